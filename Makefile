@@ -1,0 +1,35 @@
+# Everything installs into .venv; nothing but Python >= 3.11 and make is needed beforehand.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: demo test test-all lint bench docs clean
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/counterfoil run demo --folder runs/demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest --durations=10
+
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -m slow --durations=10
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	$(BIN)/python -m bench
+
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict --quiet
+
+clean:
+	rm -rf .venv build dist site runs .mypy_cache .ruff_cache

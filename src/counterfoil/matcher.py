@@ -1,0 +1,75 @@
+"""The one thing every image-text model is: two encoders and a score."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from counterfoil.records import INFERENCE, Batch, Encoded, Items, View, Views
+
+PAIRS_AT_ONCE = 4096
+
+
+class Matcher(nn.Module, ABC):
+    """Scores how well texts describe images; higher is better.
+
+    A matcher is abstract here and final in `counterfoil.models`; nothing lies between. Models with
+    no faster way write `product(self.pairs, ...)` for `grid`, and those that train exactly as they
+    are used write `one_view(self, batch)` for `forward`.
+
+    Promises, checked by the contract tests for every model: `grid` equals `pairs` on the product;
+    what stands where a mask is False never changes a score; an item's encoding does not depend on
+    its neighbours in the batch; numbers of images and texts may differ.
+
+    Attributes:
+        score_scale: units of a score: 1.0 for a cosine or a mean of cosines.
+    """
+
+    score_scale: float = 1.0
+
+    @abstractmethod
+    def encode_images(self, images: Items) -> Encoded:
+        """N images as N bags of vectors."""
+
+    @abstractmethod
+    def encode_texts(self, texts: Items) -> Encoded:
+        """N texts as N bags of vectors."""
+
+    @abstractmethod
+    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+        """(P,) score of image p with text p, for P encoded images and P encoded texts."""
+
+    @abstractmethod
+    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+        """(I, T) score of every image with every text."""
+
+    @abstractmethod
+    def forward(self, batch: Batch) -> Views:
+        """Encode a training batch."""
+
+
+def product(
+    pairs: Callable[[Encoded, Encoded], Tensor],
+    images: Encoded,
+    texts: Encoded,
+    at_once: int = PAIRS_AT_ONCE,
+) -> Tensor:
+    """(I, T) scores by asking `pairs` for every pair, `at_once` of them at a time."""
+    i, t = torch.meshgrid(torch.arange(len(images)), torch.arange(len(texts)), indexing="ij")
+    left, right = i.flatten(), t.flatten()
+    scores = [
+        pairs(
+            images.rows(left[start : start + at_once]), texts.rows(right[start : start + at_once])
+        )
+        for start in range(0, len(left), at_once)
+    ]
+    return torch.cat(scores).view(len(images), len(texts))
+
+
+def one_view(matcher: Matcher, batch: Batch) -> Views:
+    """What a model sees when it trains exactly as it is used."""
+    view = View(matcher.encode_images(batch.images), matcher.encode_texts(batch.texts))
+    return Views({INFERENCE: view})

@@ -1,0 +1,263 @@
+"""Plain tensor records. They carry data between stages and compute nothing.
+
+Axis legend, used in every docstring and shape comment of the package:
+    I images in a pool          T texts in a pool          B anchor pairs in a batch
+    N candidates per anchor     P aligned pairs            L tokens per item
+    F raw feature width         D encoded width            V vocabulary size
+    M supervised word slots     Q queries                  K kept per query
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+INFERENCE = "inference"
+
+
+class Role(Enum):
+    """Why a pair is scored. A term says which roles it needs, a source which it provides."""
+
+    HARD_TEXT = "hard text"  # (anchor image, negative text)
+    HARD_IMAGE = "hard image"  # (negative image, anchor text)
+    CROSS = "cross"  # (negative image, negative text)
+    COMPANION = "companion"  # (image of the negative text, a caption of the negative image)
+    WRITTEN = "written"  # (anchor image, machine-written text)
+    EDITED = "edited"  # (anchor, counterfactually edited counterpart)
+
+
+def _pick(tensor: Tensor | None, index: Tensor | slice) -> Tensor | None:
+    if tensor is None:
+        return None
+    return tensor[index] if isinstance(index, slice) else tensor[index.to(tensor.device)]
+
+
+def _move(tensor: Tensor | None, device: torch.device | str) -> Tensor | None:
+    return None if tensor is None else tensor.to(device, non_blocking=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Raw items of one modality, padded to the longest.
+
+    Attributes:
+        ids: (N,) long, row of each item in the corpus; -1 for what is not in the corpus.
+        values: (N, L, F) float features, (N, L) long word ids, or (N, C, H, W) float pixels.
+        mask: (N, L) bool, True where a token is real; (N, 1) for pixels.
+        boxes: (N, L, 4) float x1, y1, x2, y2 as fractions of the picture, where known.
+    """
+
+    ids: Tensor
+    values: Tensor
+    mask: Tensor
+    boxes: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def rows(self, index: Tensor | slice) -> Items:
+        """The items at these places."""
+        picked = (_pick(t, index) for t in (self.ids, self.values, self.mask, self.boxes))
+        return Items(*picked)  # type: ignore[arg-type]
+
+    def to(self, device: torch.device | str) -> Items:
+        """The same items on another device."""
+        moved = (_move(t, device) for t in (self.ids, self.values, self.mask, self.boxes))
+        return Items(*moved)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Every model encodes an item as a bag of L vectors; L is 1 for global embeddings.
+
+    Attributes:
+        tokens: (N, L, D) float.
+        mask: (N, L) bool.
+        gram: (N, L, L) inner products of an item's own vectors, for scores that need them; filled
+            once per item by the model that wants it.
+    """
+
+    tokens: Tensor
+    mask: Tensor
+    gram: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def rows(self, index: Tensor | slice) -> Encoded:
+        """The items at these places."""
+        picked = (_pick(t, index) for t in (self.tokens, self.mask, self.gram))
+        return Encoded(*picked)  # type: ignore[arg-type]
+
+    def to(self, device: torch.device | str) -> Encoded:
+        """The same items on another device."""
+        moved = (_move(t, device) for t in (self.tokens, self.mask, self.gram))
+        return Encoded(*moved)  # type: ignore[arg-type]
+
+    def padded(self, length: int) -> Encoded:
+        """The same items with room for `length` tokens."""
+        more = length - self.tokens.shape[1]
+        if more <= 0:
+            return self
+        gram = None if self.gram is None else pad(self.gram, (0, more, 0, more))
+        return Encoded(pad(self.tokens, (0, 0, 0, more)), pad(self.mask, (0, more)), gram)
+
+    @staticmethod
+    def cat(parts: list[Encoded]) -> Encoded:
+        """Stack pools, padding the shorter ones to the longest."""
+        longest = max(part.tokens.shape[1] for part in parts)
+        parts = [part.padded(longest) for part in parts]
+        grams = [part.gram for part in parts if part.gram is not None]
+        return Encoded(
+            torch.cat([part.tokens for part in parts]),
+            torch.cat([part.mask for part in parts]),
+            torch.cat(grams) if len(grams) == len(parts) else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Rows of an image pool matched with rows of a text pool; both long, same shape."""
+
+    image: Tensor
+    text: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of both."""
+        return self.image.shape
+
+    def flatten(self) -> Pairs:
+        """The same pairs in one row."""
+        return Pairs(self.image.flatten(), self.text.flatten())
+
+    def to(self, device: torch.device | str) -> Pairs:
+        """The same pairs on another device."""
+        return Pairs(self.image.to(device), self.text.to(device))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One training batch: two pools, the anchor block at their head, candidates behind it.
+
+    The batch is the same on every process; `images` and `texts` hold this process's share of the
+    pools (all of them when there is one process), see `counterfoil.corpus.collate`.
+
+    Attributes:
+        step: how many batches came before.
+        image_rows: (Ip,) corpus rows of the whole image pool; the first ``block[0]`` are anchors.
+        text_rows: (Tp,) corpus rows of the whole text pool; the first ``block[1]`` are anchors.
+        images: the images of the pool that this process encodes.
+        texts: the texts of the pool that this process encodes.
+        block: (I, T) size of the anchor block.
+        positive: (I, T) bool, True where the text describes the image.
+        anchors: (B,) the anchor pairs that `pairs` are aligned with, as places in the pools.
+        pairs: pairs to score outside the anchor block, by role; each (B, N).
+        candidates: pairs to be screened by a proposer before they are scored, by role; (B, N).
+    """
+
+    step: int
+    image_rows: Tensor
+    text_rows: Tensor
+    images: Items
+    texts: Items
+    block: tuple[int, int]
+    positive: Tensor
+    anchors: Pairs
+    pairs: Mapping[Role, Pairs] = field(default_factory=dict)
+    candidates: Mapping[Role, Pairs] = field(default_factory=dict)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on another device; the corpus rows stay where they are."""
+        return replace(
+            self,
+            images=self.images.to(device),
+            texts=self.texts.to(device),
+            positive=self.positive.to(device),
+            anchors=self.anchors.to(device),
+            pairs={role: pair.to(device) for role, pair in self.pairs.items()},
+            candidates={role: pair.to(device) for role, pair in self.candidates.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Images and texts of a batch as a model sees them."""
+
+    images: Encoded
+    texts: Encoded
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """What a model makes of a training batch.
+
+    Attributes:
+        views: by name; "inference", the view used at test time over the whole pools, is always
+            there, others exist in training only and cover the anchor block.
+        auxiliary: the model's own scalar losses, by name.
+    """
+
+    views: Mapping[str, View]
+    auxiliary: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def inference(self) -> View:
+        """The view used at test time."""
+        return self.views[INFERENCE]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A block of scores and what is true in it.
+
+    Attributes:
+        scores: (I, T).
+        positive: (I, T) bool.
+        anchor: (B,) scores of the anchor pairs.
+        guide: (I, T) how similar the pairs ought to be, or None.
+        scale: units of a score, see `Matcher.score_scale`.
+        name: which view it came from.
+    """
+
+    scores: Tensor
+    positive: Tensor
+    anchor: Tensor
+    guide: Tensor | None = None
+    scale: float = 1.0
+    name: str = INFERENCE
+
+
+@dataclass(frozen=True, slots=True)
+class WordTask:
+    """Per-word predictions and what they should have been.
+
+    Attributes:
+        logits: (M, C) one row per supervised word.
+        labels: (M,) long.
+    """
+
+    logits: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """All that an objective may look at. No model, no embedding, no corpus.
+
+    Attributes:
+        grids: score blocks by name; "inference" is always there.
+        pairs: (B, N) scores by role, aligned with the anchors.
+        words: word tasks by name.
+        step: how many batches came before.
+    """
+
+    grids: Mapping[str, Grid]
+    pairs: Mapping[Role, Tensor] = field(default_factory=dict)
+    words: Mapping[str, WordTask] = field(default_factory=dict)
+    step: int = 0
