@@ -1,0 +1,1 @@
+"""Images and texts, who describes whom, and where they are read from."""

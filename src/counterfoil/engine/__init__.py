@@ -1,0 +1,1 @@
+"""The one pass over a score matrix, and what is read off it."""

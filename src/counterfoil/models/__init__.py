@@ -1,0 +1,1 @@
+"""Image-text models, one file per paper."""

@@ -1,0 +1,1 @@
+"""Where negatives come from: lists mined offline, draws, stores."""

@@ -1,0 +1,1 @@
+"""Image-text retrieval models, trained on the negatives that matter."""
