@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
