@@ -1,0 +1,95 @@
+"""Turns drawn corpus rows into a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from counterfoil import world
+from counterfoil.corpus.lens import CorpusLens
+from counterfoil.records import Batch, Pairs, Role
+
+Positives = Literal["id", "diagonal"]
+
+
+class _Pool:
+    """Corpus rows in order of first use, so that nothing is encoded twice."""
+
+    def __init__(self, anchors: Tensor) -> None:
+        self._rows = anchors.tolist()
+        self._place = {row: place for place, row in reversed(list(enumerate(self._rows)))}
+
+    def places(self, rows: Tensor) -> Tensor:
+        flat = []
+        for row in rows.flatten().tolist():
+            if row not in self._place:
+                self._place[row] = len(self._rows)
+                self._rows.append(row)
+            flat.append(self._place[row])
+        return torch.tensor(flat, dtype=torch.long).view(rows.shape)
+
+    def rows(self) -> Tensor:
+        return torch.tensor(self._rows, dtype=torch.long)
+
+
+def shared(rows: Tensor) -> Tensor:
+    """This process's share of a pool; the last row stands in where the rows do not divide."""
+    mine = world.share(len(rows))
+    return rows[torch.arange(mine.start, mine.stop).clamp(max=len(rows) - 1)]
+
+
+def collate(
+    lens: CorpusLens,
+    texts: Tensor,
+    *,
+    drawn: Mapping[Role, Pairs] | None = None,
+    candidates: Mapping[Role, Pairs] | None = None,
+    positives: Positives = "id",
+    step: int = 0,
+) -> Batch:
+    """A batch of B anchor texts, their images (each once), and drawn candidates behind them.
+
+    Two captions of one image share its row, and each is a positive of it. Every process calls
+    this with the same rows; each reads only its share of the pools.
+
+    Args:
+        lens: where items come from.
+        texts: (B,) anchor text rows.
+        drawn: pairs of corpus rows by role, each (B, N).
+        candidates: pairs of corpus rows to be screened by a proposer, each (B, N).
+        positives: by image id, or "diagonal": the authors' form, where image b stands once for
+            every anchor and the other captions of the same image count as negatives.
+        step: how many batches came before.
+    """
+    relation = lens.corpus.relation
+    owners = relation.owner[texts]
+    if positives == "id":
+        images, row = torch.unique(owners, return_inverse=True)
+        positive = relation.positive(images, texts)
+    else:
+        images, row = owners, torch.arange(len(texts))
+        positive = torch.eye(len(texts), dtype=torch.bool)
+    image_pool, text_pool = _Pool(images), _Pool(texts)
+
+    def placed(roles: Mapping[Role, Pairs] | None) -> dict[Role, Pairs]:
+        return {
+            role: Pairs(image_pool.places(pair.image), text_pool.places(pair.text))
+            for role, pair in (roles or {}).items()
+        }
+
+    pairs, screened = placed(drawn), placed(candidates)
+    return Batch(
+        step=step,
+        image_rows=image_pool.rows(),
+        text_rows=text_pool.rows(),
+        images=lens.images(shared(image_pool.rows())),
+        texts=lens.texts(shared(text_pool.rows())),
+        block=(len(images), len(texts)),
+        positive=positive,
+        anchors=Pairs(row, torch.arange(len(texts))),
+        pairs=pairs,
+        candidates=screened,
+    )

@@ -1,0 +1,115 @@
+"""A data set: images, texts, who describes whom, and where pixels and features are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor
+
+from counterfoil.corpus.pictures import Pictures
+from counterfoil.corpus.regions import Features
+from counterfoil.corpus.relation import Relation
+from counterfoil.spec import unknown
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """Images and captions related by id, any number of captions per image.
+
+    A *row* is a place in `image_ids` or `text_ids`. A corpus holds every split; `split` gives one
+    of them, with rows of its own.
+
+    Attributes:
+        name: what the data are called in tables, as in "flickr8k".
+        image_ids: (I,) the data set's own names of the images.
+        text_ids: (T,) the data set's own names of the texts.
+        texts: (T,) raw captions; empty strings where texts exist as vectors only.
+        owner: (T,) long, image row of each text; -1 for a text that describes none.
+        splits: (I,) split of each image, as in "train".
+        pictures: pixels of the images, where there are any.
+        features: region, grid or global features of the images, where there are any.
+        text_features: vectors of the texts, where they come ready-made.
+        part: the split this corpus was cut to, or "all".
+    """
+
+    name: str
+    image_ids: Sequence[str]
+    text_ids: Sequence[str]
+    texts: Sequence[str]
+    owner: Tensor
+    splits: Sequence[str]
+    pictures: Pictures | None = None
+    features: Features | None = None
+    text_features: Features | None = None
+    part: str = "all"
+
+    def __post_init__(self) -> None:
+        for what, given, wanted in (
+            ("splits", len(self.splits), len(self.image_ids)),
+            ("texts", len(self.texts), len(self.text_ids)),
+            ("owners", len(self.owner), len(self.text_ids)),
+            ("pictures", len(self.pictures or self.image_ids), len(self.image_ids)),
+            ("features", len(self.features or self.image_ids), len(self.image_ids)),
+            ("text features", len(self.text_features or self.text_ids), len(self.text_ids)),
+        ):
+            if given != wanted:
+                raise ValueError(f"{self.name}: {given} {what} were given for {wanted}")
+
+    def __len__(self) -> int:
+        return len(self.image_ids)
+
+    @cached_property
+    def relation(self) -> Relation:
+        """Who describes whom."""
+        return Relation(self.owner, images=len(self.image_ids))
+
+    @cached_property
+    def split_names(self) -> tuple[str, ...]:
+        """The splits there are, in order of first appearance."""
+        return tuple(dict.fromkeys(self.splits))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Sixteen hex digits of everything that row numbers depend on."""
+        digest = hashlib.sha256()
+        for strings in (self.image_ids, self.text_ids, self.texts):
+            digest.update("\x00".join(strings).encode())
+            digest.update(b"\x01")
+        digest.update(self.owner.numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def split(self, *names: str) -> Corpus:
+        """The images of these splits and their texts, renumbered from 0.
+
+        Raises:
+            ValueError: there is no such split.
+        """
+        for name in names:
+            if name not in self.split_names:
+                raise ValueError(unknown(name, list(self.split_names), f"a split of {self.name}"))
+        wanted = torch.tensor([split in names for split in self.splits], dtype=torch.bool)
+        return replace(self.subset(wanted.nonzero().squeeze(1)), part="+".join(names))
+
+    def subset(self, images: Tensor) -> Corpus:
+        """These images in this order, and their texts in corpus order of the images."""
+        texts, counts = self.relation.captions(images)
+        owner = torch.arange(len(images)).repeat_interleave(counts)
+        rows, columns = images.tolist(), texts.tolist()
+        return Corpus(
+            name=self.name,
+            image_ids=[self.image_ids[row] for row in rows],
+            text_ids=[self.text_ids[row] for row in columns],
+            texts=[self.texts[row] for row in columns],
+            owner=owner,
+            splits=[self.splits[row] for row in rows],
+            pictures=self.pictures and self.pictures.subset(images),
+            features=self.features and self.features.subset(images),
+            text_features=self.text_features and self.text_features.subset(texts),
+            part=self.part,
+        )

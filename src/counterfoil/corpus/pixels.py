@@ -1,0 +1,67 @@
+"""Pictures as arrays of one size, decoded once."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from counterfoil import world
+from counterfoil.corpus.pictures import PictureFiles, Pictures
+from counterfoil.corpus.tokens import cache
+from counterfoil.files import read_array, replacing
+from counterfoil.progress import progress
+
+Array = npt.NDArray[Any]
+
+
+def pixels(picture: Image.Image, size: int, *, crop: bool = False) -> Array:
+    """(3, size, size) uint8; squeezed to a square, or the middle square of it."""
+    picture = picture.convert("RGB")
+    if crop:
+        side = min(picture.size)
+        left, top = (picture.width - side) // 2, (picture.height - side) // 2
+        picture = picture.crop((left, top, left + side, top + side))
+    if picture.size != (size, size):
+        picture = picture.resize((size, size), Image.Resampling.BICUBIC)
+    return np.asarray(picture, dtype=np.uint8).transpose(2, 0, 1)
+
+
+def packed(pictures: Pictures, size: int, *, crop: bool = False) -> Array:
+    """(N, 3, size, size) uint8 memory map of all pictures, made on first use and kept."""
+    return _open(_path(pictures, size, crop), pictures, size, crop)
+
+
+@lru_cache(maxsize=8)
+def _open(path: Path, pictures: Pictures, size: int, crop: bool) -> Array:
+    if not path.exists() and world.rank() == 0:
+        with (
+            replacing(path) as temporary,
+            progress("pictures decoded", len(pictures)) as done,
+        ):
+            shape = (len(pictures), 3, size, size)
+            out = np.lib.format.open_memmap(temporary, "w+", np.uint8, shape)
+            for row in range(len(pictures)):
+                out[row] = pixels(pictures.open(row), size, crop=crop)
+                done(1)
+            out.flush()
+            del out
+    world.wait()
+    return read_array(path, "packed pictures")
+
+
+@lru_cache(maxsize=64)
+def _path(pictures: Pictures, size: int, crop: bool) -> Path:
+    digest = hashlib.sha256(f"{size} {crop}".encode())
+    for row in range(len(pictures)):
+        place = pictures.place(row)
+        digest.update(place.encode())
+        if isinstance(pictures, PictureFiles):
+            status = Path(place).stat() if Path(place).exists() else None
+            digest.update(f"{status and (status.st_size, status.st_mtime_ns)}".encode())
+    return cache() / "pixels" / f"{digest.hexdigest()[:24]}.npy"

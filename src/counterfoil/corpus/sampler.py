@@ -1,0 +1,65 @@
+"""Which captions meet in a batch; resumable at any batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import final
+
+import torch
+from torch import Tensor
+
+from counterfoil.corpus.relation import Relation
+
+
+@final
+class Sampler:
+    """Shuffles captions into batches, a fresh order each epoch, the same from the same seed.
+
+    Args:
+        relation: who describes whom; texts of no image are never drawn.
+        batch: anchors in a batch.
+        seed: of all epochs' orders.
+        one_caption: draw each image once an epoch with one of its captions, instead of every
+            caption once.
+        drop_last: leave out a short last batch.
+
+    Raises:
+        ValueError: there is not even one batch.
+    """
+
+    def __init__(
+        self,
+        relation: Relation,
+        *,
+        batch: int,
+        seed: int,
+        one_caption: bool = False,
+        drop_last: bool = False,
+    ) -> None:
+        self.relation, self.batch, self.seed = relation, batch, seed
+        self.one_caption, self.drop_last = one_caption, drop_last
+        self._texts = (relation.owner >= 0).nonzero().squeeze(1)
+        self._images = (relation.counts > 0).nonzero().squeeze(1)
+        if len(self) < 1:
+            raise ValueError(
+                f"{self._count} anchors do not fill one batch of {batch}; use a smaller batch"
+            )
+
+    @property
+    def _count(self) -> int:
+        return len(self._images if self.one_caption else self._texts)
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        return self._count // self.batch if self.drop_last else -(-self._count // self.batch)
+
+    def epoch(self, number: int, *, start: int = 0) -> Iterator[Tensor]:
+        """(B,) text rows of each batch of an epoch, from batch `start` on."""
+        rng = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
+        if self.one_caption:
+            images = self._images[torch.randperm(self._count, generator=rng)]
+            rows = self.relation.random_caption(images, rng)
+        else:
+            rows = self._texts[torch.randperm(self._count, generator=rng)]
+        for place in range(start, len(self)):
+            yield rows[place * self.batch : (place + 1) * self.batch]

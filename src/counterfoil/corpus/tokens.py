@@ -1,0 +1,85 @@
+"""All captions of a corpus as ids, tokenised once and kept by content hash."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from counterfoil.corpus.words import Tokenizer
+from counterfoil.files import replacing
+
+WORTH_KEEPING = 2_000  # texts; fewer are tokenised again sooner than read
+
+
+def cache() -> Path:
+    """Where things that can be made again are kept: ``$COUNTERFOIL_CACHE`` or the user's cache."""
+    given = os.environ.get("COUNTERFOIL_CACHE")
+    return Path(given) if given else Path.home() / ".cache" / "counterfoil"
+
+
+@final
+@dataclass(frozen=True, eq=False, slots=True)
+class Tokens:
+    """Ragged rows of ids.
+
+    Attributes:
+        flat: (S,) int32 ids, text after text.
+        starts: (T + 1,) long.
+        pad: id that fills short rows.
+    """
+
+    flat: Tensor
+    starts: Tensor
+    pad: int
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def lengths(self, rows: Tensor) -> Tensor:
+        """(N,) ids of each of these texts."""
+        return self.starts[rows + 1] - self.starts[rows]
+
+    def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, L) long ids and (N, L) bool mask of these texts, padded to the longest."""
+        lengths = self.lengths(rows)
+        place = torch.arange(int(lengths.max()) if len(rows) else 0)
+        mask = place < lengths.unsqueeze(1)
+        at = (self.starts[rows].unsqueeze(1) + place).clamp(max=max(len(self.flat) - 1, 0))
+        return self.flat[at].long().masked_fill(~mask, self.pad), mask
+
+
+def pack(ids: Sequence[Sequence[int]], pad: int) -> Tokens:
+    """Ragged rows from lists."""
+    lengths = torch.tensor([len(row) for row in ids], dtype=torch.long)
+    starts = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
+    flat = torch.tensor([i for row in ids for i in row], dtype=torch.int32)
+    return Tokens(flat, starts, pad)
+
+
+def tokenise(texts: Sequence[str], tokenizer: Tokenizer) -> Tokens:
+    """Ids of all texts; large sets are kept in the cache under the hash of texts and tokenizer."""
+    if len(texts) < WORTH_KEEPING:
+        return pack(tokenizer.encode(texts), tokenizer.pad)
+    digest = hashlib.sha256(tokenizer.digest.encode())
+    for text in texts:
+        digest.update(text.encode() + b"\x00")
+    path = cache() / "tokens" / f"{digest.hexdigest()[:24]}.safetensors"
+    if path.exists():
+        try:
+            kept = load_file(path)
+            return Tokens(kept["flat"], kept["starts"], tokenizer.pad)
+        except (SafetensorError, KeyError, OSError):
+            path.unlink(missing_ok=True)
+    tokens = pack(tokenizer.encode(texts), tokenizer.pad)
+    with replacing(path) as temporary:
+        save_file({"flat": tokens.flat, "starts": tokens.starts}, temporary)
+    return tokens

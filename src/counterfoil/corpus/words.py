@@ -1,0 +1,173 @@
+"""From captions to word ids, once.
+
+Words are lower-cased and split at blanks, punctuation and English clitics, as the field's
+``nltk.word_tokenize(caption.lower())`` does, without its downloads.
+
+>>> split("A man's dog doesn't run.")
+['a', 'man', "'s", 'dog', 'does', "n't", 'run', '.']
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, final
+
+from counterfoil.files import read_json, write_json
+
+PAD, START, END, UNKNOWN = "<pad>", "<start>", "<end>", "<unk>"
+SPECIAL = (PAD, START, END, UNKNOWN)
+
+_WORD = re.compile(
+    r"""<unk>|\w+?(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+(?:[-.]\w+)*|[^\w\s]""", re.UNICODE
+)
+
+
+def split(text: str) -> list[str]:
+    """Lower-cased words and punctuation marks of a caption."""
+    return _WORD.findall(text.lower())
+
+
+class Tokenizer(ABC):
+    """Turns captions into ids; saved with the model that reads them.
+
+    Attributes:
+        size: how many ids there are.
+        pad: the id of padding.
+    """
+
+    size: int
+    pad: int = 0
+
+    @abstractmethod
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, special ones included; never empty."""
+
+    @abstractmethod
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """What each id stands for."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write what `open_tokenizer` reads."""
+
+    @property
+    @abstractmethod
+    def digest(self) -> str:
+        """Sixteen hex digits of everything that ids depend on."""
+
+
+@final
+class Words(Tokenizer):
+    """A word vocabulary; captions become ``<start> word ... <end>``.
+
+    Args:
+        words: id to word; the first four are ``<pad> <start> <end> <unk>``.
+        longest: captions are cut to this many words.
+
+    Raises:
+        ValueError: the special words are not where they belong, or a word stands twice.
+    """
+
+    def __init__(self, words: Sequence[str], *, longest: int = 60) -> None:
+        if tuple(words[:4]) != SPECIAL:
+            raise ValueError(
+                f"a vocabulary begins with {' '.join(SPECIAL)}, this one with "
+                f"{' '.join(words[:4])!r}"
+            )
+        self.words, self.longest, self.size = list(words), longest, len(words)
+        self._ids = {word: place for place, word in enumerate(self.words)}
+        if len(self._ids) < len(self.words):
+            twice = next(word for word, count in Counter(self.words).items() if count > 1)
+            raise ValueError(f"{twice!r} stands twice in the vocabulary; every word has one id")
+
+    @staticmethod
+    def of(texts: Iterable[str], *, min_count: int = 1, longest: int = 60) -> Words:
+        """The vocabulary of these captions: words seen `min_count` times, most frequent first."""
+        counts = Counter(word for text in texts for word in split(text))
+        kept = [word for word, count in counts.items() if count >= min_count]
+        kept.sort(key=lambda word: (-counts[word], word))
+        return Words([*SPECIAL, *(w for w in kept if w not in SPECIAL)], longest=longest)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        ids, unknown = self._ids, 3
+        return [
+            [1, *(ids.get(word, unknown) for word in split(text)[: self.longest]), 2]
+            for text in texts
+        ]
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        return [self.words[i] for i in ids]
+
+    def save(self, folder: Path) -> None:
+        plain = {"kind": "words", "longest": self.longest, "words": self.words}
+        write_json(folder / "tokenizer.json", plain)
+
+    @property
+    def digest(self) -> str:
+        text = f"{self.longest}\x00" + "\x00".join(self.words)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@final
+class Pieces(Tokenizer):
+    """A Hugging Face tokenizer, by name or folder; special tokens are its own.
+
+    Args:
+        name: name or folder.
+        longest: captions are cut to this many pieces.
+    """
+
+    def __init__(self, name: str, *, longest: int = 64) -> None:
+        self.name, self.longest = name, longest
+        self._pieces = _pretrained(name)
+        self.size = len(self._pieces)
+        self.pad = int(self._pieces.pad_token_id or 0)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        out = self._pieces(list(texts), truncation=True, max_length=self.longest)
+        return [list(ids) for ids in out["input_ids"]]
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        return list(self._pieces.convert_ids_to_tokens(list(ids)))
+
+    def save(self, folder: Path) -> None:
+        self._pieces.save_pretrained(folder / "pieces")
+        write_json(folder / "tokenizer.json", {"kind": "pieces", "longest": self.longest})
+
+    @property
+    def digest(self) -> str:
+        vocabulary = sorted(self._pieces.get_vocab().items())
+        return hashlib.sha256(f"{self.longest}{vocabulary}".encode()).hexdigest()[:16]
+
+
+def open_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer saved in a folder.
+
+    Raises:
+        ValueError: there is none, or it is of an unknown kind.
+    """
+    plain = read_json(folder / "tokenizer.json", "a tokenizer")
+    match plain:
+        case {"kind": "words", "words": list(words), "longest": int(longest)}:
+            return Words(words, longest=longest)
+        case {"kind": "pieces", "longest": int(longest)}:
+            return Pieces(str(folder / "pieces"), longest=longest)
+    raise ValueError(f"{folder / 'tokenizer.json'} is not a tokenizer that counterfoil wrote")
+
+
+def _pretrained(name: str) -> Any:
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        raise ValueError(
+            f'the tokenizer {name!r} needs transformers: pip install "counterfoil[hf]"'
+        ) from None
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{name!r} is no tokenizer that can be read here: {error}") from error
