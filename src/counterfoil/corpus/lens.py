@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import torch
 from PIL import Image
@@ -180,7 +180,9 @@ class Lens:
         """
         plain = read_json(folder / "lens.json", "a lens")
         try:
-            eye = {k: tuple(v) if isinstance(v, list) else v for k, v in plain["eye"].items()}
+            eye: dict[str, Any] = {
+                k: tuple(v) if isinstance(v, list) else v for k, v in plain["eye"].items()
+            }
             tokenizer = open_tokenizer(folder) if plain["texts"] else None
             if plain["images"] == "features":
                 return Lens(FeatureEye(**eye), tokenizer)
