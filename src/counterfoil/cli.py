@@ -1,0 +1,262 @@
+"""``counterfoil VERB``: thin; every verb calls one function of the library."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="counterfoil",
+    help="Image-text retrieval models, trained on the negatives that matter.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+data_app = typer.Typer(
+    no_args_is_help=True, help="What is there, and whether it can be trained on."
+)
+app.add_typer(data_app, name="data")
+
+Data = Annotated[
+    str | None,
+    typer.Option(help="Folder, JSON file, Hugging Face name, or `scenes[:images=...,seed=...]`."),
+]
+Features = Annotated[Path | None, typer.Option(help="Folder of region or grid features.")]
+Images = Annotated[
+    Path | None, typer.Option(help="Folder of the pictures, if not beside the data.")
+]
+Folder = Annotated[Path | None, typer.Option(help="Where results go; default `runs/RECIPE`.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="stage.key=value; may be given many times.")
+]
+Split = Annotated[str, typer.Option(help="Which split.")]
+Minutes = Annotated[
+    float | None, typer.Option(help="Stop by itself after this long; `--resume` goes on.")
+]
+
+
+def _example(*lines: str) -> str:
+    return "**Example**\n\n" + "\n\n".join(f"`{line}`" for line in lines)
+
+
+@app.command(epilog=_example("counterfoil plan demo", "counterfoil plan aoq/scan-flickr8k"))
+def plan(
+    recipe: Annotated[
+        str | None, typer.Argument(help="Name or `.py` file; none lists all.")
+    ] = None,
+    settings: Settings = None,
+) -> None:
+    """Show what a recipe would do; list the recipes when none is named."""
+    from counterfoil.recipes import catalogue, show
+    from counterfoil.recipes.settings import apply
+
+    if recipe is None:
+        show.catalogue(catalogue.all_recipes())
+    else:
+        show.plan(apply(catalogue.find(recipe), settings or ()))
+
+
+@app.command(
+    epilog=_example(
+        "counterfoil run demo",
+        "counterfoil run aoq/vsepp-flickr8k --data flickr8k/ --features regions/ "
+        "--set online.epochs=5 --resume",
+    )
+)
+def run(
+    recipe: Annotated[str, typer.Argument(help="Name or `.py` file; `counterfoil plan` lists.")],
+    data: Data = None,
+    features: Features = None,
+    images: Images = None,
+    folder: Folder = None,
+    settings: Settings = None,
+    resume: Annotated[bool, typer.Option(help="Go on with a run that was stopped.")] = False,
+    smoke: Annotated[bool, typer.Option(help="At most 20 training steps a stage.")] = False,
+    minutes: Minutes = None,
+) -> None:
+    """Run what is missing of a recipe."""
+    from counterfoil.recipes import catalogue
+    from counterfoil.recipes.run import Source, execute
+    from counterfoil.recipes.settings import apply
+
+    found = apply(catalogue.find(recipe), settings or ())
+    if smoke:
+        found = catalogue.smoke(found)
+    source = Source(data or found.data, features=features, images=images)
+    place = folder or Path("runs") / found.name
+    execute(found, source, place, resume=resume, minutes=minutes)
+
+
+@app.command(
+    epilog=_example("counterfoil train vsepp --data my-photos/ --folder runs/mine"),
+)
+def train(
+    model: Annotated[str, typer.Argument(help="vsepp, scan-t2i, scan-i2t.")],
+    data: Data = None,
+    features: Features = None,
+    images: Images = None,
+    folder: Folder = None,
+    settings: Settings = None,
+    resume: Annotated[bool, typer.Option(help="Go on with a run that was stopped.")] = False,
+    minutes: Minutes = None,
+) -> None:
+    """Train one model with online hard negatives and measure it; set as `online.key=value`."""
+    from counterfoil.recipes import catalogue
+    from counterfoil.recipes.run import Source, execute
+    from counterfoil.recipes.settings import apply
+
+    source = Source(data or "scenes", features=features, images=images)
+    found = apply(catalogue.single(model, source), settings or ())
+    place = folder or Path("runs") / found.name
+    execute(found, source, place, resume=resume, minutes=minutes)
+
+
+@app.command(
+    epilog=_example(
+        "counterfoil mine runs/demo/online --data scenes --out lists/ --texts 300 --images 60"
+    )
+)
+def mine(
+    model: Annotated[list[str], typer.Argument(help="Model folder, HF name, or `vectors`.")],
+    out: Annotated[Path, typer.Option(help="Folder of the lists; must not exist yet.")],
+    data: Data = None,
+    features: Features = None,
+    images: Images = None,
+    split: Split = "train",
+    texts: Annotated[int, typer.Option(min=1, help="Hardest texts kept for each image.")] = 300,
+    hard_images: Annotated[
+        int, typer.Option("--images-per-text", min=1, help="Hardest images kept for each text.")
+    ] = 60,
+) -> None:
+    """List the hardest negatives of every image and every caption, both ways, exactly."""
+    from counterfoil.recipes.run import Source
+    from counterfoil.recipes.verbs import mine_with
+
+    source = Source(data or "scenes", features=features, images=images)
+    mine_with(model, source, split, out, texts=texts, images=hard_images)
+
+
+@app.command(
+    epilog=_example(
+        "counterfoil evaluate runs/demo/adaptive --data scenes",
+        "counterfoil evaluate openai/clip-vit-base-patch32 --data my-photos/ --split test",
+        "counterfoil evaluate vectors --data embeddings/ --split all",
+    )
+)
+def evaluate(
+    model: Annotated[
+        list[str], typer.Argument(help="Model folder, HF name, or `vectors`; several: ensemble.")
+    ],
+    data: Data = None,
+    features: Features = None,
+    images: Images = None,
+    split: Split = "test",
+    protocol: Annotated[str, typer.Option(help="whole, flickr-1k, coco-1k, coco-5k.")] = "whole",
+    ties: Annotated[str, typer.Option(help="row, optimistic, pessimistic.")] = "row",
+    eccv: Annotated[Path | None, typer.Option(help="ECCV-Caption annotations, JSON.")] = None,
+    cxc: Annotated[Path | None, typer.Option(help="CxC annotations, folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the numbers as JSON too.")] = None,
+) -> None:
+    """Measure retrieval both ways and say by which protocol."""
+    from counterfoil.recipes.run import Source
+    from counterfoil.recipes.verbs import evaluate_with
+
+    source = Source(data or "scenes", features=features, images=images)
+    evaluate_with(model, source, split, protocol=protocol, ties=ties, eccv=eccv, cxc=cxc, out=out)
+
+
+@app.command(
+    epilog=_example(
+        'counterfoil search runs/demo/adaptive "a red circle left of a blue square" --data scenes'
+    )
+)
+def search(
+    model: Annotated[str, typer.Argument(help="Model folder or HF name.")],
+    query: Annotated[str, typer.Argument(help="A caption, or the path of a picture.")],
+    data: Data = None,
+    features: Features = None,
+    images: Images = None,
+    split: Split = "test",
+    top: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
+    page: Annotated[Path, typer.Option(help="Where the page of thumbnails goes.")] = Path(
+        "search.html"
+    ),
+) -> None:
+    """Rank the pictures of a split for a caption, or its captions for a picture."""
+    from counterfoil.recipes.run import Source
+    from counterfoil.recipes.verbs import search_with
+
+    source = Source(data or "scenes", features=features, images=images)
+    search_with(model, query, source, split, top=top, page=page)
+
+
+@data_app.command("check", epilog=_example("counterfoil data check my-photos/"))
+def check(
+    data: Annotated[str, typer.Argument(help="Folder, file or name.")],
+    features: Features = None,
+    images: Images = None,
+    quick: Annotated[bool, typer.Option(help="Do not open every picture.")] = False,
+) -> None:
+    """Say what is there; exit 2 with the reasons when it cannot be trained on."""
+    from counterfoil.recipes.run import Source
+    from counterfoil.recipes.verbs import check_data
+
+    if not check_data(Source(data, features=features, images=images), quick=quick):
+        raise typer.Exit(2)
+
+
+@app.command(
+    epilog=_example("counterfoil features my-photos/ features/ --model google/vit-base-patch16-224")
+)
+def features(
+    data: Annotated[str, typer.Argument(help="Folder, file or name.")],
+    out: Annotated[Path, typer.Argument(help="Folder of the features.")],
+    model: Annotated[str, typer.Option(help="HF vision model, its folder, or `timm:NAME`.")],
+    images: Images = None,
+    batch: Annotated[int, typer.Option(min=1, help="Pictures at once.")] = 32,
+    grid: Annotated[int | None, typer.Option(min=1, help="Average to GRID x GRID cells.")] = None,
+) -> None:
+    """Extract patch or grid features; run it again to go on where it was stopped."""
+    from counterfoil.recipes.run import Source
+    from counterfoil.recipes.verbs import extract_features
+
+    extract_features(Source(data, images=images), out, model=model, batch=batch, grid=grid)
+
+
+@app.command(epilog=_example("counterfoil convert scan model_best.pth.tar vocab.json scan-f30k/"))
+def convert(
+    host: Annotated[str, typer.Argument(help="vsepp or scan.")],
+    checkpoint: Annotated[Path, typer.Argument(help="The authors' checkpoint.")],
+    vocabulary: Annotated[Path, typer.Argument(help="Its vocabulary, JSON or pickle.")],
+    out: Annotated[Path, typer.Argument(help="Folder of the model; must not exist yet.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value of the model, as direction=i2t.")
+    ] = None,
+) -> None:
+    """Turn an authors' checkpoint into a model folder."""
+    from counterfoil.recipes.verbs import convert_checkpoint
+
+    convert_checkpoint(host, checkpoint, vocabulary, out, settings=settings or ())
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; 0 when all went well, 2 when the input was at fault."""
+    try:
+        app(arguments, prog_name="counterfoil")
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except (ValueError, FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        if os.environ.get("COUNTERFOIL_TRACEBACK"):
+            raise
+        print(f"counterfoil: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

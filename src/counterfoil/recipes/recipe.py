@@ -1,0 +1,209 @@
+"""A recipe is a tuple of named stages; each reads earlier names and writes its own.
+
+Nothing here trains or mines by itself: a stage is data, `counterfoil.recipes.run` is the verb.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, ClassVar, Literal, final
+
+from counterfoil.corpus.collate import Positives
+from counterfoil.corpus.lens import LensPlan
+from counterfoil.matcher import Matcher
+from counterfoil.negatives.mined import MinedPlan
+from counterfoil.objectives.term import Objective
+from counterfoil.spec import Spec, digest
+from counterfoil.train.plan import TrainPlan
+
+Protocol = Literal["whole", "flickr-1k", "coco-1k", "coco-5k"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """Fit a model on the training split; the best epoch on dev is kept. Writes a model folder.
+
+    Attributes:
+        name: of the stage and of its folder.
+        model: the matcher; ``late("words")`` and ``late("features")`` are filled in from the data.
+        objective: the loss.
+        lens: what the matcher sees.
+        plan: batches, epochs, optimiser, schedule, seed.
+        start: stage whose weights and lens to begin from, instead of random ones.
+        negatives: stage whose mined lists to draw from.
+        draw: how to draw from them.
+        positives: which pairs are true, see `counterfoil.corpus.collate`.
+    """
+
+    kind: ClassVar[str] = "train"
+    name: str
+    model: Spec[Matcher]
+    objective: Spec[Objective]
+    lens: LensPlan = LensPlan()
+    plan: TrainPlan = TrainPlan()
+    start: str | None = None
+    negatives: str | None = None
+    draw: MinedPlan = MinedPlan()
+    positives: Positives = "id"
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Stages whose results this one needs."""
+        return tuple(name for name in (self.start, self.negatives) if name)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Mine:
+    """List the hardest negatives of the training split, both ways. Writes a store.
+
+    Attributes:
+        name: of the stage and of its folder.
+        using: stages whose models score; several are one ensemble.
+        texts: hardest texts kept for each image.
+        images: hardest images kept for each text.
+        split: what is mined.
+    """
+
+    kind: ClassVar[str] = "mine"
+    name: str
+    using: tuple[str, ...]
+    texts: int = 300
+    images: int = 60
+    split: str = "train"
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Stages whose results this one needs."""
+        return self.using
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Evaluate:
+    """Measure retrieval. Writes metrics and ranks.
+
+    Attributes:
+        name: of the stage and of its folder.
+        using: stages whose models score; several are one ensemble.
+        split: what is measured.
+        protocol: "whole" ranks the split as it is; see `counterfoil.evaluate.protocols`.
+    """
+
+    kind: ClassVar[str] = "evaluate"
+    name: str
+    using: tuple[str, ...]
+    split: str = "test"
+    protocol: Protocol = "whole"
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Stages whose results this one needs."""
+        return self.using
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Compare:
+    """Set evaluations side by side. Writes ``report.html``.
+
+    Attributes:
+        name: of the stage and of its folder.
+        results: evaluation stages; the first is what the others are compared with.
+        negatives: mining stage whose hardness is shown, if any.
+    """
+
+    kind: ClassVar[str] = "compare"
+    name: str
+    results: tuple[str, ...]
+    negatives: str | None = None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Stages whose results this one needs."""
+        return (*self.results, *((self.negatives,) if self.negatives else ()))
+
+
+Stage = Train | Mine | Evaluate | Compare
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Stages in order.
+
+    Attributes:
+        name: as in "aoq/vsepp-flickr8k".
+        stages: each reads only what stands before it.
+        data: what `counterfoil.corpus.reading.open_corpus` opens when the user names nothing.
+        about: one sentence.
+
+    Raises:
+        ValueError: a stage reads a name no earlier stage writes, or of another kind, or a name is
+            written twice.
+    """
+
+    name: str
+    stages: tuple[Stage, ...]
+    data: str = "scenes"
+    about: str = ""
+
+    def __post_init__(self) -> None:
+        known: dict[str, str] = {}
+        for stage in self.stages:
+            if stage.name in known:
+                raise ValueError(f"{self.name}: two stages are called {stage.name!r}")
+            for name in stage.reads:
+                if name not in known:
+                    raise ValueError(
+                        f"{self.name}: {stage.name!r} reads {name!r}, which no earlier stage writes"
+                    )
+                if (stage.kind, known[name]) not in _MAY_READ:
+                    raise ValueError(
+                        f"{self.name}: {stage.name!r} ({stage.kind}) cannot read {name!r} "
+                        f"({known[name]})"
+                    )
+            known[stage.name] = stage.kind
+
+    def stage(self, name: str) -> Stage:
+        """The stage of this name."""
+        return next(stage for stage in self.stages if stage.name == name)
+
+
+_MAY_READ = {
+    ("train", "train"),
+    ("train", "mine"),
+    ("mine", "train"),
+    ("evaluate", "train"),
+    ("compare", "evaluate"),
+    ("compare", "mine"),
+}
+
+
+def plain(value: Any) -> Any:
+    """JSON-ready form of a stage or anything inside one."""
+    if isinstance(value, Spec):
+        return value.plain()
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, tuple | list):
+        return [plain(inner) for inner in value]
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    return value
+
+
+def digests(recipe: Recipe, data: str) -> dict[str, str]:
+    """Twelve hex digits of everything each stage's result depends on.
+
+    Args:
+        recipe: the recipe.
+        data: fingerprint of the data.
+    """
+    known: dict[str, str] = {}
+    for stage in recipe.stages:
+        content = {"kind": stage.kind, "data": data, **plain(stage)}
+        content["reads"] = [known[name] for name in stage.reads]
+        known[stage.name] = digest(content)
+    return known

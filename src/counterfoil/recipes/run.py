@@ -1,0 +1,146 @@
+"""The one verb: run what is missing of a recipe.
+
+A run is a folder with one folder a stage. ``stage.json`` in it names the digest of everything the
+result depends on: a finished stage with the same digest is kept, one with another is never touched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, final
+
+from counterfoil import __version__, world
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.reading import open_corpus
+from counterfoil.files import read_json, write_json
+from counterfoil.recipes import stages
+from counterfoil.recipes.context import Context, Stopped
+from counterfoil.recipes.recipe import Recipe, Stage, digests, plain
+from counterfoil.recipes.show import say
+
+State = Literal["absent", "running", "done", "other"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the data are.
+
+    Attributes:
+        data: what `open_corpus` opens.
+        features: folder of features, if not beside the data.
+        images: folder of pictures, if not beside the data.
+    """
+
+    data: str
+    features: Path | None = None
+    images: Path | None = None
+
+    def open(self) -> Corpus:
+        """The corpus."""
+        return open_corpus(self.data, features=self.features, images=self.images)
+
+
+def execute(
+    recipe: Recipe,
+    source: Source,
+    folder: Path,
+    *,
+    resume: bool = False,
+    minutes: float | None = None,
+) -> bool:
+    """Run every stage whose result is not there yet.
+
+    Args:
+        recipe: what to run.
+        source: on which data.
+        folder: where results go.
+        resume: go on with a stage that was stopped; without it such a stage is refused.
+        minutes: stop by itself after this long, with a checkpoint.
+
+    Returns:
+        Whether all stages are done; False when the time was up first.
+
+    Raises:
+        ValueError: the folder holds results of other settings or data, or an unfinished stage and
+            `resume` is not given.
+    """
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
+    world.join()
+    corpus = source.open()
+    context = Context(recipe, corpus, folder, digests(recipe, corpus.fingerprint), deadline)
+    for stage in recipe.stages:  # refuse before anything is done, not halfway
+        _admit(context, stage, resume=resume)
+    for stage in recipe.stages:
+        try:
+            _perform(context, stage)
+        except Stopped as stopped:
+            say(f"{stage.name}: stopped, {stopped}; add --resume to go on")
+            return False
+    return True
+
+
+def _perform(context: Context, stage: Stage) -> None:
+    place = context.place(stage.name)
+    if _state(context, stage) == "done":
+        say(f"{stage.name}: kept, {place}")
+        return
+    if context.late():
+        raise Stopped("the time is up")
+    _note(context, stage, "running")
+    _WORK[stage.kind](context, stage)
+    world.wait()
+    _note(context, stage, "done")
+
+
+def _admit(context: Context, stage: Stage, *, resume: bool) -> None:
+    place = context.place(stage.name)
+    match _state(context, stage):
+        case "other":
+            raise ValueError(
+                f"{place} was made with other settings or other data; choose another --folder, "
+                "or move it away"
+            )
+        case "running" if not resume:
+            raise ValueError(
+                f"{place} holds a run that was stopped; add --resume to go on with it, or choose "
+                "another --folder"
+            )
+
+
+def _state(context: Context, stage: Stage) -> State:
+    place = context.place(stage.name)
+    if not place.exists() or not any(place.iterdir()):
+        return "absent"
+    if not (place / "stage.json").exists():
+        return "other"
+    noted = read_json(place / "stage.json", "the note of a stage")
+    if not isinstance(noted, dict) or noted.get("digest") != context.digests[stage.name]:
+        return "other"
+    return "done" if noted.get("state") == "done" else "running"
+
+
+def _note(context: Context, stage: Stage, state: str) -> None:
+    if world.rank():
+        return
+    noted: dict[str, Any] = {
+        "recipe": context.recipe.name,
+        "kind": stage.kind,
+        "state": state,
+        "digest": context.digests[stage.name],
+        "counterfoil": __version__,
+        "stage": plain(stage),
+        "data": {"name": context.corpus.name, "fingerprint": context.corpus.fingerprint},
+    }
+    write_json(context.place(stage.name) / "stage.json", noted)
+
+
+_WORK: dict[str, Callable[[Context, Any], None]] = {
+    "train": stages.train,
+    "mine": stages.mine,
+    "evaluate": stages.evaluate,
+    "compare": stages.compare,
+}
