@@ -1,0 +1,56 @@
+"""Which loss holds when."""
+
+from __future__ import annotations
+
+from typing import final
+
+from torch import Tensor
+
+from counterfoil.objectives.term import Term
+from counterfoil.records import Scores
+
+
+@final
+class Then(Term):
+    """One term for the first steps, another from then on.
+
+    The warm-up of VSE-infinity (https://arxiv.org/abs/2011.04305, section 4.1): all negatives for
+    an epoch, then the hardest, which by itself may collapse from a cold start.
+
+    Args:
+        first: holds while `Scores.step` is below `steps`.
+        second: holds from step `steps` on.
+        steps: how long the first one holds.
+
+    Raises:
+        ValueError: a negative number of steps, or terms that judge different grids.
+
+    >>> import torch
+    >>> from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
+    >>> from counterfoil.records import Grid
+    >>> s = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
+    >>> grid = Grid(scores=s, positive=torch.eye(3).bool(), anchor=s.diagonal())
+    >>> loss = Then(first=SumTriplet(), second=HardestTriplet(), steps=100)
+    >>> [round(loss(Scores({"inference": grid}, step=n)).item(), 3) for n in (99, 100)]
+    [0.9, 0.8]
+    """
+
+    def __init__(self, *, first: Term, second: Term, steps: int) -> None:
+        super().__init__()
+        if steps < 0:
+            raise ValueError(f"{steps} steps of warm-up were given; use 0 or more")
+        if first.needs_grid != second.needs_grid:
+            raise ValueError(
+                f"one term judges the grid {first.needs_grid!r} and the other "
+                f"{second.needs_grid!r}; a curriculum has one grid"
+            )
+        self.first, self.second, self.steps = first, second, steps
+        self.needs = first.needs | second.needs
+        self.needs_guide = first.needs_guide or second.needs_guide
+        self.needs_words = first.needs_words | second.needs_words
+        self.needs_grid = first.needs_grid
+
+    def forward(self, scores: Scores) -> Tensor:
+        """Scalar loss."""
+        loss: Tensor = self.first(scores) if scores.step < self.steps else self.second(scores)
+        return loss

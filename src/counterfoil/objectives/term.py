@@ -1,0 +1,148 @@
+"""Losses are pure functions of `Scores`; an objective is their weighted sum.
+
+>>> from counterfoil.objectives.triplet import HardestTriplet
+>>> from counterfoil.spec import part
+>>> objective = total(triplet=(0.5, part(HardestTriplet, margin=0.2))).build()
+>>> s = torch.tensor([[0.9, 0.8], [0.1, 0.7]])
+>>> grid = Grid(scores=s, positive=torch.eye(2).bool(), anchor=s.diagonal())
+>>> losses = objective(Scores({"inference": grid}))
+>>> {name: round(loss.item(), 3) for name, loss in losses.items()}
+{'triplet': 0.2}
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal, cast, final
+
+import torch
+from torch import Tensor, nn
+
+from counterfoil.records import INFERENCE, Grid, Role, Scores, WordTask
+from counterfoil.spec import Spec, of
+
+Reduction = Literal["sum", "mean"]
+
+
+class Term(nn.Module, ABC):
+    """One scalar loss.
+
+    Args:
+        reduction: "sum" over the anchor pairs of the batch, as the field does it, or their "mean".
+
+    Attributes:
+        needs: roles that must be scored.
+        needs_guide: whether its grid must carry a guide.
+        needs_words: names of the word tasks that must be there.
+        needs_grid: name of the grid it judges.
+
+    Raises:
+        ValueError: another reduction.
+    """
+
+    needs: frozenset[Role] = frozenset()
+    needs_guide: bool = False
+    needs_words: frozenset[str] = frozenset()
+    needs_grid: str = INFERENCE
+
+    def __init__(self, *, reduction: Reduction = "sum") -> None:
+        super().__init__()
+        if reduction not in ("sum", "mean"):
+            raise ValueError(f"reduction {reduction!r} is not known; use 'sum' or 'mean'")
+        self.reduction = reduction
+
+    @abstractmethod
+    def forward(self, scores: Scores) -> Tensor:
+        """Scalar loss."""
+
+    def grid(self, scores: Scores) -> Grid:
+        """The grid that this term judges."""
+        return scores.grids[self.needs_grid]
+
+    def reduced(self, total: Tensor, grid: Grid) -> Tensor:
+        """A sum over the batch, divided by its number of anchor pairs when the mean is wanted."""
+        return total / len(grid.anchor) if self.reduction == "mean" else total
+
+
+@final
+class Objective(nn.Module):
+    """A named, weighted sum of terms.
+
+    Args:
+        terms: weight and term, by name.
+
+    Raises:
+        ValueError: no terms, a name that is no identifier, or a weight that is not finite.
+    """
+
+    def __init__(self, *, terms: Mapping[str, tuple[float, Term]]) -> None:
+        super().__init__()
+        if not terms:
+            raise ValueError("an objective needs at least one term")
+        for name, (weight, _) in terms.items():
+            if not name.isidentifier():
+                raise ValueError(f"{name!r} cannot name a term; use letters, digits and _")
+            if not math.isfinite(weight):
+                raise ValueError(f"the weight of term {name!r} is {weight}; use a finite number")
+        self.terms = nn.ModuleDict({name: term for name, (_, term) in terms.items()})
+        self.weights = {name: float(weight) for name, (weight, _) in terms.items()}
+
+    @property
+    def needs(self) -> frozenset[Role]:
+        """Roles that some term needs."""
+        return frozenset[Role]().union(*(term.needs for term in self._terms()))
+
+    @property
+    def needs_guide(self) -> bool:
+        """Whether some term needs a guide."""
+        return any(term.needs_guide for term in self._terms())
+
+    @property
+    def needs_words(self) -> frozenset[str]:
+        """Word tasks that some term needs."""
+        return frozenset[str]().union(*(term.needs_words for term in self._terms()))
+
+    @property
+    def needs_grids(self) -> frozenset[str]:
+        """Grids that some term judges."""
+        return frozenset(term.needs_grid for term in self._terms())
+
+    def forward(self, scores: Scores) -> dict[str, Tensor]:
+        """Weighted losses by name; their sum is what is minimised.
+
+        Scores in half precision are judged in float32: a sum over a batch needs it.
+        """
+        scores = _in_full_precision(scores)
+        return {name: self.weights[name] * term(scores) for name, term in self.terms.items()}
+
+    def _terms(self) -> list[Term]:
+        return [cast("Term", term) for term in self.terms.values()]
+
+
+def total(**terms: Term | tuple[float, Term]) -> Spec[Objective]:
+    """An objective written down: `total(triplet=part(HardestTriplet), words=(0.1, part(...)))`.
+
+    A term without a weight weighs 1.
+    """
+    weighted = {k: v if isinstance(v, tuple) else (1.0, v) for k, v in terms.items()}
+    return of(Objective, terms=weighted)
+
+
+def _in_full_precision(scores: Scores) -> Scores:
+    def grid(g: Grid) -> Grid:
+        guide = None if g.guide is None else _full(g.guide)
+        return replace(g, scores=_full(g.scores), anchor=_full(g.anchor), guide=guide)
+
+    return replace(
+        scores,
+        grids={name: grid(g) for name, g in scores.grids.items()},
+        pairs={role: _full(pair) for role, pair in scores.pairs.items()},
+        words={name: WordTask(_full(w.logits), w.labels) for name, w in scores.words.items()},
+    )
+
+
+def _full(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in (torch.half, torch.bfloat16) else tensor

@@ -1,0 +1,156 @@
+"""Hinges of wrong pairs against true ones, in both directions."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor
+
+from counterfoil.objectives.block import hardest, hinge, negatives, positives
+from counterfoil.objectives.term import Reduction, Term
+from counterfoil.records import Role, Scores
+from counterfoil.spec import unknown
+
+
+@final
+class SumTriplet(Term):
+    """Hinge against every negative of the batch.
+
+    Kiros et al., 2014 (https://arxiv.org/abs/1411.2539); VSE++ (https://arxiv.org/abs/1707.05612),
+    Eq. 5; AOQ (https://arxiv.org/abs/2003.03669), Eq. 1. Departs from the authors' code in:
+    negatives are told by id, so another caption of the same image is none; "diagonal" positives
+    give the authors' value.
+
+    Args:
+        margin: in units of a score.
+        reduction: see `Term`.
+
+    >>> from counterfoil.records import Grid
+    >>> s = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
+    >>> grid = Grid(scores=s, positive=torch.eye(3).bool(), anchor=s.diagonal())
+    >>> round(SumTriplet(margin=0.2)(Scores({"inference": grid})).item(), 3)
+    0.9
+    """
+
+    def __init__(self, *, margin: float = 0.2, reduction: Reduction = "sum") -> None:
+        super().__init__(reduction=reduction)
+        self.margin = margin
+
+    def forward(self, scores: Scores) -> Tensor:
+        """Scalar loss."""
+        grid = self.grid(scores)
+        true, wrong = positives(grid), negatives(grid)
+        positive = true.score.unsqueeze(1)
+        texts = hinge(wrong[true.image], positive, self.margin).sum()
+        images = hinge(wrong.T[true.text], positive, self.margin).sum()
+        return self.reduced(texts + images, grid)
+
+
+@final
+class HardestTriplet(Term):
+    """Hinge against the hardest negative of the batch.
+
+    VSE++ (https://arxiv.org/abs/1707.05612), Eq. 6; AOQ (https://arxiv.org/abs/2003.03669), Eq. 2.
+    Departs from the authors' code in: negatives are told by id ("diagonal" positives give the
+    authors' value); equally hard negatives share the gradient.
+
+    Args:
+        margin: in units of a score.
+        reduction: see `Term`.
+
+    >>> from counterfoil.records import Grid
+    >>> s = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
+    >>> grid = Grid(scores=s, positive=torch.eye(3).bool(), anchor=s.diagonal())
+    >>> round(HardestTriplet(margin=0.2)(Scores({"inference": grid})).item(), 3)
+    0.8
+    """
+
+    def __init__(self, *, margin: float = 0.2, reduction: Reduction = "sum") -> None:
+        super().__init__(reduction=reduction)
+        self.margin = margin
+
+    def forward(self, scores: Scores) -> Tensor:
+        """Scalar loss."""
+        grid = self.grid(scores)
+        true = positives(grid)
+        hard = hardest(grid, true)
+        texts = hinge(hard.text, true.score, self.margin).sum()
+        images = hinge(hard.image, true.score, self.margin).sum()
+        return self.reduced(texts + images, grid)
+
+
+@final
+class SemiHard(Term):
+    """Hinge against the hardest negative that still scores below its positive.
+
+    FaceNet (https://arxiv.org/abs/1503.03832), section 3.2, in both directions. Where no negative
+    scores below the positive, the easiest one is taken, so that nothing is pulled towards collapse.
+
+    Args:
+        margin: in units of a score.
+        reduction: see `Term`.
+
+    >>> from counterfoil.records import Grid
+    >>> s = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
+    >>> grid = Grid(scores=s, positive=torch.eye(3).bool(), anchor=s.diagonal())
+    >>> round(SemiHard(margin=0.2)(Scores({"inference": grid})).item(), 3)
+    0.3
+    """
+
+    def __init__(self, *, margin: float = 0.2, reduction: Reduction = "sum") -> None:
+        super().__init__(reduction=reduction)
+        self.margin = margin
+
+    def forward(self, scores: Scores) -> Tensor:
+        """Scalar loss."""
+        grid = self.grid(scores)
+        true, wrong = positives(grid), negatives(grid)
+        texts = self._one_way(wrong[true.image], true.score)
+        images = self._one_way(wrong.T[true.text], true.score)
+        return self.reduced(texts + images, grid)
+
+    def _one_way(self, wrong: Tensor, positive: Tensor) -> Tensor:
+        """Of (P, C) candidates, -inf where none, against (P,) positives."""
+        harder = wrong >= positive.unsqueeze(1)
+        below = wrong.masked_fill(harder, -torch.inf).amax(1)
+        easiest = wrong.masked_fill(~harder, torch.inf).amin(1)
+        none_below = (below == -torch.inf) & harder.any(1)
+        return hinge(torch.where(none_below, easiest, below), positive, self.margin).sum()
+
+
+@final
+class RankedBelow(Term):
+    """Hinge of every candidate of one role against its anchor pair: mean over the candidates.
+
+    The ranking loss of UNITER (https://arxiv.org/abs/1909.11740) and, when the role is "written",
+    of TAGS (https://arxiv.org/abs/2111.03349), Eq. 5. Their code takes the mean over the batch.
+
+    Args:
+        role: which candidates, by the value of a `Role`, as in "hard text".
+        margin: in units of a score.
+        reduction: see `Term`.
+
+    Raises:
+        ValueError: there is no such role.
+
+    >>> from counterfoil.records import Grid
+    >>> s = torch.tensor([[0.9, 0.8], [0.1, 0.7]])
+    >>> grid = Grid(scores=s, positive=torch.eye(2).bool(), anchor=s.diagonal())
+    >>> pairs = {Role.WRITTEN: torch.tensor([[0.9, 0.1], [0.7, 0.1]])}
+    >>> round(RankedBelow(role="written")(Scores({"inference": grid}, pairs)).item(), 3)
+    0.2
+    """
+
+    def __init__(self, *, role: str, margin: float = 0.2, reduction: Reduction = "sum") -> None:
+        super().__init__(reduction=reduction)
+        if role not in (known := [r.value for r in Role]):
+            raise ValueError(unknown(role, known, "a role of a pair"))
+        self.role, self.margin = Role(role), margin
+        self.needs = frozenset({self.role})
+
+    def forward(self, scores: Scores) -> Tensor:
+        """Scalar loss."""
+        grid = self.grid(scores)
+        candidates = hinge(scores.pairs[self.role], grid.anchor.unsqueeze(1), self.margin)
+        return self.reduced(candidates.mean(1).sum(), grid)
