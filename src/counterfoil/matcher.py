@@ -26,9 +26,11 @@ class Matcher(nn.Module, ABC):
 
     Attributes:
         score_scale: units of a score: 1.0 for a cosine or a mean of cosines.
+        grids: names of the views of `forward`, each of which gives a score block.
     """
 
     score_scale: float = 1.0
+    grids: frozenset[str] = frozenset({INFERENCE})
 
     @abstractmethod
     def encode_images(self, images: Items) -> Encoded:

@@ -64,6 +64,15 @@ def gather(tensor: Tensor) -> Tensor:
     return torch.stack(out)
 
 
+def largest(number: int) -> int:
+    """The largest of all processes' numbers."""
+    if size() == 1:
+        return number
+    tensor = torch.tensor(number, device=device())
+    dist.all_reduce(tensor, dist.ReduceOp.MAX)
+    return int(tensor)
+
+
 def gather_objects(value: object) -> list[object]:
     """One small picklable value of every process, in rank order."""
     if size() == 1:
