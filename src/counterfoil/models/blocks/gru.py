@@ -1,0 +1,72 @@
+"""Word ids through a recurrent network."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from counterfoil.models.blocks.tower import TextTower, masked_ids, positive
+from counterfoil.records import Encoded, Items
+
+
+@final
+class GRU(TextTower):
+    """Word embeddings and a GRU: both directions averaged (SCAN), or one (VSE++).
+
+    A word's vector does not depend on the padding behind it.
+    """
+
+    def __init__(
+        self,
+        *,
+        words: int,
+        word_width: int = 300,
+        width: int = 1024,
+        layers: int = 1,
+        bidirectional: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        """Keyword arguments.
+
+        Args:
+            words: size of the vocabulary.
+            word_width: width of a word embedding.
+            width: of the joint space and of each direction.
+            layers: how many recurrent layers.
+            bidirectional: read in both directions and average them.
+            dropout: share of word embedding entries dropped in training.
+        """
+        super().__init__()
+        positive(words=words, word_width=word_width, width=width, layers=layers)
+        self.width = width
+        self.embed = nn.Embedding(words, word_width)
+        self.dropout = nn.Dropout(dropout)
+        self.rnn = nn.GRU(word_width, width, layers, batch_first=True, bidirectional=bidirectional)
+        nn.init.uniform_(self.embed.weight, -0.1, 0.1)
+
+    def forward(self, items: Items) -> Encoded:
+        """Read every text; the mask must be True from the first word to the last."""
+        return self.read(self.dropout(self.embed(self._ids(items))), items.mask)
+
+    def read(self, vectors: Tensor, mask: Tensor) -> Encoded:
+        """The same from word embeddings (N, L, word_width)."""
+        lengths = mask.sum(1).clamp(min=1).cpu()
+        packed = pack_padded_sequence(vectors, lengths, batch_first=True, enforce_sorted=False)
+        states, _ = pad_packed_sequence(
+            self.rnn(packed)[0], batch_first=True, total_length=mask.shape[1]
+        )
+        if self.rnn.bidirectional:
+            states = states.view(*mask.shape, 2, self.width).mean(-2)
+        return Encoded(states, mask)
+
+    def _ids(self, items: Items) -> Tensor:
+        ids, known = masked_ids(items), self.embed.num_embeddings
+        if not torch.compiler.is_compiling() and ids.numel() and int(ids.max()) >= known:
+            raise ValueError(
+                f"word id {int(ids.max())} is not in this model's vocabulary of {known} words; "
+                "read the texts with the vocabulary that it was trained with"
+            )
+        return ids

@@ -1,0 +1,36 @@
+"""Ready-made features: detected regions, grid cells, or one vector per image."""
+
+from __future__ import annotations
+
+from typing import final
+
+from counterfoil.models.blocks.tower import ImageTower, hidden, positive, projection
+from counterfoil.records import Encoded, Items
+
+
+@final
+class Regions(ImageTower):
+    """One linear layer per region (VSE++, SCAN); a global feature is a single region."""
+
+    def __init__(self, *, features: int, width: int = 1024) -> None:
+        """Keyword arguments.
+
+        Args:
+            features: width of the features as they are read.
+            width: of the joint space.
+        """
+        super().__init__()
+        positive(features=features, width=width)
+        self.width = width
+        self.fc = projection(features, width)
+
+    def forward(self, items: Items) -> Encoded:
+        """Project every region."""
+        given, wanted = items.values.shape, self.fc.in_features
+        if len(given) != 3 or given[-1] != wanted:
+            raise ValueError(
+                f"image features of shape {tuple(given)} do not fit a model that reads "
+                f"(images, regions, {wanted}); use the features it was trained on"
+            )
+        values = items.values.to(self.fc.weight.dtype)
+        return Encoded(self.fc(hidden(values, items.mask)), items.mask)

@@ -1,0 +1,131 @@
+"""SCAN: stacked cross attention (Lee et al., ECCV 2018)."""
+
+from __future__ import annotations
+
+from typing import final, get_args
+
+import torch
+from torch import Tensor
+
+from counterfoil.matcher import Matcher, one_view
+from counterfoil.models.blocks.affinity import aligned, attended, clean
+from counterfoil.models.blocks.aggregate import Aggregate, aggregate
+from counterfoil.models.blocks.attention import Attention, Direction, RawNorm
+from counterfoil.models.blocks.packing import Packed, tiled
+from counterfoil.models.blocks.pool import chosen, unit
+from counterfoil.models.blocks.tower import ImageTower, TextTower
+from counterfoil.models.vse import same_width
+from counterfoil.records import Batch, Encoded, Items, Views
+
+
+@final
+class SCAN(Matcher):
+    """Each word attends to the regions ("t2i") or each region to the words ("i2t").
+
+    The score gathers the cosines of the queries with what they attend to. It is exact, but no
+    attended vector is ever formed: see `counterfoil.models.blocks.attention`.
+
+    Departs from the authors' code in: shapes are kept with one image, one word or one region (S2);
+    images may have different numbers of regions; unknown norms are refused when built (S1).
+    """
+
+    def __init__(
+        self,
+        *,
+        image: ImageTower,
+        text: TextTower,
+        direction: Direction = "t2i",
+        raw_norm: RawNorm = "clipped_l2norm",
+        aggregate: Aggregate = "LogSumExp",
+        lambda_softmax: float = 9.0,
+        lambda_lse: float = 6.0,
+        normalise_images: bool = True,
+        normalise_texts: bool = True,
+        compiled: bool = False,
+    ) -> None:
+        """Keyword arguments.
+
+        Args:
+            image: reads images.
+            text: reads texts.
+            direction: "t2i": words attend to regions; "i2t": regions attend to words.
+            raw_norm: what is done to the affinities before the softmax.
+            aggregate: how the cosines become one score.
+            lambda_softmax: inverse temperature of the attention; the paper has 9 and 4.
+            lambda_lse: inverse temperature of LogSumExp; the paper has 6, and 5 or 20.
+            normalise_images: bring region vectors to length 1.
+            normalise_texts: bring word vectors to length 1.
+            compiled: let `torch.compile` fuse the attention's arithmetic; needs a C++ compiler.
+        """
+        super().__init__()
+        chosen("direction", direction, get_args(Direction))
+        chosen("raw_norm", raw_norm, get_args(RawNorm))
+        chosen("aggregate", aggregate, get_args(Aggregate))
+        same_width(image, text)
+        self.image, self.text = image, text
+        self.attention = Attention(direction, raw_norm, lambda_softmax, compiled)
+        self.aggregate: Aggregate = aggregate
+        self.lambda_lse = lambda_lse
+        self.normalise = (normalise_images, normalise_texts)
+
+    def encode_images(self, images: Items) -> Encoded:
+        """N images as region vectors; with Gram matrices in evaluation, where they are reused."""
+        bag = self.image(images)
+        bag = unit(bag) if self.normalise[0] else bag
+        return clean(bag) if self._words_attend and not self.training else bag
+
+    def encode_texts(self, texts: Items) -> Encoded:
+        """N texts as word vectors."""
+        bag: Encoded = self.text(texts)
+        return unit(bag) if self.normalise[1] else bag
+
+    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+        """(P,) scores of aligned pairs."""
+        images, texts = clean(images, gram=self._words_attend), clean(texts, gram=False)
+        found = self.attention.attend(aligned(self.attention, images, texts))
+        if self._words_attend:  # (1, L, P)
+            cosine = found.cosine(_square(texts.tokens).T)
+            return self._gather(cosine, 1, texts.mask.T[None])[0]
+        cosine = found.cosine(_square(images.tokens).unsqueeze(1))  # (P, 1, R)
+        return self._gather(cosine, 2, images.mask.unsqueeze(1))[:, 0]
+
+    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+        """(I, T) scores."""
+        score = self._by_words if self._words_attend else self._by_regions
+        return tiled(clean(images, gram=self._words_attend), texts, score)
+
+    def forward(self, batch: Batch) -> Views:
+        """Trains as it is used."""
+        return one_view(self, batch)
+
+    def attention_maps(self, images: Encoded, texts: Encoded) -> Tensor:
+        """(P, L, R) attention of aligned pairs; sums to 1 over what is attended to."""
+        images, texts = clean(images, gram=self._words_attend), clean(texts, gram=False)
+        weights = self.attention.weights(aligned(self.attention, images, texts))
+        return weights[0].transpose(0, 1) if self._words_attend else weights[:, :, 0]
+
+    @property
+    def _words_attend(self) -> bool:
+        return self.attention.direction == "t2i"
+
+    def _by_words(self, images: Encoded, texts: Packed) -> Tensor:
+        """(T, I) scores of a tile."""
+        (found,) = attended(images, texts, (self.attention,))
+        cosine = found.cosine(_square(texts.words).unsqueeze(1))
+        blocks = (cosine[run.words].view(run.n, run.length, -1) for run in texts.runs())
+        return torch.cat([self._gather(block, 1) for block in blocks])
+
+    def _by_regions(self, images: Encoded, texts: Packed) -> Tensor:
+        """(T, I) scores of a tile."""
+        (found,) = attended(images, texts, (self.attention,))
+        mask = None if bool(images.mask.all()) else images.mask.unsqueeze(0)
+        return self._gather(found.cosine(_square(images.tokens)), 2, mask)
+
+    def _gather(self, cosine: Tensor, dim: int, mask: Tensor | None = None) -> Tensor:
+        return aggregate(self.aggregate, cosine, dim, mask, self.lambda_lse)
+
+
+def _square(tokens: Tensor) -> Tensor:
+    """Squared lengths, in at least single precision."""
+    full = tokens if tokens.dtype == torch.float64 else tokens.float()
+    return full.square().sum(-1)

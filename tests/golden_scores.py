@@ -1,0 +1,42 @@
+"""A model built from golden weights, and the rule that its numbers are compared by."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import golden_vectors
+from counterfoil.models.weights import Checkpoint
+from counterfoil.records import Items
+
+load = cache(golden_vectors.load)
+
+
+@cache
+def _state(system: str) -> dict[str, Tensor]:
+    return load_file(golden_vectors.folder(system) / "state.safetensors")
+
+
+def checkpoint(system: str, **options: object) -> Checkpoint:
+    return Checkpoint(_state(system), options)
+
+
+def captions(inputs: dict[str, Tensor]) -> Items:
+    ids, lengths = inputs["captions"], inputs["lengths"]
+    mask = torch.arange(ids.shape[1]) < lengths.unsqueeze(1)
+    return Items(torch.arange(len(ids)), ids, mask)
+
+
+def images(inputs: dict[str, Tensor]) -> Items:
+    values = inputs["images"]
+    values = values if values.dim() == 3 else values.unsqueeze(1)
+    return Items(torch.arange(len(values)), values, torch.ones(values.shape[:2], dtype=torch.bool))
+
+
+def agrees(golden: golden_vectors.Golden, key: str, ours: Tensor) -> None:
+    """|got - expected| <= atol + 1e-5 |expected|."""
+    theirs = golden.outputs[key]
+    torch.testing.assert_close(ours.detach(), theirs, rtol=1e-5, atol=golden.atol(key))
