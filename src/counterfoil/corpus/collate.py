@@ -66,6 +66,7 @@ def collate(
     """
     relation = lens.corpus.relation
     owners = relation.owner[texts]
+    assert (owners >= 0).all(), "an anchor text describes an image"
     if positives == "id":
         images, row = torch.unique(owners, return_inverse=True)
         positive = relation.positive(images, texts)

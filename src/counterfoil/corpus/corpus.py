@@ -14,7 +14,7 @@ from torch import Tensor
 from counterfoil.corpus.pictures import Pictures
 from counterfoil.corpus.regions import Features
 from counterfoil.corpus.relation import Relation
-from counterfoil.spec import unknown
+from counterfoil.corpus.splits import existing
 
 
 @final
@@ -51,15 +51,19 @@ class Corpus:
 
     def __post_init__(self) -> None:
         for what, given, wanted in (
-            ("splits", len(self.splits), len(self.image_ids)),
-            ("texts", len(self.texts), len(self.text_ids)),
-            ("owners", len(self.owner), len(self.text_ids)),
-            ("pictures", len(self.pictures or self.image_ids), len(self.image_ids)),
-            ("features", len(self.features or self.image_ids), len(self.image_ids)),
-            ("text features", len(self.text_features or self.text_ids), len(self.text_ids)),
+            ("splits", self.splits, self.image_ids),
+            ("texts", self.texts, self.text_ids),
+            ("owners", self.owner, self.text_ids),
+            ("pictures", self.pictures, self.image_ids),
+            ("features", self.features, self.image_ids),
+            ("text features", self.text_features, self.text_ids),
         ):
-            if given != wanted:
-                raise ValueError(f"{self.name}: {given} {what} were given for {wanted}")
+            if given is not None and len(given) != len(wanted):
+                of = "images" if wanted is self.image_ids else "texts"
+                raise ValueError(
+                    f"{self.name}: {len(given)} {what} were given for {len(wanted)} {of}"
+                )
+        Relation(self.owner, images=len(self.image_ids))
 
     def __len__(self) -> int:
         return len(self.image_ids)
@@ -87,14 +91,15 @@ class Corpus:
     def split(self, *names: str) -> Corpus:
         """The images of these splits and their texts, renumbered from 0.
 
+        "val" and "validation" mean "dev", and "testall" means "test". Texts that describe no image
+        are left out.
+
         Raises:
             ValueError: there is no such split.
         """
-        for name in names:
-            if name not in self.split_names:
-                raise ValueError(unknown(name, list(self.split_names), f"a split of {self.name}"))
-        wanted = torch.tensor([split in names for split in self.splits], dtype=torch.bool)
-        return replace(self.subset(wanted.nonzero().squeeze(1)), part="+".join(names))
+        meant = [existing(name, self.split_names, self.name) for name in names]
+        wanted = torch.tensor([split in meant for split in self.splits], dtype=torch.bool)
+        return replace(self.subset(wanted.nonzero().squeeze(1)), part="+".join(meant))
 
     def subset(self, images: Tensor) -> Corpus:
         """These images in this order, and their texts in corpus order of the images."""
@@ -108,8 +113,8 @@ class Corpus:
             texts=[self.texts[row] for row in columns],
             owner=owner,
             splits=[self.splits[row] for row in rows],
-            pictures=self.pictures and self.pictures.subset(images),
-            features=self.features and self.features.subset(images),
-            text_features=self.text_features and self.text_features.subset(texts),
+            pictures=None if self.pictures is None else self.pictures.subset(images),
+            features=None if self.features is None else self.features.subset(images),
+            text_features=None if self.text_features is None else self.text_features.subset(texts),
             part=self.part,
         )

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import final
 
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
+ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
 LARGEST = 64_000_000  # pixels; more than this is taken for a decompression bomb
 
 
@@ -82,6 +83,21 @@ class DrawnPictures(Pictures):
         return DrawnPictures(self.draw, [self.rows[row] for row in rows.tolist()], self.name)
 
 
+def is_picture_name(path: Path) -> bool:
+    """Whether a file has the ending of a picture."""
+    return path.suffix.lower() in ENDINGS and not path.name.startswith(".")
+
+
+def rgb(picture: Image.Image) -> Image.Image:
+    """A picture in RGB, upright as its camera says, on white where it is transparent."""
+    picture = ImageOps.exif_transpose(picture)
+    if picture.has_transparency_data:
+        picture = picture.convert("RGBA")
+        white = Image.new("RGBA", picture.size, "white")
+        picture = Image.alpha_composite(white, picture)
+    return picture.convert("RGB")
+
+
 def open_picture(path: Path) -> Image.Image:
     """A picture file in RGB, fully decoded.
 
@@ -95,8 +111,8 @@ def open_picture(path: Path) -> Image.Image:
                     f"{path} has {picture.width} x {picture.height} pixels; "
                     f"at most {LARGEST:,} are read"
                 )
-            return picture.convert("RGB")
+            return rgb(picture)
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist; an image is needed there") from None
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+    except (OSError, SyntaxError, Image.DecompressionBombError, Warning) as error:
         raise ValueError(f"{path} cannot be read as a picture: {error}") from error

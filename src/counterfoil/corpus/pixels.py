@@ -12,7 +12,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from counterfoil import world
-from counterfoil.corpus.pictures import PictureFiles, Pictures
+from counterfoil.corpus.pictures import PictureFiles, Pictures, rgb
 from counterfoil.corpus.tokens import cache
 from counterfoil.files import read_array, replacing
 from counterfoil.progress import progress
@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 
 def pixels(picture: Image.Image, size: int, *, crop: bool = False) -> Array:
     """(3, size, size) uint8; squeezed to a square, or the middle square of it."""
-    picture = picture.convert("RGB")
+    picture = rgb(picture)
     if crop:
         side = min(picture.size)
         left, top = (picture.width - side) // 2, (picture.height - side) // 2

@@ -11,6 +11,7 @@ A feature folder holds
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -23,6 +24,43 @@ from counterfoil.records import Items
 
 Array = npt.NDArray[Any]
 KINDS = ("float16", "float32", "int8")
+
+
+@final
+class Stack:
+    """Several arrays read as one behind the other; nothing is copied until rows are taken.
+
+    Args:
+        parts: arrays of one kind of number that differ in their first axis only.
+
+    Raises:
+        ValueError: the shapes or kinds of number differ.
+    """
+
+    def __init__(self, parts: Sequence[Array]) -> None:
+        shapes = {(part.shape[1:], part.dtype.name) for part in parts}
+        if len(shapes) != 1:
+            found = ", ".join(f"{part.shape} {part.dtype.name}" for part in parts)
+            raise ValueError(
+                f"arrays of {found} cannot be read as one; all need the same regions, width and "
+                "kind of number"
+            )
+        self.parts = tuple(parts)
+        lengths = [len(part) for part in parts]
+        self._starts = np.cumsum([0, *lengths[:-1]])
+        self.shape = (sum(lengths), *parts[0].shape[1:])
+        self.dtype, self.ndim = parts[0].dtype, parts[0].ndim
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, rows: Array) -> Array:
+        part = np.searchsorted(self._starts, rows, side="right") - 1
+        out = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        for place in np.unique(part):
+            here = part == place
+            out[here] = self.parts[place][rows[here] - self._starts[place]]
+        return out
 
 
 @final
@@ -39,28 +77,37 @@ class Features:
         where: what to call them in messages.
 
     Raises:
-        ValueError: wrong number of axes or kind of number.
+        ValueError: wrong number of axes or kind of number, or parts that do not fit together.
     """
 
-    values: Array
+    values: Array | Stack
     rows: Tensor
     scale: Array | None = None
     lengths: Array | None = None
-    boxes: Array | None = None
+    boxes: Array | Stack | None = None
     where: str = "features"
 
     def __post_init__(self) -> None:
+        shape, kind = tuple(self.values.shape), self.values.dtype
         if self.values.ndim != 3:
             raise ValueError(
-                f"{self.where} have shape {self.values.shape}; (items, regions, width) or "
+                f"{self.where} have shape {shape}; (items, regions, width) or "
                 "(items, width) are read"
             )
-        if self.values.dtype.name not in KINDS:
-            raise ValueError(
-                f"{self.where} are {self.values.dtype.name}; {', '.join(KINDS)} are read"
-            )
-        if (self.values.dtype == np.int8) != (self.scale is not None):
+        if kind.name not in KINDS:
+            raise ValueError(f"{self.where} are {kind.name}; {', '.join(KINDS)} are read")
+        if (kind == np.int8) != (self.scale is not None):
             raise ValueError(f"{self.where}: int8 features need a scale, and only they have one")
+        for what, part, wanted in (
+            ("the scale", self.scale, shape[2:]),
+            ("the lengths", self.lengths, shape[:1]),
+            ("the boxes", self.boxes, (*shape[:2], 4)),
+        ):
+            if part is not None and tuple(part.shape) != wanted:
+                raise ValueError(
+                    f"{self.where} have shape {shape}, so {what} need {wanted}, not "
+                    f"{tuple(part.shape)}"
+                )
 
     @staticmethod
     def of(
@@ -83,36 +130,47 @@ class Features:
         """F."""
         return int(self.values.shape[2])
 
+    @property
+    def regions(self) -> int:
+        """R."""
+        return int(self.values.shape[1])
+
     def subset(self, rows: Tensor) -> Features:
         """The features of these items, in this order; nothing is read."""
         kept = self.rows[rows]
         return Features(self.values, kept, self.scale, self.lengths, self.boxes, self.where)
 
     def take(self, rows: Tensor) -> Items:
-        """Float32 features of these items, their masks and boxes.
+        """Float32 features of these items, their masks and boxes; 0 where a mask is False.
 
         Raises:
             ValueError: a value is not a number.
         """
-        stored = self.rows[rows].numpy()
-        order = np.argsort(stored, kind="stable")  # disks and memory maps like rising rows
-        back = np.empty_like(order)
-        back[order] = np.arange(len(order))
-        values = torch.from_numpy(np.asarray(self.values[stored[order]], np.float32)[back])
-        if self.scale is not None:
-            values *= torch.from_numpy(np.asarray(self.scale, np.float32))
-        if not torch.isfinite(values).all():
-            bad = rows[~torch.isfinite(values).all(2).all(1)]
+        values, mask = self._read(rows)
+        if not torch.isfinite(values.sum()) and not torch.isfinite(values).all():
+            bad = rows[~torch.isfinite(values).flatten(1).all(1)]
             raise ValueError(
                 f"{self.where}: row {int(bad[0])} holds NaN or infinite values; "
                 "`counterfoil data check` lists all such rows"
             )
-        mask = torch.ones(values.shape[:2], dtype=torch.bool)
-        if self.lengths is not None:
-            mask = torch.arange(values.shape[1]) < torch.from_numpy(
-                np.asarray(self.lengths[stored], np.int64)
-            ).unsqueeze(1)
         boxes = None
         if self.boxes is not None:
+            stored = self.rows[rows].numpy()
             boxes = torch.from_numpy(np.asarray(self.boxes[stored], np.float32))
         return Items(rows, values, mask, boxes)
+
+    def finite(self, rows: Tensor) -> Tensor:
+        """(N,) bool, True where every value of an item is a number."""
+        values, _ = self._read(rows)
+        return torch.isfinite(values).flatten(1).all(1)
+
+    def _read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        stored = self.rows[rows].numpy()
+        values = torch.from_numpy(np.asarray(self.values[stored])).float()
+        if self.scale is not None:
+            values *= torch.from_numpy(np.asarray(self.scale, np.float32))
+        if self.lengths is None:
+            return values, torch.ones(values.shape[:2], dtype=torch.bool)
+        lengths = torch.from_numpy(np.asarray(self.lengths[stored], np.int64))
+        mask = torch.arange(values.shape[1]) < lengths.unsqueeze(1)
+        return values.masked_fill_(~mask.unsqueeze(2), 0.0), mask

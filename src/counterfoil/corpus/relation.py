@@ -57,6 +57,10 @@ class Relation:
         orphans = (self.owner < 0).sum()
         return orphans + self.counts.cumsum(0) - self.counts
 
+    def rows(self) -> Tensor:
+        """(I,) every image."""
+        return torch.arange(self.images)
+
     def captions(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """All texts of these images, image after image, and how many each has."""
         counts = self.counts[images]
@@ -66,9 +70,11 @@ class Relation:
 
     def random_caption(self, images: Tensor, rng: torch.Generator) -> Tensor:
         """One text of each of these images, uniformly; -1 where an image has none."""
+        if not len(self._order):
+            return torch.full_like(images, -1)
         counts = self.counts[images]
         place = (torch.rand(images.shape, generator=rng) * counts).long().clamp(max=counts - 1)
-        at = (self._starts[images] + place.clamp(min=0)).clamp(max=max(len(self._order) - 1, 0))
+        at = (self._starts[images] + place.clamp(min=0)).clamp(max=len(self._order) - 1)
         return torch.where(counts > 0, self._order[at], -1)
 
     def positive(self, images: Tensor, texts: Tensor) -> Tensor:

@@ -36,6 +36,8 @@ class Sampler:
         one_caption: bool = False,
         drop_last: bool = False,
     ) -> None:
+        if batch < 1:
+            raise ValueError(f"a batch of {batch} cannot be drawn; it needs at least one anchor")
         self.relation, self.batch, self.seed = relation, batch, seed
         self.one_caption, self.drop_last = one_caption, drop_last
         self._texts = (relation.owner >= 0).nonzero().squeeze(1)
@@ -43,6 +45,8 @@ class Sampler:
         if len(self) < 1:
             raise ValueError(
                 f"{self._count} anchors do not fill one batch of {batch}; use a smaller batch"
+                if self._count
+                else "no image has a caption, so there is nothing to train on"
             )
 
     @property

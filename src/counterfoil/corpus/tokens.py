@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -73,13 +74,22 @@ def tokenise(texts: Sequence[str], tokenizer: Tokenizer) -> Tokens:
     for text in texts:
         digest.update(text.encode() + b"\x00")
     path = cache() / "tokens" / f"{digest.hexdigest()[:24]}.safetensors"
-    if path.exists():
-        try:
-            kept = load_file(path)
-            return Tokens(kept["flat"], kept["starts"], tokenizer.pad)
-        except (SafetensorError, KeyError, OSError):
-            path.unlink(missing_ok=True)
+    kept = _kept(path, len(texts), tokenizer.pad)
+    if kept is not None:
+        return kept
     tokens = pack(tokenizer.encode(texts), tokenizer.pad)
-    with replacing(path) as temporary:
+    with suppress(OSError), replacing(path) as temporary:  # a cache that cannot be written is none
         save_file({"flat": tokens.flat, "starts": tokens.starts}, temporary)
     return tokens
+
+
+def _kept(path: Path, texts: int, pad: int) -> Tokens | None:
+    """What the cache holds, None where it is absent or damaged."""
+    try:
+        kept = load_file(path)
+        flat, starts = kept["flat"], kept["starts"]
+    except (SafetensorError, KeyError, OSError):
+        return None
+    if len(starts) != texts + 1 or int(starts[-1]) != len(flat):
+        return None
+    return Tokens(flat, starts, pad)

@@ -10,6 +10,7 @@ Words are lower-cased and split at blanks, punctuation and English clitics, as t
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -141,8 +142,12 @@ class Pieces(Tokenizer):
 
     @property
     def digest(self) -> str:
-        vocabulary = sorted(self._pieces.get_vocab().items())
-        return hashlib.sha256(f"{self.longest}{vocabulary}".encode()).hexdigest()[:16]
+        backend = getattr(self._pieces, "backend_tokenizer", None)
+        rules = json.loads(backend.to_str()) if backend else self._pieces.get_vocab()
+        for changing in ("truncation", "padding"):  # set by every call
+            rules.pop(changing, None)
+        text = f"{self.longest} {self.pad} {json.dumps(rules, sort_keys=True)}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:
