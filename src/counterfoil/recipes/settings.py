@@ -2,8 +2,9 @@
 
 A key is a path: first the stage (``*`` for every stage that has the key), then fields of records
 and arguments of written calls, as in ``online.seed=3``, ``*.batch=64``,
-``offline.objective.quintuplet.alpha=0.2``. A value is read as a Python literal and must be of the
-kind it replaces.
+``online.model.width=512``. The keys of a stage's plan and of its optimiser may be named directly:
+``online.epochs=3`` is ``online.plan.epochs=3``. A value is read as a Python literal and must be of
+the kind it replaces.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from counterfoil.spec import Late, Spec, unknown
 
 T = TypeVar("T")
 EVERY = "*"
-PLAN = "plan"  # its keys may be named without it: online.epochs is online.plan.epochs
+SHORT = (("plan",), ("plan", "optimiser"))  # online.epochs is online.plan.epochs
 
 
 def apply(recipe: Recipe, settings: Sequence[str]) -> Recipe:
@@ -73,8 +74,9 @@ def _change(holder: T, path: Sequence[str], value: Any, setting: str) -> T:
     """`holder` with the value at the end of the path replaced."""
     name, rest = path[0], path[1:]
     inside = _inside(holder)
-    if name not in inside and name in _inside(inside.get(PLAN)):
-        return _change(holder, [PLAN, *path], value, setting)
+    for place, reached in _short(inside):
+        if name not in inside and name in reached:
+            return _change(holder, [*place, *path], value, setting)
     if name not in inside:
         raise _Absent(f"{setting!r}: " + unknown(name, list(inside), f"a key of {_called(holder)}"))
     old = inside[name]
@@ -91,6 +93,17 @@ def _inside(holder: Any) -> dict[str, Any]:
     if is_dataclass(holder):
         return {f.name: getattr(holder, f.name) for f in fields(holder)}
     return {}
+
+
+def _short(inside: Mapping[str, Any]) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Places whose keys may be named without naming the place, and what they hold."""
+    found = []
+    for place in SHORT:
+        reached: Any = inside
+        for name in place:
+            reached = _inside(reached).get(name)
+        found.append((place, _inside(reached)))
+    return found
 
 
 def _with(holder: Any, name: str, value: Any) -> Any:

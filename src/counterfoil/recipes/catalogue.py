@@ -1,0 +1,60 @@
+"""Recipes by name, and recipes from a user's own file."""
+
+from __future__ import annotations
+
+import runpy
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+from counterfoil.recipes import aoq, demo, online
+from counterfoil.recipes.profiles import Dataset
+from counterfoil.recipes.recipe import Recipe, Stage, Train
+from counterfoil.spec import unknown
+
+SMOKE_STEPS = 20
+
+
+def all_recipes() -> tuple[Recipe, ...]:
+    """Every recipe that is built in."""
+    sets = get_args(Dataset)
+    return (
+        demo.recipe(),
+        *(online.recipe(host, dataset) for host in online.HOSTS for dataset in sets),
+        *(aoq.recipe(host, dataset) for host in online.HOSTS for dataset in sets),
+    )
+
+
+def find(name: str) -> Recipe:
+    """The recipe of this name, or the one that a Python file calls ``recipe``.
+
+    Raises:
+        ValueError: there is none; the nearest name is told.
+    """
+    if name.endswith(".py"):
+        return _from_file(Path(name))
+    known = {recipe.name: recipe for recipe in all_recipes()}
+    if name not in known:
+        raise ValueError(unknown(name, list(known), "a recipe; a file ends in .py"))
+    return known[name]
+
+
+def smoke(recipe: Recipe) -> Recipe:
+    """The recipe with at most 20 training steps a stage, to see whether it runs at all."""
+    stages: list[Stage] = []
+    for stage in recipe.stages:
+        if isinstance(stage, Train):
+            short = replace(stage.plan, epochs=1, steps=SMOKE_STEPS, log_every=1)
+            stages.append(replace(stage, plan=short))
+        else:
+            stages.append(stage)
+    return replace(recipe, stages=tuple(stages))
+
+
+def _from_file(path: Path) -> Recipe:
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist; a Python file that sets `recipe` is needed there")
+    found = runpy.run_path(str(path)).get("recipe")
+    if not isinstance(found, Recipe):
+        raise ValueError(f"{path} does not set `recipe` to a counterfoil.recipes.recipe.Recipe")
+    return found
