@@ -1,1 +1,115 @@
-"""Image-text retrieval models, trained on the negatives that matter."""
+"""Image-text retrieval models, trained on the negatives that matter.
+
+The public names; each is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from counterfoil.corpus.corpus import Corpus
+    from counterfoil.corpus.lens import Lens, LensPlan
+    from counterfoil.corpus.reading import open_corpus
+    from counterfoil.matcher import Matcher
+    from counterfoil.models.scan import SCAN
+    from counterfoil.models.vse import VSE
+    from counterfoil.negatives.store import NegativeStore
+    from counterfoil.objectives.infonce import InfoNCE
+    from counterfoil.objectives.quintuplet import (
+        AdaptiveQuintuplet,
+        OfflineQuintuplet,
+        OfflineTriplet,
+    )
+    from counterfoil.objectives.sigmoid import Sigmoid
+    from counterfoil.objectives.term import Objective, Term, total
+    from counterfoil.objectives.triplet import HardestTriplet, SemiHard, SumTriplet
+    from counterfoil.recipes.model import Model, open_model
+    from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Recipe, Train
+    from counterfoil.recipes.run import execute
+    from counterfoil.spec import Spec, late, of, part
+    from counterfoil.train.plan import TrainPlan
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "Corpus": "corpus.corpus",
+    "open_corpus": "corpus.reading",
+    "Lens": "corpus.lens",
+    "LensPlan": "corpus.lens",
+    "Matcher": "matcher",
+    "VSE": "models.vse",
+    "SCAN": "models.scan",
+    "Term": "objectives.term",
+    "Objective": "objectives.term",
+    "total": "objectives.term",
+    "SumTriplet": "objectives.triplet",
+    "HardestTriplet": "objectives.triplet",
+    "SemiHard": "objectives.triplet",
+    "InfoNCE": "objectives.infonce",
+    "Sigmoid": "objectives.sigmoid",
+    "OfflineTriplet": "objectives.quintuplet",
+    "OfflineQuintuplet": "objectives.quintuplet",
+    "AdaptiveQuintuplet": "objectives.quintuplet",
+    "NegativeStore": "negatives.store",
+    "Model": "recipes.model",
+    "open_model": "recipes.model",
+    "Recipe": "recipes.recipe",
+    "Train": "recipes.recipe",
+    "Mine": "recipes.recipe",
+    "Evaluate": "recipes.recipe",
+    "Compare": "recipes.recipe",
+    "execute": "recipes.run",
+    "TrainPlan": "train.plan",
+    "Spec": "spec",
+    "of": "spec",
+    "part": "spec",
+    "late": "spec",
+}
+
+__all__ = [
+    "SCAN",
+    "VSE",
+    "AdaptiveQuintuplet",
+    "Compare",
+    "Corpus",
+    "Evaluate",
+    "HardestTriplet",
+    "InfoNCE",
+    "Lens",
+    "LensPlan",
+    "Matcher",
+    "Mine",
+    "Model",
+    "NegativeStore",
+    "Objective",
+    "OfflineQuintuplet",
+    "OfflineTriplet",
+    "Recipe",
+    "SemiHard",
+    "Sigmoid",
+    "Spec",
+    "SumTriplet",
+    "Term",
+    "Train",
+    "TrainPlan",
+    "__version__",
+    "execute",
+    "late",
+    "of",
+    "open_corpus",
+    "open_model",
+    "part",
+    "total",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'counterfoil' has no attribute {name!r}")
+    return getattr(import_module(f"counterfoil.{_WHERE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
