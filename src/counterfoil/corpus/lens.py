@@ -8,7 +8,7 @@ mean and deviation of features), saved with the model, and laid on any corpus.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, final
@@ -18,15 +18,12 @@ from PIL import Image
 from torch import Tensor
 
 from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.moments import moments
 from counterfoil.corpus.pixels import packed, pixels
-from counterfoil.corpus.regions import Features
 from counterfoil.corpus.tokens import pack, tokenise
 from counterfoil.corpus.words import Pieces, Tokenizer, Words, open_tokenizer
 from counterfoil.files import read_json, write_json
 from counterfoil.records import Items
-
-SAMPLE = 2_000  # images that mean and deviation are fitted on
-AT_ONCE = 64  # of them in memory
 
 
 class Eye(ABC):
@@ -281,20 +278,3 @@ class LensPlan:
             return FeatureEye(train.features.width)
         mean, deviation = moments(train.features)
         return FeatureEye(train.features.width, tuple(mean.tolist()), tuple(deviation.tolist()))
-
-
-def moments(features: Features) -> tuple[Tensor, Tensor]:
-    """(F,) mean and deviation over the real regions of a sample of items, read block by block."""
-    rows = torch.linspace(0, len(features) - 1, min(SAMPLE, len(features)), dtype=torch.float64)
-
-    def average(of: Callable[[Tensor], Tensor]) -> Tensor:
-        total, count = torch.zeros(features.width, dtype=torch.float64), 0
-        for block in rows.round().long().split(AT_ONCE):
-            items = features.take(block)
-            real = items.values[items.mask].double()
-            total, count = total + of(real).sum(0), count + len(real)
-        return total / max(count, 1)
-
-    mean = average(lambda real: real)
-    variance = average(lambda real: (real - mean).square())
-    return mean, variance.sqrt().clamp(min=1e-6)

@@ -159,10 +159,10 @@ class Features:
             boxes = torch.from_numpy(np.asarray(self.boxes[stored], np.float32))
         return Items(rows, values, mask, boxes)
 
-    def finite(self, rows: Tensor) -> Tensor:
-        """(N,) bool, True where every value of an item is a number."""
+    def look(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, R, F) features of these items as stored, and (N,) bool, True where finite."""
         values, _ = self._read(rows)
-        return torch.isfinite(values).flatten(1).all(1)
+        return values, torch.isfinite(values).flatten(1).all(1)
 
     def _read(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         stored = self.rows[rows].numpy()
