@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, final
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, final
 
 from counterfoil.spec import unknown
 from counterfoil.train.optimise import Optimiser
@@ -11,6 +11,7 @@ from counterfoil.train.schedule import Constant, Schedule
 
 Precision = Literal["fp32", "bf16"]
 Tracker = Literal["tensorboard", "wandb"]
+_FREE = ("minutes", "save_minutes", "ahead", "track")  # no number depends on these
 
 
 @final
@@ -85,3 +86,7 @@ class TrainPlan:
         """Optimiser steps in the whole training."""
         whole = self.epochs * self.steps_per_epoch(batches)
         return min(whole, self.steps) if self.steps else whole
+
+    def numbers(self) -> dict[str, Any]:
+        """What the result depends on, JSON-ready: all but how a run is cut up and watched."""
+        return {name: value for name, value in asdict(self).items() if name not in _FREE}

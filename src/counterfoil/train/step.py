@@ -8,10 +8,9 @@ exactly the gradient of one process with the whole batch.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -24,6 +23,23 @@ from counterfoil.negatives.proposal import Proposal, Proposer
 from counterfoil.objectives.term import Objective
 from counterfoil.records import INFERENCE, Batch, Encoded, Grid, Pairs, Role, Scores, View, Views
 from counterfoil.train.plan import Precision
+from counterfoil.train.seeds import seed_of
+
+OWN = "model_"  # begins the names of losses that are the model's own
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a step asks beside the model.
+
+    Attributes:
+        proposer: candidates that depend on the model as it is now.
+        guide: soft targets.
+    """
+
+    proposer: Proposer | None
+    guide: Guide | None
 
 
 @final
@@ -71,7 +87,7 @@ class Step(nn.Module):
                 "drop one of the two sources"
             )
         self.matcher, self.objective = matcher, objective
-        self.proposer, self.guide = proposer, guide
+        self.sources = Sources(proposer, guide)  # not registered: no parameters of this step
         self.precision, self.seed = precision, seed
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
@@ -97,7 +113,7 @@ class Step(nn.Module):
             proposal = self._proposal(batch, views, grids[INFERENCE].scores)
             pairs = self._pairs(batch, views, proposal)
         losses: dict[str, Tensor] = self.objective(Scores(grids, pairs, proposal.words, batch.step))
-        return {**losses, **{f"model_{name}": loss for name, loss in views.auxiliary.items()}}
+        return {**losses, **{f"{OWN}{name}": loss for name, loss in views.auxiliary.items()}}
 
     @torch.no_grad()
     def level(self, batch: Batch) -> Tensor | None:
@@ -135,21 +151,22 @@ class Step(nn.Module):
         )
 
     def _judged(self, batch: Batch, scores: Tensor, name: str) -> Grid:
-        guided = self.guide and self.objective.needs_guide and name == INFERENCE
+        guide = self.sources.guide if self.objective.needs_guide and name == INFERENCE else None
         return Grid(
             scores=scores,
             positive=batch.positive,
             anchor=scores[batch.anchors.image, batch.anchors.text],
-            guide=self.guide(batch) if self.guide and guided else None,
+            guide=guide(batch) if guide else None,
             scale=self.matcher.score_scale,
             name=name,
         )
 
     def _proposal(self, batch: Batch, views: Views, grid: Tensor) -> Proposal:
-        if self.proposer is None:
+        proposer = self.sources.proposer
+        if proposer is None:
             return Proposal()
         rng = torch.Generator().manual_seed(seed_of(self.seed, "propose", batch.step))
-        return self.proposer.propose(self.matcher, batch, views, grid, rng)
+        return proposer.propose(self.matcher, batch, views, grid, rng)
 
     def _pairs(self, batch: Batch, views: Views, proposal: Proposal) -> dict[Role, Tensor]:
         """(B, N) scores by role, from one call of the model."""
@@ -179,12 +196,6 @@ class Step(nn.Module):
         rows = _mine(len(proposal.texts), texts.tokens.device)
         new = self.matcher.encode_texts(proposal.texts.rows(rows))
         return Encoded.cat([texts, _gathered(new, len(proposal.texts))])
-
-
-def seed_of(seed: int, what: str, number: int) -> int:
-    """A seed for one use at one step, so that a resumed run draws what it would have drawn."""
-    name = f"{seed}/{what}/{number}".encode()
-    return int.from_bytes(hashlib.sha256(name).digest()[:7], "big")
 
 
 def _mine(count: int, device: torch.device) -> Tensor | slice:

@@ -1,0 +1,208 @@
+"""Everything a training needs to go on as if it had never stopped, in one file.
+
+``checkpoints/last.safetensors`` is replaced as a whole and names the file with the best weights so
+far, ``checkpoints/best-<step>.safetensors``, which is written before it and removed after a better
+one has been named. A kill at any moment leaves a pair that belongs together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from counterfoil import world
+from counterfoil.train.seeds import Randomness
+from counterfoil.train.tensors import read_tensors, under, write_tensors
+
+_A = "a checkpoint"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best epoch on dev.
+
+    Attributes:
+        step: optimiser steps made by then.
+        epoch: epochs made by then.
+        value: what it was chosen by, higher is better.
+        dev: all dev figures.
+    """
+
+    step: int
+    epoch: int
+    value: float
+    dev: Mapping[str, float]
+
+
+@final
+@dataclass(slots=True)
+class Progress:
+    """Where a training is.
+
+    Attributes:
+        step: optimiser steps made; the place in the sampler and the schedule follow from it.
+        seconds: spent so far, over all sessions.
+        metrics: bytes of ``metrics.jsonl`` that belong to these steps.
+        best: the best epoch so far.
+        window: sums of what has been measured since the last line of metrics.
+        windowed: over how many steps.
+        since: first step at which the loss stayed where it is when all scores are equal, or -1.
+        told: whether that has been said.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    metrics: int = 0
+    best: Best | None = None
+    window: Mapping[str, float] = field(default_factory=dict)
+    windowed: int = 0
+    since: int = -1
+    told: bool = False
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """The tensors that a training changes.
+
+    Attributes:
+        step: the module whose parameters move.
+        optimiser: its optimiser.
+        average: the moving average of the model's weights, where there is one.
+    """
+
+    step: nn.Module
+    optimiser: torch.optim.Optimizer
+    average: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@final
+class Checkpoints:
+    """The checkpoints of one training.
+
+    Args:
+        folder: where they are.
+        run: digest of everything the training's numbers depend on.
+    """
+
+    def __init__(self, folder: Path, run: str) -> None:
+        self.folder, self.run = folder, run
+
+    @property
+    def last(self) -> Path:
+        """The checkpoint to resume from."""
+        return self.folder / "last.safetensors"
+
+    def best(self, best: Best) -> Path:
+        """The weights of the best epoch."""
+        return self.folder / f"best-{best.step}.safetensors"
+
+    def save(self, moving: Moving, progress: Progress) -> None:
+        """Write the checkpoint; every process calls this, the first one writes."""
+        randomness = Randomness.now()
+        if world.rank() == 0:
+            tensors = {f"step/{name}": t for name, t in moving.step.state_dict().items()}
+            tensors |= {f"optimiser/{name}": t for name, t in _unrolled(moving).items()}
+            tensors |= {f"average/{name}": t for name, t in moving.average.items()}
+            tensors |= {f"random/{name}": t for name, t in randomness.tensors.items()}
+            about = {"run": self.run, "processes": world.size(), "progress": asdict(progress)}
+            write_tensors(self.last, tensors, {**about, "python": randomness.python})
+            self._tidy(progress.best)
+        world.wait()
+
+    def save_best(self, best: Best, weights: Mapping[str, Tensor]) -> None:
+        """Write the weights of the best epoch so far; the next `save` names them."""
+        if world.rank() == 0:
+            write_tensors(self.best(best), weights, {"run": self.run, "best": asdict(best)})
+        world.wait()
+
+    def load_best(self, best: Best) -> dict[str, Tensor]:
+        """The weights of the best epoch.
+
+        Raises:
+            ValueError: they are missing, damaged, or of another training.
+        """
+        tensors, about = read_tensors(self.best(best), "the best weights")
+        self._check(self.best(best), about)
+        return tensors
+
+    def restore(self, moving: Moving) -> Progress | None:
+        """Take over the last checkpoint, generators included; None where there is none.
+
+        Raises:
+            ValueError: it is damaged, or of another version, training or number of processes.
+        """
+        if not self.last.exists():
+            return None
+        tensors, about = read_tensors(self.last, _A)
+        self._check(self.last, about)
+        if about["processes"] != world.size():
+            raise ValueError(
+                f"{self.last} was written by {about['processes']} processes and there are "
+                f"{world.size()} now; resume with {about['processes']}"
+            )
+        moving.step.load_state_dict(under(tensors, "step"))
+        _roll_up(moving, under(tensors, "optimiser"))
+        saved = under(tensors, "average")
+        for name, tensor in moving.average.items():
+            tensor.copy_(saved[name])
+        Randomness(under(tensors, "random"), tuple(about["python"])).restore()
+        return _progress(about["progress"])
+
+    def clear(self) -> None:
+        """Remove the checkpoints of a training that is to start again."""
+        if world.rank() == 0:
+            self.last.unlink(missing_ok=True)
+            self._tidy(None)
+        world.wait()
+
+    def _check(self, path: Path, about: Mapping[str, Any]) -> None:
+        if about.get("run") != self.run:
+            raise ValueError(
+                f"{path} belongs to another training ({about.get('run')}, this one is {self.run}): "
+                "the data, the model or the plan has changed; resume with what it was started "
+                "with, or train in another folder"
+            )
+
+    def _tidy(self, best: Best | None) -> None:
+        for path in self.folder.glob("best-*.safetensors"):
+            if best is None or path != self.best(best):
+                path.unlink()
+
+
+def _progress(plain: Mapping[str, Any]) -> Progress:
+    best = plain["best"] and Best(**plain["best"])
+    return Progress(**{**plain, "best": best})
+
+
+def _named(moving: Moving) -> dict[int, str]:
+    """Name of each parameter of the optimiser, by its number there."""
+    names = {id(parameter): name for name, parameter in moving.step.named_parameters()}
+    order = [p for group in moving.optimiser.param_groups for p in group["params"]]
+    return {number: names[id(parameter)] for number, parameter in enumerate(order)}
+
+
+def _unrolled(moving: Moving) -> dict[str, Tensor]:
+    """The optimiser's running means by parameter name."""
+    names = _named(moving)
+    return {
+        f"{names[number]}/{key}": torch.as_tensor(value)
+        for number, state in moving.optimiser.state_dict()["state"].items()
+        for key, value in state.items()
+    }
+
+
+def _roll_up(moving: Moving, flat: Mapping[str, Tensor]) -> None:
+    numbers = {name: number for number, name in _named(moving).items()}
+    state: dict[int, dict[str, Tensor]] = {}
+    for path, tensor in flat.items():
+        name, _, key = path.rpartition("/")
+        state.setdefault(numbers[name], {})[key] = tensor
+    groups = moving.optimiser.state_dict()["param_groups"]
+    moving.optimiser.load_state_dict({"state": state, "param_groups": groups})

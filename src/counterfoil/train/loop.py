@@ -1,0 +1,99 @@
+"""Trains a model: epochs of steps, the best epoch on dev kept, resumable at any step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import nn
+
+from counterfoil import world
+from counterfoil.corpus.collate import Positives
+from counterfoil.corpus.lens import CorpusLens
+from counterfoil.corpus.sampler import Sampler
+from counterfoil.matcher import Matcher
+from counterfoil.negatives.draws import Draws
+from counterfoil.negatives.guide import Guide
+from counterfoil.negatives.proposal import Proposer
+from counterfoil.objectives.term import Objective
+from counterfoil.spec import digest
+from counterfoil.train.checkpoint import Checkpoints
+from counterfoil.train.plan import TrainPlan
+from counterfoil.train.prefetch import Stream
+from counterfoil.train.step import Step
+from counterfoil.train.training import Fitted, Measure, Training
+
+__all__ = ["Fitted", "Measure", "fit"]
+
+
+def fit(
+    plan: TrainPlan,
+    matcher: Matcher,
+    objective: Objective,
+    train: CorpusLens,
+    *,
+    folder: Path,
+    draws: Draws | None = None,
+    proposer: Proposer | None = None,
+    guide: Guide | None = None,
+    positives: Positives = "id",
+    evaluate: Measure | None = None,
+    run: str = "",
+    resume: bool = False,
+) -> Fitted:
+    """Train a model in place; with `resume`, from the last checkpoint in the folder on.
+
+    Every process of a group calls this with the same arguments.
+
+    Args:
+        plan: how to train.
+        matcher: the model, with the weights to begin from.
+        objective: the loss.
+        train: the training split as the model sees it.
+        folder: where ``metrics.jsonl`` and ``checkpoints/`` are written.
+        draws: negatives drawn before a batch is encoded.
+        proposer: candidates that depend on the model as it is now.
+        guide: soft targets.
+        positives: which pairs are true.
+        evaluate: dev figures of the model in evaluation mode, after each epoch; every process
+            calls it. `plan.select` is one of them.
+        run: digest of what else the numbers depend on: the recipe, the weights to begin from.
+        resume: go on from the last checkpoint, if there is one; else earlier ones are removed.
+
+    Raises:
+        ValueError: what the objective needs is not provided, the loss is not finite, or the
+            checkpoint is damaged or belongs to another training.
+    """
+    step = Step(
+        matcher,
+        objective,
+        proposer=proposer,
+        guide=guide,
+        provides=draws.provides if draws else frozenset(),
+        precision=plan.precision,
+        seed=plan.seed,
+    ).to(world.device())
+    if isinstance(guide, nn.Module):
+        guide.to(world.device())
+    stream = Stream(
+        lens=train,
+        sampler=_sampler(plan, train),
+        epochs=plan.epochs,
+        seed=plan.seed,
+        draws=draws,
+        positives=positives,
+    )
+    shapes = [(name, list(value.shape)) for name, value in step.state_dict().items()]
+    numbers = digest([run, plan.numbers(), train.corpus.fingerprint, positives, shapes])
+    checkpoints = Checkpoints(folder / "checkpoints", numbers)
+    training = Training(plan, step, stream, checkpoints, evaluate)
+    return training.run(folder / "metrics.jsonl", resume=resume)
+
+
+def _sampler(plan: TrainPlan, train: CorpusLens) -> Sampler:
+    return Sampler(
+        train.corpus.relation,
+        batch=plan.batch,
+        seed=plan.seed,
+        one_caption=plan.one_caption,
+        drop_last=plan.drop_last,
+    )

@@ -1,0 +1,125 @@
+"""Batches in a fixed order, read ahead by a thread while the model computes."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar, final
+
+import torch
+
+from counterfoil.corpus.collate import Positives, collate
+from counterfoil.corpus.lens import CorpusLens
+from counterfoil.corpus.sampler import Sampler
+from counterfoil.negatives.draws import Draws
+from counterfoil.records import Batch
+from counterfoil.train.seeds import seed_of
+
+T = TypeVar("T")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """The batches of a training, each the same from the same seed wherever it begins.
+
+    Attributes:
+        lens: where items come from.
+        sampler: which captions meet.
+        epochs: how many.
+        seed: of what is drawn.
+        draws: negatives drawn before encoding, if any.
+        positives: see `counterfoil.corpus.collate`.
+    """
+
+    lens: CorpusLens
+    sampler: Sampler
+    epochs: int
+    seed: int
+    draws: Draws | None = None
+    positives: Positives = "id"
+
+    def batches(self, start: int = 0) -> Iterator[Batch]:
+        """Batch `start` of the training and those after it."""
+        first, place = divmod(start, len(self.sampler))
+        for epoch in range(first, self.epochs):
+            number = epoch * len(self.sampler) + place
+            for texts in self.sampler.epoch(epoch, start=place):
+                yield self._batch(texts, number)
+                number += 1
+            place = 0
+
+    def _batch(self, texts: torch.Tensor, number: int) -> Batch:
+        rng = torch.Generator().manual_seed(seed_of(self.seed, "draw", number))
+        drawn = self.draws.draw(texts, rng) if self.draws else None
+        return collate(self.lens, texts, drawn=drawn, positives=self.positives, step=number)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready(Generic[T]):
+    value: T
+
+
+_Message = _Ready[T] | _Failed | None  # None: there is no more
+
+
+@contextmanager
+def ahead(make: Callable[[], Iterator[T]], size: int) -> Iterator[Iterator[T]]:
+    """What `make` yields, in order, made by a thread that is `size` values ahead at most.
+
+    An error in the thread is raised where the value would have come; the thread ends with the
+    block, whether or not everything was taken.
+    """
+    box: queue.Queue[_Message[T]] = queue.Queue(size)
+    over = threading.Event()
+    thread = threading.Thread(target=_fill, args=(make, box, over), daemon=True)
+    thread.start()
+    try:
+        yield _taken(box)
+    finally:
+        over.set()
+        _drain(box)
+        thread.join()
+
+
+def _fill(
+    make: Callable[[], Iterator[T]], box: queue.Queue[_Message[T]], over: threading.Event
+) -> None:
+    try:
+        for value in make():
+            if not _put(box, _Ready(value), over):
+                return
+        _put(box, None, over)
+    except BaseException as error:
+        _put(box, _Failed(error), over)
+
+
+def _put(box: queue.Queue[_Message[T]], message: _Message[T], over: threading.Event) -> bool:
+    """Whether there was still somebody to take it."""
+    while not over.is_set():
+        try:
+            box.put(message, timeout=0.2)
+        except queue.Full:
+            continue
+        return True
+    return False
+
+
+def _drain(box: queue.Queue[_Message[T]]) -> None:
+    while not box.empty():
+        box.get_nowait()
+
+
+def _taken(box: queue.Queue[_Message[T]]) -> Iterator[T]:
+    while (message := box.get()) is not None:
+        if isinstance(message, _Failed):
+            raise message.error
+        yield message.value

@@ -1,0 +1,170 @@
+"""A finished model in a folder: weights, how to build it, what it sees, and where it came from.
+
+``model.safetensors`` holds the weights, ``model.json`` the written call that builds the model with
+its provenance and figures, ``lens.json`` and the tokenizer's files what it sees.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from counterfoil.corpus.lens import Lens
+from counterfoil.files import read_json, replacing_folder, write_json
+from counterfoil.matcher import Matcher
+from counterfoil.spec import Spec, from_plain
+from counterfoil.train.tensors import FORMAT, read_tensors, write_tensors
+
+WEIGHTS, CARD = "model.safetensors", "model.json"
+_KIND = "counterfoil model"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """What is known about a finished model.
+
+    Attributes:
+        model: the written call that builds it.
+        provenance: JSON-ready facts: the recipe, the data, the seed, the machine.
+        metrics: figures by name.
+        version: of counterfoil when it was saved.
+    """
+
+    model: Spec[Matcher]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    version: str = ""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """An opened model folder.
+
+    Attributes:
+        matcher: the model, in evaluation mode.
+        lens: what it sees.
+        card: what is known about it.
+    """
+
+    matcher: Matcher
+    lens: Lens
+    card: Card
+
+
+def save_model(
+    folder: Path,
+    *,
+    spec: Spec[Matcher],
+    matcher: Matcher,
+    lens: Lens,
+    provenance: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, float] | None = None,
+) -> None:
+    """Write a model folder, whole or not at all; one that stands there is replaced.
+
+    Args:
+        folder: where.
+        spec: the call that builds the model, without late values.
+        matcher: the model.
+        lens: what it sees.
+        provenance: JSON-ready facts about where it came from.
+        metrics: figures by name.
+    """
+    card = {
+        "kind": _KIND,
+        "format": FORMAT,
+        "version": importlib.metadata.version("counterfoil"),
+        "model": spec.plain(),
+        "provenance": dict(provenance or {}),
+        "metrics": dict(metrics or {}),
+    }
+    with replacing_folder(folder) as temporary:
+        write_tensors(temporary / WEIGHTS, matcher.state_dict(), {"model": spec.digest()})
+        write_json(temporary / CARD, card)
+        lens.save(temporary)
+
+
+def load_model(
+    folder: Path, *, device: torch.device | str = "cpu", allow: tuple[str, ...] = ("counterfoil",)
+) -> Saved:
+    """Open a model folder; nothing in it is executed but the constructors of modules.
+
+    Args:
+        folder: what `save_model` wrote.
+        device: where the model is to be.
+        allow: packages whose modules the folder may name.
+
+    Raises:
+        ValueError: it is no model folder, is damaged, or comes from another version.
+    """
+    card = read_card(folder, allow=allow)
+    weights, about = read_tensors(folder / WEIGHTS, "the weights of a model")
+    if about.get("model") != card.model.digest():
+        raise ValueError(f"{folder / WEIGHTS} and {folder / CARD} belong to different models")
+    matcher = card.model.build()
+    try:
+        matcher.load_state_dict(weights)
+    except RuntimeError as error:
+        first = " ".join(str(error).split())[:200]
+        raise ValueError(
+            f"{folder / WEIGHTS} does not fit the model of {folder / CARD} in this version of "
+            f"counterfoil (saved with {card.version}): {first}"
+        ) from error
+    return Saved(matcher.to(device).eval(), Lens.open(folder), card)
+
+
+def read_card(folder: Path, *, allow: tuple[str, ...] = ("counterfoil",)) -> Card:
+    """What is known about the model in a folder.
+
+    Raises:
+        ValueError: it is no model folder, or comes from another version.
+    """
+    plain = read_json(folder / CARD, "the card of a model")
+    if not isinstance(plain, dict) or plain.get("kind") != _KIND:
+        raise ValueError(f"{folder / CARD} is not the card of a counterfoil model")
+    if plain.get("format") != FORMAT:
+        raise ValueError(
+            f"{folder / CARD} has format {plain.get('format')}, and this version of counterfoil "
+            f"reads format {FORMAT}; open it with the version that wrote it"
+        )
+    spec = from_plain(plain.get("model"), allow=allow)
+    _check_calls(spec, folder / CARD)
+    return Card(
+        model=spec,
+        provenance=plain.get("provenance", {}),
+        metrics=plain.get("metrics", {}),
+        version=str(plain.get("version", "")),
+    )
+
+
+def _check_calls(spec: Spec[Any], path: Path) -> None:
+    """A model folder may come from anywhere: it may build modules and do nothing else."""
+    if not (isinstance(spec.make, type) and issubclass(spec.make, Matcher)):
+        raise ValueError(f"{path} describes {spec.make.__qualname__}, which is no matcher")
+    for inner in _inner(spec):
+        if not (isinstance(inner.make, type) and issubclass(inner.make, nn.Module)):
+            raise ValueError(
+                f"{path} calls {inner.make.__qualname__}, which is no part of a model; the file "
+                "is refused"
+            )
+
+
+def _inner(value: Any) -> Iterator[Spec[Any]]:
+    match value:
+        case Spec():
+            yield value
+            yield from _inner(value.arguments)
+        case Mapping():
+            for inside in value.values():
+                yield from _inner(inside)
+        case tuple() | list():
+            for inside in value:
+                yield from _inner(inside)

@@ -1,0 +1,65 @@
+"""When a training is to stop before its end, and when it is to be saved."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Literal, final
+
+from counterfoil import world
+
+Why = Literal["finished", "minutes", "signal"]
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@final
+class Stopping:
+    """Watches the clock and the signals that ask a process to end.
+
+    Args:
+        minutes: after how many to stop; 0 for no limit.
+        save_minutes: between two checkpoints.
+    """
+
+    def __init__(self, minutes: float, save_minutes: float) -> None:
+        self.minutes, self.save_minutes = minutes, save_minutes
+        self.began = self.last_save = time.monotonic()
+        self.asked = False
+
+    def saved(self) -> None:
+        """A checkpoint has been written."""
+        self.last_save = time.monotonic()
+
+    def decide(self) -> tuple[Why | None, bool]:
+        """Why to stop, if at all, and whether to save; every process gets the same answer."""
+        now = time.monotonic()
+        late = self.minutes and now - self.began >= 60 * self.minutes
+        due = now - self.last_save >= 60 * self.save_minutes
+        code = world.largest(3 if self.asked else 2 if late else 1 if due else 0)
+        reason: Why | None = "signal" if code == 3 else "minutes" if code == 2 else None
+        return reason, code > 0
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal: the first one asks for a stop, an interrupt after it forces one."""
+        if self.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+@contextmanager
+def stopping(minutes: float, save_minutes: float) -> Iterator[Stopping]:
+    """Listen to signals while the block runs, where Python lets us: in the main thread."""
+    watch = Stopping(minutes, save_minutes)
+    if threading.current_thread() is not threading.main_thread():
+        yield watch
+        return
+    before = {number: signal.signal(number, watch.ask) for number in _SIGNALS}
+    try:
+        yield watch
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

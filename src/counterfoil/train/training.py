@@ -1,0 +1,245 @@
+"""The state of a training and the order of what happens in it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import final
+
+import torch
+
+from counterfoil import world
+from counterfoil.matcher import Matcher
+from counterfoil.progress import progress, stderr
+from counterfoil.records import Batch
+from counterfoil.spec import unknown
+from counterfoil.train.checkpoint import Best, Checkpoints, Moving, Progress
+from counterfoil.train.collapse import Collapse
+from counterfoil.train.log import Metrics, Window, memory_mb
+from counterfoil.train.optimise import Average
+from counterfoil.train.plan import TrainPlan
+from counterfoil.train.prefetch import Stream, ahead
+from counterfoil.train.seeds import seed_everything
+from counterfoil.train.step import Step
+from counterfoil.train.stopping import Stopping, Why, stopping
+from counterfoil.train.update import Update
+
+Measure = Callable[[Matcher], Mapping[str, float]]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What became of a training; the model holds the weights of the best epoch.
+
+    Attributes:
+        steps: optimiser steps made.
+        epochs: whole epochs made.
+        best: the best epoch on dev; None where there was no dev evaluation.
+        why: "finished", or what stopped it before its end: it can be resumed.
+        seconds: spent on it, over all sessions.
+        metrics: its ``metrics.jsonl``.
+    """
+
+    steps: int
+    epochs: int
+    best: Best | None
+    why: Why
+    seconds: float
+    metrics: Path
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its end."""
+        return self.why == "finished"
+
+
+@final
+class Training:
+    """A training that can be run.
+
+    Args:
+        plan: how to train.
+        step: the step, on the device it computes on.
+        stream: its batches.
+        checkpoints: where it is saved.
+        evaluate: dev figures of the model after each epoch.
+    """
+
+    def __init__(
+        self,
+        plan: TrainPlan,
+        step: Step,
+        stream: Stream,
+        checkpoints: Checkpoints,
+        evaluate: Measure | None,
+    ) -> None:
+        self.plan, self.step, self.stream = plan, step, stream
+        self.checkpoints, self.evaluate = checkpoints, evaluate
+        self.batches = len(stream.sampler)
+        self.per_epoch, self.total = plan.steps_per_epoch(self.batches), plan.total(self.batches)
+        seed_everything(plan.seed)
+        plan.optimiser.freeze_in(step)
+        self.update = Update(plan, step)
+        self.average = Average(step.matcher, plan.average) if plan.average else None
+        shadow = self.average.shadow if self.average else {}
+        self.moving = Moving(step, self.update.optimiser, shadow)
+        self.at, self.window, self.collapse = Progress(), Window(), Collapse()
+        self.began = self.logged = time.monotonic()
+
+    def run(self, path: Path, *, resume: bool) -> Fitted:
+        """Train to the end, or until something says stop."""
+        self._begin(resume=resume)
+        plan, start = self.plan, self.at.step
+        with (
+            Metrics(path, keep=self.at.metrics, track=plan.track, step=start) as metrics,
+            stopping(plan.minutes, plan.save_minutes) as watch,
+            progress("training steps", self.total, start) as advance,
+            ahead(lambda: self.stream.batches(self._next_batch()), plan.ahead) as batches,
+        ):
+            why = self._go(batches, metrics, watch, advance)
+        self._hand_over(why)
+        epochs = self.at.step // self.per_epoch
+        return Fitted(self.at.step, epochs, self.at.best, why, self.at.seconds, path)
+
+    def _begin(self, *, resume: bool) -> None:
+        restored = self.checkpoints.restore(self.moving) if resume else None
+        if restored is None:
+            self.checkpoints.clear()
+        else:
+            self.at = restored
+            self.window.restore(restored.window, restored.windowed)
+            self.collapse = Collapse(since=restored.since, told=restored.told)
+        self.began = time.monotonic() - self.at.seconds
+        self.step.train()
+
+    def _next_batch(self) -> int:
+        epoch, place = divmod(self.at.step, self.per_epoch)
+        return epoch * self.batches + place * self.plan.accumulate
+
+    def _go(
+        self,
+        batches: Iterator[Batch],
+        metrics: Metrics,
+        watch: Stopping,
+        advance: Callable[[int], None],
+    ) -> Why:
+        while self.at.step < self.total:
+            batch = self._one(batches)
+            advance(1)
+            ended = self.at.step % self.per_epoch == 0 or self.at.step == self.total
+            whole = ended or self.at.step % self.plan.log_every == 0
+            if whole:
+                self._log(batch, metrics)
+            if ended:
+                self._end_epoch(metrics)
+            if whole or world.size() == 1:
+                why, due = watch.decide()
+                if ended or due:
+                    self._save(metrics)
+                    watch.saved()
+                if why and self.at.step < self.total:
+                    return why
+        return "finished"
+
+    def _one(self, batches: Iterator[Batch]) -> Batch:
+        """One optimiser step; the last batch of its group."""
+        left = self.batches - self.at.step % self.per_epoch * self.plan.accumulate
+        group = list(islice(batches, min(left, self.plan.accumulate)))
+        schedule = self.plan.schedule
+        factor = schedule.factor(self.at.step, per_epoch=self.per_epoch, total=self.total)
+        self.window.add(self.update(group, factor), sum(len(b.anchors.image) for b in group))
+        if self.average:
+            self.average.update(self.step.matcher)
+        self.at.step += 1
+        return group[-1]
+
+    def _log(self, batch: Batch, metrics: Metrics) -> None:
+        means, pairs = self.window.take()
+        _finite(means, self.at.step)
+        now = time.monotonic()
+        means["lr"] = self.update.rate
+        means["pairs_per_second"] = round(pairs / max(now - self.logged, 1e-9), 1)
+        means["memory_mb"] = round(memory_mb(world.device()), 1)
+        means["seconds"] = round(now - self.began, 3)
+        self.logged = now
+        metrics.write(self.at.step, {"epoch": round(self.at.step / self.per_epoch, 4), **means})
+        level = self.step.level(batch.to(world.device()))
+        if level is None:
+            return
+        warning = self.collapse.warning(self.at.step, self.update.judged(), float(level))
+        if warning:
+            metrics.write(self.at.step, {"warning": warning})
+            _say(f"[yellow]warning[/]: {warning}")
+
+    def _end_epoch(self, metrics: Metrics) -> None:
+        epoch = -(-self.at.step // self.per_epoch)
+        said = f"epoch {epoch} of {self.plan.epochs}"
+        if self.evaluate:
+            began = time.monotonic()
+            dev = self._measured(self.evaluate)
+            value = _chosen(dev, self.plan.select)
+            better = self.at.best is None or value > self.at.best.value
+            if better:
+                self.at.best = Best(self.at.step, epoch, value, dev)
+                weights = self.average.shadow if self.average else self.step.matcher.state_dict()
+                self.checkpoints.save_best(self.at.best, weights)
+            line = {f"dev_{name}": figure for name, figure in dev.items()}
+            took = {"dev_seconds": round(time.monotonic() - began, 3)}
+            metrics.write(self.at.step, {"epoch": epoch, **line, **took})
+            said += f": dev {self.plan.select} {value:.2f}{' (best)' if better else ''}"
+            self.logged = time.monotonic()
+        _say(said)
+
+    @torch.no_grad()
+    def _measured(self, evaluate: Measure) -> dict[str, float]:
+        """Dev figures of the weights that would be kept."""
+        matcher = self.step.matcher
+        now = {name: value.clone() for name, value in matcher.state_dict().items()}
+        if self.average:
+            matcher.load_state_dict(self.average.shadow)
+        self.step.eval()
+        dev = {name: float(value) for name, value in evaluate(matcher).items()}
+        self.step.train()
+        if self.average:
+            matcher.load_state_dict(now)
+        return dev
+
+    def _save(self, metrics: Metrics) -> None:
+        at = self.at
+        at.window, at.windowed = self.window.sums(), self.window.steps
+        _finite(at.window, at.step)
+        at.since, at.told = self.collapse.since, self.collapse.told
+        at.metrics, at.seconds = metrics.bytes, time.monotonic() - self.began
+        self.checkpoints.save(self.moving, at)
+
+    def _hand_over(self, why: Why) -> None:
+        """Leave the model with the weights of the best epoch, or the latest where it stopped."""
+        if why == "finished" and self.at.best:
+            self.step.matcher.load_state_dict(self.checkpoints.load_best(self.at.best))
+        elif self.average:
+            self.step.matcher.load_state_dict(self.average.shadow)
+        self.step.eval()
+
+
+def _finite(losses: Mapping[str, float], step: int) -> None:
+    if bad := [f"{name} is {value}" for name, value in losses.items() if not math.isfinite(value)]:
+        raise ValueError(
+            f"training broke down by step {step}: {', '.join(bad)}; use a lower learning rate or "
+            "a longer warm-up, and look for NaN features with `counterfoil data check`"
+        )
+
+
+def _chosen(dev: Mapping[str, float], select: str) -> float:
+    if select not in dev:
+        raise ValueError(unknown(select, list(dev), "a dev figure to select by"))
+    return dev[select]
+
+
+def _say(text: str) -> None:
+    if world.rank() == 0:
+        stderr.print(text, highlight=False)
