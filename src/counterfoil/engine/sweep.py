@@ -1,0 +1,226 @@
+"""One pass over a score matrix that is never held whole.
+
+Mining, evaluation and search all read the matrix through here; they differ in the reducer.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from counterfoil import world
+from counterfoil.engine.tiles import Member, Tile, cut, pick, spread, tile_shape
+from counterfoil.progress import progress
+from counterfoil.records import Encoded
+
+MEMORY = 512 * 2**20
+
+
+class Reducer(ABC):
+    """Folds tiles into something small, the same whatever their size, order and number.
+
+    Attributes:
+        ahead: (T,) owner of each text; when given, every tile that holds a true pair is shown to
+            `look` before any tile is shown to `update`.
+    """
+
+    ahead: Tensor | None = None
+
+    @abstractmethod
+    def start(self, images: int, texts: int, device: torch.device) -> None:
+        """Make room for a matrix of this size, where its tiles will be."""
+
+    def look(self, tile: Tile) -> None:  # noqa: B027 - most reducers need no look ahead
+        """See a tile with true pairs before the pass."""
+
+    def agree(self) -> None:  # noqa: B027
+        """Exchange what was seen ahead with every other process."""
+
+    @abstractmethod
+    def update(self, tile: Tile) -> None:
+        """Fold in a tile; every one comes once, on one of the processes."""
+
+    @abstractmethod
+    def merge(self) -> None:
+        """Combine with the same reducer on every other process."""
+
+
+def sweep(
+    members: Sequence[Member],
+    reducers: Sequence[Reducer],
+    *,
+    memory: int = MEMORY,
+    device: torch.device | str | None = None,
+    tile: tuple[int, int] | None = None,
+) -> None:
+    """Show every tile of the score matrix to every reducer, then merge across processes.
+
+    The score is the mean over members. Tiles lie on a grid that depends on the members alone (or
+    is given), so results depend neither on `memory` nor on the number of processes; those deal
+    out the image blocks among themselves.
+
+    Args:
+        members: matchers with their encodings of the same images and texts.
+        reducers: what to make of the matrix.
+        memory: bytes for encodings on the device and tiles kept for a second look.
+        device: where to compute; by default where the first member's parameters are, or its
+            encodings if it has none.
+        tile: images and texts per tile.
+
+    Raises:
+        ValueError: no member, members of different sizes, or a score that is not a number.
+    """
+    images, texts = _sizes(members)
+    where = _device(members[0]) if device is None else torch.device(device)
+    training = [(m.matcher, m.matcher.training) for m in members]
+    for reducer in reducers:
+        reducer.start(images, texts, where)
+    try:
+        for matcher, _ in training:
+            matcher.eval()
+        with torch.inference_mode():
+            high, wide = tile or tile_shape(members, where)
+            _Pass(members, reducers, high, wide, memory, where).run()
+    finally:
+        for matcher, was in training:
+            matcher.train(was)
+
+
+def _sizes(members: Sequence[Member]) -> tuple[int, int]:
+    sizes = {(len(member.images), len(member.texts)) for member in members}
+    if len(sizes) != 1:
+        found = ", ".join(f"{i} x {t}" for i, t in sorted(sizes)) or "none"
+        raise ValueError(
+            f"members must have encoded the same images and texts, but their sizes are {found}; "
+            "encode one split with every member"
+        )
+    return sizes.pop()
+
+
+def _device(member: Member) -> torch.device:
+    parameter = next(member.matcher.parameters(), None)
+    return member.images.tokens.device if parameter is None else parameter.device
+
+
+class _Pass:
+    """One sweep: the grid, the tiles of this process, and those kept from the look ahead."""
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        reducers: Sequence[Reducer],
+        high: int,
+        wide: int,
+        memory: int,
+        device: torch.device,
+    ) -> None:
+        images, texts = _sizes(members)
+        self.members, self.reducers, self.device = members, reducers, device
+        self.high, self.wide, self.memory = high, wide, memory
+        self.aheads = [r.ahead for r in reducers if r.ahead is not None]
+        self.blocks = cut(torch.arange(images), high)
+        self.columns = cut(self._order(texts), wide)
+        self.mine = spread(len(self.blocks))[world.rank() :: world.size()]
+        self.kept: dict[tuple[int, int], Tile] = {}
+
+    def run(self) -> None:
+        """Look ahead where a reducer asks for it, then pass over everything."""
+        if self.aheads:
+            self._look()
+            for reducer in self.reducers:
+                reducer.agree()
+        everything = {(b, c) for b in self.mine for c in range(len(self.columns))}
+        with progress("tiles scored", len(everything)) as advance:
+            for _, tile in self._tiles(everything):
+                for reducer in self.reducers:
+                    reducer.update(tile)
+                advance(1)
+        for reducer in self.reducers:
+            reducer.merge()
+
+    def _order(self, texts: int) -> Tensor:
+        """Text rows, those of one image together where true pairs must be found ahead."""
+        if not self.aheads:
+            return torch.arange(texts)
+        owner = self.aheads[0].cpu()
+        return torch.where(owner < 0, texts + len(owner), owner).argsort(stable=True)
+
+    def _look(self) -> None:
+        """Show the tiles with true pairs, and keep those for which there is memory."""
+        room = self.memory // 2 // (4 * self.high * self.wide)
+        looking = [reducer for reducer in self.reducers if reducer.ahead is not None]
+        for place, tile in self._tiles(self._true_tiles()):
+            for reducer in looking:
+                reducer.look(tile)
+            if len(self.kept) < room:
+                self.kept[place] = tile
+
+    def _true_tiles(self) -> set[tuple[int, int]]:
+        mine = set(self.mine)
+        found: set[tuple[int, int]] = set()
+        for owner in self.aheads:
+            for column, rows in enumerate(self.columns):
+                owners = owner.cpu()[rows]
+                blocks = set((owners[owners >= 0] // self.high).tolist())
+                found |= {(block, column) for block in blocks if block in mine}
+        return found
+
+    def _tiles(self, wanted: set[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], Tile]]:
+        """The wanted tiles; texts are fetched once for as many image blocks as memory holds."""
+        for group in self._groups():
+            images = {
+                block: self._fetch([m.images for m in self.members], self.blocks[block], self.high)
+                for block in group
+            }
+            for column in spread(len(self.columns)):
+                todo = [block for block in group if (block, column) in wanted]
+                texts: list[Encoded] = []
+                for block in todo:
+                    place = (block, column)
+                    if place in self.kept:
+                        yield place, self.kept.pop(place)
+                        continue
+                    texts = texts or self._fetch(
+                        [m.texts for m in self.members], self.columns[column], self.wide
+                    )
+                    yield place, self._tile(place, images[block], texts)
+
+    def _groups(self) -> list[list[int]]:
+        size = sum(
+            part.numel() * part.element_size()
+            for m in self.members
+            for part in (
+                m.images.tokens[:1],
+                *(() if m.images.gram is None else (m.images.gram[:1],)),
+            )
+        )
+        many = max(1, self.memory // 2 // max(1, size * self.high))
+        return [self.mine[start : start + many] for start in range(0, len(self.mine), many)]
+
+    def _fetch(self, sides: list[Encoded], rows: Tensor, size: int) -> list[Encoded]:
+        return [pick(side, rows, size, self.device) for side in sides]
+
+    def _tile(self, place: tuple[int, int], images: list[Encoded], texts: list[Encoded]) -> Tile:
+        rows, columns = self.blocks[place[0]], self.columns[place[1]]
+        total: Tensor | None = None
+        for member, left, right in zip(self.members, images, texts, strict=True):
+            scores = member.matcher.grid(left, right).float()
+            total = scores if total is None else total + scores
+        assert total is not None
+        mean = total if len(self.members) == 1 else total / len(self.members)
+        mean = mean[: len(rows), : len(columns)].contiguous()
+        _refuse_nan(mean, rows, columns)
+        return Tile(mean, rows.to(self.device), columns.to(self.device))
+
+
+def _refuse_nan(scores: Tensor, rows: Tensor, columns: Tensor) -> None:
+    if not bool(scores.amax().isnan()):  # a maximum passes NaN on
+        return
+    image, text = scores.isnan().nonzero()[0].tolist()
+    raise ValueError(
+        f"the score of image row {int(rows[image])} and text row {int(columns[text])} is not a "
+        "number; look for NaN in the features, or train again with a lower learning rate"
+    )

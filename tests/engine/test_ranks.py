@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given as every
+from hypothesis import strategies as st
+
+from counterfoil.engine.ranks import Ranks
+from counterfoil.engine.sweep import sweep
+from counterfoil.engine.tiles import Member
+from counterfoil.engine.topk import TopK
+from engine_cases import Dot, best_rank, given, vectors
+
+RULES = ("optimistic", "pessimistic", "row")
+
+
+@st.composite
+def cases(draw):
+    images, texts = draw(st.integers(1, 24)), draw(st.integers(1, 40))
+    seed, levels = draw(st.integers(0, 10**6)), draw(st.sampled_from([1, 3, 20, 10**6]))
+    rng = torch.Generator().manual_seed(seed)
+    scores = torch.randint(-levels, levels + 1, (images, texts), generator=rng).float() / 8
+    owner = torch.randint(-1, images, (texts,), generator=rng)
+    if draw(st.booleans()):
+        owner = owner.sort().values
+    tile = (draw(st.integers(1, 30)), draw(st.integers(1, 50)))
+    return scores, owner, tile, draw(st.sampled_from([1, 10**4, 2**29]))
+
+
+@every(cases())
+def test_ranks_equal_a_plain_count(case):
+    scores, owner, tile, memory = case
+    image, text = Ranks("image", len(scores), owner), Ranks("text", scores.shape[1], owner)
+    sweep([given(scores)], [image, text], tile=tile, memory=memory)
+    true = torch.arange(len(scores)).unsqueeze(1) == owner
+    for reducer, side, own in ((image, scores, true), (text, scores.T, true.T)):
+        for rule in RULES:
+            want = [best_rank(a, b, rule) for a, b in zip(side.tolist(), own.tolist())]
+            assert reducer.ranks(rule).tolist() == want
+
+
+def test_row_rule_agrees_with_topk():
+    rng = torch.Generator().manual_seed(0)
+    images, texts = torch.randn(60, 4, generator=rng), torch.randn(180, 4, generator=rng).round()
+    owner = torch.randint(-1, 60, (180,), generator=rng)
+    ranks = Ranks("image", 60, owner), Ranks("text", 180, owner)
+    lists = TopK("image", 60, 180), TopK("text", 180, 60)
+    member = Member(Dot(), vectors(images.round()), vectors(texts))
+    sweep([member], [*ranks, *lists], tile=(16, 32))
+    hit = owner[lists[0].rows.long()] == torch.arange(60).unsqueeze(1)
+    first = torch.where(hit.any(1), hit.int().argmax(1), -1)
+    assert torch.equal(ranks[0].ranks("row"), first)
+    hit = lists[1].rows == owner.unsqueeze(1)
+    assert torch.equal(ranks[1].ranks("row"), torch.where(hit.any(1), hit.int().argmax(1), -1))
+
+
+def test_only_tiles_with_true_pairs_are_looked_at_first():
+    owner = torch.arange(64).repeat_interleave(2)[torch.randperm(128)]
+    scores = torch.randn(64, 128)
+    ranks = Ranks("image", 64, owner)
+    looked: list[int] = []
+    look = ranks.look
+    ranks.look = lambda tile: (looked.append(1), look(tile))[1]  # type: ignore[method-assign]
+    sweep([given(scores)], [ranks], tile=(16, 32))
+    assert len(looked) == 4  # of 16, whatever the order of the captions
+
+
+def test_unknown_tie_rule():
+    ranks = Ranks("image", 2, torch.tensor([0, 1]))
+    sweep([given(torch.eye(2))], [ranks])
+    with pytest.raises(ValueError, match="'best' is unknown; choose optimistic"):
+        ranks.ranks("best")  # type: ignore[arg-type]
