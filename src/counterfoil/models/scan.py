@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shutil import which
 from typing import final, get_args
 
 import torch
@@ -62,6 +63,8 @@ class SCAN(Matcher):
         chosen("raw_norm", raw_norm, get_args(RawNorm))
         chosen("aggregate", aggregate, get_args(Aggregate))
         same_width(image, text)
+        if compiled and not any(map(which, ("c++", "g++", "clang++"))):
+            raise ValueError("compiled=True needs a C++ compiler; install g++ or leave it False")
         self.image, self.text = image, text
         self.attention = Attention(direction, raw_norm, lambda_softmax, compiled)
         self.aggregate: Aggregate = aggregate

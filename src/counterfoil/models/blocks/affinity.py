@@ -7,8 +7,9 @@ at few pairs (the hardest negatives) pays for those pairs only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -135,6 +136,17 @@ class _Grams:
         return _Grams(*both)
 
 
+def _method(head: Attention, name: str) -> Callable[..., Any]:
+    """A method of `Attention`, compiled where the head says so."""
+    plain: Callable[..., Any] = getattr(Attention, name)
+    return _compiled(name) if head.compiled else plain
+
+
+@cache
+def _compiled(name: str) -> Callable[..., Any]:
+    return torch.compile(getattr(Attention, name), dynamic=True)
+
+
 def _full(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
@@ -170,7 +182,7 @@ class _Fused(torch.autograd.Function):
             out = [_room(plan, head, affinity, (images, per_image)) for head in plan.heads]
             for run, view in plan.blocks(affinity, per_image):
                 for head, room in zip(plan.heads, out, strict=True):
-                    found = head.attend(plan.block(head, run, view, grams))
+                    found = _method(head, "attend")(head, plan.block(head, run, view, grams))
                     for tensor, part in zip(room, (found.dot, found.square, found.mass)):
                         tensor[_place(head, run)] = part.view(-1, *tensor.shape[1:])
         ctx.plan = plan
@@ -237,7 +249,7 @@ class _Backward:
             for head, pull in zip(plan.heads, self.pulls, strict=True):
                 dot, square = (_queries(head, view, g[_place(head, run)]) for g in pull)
                 block = plan.block(head, run, view, self.grams)
-                moved, gram = head.derivative(block, dot, square)
+                moved, gram = _method(head, "derivative")(head, block, dot, square)
                 grams.of(head, run).add_(gram)
                 total = moved if total is None else total.add_(moved)
             assert total is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import final
 
-import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -64,7 +63,7 @@ class GRU(TextTower):
 
     def _ids(self, items: Items) -> Tensor:
         ids, known = masked_ids(items), self.embed.num_embeddings
-        if not torch.compiler.is_compiling() and ids.numel() and int(ids.max()) >= known:
+        if ids.numel() and int(ids.max()) >= known:
             raise ValueError(
                 f"word id {int(ids.max())} is not in this model's vocabulary of {known} words; "
                 "read the texts with the vocabulary that it was trained with"

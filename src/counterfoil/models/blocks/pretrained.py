@@ -1,0 +1,133 @@
+"""Hugging Face models by folder or name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+HALF = (0.5, 0.5, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class PictureFormat:
+    """How a model wants its pictures.
+
+    Attributes:
+        size: side in pixels.
+        mean: of each channel, in 0..1.
+        deviation: of each channel, in 0..1.
+        crop: the middle square is cut out; else the picture is squeezed.
+    """
+
+    size: int
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+    crop: bool
+
+
+def picture_format(name: str) -> PictureFormat:
+    """How the model of this folder or name wants its pictures.
+
+    Raises:
+        ValueError: it has no image processor that says so.
+    """
+    transformers = _transformers()
+    try:
+        plain, _ = transformers.ImageProcessingMixin.get_image_processor_dict(name)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{name} does not say how its pictures are prepared: it has no preprocessor_config.json"
+        ) from error
+    crop = bool(plain.get("do_center_crop"))
+    normalised = plain.get("do_normalize", True)
+    return PictureFormat(
+        size=_side(name, plain.get("crop_size" if crop else "size")),
+        mean=tuple(plain.get("image_mean") or HALF) if normalised else (0.0, 0.0, 0.0),
+        deviation=tuple(plain.get("image_std") or HALF) if normalised else (1.0, 1.0, 1.0),
+        crop=crop or "shortest_edge" in _mapping(plain.get("size")),
+    )
+
+
+def config_of(name: str) -> Any:
+    """The configuration of the model of this folder or name.
+
+    Raises:
+        ValueError: transformers is not installed, or there is no such model.
+    """
+    try:
+        return _transformers().AutoConfig.from_pretrained(name)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(_missing(name, error)) from error
+
+
+def load(name: str, *, pretrained: bool) -> nn.Module:
+    """The model of this folder or name in single precision; with fresh weights if not pretrained.
+
+    Raises:
+        ValueError: transformers is not installed, or there is no such model.
+    """
+    transformers = _transformers()
+    quiet = transformers.utils.logging.get_verbosity()
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        if pretrained:
+            model = transformers.AutoModel.from_pretrained(name, dtype=torch.float32)
+        else:
+            model = transformers.AutoModel.from_config(config_of(name), dtype=torch.float32)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(_missing(name, error)) from error
+    finally:
+        transformers.utils.logging.set_verbosity(quiet)
+    assert isinstance(model, nn.Module)
+    return model.eval()
+
+
+def rest_unused(module: nn.Module, output: Tensor) -> None:
+    """Freeze the parameters of a model that the output does not depend on.
+
+    A pretrained model brings heads that a tower never reads; distributed training must not wait
+    for their gradients.
+    """
+    trained = [p for p in module.parameters() if p.requires_grad]
+    if not output.requires_grad:
+        return
+    grads = torch.autograd.grad(output.sum(), trained, allow_unused=True)
+    for parameter, grad in zip(trained, grads, strict=True):
+        parameter.requires_grad_(grad is not None)
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ValueError(
+            'this needs Hugging Face transformers: pip install "counterfoil[hf]"'
+        ) from error
+    return transformers
+
+
+def _missing(name: str, error: Exception) -> str:
+    reason = (str(error).splitlines() or [repr(error)])[0].rstrip(". ")
+    return (
+        f"{name} cannot be loaded as a Hugging Face model: {reason}; give a folder with "
+        "config.json and weights, or the name of a model on the hub"
+    )
+
+
+def _mapping(size: object) -> dict[str, int]:
+    return dict(size) if isinstance(size, dict) else {}
+
+
+def _side(name: str, size: object) -> int:
+    """The side of a square, from the forms that processors write it in."""
+    sides = _mapping(size)
+    found = {sides[key] for key in ("height", "width", "shortest_edge") if key in sides}
+    if isinstance(size, int):
+        found = {size}
+    if len(found) != 1:
+        raise ValueError(f"{name} reads pictures of size {size}; only square ones can be given")
+    return int(found.pop())

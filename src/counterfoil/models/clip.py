@@ -1,0 +1,127 @@
+"""CLIP, SigLIP and their kin from Hugging Face."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from torch import Tensor
+from torch.nn.functional import pad
+
+from counterfoil.matcher import Matcher, one_view
+from counterfoil.models.blocks.pool import single, unit
+from counterfoil.models.blocks.pretrained import config_of, load
+from counterfoil.models.blocks.tower import masked_ids
+from counterfoil.records import Batch, Encoded, Items, Views
+
+
+@final
+class DualEncoder(Matcher):
+    """A pretrained pair of encoders compared by cosine (CLIP, arXiv:2103.00020, and SigLIP).
+
+    Texts of the SigLIP family are padded to their full length and not masked, as they were
+    trained; a score does not depend on how far a batch was padded.
+    """
+
+    def __init__(self, *, name: str, pretrained: bool = True) -> None:
+        """Keyword arguments.
+
+        Args:
+            name: folder or name of the model.
+            pretrained: load its weights; else it starts from fresh ones.
+
+        Raises:
+            ValueError: there is no such model, or it does not encode both images and texts.
+        """
+        super().__init__()
+        self.body = load(name, pretrained=pretrained)
+        if not (
+            hasattr(self.body, "get_image_features") and hasattr(self.body, "get_text_features")
+        ):
+            raise ValueError(
+                f"{name} is a {type(self.body).__name__}, which does not encode images and texts; "
+                "give a CLIP or SigLIP model"
+            )
+        for parameter, value in self.body.named_parameters():
+            if parameter.startswith("logit_"):  # scale and bias belong to the objective
+                value.requires_grad_(False)
+
+    def encode_images(self, images: Items) -> Encoded:
+        """Pixels (N, C, H, W) as one vector each."""
+        pixels = images.values.to(next(self.body.parameters()).dtype)
+        body: Any = self.body
+        if self._kind == "siglip2":
+            found = body.get_image_features(**_unfolded(pixels, self._config.vision_config))
+        else:
+            found = body.get_image_features(pixel_values=pixels)
+        return unit(single(_vector(found)))
+
+    def encode_texts(self, texts: Items) -> Encoded:
+        """Token ids (N, L) as one vector each."""
+        ids, mask = masked_ids(texts), texts.mask.long()
+        body: Any = self.body
+        if not self._kind.startswith("siglip"):
+            return unit(single(_vector(body.get_text_features(input_ids=ids, attention_mask=mask))))
+        config = self._config.text_config
+        room = config.max_position_embeddings - ids.shape[1]
+        if room < 0:
+            raise ValueError(
+                f"texts of {ids.shape[1]} tokens do not fit a model that reads "
+                f"{config.max_position_embeddings}; cut them"
+            )
+        filler = config.pad_token_id or 0
+        full = pad(ids.masked_fill(~texts.mask, filler), (0, room), value=filler)
+        return unit(single(_vector(body.get_text_features(input_ids=full))))
+
+    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+        """(P,) cosines of aligned pairs."""
+        return (images.tokens[:, 0] * texts.tokens[:, 0]).sum(-1)
+
+    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+        """(I, T) cosines."""
+        return images.tokens[:, 0] @ texts.tokens[:, 0].T
+
+    def forward(self, batch: Batch) -> Views:
+        """Trains as it is used."""
+        return one_view(self, batch)
+
+    @property
+    def _config(self) -> Any:
+        return self.body.config
+
+    @property
+    def _kind(self) -> str:
+        return str(self._config.model_type)
+
+
+def longest_text(name: str) -> int:
+    """How many tokens the text encoder of this folder or name reads at most.
+
+    Raises:
+        ValueError: there is no such model, or it does not read texts.
+    """
+    config = config_of(name)
+    text = getattr(config, "text_config", config)
+    found = getattr(text, "max_position_embeddings", None)
+    if found is None:
+        raise ValueError(f"{name} does not say how long its texts may be; is it a text model?")
+    return int(found)
+
+
+def _vector(found: Any) -> Tensor:
+    """(N, D), from what transformers 4 and 5 return."""
+    vector: Tensor = found if isinstance(found, Tensor) else found.pooler_output
+    return vector
+
+
+def _unfolded(pixels: Tensor, config: Any) -> dict[str, Tensor]:
+    """Square pictures as the patch lists that SigLIP 2's flexible model reads."""
+    side = config.patch_size
+    n, channels, height, width = pixels.shape
+    rows, columns = height // side, width // side
+    cut = pixels.view(n, channels, rows, side, columns, side).permute(0, 2, 4, 3, 5, 1)
+    patches = cut.reshape(n, rows * columns, side * side * channels)
+    return {
+        "pixel_values": patches,
+        "pixel_attention_mask": patches.new_ones(patches.shape[:2]).long(),
+        "spatial_shapes": patches.new_tensor([[rows, columns]]).long().expand(n, 2),
+    }
