@@ -1,0 +1,88 @@
+"""Lists in the files that AOQ's released code reads and writes.
+
+``i2t_<data>.npy`` (n, 2000) and ``t2i_<data>.npy`` (5n, 400), int32, most similar first; rows are
+those of the training split, whose captions 5i to 5i+4 describe image i.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from counterfoil.corpus.relation import Relation
+from counterfoil.files import read_array, write_array
+from counterfoil.negatives.lists import Lists
+
+CAPTIONS = 5
+
+
+def read_aoq(folder: Path, data: str, relation: Relation) -> Lists:
+    """The lists of AOQ's mining scripts.
+
+    Args:
+        folder: where both files are.
+        data: what follows the underscore, as in "f30k".
+        relation: of the training split.
+
+    Raises:
+        ValueError: a file is missing or not such a list, or it is of another corpus.
+    """
+    _five(relation)
+    texts = _read(folder / f"i2t_{data}.npy", relation.images, len(relation.owner))
+    images = _read(folder / f"t2i_{data}.npy", len(relation.owner), relation.images)
+    lists = Lists(texts, images)
+    lists.check(relation)
+    return lists
+
+
+def write_aoq(lists: Lists, folder: Path, data: str, relation: Relation) -> None:
+    """Write both files.
+
+    Args:
+        lists: complete ones; the files have no way to say "none".
+        folder: where to write.
+        data: what follows the underscore, as in "f30k".
+        relation: of the training split.
+
+    Raises:
+        ValueError: images without exactly five captions in order, or short lists.
+    """
+    _five(relation)
+    lists.check(relation)
+    short = int((lists.texts < 0).any(1).sum() + (lists.images < 0).any(1).sum())
+    if short:
+        raise ValueError(
+            f"{short} lists are shorter than the others, which AOQ's files cannot say; mine "
+            "shorter lists"
+        )
+    write_array(folder / f"i2t_{data}.npy", lists.texts.numpy())
+    write_array(folder / f"t2i_{data}.npy", lists.images.numpy())
+
+
+def _five(relation: Relation) -> None:
+    if not torch.equal(relation.owner, torch.arange(CAPTIONS * relation.images) // CAPTIONS):
+        raise ValueError(
+            f"AOQ's files want captions 5i to 5i+4 to describe image i, but here "
+            f"{len(relation.owner)} texts describe {relation.images} images otherwise; use a "
+            "counterfoil store instead"
+        )
+
+
+def _read(path: Path, rows: int, limit: int) -> Tensor:
+    array: npt.NDArray[Any] = read_array(path, "a list of AOQ's mining scripts")
+    if array.ndim != 2 or array.dtype.kind not in "iu" or len(array) != rows or not array.size:
+        raise ValueError(
+            f"{path} holds {array.dtype} of shape {array.shape}; whole numbers of shape "
+            f"({rows}, any) are needed for this corpus"
+        )
+    least, most = int(array.min()), int(array.max())
+    if least < 0 or most >= limit:
+        raise ValueError(
+            f"{path} holds rows {least} to {most}, but in this corpus they go from 0 to {limit - 1}"
+        )
+    return torch.from_numpy(array.astype(np.int32))

@@ -1,0 +1,86 @@
+"""Negatives that are known before anything is encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, final
+
+import torch
+from torch import Tensor
+
+from counterfoil.corpus.relation import Relation
+from counterfoil.records import Pairs, Role
+
+
+class Draws(Protocol):
+    """Draws pairs of corpus rows for anchor captions.
+
+    Attributes:
+        provides: the roles it draws.
+    """
+
+    @property
+    def provides(self) -> frozenset[Role]:
+        """The roles it draws."""
+        ...
+
+    def draw(self, texts: Tensor, rng: torch.Generator) -> Mapping[Role, Pairs]:
+        """For (B,) text rows, pairs of corpus rows by role, each (B, N); the same from one rng."""
+        ...
+
+
+@final
+class RandomNegatives:
+    """Wrong texts and wrong images drawn uniformly from the whole corpus, with replacement.
+
+    Args:
+        relation: who describes whom. Texts that describe no image are drawn like any.
+        count: how many of each for an anchor.
+
+    Raises:
+        ValueError: there is nothing wrong to draw, or a count below 1.
+
+    >>> negatives = RandomNegatives(relation=Relation(torch.tensor([0, 0, 1]), images=2), count=1)
+    >>> drawn = negatives.draw(torch.tensor([0, 1]), torch.Generator().manual_seed(0))
+    >>> drawn[Role.HARD_TEXT].text.flatten(), drawn[Role.HARD_IMAGE].image.flatten()
+    (tensor([2, 2]), tensor([1, 1]))
+    """
+
+    provides = frozenset({Role.HARD_TEXT, Role.HARD_IMAGE})
+
+    def __init__(self, *, relation: Relation, count: int = 1) -> None:
+        most = int(relation.counts.max()) if relation.images else 0
+        if relation.images < 2 or most == len(relation.owner):
+            raise ValueError(
+                f"{relation.images} images with {len(relation.owner)} texts leave no wrong pair "
+                "to draw; at least two described images are needed"
+            )
+        if count < 1:
+            raise ValueError(f"count={count}: at least 1 negative is drawn for an anchor")
+        self.relation, self.count = relation, count
+        self._order = relation.owner.argsort(stable=True)
+        self._owners = relation.owner[self._order].contiguous()
+
+    def draw(self, texts: Tensor, rng: torch.Generator) -> Mapping[Role, Pairs]:
+        """(B, count) wrong texts of the anchors' images and wrong images of the anchors."""
+        anchor = texts.unsqueeze(1).expand(-1, self.count)
+        own = self.relation.owner[anchor]
+        return {
+            Role.HARD_TEXT: Pairs(own, self._wrong_text(own, rng)),
+            Role.HARD_IMAGE: Pairs(self._wrong_image(own, rng), anchor),
+        }
+
+    def _wrong_image(self, own: Tensor, rng: torch.Generator) -> Tensor:
+        drawn = below(torch.full_like(own, self.relation.images - 1), rng)
+        return drawn + (drawn >= own)
+
+    def _wrong_text(self, own: Tensor, rng: torch.Generator) -> Tensor:
+        """Texts in order of their image, those of the own image stepped over."""
+        start, count = torch.searchsorted(self._owners, own), self.relation.counts[own]
+        drawn = below(len(self._order) - count, rng)
+        return self._order[drawn + torch.where(drawn >= start, count, 0)]
+
+
+def below(counts: Tensor, rng: torch.Generator) -> Tensor:
+    """A uniform whole number from 0 to count - 1 for each count."""
+    return (torch.rand(counts.shape, generator=rng, dtype=torch.float64) * counts).long()

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from counterfoil.corpus.relation import Relation
+from counterfoil.negatives.draws import Draws, RandomNegatives, below
+from counterfoil.records import Role
+from negatives_cases import ragged
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 999), images=st.integers(2, 9), orphans=st.integers(0, 3))
+def test_nothing_true_is_drawn_and_shapes_are_anchors_by_count(
+    seed: int, images: int, orphans: int
+) -> None:
+    relation = ragged(images, seed, orphans)
+    draws: Draws = RandomNegatives(relation=relation, count=7)
+    texts = (relation.owner >= 0).nonzero().squeeze(1)
+    drawn = draws.draw(texts, torch.Generator().manual_seed(seed))
+    assert drawn.keys() == draws.provides == {Role.HARD_TEXT, Role.HARD_IMAGE}
+    hard_text, hard_image = drawn[Role.HARD_TEXT], drawn[Role.HARD_IMAGE]
+    for pair in (hard_text, hard_image):
+        assert pair.shape == (len(texts), 7) == pair.text.shape
+        assert (relation.owner[pair.text] != pair.image).all()
+    assert (hard_text.image == relation.owner[texts].unsqueeze(1)).all()
+    assert (hard_image.text == texts.unsqueeze(1)).all()
+
+
+def test_every_wrong_row_is_equally_likely() -> None:
+    relation = ragged(6, 1, orphans=2)
+    anchor = int((relation.owner == 3).nonzero()[0])
+    draws = RandomNegatives(relation=relation, count=40_000)
+    drawn = draws.draw(torch.tensor([anchor]), torch.Generator().manual_seed(0))
+    texts = torch.bincount(drawn[Role.HARD_TEXT].text[0], minlength=len(relation.owner))
+    images = torch.bincount(drawn[Role.HARD_IMAGE].image[0], minlength=6)
+    for counts, wrong in ((texts, relation.owner != 3), (images, torch.arange(6) != 3)):
+        assert (counts[~wrong] == 0).all()
+        share = 40_000 / int(wrong.sum())
+        assert ((counts[wrong] - share).abs() < 6 * share**0.5).all()
+
+
+def test_the_same_seed_draws_the_same() -> None:
+    draws = RandomNegatives(relation=ragged(), count=5)
+    a, b, c = (
+        draws.draw(torch.arange(8), torch.Generator().manual_seed(s))[Role.HARD_TEXT].text
+        for s in (3, 3, 4)
+    )
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+
+
+@pytest.mark.parametrize(("owner", "images"), [([0, 0], 1), ([1, 1, 1], 2), ([], 0), ([], 3)])
+def test_a_corpus_without_wrong_pairs_is_refused(owner: list[int], images: int) -> None:
+    relation = Relation(torch.tensor(owner, dtype=torch.long), images=images)
+    with pytest.raises(ValueError, match="leave no wrong pair to draw"):
+        RandomNegatives(relation=relation)
+
+
+def test_a_count_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="count=0"):
+        RandomNegatives(relation=ragged(), count=0)
+
+
+def test_below_reaches_all_numbers_and_no_other() -> None:
+    drawn = below(torch.full((2000,), 5), torch.Generator().manual_seed(0))
+    assert drawn.unique().tolist() == [0, 1, 2, 3, 4]

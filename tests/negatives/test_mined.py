@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import processes
+from counterfoil.corpus.relation import Relation
+from counterfoil.negatives.draws import Draws
+from counterfoil.negatives.lists import Lists
+from counterfoil.negatives.mined import Mined, MinedPlan, mine
+from counterfoil.records import Pairs, Role
+from negatives_cases import member, ragged, random_lists, ranked
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def anchors(relation: Relation) -> Tensor:
+    return (relation.owner >= 0).nonzero().squeeze(1)
+
+
+def in_list(lists: Tensor, drawn: Tensor) -> bool:
+    return bool((lists.unsqueeze(1) == drawn.unsqueeze(2)).any(2).all())
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 999),
+    orphans=st.integers(0, 3),
+    count=st.integers(1, 4),
+    tied=st.booleans(),
+    resample=st.booleans(),
+)
+def test_what_is_drawn_comes_from_the_lists_and_is_wrong(
+    seed: int, orphans: int, count: int, tied: bool, resample: bool
+) -> None:
+    relation = ragged(8, seed, orphans)
+    lists = random_lists(relation, h=9, k=4, seed=seed)
+    plan = MinedPlan(count=count, tied_rank=tied, resample=resample)
+    draws: Draws = Mined(lists=lists, relation=relation, plan=plan)
+    texts = anchors(relation)
+    drawn = draws.draw(texts, rng(seed))
+    assert drawn.keys() == draws.provides == set(Role) - {Role.WRITTEN, Role.EDITED}
+    owner, own = relation.owner, relation.owner[texts]
+    hard_text, hard_image = drawn[Role.HARD_TEXT], drawn[Role.HARD_IMAGE]
+    cross, companion = drawn[Role.CROSS], drawn[Role.COMPANION]
+    assert all(p.image.shape == p.text.shape == (len(texts), count) for p in drawn.values())
+    assert (hard_text.image == own.unsqueeze(1)).all()
+    assert (hard_image.text == texts.unsqueeze(1)).all()
+    assert in_list(lists.texts[own], hard_text.text)
+    assert in_list(lists.images[texts], hard_image.image)
+    assert torch.equal(cross.text, hard_text.text)
+    assert torch.equal(cross.image, hard_image.image)
+    assert torch.equal(companion.image, owner[hard_text.text])
+    assert torch.equal(owner[companion.text], hard_image.image)
+    assert (owner[hard_text.text] >= 0).all()
+    derived = (cross, companion) if resample else ()
+    for pair in (hard_text, hard_image, *derived):
+        assert (owner[pair.text] != pair.image).all()
+
+
+def one_anchor(plan: MinedPlan, draws: int = 30_000) -> tuple[Tensor, Lists, Relation, int]:
+    """How often each (text rank, image rank) is drawn for text 0."""
+    relation = Relation(torch.arange(6).repeat_interleave(2), images=6)
+    lists = random_lists(relation, h=6, k=3, seed=5)
+    mined = Mined(lists=lists, relation=relation, plan=plan)
+    drawn = mined.draw(torch.zeros(draws, dtype=torch.long), rng())[Role.CROSS]
+    text_rank = (lists.texts[0] == drawn.text).int().argmax(1)
+    image_rank = (lists.images[0] == drawn.image).int().argmax(1)
+    return torch.bincount(text_rank * 3 + image_rank, minlength=18), lists, relation, draws
+
+
+def true_cells(lists: Lists, relation: Relation) -> Tensor:
+    """(18,) which pairs of ranks belong together."""
+    found: Tensor = relation.owner[lists.texts[0].long()].unsqueeze(1) == lists.images[0]
+    return found.flatten()
+
+
+@pytest.mark.parametrize("resample", [True, False])
+def test_ranks_are_independent_and_uniform_over_pairs_that_do_not_correspond(
+    resample: bool,
+) -> None:
+    counts, lists, relation, draws = one_anchor(MinedPlan(resample=resample))
+    true = true_cells(lists, relation)
+    assert true.any()
+    allowed = ~true if resample else torch.ones_like(true)
+    share = draws / int(allowed.sum())
+    assert (counts[~allowed] == 0).all()
+    assert ((counts[allowed] - share).abs() < 6 * share**0.5).all()
+
+
+def test_tied_ranks_are_those_of_the_released_sampler() -> None:
+    counts, *_ = one_anchor(MinedPlan(tied_rank=True, resample=False))
+    assert counts.nonzero().squeeze(1).tolist() == [n * 3 + n // 2 for n in range(6)]
+
+
+def test_tied_ranks_with_resampling_stay_tied_where_they_can() -> None:
+    counts, lists, relation, draws = one_anchor(MinedPlan(tied_rank=True))
+    true = true_cells(lists, relation)
+    tied = torch.tensor([n * 3 + n // 2 for n in range(6)])
+    wanted = tied[~true[tied]]
+    assert counts[true].sum() == 0
+    assert counts[wanted].sum() > 0.999 * draws
+    assert 0 < len(wanted) <= 6
+
+
+def test_only_the_head_of_the_lists_is_drawn_when_asked() -> None:
+    relation = ragged(10, 2)
+    lists = random_lists(relation, h=12, k=6)
+    mined = Mined(lists=lists, relation=relation, plan=MinedPlan(texts=4, images=2, count=60))
+    texts = anchors(relation)
+    drawn = mined.draw(texts, rng())
+    assert in_list(lists.texts[relation.owner[texts], :4], drawn[Role.HARD_TEXT].text)
+    assert in_list(lists.images[texts, :2], drawn[Role.HARD_IMAGE].image)
+    assert not in_list(lists.texts[relation.owner[texts], :3], drawn[Role.HARD_TEXT].text)
+
+
+def test_short_lists_draw_among_what_they_have() -> None:
+    relation = Relation(torch.tensor([0, 1, 2]), images=3)
+    texts = torch.tensor([[1, -1], [2, 0], [0, 1]]).int()
+    images = torch.tensor([[2, -1], [0, 2], [1, -1]]).int()
+    mined = Mined(lists=Lists(texts, images), relation=relation, plan=MinedPlan(count=200))
+    drawn = mined.draw(torch.arange(3), rng())
+    assert drawn[Role.HARD_TEXT].text[0].unique().tolist() == [1]
+    assert drawn[Role.HARD_IMAGE].image[0].unique().tolist() == [2]
+    assert drawn[Role.HARD_TEXT].text[1].unique().tolist() == [0, 2]
+
+
+def test_texts_that_describe_nothing_and_images_nothing_describes_are_stepped_over() -> None:
+    relation = Relation(torch.tensor([0, 1, 2, -1]), images=4)
+    texts = torch.tensor([[3, 1, 2], [3, 2, 0], [0, 3, 1], [0, 1, 2]]).int()
+    images = torch.tensor([[3, 1, 2], [0, 3, 2], [0, 1, 3], [0, 1, 2]]).int()
+    mined = Mined(lists=Lists(texts, images), relation=relation, plan=MinedPlan(count=300))
+    drawn = mined.draw(torch.arange(3), rng())
+    assert 3 not in drawn[Role.HARD_TEXT].text
+    assert 3 not in drawn[Role.HARD_IMAGE].image
+    assert drawn[Role.HARD_TEXT].text[0].unique().tolist() == [1, 2]
+
+
+def test_rare_wrong_pairs_are_found_however_unlikely() -> None:
+    """Text 0 lists 300 texts of image 1 and one of image 2, and image 1 alone."""
+    owner = torch.tensor([0] + [1] * 300 + [2] * 2)
+    relation = Relation(owner, images=3)
+    texts = torch.full((3, 301), -1, dtype=torch.int32)
+    texts[0] = torch.arange(1, 302)
+    texts[1, :3] = torch.tensor([0, 301, 302])
+    texts[2] = torch.arange(301)
+    images = torch.where(owner == 1, 0, 1).int().unsqueeze(1)
+    mined = Mined(lists=Lists(texts, images), relation=relation, plan=MinedPlan(count=50))
+    drawn = mined.draw(torch.tensor([0]), rng())
+    assert drawn[Role.HARD_TEXT].text.unique().tolist() == [301]
+
+
+def test_the_same_seed_draws_the_same() -> None:
+    relation = ragged(9, 3)
+    mined = Mined(lists=random_lists(relation, 8, 4), relation=relation)
+    texts = anchors(relation)
+    a, b, c = (mined.draw(texts, rng(s)) for s in (1, 1, 2))
+    assert all(torch.equal(a[r].image, b[r].image) for r in a)
+    assert all(torch.equal(a[r].text, b[r].text) for r in a)
+    assert not torch.equal(a[Role.CROSS].text, c[Role.CROSS].text)
+
+
+def test_every_caption_of_the_negative_image_can_be_its_companion() -> None:
+    relation = Relation(torch.tensor([0, 1, 1, 1, 2]), images=3)
+    texts = torch.tensor([[4, 4], [0, 4], [0, 1]]).int()
+    images = torch.tensor([[1], [2], [2], [2], [0]]).int()
+    mined = Mined(lists=Lists(texts, images), relation=relation, plan=MinedPlan(count=100))
+    companion: Pairs = mined.draw(torch.tensor([0]), rng())[Role.COMPANION]
+    assert companion.text.unique().tolist() == [1, 2, 3]
+    assert companion.image.unique().tolist() == [2]
+
+
+SQUARE = Relation(torch.tensor([0, 1, 2]), images=3)
+
+
+@pytest.mark.parametrize(
+    ("texts", "images", "plan", "words"),
+    [
+        ([[1], [2], [0]], [[2], [0], [1]], {"texts": 2}, "2 texts of an image were asked for"),
+        ([[1], [2], [0]], [[2], [0], [1]], {"images": 9}, "9 images of a text were asked for"),
+        ([[1], [2]], [[2], [0], [1]], {}, "of 2 images and 3 texts, but the corpus has 3 and 3"),
+        ([[0], [2], [0]], [[2], [0], [1]], {}, "hold 1 pairs that are true"),
+        ([[1], [2], [0]], [[2], [1], [1]], {}, "hold 1 pairs that are true"),
+        ([[-1], [2], [0]], [[2], [0], [1]], {}, "1 of 3 captions have no mined negative"),
+        ([[1], [2], [0]], [[-1], [-1], [1]], {}, "2 of 3 captions have no mined negative"),
+        ([[1], [2], [0]], [[1], [0], [1]], {}, "all negatives of 1 of 3 captions describe each"),
+    ],
+)
+def test_lists_that_cannot_be_drawn_from_are_refused(
+    texts: list[list[int]], images: list[list[int]], plan: dict[str, int], words: str
+) -> None:
+    lists = Lists(torch.tensor(texts).int(), torch.tensor(images).int())
+    with pytest.raises(ValueError, match=words):
+        Mined(lists=lists, relation=SQUARE, plan=MinedPlan(**plan))  # type: ignore[arg-type]
+
+
+def test_lists_that_always_correspond_can_be_drawn_without_resampling() -> None:
+    lists = Lists(torch.tensor([[1], [2], [0]]).int(), torch.tensor([[1], [0], [1]]).int())
+    mined = Mined(lists=lists, relation=SQUARE, plan=MinedPlan(resample=False))
+    cross = mined.draw(torch.tensor([0]), rng())[Role.CROSS]
+    assert (cross.image.item(), cross.text.item()) == (1, 1)
+
+
+@pytest.mark.parametrize("field", ["texts", "images", "count"])
+def test_an_impossible_plan_is_refused(field: str) -> None:
+    with pytest.raises(ValueError, match=f"{field}=-1"):
+        MinedPlan(**{field: -1})
+
+
+def vectors(seed: int, relation: Relation) -> tuple[Tensor, Tensor]:
+    """Coarse values, so that scores tie and every sum is exact."""
+    made = rng(seed)
+    images = torch.randint(-2, 3, (relation.images, 6), generator=made).float()
+    return images, torch.randint(-2, 3, (len(relation.owner), 6), generator=made).float()
+
+
+@pytest.mark.parametrize("orphans", [0, 3])
+def test_mining_equals_sorting_every_row(orphans: int) -> None:
+    relation = ragged(20, 4, orphans)
+    images, texts = vectors(4, relation)
+    lists = mine([member(images, texts)], relation.owner, texts_per_image=7, images_per_text=5)
+    scores = images @ texts.T
+    expected = ranked(scores, relation, 7, 5)
+    assert torch.equal(lists.texts, expected.texts)
+    assert torch.equal(lists.images, expected.images)
+    assert lists.text_scores is not None
+    assert lists.image_scores is not None
+    assert torch.equal(lists.text_scores.float(), scores.gather(1, lists.texts.long()))
+    assert torch.equal(lists.image_scores.float(), scores.T.gather(1, lists.images.long()))
+
+
+def test_mining_an_ensemble_sorts_mean_scores() -> None:
+    relation = ragged(9, 6)
+    one, two = vectors(1, relation), vectors(2, relation)
+    lists = mine([member(*one), member(*two)], relation.owner, texts_per_image=4, images_per_text=3)
+    expected = ranked((one[0] @ one[1].T + two[0] @ two[1].T) / 2, relation, 4, 3)
+    assert torch.equal(lists.texts, expected.texts)
+    assert torch.equal(lists.images, expected.images)
+
+
+def test_lists_are_no_longer_than_the_corpus_and_padded_where_short() -> None:
+    relation = Relation(torch.tensor([0, 0, 0, 1]), images=2)
+    images, texts = vectors(0, relation)
+    lists = mine([member(images, texts)], relation.owner, texts_per_image=99, images_per_text=99)
+    assert lists.texts.shape == (2, 4)
+    assert (lists.texts >= 0).sum(1).tolist() == [1, 3]
+    assert (lists.images >= 0).sum(1).tolist() == [1, 1, 1, 1]
+    assert lists.text_scores is not None
+    assert torch.equal(lists.text_scores.isinf(), lists.texts < 0)
+
+
+@pytest.mark.parametrize("size", ["texts_per_image", "images_per_text"])
+def test_an_empty_list_is_refused(size: str) -> None:
+    relation = ragged()
+    sizes = {"texts_per_image": 1, "images_per_text": 1, size: 0}
+    with pytest.raises(ValueError, match="=0: a list of negatives has at least 1"):
+        mine([member(*vectors(0, relation))], relation.owner, **sizes)  # type: ignore[arg-type]
+
+
+def _mined_here() -> list[list[list[int]]]:
+    torch.set_num_threads(1)
+    relation = ragged(40, 8)
+    made = [member(*vectors(8, relation))]
+    lists = mine(made, relation.owner, texts_per_image=6, images_per_text=4)
+    return [lists.texts.tolist(), lists.images.tolist()]
+
+
+def test_two_processes_mine_what_one_mines() -> None:
+    alone = _mined_here()
+    assert processes.run(_mined_here, 2) == [alone, alone]
+
+
+def test_large_scores_stay_finite_on_disk() -> None:
+    relation = SQUARE
+    images, texts = torch.eye(3) * 1e4, torch.ones(3, 3) * 1e4
+    lists = mine([member(images, texts)], relation.owner, texts_per_image=2, images_per_text=2)
+    assert lists.text_scores is not None
+    assert lists.text_scores.isfinite().all()

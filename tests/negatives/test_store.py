@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from counterfoil.negatives.lists import Lists
+from counterfoil.negatives.store import NegativeStore, Source, read_manifest
+from negatives_cases import ragged, random_lists
+
+CORPUS = "0123456789abcdef"
+RELATION = ragged(7, 1)
+
+
+def made(*, scored: bool = True, corpus: str = CORPUS) -> NegativeStore:
+    lists = random_lists(RELATION, 5, 3)
+    if scored:
+        rng = torch.Generator().manual_seed(0)
+        scores = [
+            torch.rand(rows.shape, generator=rng).half() for rows in (lists.texts, lists.images)
+        ]
+        lists = Lists(lists.texts, lists.images, *scores)
+    source = Source(matcher="VSE(width=8)", spec="aa", checkpoint="bb")
+    return NegativeStore.of(
+        lists, corpus=corpus, split="train", sources=(source,), seed=3, filters=("duplicates",)
+    )
+
+
+@pytest.mark.parametrize("scored", [True, False])
+def test_a_store_comes_back_as_it_was(tmp_path: Path, scored: bool) -> None:
+    store = made(scored=scored)
+    store.save(tmp_path / "lists")
+    again = NegativeStore.open(tmp_path / "lists", fingerprint=CORPUS)
+    assert again.manifest == store.manifest
+    assert again.manifest.images_per_text == 3
+    for name in ("texts", "images", "text_scores", "image_scores"):
+        ours, theirs = getattr(store.lists, name), getattr(again.lists, name)
+        assert (ours is None) == (theirs is None) == (name.endswith("scores") and not scored)
+        assert ours is None or (torch.equal(ours, theirs) and ours.dtype == theirs.dtype)
+    files = {path.name for path in (tmp_path / "lists").iterdir()}
+    scores = {"text_scores.npy", "image_scores.npy"} if scored else set()
+    assert files == {"manifest.json", "texts.npy", "images.npy"} | scores
+
+
+def test_saving_replaces_an_older_store_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    made().save(tmp_path / "lists")
+    made(scored=False).save(tmp_path / "lists")
+    assert not read_manifest(tmp_path / "lists").scored
+    assert [path.name for path in tmp_path.iterdir()] == ["lists"]
+    assert not (tmp_path / "lists" / "text_scores.npy").exists()
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_saving_never_replaces_anything_else(tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "photos"
+    if kind == "folder":
+        target.mkdir()
+        (target / "cat.jpg").write_text("x")
+    else:
+        target.write_text("x")
+    with pytest.raises(ValueError, match="photos exists and holds no mined negatives"):
+        made().save(target)
+    assert (target / "cat.jpg" if kind == "folder" else target).read_text() == "x"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_failed_save_leaves_the_older_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made().save(tmp_path / "lists")
+
+    def full(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("counterfoil.negatives.store.write_json", full)
+    with pytest.raises(OSError, match="disk full"):
+        made(corpus="f" * 16).save(tmp_path / "lists")
+    assert read_manifest(tmp_path / "lists").corpus == CORPUS
+    assert [path.name for path in tmp_path.iterdir()] == ["lists"]
+
+
+def change(**values: object) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        path = folder / "manifest.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+    return apply
+
+
+def drop(key: str) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        path = folder / "manifest.json"
+        kept = {k: v for k, v in json.loads(path.read_text()).items() if k != key}
+        path.write_text(json.dumps(kept))
+
+    return apply
+
+
+def write(name: str, text: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_text(text) and None
+
+
+def truncate(name: str) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        data = (folder / name).read_bytes()
+        (folder / name).write_bytes(data[:-8])
+
+    return apply
+
+
+def edit(name: str, how: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path], None]:
+    return lambda folder: np.save(folder / name, how(np.load(folder / name)))
+
+
+def put(place: tuple[int, int], value: float) -> Callable[[np.ndarray], np.ndarray]:
+    def apply(array: np.ndarray) -> np.ndarray:
+        array[place] = value
+        return array
+
+    return apply
+
+
+def pickled(folder: Path) -> None:
+    np.save(folder / "texts.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+
+
+BAD: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no manifest": (lambda f: (f / "manifest.json").unlink(), "manifest.json does not exist"),
+    "manifest cut short": (
+        write("manifest.json", '{"format": 1'),
+        "cannot be read as the manifest",
+    ),
+    "manifest no mapping": (write("manifest.json", "[1, 2]"), "is damaged: the whole"),
+    "key missing": (drop("corpus"), "is damaged: corpus: field required"),
+    "key unknown": (change(colour="red"), "is damaged: colour: extra inputs"),
+    "key of another kind": (change(image_count="many"), "is damaged: image_count"),
+    "format 0": (change(format=0), "is damaged: format"),
+    "future format": (change(format=2), "has format 2 and this version .* up to 1; upgrade"),
+    "another corpus": (change(corpus="beef"), "was mined from corpus beef .split 'train'., but"),
+    "texts missing": (lambda f: (f / "texts.npy").unlink(), "texts.npy does not exist"),
+    "images missing": (lambda f: (f / "images.npy").unlink(), "images.npy does not exist"),
+    "texts truncated": (truncate("texts.npy"), "texts.npy cannot be read as a list"),
+    "scores truncated": (truncate("image_scores.npy"), "image_scores.npy cannot be read"),
+    "no array": (write("images.npy", "hello"), "images.npy cannot be read as a list"),
+    "pickle": (pickled, "texts.npy cannot be read as a list"),
+    "rows lost": (edit("texts.npy", lambda a: a[:-1]), r"int32 of shape \(6, 5\), but .*\(7, 5\)"),
+    "columns lost": (edit("images.npy", lambda a: a[:, 1:]), r"shape \(\d+, 2\), but"),
+    "flat": (edit("texts.npy", lambda a: a.ravel()), r"int32 of shape \(35,\), but"),
+    "long rows": (edit("texts.npy", lambda a: a.astype(np.int64)), "holds int64 of shape"),
+    "row too large": (edit("texts.npy", put((0, 0), 999)), "to 999, but rows go from 0 to"),
+    "row too small": (edit("images.npy", put((0, 0), -2)), "holds rows -2 to"),
+    "hole": (edit("texts.npy", put((1, 2), -1)), "lists with a hole"),
+    "scores missing": (
+        lambda f: (f / "text_scores.npy").unlink(),
+        "text_scores.npy does not exist",
+    ),
+    "scores in float32": (edit("text_scores.npy", lambda a: a.astype(np.float32)), "float32 of"),
+    "score not a number": (edit("text_scores.npy", put((0, 0), np.nan)), "are no numbers"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_store_is_refused_in_one_sentence(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "lists"
+    made().save(folder)
+    damage, words = BAD[kind]
+    damage(folder)
+    with pytest.raises(ValueError, match=words) as caught:
+        NegativeStore.open(folder, fingerprint=CORPUS)
+    assert "\n" not in str(caught.value)
+    assert str(folder) in str(caught.value)
+
+
+def test_no_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="does not exist; the manifest of mined negatives"):
+        NegativeStore.open(tmp_path / "nowhere", fingerprint=CORPUS)
