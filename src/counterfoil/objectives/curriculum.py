@@ -14,7 +14,7 @@ from counterfoil.records import Scores
 class Then(Term):
     """One term for the first steps, another from then on.
 
-    The warm-up of VSE-infinity (https://arxiv.org/abs/2011.04305, section 4.1): all negatives for
+    The warm-up of VSE-infinity (https://arxiv.org/abs/2011.04305): all negatives for
     an epoch, then the hardest, which by itself may collapse from a cold start.
 
     Args:

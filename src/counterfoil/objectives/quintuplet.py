@@ -102,7 +102,7 @@ class AdaptiveQuintuplet(Term):
 
     AOQ, Eq. 5, "AdapOffQuin"; the weight is beta - (offline score - online score) / alpha, and the
     gradient passes through it (Eq. 6). Departs from the authors' code in: negatives are told by
-    id; no batch without the hardest negative; N mined negatives per anchor.
+    id; the online negative is always the hardest; an anchor may have several mined negatives.
 
     Args:
         online: margin of the in-batch hinges.

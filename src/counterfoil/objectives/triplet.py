@@ -124,7 +124,7 @@ class RankedBelow(Term):
     """Hinge of every candidate of one role against its anchor pair: mean over the candidates.
 
     The ranking loss of UNITER (https://arxiv.org/abs/1909.11740) and, when the role is "written",
-    of TAGS (https://arxiv.org/abs/2111.03349), Eq. 5. Their code takes the mean over the batch.
+    of TAGS (https://arxiv.org/abs/2111.03349), Eq. 7. Their code takes the mean over the batch.
 
     Args:
         role: which candidates, by the value of a `Role`, as in "hard text".
