@@ -1,0 +1,216 @@
+"""Confidence intervals and paired tests that respect which captions belong together.
+
+Captions of one image rise and fall together, so images are what is drawn anew, each with all its
+queries (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 13 and 15, with
+images as the sampling units). Folds are drawn within themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from counterfoil.evaluate.recall import CUTOFFS, Ranked
+from counterfoil.evaluate.result import METRICS, Report
+
+CELLS = 2**22  # how many numbers to hold at once
+MEDIANS = ("i2t median rank", "t2i median rank")
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Percentile bootstrap interval of a metric."""
+
+    low: float
+    high: float
+
+    def plain(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How a metric differs between two runs on the same queries.
+
+    Attributes:
+        metric: one of `METRICS`.
+        difference: second run minus first.
+        interval: percentile bootstrap interval of the difference, both runs drawn alike.
+        p: two-sided, of a test that exchanges the runs' answers image by image (sign flips); None
+            for median ranks. Not corrected for looking at several metrics.
+    """
+
+    metric: str
+    difference: float
+    interval: Interval
+    p: float | None
+
+    def plain(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return asdict(self)
+
+
+def intervals(
+    report: Report, *, resamples: int = 1000, level: float = 0.95, seed: int = 0
+) -> tuple[Interval, ...]:
+    """Percentile bootstrap intervals of all `METRICS`, drawing images with all their queries.
+
+    Args:
+        report: an evaluation.
+        resamples: how many times to draw.
+        level: share of draws inside the interval.
+        seed: of the draws.
+
+    Raises:
+        ValueError: `resamples` or `level` out of range.
+    """
+    _check(resamples, level)
+    drawn = _draws(report, seed, resamples)
+    return _percentiles(torch.cat([_resampled(report, counts) for counts in drawn]), level)
+
+
+def compare(
+    first: Report,
+    second: Report,
+    *,
+    resamples: int = 1000,
+    flips: int = 10_000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> tuple[Comparison, ...]:
+    """Difference of all `METRICS` between two runs on the same queries, and whether it is chance.
+
+    Args:
+        first: evaluation of one run.
+        second: evaluation of another on the same images, texts and folds.
+        resamples: how many times to draw for the intervals.
+        flips: how many random exchanges for the tests; the smallest p is 1 / (flips + 1).
+        level: share of draws inside the intervals.
+        seed: of the draws.
+
+    Raises:
+        ValueError: the two were not made on the same queries.
+    """
+    _check(resamples, level)
+    for one, other in zip(first.ranked, second.ranked):
+        _check_same(one, other)
+    drawn = _draws(first, seed, resamples)
+    changes = [_resampled(second, counts) - _resampled(first, counts) for counts in drawn]
+    spans = _percentiles(torch.cat(changes), level)
+    chances = iter(_flipped(_shares(second) - _shares(first), flips, seed).tolist())
+    return tuple(
+        Comparison(metric, after - before, span, None if metric in MEDIANS else next(chances))
+        for metric, before, after, span in zip(METRICS, first.numbers, second.numbers, spans)
+    )
+
+
+def _check(resamples: int, level: float) -> None:
+    if resamples < 1 or not 0 < level < 1:
+        raise ValueError(
+            f"intervals need at least 1 resample and a level between 0 and 1, not {resamples} and "
+            f"{level}"
+        )
+
+
+def _check_same(one: Ranked, other: Ranked) -> None:
+    same = len(one) == len(other) and bool(
+        (one.images == other.images).all() and (one.folds == other.folds).all()
+    )
+    if not same or not bool((one.counted == other.counted).all()):
+        raise ValueError(
+            f"the two runs answered different queries ({len(one)} and {len(other)} {one.direction} "
+            "queries); a paired test needs the same split and protocol on both sides"
+        )
+
+
+def _draws(report: Report, seed: int, resamples: int) -> Iterator[Tensor]:
+    """(b, I) how often each image is drawn, some resamples at a time."""
+    rng = torch.Generator().manual_seed(seed)
+    folds = report.ranked[0].folds
+    at_once = max(1, CELLS // max(len(report.ranked[0]), len(report.ranked[1])))
+    for start in range(0, resamples, at_once):
+        counts = torch.zeros(min(at_once, resamples - start), len(folds), dtype=torch.float64)
+        for fold in range(int(folds.max()) + 1):
+            rows = (folds == fold).nonzero().flatten()
+            chosen = rows[torch.randint(len(rows), (len(counts), len(rows)), generator=rng)]
+            counts.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=torch.float64))
+        yield counts
+
+
+def _resampled(report: Report, counts: Tensor) -> Tensor:
+    """(b, 11) all metrics under each draw."""
+    each = [
+        torch.cat([_within(ranked, counts, fold) for ranked in report.ranked], 1)
+        for fold in range(len(report.folds))
+    ]
+    mean = torch.stack(each).mean(0)
+    return torch.cat([mean, mean[:, [0, 1, 2, 5, 6, 7]].sum(1, keepdim=True)], 1)
+
+
+def _within(ranked: Ranked, counts: Tensor, fold: int) -> Tensor:
+    """(b, 5) metrics of one direction in one fold."""
+    mine = ranked.counted & (ranked.folds == fold)
+    order = ranked.ranks[mine].argsort(stable=True)
+    ranks, images = ranked.ranks[mine][order], ranked.images[mine][order]
+    table = torch.zeros(counts.shape[1], 5, dtype=torch.float64)
+    table.index_add_(0, images, torch.cat([_values(ranks), torch.ones(len(ranks), 1)], 1).double())
+    sums = counts @ table
+    means = sums[:, :4] / sums[:, 4:].clamp(min=1)
+    return torch.cat([means[:, :3], _medians(ranks, counts[:, images]), means[:, 3:]], 1)
+
+
+def _values(ranks: Tensor) -> Tensor:
+    """(Q, 4) what each query adds to R@1, R@5, R@10 and mean rank."""
+    recalls = [100.0 * (ranks < k).double() for k in CUTOFFS]
+    return torch.stack([*recalls, ranks.double() + 1], 1)
+
+
+def _medians(ranks: Tensor, weights: Tensor) -> Tensor:
+    """(b, 1) floor(median) + 1 of sorted ranks, each repeated `weights` times."""
+    upto = weights.cumsum(1)
+    total = upto[:, -1:]
+    middle = torch.cat([((total - 1) / 2).floor(), (total / 2).floor()], 1)
+    places = torch.searchsorted(upto, middle, right=True).clamp(max=len(ranks) - 1)
+    return (ranks[places].double().mean(1, keepdim=True)).floor() + 1
+
+
+def _shares(report: Report) -> Tensor:
+    """(I, 9) what each image adds to every metric but the medians; the sums are the metrics."""
+    parts = [_share(ranked) for ranked in report.ranked]
+    recalls = parts[0][:, :3].sum(1) + parts[1][:, :3].sum(1)
+    return torch.cat([*parts, recalls.unsqueeze(1)], 1)
+
+
+def _share(ranked: Ranked) -> Tensor:
+    mine = ranked.counted
+    folds = ranked.folds[mine]
+    queries = folds.bincount()
+    weights = 1 / queries[folds].double() / (queries > 0).sum()
+    images = int(ranked.images.max()) + 1
+    table = torch.zeros(images, 4, dtype=torch.float64)
+    return table.index_add_(0, ranked.images[mine], _values(ranked.ranks[mine]) * weights[:, None])
+
+
+def _flipped(changes: Tensor, flips: int, seed: int) -> Tensor:
+    """(9,) share of random sign flips whose sum is at least as far from 0 as the real one."""
+    rng = torch.Generator().manual_seed(seed + 1)
+    real = changes.sum(0).abs() - 1e-9
+    changes = changes[changes.any(1)]
+    extreme = torch.zeros_like(real)
+    at_once = max(1, CELLS // max(1, len(changes)))
+    for start in range(0, flips, at_once):
+        shape = (min(at_once, flips - start), len(changes))
+        signs = torch.randint(2, shape, generator=rng).double().mul_(2).sub_(1)
+        extreme += ((signs @ changes).abs() >= real).sum(0)
+    return (extreme + 1) / (flips + 1)
+
+
+def _percentiles(drawn: Tensor, level: float) -> tuple[Interval, ...]:
+    edge = (1 - level) / 2
+    low, high = torch.quantile(drawn, torch.tensor([edge, 1 - edge], dtype=torch.float64), dim=0)
+    return tuple(Interval(a, b) for a, b in zip(low.tolist(), high.tolist()))

@@ -1,0 +1,197 @@
+"""The protocols of the field, by name.
+
+Numbers of different protocols do not compare: say which one was used, wherever numbers stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from counterfoil.engine.ranks import Ranks
+from counterfoil.engine.sweep import MEMORY, sweep
+from counterfoil.engine.tiles import Member
+from counterfoil.evaluate.recall import (
+    Direction,
+    Ranked,
+    Recall,
+    Tie,
+    check_owner,
+    check_tie,
+    ranks_of,
+    recall,
+)
+from counterfoil.evaluate.result import Protocol, Report, Setting
+from counterfoil.spec import unknown
+
+WHOLE = Protocol("whole split")
+FLICKR_1K = Protocol("Flickr 1K", images=1000)
+COCO_1K = Protocol("COCO 1K", folds=5, images=5000)
+COCO_5K = Protocol("COCO 5K", images=5000)
+PROTOCOLS = {"whole": WHOLE, "flickr-1k": FLICKR_1K, "coco-1k": COCO_1K, "coco-5k": COCO_5K}
+
+Ranker = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def named(name: str) -> Protocol:
+    """A protocol by its short name.
+
+    Raises:
+        ValueError: there is none of that name; the nearest one is named.
+    """
+    if name not in PROTOCOLS:
+        raise ValueError(unknown(name, list(PROTOCOLS), "a protocol"))
+    return PROTOCOLS[name]
+
+
+def evaluate(
+    members: Sequence[Member],
+    owner: Tensor,
+    image_count: int,
+    protocol: Protocol = WHOLE,
+    *,
+    tie: Tie = "row",
+    dataset: str = "",
+    split: str = "",
+    seed: int | None = None,
+    memory: int = MEMORY,
+) -> Report:
+    """Rank all texts for every image and all images for every text, and count.
+
+    Args:
+        members: encoded images and texts under one or more models, whose scores are averaged.
+        owner: (T,) image row of each text; -1 for a text of no image, which competes but does not
+            ask, and is in no fold.
+        image_count: how many images there are.
+        protocol: how to cut the split.
+        tie: what becomes of equal scores.
+        dataset: for the record.
+        split: for the record.
+        seed: for the record.
+        memory: bytes for encodings on the device and tiles kept.
+
+    Raises:
+        ValueError: pools and `owner` do not fit together, or the protocol does not fit the split.
+    """
+    check_tie(tie)
+    for member in members:
+        _check_pools(member, image_count, len(owner))
+    setting = Setting(protocol, image_count, len(owner), tie, len(members), dataset, split, seed)
+
+    def rank(images: Tensor, texts: Tensor, local: Tensor) -> tuple[Tensor, Tensor]:
+        return _ranks(members, images, texts, local, tie, memory)
+
+    return _report(rank, owner, setting)
+
+
+def evaluate_scores(
+    scores: Tensor,
+    owner: Tensor,
+    protocol: Protocol = WHOLE,
+    *,
+    tie: Tie = "row",
+    dataset: str = "",
+    split: str = "",
+) -> Report:
+    """The same from an (I, T) score matrix that is small enough to hold.
+
+    Args:
+        scores: (I, T) higher is better.
+        owner: (T,) image row of each text; -1 for a text of no image.
+        protocol: how to cut the split.
+        tie: what becomes of equal scores.
+        dataset: for the record.
+        split: for the record.
+
+    Raises:
+        ValueError: `scores` and `owner` do not fit together, or the protocol does not fit.
+    """
+
+    def rank(images: Tensor, texts: Tensor, local: Tensor) -> tuple[Tensor, Tensor]:
+        return ranks_of(scores[images][:, texts], local, tie)
+
+    setting = Setting(protocol, scores.shape[0], scores.shape[1], tie, dataset=dataset, split=split)
+    return _report(rank, owner, setting)
+
+
+def folds_of(protocol: Protocol, images: int) -> tuple[Tensor, ...]:
+    """Image rows of each fold: equal runs in the order of the split, the first ones longer by one.
+
+    Raises:
+        ValueError: the protocol is not defined on that many images.
+    """
+    if protocol.images not in (None, images):
+        raise ValueError(
+            f"the protocol {protocol.name!r} is defined on {protocol.images:,} images, but this "
+            f"split has {images:,}; use the protocol 'whole' and say so beside the numbers"
+        )
+    if images < protocol.folds:
+        raise ValueError(f"{images} images cannot be cut into {protocol.folds} folds")
+    return torch.arange(images).tensor_split(protocol.folds)
+
+
+def _report(rank: Ranker, owner: Tensor, setting: Setting) -> Report:
+    check_owner(owner, setting.images, setting.texts)
+    owner = owner.cpu()
+    everyone = torch.arange(setting.images)
+    ranks = (torch.full_like(everyone, -1), torch.full_like(owner, -1))
+    fold_of = torch.zeros_like(everyone)
+    recalls = []
+    cuts = folds_of(setting.protocol, setting.images)
+    for fold, images in enumerate(cuts):
+        texts = _texts_of(owner, images, alone=len(cuts) == 1)
+        local = torch.where(owner[texts] < 0, -1, owner[texts] - images[0])
+        found = rank(images, texts, local)
+        ranks[0][images], ranks[1][texts] = found[0].cpu().long(), found[1].cpu().long()
+        fold_of[images] = fold
+        recalls.append((recall(ranks[0][images], "i2t"), recall(ranks[1][texts], "t2i")))
+    text_fold = fold_of[owner.clamp(min=0)].masked_fill(owner < 0, -1)
+    return Report(
+        setting,
+        _mean([i2t for i2t, _ in recalls], "i2t", setting.images),
+        _mean([t2i for _, t2i in recalls], "t2i", setting.texts),
+        tuple(recalls),
+        (Ranked("i2t", ranks[0], everyone, fold_of), Ranked("t2i", ranks[1], owner, text_fold)),
+    )
+
+
+def _check_pools(member: Member, images: int, texts: int) -> None:
+    found = len(member.images), len(member.texts)
+    if found != (images, texts):
+        raise ValueError(
+            f"a model encoded {found[0]} images and {found[1]} texts, but the split has {images} "
+            f"images and {texts} texts; encode this split with every model"
+        )
+
+
+def _ranks(
+    members: Sequence[Member], images: Tensor, texts: Tensor, owner: Tensor, tie: Tie, memory: int
+) -> tuple[Tensor, Tensor]:
+    """Ranks in both directions among some of the images and texts, from one sweep."""
+    i, t = _run(images), _run(texts)
+    cut = [Member(m.matcher, m.images.rows(i), m.texts.rows(t)) for m in members]
+    i2t, t2i = Ranks("image", len(images), owner), Ranks("text", len(texts), owner)
+    sweep(cut, [i2t, t2i], memory=memory)
+    return i2t.ranks(tie), t2i.ranks(tie)
+
+
+def _run(rows: Tensor) -> Tensor | slice:
+    """Rows as a slice where they follow each other, so that nothing is copied."""
+    if len(rows) and bool((rows.diff() == 1).all()):
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows
+
+
+def _texts_of(owner: Tensor, images: Tensor, *, alone: bool) -> Tensor:
+    if alone:
+        return torch.arange(len(owner))
+    return ((owner >= images[0]) & (owner <= images[-1])).nonzero().flatten()
+
+
+def _mean(folds: Sequence[Recall], direction: Direction, queries: int) -> Recall:
+    numbers = zip(*(fold.numbers for fold in folds))
+    r1, r5, r10, median, mean = (sum(each) / len(folds) for each in numbers)
+    counted = sum(fold.queries for fold in folds)
+    return Recall(direction, r1, r5, r10, median, mean, counted, queries - counted)

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import base64
+import io
+
+import pytest
+import torch
+from PIL import Image
+
+import evaluation_cases
+from counterfoil.evaluate import gallery
+from counterfoil.evaluate.protocols import evaluate_scores
+from counterfoil.evaluate.result import Protocol
+
+OWNER = torch.arange(20).repeat_interleave(2)
+CAPTIONS = [f"caption {n}" for n in range(40)]
+
+
+def _picture(row):
+    return Image.new("RGB", (300, 150), (row * 10, 0, 0))
+
+
+def _shown(seed=0, count=2, depth=4):
+    scores = evaluation_cases.scores(20, OWNER, seed)
+    report = evaluate_scores(scores, OWNER)
+    other = evaluate_scores(evaluation_cases.scores(20, OWNER, 1), OWNER)
+    lists = gallery.found(
+        [evaluation_cases.member(scores)], report, [("first", other)], depth=depth
+    )
+    exhibits = gallery.Exhibits(CAPTIONS, OWNER, _picture)
+    return scores, report, gallery.galleries(exhibits, *lists, count=count, depth=depth)
+
+
+def test_best_and_worst_both_ways():
+    _, report, shown = _shown()
+    assert [g.title for g in shown] == [
+        "Text to image: best",
+        "Text to image: worst",
+        "Image to text: best",
+        "Image to text: worst",
+    ]
+    assert all(r.rank == 1 for g in (shown[0], shown[2]) for r in g.retrievals)
+    assert shown[1].retrievals[0].rank == int(report.ranked[1].ranks.max()) + 1
+    assert shown[3].retrievals[0].rank == int(report.ranked[0].ranks.max()) + 1
+    assert all(len(g.retrievals) == 2 for g in shown)
+    assert shown[0].retrievals[0].others[0][0] == "first"
+
+
+def test_lists_are_the_ranking_and_the_missed_one_is_added():
+    scores, _, shown = _shown()
+    worst = shown[1].retrievals[0]
+    text = CAPTIONS.index(worst.query.text)
+    order = scores[:, text].argsort(descending=True, stable=True).tolist()
+    assert [item.place for item in worst.found] == [1, 2, 3]
+    wanted = [CAPTIONS[2 * row] for row in order[:3]]
+    assert [item.text for item in worst.found] == wanted
+    assert not any(item.true for item in worst.found)
+    assert worst.missed.true
+    assert worst.missed.place == worst.rank == order.index(text // 2) + 1
+    assert worst.found[0].score == pytest.approx(float(scores[order[0], text]))
+
+
+def test_best_are_the_surest():
+    scores, _, shown = _shown()
+    surest = max(
+        range(40),
+        key=lambda t: float(scores[t // 2, t] - scores[torch.arange(20) != t // 2, t].max()),
+    )
+    assert shown[0].retrievals[0].query.text == CAPTIONS[surest]
+    images = {CAPTIONS.index(r.query.text) // 2 for r in shown[0].retrievals}
+    assert len(images) == 2
+
+
+def test_images_ask_for_captions():
+    _, _, shown = _shown()
+    best = shown[2].retrievals[0]
+    assert best.query.picture.startswith("data:image/")
+    assert best.found[0].true
+    assert best.found[0].picture is None
+    assert best.missed is None
+    assert len(best.found) == 4
+
+
+def test_thumbnails_are_small_pictures():
+    kind, _, data = gallery.thumbnail(_picture(20), side=64).partition(";base64,")
+    picture = Image.open(io.BytesIO(base64.b64decode(data)))
+    assert kind == "data:image/png"  # flat colour: smaller than JPEG
+    assert picture.size == (64, 32)
+    noise = Image.effect_noise((300, 300), 80)
+    assert gallery.thumbnail(noise).startswith("data:image/jpeg")
+
+
+def test_without_scores_the_first_rows_are_best():
+    scores = evaluation_cases.scores(20, OWNER, 0)
+    report = evaluate_scores(scores, OWNER)
+    rows = scores.T.argsort(1, descending=True)
+    best, worst = gallery.pick(gallery.Found(report.ranked[1], rows), 3)
+    ranks = report.ranked[1].ranks
+    hits = (ranks == 0).nonzero().flatten().tolist()
+    assert best[0] == hits[0]
+    assert worst[0] == int(ranks.argmax())
+
+
+def test_folds_have_no_lists():
+    scores = evaluation_cases.scores(20, OWNER, 0)
+    report = evaluate_scores(scores, OWNER, Protocol("two", folds=2))
+    with pytest.raises(ValueError, match="'two' was evaluated in folds"):
+        gallery.found([evaluation_cases.member(scores)], report)

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+import evaluation_cases
+from counterfoil.evaluate import intervals as module
+from counterfoil.evaluate.intervals import compare, intervals
+from counterfoil.evaluate.protocols import WHOLE, evaluate_scores
+from counterfoil.evaluate.recall import recall
+from counterfoil.evaluate.result import METRICS, Protocol
+
+FOLDS = Protocol("folds", folds=3)
+
+
+def _report(seed=0, images=30, protocol=WHOLE, owner=None, lean=1.0):
+    owner = evaluation_cases.ragged(images, 5, orphans=2) if owner is None else owner
+    scores = evaluation_cases.scores(images, owner, seed)
+    true = owner == torch.arange(images).unsqueeze(1)
+    return evaluate_scores(scores + lean * true, owner, protocol)
+
+
+def _slow(report, counts):
+    """The metrics of queries repeated as often as their image was drawn."""
+    folds = []
+    for fold in range(len(report.folds)):
+        numbers = []
+        for ranked in report.ranked:
+            mine = ranked.counted & (ranked.folds == fold)
+            times = counts[ranked.images[mine]].long()
+            numbers.append(recall(ranked.ranks[mine].repeat_interleave(times), ranked.direction))
+        i2t, t2i = numbers
+        folds.append([*i2t.numbers, *t2i.numbers, i2t.total + t2i.total])
+    return torch.tensor(folds, dtype=torch.float64).mean(0)
+
+
+@pytest.mark.parametrize("protocol", [WHOLE, FOLDS])
+def test_a_draw_repeats_images_with_all_their_queries(protocol):
+    report = _report(protocol=protocol)
+    for counts in module._draws(report, 3, 20):
+        ours = module._resampled(report, counts)
+        for line, drawn in zip(ours, counts):
+            torch.testing.assert_close(line, _slow(report, drawn))
+
+
+@pytest.mark.parametrize("protocol", [WHOLE, FOLDS])
+def test_drawing_every_image_once_gives_the_metrics_themselves(protocol):
+    report = _report(protocol=protocol)
+    once = torch.ones(1, 30, dtype=torch.float64)
+    assert module._resampled(report, once)[0].tolist() == pytest.approx(report.numbers)
+    linear = [n for m, n in zip(METRICS, report.numbers) if m not in module.MEDIANS]
+    assert module._shares(report).sum(0).tolist() == pytest.approx(linear)
+
+
+def test_folds_are_drawn_within_themselves():
+    report = _report(protocol=FOLDS)
+    (counts,) = module._draws(report, 0, 50)
+    sizes = torch.stack([counts[:, report.ranked[0].folds == f].sum(1) for f in range(3)], 1)
+    assert (sizes == 10).all()
+    assert counts.std() > 0
+
+
+def test_draws_do_not_depend_on_how_many_are_held(monkeypatch):
+    report = _report()
+    whole = intervals(report, resamples=40)
+    assert intervals(report, resamples=40) == whole
+    assert intervals(report, resamples=40, seed=1) != whole
+    monkeypatch.setattr(module, "CELLS", 1)
+    assert len(list(module._draws(report, 0, 7))) == 7
+
+
+def test_captions_of_one_image_do_not_count_as_so_many_images():
+    """Repeating every caption must leave the interval as wide as it was."""
+    images = 60
+    one = torch.arange(images)
+    scores = evaluation_cases.scores(images, one, 1)
+    spans = []
+    for times in (1, 8):
+        report = evaluate_scores(scores.repeat_interleave(times, 1), one.repeat_interleave(times))
+        spans.append(intervals(report, resamples=400)[METRICS.index("t2i R@1")])
+    assert spans[0] == spans[1]
+
+
+def test_intervals_hold_the_metric_and_widen_with_the_level():
+    report = _report(images=50)
+    narrow, wide = (intervals(report, level=level) for level in (0.5, 0.99))
+    for number, inner, outer in zip(report.numbers, narrow, wide):
+        assert outer.low <= inner.low <= inner.high <= outer.high
+        assert outer.low <= number <= outer.high
+
+
+def test_about_95_of_100_intervals_hold_the_truth():
+    """Ranks drawn from a known distribution with images as clusters."""
+    rng = torch.Generator().manual_seed(0)
+    report = _report(images=80, owner=torch.arange(80).repeat_interleave(4))
+    held = 0
+    for _ in range(200):
+        skill = torch.rand(80, generator=rng)  # mean 0.5, shared by an image's captions
+        hit = torch.rand(320, generator=rng) < skill.repeat_interleave(4)
+        t2i = replace(report.ranked[1], ranks=torch.where(hit, 0, 99))
+        drawn = replace(report, ranked=(report.ranked[0], t2i))
+        span = intervals(drawn, resamples=200)[METRICS.index("t2i R@1")]
+        held += span.low <= 50 <= span.high
+    assert 180 <= held <= 199
+
+
+def test_a_run_does_not_differ_from_itself():
+    for change in compare(_report(), _report(), resamples=20, flips=50):
+        assert (change.difference, change.interval.low, change.interval.high) == (0, 0, 0)
+        assert change.p is None if change.metric in module.MEDIANS else change.p == 1.0
+
+
+@pytest.mark.parametrize("protocol", [WHOLE, FOLDS])
+def test_differences_are_second_minus_first(protocol):
+    first, second = _report(0, protocol=protocol), _report(1, protocol=protocol, lean=3.0)
+    found = compare(first, second)
+    assert [change.metric for change in found] == list(METRICS)
+    for change, before, after in zip(found, first.numbers, second.numbers):
+        assert change.difference == pytest.approx(after - before)
+        assert change.interval.low <= change.difference <= change.interval.high
+    assert found[-1].difference > 0
+    assert found[-1].p < 0.01
+    json.dumps([change.plain() for change in found])
+
+
+def test_p_is_the_share_of_all_exchanges():
+    owner = torch.arange(8).repeat_interleave(2)
+    first, second = (_report(seed, 8, owner=owner) for seed in (2, 3))
+    changes = module._shares(second) - module._shares(first)
+    signs = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=8)), dtype=torch.float64)
+    exact = ((signs @ changes).abs() >= changes.sum(0).abs() - 1e-9).double().mean(0)
+    ours = [c.p for c in compare(first, second, flips=20_000) if c.p is not None]
+    assert ours == pytest.approx(exact.tolist(), abs=0.015)
+    assert 0 < min(ours) < 1
+
+
+def test_runs_on_other_queries():
+    with pytest.raises(ValueError, match=r"different queries \(30 and 31 i2t"):
+        compare(_report(), _report(images=31))
+    with pytest.raises(ValueError, match="same split and protocol"):
+        compare(_report(), _report(protocol=FOLDS))
+
+
+@pytest.mark.parametrize("options", [{"resamples": 0}, {"level": 1.0}, {"level": 0.0}])
+def test_bad_options(options):
+    with pytest.raises(ValueError, match="at least 1 resample and a level between 0 and 1"):
+        intervals(_report(), **options)

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import evaluation_cases
+from counterfoil.evaluate.protocols import (
+    COCO_1K,
+    FLICKR_1K,
+    WHOLE,
+    evaluate,
+    evaluate_scores,
+    folds_of,
+    named,
+)
+from counterfoil.evaluate.recall import ranks_of
+from counterfoil.evaluate.result import METRICS, Protocol
+
+FOLDS = Protocol("folds", folds=3)
+
+
+def _case(images=37, seed=3, levels=None, orphans=3):
+    owner = evaluation_cases.ragged(images, seed, orphans=orphans)
+    return evaluation_cases.scores(images, owner, seed, levels), owner
+
+
+@pytest.mark.parametrize("protocol", [WHOLE, FOLDS])
+@pytest.mark.parametrize("tie", ["row", "optimistic", "pessimistic"])
+def test_streamed_equals_dense(protocol, tie):
+    scores, owner = _case(levels=2)
+    streamed = evaluate([evaluation_cases.member(scores)], owner, 37, protocol, tie=tie)
+    dense = evaluate_scores(scores, owner, protocol, tie=tie)
+    assert streamed.numbers == dense.numbers
+    assert streamed.setting == dense.setting
+    for ours, theirs in zip(streamed.ranked, dense.ranked):
+        assert torch.equal(ours.ranks, theirs.ranks)
+        assert torch.equal(ours.folds, theirs.folds)
+
+
+def test_memory_does_not_matter():
+    scores, owner = _case()
+    members = [evaluation_cases.member(scores)]
+    assert evaluate(members, owner, 37, memory=1).numbers == evaluate(members, owner, 37).numbers
+
+
+def test_an_ensemble_is_the_mean_of_scores():
+    scores, owner = _case(levels=4)
+    other = evaluation_cases.scores(37, owner, 9, levels=4)
+    both = [evaluation_cases.member(scores), evaluation_cases.member(other)]
+    report = evaluate(both, owner, 37)
+    assert report.numbers == evaluate_scores((scores + other) / 2, owner).numbers
+    assert report.setting.members == 2
+    assert "ensemble of 2 by mean score" in report.setting.line()
+
+
+def test_folds_are_disjoint_runs_with_all_their_texts():
+    scores, owner = _case()
+    report = evaluate_scores(scores, owner, FOLDS)
+    numbers = []
+    for images in torch.arange(37).tensor_split(3):
+        texts = torch.isin(owner, images).nonzero().flatten()
+        part = evaluate_scores(scores[images][:, texts], owner[texts] - images[0])
+        numbers.append(part.numbers)
+    wanted = torch.tensor(numbers, dtype=torch.float64).mean(0).tolist()
+    assert report.numbers == pytest.approx(wanted)
+    assert report.i2t.queries + report.i2t.left_out == 37
+    assert report.t2i.left_out == 3
+
+
+def test_texts_of_no_image_compete_but_do_not_ask():
+    owner = torch.tensor([0, 1, -1])
+    scores = torch.tensor([[1.0, 0.0, 2.0], [0.0, 1.0, 0.0]])
+    report = evaluate_scores(scores, owner)
+    assert report.ranked[0].ranks.tolist() == [1, 0]
+    assert report.ranked[1].ranks.tolist() == [0, 0, -1]
+    assert (report.t2i.queries, report.t2i.left_out) == (2, 1)
+
+
+def test_images_without_texts_compete_but_do_not_ask():
+    scores = torch.tensor([[0.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+    report = evaluate_scores(scores, torch.tensor([0, 0]))
+    assert report.ranked[0].ranks.tolist() == [0, -1, -1]
+    assert report.ranked[1].ranks.tolist() == [1, 0]
+    assert report.i2t.left_out == 2
+
+
+def test_numbers_follow_the_names_of_the_metrics():
+    report = evaluate_scores(*_case())
+    numbers = dict(zip(METRICS, report.numbers, strict=True))
+    assert numbers["t2i R@5"] == report.t2i.r5
+    assert numbers["i2t mean rank"] == report.i2t.mean_rank
+    assert numbers["RSum"] == report.i2t.total + report.t2i.total
+
+
+def test_a_fold_is_five_thousand_over_five_in_order():
+    cuts = folds_of(COCO_1K, 5000)
+    assert [(int(c[0]), len(c)) for c in cuts] == [(1000 * f, 1000) for f in range(5)]
+
+
+def test_ranks_are_kept_on_the_rows_of_the_split():
+    scores, owner = _case(orphans=0)
+    report = evaluate([evaluation_cases.member(scores)], owner, 37)
+    i2t, t2i = ranks_of(scores, owner)
+    assert torch.equal(report.ranked[0].ranks, i2t)
+    assert torch.equal(report.ranked[1].ranks, t2i)
+    assert torch.equal(report.ranked[1].images, owner)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ((FLICKR_1K, 37), "'Flickr 1K' is defined on 1,000 images, but this split has 37"),
+        ((FOLDS, 36), "a model encoded 37 images and .* texts, but the split has 36 images"),
+        ((Protocol("f", folds=38), 37), "37 images cannot be cut into 38 folds"),
+    ],
+)
+def test_protocols_that_do_not_fit(arguments, message):
+    scores, owner = _case()
+    protocol, images = arguments
+    with pytest.raises(ValueError, match=message):
+        evaluate([evaluation_cases.member(scores)], owner, images, protocol)
+
+
+def test_names():
+    assert named("coco-1k") is COCO_1K
+    with pytest.raises(ValueError, match="'coco1k' is not a protocol; did you mean 'coco-1k'"):
+        named("coco1k")

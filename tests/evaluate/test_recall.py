@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import evaluation_cases
+from counterfoil.evaluate.recall import Ranked, ranks_of, recall
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 9), st.integers(0, 10**6), st.sampled_from([None, 1, 2]))
+def test_ranks_equal_the_place_in_a_sorted_list(images, seed, levels):
+    owner = evaluation_cases.ragged(images, seed, orphans=seed % 3)
+    scores = evaluation_cases.scores(images, owner, seed, levels)
+    for tie in ("row", "optimistic", "pessimistic"):
+        i2t, t2i = ranks_of(scores, owner, tie)
+        assert (i2t.tolist(), t2i.tolist()) == evaluation_cases.slow_ranks(scores, owner, tie)
+
+
+def test_all_scores_equal():
+    owner = torch.tensor([2, 0, 0, 1])
+    flat = torch.zeros(3, 4)
+    assert [r.tolist() for r in ranks_of(flat, owner, "row")] == [[1, 3, 0], [2, 0, 0, 1]]
+    assert [r.tolist() for r in ranks_of(flat, owner, "optimistic")] == [[0, 0, 0], [0, 0, 0, 0]]
+    assert [r.tolist() for r in ranks_of(flat, owner, "pessimistic")] == [[2, 3, 3], [2, 2, 2, 2]]
+
+
+@given(st.lists(st.integers(-1, 30), min_size=1, max_size=40).filter(lambda r: max(r) >= 0))
+def test_recall_is_what_numpy_says(ranks):
+    found = recall(torch.tensor(ranks), "i2t")
+    counted = np.array([rank for rank in ranks if rank >= 0])
+    assert found.queries == len(counted)
+    assert found.left_out == len(ranks) - len(counted)
+    assert found.numbers == pytest.approx(
+        (
+            100 * (counted < 1).mean(),
+            100 * (counted < 5).mean(),
+            100 * (counted < 10).mean(),
+            np.floor(np.median(counted)) + 1,
+            counted.mean() + 1,
+        )
+    )
+    assert found.total == pytest.approx(sum(found.numbers[:3]))
+
+
+def test_recall_is_json():
+    found = recall(torch.tensor([0, 3, -1]), "t2i")
+    assert json.loads(json.dumps(found.plain())) == {
+        "direction": "t2i",
+        "r1": 50.0,
+        "r5": 100.0,
+        "r10": 100.0,
+        "median_rank": 2.0,
+        "mean_rank": 2.5,
+        "queries": 2,
+        "left_out": 1,
+    }
+
+
+def test_hits_leave_out_what_is_not_counted():
+    each = torch.zeros(4, dtype=torch.long)
+    ranked = Ranked("t2i", torch.tensor([0, 5, -1, 4]), each, each)
+    assert ranked.hits(5).tolist() == [True, False, False, True]
+    assert len(ranked) == 4
+
+
+def test_nothing_to_evaluate():
+    with pytest.raises(ValueError, match="none of the 2 queries can be evaluated"):
+        recall(torch.tensor([-1, -1]), "t2i")
+
+
+@pytest.mark.parametrize(
+    "scores, owner, tie, message",
+    [
+        (torch.zeros(2, 3), torch.tensor([0, 1]), "row", r"each of the 3 texts.*\(2,\)"),
+        (torch.zeros(2, 3), torch.tensor([0, 1, 2]), "row", "rows from 0 to 2, but there are 2"),
+        (torch.zeros(2, 1), torch.tensor([-2]), "row", "rows from -2 to -2"),
+        (torch.full((1, 1), torch.nan), torch.tensor([0]), "row", "1 of the scores are NaN"),
+        (torch.zeros(1, 1), torch.tensor([0]), "mean", "'mean' is unknown; use one of row"),
+    ],
+)
+def test_bad_input(scores, owner, tie, message):
+    with pytest.raises(ValueError, match=message):
+        ranks_of(scores, owner, tie)

@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from functools import cache
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+
+import evaluation_cases
+from counterfoil.evaluate import gallery
+from counterfoil.evaluate.figures import Curve, Hardness
+from counterfoil.evaluate.intervals import Comparison, Interval
+from counterfoil.evaluate.protocols import evaluate_scores
+from counterfoil.evaluate.report import (
+    Provenance,
+    ReportPage,
+    chance,
+    figure,
+    headline,
+    render,
+    results,
+    row,
+    signed,
+    write,
+)
+from counterfoil.evaluate.result import METRICS
+from counterfoil.evaluate.table import table
+
+NASTY = "<script>alert(\"1\")</script> & 'quoted' $x_1$"
+OWNER = torch.arange(12).repeat_interleave(2)
+VOID = {"meta", "img", "br", "link", "input", "hr"}
+
+
+@cache
+def _whole():
+    matrices = [evaluation_cases.scores(12, OWNER, seed) for seed in (0, 1)]
+    reports = [evaluate_scores(m, OWNER, dataset=NASTY, split="test") for m in matrices]
+    lists = gallery.found([evaluation_cases.member(matrices[1])], reports[1], [("a", reports[0])])
+    exhibits = gallery.Exhibits(
+        [NASTY] * 24, OWNER, lambda n: Image.new("RGB", (40, 30), (n * 20, 0, 0))
+    )
+    return ReportPage(
+        title=NASTY,
+        protocol=reports[0].setting.line(),
+        runs=results({NASTY: reports[0], "second": reports[1]}),
+        curves=(Curve(NASTY, (1, 2), (10.0, 20.0), (2.0, 1.0)),),
+        hardness=(Hardness(NASTY, np.linspace(-1, 0, 50)),),
+        galleries=gallery.galleries(exhibits, *lists),
+        provenance=Provenance(NASTY, 3, NASTY, NASTY, ((NASTY, "1.0"),), (NASTY, "make demo")),
+    )
+
+
+def _page(**changes):
+    return replace(_whole(), **changes)
+
+
+class _Reader(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen, self.text = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def read():
+    reader = _Reader()
+    reader.feed(render(_page()))
+    assert reader.open == []
+    return reader
+
+
+def test_everything_given_is_escaped(read):
+    assert not [tag for tag, _ in read.seen if tag == "script"]
+    text = "".join(read.text)
+    assert text.count(NASTY) > 20
+    assert "alert" not in " ".join(str(a) for t, a in read.seen if t not in ("img", "div"))
+
+
+def test_one_file_that_needs_nothing_else(read):
+    for tag, attributes in read.seen:
+        assert tag not in ("link", "script", "iframe")
+        for name in ("src", "href", "xlink:href", "action"):
+            value = attributes.get(name) or ""
+            assert value.startswith(("data:image/", "#")) or not value
+    page = render(_page())
+    assert "@import" not in page
+    assert not re.findall(r"url\((?!#)", page)
+
+
+def test_it_can_be_read_without_seeing(read):
+    pictures = [attributes for tag, attributes in read.seen if tag == "img"]
+    assert pictures
+    assert all(attributes["alt"] for attributes in pictures)
+    drawn = [attributes for tag, attributes in read.seen if attributes.get("role") == "img"]
+    assert len(drawn) == 3
+    assert all(attributes["aria-label"] for attributes in drawn)
+    heads = [attributes["scope"] for tag, attributes in read.seen if tag == "th"]
+    assert heads.count("row") == len(METRICS)
+    assert {"col", "row", "rowgroup"} == set(heads)
+    assert dict(read.seen[0][1])["lang"] == "en"
+
+
+def test_ids_are_unique_and_labels_point_at_them(read):
+    ids = [attributes["id"] for _, attributes in read.seen if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    labels = {a["aria-labelledby"] for _, a in read.seen if "aria-labelledby" in a}
+    assert labels <= set(ids)
+
+
+def test_the_page_says_the_protocol_and_where_it_comes_from(read):
+    text = " ".join(read.text)
+    page = _page()
+    for wanted in ("any hit", "ties: of equal scores", "make demo", "95 % interval", "· true"):
+        assert wanted in text
+    for run in page.runs:
+        assert f"{run.numbers[-1]:.1f}" in text
+
+
+def test_parts_can_be_missing():
+    runs = _page().runs[:1]
+    bare = _page(runs=runs, curves=(), hardness=(), galleries=(), provenance=Provenance("make"))
+    page = render(bare)
+    for title in ("Learning curves", "Hardness", "Best and worst", "Difference", "Recipe"):
+        assert title not in page
+
+
+def test_a_report_needs_a_run():
+    with pytest.raises(ValueError, match="at least one evaluated run"):
+        render(_page(runs=()))
+
+
+def test_it_is_the_same_every_time_and_whole(tmp_path):
+    write(_page(), tmp_path / "deep" / "report.html")
+    assert (tmp_path / "deep" / "report.html").read_text(encoding="utf-8") == render(_page())
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["report.html"]
+
+
+def test_rows_hold_value_then_difference():
+    runs = _page().runs
+    line = row(runs, "t2i R@5")
+    place = METRICS.index("t2i R@5")
+    first, second, change = line.cells
+    assert line.metric == "R@5"
+    assert first.value == f"{runs[0].numbers[place]:.1f}"
+    assert second.value == f"{runs[1].numbers[place]:.1f}"
+    assert change.value == signed(runs[1].numbers[place] - runs[0].numbers[place])
+    assert change.p == chance(runs[1].against[place].p)
+    assert first.best == (runs[0].numbers[place] > runs[1].numbers[place])
+
+
+def test_the_lower_rank_is_the_better():
+    runs = _page().runs
+    numbers = tuple(float(n + 1) for n in range(11))
+    runs = (
+        replace(runs[0], numbers=numbers),
+        replace(runs[1], numbers=tuple(n + 1 for n in numbers)),
+    )
+    assert [c.best for c in row(runs, "i2t mean rank").cells] == [True, False, False]
+    assert [c.best for c in row(runs, "i2t R@1").cells] == [False, True, False]
+    even = (runs[0], replace(runs[1], numbers=numbers))
+    assert not any(c.best for c in row(even, "i2t R@1").cells)
+
+
+@pytest.mark.parametrize(
+    "low, high, words",
+    [
+        (1.0, 5.0, "3.0 more than a (95 % interval of the difference +1.0 to +5.0)."),
+        (-1.0, 7.0, "3.0 more than a (95 % interval of the difference −1.0 to +7.0, which could"),
+    ],
+)
+def test_the_headline_does_not_boast(low, high, words):
+    first, second = _page().runs
+    change = Comparison("RSum", 3.0, Interval(low, high), 0.5)
+    runs = replace(first, name="a"), replace(second, against=(*second.against[:-1], change))
+    assert words in headline(runs)
+    assert headline(runs[:1]).startswith(f"RSum {first.numbers[-1]:.1f} (95 % interval ")
+
+
+def test_the_headline_says_when_it_got_worse():
+    first, second = _page().runs
+    change = Comparison("RSum", -3.0, Interval(-5.0, -1.0), 0.01)
+    runs = first, replace(second, against=(*second.against[:-1], change))
+    assert "3.0 less than" in headline(runs)
+
+
+@pytest.mark.parametrize(
+    "number, text", [(0.04, "0.0"), (-0.04, "0.0"), (-1.25, "−1.2"), (1234.5, "+1,234.5")]
+)
+def test_signs(number, text):
+    assert signed(number) == text
+
+
+def test_numbers():
+    assert figure("i2t median rank", 3.0) == "3"
+    assert figure("i2t median rank", 3.4) == "3.4"
+    assert figure("i2t mean rank", 3.0) == "3.0"
+    assert (chance(None), chance(0.0001), chance(0.04)) == ("–", "< 0.001", "0.040")
+
+
+def test_the_terminal_table_fits_and_is_literal():
+    page = _page()
+    runs = replace(page.runs[0], name="[bold]a[/]"), page.runs[1]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(table(runs, "the [red]protocol[/]"))
+    text = console.export_text()
+    assert "[bold]a[/]" in text
+    assert "the [red]protocol[/]" in text
+    assert "…" in text
+    assert max(map(len, text.splitlines())) <= 80
+    for metric in ("R@1", "R@5", "R@10", "Median rank", "Mean rank"):
+        assert text.count(f" {metric} ") == 2
+    assert f"{runs[1].numbers[-1]:.1f}" in text

@@ -1,0 +1,75 @@
+"""Small score matrices with any number of captions per image, and slow answers to check against."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from counterfoil.engine.tiles import Member
+from counterfoil.matcher import Matcher
+from counterfoil.records import Encoded
+
+
+def ragged(images: int, seed: int, most: int = 4, orphans: int = 0) -> Tensor:
+    """(T,) owners: 0 to `most` captions per image in random order, at least one in all."""
+    rng = torch.Generator().manual_seed(seed)
+    counts = torch.randint(0, most + 1, (images,), generator=rng)
+    counts[0] = max(1, int(counts[0]))
+    owner = torch.cat([torch.arange(images).repeat_interleave(counts), torch.full((orphans,), -1)])
+    return owner[torch.randperm(len(owner), generator=rng)]
+
+
+def scores(images: int, owner: Tensor, seed: int, levels: int | None = None) -> Tensor:
+    """(I, T) scores that lean towards the truth; few levels make many ties."""
+    rng = torch.Generator().manual_seed(seed)
+    found = torch.randn(images, len(owner), generator=rng)
+    found += 1.0 * (owner == torch.arange(images).unsqueeze(1))
+    return found if levels is None else (found * levels).round() / levels
+
+
+def slow_rank(row: Tensor, true: set[int], tie: str) -> int:
+    """Rank of the best true item by putting the items in order, one query at a time."""
+    if not true:
+        return -1
+    place = {
+        "row": lambda item: item,
+        "optimistic": lambda item: item not in true,
+        "pessimistic": lambda item: item in true,
+    }[tie]
+    order = sorted(range(len(row)), key=lambda item: (-float(row[item]), place(item)))
+    return min(order.index(item) for item in true)
+
+
+def slow_ranks(found: Tensor, owner: Tensor, tie: str) -> tuple[list[int], list[int]]:
+    """Ranks in both directions, from `slow_rank`."""
+    texts = [{t for t, o in enumerate(owner.tolist()) if o == i} for i in range(len(found))]
+    i2t = [slow_rank(row, true, tie) for row, true in zip(found, texts)]
+    owners = [{o} - {-1} for o in owner.tolist()]
+    t2i = [slow_rank(column, true, tie) for column, true in zip(found.T, owners)]
+    return i2t, t2i
+
+
+class Product(Matcher):
+    """Scores two vectors by their inner product."""
+
+    def encode_images(self, images):
+        raise NotImplementedError
+
+    encode_texts = encode_images
+
+    def pairs(self, images, texts):
+        return (images.tokens * texts.tokens).sum((1, 2))
+
+    def grid(self, images, texts):
+        return images.tokens[:, 0] @ texts.tokens[:, 0].T
+
+    def forward(self, batch):
+        raise NotImplementedError
+
+
+def member(found: Tensor) -> Member:
+    """A model that gives exactly these scores: every image is a unit vector of its own."""
+    pools = torch.eye(len(found)), found.T.contiguous()
+    return Member(
+        Product(), *(Encoded(p.unsqueeze(1), torch.ones(len(p), 1).bool()) for p in pools)
+    )

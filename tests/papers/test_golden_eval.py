@@ -1,0 +1,158 @@
+"""Recall, ECCV Caption and CxC against the authors' own code."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+
+import golden_vectors
+from counterfoil.evaluate import cxc, eccv
+from counterfoil.evaluate.protocols import evaluate, evaluate_scores
+from counterfoil.evaluate.recall import ranks_of
+from counterfoil.evaluate.result import Protocol
+from counterfoil.evaluate.truth import Truth
+from evaluation_cases import member
+
+SYSTEM = "eval"
+pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
+
+
+@cache
+def golden():
+    return golden_vectors.load(SYSTEM)
+
+
+def _owner(scores):
+    return torch.arange(scores.shape[1]) // 5
+
+
+@cache
+def whole():
+    scores = golden().inputs["recall/scores"]
+    return evaluate([member(scores)], _owner(scores), len(scores))
+
+
+@cache
+def folds():
+    scores = golden().inputs["recall/scores"]
+    return evaluate([member(scores)], _owner(scores), len(scores), Protocol("5 folds", folds=5))
+
+
+@cache
+def ensemble():
+    first, second = (golden().inputs[f"recall/scores{end}"] for end in ("", "_second_model"))
+    return evaluate([member(first), member(second)], _owner(first), len(first))
+
+
+def _each(pair):
+    i2t, t2i = pair
+    return [*i2t.numbers, *t2i.numbers, i2t.total + t2i.total]
+
+
+@cache
+def many(name):
+    inputs = golden().inputs
+    parts = (inputs[f"{name}/{part}"].long() for part in ("query_ids", "gt_offsets", "gt_items"))
+    truth, rankings = Truth(*parts), inputs[f"{name}/rankings"].long()
+    direction = "t2i" if name.endswith("t2i") else "i2t"
+    return eccv.score(rankings, truth, direction), eccv.precisions(rankings, truth)
+
+
+def _rated(direction, queries):
+    inputs = golden().inputs
+    offsets = inputs[f"cxc/{direction}_offsets"].tolist()
+    pairs = list(
+        zip(inputs[f"cxc/{direction}_items"].tolist(), inputs[f"cxc/{direction}_ratings"].tolist())
+    )
+    return {q: pairs[a:b] for q, a, b in zip(queries.tolist(), offsets, offsets[1:], strict=False)}
+
+
+@cache
+def crissed(kind, own="excluded"):
+    inputs = golden().inputs
+    image_ids, caption_ids = inputs["cxc/image_ids"], inputs["cxc/caption_ids"]
+    pictures, captions = inputs["cxc/img_emb"], inputs["cxc/cap_emb"]
+    rated = _rated(kind, image_ids if kind.startswith("i") else caption_ids)
+    if kind == "i2i":
+        return cxc.images(pictures, image_ids, rated, own)
+    if kind == "t2t":
+        return cxc.texts(captions, caption_ids, torch.arange(len(captions)) // 5, rated, own)
+    scores = pictures @ captions.T if kind == "i2t" else captions @ pictures.T
+    rows = scores.sort(dim=1, descending=True, stable=True).indices
+    asked, ids = (image_ids, caption_ids) if kind == "i2t" else (caption_ids, image_ids)
+    return cxc.between(kind, asked, ids, rows, rated)
+
+
+def _recalls(found):
+    return [found.r1, found.r5, found.r10]
+
+
+OURS = {
+    "recall/i2t_r1_r5_r10_medr_meanr": lambda: whole().i2t.numbers,
+    "recall/t2i_r1_r5_r10_medr_meanr": lambda: whole().t2i.numbers,
+    "recall/i2t_rank": lambda: whole().ranked[0].ranks,
+    "recall/t2i_rank": lambda: whole().ranked[1].ranks,
+    "recall/i2t_top1": lambda: golden().inputs["recall/scores"].argmax(1),
+    "recall/t2i_top1": lambda: golden().inputs["recall/scores"].argmax(0),
+    "recall/rsum": lambda: whole().rsum,
+    "recall/fold5_mean": lambda: folds().numbers,
+    "recall/fold5_each": lambda: [_each(pair) for pair in folds().folds],
+    "recall/ensemble": lambda: ensemble().numbers,
+    "hand/map_at_r": lambda: many("hand")[0].map_at_r / 100,
+    "hand/rprecision": lambda: many("hand")[0].r_precision / 100,
+    "hand/rprecision_fn": lambda: many("hand")[1].r_precision.mean(),
+    "hand/r1": lambda: many("hand")[0].r1 / 100,
+    "hand/recall_at_1": lambda: many("hand")[0].r1 / 100,
+    "hand/recall_at_5": lambda: many("hand")[0].r5 / 100,
+    "hand/recall_at_10": lambda: many("hand")[0].r10 / 100,
+    "hand/per_query_map_at_r": lambda: many("hand")[1].map_at_r,
+    "hand/per_query_rprecision": lambda: many("hand")[1].r_precision,
+    "cxc/i2t_r1_r5_r10": lambda: _recalls(crissed("i2t")),
+    "cxc/t2i_r1_r5_r10": lambda: _recalls(crissed("t2i")),
+    "cxc/i2i_r1_r5_r10_compat_diag0": lambda: _recalls(crissed("i2i", "zero")),
+    "cxc/t2t_r1_r5_r10_compat_diag0": lambda: _recalls(crissed("t2t", "zero")),
+    "cxc/i2i_r1_r5_r10_self_excluded": lambda: _recalls(crissed("i2i")),
+    "cxc/t2t_r1_r5_r10_self_excluded": lambda: _recalls(crissed("t2t")),
+}
+for direction in ("i2t", "t2i"):
+    name = f"package_{direction}"
+    OURS |= {
+        f"{name}/eccv_map_at_r": lambda n=name: many(n)[0].map_at_r / 100,
+        f"{name}/eccv_rprecision": lambda n=name: many(n)[0].r_precision / 100,
+        f"{name}/eccv_r1": lambda n=name: many(n)[0].r1 / 100,
+        f"{name}/recall_at_5": lambda n=name: many(n)[0].r5 / 100,
+        f"{name}/recall_at_10": lambda n=name: many(n)[0].r10 / 100,
+        f"{name}/n_queries_full_package": lambda d=direction: eccv.PUBLISHED_QUERIES[d],
+    }
+
+
+@pytest.mark.parametrize("key", golden_vectors.keys(SYSTEM))
+def test_equals_the_authors_code(key):
+    ours = torch.as_tensor(OURS[key](), dtype=torch.float64)
+    golden_vectors.same(golden(), key, ours)
+
+
+def test_every_output_is_described_and_compared():
+    assert set(golden().outputs) == set(golden().meta["outputs"]) == set(OURS)
+
+
+@pytest.mark.parametrize("direction", ["i2t", "t2i"])
+def test_the_case_holds_every_other_query_of_the_published_ones(direction):
+    queries = len(golden().inputs[f"package_{direction}/query_ids"])
+    whole = eccv.PUBLISHED_QUERIES[direction]
+    assert queries in (whole // 2, whole - whole // 2)
+
+
+def test_a_matrix_that_is_held_gives_the_same():
+    scores = golden().inputs["recall/scores"]
+    assert evaluate_scores(scores, _owner(scores)).numbers == whole().numbers
+
+
+def test_all_tie_rules_agree_where_nothing_is_tied():
+    scores = golden().inputs["recall/scores"]
+    for tie in ("optimistic", "pessimistic"):
+        i2t, t2i = ranks_of(scores, _owner(scores), tie)
+        assert torch.equal(i2t, whole().ranked[0].ranks)
+        assert torch.equal(t2i, whole().ranked[1].ranks)
