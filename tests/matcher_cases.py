@@ -1,0 +1,117 @@
+"""Every matcher with items it reads, for the contract tests. A new host appends its cases here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from counterfoil.matcher import Matcher
+from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.patches import Patches
+from counterfoil.models.blocks.regions import Regions
+from counterfoil.models.clip import DualEncoder
+from counterfoil.models.scan import SCAN
+from counterfoil.models.vectors import Vectors
+from counterfoil.models.vse import VSE
+from counterfoil.records import Items
+from counterfoil.spec import Spec, of, part
+
+FEATURES, REGIONS, WORDS, LENGTH, WIDTH = 6, 5, 20, 7, 8
+
+
+def regions(n: int, rng: torch.Generator) -> Items:
+    """Images of one to five regions."""
+    counts = torch.randint(1, REGIONS + 1, (n, 1), generator=rng)
+    values = torch.randn(n, REGIONS, FEATURES, generator=rng)
+    boxes = torch.rand(n, REGIONS, 4, generator=rng)
+    return Items(torch.arange(n), values, torch.arange(REGIONS) < counts, boxes)
+
+
+def pixels(n: int, rng: torch.Generator) -> Items:
+    values = torch.randn(n, 3, 16, 16, generator=rng)
+    return Items(torch.arange(n), values, torch.ones(n, 1, dtype=torch.bool))
+
+
+def words(n: int, rng: torch.Generator) -> Items:
+    """Captions of one to seven words."""
+    counts = torch.randint(1, LENGTH + 1, (n, 1), generator=rng)
+    values = torch.randint(1, WORDS, (n, LENGTH), generator=rng)
+    return Items(torch.arange(n), values, torch.arange(LENGTH) < counts)
+
+
+def vectors(n: int, rng: torch.Generator) -> Items:
+    values = torch.randn(n, 1, WIDTH, generator=rng)
+    return Items(torch.arange(n), values, torch.ones(n, 1, dtype=torch.bool))
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    spec: Spec[Matcher]
+    images: Callable[[int, torch.Generator], Items] = regions
+    texts: Callable[[int, torch.Generator], Items] = words
+
+    def build(self) -> Matcher:
+        torch.manual_seed(0)
+        return self.spec.build().eval()
+
+
+def _regions() -> Regions:
+    return part(Regions, features=FEATURES, width=WIDTH)
+
+
+def _gru(**options: bool) -> GRU:
+    return part(GRU, words=WORDS, word_width=4, width=WIDTH, **options)
+
+
+def _patches() -> Patches:
+    return part(Patches, size=16, patch=8, width=WIDTH, channels=4, depth=1)
+
+
+def _scan(**options: object) -> Spec[Matcher]:
+    return of(SCAN, image=_regions(), text=_gru(), **options)
+
+
+CASES = (
+    Case("vse", of(VSE, image=_regions(), text=_gru(bidirectional=False))),
+    Case(
+        "vse-order",
+        of(VSE, image=_regions(), text=_gru(), text_pool="mean", measure="order", absolute=True),
+    ),
+    Case(
+        "vse-max",
+        of(VSE, image=_regions(), text=_gru(), image_pool="mean+max", text_pool="max"),
+    ),
+    Case(
+        "vse-pixels",
+        of(VSE, image=_patches(), text=_gru(), image_pool="first", text_pool="mean"),
+        images=pixels,
+    ),
+    Case("scan-t2i", _scan()),
+    Case("scan-t2i-mean", _scan(aggregate="Mean", lambda_softmax=20.0)),
+    Case("scan-t2i-softmax", _scan(aggregate="Max", raw_norm="softmax")),
+    Case("scan-t2i-clipped", _scan(aggregate="Sum", raw_norm="clipped")),
+    Case("scan-i2t", _scan(direction="i2t", lambda_softmax=4.0, lambda_lse=5.0)),
+    Case("scan-i2t-mean", _scan(direction="i2t", aggregate="Mean", raw_norm="l2norm")),
+    Case("scan-i2t-softmax", _scan(direction="i2t", aggregate="Max", raw_norm="softmax")),
+    Case("scan-i2t-none", _scan(direction="i2t", aggregate="Sum", raw_norm="no_norm")),
+    Case(
+        "scan-pixels",
+        of(SCAN, image=_patches(), text=_gru()),
+        images=pixels,
+    ),
+    Case("vectors", of(Vectors), images=vectors, texts=vectors),
+)
+
+
+def poisoned(tensor: Tensor, mask: Tensor) -> Tensor:
+    """The same with garbage, never zeros, where the mask is False."""
+    hidden = ~mask.view(*mask.shape, *[1] * (tensor.dim() - mask.dim()))
+    garbage = torch.nan if tensor.is_floating_point() else 10**9
+    return tensor.masked_fill(hidden, garbage)
+
+
+ELSEWHERE = {DualEncoder}  # needs a model folder: tests/models/test_clip.py runs its contract
