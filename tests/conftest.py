@@ -1,0 +1,28 @@
+"""Every test runs offline, on one thread, from one seed, with a cache of its own."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_DATASETS_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["MPLBACKEND"] = "Agg"
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory):
+    before = os.environ.get("COUNTERFOIL_CACHE")
+    os.environ["COUNTERFOIL_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    torch.set_num_threads(1)
+    yield
+    if before is None:
+        del os.environ["COUNTERFOIL_CACHE"]
+    else:
+        os.environ["COUNTERFOIL_CACHE"] = before
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)

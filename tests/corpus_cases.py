@@ -1,0 +1,92 @@
+"""Small data sets for the tests of the corpus."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.regions import Features
+
+
+def random_array(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def small_corpus(
+    counts: Sequence[int] = (2, 0, 1, 3),
+    splits: Sequence[str] | None = None,
+    *,
+    regions: int = 3,
+    width: int = 4,
+) -> Corpus:
+    """Images "a0", "a1", ... with so many captions each, and random features."""
+    images = len(counts)
+    owner = torch.arange(images).repeat_interleave(torch.tensor(counts))
+    places = [n for count in counts for n in range(count)]
+    return Corpus(
+        name="small",
+        image_ids=[f"a{row}" for row in range(images)],
+        text_ids=[f"a{image}#{n}" for image, n in zip(owner.tolist(), places)],
+        texts=[f"a {n} dog of picture {image}" for image, n in zip(owner.tolist(), places)],
+        owner=owner,
+        splits=list(splits or ["train"] * images),
+        features=Features.of(random_array(images, regions, width)),
+    )
+
+
+def captions_by_image(corpus: Corpus) -> dict[str, list[str]]:
+    """What a reader promises: captions of each image, in order."""
+    found: dict[str, list[str]] = {name: [] for name in corpus.image_ids}
+    for text, image in zip(corpus.texts, corpus.owner.tolist()):
+        if image >= 0:
+            found[corpus.image_ids[image]].append(text)
+    return found
+
+
+def splits_by_image(corpus: Corpus) -> dict[str, str]:
+    return dict(zip(corpus.image_ids, corpus.splits))
+
+
+def features_of_all(corpus: Corpus) -> torch.Tensor:
+    return corpus.features.take(torch.arange(len(corpus))).values
+
+
+def write_picture(path: Path, seed: int = 0, size: tuple[int, int] = (12, 8)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(seed).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)
+    Image.fromarray(noise).save(path)
+
+
+def karpathy_image(name: str, split: str, captions: Sequence[str], first: int = 0, **more) -> dict:
+    sentences = [
+        {"raw": text, "tokens": text.split(), "imgid": 0, "sentid": first + n}
+        for n, text in enumerate(captions)
+    ]
+    return {"filename": name, "split": split, "sentences": sentences, "imgid": 0, **more}
+
+
+def write_karpathy(folder: Path, images: Sequence[dict], *, pictures: bool = True) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "dataset_toy.json"
+    path.write_text(json.dumps({"images": list(images), "dataset": "toy"}), encoding="utf-8")
+    if pictures:
+        for row, image in enumerate(images):
+            write_picture(folder / "images" / image.get("filepath", "") / image["filename"], row)
+    return path
+
+
+def write_split(
+    folder: Path, split: str, values: np.ndarray, captions: Sequence[str], ids: Sequence[str] = ()
+) -> None:
+    """A split of a precomp folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    np.save(folder / f"{split}_ims.npy", values)
+    (folder / f"{split}_caps.txt").write_text("".join(f"{c}\n" for c in captions), "utf-8")
+    if ids:
+        (folder / f"{split}_ids.txt").write_text("".join(f"{i}\n" for i in ids), "utf-8")
