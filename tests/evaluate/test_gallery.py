@@ -81,6 +81,15 @@ def test_images_ask_for_captions():
     assert len(best.found) == 4
 
 
+def test_a_missed_caption_claims_no_place():
+    _, _, shown = _shown(depth=2)
+    worst = shown[3].retrievals[0]
+    assert len(worst.found) == 1
+    assert worst.missed.true
+    assert worst.missed.place == 0
+    assert worst.query.text == worst.missed.text
+
+
 def test_thumbnails_are_small_pictures():
     kind, _, data = gallery.thumbnail(_picture(20), side=64).partition(";base64,")
     picture = Image.open(io.BytesIO(base64.b64decode(data)))

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import evaluation_cases
+import processes
 from counterfoil.evaluate.protocols import (
     COCO_1K,
     FLICKR_1K,
@@ -125,3 +126,16 @@ def test_names():
     assert named("coco-1k") is COCO_1K
     with pytest.raises(ValueError, match="'coco1k' is not a protocol; did you mean 'coco-1k'"):
         named("coco1k")
+
+
+def _on_two(levels):
+    scores, owner = _case(levels=levels)
+    report = evaluate([evaluation_cases.member(scores)], owner, 37, FOLDS)
+    return [ranked.ranks.numpy() for ranked in report.ranked]
+
+
+def test_two_processes_find_the_same_ranks():
+    alone = _on_two(2)
+    for found in processes.run(_on_two, 2, 2):
+        for ours, theirs in zip(found, alone):
+            assert (ours == theirs).all()

@@ -209,6 +209,12 @@ def test_signs(number, text):
     assert signed(number) == text
 
 
+def test_differences_of_median_ranks_are_whole():
+    assert signed(-1.0, "t2i median rank") == "−1"
+    assert signed(0.0, "t2i median rank") == "0"
+    assert signed(0.4, "t2i median rank") == "+0.4"
+
+
 def test_numbers():
     assert figure("i2t median rank", 3.0) == "3"
     assert figure("i2t median rank", 3.4) == "3.4"

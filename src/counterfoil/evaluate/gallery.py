@@ -27,7 +27,7 @@ class Shown:
     Attributes:
         text: the caption, or what stands for the picture where it is not seen.
         picture: a `data:` address, or None for a caption.
-        place: rank in the list, from 1; 0 for a query.
+        place: rank in the list, from 1; 0 for a query, or where it is not known.
         true: whether it is a true counterpart of the query.
         score: of the pair; None where it was not kept.
     """
@@ -47,7 +47,8 @@ class Retrieval:
         query: a caption or a picture.
         rank: place of the best true counterpart, from 1.
         found: the first items, best first.
-        missed: the best true counterpart where it is not among them.
+        missed: a true counterpart where the best one is not among them; of several captions the
+            first, which need not be the best.
         others: place of the best true counterpart under other runs, as (run, place).
     """
 
@@ -236,7 +237,7 @@ def _retrieval(exhibits: Exhibits, found: Found, query: int, depth: int) -> Retr
 def _missed(exhibits: Exhibits, image: int, rank: int, asks_image: bool) -> Shown:
     if asks_image:
         first = int((exhibits.owner == image).nonzero()[0])
-        return Shown(exhibits.captions[first], place=rank + 1, true=True)
+        return Shown(exhibits.captions[first], true=True)
     return _image(exhibits, image, image, rank)
 
 

@@ -201,10 +201,12 @@ def figure(metric: str, number: float) -> str:
     return f"{number:.0f}" if whole else f"{number:,.1f}"
 
 
-def signed(number: float) -> str:
+def signed(number: float, metric: str = "") -> str:
     """A difference with its sign."""
-    text = f"{number:+,.1f}".replace("-", "−")
-    return "0.0" if text in ("+0.0", "−0.0") else text
+    text = figure(metric, abs(number))
+    if not float(text.replace(",", "")):
+        return text
+    return f"{'+' if number > 0 else '−'}{text}"
 
 
 def chance(p: float | None) -> str:
@@ -216,8 +218,9 @@ def chance(p: float | None) -> str:
 
 def _difference(change: Comparison) -> Cell:
     span = change.interval
-    under = f"{signed(span.low)} to {signed(span.high)}"
-    return Cell(signed(change.difference), under, p=chance(change.p))
+    name = change.metric
+    under = f"{signed(span.low, name)} to {signed(span.high, name)}"
+    return Cell(signed(change.difference, name), under, p=chance(change.p))
 
 
 def _hardness(page: ReportPage) -> Figure | None:
