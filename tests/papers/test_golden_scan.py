@@ -10,7 +10,7 @@ from torch import Tensor
 
 import golden_scores
 import golden_vectors
-from counterfoil.models.blocks import affinity
+from counterfoil.models.blocks import fused
 from counterfoil.models.weights import scan
 from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
 from counterfoil.records import Encoded, Grid, Scores
@@ -109,7 +109,7 @@ def test_agrees_with_the_authors(key):
 
 @pytest.mark.parametrize("key", [k for k in golden_vectors.keys(SYSTEM) if "grad_" in k])
 def test_gradients_agree_when_only_some_pairs_are_visited(key, monkeypatch):
-    monkeypatch.setattr(affinity, "SPARSE", 1.1)
+    monkeypatch.setattr(fused, "SPARSE", 1.1)
     golden_scores.agrees(golden_scores.load(SYSTEM), key, ours(key))
 
 

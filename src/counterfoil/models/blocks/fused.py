@@ -1,0 +1,243 @@
+"""All images with all captions through one matrix product, with exact gradients.
+
+Captions come packed, so the product holds real words only, and captions of one length form dense
+blocks (n, L, I, R) small enough for the cache. The gradient is in closed form; a loss that looks
+at few pairs (the hardest negatives) pays for those pairs only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from counterfoil.models.blocks.attention import Attention, Block
+from counterfoil.models.blocks.packing import Run
+
+CELLS_IN_CACHE = 1 << 20  # affinities of one block
+PAIRS_AT_ONCE = 512
+SPARSE = 0.15  # where fewer pairs than this share have a gradient, only they are visited
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one fused call computes.
+
+    Attributes:
+        heads: attentions that share the affinities.
+        runs: captions by length.
+        mask: (I, R) bool, or None when all regions are real.
+        dtype: of the large products; all else has at least single precision.
+    """
+
+    heads: tuple[Attention, ...]
+    runs: tuple[Run, ...]
+    mask: Tensor | None
+    dtype: torch.dtype
+
+    def blocks(self, affinity: Tensor, regions: int) -> Iterator[tuple[Run, Tensor]]:
+        """Views (n, L, I, R) of (W, I * R), small enough for the cache."""
+        for run in self.runs:
+            for cut in run.cut(CELLS_IN_CACHE // max(1, affinity.shape[1])):
+                block = affinity[cut.words].view(cut.n, cut.length, -1, regions)
+                yield cut, block
+
+    def block(self, head: Attention, run: Run, affinity: Tensor, grams: Grams) -> Block:
+        """One view with what the head needs beside it."""
+        mask = None if self.mask is None else self.mask[None, None]
+        return Block(affinity, grams.of(head, run), None, mask)
+
+
+@dataclass(frozen=True, slots=True)
+class Grams:
+    """(I, R, R) of the regions and (T, L, L) of the words, or gradients of these."""
+
+    regions: Tensor | None
+    words: Tensor | None
+
+    def of(self, head: Attention, run: Run) -> Tensor:
+        """Those of the head's context in a run, as a view."""
+        gram = self.regions if head.direction == "t2i" else self.words
+        assert gram is not None
+        if head.direction == "t2i":
+            return gram
+        return gram[run.captions, : run.length, : run.length]
+
+    def zeros(self) -> Grams:
+        """Room for gradients."""
+        both = (None if g is None else torch.zeros_like(g) for g in (self.regions, self.words))
+        return Grams(*both)
+
+
+def _method(head: Attention, name: str) -> Callable[..., Any]:
+    """A method of `Attention`, compiled where the head says so."""
+    plain: Callable[..., Any] = getattr(Attention, name)
+    return _compiled(name) if head.compiled else plain
+
+
+@cache
+def _compiled(name: str) -> Callable[..., Any]:
+    return torch.compile(getattr(Attention, name), dynamic=True)
+
+
+def full(tensor: Tensor) -> Tensor:
+    """The same in single precision, or in double where it is."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def _place(head: Attention, run: Run) -> slice:
+    """Rows of a head's results that belong to a run."""
+    return run.words if head.direction == "t2i" else run.captions
+
+
+def _queries(head: Attention, view: Tensor, rows: Tensor) -> Tensor:
+    """Rows of a head's results in the shape of a block without its context axis."""
+    n, words, images, regions = view.shape
+    return rows.view(n, words, images) if head.direction == "t2i" else rows.view(n, images, regions)
+
+
+class Fused(torch.autograd.Function):
+    """Words (W, D), regions (I, R, D) and Gram matrices to what the queries attend to."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        plan: Plan,
+        words: Tensor,
+        regions: Tensor,
+        region_gram: Tensor | None,
+        word_gram: Tensor | None,
+    ) -> tuple[Tensor, ...]:
+        images, per_image, _ = regions.shape
+        grams = Grams(region_gram, word_gram)
+        with torch.autocast(words.device.type, enabled=False):
+            flat = regions.flatten(0, 1).to(plan.dtype)
+            affinity = full(words.to(plan.dtype) @ flat.T)
+            out = [_room(plan, head, affinity, (images, per_image)) for head in plan.heads]
+            for run, view in plan.blocks(affinity, per_image):
+                for head, room in zip(plan.heads, out, strict=True):
+                    found = _method(head, "attend")(head, plan.block(head, run, view, grams))
+                    for tensor, part in zip(room, (found.dot, found.square, found.mass)):
+                        tensor[_place(head, run)] = part.view(-1, *tensor.shape[1:])
+        ctx.plan = plan
+        ctx.save_for_backward(words, regions, region_gram, word_gram, affinity)
+        ctx.mark_non_differentiable(*(room[2] for room in out))
+        return tuple(tensor for room in out for tensor in room)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        words, regions, region_gram, word_gram, affinity = ctx.saved_tensors
+        pulls = [(grads[3 * h], grads[3 * h + 1]) for h in range(len(ctx.plan.heads))]
+        job = _Backward(ctx.plan, words, regions, affinity, Grams(region_gram, word_gram), pulls)
+        with torch.autocast(words.device.type, enabled=False):
+            touched = job.touched()
+            sparse = int(touched.sum()) < SPARSE * touched.numel()
+            d_words, d_regions, grams = job.sparse(touched) if sparse else job.dense()
+        return None, d_words, d_regions, grams.regions, grams.words
+
+
+def _room(
+    plan: Plan, head: Attention, affinity: Tensor, shape: tuple[int, int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    captions = sum(run.n for run in plan.runs)
+    size = (len(affinity), shape[0]) if head.direction == "t2i" else (captions, *shape)
+    a, b, c = (affinity.new_empty(size) for _ in range(3))
+    return a, b, c
+
+
+@dataclass(frozen=True, slots=True)
+class _Backward:
+    """The gradient of `Fused`.
+
+    Attributes:
+        pulls: gradients of each head's `dot` and `square`.
+    """
+
+    plan: Plan
+    words: Tensor
+    regions: Tensor
+    affinity: Tensor
+    grams: Grams
+    pulls: list[tuple[Tensor, Tensor]]
+
+    def touched(self) -> Tensor:
+        """(T, I) pairs with a gradient."""
+        rows = []
+        for run in self.plan.runs:
+            any_head = torch.zeros(1, dtype=torch.bool, device=self.words.device)
+            for head, pull in zip(self.plan.heads, self.pulls, strict=True):
+                moved = (pull[0][_place(head, run)] != 0) | (pull[1][_place(head, run)] != 0)
+                by_words = head.direction == "t2i"
+                moved = moved.view(run.n, run.length, -1).any(1) if by_words else moved.any(2)
+                any_head = any_head | moved
+            rows.append(any_head)
+        return torch.cat(rows)
+
+    def dense(self) -> tuple[Tensor, Tensor, Grams]:
+        """Visit every block."""
+        plan, grams = self.plan, self.grams.zeros()
+        d_affinity = torch.empty_like(self.affinity)
+        for run, view in plan.blocks(self.affinity, self.regions.shape[1]):
+            total: Tensor | None = None
+            for head, pull in zip(plan.heads, self.pulls, strict=True):
+                dot, square = (_queries(head, view, g[_place(head, run)]) for g in pull)
+                block = plan.block(head, run, view, self.grams)
+                moved, gram = _method(head, "derivative")(head, block, dot, square)
+                grams.of(head, run).add_(gram)
+                total = moved if total is None else total.add_(moved)
+            assert total is not None
+            d_affinity[run.words] = total.flatten(0, 1).flatten(1)
+        narrow = d_affinity.to(plan.dtype)
+        flat = self.regions.flatten(0, 1).to(plan.dtype)
+        d_words = (narrow @ flat).to(self.words.dtype)
+        d_regions = (narrow.T @ self.words.to(plan.dtype)).view_as(self.regions)
+        return d_words, d_regions.to(self.regions.dtype), grams
+
+    def sparse(self, touched: Tensor) -> tuple[Tensor, Tensor, Grams]:
+        """Visit only the touched pairs."""
+        d_words, d_regions = torch.zeros_like(self.words), torch.zeros_like(self.regions)
+        grams = self.grams.zeros()
+        for run in self.plan.runs:
+            found = touched[run.captions].nonzero()
+            if not len(found):
+                continue
+            words = self.words[run.words].view(run.n, run.length, -1)
+            d_run = d_words[run.words].view_as(words)
+            for caption, image in (part.unbind(1) for part in torch.split(found, PAIRS_AT_ONCE)):
+                moved = self._moved(run, caption, image, grams).to(self.plan.dtype)
+                regions = self.regions[image].to(self.plan.dtype)
+                d_run.index_add_(0, caption, torch.bmm(moved, regions).to(d_run.dtype))
+                back = torch.bmm(moved.transpose(1, 2), words[caption].to(self.plan.dtype))
+                d_regions.index_add_(0, image, back.to(d_regions.dtype))
+        return d_words, d_regions, grams
+
+    def _moved(self, run: Run, caption: Tensor, image: Tensor, grams: Grams) -> Tensor:
+        """(P, L, R) gradient of the affinities of P pairs; adds that of the Gram matrices."""
+        images, regions = self.regions.shape[:2]
+        view = self.affinity[run.words].view(run.n, run.length, images, regions)
+        pairs = view[caption, :, image]
+        mask = None if self.plan.mask is None else self.plan.mask[image]
+        total = torch.zeros_like(pairs)
+        for head, pull in zip(self.plan.heads, self.pulls, strict=True):
+            gram, d_gram = self.grams.of(head, run), grams.of(head, run)
+            if head.direction == "t2i":  # the pairs take the images' place: (1, L, P, R)
+                seen = None if mask is None else mask[None, None]
+                block = Block(pairs.transpose(0, 1)[None], gram[image], None, seen)
+                rows = (g[run.words].view(run.n, run.length, -1)[caption, :, image] for g in pull)
+                moved, part = head.derivative(block, *(g.T[None] for g in rows))
+                total += moved[0].transpose(0, 1)
+                d_gram.index_add_(0, image, part)
+            else:  # the captions' place: (P, L, 1, R)
+                seen = None if mask is None else mask[:, None, None]
+                block = Block(pairs[:, :, None], gram[caption], None, seen)
+                rows = (g[run.captions][caption, image][:, None] for g in pull)
+                moved, part = head.derivative(block, *rows)
+                total += moved[:, :, 0]
+                d_gram.index_add_(0, caption, part)
+        return total

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from counterfoil.models.blocks.packing import Packed, Run, pack
+from counterfoil.records import Encoded
+
+LENGTHS = st.lists(st.integers(1, 6), min_size=1, max_size=12)
+
+
+def packed(lengths: list[int]) -> tuple[Encoded, Packed, torch.Tensor]:
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
+    tokens = torch.randn(*mask.shape, 2).masked_fill(~mask.unsqueeze(-1), torch.nan)
+    texts = Encoded(tokens, mask)
+    return texts, *pack(texts)
+
+
+@given(LENGTHS)
+def test_every_real_word_is_packed_once(lengths):
+    texts, found, order = packed(lengths)
+    assert list(found.lengths) == sorted(lengths)
+    padded = found.padded()
+    for place, row in enumerate(order.tolist()):
+        words = texts.tokens[row, : lengths[row]]
+        assert torch.equal(padded[place, : lengths[row]], words)
+        assert not padded[place, lengths[row] :].any()
+
+
+@given(LENGTHS, st.integers(1, 20))
+def test_runs_cover_the_words_in_order(lengths, room):
+    _, found, _ = packed(lengths)
+    cuts = [cut for run in found.runs() for cut in run.cut(room)]
+    word = caption = 0
+    for cut in cuts:
+        assert cut.words == slice(word, word + cut.n * cut.length)
+        assert cut.captions == slice(caption, caption + cut.n)
+        assert cut.n == 1 or cut.n * cut.length <= room
+        assert set(found.lengths[cut.captions]) == {cut.length}
+        word, caption = cut.words.stop, cut.captions.stop
+    assert (word, caption) == (len(found.words), len(lengths))
+
+
+@given(LENGTHS, st.integers(1, 20))
+def test_parts_are_small_and_whole(lengths, room):
+    _, found, _ = packed(lengths)
+    parts = found.parts(room)
+    assert torch.equal(torch.cat([part.words for part in parts]), found.words)
+    assert sum((part.lengths for part in parts), ()) == found.lengths
+    assert all(len(part.lengths) == 1 or len(part.words) <= room for part in parts)
+
+
+def test_runs_by_hand():
+    found = Packed(torch.zeros(8, 1), (1, 2, 2, 3))
+    assert found.runs() == [Run(0, 0, 1, 1), Run(1, 1, 2, 2), Run(5, 3, 1, 3)]

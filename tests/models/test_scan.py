@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+from itertools import product
+from math import exp, log
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+from torch.nn.functional import cosine_similarity, leaky_relu
+
+from counterfoil.models.blocks import fused, packing
+from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.regions import Regions
+from counterfoil.models.scan import SCAN
+from counterfoil.records import Encoded, Items
+
+DIRECTIONS = ("t2i", "i2t")
+NORMS = ("clipped_l2norm", "l2norm", "softmax", "clipped", "no_norm")
+AGGREGATES = ("LogSumExp", "Mean", "Max", "Sum")
+EVERY = tuple(product(DIRECTIONS, NORMS))
+WIDTH = 6
+
+
+def model(**options) -> SCAN:
+    options = {"lambda_softmax": 4.0, "lambda_lse": 5.0} | options
+    image, text = Regions(features=2, width=WIDTH), GRU(words=3, word_width=2, width=WIDTH)
+    return SCAN(image=image, text=text, **options)
+
+
+def bags(seed: int = 0, images: int = 3, texts: int = 4) -> tuple[Encoded, Encoded]:
+    """Float64 images of 1 to 5 regions and texts of 1 to 6 words; garbage is what is hidden."""
+    rng = torch.Generator().manual_seed(seed)
+    found = []
+    for n, longest in ((images, 5), (texts, 6)):
+        tokens = torch.randn(n, longest, WIDTH, dtype=torch.double, generator=rng)
+        counts = torch.randint(1, longest + 1, (n, 1), generator=rng)
+        counts[:2] = torch.tensor([[1], [longest]])[:n]
+        mask = torch.arange(longest) < counts
+        found.append(Encoded(tokens.masked_fill(~mask.unsqueeze(-1), torch.nan), mask))
+    return found[0], found[1]
+
+
+def slow(regions, words, direction, norm, how, softmax, lse):
+    """One image (R, D) and one caption (L, D), as the paper writes it."""
+    query, context = (words, regions) if direction == "t2i" else (regions, words)
+    affinities = torch.stack([torch.stack([c @ q for q in query]) for c in context])
+    if norm.startswith("clipped"):
+        affinities = leaky_relu(affinities, 0.1)
+    if norm.endswith("l2norm"):
+        affinities = affinities / (affinities.norm(dim=1, keepdim=True) + 1e-8)
+    if norm == "softmax":
+        affinities = affinities.softmax(1)
+    weights = (softmax * affinities).softmax(0)
+    found = []
+    for j, q in enumerate(query):
+        attended = sum(weights[k, j] * c for k, c in enumerate(context))
+        found.append(float(cosine_similarity(q, attended, dim=0)))
+    if how == "LogSumExp":
+        return log(sum(exp(lse * r) for r in found)) / lse
+    return {"Mean": sum(found) / len(found), "Max": max(found), "Sum": sum(found)}[how]
+
+
+@pytest.mark.parametrize("direction,norm", EVERY)
+def test_equals_the_loop_over_pairs(direction, norm):
+    images, texts = bags()
+    for how, softmax in zip(AGGREGATES, (9.0, 4.0, 20.0, 40.0), strict=True):
+        scan = model(direction=direction, raw_norm=norm, aggregate=how, lambda_softmax=softmax)
+        grid = scan.grid(images, texts)
+        for i, t in product(range(len(images)), range(len(texts))):
+            v, w = images.tokens[i][images.mask[i]], texts.tokens[t][texts.mask[t]]
+            expected = slow(v, w, direction, norm, how, softmax, 5.0)
+            assert float(grid[i, t]) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.1], ids=["dense", "sparse"])
+@pytest.mark.parametrize("direction,norm", EVERY)
+def test_gradient(direction, norm, share, monkeypatch):
+    monkeypatch.setattr(fused, "SPARSE", share)
+    images, texts = bags()
+    for how in ("LogSumExp", "Mean"):
+        scan = model(direction=direction, raw_norm=norm, aggregate=how)
+
+        def grid(v, w, scan=scan):
+            return scan.grid(Encoded(v, images.mask), Encoded(w, texts.mask))
+
+        leaves = [x.tokens.nan_to_num(7.0).requires_grad_() for x in (images, texts)]
+        assert gradcheck(grid, leaves, fast_mode=True)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_a_loss_on_few_pairs_has_the_same_gradient(direction, monkeypatch):
+    images, texts = bags(images=6, texts=8)
+    weights = torch.zeros(6, 8, dtype=torch.double)
+    weights[2, 3], weights[5, 3], weights[0, 0] = 1.0, -2.0, 0.5
+    found = []
+    for share in (0.0, 1.0):
+        monkeypatch.setattr(fused, "SPARSE", share)
+        leaves = [x.tokens.nan_to_num(7.0).requires_grad_() for x in (images, texts)]
+        scores = model(direction=direction).grid(
+            Encoded(leaves[0], images.mask), Encoded(leaves[1], texts.mask)
+        )
+        found.append(torch.autograd.grad(scores, leaves, weights))
+    for dense, sparse in zip(*found, strict=True):
+        torch.testing.assert_close(sparse, dense)
+        assert dense.any()
+
+
+def test_untouched_pairs_are_not_visited(monkeypatch):
+    images, texts = bags(images=6, texts=8)
+    visited = []
+    derivative = fused.Attention.derivative
+
+    def spy(self, block, dot, square):
+        visited.append(block.affinity.shape[2])
+        return derivative(self, block, dot, square)
+
+    monkeypatch.setattr(fused.Attention, "derivative", spy)
+    words = texts.tokens.nan_to_num().requires_grad_()
+    clean = Encoded(images.tokens.nan_to_num(), images.mask)
+    model().grid(clean, Encoded(words, texts.mask))[1, 2].backward()
+    assert visited == [1]
+    rows = words.grad.flatten(1).any(1)
+    assert rows.tolist() == [t == 2 for t in range(8)]
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_tiles_change_nothing(direction, monkeypatch):
+    images, texts = bags(images=7, texts=9)
+    whole = model(direction=direction).grid(images, texts)
+    monkeypatch.setattr(packing, "IMAGES_AT_ONCE", 3)
+    monkeypatch.setattr(packing, "CELLS_AT_ONCE", 100)
+    monkeypatch.setattr(fused, "CELLS_IN_CACHE", 40)
+    torch.testing.assert_close(model(direction=direction).grid(images, texts), whole)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_attention_sums_to_one_and_gives_the_score(direction):
+    images, texts = bags(images=4, texts=4)
+    scan = model(direction=direction, aggregate="Mean")
+    maps = scan.attention_maps(images, texts)
+    assert maps.shape == (4, 6, 5)
+    for p in range(4):
+        words, regions = texts.mask[p], images.mask[p]
+        real = maps[p][words][:, regions]
+        v, w = images.tokens[p][regions], texts.tokens[p][words]
+        torch.testing.assert_close(
+            real.sum(1 if direction == "t2i" else 0),
+            torch.ones(len(w) if direction == "t2i" else len(v), dtype=torch.double),
+        )
+        attended, query = (real @ v, w) if direction == "t2i" else (real.T @ w, v)
+        score = cosine_similarity(attended, query).mean()
+        torch.testing.assert_close(scan.pairs(images, texts)[p], score)
+
+
+@pytest.mark.parametrize("direction,norm", EVERY)
+def test_zero_vectors_give_no_nan(direction, norm):
+    images, texts = bags()
+    scan = model(direction=direction, raw_norm=norm)
+    for zero in (images, texts):
+        leaves = [x.tokens.float().nan_to_num() for x in (images, texts)]
+        leaves = [
+            (x * 0 if y is zero else x).requires_grad_()
+            for x, y in zip(leaves, (images, texts), strict=True)
+        ]
+        scores = scan.grid(Encoded(leaves[0], images.mask), Encoded(leaves[1], texts.mask))
+        assert scores.isfinite().all()
+        assert all(g.isfinite().all() for g in torch.autograd.grad(scores.sum(), leaves))
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_an_image_without_regions_gives_no_nan(direction):
+    images, texts = bags()
+    nothing = Encoded(images.tokens, torch.zeros_like(images.mask))
+    scan = model(direction=direction, aggregate="Mean")
+    for scores in (scan.grid(nothing, texts), scan.pairs(nothing, texts.rows(slice(3)))):
+        assert torch.equal(scores, torch.zeros_like(scores))
+
+
+def test_words_need_not_stand_at_the_front():
+    images, texts = bags()
+    spread = torch.full((4, 12, WIDTH), torch.nan, dtype=torch.double)
+    mask = torch.zeros(4, 12, dtype=torch.bool)
+    spread[:, 1::2], mask[:, 1::2] = texts.tokens, texts.mask
+    for direction in DIRECTIONS:
+        scan = model(direction=direction)
+        torch.testing.assert_close(
+            scan.grid(images, Encoded(spread, mask)), scan.grid(images, texts)
+        )
+
+
+def test_gram_matrices_are_kept_in_evaluation_only():
+    items = Items(torch.arange(2), torch.randn(2, 3, 2), torch.ones(2, 3, dtype=torch.bool))
+    scan = model()
+    assert scan.train().encode_images(items).gram is None
+    kept = scan.eval().encode_images(items)
+    torch.testing.assert_close(kept.gram, kept.tokens @ kept.tokens.transpose(1, 2))
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_half_precision_is_close(direction):
+    images, texts = bags(images=6, texts=8)
+    images, texts = (Encoded(x.tokens.float().nan_to_num(), x.mask) for x in (images, texts))
+    scan = model(direction=direction)
+    exact = scan.grid(images, texts)
+    leaf = texts.tokens.clone().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = scan.grid(images, Encoded(leaf, texts.mask))
+    assert rough.dtype == torch.float32
+    torch.testing.assert_close(rough, exact, rtol=0.05, atol=0.05)
+    rough.sum().backward()
+    assert leaf.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"direction": "t2t"},
+        {"raw_norm": "l1norm"},
+        {"aggregate": "Min"},
+    ],
+)
+def test_unknown_words_are_refused(wrong):
+    (name, given), *_ = wrong.items()
+    with pytest.raises(ValueError, match=f"{name}='{given}' is not known; use one of"):
+        model(**wrong)
+
+
+def test_towers_of_different_width_are_refused():
+    with pytest.raises(ValueError, match="gives 4 numbers per vector and the text tower 6"):
+        SCAN(image=Regions(features=2, width=4), text=GRU(words=3, width=6))
+
+
+def test_an_empty_caption_is_refused():
+    images, texts = bags()
+    mask = texts.mask.clone()
+    mask[2] = False
+    with pytest.raises(ValueError, match="text 2 has no words"):
+        model().grid(images, Encoded(texts.tokens, mask))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_gives_the_same():
+    images, texts = bags()
+    for direction in DIRECTIONS:
+        found = []
+        for compiled in (False, True):
+            scan = model(direction=direction, compiled=compiled)
+            leaf = texts.tokens.nan_to_num().requires_grad_()
+            scores = scan.grid(images, Encoded(leaf, texts.mask))
+            found.append((scores.detach(), torch.autograd.grad(scores.sum(), leaf)[0]))
+        for ours, theirs in zip(*found, strict=True):
+            torch.testing.assert_close(ours, theirs)
