@@ -111,7 +111,7 @@ def train(
     from counterfoil.recipes.settings import apply
 
     source = Source(data or "scenes", features=features, images=images)
-    found = apply(catalogue.single(model, source), settings or ())
+    found = apply(catalogue.single(model, pixels=features is None), settings or ())
     place = folder or Path("runs") / found.name
     execute(found, source, place, resume=resume, minutes=minutes)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
 import torch
 from torch import Tensor
 
-from counterfoil.matcher import Matcher
-from counterfoil.records import Encoded
+from counterfoil.engine.tiles import Member
 
 
 @final
@@ -32,9 +32,7 @@ class Hardness:
 
 @torch.inference_mode()
 def hardness(
-    matcher: Matcher,
-    images: Encoded,
-    texts: Encoded,
+    members: Sequence[Member],
     owner: Tensor,
     mined: Tensor,
     *,
@@ -45,9 +43,7 @@ def hardness(
     """Measure it on random batches of training captions.
 
     Args:
-        matcher: whose scores.
-        images: (I,) all encoded images.
-        texts: (T,) all encoded texts.
+        members: models with what they encoded; several are an ensemble.
         owner: (T,) image of each text, -1 for none.
         mined: (I, h) mined texts of each image, -1 where there are fewer.
         batch: captions in a batch.
@@ -60,13 +56,23 @@ def hardness(
     for _ in range(max(1, samples // batch)):
         rows = owned[torch.randperm(len(owned), generator=rng)[:batch]]
         anchors = owner[rows]
-        block = matcher.grid(images.rows(anchors), texts.rows(rows)).float()
+        block = _block(members, anchors, rows)
         wrong = block.masked_fill(anchors.unsqueeze(1) == anchors, -torch.inf).amax(1)
         lists = mined[anchors].long()
         place = (torch.rand(len(rows), generator=rng) * (lists >= 0).sum(1)).long()
         drawn = lists.gather(1, place.unsqueeze(1)).squeeze(1)
         kept = (drawn >= 0) & wrong.isfinite()
-        offline = matcher.pairs(images.rows(anchors[kept]), texts.rows(drawn[kept])).float()
+        offline = _pairs(members, anchors[kept], drawn[kept])
         found.append((block.diagonal()[kept], wrong[kept], offline))
     positive, online, offline = (torch.cat(parts) for parts in zip(*found))
     return Hardness(positive, online, offline, batch)
+
+
+def _block(members: Sequence[Member], images: Tensor, texts: Tensor) -> Tensor:
+    blocks = [m.matcher.grid(m.images.rows(images), m.texts.rows(texts)) for m in members]
+    return torch.stack(blocks).float().mean(0)
+
+
+def _pairs(members: Sequence[Member], images: Tensor, texts: Tensor) -> Tensor:
+    scores = [m.matcher.pairs(m.images.rows(images), m.texts.rows(texts)) for m in members]
+    return torch.stack(scores).float().mean(0)

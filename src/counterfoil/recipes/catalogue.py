@@ -51,6 +51,18 @@ def smoke(recipe: Recipe) -> Recipe:
     return replace(recipe, stages=tuple(stages))
 
 
+def single(host: str, *, pixels: bool) -> Recipe:
+    """One model with online hard negatives on a user's own data, and its test.
+
+    Raises:
+        ValueError: no such host.
+    """
+    for name in online.HOSTS:
+        if name == host:
+            return online.own(name, pixels=pixels)
+    raise ValueError(unknown(host, list(online.HOSTS), "a model to train"))
+
+
 def _from_file(path: Path) -> Recipe:
     if not path.is_file():
         raise ValueError(f"{path} does not exist; a Python file that sets `recipe` is needed there")

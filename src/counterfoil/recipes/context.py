@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import final
 
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.recipes.recipe import Recipe
+from counterfoil.recipes.recipe import Recipe, Train
 
 DEV = ("dev", "val", "validation")
 
@@ -42,6 +42,10 @@ class Context:
         """Folder of a stage."""
         return self.folder / stage
 
+    def note(self, stage: str) -> Path:
+        """File that says what a stage's folder was made from."""
+        return self.folder / f"{stage}.json"
+
     def late(self) -> bool:
         """Whether the time is up."""
         return self.left() is not None and self.left() == 0.0
@@ -59,12 +63,22 @@ class Context:
         Raises:
             ValueError: there is none.
         """
-        if "train" not in self.corpus.split_names:
-            raise ValueError(
-                f"{self.corpus.name} has no split 'train' but {', '.join(self.corpus.split_names)};"
-                " training needs one"
-            )
-        return self.corpus.split("train")
+        return self.split("train")
+
+    def split(self, name: str) -> Corpus:
+        """A split by name; "all" is everything.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if name == "train" and name in self.__dict__:
+            return self.train
+        return self.corpus if name == "all" else self.corpus.split(name)
+
+    def seed(self, stage: str) -> int | None:
+        """The seed of a training stage."""
+        found = self.recipe.stage(stage)
+        return found.plan.seed if isinstance(found, Train) else None
 
     @cached_property
     def dev(self) -> Corpus | None:

@@ -8,6 +8,7 @@ VSE-infinity's: without it the maximum may collapse from a cold start.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from counterfoil.matcher import Matcher
@@ -132,3 +133,9 @@ def recipe(name: Host, dataset: Dataset) -> Recipe:
         data=profile.data,
         about="online hardest triplet",
     )
+
+
+def own(name: Host, *, pixels: bool) -> Recipe:
+    """The same on a user's own data: pixels where there are no features."""
+    like: Dataset = "scenes" if pixels else "flickr8k"
+    return replace(recipe(name, like), name=f"{name}-own", about="online hardest triplet, own data")

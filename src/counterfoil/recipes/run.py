@@ -1,13 +1,13 @@
 """The one verb: run what is missing of a recipe.
 
-A run is a folder with one folder a stage. ``stage.json`` in it names the digest of everything the
-result depends on: a finished stage with the same digest is kept, one with another is never touched.
+A run is a folder with one folder a stage, and beside it ``STAGE.json``, which names the digest of
+everything the result depends on: a finished stage with the same digest is kept, one with another is
+never touched.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, final
@@ -18,7 +18,16 @@ from counterfoil.corpus.reading import open_corpus
 from counterfoil.files import read_json, write_json
 from counterfoil.recipes import stages
 from counterfoil.recipes.context import Context, Stopped
-from counterfoil.recipes.recipe import Recipe, Stage, digests, plain
+from counterfoil.recipes.recipe import (
+    Compare,
+    Evaluate,
+    Mine,
+    Recipe,
+    Stage,
+    Train,
+    digests,
+    plain,
+)
 from counterfoil.recipes.show import say
 
 State = Literal["absent", "running", "done", "other"]
@@ -42,6 +51,11 @@ class Source:
     def open(self) -> Corpus:
         """The corpus."""
         return open_corpus(self.data, features=self.features, images=self.images)
+
+    def split(self, name: str) -> Corpus:
+        """One split of it; "all" is everything."""
+        corpus = self.open()
+        return corpus if name == "all" else corpus.split(name)
 
 
 def execute(
@@ -76,14 +90,14 @@ def execute(
         _admit(context, stage, resume=resume)
     for stage in recipe.stages:
         try:
-            _perform(context, stage)
+            _perform(context, stage, resume=resume)
         except Stopped as stopped:
             say(f"{stage.name}: stopped, {stopped}; add --resume to go on")
             return False
     return True
 
 
-def _perform(context: Context, stage: Stage) -> None:
+def _perform(context: Context, stage: Stage, *, resume: bool) -> None:
     place = context.place(stage.name)
     if _state(context, stage) == "done":
         say(f"{stage.name}: kept, {place}")
@@ -91,7 +105,15 @@ def _perform(context: Context, stage: Stage) -> None:
     if context.late():
         raise Stopped("the time is up")
     _note(context, stage, "running")
-    _WORK[stage.kind](context, stage)
+    match stage:
+        case Train():
+            stages.train(context, stage, resume=resume)
+        case Mine():
+            stages.mine(context, stage)
+        case Evaluate():
+            stages.evaluate(context, stage)
+        case Compare():
+            stages.compare(context, stage)
     world.wait()
     _note(context, stage, "done")
 
@@ -112,12 +134,10 @@ def _admit(context: Context, stage: Stage, *, resume: bool) -> None:
 
 
 def _state(context: Context, stage: Stage) -> State:
-    place = context.place(stage.name)
-    if not place.exists() or not any(place.iterdir()):
-        return "absent"
-    if not (place / "stage.json").exists():
-        return "other"
-    noted = read_json(place / "stage.json", "the note of a stage")
+    place, note = context.place(stage.name), context.note(stage.name)
+    if not note.exists():
+        return "other" if place.is_file() or (place.exists() and any(place.iterdir())) else "absent"
+    noted = read_json(note, "the note of a stage")
     if not isinstance(noted, dict) or noted.get("digest") != context.digests[stage.name]:
         return "other"
     return "done" if noted.get("state") == "done" else "running"
@@ -135,12 +155,4 @@ def _note(context: Context, stage: Stage, state: str) -> None:
         "stage": plain(stage),
         "data": {"name": context.corpus.name, "fingerprint": context.corpus.fingerprint},
     }
-    write_json(context.place(stage.name) / "stage.json", noted)
-
-
-_WORK: dict[str, Callable[[Context, Any], None]] = {
-    "train": stages.train,
-    "mine": stages.mine,
-    "evaluate": stages.evaluate,
-    "compare": stages.compare,
-}
+    write_json(context.note(stage.name), noted)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from counterfoil.recipes.recipe import Recipe, Stage
 from counterfoil.spec import Late, Spec, unknown
@@ -32,6 +32,18 @@ def apply(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     for setting in settings:
         recipe = _one(recipe, setting)
     return recipe
+
+
+def changed(spec: Spec[T], setting: str) -> Spec[T]:
+    """A written call with one argument changed, ``key=value``.
+
+    Raises:
+        ValueError: as `apply` does.
+    """
+    path, equals, text = setting.partition("=")
+    if not equals or not path.strip():
+        raise ValueError(f"{setting!r} is no setting; write key=value, as in direction=i2t")
+    return _change(spec, path.strip().split("."), _literal(text.strip()), setting)
 
 
 def _one(recipe: Recipe, setting: str) -> Recipe:
@@ -81,7 +93,7 @@ def _change(holder: T, path: Sequence[str], value: Any, setting: str) -> T:
         raise _Absent(f"{setting!r}: " + unknown(name, list(inside), f"a key of {_called(holder)}"))
     old = inside[name]
     new = _change(old, rest, value, setting) if rest else _fitting(old, value, setting)
-    return _with(holder, name, new)
+    return cast("T", _with(holder, name, new))
 
 
 def _inside(holder: Any) -> dict[str, Any]:
@@ -97,7 +109,7 @@ def _inside(holder: Any) -> dict[str, Any]:
 
 def _short(inside: Mapping[str, Any]) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
     """Places whose keys may be named without naming the place, and what they hold."""
-    found = []
+    found: list[tuple[tuple[str, ...], dict[str, Any]]] = []
     for place in SHORT:
         reached: Any = inside
         for name in place:

@@ -1,0 +1,135 @@
+"""The report of a run: evaluations side by side, curves, hardness, retrievals."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import shlex
+import sys
+from itertools import groupby
+from pathlib import Path
+
+import torch
+
+from counterfoil.evaluate.figures import Curve, Hardness
+from counterfoil.evaluate.gallery import Exhibits, Found, Gallery, galleries
+from counterfoil.evaluate.report import Provenance, ReportPage, results
+from counterfoil.evaluate.report import write as write_page
+from counterfoil.evaluate.table import table
+from counterfoil.negatives import hardness as measured_hardness
+from counterfoil.recipes.context import Context
+from counterfoil.recipes.measured import Measured
+from counterfoil.recipes.recipe import Compare, Evaluate, Train
+from counterfoil.recipes.show import console, say
+from counterfoil.train.log import read_metrics
+from counterfoil.train.tensors import read_tensors, write_tensors
+
+HARDNESS = "hardness.safetensors"
+REPORT = "report.html"
+
+
+def page(context: Context, stage: Compare) -> ReportPage:
+    """Everything that stands on the report's page."""
+    found = {_name(context, name): Measured.open(context.place(name)) for name in stage.results}
+    reports = {name: measured.report for name, measured in found.items()}
+    trained = _trained(context, stage)
+    return ReportPage(
+        title=f"{context.recipe.name}: {' and '.join(found)}",
+        protocol=next(iter(reports.values())).setting.line(),
+        runs=results(reports),
+        curves=tuple(curve(name, context.place(name) / "metrics.jsonl") for name in trained),
+        hardness=_hardness(context.place(stage.negatives)) if stage.negatives else (),
+        galleries=_galleries(context, stage, found),
+        provenance=_provenance(context, stage),
+    )
+
+
+def write(shown: ReportPage, folder: Path) -> None:
+    """Print the table and write ``report.html``, in the stage's folder and beside it."""
+    console.print(table(shown.runs, shown.protocol))
+    folder.mkdir(parents=True, exist_ok=True)
+    write_page(shown, folder / REPORT)
+    say(f"{folder / REPORT}")
+
+
+def curve(name: str, path: Path) -> Curve:
+    """A learning curve from ``metrics.jsonl``: dev RSum and mean training loss of each epoch."""
+    lines = read_metrics(path)
+    dev = {line["epoch"]: line["dev_rsum"] for line in lines if "dev_rsum" in line}
+    losses = ((-(-line["epoch"] // 1), line["loss"]) for line in lines if "loss" in line)
+    means: dict[float, float] = {}
+    for epoch, group in groupby(losses, key=lambda pair: pair[0]):
+        values = [loss for _, loss in group]
+        means[epoch] = sum(values) / len(values)
+    epochs = sorted(set(means) & set(dev)) if dev else sorted(means)
+    return Curve(
+        name,
+        tuple(float(epoch) for epoch in epochs),
+        tuple(dev[epoch] for epoch in epochs if epoch in dev),
+        tuple(means[epoch] for epoch in epochs),
+    )
+
+
+def save_hardness(found: measured_hardness.Hardness, folder: Path) -> None:
+    """Keep what was measured beside the mined lists."""
+    tensors = {"positive": found.positive, "online": found.online, "offline": found.offline}
+    write_tensors(folder / HARDNESS, tensors, {"batch": found.batch})
+
+
+def _hardness(folder: Path) -> tuple[Hardness, ...]:
+    tensors, about = read_tensors(folder / HARDNESS, "the hardness of negatives")
+    positive = tensors["positive"]
+    names = {
+        "online": f"online: hardest of a batch of {about['batch']}",
+        "offline": "offline: mined",
+    }
+    return tuple(Hardness(name, (tensors[kind] - positive).numpy()) for kind, name in names.items())
+
+
+def _name(context: Context, evaluation: str) -> str:
+    stage = context.recipe.stage(evaluation)
+    assert isinstance(stage, Evaluate)
+    return " + ".join(stage.using)
+
+
+def _trained(context: Context, stage: Compare) -> tuple[str, ...]:
+    """Training stages behind the evaluations, each once."""
+    stages = [context.recipe.stage(name) for name in stage.results]
+    used = [name for s in stages if isinstance(s, Evaluate) for name in s.using]
+    return tuple(dict.fromkeys(used))
+
+
+def _galleries(context: Context, stage: Compare, found: dict[str, Measured]) -> tuple[Gallery, ...]:
+    """Retrievals of the last evaluation, with the places under the others."""
+    evaluation = context.recipe.stage(stage.results[-1])
+    assert isinstance(evaluation, Evaluate)
+    corpus = context.split(evaluation.split)
+    if corpus.pictures is None:
+        return ()
+    *others, (_, shown) = found.items()
+    i2t, t2i = shown.report.ranked
+    rest = [(name, other.report.ranked) for name, other in others]
+    return galleries(
+        Exhibits(corpus.texts, corpus.owner, corpus.pictures.open),
+        Found(i2t, shown.texts, shown.text_scores, tuple((n, r[0]) for n, r in rest)),
+        Found(t2i, shown.images, shown.image_scores, tuple((n, r[1]) for n, r in rest)),
+    )
+
+
+def _provenance(context: Context, stage: Compare) -> Provenance:
+    seeds = {s.plan.seed for s in context.recipe.stages if isinstance(s, Train)}
+    packages = ("counterfoil", "torch", "numpy")
+    versions = [(name, importlib.metadata.version(name)) for name in packages]
+    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return Provenance(
+        command=command,
+        seed=seeds.pop() if len(seeds) == 1 else None,
+        recipe=context.recipe.name,
+        digest=context.digests[stage.name],
+        versions=(
+            *versions,
+            ("Python", platform.python_version()),
+            ("device", "CUDA" if torch.cuda.is_available() else f"CPU {platform.machine()}"),
+        ),
+        reproduce=(command,),
+    )

@@ -1,0 +1,151 @@
+"""A model that can be used: opened from a folder, by a Hugging Face name, or ready-made vectors."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import final
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from counterfoil import world
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.lens import CorpusLens, FeatureEye, Lens, PixelEye
+from counterfoil.corpus.words import Pieces
+from counterfoil.engine.encode import encode_images, encode_texts
+from counterfoil.engine.tiles import Member
+from counterfoil.matcher import Matcher
+from counterfoil.models.blocks.pretrained import picture_format
+from counterfoil.models.clip import DualEncoder, longest_text
+from counterfoil.models.vectors import Vectors
+from counterfoil.records import Encoded
+from counterfoil.spec import Spec, of
+from counterfoil.train.saved import CARD, Card, load_model
+
+VECTORS = "vectors"
+MODEL = "model"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A matcher and what it sees.
+
+    Attributes:
+        matcher: the model.
+        lens: what it sees; None for ready-made vectors, whose width is the corpus's.
+        name: what the user called it.
+        spec: the call that builds it.
+        card: what is known about it, where it was saved.
+    """
+
+    matcher: Matcher
+    lens: Lens | None
+    name: str
+    spec: Spec[Matcher] | None = None
+    card: Card | None = field(default=None)
+
+    def on(self, corpus: Corpus) -> CorpusLens:
+        """What it sees of a corpus."""
+        if self.lens is not None:
+            return self.lens.on(corpus)
+        if corpus.features is None:
+            raise ValueError(f"{corpus.name} has no vectors of images to compare")
+        return Lens(FeatureEye(corpus.features.width), None).on(corpus)
+
+    def member(self, corpus: Corpus) -> Member:
+        """The model with all images and texts of a corpus encoded.
+
+        Raises:
+            ValueError: the corpus has no images or no texts.
+        """
+        if not len(corpus) or not len(corpus.texts):
+            raise ValueError(
+                f"{corpus.name} ({corpus.part}) has {len(corpus)} images and {len(corpus.texts)} "
+                "texts; at least one of each is needed"
+            )
+        lens = self.on(corpus)
+        images = encode_images(self.matcher, lens.images, len(corpus))
+        texts = encode_texts(self.matcher, lens.texts, len(corpus.texts))
+        return Member(self.matcher, images, texts)
+
+    @torch.inference_mode()
+    def encode(self, items: Sequence[str | Path | Image.Image]) -> Encoded:
+        """Encode captions, or pictures and their paths; a `str` is a caption.
+
+        Raises:
+            ValueError: nothing or a mixture was given, or the model cannot see or read bare items.
+        """
+        from counterfoil.corpus.pictures import open_picture
+
+        if self.lens is None:
+            raise ValueError("ready-made vectors have no encoder; give a model folder or name")
+        captions = [item for item in items if isinstance(item, str)]
+        pictures = [
+            open_picture(item) if isinstance(item, Path) else item
+            for item in items
+            if not isinstance(item, str)
+        ]
+        if bool(captions) == bool(pictures):
+            raise ValueError("give captions (str) or pictures (paths or PIL images), not both")
+        self.matcher.eval()
+        device = next(self.matcher.parameters()).device
+        if captions:
+            return self.matcher.encode_texts(self.lens.read(captions).to(device))
+        return self.matcher.encode_images(self.lens.see(pictures).to(device))
+
+    @torch.inference_mode()
+    def score(self, picture: Path | Image.Image, captions: Sequence[str]) -> Tensor:
+        """(N,) how well each caption describes a picture; higher is better."""
+        return self.matcher.grid(self.encode([picture]), self.encode(captions))[0].float().cpu()
+
+    def digest(self) -> str:
+        """Sixteen hex digits of the weights."""
+        digest = hashlib.sha256()
+        for name, value in self.matcher.state_dict().items():
+            digest.update(name.encode())
+            digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+
+def open_model(name: str | Path) -> Model:
+    """A model to use.
+
+    Args:
+        name: a model folder, a training stage's folder, the name or folder of a Hugging Face CLIP
+            or SigLIP model, or "vectors" for corpora that are ready-made embeddings.
+
+    Raises:
+        ValueError: it is none of these, or damaged.
+    """
+    if str(name) == VECTORS:
+        return Model(Vectors(), None, VECTORS, of(Vectors))
+    path = Path(name)
+    for folder in (path, path / MODEL):
+        if (folder / CARD).is_file():
+            saved = load_model(folder, device=world.device())
+            return Model(saved.matcher, saved.lens, str(name), saved.card.model, saved.card)
+    if path.is_dir() and not (path / "config.json").is_file():
+        raise ValueError(
+            f"{path} holds no model: neither {CARD} nor a Hugging Face config.json is there; "
+            "was its training finished?"
+        )
+    return _pretrained(str(name))
+
+
+def _pretrained(name: str) -> Model:
+    spec: Spec[Matcher] = of(DualEncoder, name=name)
+    matcher = spec.build()
+    form = picture_format(name)
+    eye = PixelEye(form.size, form.mean, form.deviation, form.crop)
+    lens = Lens(eye, Pieces(name, longest=longest_text(name)))
+    return Model(matcher.to(world.device()).eval(), lens, name, spec)
+
+
+def with_matcher(model: Model, matcher: Matcher) -> Model:
+    """The same lens before another matcher."""
+    return replace(model, matcher=matcher)

@@ -1,0 +1,169 @@
+"""What each kind of stage does."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+
+from counterfoil import world
+from counterfoil.evaluate.protocols import PROTOCOLS
+from counterfoil.evaluate.protocols import evaluate as measure
+from counterfoil.matcher import Matcher
+from counterfoil.negatives.hardness import hardness
+from counterfoil.negatives.mined import Mined
+from counterfoil.negatives.mined import mine as mine_lists
+from counterfoil.negatives.store import NegativeStore, Source
+from counterfoil.recipes import comparison
+from counterfoil.recipes.context import Context, Stopped
+from counterfoil.recipes.measured import Measured
+from counterfoil.recipes.model import MODEL, Model, open_model
+from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Train
+from counterfoil.recipes.show import say
+from counterfoil.train.loop import Fitted, fit
+from counterfoil.train.saved import save_model
+
+BATCH, SAMPLES = 128, 4096  # for the hardness of negatives in the report
+
+
+def train(context: Context, stage: Train, *, resume: bool) -> None:
+    """Fit the stage's model and save it with its lens."""
+    start = open_model(str(context.place(stage.start))) if stage.start else None
+    lens = start.lens if start else stage.lens.fit(context.train)
+    assert lens is not None
+    size = stage.lens.size if stage.lens.images == "pixels" else 0
+    known = {
+        "words": lens.tokenizer.size if lens.tokenizer else 0,
+        "features": lens.eye.width,
+        "size": size,
+    }
+    spec = stage.model.resolve(known)
+    torch.manual_seed(stage.plan.seed)
+    matcher = spec.build()
+    if start:
+        matcher.load_state_dict(start.matcher.state_dict())
+    left = context.left()
+    plan = stage.plan if left is None else replace(stage.plan, minutes=max(left, 0.01))
+    place = context.place(stage.name)
+    fitted = fit(
+        plan,
+        matcher,
+        stage.objective.build(),
+        lens.on(context.train),
+        folder=place,
+        draws=_draws(context, stage),
+        positives=stage.positives,
+        evaluate=_dev(context, Model(matcher, lens, stage.name)),
+        run=context.digests[stage.name],
+        resume=resume,
+    )
+    if not fitted.finished:
+        raise Stopped(f"{fitted.why} after {fitted.steps} steps")
+    if world.rank() == 0:
+        save_model(
+            place / MODEL,
+            spec=spec,
+            matcher=matcher,
+            lens=lens,
+            provenance=_provenance(context, stage, fitted),
+            metrics=fitted.best.dev if fitted.best else {},
+        )
+        shutil.rmtree(place / "checkpoints", ignore_errors=True)
+    world.wait()
+    say(f"{stage.name}: {_best(fitted)}, {fitted.seconds:,.0f} s, {place}")
+
+
+def mine(context: Context, stage: Mine) -> None:
+    """List the hardest negatives of a split and save them."""
+    corpus = context.split(stage.split)
+    models = [open_model(str(context.place(name))) for name in stage.using]
+    members = [model.member(corpus) for model in models]
+    lists = mine_lists(
+        members,
+        corpus.owner,
+        texts_per_image=stage.texts,
+        images_per_text=stage.images,
+    )
+    sources = tuple(
+        Source(
+            matcher=repr(model.spec),
+            spec=model.spec.digest() if model.spec else "",
+            checkpoint=model.digest(),
+        )
+        for model in models
+    )
+    store = NegativeStore.of(lists, corpus=corpus.fingerprint, split=stage.split, sources=sources)
+    if world.rank() == 0:
+        store.save(context.place(stage.name))
+        rng = torch.Generator().manual_seed(0)
+        found = hardness(members, corpus.owner, lists.texts, batch=BATCH, samples=SAMPLES, rng=rng)
+        comparison.save_hardness(found, context.place(stage.name))
+    say(
+        f"{stage.name}: {stage.texts} texts for each of {len(corpus):,} images and {stage.images} "
+        f"images for each of {len(corpus.texts):,} texts, {context.place(stage.name)}"
+    )
+
+
+def evaluate(context: Context, stage: Evaluate) -> None:
+    """Measure, print and save numbers, ranks and the first items of every list."""
+    corpus = context.split(stage.split)
+    models = [open_model(str(context.place(name))) for name in stage.using]
+    measured = Measured.of(
+        models, corpus, PROTOCOLS[stage.protocol], seed=context.seed(stage.using[0])
+    )
+    if world.rank() == 0:
+        measured.save(context.place(stage.name))
+        measured.show(", ".join(stage.using))
+
+
+def compare(context: Context, stage: Compare) -> None:
+    """Print evaluations side by side and write the report."""
+    if world.rank() == 0:
+        page = comparison.page(context, stage)
+        comparison.write(page, context.place(stage.name))
+
+
+def _draws(context: Context, stage: Train) -> Mined | None:
+    if stage.negatives is None:
+        return None
+    corpus = context.train
+    store = NegativeStore.open(context.place(stage.negatives), fingerprint=corpus.fingerprint)
+    return Mined(lists=store.lists, relation=corpus.relation, plan=stage.draw)
+
+
+def _dev(context: Context, model: Model) -> Callable[[Matcher], Mapping[str, float]] | None:
+    corpus = context.dev
+    if corpus is None:
+        say(f"{context.corpus.name} has no dev split: the last epoch is kept, whatever it is worth")
+        return None
+
+    def evaluate(matcher: Matcher) -> Mapping[str, float]:
+        found = measure([replace(model, matcher=matcher).member(corpus)], corpus.owner, len(corpus))
+        return {
+            "rsum": found.rsum,
+            **{f"i2t_r{k}": r for k, r in zip((1, 5, 10), found.i2t.numbers)},
+            **{f"t2i_r{k}": r for k, r in zip((1, 5, 10), found.t2i.numbers)},
+        }
+
+    return evaluate
+
+
+def _provenance(context: Context, stage: Train, fitted: Fitted) -> dict[str, object]:
+    return {
+        "recipe": context.recipe.name,
+        "stage": stage.name,
+        "digest": context.digests[stage.name],
+        "data": context.corpus.name,
+        "data_fingerprint": context.corpus.fingerprint,
+        "seed": stage.plan.seed,
+        "epochs": fitted.epochs,
+        "best_epoch": fitted.best.epoch if fitted.best else fitted.epochs,
+    }
+
+
+def _best(fitted: Fitted) -> str:
+    if fitted.best is None:
+        return f"{fitted.epochs} epochs"
+    return f"best epoch {fitted.best.epoch} of {fitted.epochs}, dev RSum {fitted.best.value:.1f}"

@@ -1,0 +1,173 @@
+"""What the command line does besides running recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from counterfoil import world
+from counterfoil.corpus.check import check
+from counterfoil.corpus.extract import extract
+from counterfoil.corpus.findings import shown
+from counterfoil.corpus.lens import FeatureEye, Lens
+from counterfoil.corpus.pictures import is_picture_name
+from counterfoil.corpus.vocabulary import read_vocabulary
+from counterfoil.engine.sweep import sweep
+from counterfoil.engine.tiles import Member
+from counterfoil.engine.topk import TopK
+from counterfoil.evaluate.protocols import PROTOCOLS
+from counterfoil.evaluate.recall import TIES, Tie
+from counterfoil.files import write_json
+from counterfoil.models.weights import convert
+from counterfoil.negatives.mined import mine
+from counterfoil.negatives.store import NegativeStore
+from counterfoil.negatives.store import Source as Scorer
+from counterfoil.recipes import found_page
+from counterfoil.recipes.measured import Measured
+from counterfoil.recipes.model import Model, open_model
+from counterfoil.recipes.run import Source
+from counterfoil.recipes.settings import changed
+from counterfoil.recipes.show import console, say
+from counterfoil.spec import unknown
+from counterfoil.train.saved import save_model
+
+
+def mine_with(
+    names: Sequence[str], source: Source, split: str, out: Path, *, texts: int, images: int
+) -> None:
+    """List the hardest negatives of a split by the mean score of the named models.
+
+    Raises:
+        ValueError: `out` exists, or model and data do not fit.
+    """
+    if out.exists():
+        raise ValueError(f"{out} exists and is left alone; name a new folder with --out")
+    world.join()
+    corpus = source.split(split)
+    models = [open_model(name) for name in names]
+    members = [model.member(corpus) for model in models]
+    lists = mine(members, corpus.owner, texts_per_image=texts, images_per_text=images)
+    scorers = tuple(
+        Scorer(
+            matcher=repr(model.spec),
+            spec=model.spec.digest() if model.spec else "",
+            checkpoint=model.digest(),
+        )
+        for model in models
+    )
+    store = NegativeStore.of(lists, corpus=corpus.fingerprint, split=split, sources=scorers)
+    if world.rank() == 0:
+        store.save(out)
+        say(f"{len(corpus):,} images and {len(corpus.texts):,} texts of {split}: {out}")
+
+
+def evaluate_with(
+    names: Sequence[str],
+    source: Source,
+    split: str,
+    *,
+    protocol: str = "whole",
+    ties: str = "row",
+    out: Path | None = None,
+) -> Measured:
+    """Measure models on a split, print the table and the protocol.
+
+    Raises:
+        ValueError: an unknown protocol or tie rule, or model and data do not fit.
+    """
+    if protocol not in PROTOCOLS:
+        raise ValueError(unknown(protocol, list(PROTOCOLS), "a protocol"))
+    rule: Tie | None = next((tie for tie in get_args(Tie) if tie == ties), None)
+    if rule is None:
+        raise ValueError(unknown(ties, list(TIES), "a tie rule"))
+    world.join()
+    corpus = source.split(split)
+    models = [open_model(name) for name in names]
+    measured = Measured.of(models, corpus, PROTOCOLS[protocol], tie=rule, seed=_seed(models))
+    if world.rank() == 0:
+        measured.show(" + ".join(names))
+        if out is not None:
+            write_json(out, {"models": list(names), **measured.report.plain()})
+    return measured
+
+
+def search_with(name: str, query: str, source: Source, split: str, *, top: int, page: Path) -> None:
+    """Rank a split's images for a caption, or its captions for a picture; write a page.
+
+    Raises:
+        ValueError: the model cannot read captions or see pictures, or the picture is missing.
+    """
+    path = Path(query)
+    asks_image = is_picture_name(path)
+    if asks_image and not path.is_file():
+        raise ValueError(f"{path} does not exist; give a caption in quotes or an existing picture")
+    corpus, model = source.split(split), open_model(name)
+    asked = model.encode([path if asks_image else query])
+    member = model.member(corpus)
+    if asks_image:
+        members = [Member(model.matcher, asked, member.texts)]
+        best = TopK("image", 1, min(top, len(corpus.texts)))
+    else:
+        members = [Member(model.matcher, member.images, asked)]
+        best = TopK("text", 1, min(top, len(corpus)))
+    sweep(members, [best])
+    found_page.show(query, corpus, best.rows[0], best.scores[0], captions=asks_image)
+    found_page.write(query, corpus, best.rows[0], best.scores[0], page, captions=asks_image)
+    say(f"{page}")
+
+
+def check_data(source: Source, *, quick: bool) -> bool:
+    """Print what is there; whether it can be trained on."""
+    findings = check(source.open(), quick=quick)
+    console.print(shown(findings))
+    return not findings.errors
+
+
+def extract_features(
+    source: Source, out: Path, *, model: str, batch: int, grid: int | None
+) -> None:
+    """Extract features of all pictures into a folder."""
+    table = extract(source.open(), model, out, grid=grid, batch=batch, device=world.device())
+    say(f"{len(table):,} images: {out}")
+
+
+def convert_checkpoint(
+    system: str, checkpoint: Path, vocabulary: Path, out: Path, *, settings: Sequence[str]
+) -> None:
+    """Turn an authors' checkpoint and its vocabulary into a model folder.
+
+    Raises:
+        ValueError: `out` exists, or the files are not what they should be or do not fit.
+    """
+    if out.exists():
+        raise ValueError(f"{out} exists and is left alone; name a new folder")
+    words = read_vocabulary(vocabulary)
+    found = convert(checkpoint, system)
+    matcher = found.build()
+    embedded = next(v for k, v in found.state.items() if k.endswith("embed.weight")).shape[0]
+    if embedded != words.size:
+        raise ValueError(
+            f"{vocabulary} has {words.size} words and {checkpoint} was trained with {embedded}; "
+            "give the vocabulary that belongs to it"
+        )
+    spec = found.matcher
+    for setting in settings:
+        spec = changed(spec, setting)
+    matcher = spec.build()
+    matcher.load_state_dict(found.state)
+    width = next(v for k, v in found.state.items() if k.endswith("image.fc.weight")).shape[1]
+    save_model(
+        out,
+        spec=spec,
+        matcher=matcher,
+        lens=Lens(FeatureEye(width), words),
+        provenance={"converted_from": checkpoint.name, "system": system},
+    )
+    say(f"{spec!r}: {out}")
+
+
+def _seed(models: Sequence[Model]) -> int | None:
+    seeds = {model.card.provenance.get("seed") for model in models if model.card}
+    found = seeds.pop() if len(seeds) == 1 else None
+    return found if isinstance(found, int) else None
