@@ -91,7 +91,7 @@ class _GatherRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor) -> Tensor:
-        grad = grads[0].contiguous()
+        grad = grads[0].clone(memory_format=torch.contiguous_format)
         dist.all_reduce(grad)
         return grad.chunk(size())[rank()]
 
@@ -106,6 +106,14 @@ def gather_rows(rows: Tensor) -> Tensor:
         return rows
     out: Tensor = _GatherRows.apply(rows)  # type: ignore[no-untyped-call]
     return out
+
+
+def agree(tensors: Iterable[Tensor]) -> None:
+    """Give every process the first one's values, in place."""
+    if size() == 1:
+        return
+    for tensor in tensors:
+        dist.broadcast(tensor, 0)
 
 
 def mean_gradients(parameters: Iterable[Tensor]) -> None:

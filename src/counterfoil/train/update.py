@@ -36,6 +36,7 @@ class Update:
         self.plan, self.step = plan, step
         self.optimiser = plan.optimiser.build(step)
         self._parameters = [p for p in step.parameters() if p.requires_grad]
+        world.agree(step.state_dict().values())
         self._several = None if world.size() == 1 or plan.chunk else _parallel(step)
         self._judged = torch.zeros(())
         self.rate = 0.0

@@ -1,0 +1,150 @@
+"""Several processes give the losses and gradients of one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import processes
+import train_cases as cases
+from counterfoil import world
+from counterfoil.negatives.proposal import Proposal
+from counterfoil.objectives.infonce import InfoNCE
+from counterfoil.objectives.quintuplet import OfflineQuintuplet
+from counterfoil.objectives.term import Objective, Term
+from counterfoil.objectives.triplet import SumTriplet
+from counterfoil.records import Items, Pairs, Role, Scores
+from counterfoil.train.cached import cached_backward
+from counterfoil.train.step import Step
+
+ANCHORS = {
+    "odd": [0, 1, 5, 7, 9, 12, 30],  # captions 0 and 1 share an image
+    "even": [0, 3, 6, 9],
+    "lonely": [4],
+    "twice": [2, 2, 10, 11, 20],
+    "all": list(range(0, 36, 3)),
+}
+
+
+class OnPlain(Term):
+    """Judges another view than the one for inference."""
+
+    needs_grid = "plain"
+
+    def forward(self, scores: Scores) -> torch.Tensor:
+        return self.grid(scores).scores.square().mean()
+
+
+class OnWritten(Term):
+    needs = frozenset({Role.WRITTEN})
+
+    def forward(self, scores: Scores) -> torch.Tensor:
+        return scores.pairs[Role.WRITTEN].exp().sum()
+
+
+class Written:
+    """Two texts for each anchor, of unequal lengths, that are in no corpus."""
+
+    provides = frozenset({Role.WRITTEN})
+    provides_words = frozenset[str]()
+
+    def propose(self, matcher: Any, batch: Any, views: Any, grid: Any, rng: Any) -> Proposal:
+        assert len(views.inference.texts) == len(batch.text_rows)
+        assert grid.shape == batch.block
+        count = 2 * len(batch.anchors.text)
+        values = torch.randint(4, 9, (count, 9), generator=rng)
+        mask = torch.arange(9) < torch.randint(1, 10, (count, 1), generator=rng)
+        place = (len(batch.text_rows) + torch.arange(count)).view(-1, 2)
+        pairs = Pairs(batch.anchors.image.unsqueeze(1).expand_as(place), place)
+        return Proposal(Items(torch.full((count,), -1), values, mask), {Role.WRITTEN: pairs})
+
+
+def step_of(kind: str, lens: Any) -> Step:
+    terms: dict[str, tuple[float, Term]] = {
+        "quintuplet": (1.0, OfflineQuintuplet(reduction="mean")),
+        "infonce": (0.5, InfoNCE(temperature=0.1, learnable=True)),
+        "sum": (0.1, SumTriplet(margin=0.3)),
+        "written": (0.2, OnWritten()),
+    }
+    if kind != "global":
+        terms["plain"] = (0.3, OnPlain())
+    step = Step(
+        cases.host(kind, lens),
+        Objective(terms=terms),
+        proposer=Written(),
+        provides=cases.Offline.provides,
+    )
+    return step.double()
+
+
+def worker(kind: str, anchors: list[int], chunk: int = 0) -> dict[str, Any]:
+    lens = cases.lens()
+    step = step_of(kind, lens)
+    batch = cases.batch_of(lens, anchors, offline=True, step=3)
+    batch = replace(batch, images=replace(batch.images, values=batch.images.values.double()))
+    if chunk:
+        losses = cached_backward(step, batch, chunk)
+        world.mean_gradients(step.parameters())
+    else:
+        module = DistributedDataParallel(step) if world.size() > 1 else step
+        losses = module(batch)
+        torch.stack(list(losses.values())).sum().backward()
+    return {
+        "losses": {name: loss.item() for name, loss in losses.items()},
+        "gradients": {n: g.numpy() for n, g in cases.gradients(step).items()},
+    }
+
+
+def same(several: dict[str, Any], one: dict[str, Any]) -> None:
+    assert several["losses"] == pytest.approx(one["losses"], rel=1e-9)
+    assert several["gradients"].keys() == one["gradients"].keys()
+    for name, value in one["gradients"].items():
+        assert abs(several["gradients"][name] - value).max() < 1e-9, name
+
+
+def every(cases: list[tuple[str, str, int]]) -> list[dict[str, Any]]:
+    return [worker(kind, ANCHORS[anchors], chunk) for kind, anchors, chunk in cases]
+
+
+CASES = [
+    *((kind, anchors, 0) for kind in ("global", "bag") for anchors in ANCHORS),
+    ("own", "all", 0),
+    ("global", "odd", 2),
+    ("bag", "odd", 2),
+]
+
+
+@pytest.fixture(scope="module")
+def two() -> list[list[dict[str, Any]]]:
+    return processes.run(every, 2, CASES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_two_processes_equal_one(case: tuple[str, str, int], two: Any) -> None:
+    one = worker(case[0], ANCHORS[case[1]])
+    for results in two:
+        same(results[CASES.index(case)], one)
+
+
+def test_three_processes_equal_one() -> None:
+    one = worker("bag", ANCHORS["odd"])
+    for result in processes.run(worker, 3, "bag", ANCHORS["odd"]):
+        same(result, one)
+
+
+def test_every_parameter_moves() -> None:
+    for name, gradient in worker("bag", ANCHORS["odd"])["gradients"].items():
+        assert abs(gradient).max() > 1e-3, f"{name} would not be tested"
+
+
+def test_pools_are_odd_where_that_is_hard() -> None:
+    lens = cases.lens()
+    made = {n: cases.batch_of(lens, a, offline=True, step=3) for n, a in ANCHORS.items()}
+    assert any(len(batch.text_rows) % 2 for batch in made.values())
+    assert any(len(batch.image_rows) % 2 for batch in made.values())
+    assert made["odd"].block[0] < made["odd"].block[1]
+    assert len(made["all"].image_rows) % 2 == 0, "own losses are means of equal shares only"

@@ -1,0 +1,165 @@
+"""A tiny corpus and two tiny hosts with everything that makes a training step hard to share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from counterfoil.corpus.collate import collate
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.lens import CorpusLens, LensPlan
+from counterfoil.corpus.regions import Features
+from counterfoil.matcher import Matcher, one_view, product
+from counterfoil.records import INFERENCE, Batch, Encoded, Items, Pairs, Role, View, Views
+
+THINGS = ["dog", "cat", "car", "tree", "boat", "kite", "bird", "cup", "ball", "hat", "fish", "lamp"]
+WIDTH = 6
+
+
+def corpus(images: int = 12, captions: int = 3, seed: int = 0) -> Corpus:
+    """Images of one thing each with 2 to 4 regions; captions of different lengths name it."""
+    rng = np.random.default_rng(seed)
+    kind = np.arange(images) % len(THINGS)
+    values = rng.normal(size=(len(THINGS), WIDTH))[kind][:, None] + 0.3 * rng.normal(
+        size=(images, 4, WIDTH)
+    )
+    features = Features.of(values.astype(np.float32), lengths=rng.integers(2, 5, images))
+    texts = [
+        " ".join(["a", THINGS[kind[image]], *["is there"] * int(rng.integers(0, 3))])
+        for image in range(images)
+        for _ in range(captions)
+    ]
+    return Corpus(
+        name="tiny",
+        image_ids=[f"i{n}" for n in range(images)],
+        text_ids=[f"t{n}" for n in range(len(texts))],
+        texts=texts,
+        owner=torch.arange(images).repeat_interleave(captions),
+        splits=["train"] * images,
+        features=features,
+    )
+
+
+def lens(images: int = 12, captions: int = 3, seed: int = 0) -> CorpusLens:
+    made = corpus(images, captions, seed)
+    return LensPlan().fit(made).on(made)
+
+
+@final
+class Global(Matcher):
+    """One vector per item, dropout in both encoders."""
+
+    def __init__(self, *, words: int, width: int = 8, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.image, self.word = nn.Linear(WIDTH, width), nn.Embedding(words, width)
+        self.drop = nn.Dropout(dropout)
+
+    def encode_images(self, images: Items) -> Encoded:
+        return self._one(self.drop(self.image(images.values)), images.mask)
+
+    def encode_texts(self, texts: Items) -> Encoded:
+        return self._one(self.drop(self.word(texts.values)), texts.mask)
+
+    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+        return (images.tokens * texts.tokens).sum((1, 2))
+
+    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+        return images.tokens[:, 0] @ texts.tokens[:, 0].T
+
+    def forward(self, batch: Batch) -> Views:
+        return one_view(self, batch)
+
+    def _one(self, tokens: Tensor, mask: Tensor) -> Encoded:
+        total = tokens.masked_fill(~mask.unsqueeze(2), 0).sum(1, keepdim=True)
+        return Encoded(nn.functional.normalize(total, dim=2), mask[:, :1])
+
+
+@final
+class Bag(Matcher):
+    """Bags of vectors with a Gram matrix, a parameter in the score, a second view, an own loss."""
+
+    grids = frozenset({INFERENCE, "plain"})
+    score_scale = 2.0
+
+    def __init__(
+        self, *, words: int, width: int = 8, dropout: float = 0.0, own: bool = False
+    ) -> None:
+        super().__init__()
+        self.own = own
+        self.image, self.word = nn.Linear(WIDTH, width), nn.Embedding(words, width)
+        self.sharpness = nn.Parameter(torch.tensor(1.5))
+        self.drop = nn.Dropout(dropout)
+
+    def encode_images(self, images: Items) -> Encoded:
+        tokens = self.drop(self.image(images.values)).masked_fill(~images.mask.unsqueeze(2), 0)
+        return Encoded(tokens, images.mask, tokens @ tokens.mT)
+
+    def encode_texts(self, texts: Items) -> Encoded:
+        return Encoded(self.drop(self.word(texts.values)), texts.mask)
+
+    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+        assert images.gram is not None
+        raw = texts.tokens @ images.tokens.mT
+        weight = (
+            (raw * self.sharpness).masked_fill(~images.mask.unsqueeze(1), -torch.inf).softmax(2)
+        )
+        norm = ((weight @ images.gram) * weight).sum(2).clamp(min=1e-9).sqrt()
+        score = (weight * raw).sum(2) / (norm * texts.tokens.norm(dim=2) + 1e-6)
+        return score.masked_fill(~texts.mask, 0).sum(1) / texts.mask.sum(1)
+
+    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+        return product(self.pairs, images, texts)
+
+    def forward(self, batch: Batch) -> Views:
+        images, texts = self.encode_images(batch.images), self.encode_texts(batch.texts)
+        plain = View(self.encode_images(batch.images), texts)
+        spread = {"spread": images.tokens.flatten(1).square().sum(1).mean()} if self.own else {}
+        return Views({INFERENCE: View(images, texts), "plain": plain}, spread)
+
+
+@final
+class Offline:
+    """Draws of all four roles, so that pools grow behind the anchors."""
+
+    provides = frozenset({Role.HARD_TEXT, Role.HARD_IMAGE, Role.CROSS, Role.COMPANION})
+
+    def __init__(self, owner: Tensor, count: int = 2) -> None:
+        self.owner, self.count = owner, count
+
+    def draw(self, texts: Tensor, rng: torch.Generator) -> Mapping[Role, Pairs]:
+        shape = (len(texts), self.count)
+        anchors = texts.unsqueeze(1).expand(shape)
+        wrong = torch.randint(len(self.owner), shape, generator=rng)
+        other = torch.randint(len(self.owner), shape, generator=rng)
+        return {
+            Role.HARD_TEXT: Pairs(self.owner[anchors], wrong),
+            Role.HARD_IMAGE: Pairs(self.owner[other], anchors),
+            Role.CROSS: Pairs(self.owner[other], wrong),
+            Role.COMPANION: Pairs(self.owner[wrong], other),
+        }
+
+
+def batch_of(lens: CorpusLens, texts: list[int], *, offline: bool = False, step: int = 0) -> Batch:
+    """A batch of these captions, with drawn pairs where asked."""
+    rows = torch.tensor(texts)
+    rng = torch.Generator().manual_seed(step)
+    drawn = Offline(lens.corpus.owner).draw(rows, rng) if offline else None
+    return collate(lens, rows, drawn=drawn, step=step)
+
+
+def host(kind: str, lens: CorpusLens, *, dropout: float = 0.0, seed: int = 0) -> Matcher:
+    """A host by name ("global", "bag", "own"), always with the same weights."""
+    assert lens.lens.tokenizer is not None
+    torch.manual_seed(seed)
+    words = lens.lens.tokenizer.size
+    if kind == "global":
+        return Global(words=words, dropout=dropout)
+    return Bag(words=words, dropout=dropout, own=kind == "own")
+
+
+def gradients(module: nn.Module) -> dict[str, Tensor]:
+    return {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
