@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from counterfoil.engine.tiles import Member
+from counterfoil.evaluate.gallery import Found
+from counterfoil.evaluate.result import Report
 from counterfoil.matcher import Matcher
 from counterfoil.records import Encoded
 
@@ -73,3 +75,13 @@ def member(found: Tensor) -> Member:
     return Member(
         Product(), *(Encoded(p.unsqueeze(1), torch.ones(len(p), 1).bool()) for p in pools)
     )
+
+
+def found(scores: Tensor, report: Report, *others: tuple[str, Report]) -> tuple[Found, Found]:
+    """Whole lists in both directions."""
+    lists = []
+    for side, matrix in enumerate((scores, scores.T)):
+        best, rows = matrix.sort(dim=1, descending=True, stable=True)
+        ranked = tuple((name, other.ranked[side]) for name, other in others)
+        lists.append(Found(report.ranked[side], rows, best, ranked))
+    return lists[0], lists[1]

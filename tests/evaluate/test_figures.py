@@ -59,10 +59,16 @@ def test_the_same_data_give_the_same_picture():
 def test_words_for_those_who_do_not_see():
     rsum, loss, hard = _all()
     assert "first ends at 175.0, best 180.0" in rsum.alt
-    assert "first falls from 9 to 2.5" in loss.alt
+    assert "first goes from 9 to 2.5" in loss.alt
     assert "online: 500 negatives, median gap −0.400, 33.4 % inside the margin" in hard.alt
     assert hard.caption == ("Further right is harder.", *hard.caption[1:])
     assert "at or above their positive" in hard.caption[2]
+
+
+def test_what_was_not_measured_is_not_drawn():
+    (only,) = figures.learning([Curve("first", (1, 2), (), (2.0, 1.0))])
+    assert only.alt.startswith("Training loss")
+    assert figures.learning([]) == ()
 
 
 def test_equal_gaps_still_have_a_histogram():

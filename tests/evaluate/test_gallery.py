@@ -24,9 +24,7 @@ def _shown(seed=0, count=2, depth=4):
     scores = evaluation_cases.scores(20, OWNER, seed)
     report = evaluate_scores(scores, OWNER)
     other = evaluate_scores(evaluation_cases.scores(20, OWNER, 1), OWNER)
-    lists = gallery.found(
-        [evaluation_cases.member(scores)], report, [("first", other)], depth=depth
-    )
+    lists = evaluation_cases.found(scores, report, ("first", other))
     exhibits = gallery.Exhibits(CAPTIONS, OWNER, _picture)
     return scores, report, gallery.galleries(exhibits, *lists, count=count, depth=depth)
 
@@ -113,5 +111,5 @@ def test_without_scores_the_first_rows_are_best():
 def test_folds_have_no_lists():
     scores = evaluation_cases.scores(20, OWNER, 0)
     report = evaluate_scores(scores, OWNER, Protocol("two", folds=2))
-    with pytest.raises(ValueError, match="'two' was evaluated in folds"):
-        gallery.found([evaluation_cases.member(scores)], report)
+    exhibits = gallery.Exhibits(CAPTIONS, OWNER, _picture)
+    assert gallery.galleries(exhibits, *evaluation_cases.found(scores, report)) == ()

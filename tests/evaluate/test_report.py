@@ -28,11 +28,13 @@ from counterfoil.evaluate.report import (
     row,
     signed,
     write,
+    write_gallery,
 )
 from counterfoil.evaluate.result import METRICS
 from counterfoil.evaluate.table import table
 
 NASTY = "<script>alert(\"1\")</script> & 'quoted' $x_1$"
+PICTURE = "data:image/png;base64,AAAA"
 OWNER = torch.arange(12).repeat_interleave(2)
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 
@@ -41,7 +43,7 @@ VOID = {"meta", "img", "br", "link", "input", "hr"}
 def _whole():
     matrices = [evaluation_cases.scores(12, OWNER, seed) for seed in (0, 1)]
     reports = [evaluate_scores(m, OWNER, dataset=NASTY, split="test") for m in matrices]
-    lists = gallery.found([evaluation_cases.member(matrices[1])], reports[1], [("a", reports[0])])
+    lists = evaluation_cases.found(matrices[1], reports[1], ("a", reports[0]))
     exhibits = gallery.Exhibits(
         [NASTY] * 24, OWNER, lambda n: Image.new("RGB", (40, 30), (n * 20, 0, 0))
     )
@@ -152,6 +154,22 @@ def test_it_is_the_same_every_time_and_whole(tmp_path):
     write(_page(), tmp_path / "deep" / "report.html")
     assert (tmp_path / "deep" / "report.html").read_text(encoding="utf-8") == render(_page())
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["report.html"]
+
+
+@pytest.mark.parametrize("asked", [None, PICTURE])
+@pytest.mark.parametrize("picture", [None, PICTURE])
+def test_a_search_has_a_page_of_its_own(tmp_path, asked, picture):
+    items = tuple(gallery.Shown(NASTY, picture, n, score=0.5) for n in (1, 2))
+    retrieval = gallery.Retrieval(gallery.Shown(NASTY, asked), 0, items)
+    write_gallery(gallery.Gallery(NASTY, "two images", (retrieval,)), tmp_path / "found.html")
+    reader = _Reader()
+    reader.feed((tmp_path / "found.html").read_text(encoding="utf-8"))
+    assert reader.open == []
+    pictures = [attributes["src"] for tag, attributes in reader.seen if tag == "img"]
+    assert pictures == [PICTURE] * ((asked is not None) + 2 * (picture is not None))
+    text = " ".join(reader.text)
+    assert "0.50" in text
+    assert "at place" not in text
 
 
 def test_rows_hold_value_then_difference():

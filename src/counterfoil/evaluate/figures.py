@@ -73,31 +73,29 @@ def series_colour(number: int) -> str:
 
 
 def learning(curves: Sequence[Curve]) -> tuple[Figure, ...]:
-    """Development RSum and training loss of every run."""
-    ends = "; ".join(
-        f"{c.name} ends at {c.dev_rsum[-1]:.1f}, best {max(c.dev_rsum):.1f}"
-        for c in curves
-        if c.dev_rsum
-    )
-    falls = "; ".join(
-        f"{c.name} falls from {c.train_loss[0]:.3g} to {c.train_loss[-1]:.3g}"
-        for c in curves
-        if c.train_loss
-    )
-    rsum = [(c.name, c.epochs, c.dev_rsum) for c in curves]
-    loss = [(c.name, c.epochs, c.train_loss) for c in curves]
-    return (
-        Figure(
-            _lines(rsum, "dev RSum", "rsum"),
-            f"Development RSum by epoch: {ends}.",
-            ("RSum on the development split after each epoch.",),
-        ),
-        Figure(
-            _lines(loss, "training loss", "loss"),
-            f"Training loss by epoch: {falls}.",
-            ("Mean training loss of each epoch; losses of different objectives do not compare.",),
-        ),
-    )
+    """Development RSum and training loss of every run, as far as they were measured."""
+    drawn = []
+    rsum = [(c.name, c.epochs, c.dev_rsum) for c in curves if c.dev_rsum]
+    if rsum:
+        ends = "; ".join(f"{n} ends at {y[-1]:.1f}, best {max(y):.1f}" for n, _, y in rsum)
+        drawn.append(
+            Figure(
+                _lines(rsum, "dev RSum", "rsum"),
+                f"Development RSum by epoch: {ends}.",
+                ("RSum on the development split after each epoch.",),
+            )
+        )
+    loss = [(c.name, c.epochs, c.train_loss) for c in curves if c.train_loss]
+    if loss:
+        ends = "; ".join(f"{n} goes from {y[0]:.3g} to {y[-1]:.3g}" for n, _, y in loss)
+        drawn.append(
+            Figure(
+                _lines(loss, "training loss", "loss"),
+                f"Training loss by epoch: {ends}.",
+                ("Mean training loss of each epoch; different objectives do not compare.",),
+            )
+        )
+    return tuple(drawn)
 
 
 def hardness(sources: Sequence[Hardness], margin: float | None = None) -> Figure:

@@ -10,11 +10,7 @@ from dataclasses import dataclass
 from PIL import Image
 from torch import Tensor
 
-from counterfoil.engine.sweep import MEMORY, sweep
-from counterfoil.engine.tiles import Member
-from counterfoil.engine.topk import TopK
 from counterfoil.evaluate.recall import Ranked
-from counterfoil.evaluate.result import Report
 
 SIDE = 224  # pixels; shown at half that, for sharp screens
 DEPTH = 7
@@ -45,7 +41,7 @@ class Retrieval:
 
     Attributes:
         query: a caption or a picture.
-        rank: place of the best true counterpart, from 1.
+        rank: place of the best true counterpart, from 1; 0 where none is known.
         found: the first items, best first.
         missed: a true counterpart where the best one is not among them; of several captions the
             first, which need not be the best.
@@ -106,46 +102,6 @@ class Exhibits:
     picture: Callable[[int], Image.Image]
 
 
-def found(
-    members: Sequence[Member],
-    report: Report,
-    others: Sequence[tuple[str, Report]] = (),
-    *,
-    depth: int = DEPTH,
-    memory: int = MEMORY,
-) -> tuple[Found, Found]:
-    """Lists of captions by image and of images by caption, to go with an evaluation.
-
-    Args:
-        members: what was evaluated.
-        report: its evaluation, over the split as a whole.
-        others: evaluations of other runs on the same queries, by name.
-        depth: how much of each list to keep.
-        memory: bytes for encodings on the device and tiles kept.
-
-    Raises:
-        ValueError: the evaluation was in folds, whose ranks do not fit lists over the whole split.
-    """
-    if any(len(each.folds) > 1 for each in (report, *(other for _, other in others))):
-        raise ValueError(
-            f"lists are shown over the whole split, but {report.setting.protocol.name!r} was "
-            "evaluated in folds; evaluate with the protocol 'whole' for this"
-        )
-    sizes = report.setting.images, report.setting.texts
-    lists = TopK("image", sizes[0], depth), TopK("text", sizes[1], depth)
-    sweep(members, lists, memory=memory)
-    i2t, t2i = (
-        Found(
-            report.ranked[side],
-            one.rows.cpu(),
-            one.scores.cpu(),
-            tuple((name, other.ranked[side]) for name, other in others),
-        )
-        for side, one in enumerate(lists)
-    )
-    return i2t, t2i
-
-
 def thumbnail(picture: Image.Image, side: int = SIDE) -> str:
     """A picture as a small `data:` address, as PNG or JPEG, whichever is smaller."""
     small = picture.convert("RGB")
@@ -179,7 +135,9 @@ def pick(found: Found, count: int) -> tuple[list[int], list[int]]:
 def galleries(
     exhibits: Exhibits, i2t: Found, t2i: Found, *, count: int = 3, depth: int = DEPTH
 ) -> tuple[Gallery, ...]:
-    """The best and the worst retrievals in both directions.
+    """The best and the worst retrievals in both directions; none of an evaluation in folds.
+
+    Lists go over the whole split, so ranks within folds would not fit them.
 
     Args:
         exhibits: captions and pictures.
@@ -188,7 +146,9 @@ def galleries(
         count: retrievals of each kind.
         depth: items of each list, the missed counterpart among them.
     """
-    shown = []
+    shown: list[Gallery] = []
+    if int(i2t.ranked.folds.max()) > 0:
+        return ()
     for found, title, asked in (
         (t2i, "Text to image", "captions"),
         (i2t, "Image to text", "images"),

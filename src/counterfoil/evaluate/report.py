@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from counterfoil import files
 from counterfoil.evaluate import figures
@@ -11,6 +12,9 @@ from counterfoil.evaluate.figures import Curve, Figure, Hardness
 from counterfoil.evaluate.gallery import Gallery
 from counterfoil.evaluate.intervals import Comparison, Interval, compare, intervals
 from counterfoil.evaluate.result import METRICS, Report
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 GROUPS = (
     ("Image to text", METRICS[:5]),
@@ -135,18 +139,9 @@ def render(page: ReportPage) -> str:
     Raises:
         ValueError: there is no run to show.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
     if not page.runs:
         raise ValueError("a report needs at least one evaluated run")
-    environment = Environment(
-        loader=PackageLoader("counterfoil.evaluate"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("report.html.j2").render(
+    return _template("report.html.j2").render(
         page=page,
         headline=headline(page.runs),
         groups=[(title, [row(page.runs, metric) for metric in names]) for title, names in GROUPS],
@@ -158,6 +153,11 @@ def render(page: ReportPage) -> str:
 def write(page: ReportPage, path: Path) -> None:
     """Write the page, whole or not at all."""
     files.write_text(path, render(page))
+
+
+def write_gallery(gallery: Gallery, path: Path) -> None:
+    """Write a page of retrievals alone, as of a search; whole or not at all."""
+    files.write_text(path, _template("gallery.html.j2").render(gallery=gallery))
 
 
 def headline(runs: tuple[RunResult, ...]) -> str:
@@ -214,6 +214,19 @@ def chance(p: float | None) -> str:
     if p is None:
         return "–"
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _template(name: str) -> Template:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("counterfoil.evaluate"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)
 
 
 def _difference(change: Comparison) -> Cell:
