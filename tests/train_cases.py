@@ -24,9 +24,8 @@ def corpus(images: int = 12, captions: int = 3, seed: int = 0) -> Corpus:
     """Images of one thing each with 2 to 4 regions; captions of different lengths name it."""
     rng = np.random.default_rng(seed)
     kind = np.arange(images) % len(THINGS)
-    values = rng.normal(size=(len(THINGS), WIDTH))[kind][:, None] + 0.3 * rng.normal(
-        size=(images, 4, WIDTH)
-    )
+    looks = np.random.default_rng(7).normal(size=(len(THINGS), WIDTH))
+    values = looks[kind][:, None] + 0.3 * rng.normal(size=(images, 4, WIDTH))
     features = Features.of(values.astype(np.float32), lengths=rng.integers(2, 5, images))
     texts = [
         " ".join(["a", THINGS[kind[image]], *["is there"] * int(rng.integers(0, 3))])
