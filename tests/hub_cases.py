@@ -1,0 +1,75 @@
+"""Tiny random Hugging Face models, saved as folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+import transformers
+
+TEXT = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
+VISION = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 16,
+    "patch_size": 8,
+}
+
+
+def _saved(model: torch.nn.Module, folder: Path) -> str:
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+def clip(folder: Path) -> str:
+    torch.manual_seed(0)
+    text = TEXT | {"max_position_embeddings": 12, "eos_token_id": 39, "pad_token_id": 39}
+    config = transformers.CLIPConfig(text_config=text, vision_config=VISION, projection_dim=8)
+    return _saved(transformers.CLIPModel(config), folder)
+
+
+def siglip(folder: Path) -> str:
+    torch.manual_seed(0)
+    text = TEXT | {"max_position_embeddings": 12, "pad_token_id": 1, "projection_size": 16}
+    config = transformers.SiglipConfig(text_config=text, vision_config=VISION)
+    return _saved(transformers.SiglipModel(config), folder)
+
+
+def siglip2(folder: Path) -> str:
+    torch.manual_seed(0)
+    text = TEXT | {"max_position_embeddings": 12, "pad_token_id": 0, "projection_size": 16}
+    vision = {k: v for k, v in VISION.items() if k != "image_size"} | {"num_patches": 4}
+    config = transformers.Siglip2Config(text_config=text, vision_config=vision)
+    return _saved(transformers.Siglip2Model(config), folder)
+
+
+def bert(folder: Path) -> str:
+    torch.manual_seed(0)
+    config = transformers.BertConfig(**TEXT, max_position_embeddings=12)
+    return _saved(transformers.BertModel(config), folder)
+
+
+def vit(folder: Path) -> str:
+    torch.manual_seed(0)
+    return _saved(transformers.ViTModel(transformers.ViTConfig(**VISION)), folder)
+
+
+def mobilenet(folder: Path) -> str:
+    torch.manual_seed(0)
+    config = transformers.MobileNetV2Config(depth_multiplier=0.1, min_depth=4, image_size=32)
+    return _saved(transformers.MobileNetV2Model(config), folder)
+
+
+def processor(folder: Path, **plain: object) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "preprocessor_config.json").write_text(json.dumps(plain))
+    return str(folder)

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.regions import Regions
+from counterfoil.models.scan import SCAN
+from counterfoil.models.vse import VSE
+from counterfoil.models.weights import convert, convert_scan, convert_vsepp, read_checkpoint
+
+
+def authors(bidirectional: bool) -> list[dict[str, torch.Tensor]]:
+    """Two state dicts under the authors' names."""
+    torch.manual_seed(0)
+    image = Regions(features=6, width=4).state_dict()
+    text = GRU(words=9, word_width=3, width=4, bidirectional=bidirectional).state_dict()
+    return [dict(image), dict(text)]
+
+
+def saved(path: Path, model: object, **more: object) -> Path:
+    torch.save({"epoch": 3, "model": model, "best_rsum": 400.5, "Eiters": 7, **more}, path)
+    return path
+
+
+def test_scan_with_its_options(tmp_path):
+    options = argparse.Namespace(
+        cross_attn="i2t", agg_func="Mean", lambda_softmax=4, lambda_lse=20, no_imgnorm=True
+    )
+    model = authors(bidirectional=True)
+    found = convert(saved(tmp_path / "best.pth.tar", model, opt=options), "scan")
+    built = found.build()
+    assert isinstance(built, SCAN)
+    assert (built.attention.direction, built.aggregate, built.lambda_lse) == ("i2t", "Mean", 20.0)
+    assert built.normalise == (False, True)
+    assert torch.equal(built.image.fc.weight, model[0]["fc.weight"])
+    for name, value in model[1].items():
+        assert torch.equal(built.text.state_dict()[name], value)
+    assert found.matcher.plain()["text"]["bidirectional"] is True
+
+
+def test_vsepp_without_options(tmp_path):
+    found = convert(saved(tmp_path / "best.pth.tar", authors(bidirectional=False)), "vsepp")
+    built = found.build()
+    assert isinstance(built, VSE)
+    assert (built.measure, built.absolute, built.pools[1]) == ("cosine", False, "last")
+    assert not built.text.rnn.bidirectional
+    assert not built.training
+
+
+def test_old_files_are_read(tmp_path):
+    path = tmp_path / "old.pth.tar"
+    torch.save(
+        {"model": authors(bidirectional=False), "opt": argparse.Namespace(measure="order")},
+        path,
+        _use_new_zipfile_serialization=False,
+    )
+    assert convert(path, "vsepp").build().measure == "order"
+
+
+def test_two_layers_and_one_direction(tmp_path):
+    model = authors(bidirectional=False)
+    model[1] = dict(GRU(words=9, word_width=3, width=4, layers=2).state_dict())
+    built = convert(saved(tmp_path / "a.pth.tar", model), "scan").build()
+    assert (built.text.rnn.num_layers, built.text.rnn.bidirectional) == (2, True)
+
+
+def test_safetensors(tmp_path):
+    image, text = authors(bidirectional=True)
+    flat = {f"img_enc.{k}": v for k, v in image.items()}
+    flat |= {f"txt_enc.{k}": v for k, v in text.items()}
+    save_file(flat, tmp_path / "a.safetensors")
+    assert convert(tmp_path / "a.safetensors", "scan").build().attention.direction == "t2i"
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_weight_normalisation_is_written_out(whole):
+    image, text = authors(bidirectional=True)
+    weight = image.pop("fc.weight")
+    length = weight.norm() if whole else weight.norm(dim=1, keepdim=True)
+    flat = {"img_enc.fc.weight_g": length, "img_enc.fc.weight_v": 3 * weight}
+    flat |= {"img_enc.fc.bias": image["fc.bias"]}
+    flat |= {f"txt_enc.{k}": v for k, v in text.items()}
+    torch.testing.assert_close(convert_scan(flat)["image.fc.weight"], weight)
+
+
+def test_a_fine_tuned_network_is_refused():
+    with pytest.raises(ValueError, match="trained on pixels: extract features"):
+        convert_vsepp({"img_enc.cnn.0.weight": torch.zeros(1)})
+
+
+def test_another_systems_tensors_are_refused():
+    with pytest.raises(ValueError, match=r"'img_enc.Rs_GCN_1.g.weight' is no tensor of a SCAN"):
+        convert_scan({"img_enc.Rs_GCN_1.g.weight": torch.zeros(1)})
+    with pytest.raises(ValueError, match=r"has no 'image\.fc\.weight'"):
+        convert_scan({"txt_enc.embed.weight": torch.zeros(1)})
+
+
+class Trap:
+    def __reduce__(self):
+        return (Path.touch, (Path("sprung"),))
+
+
+def test_nothing_in_a_file_is_ever_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = saved(tmp_path / "a.pth.tar", authors(bidirectional=True), opt=Trap())
+    with pytest.raises(ValueError, match="cannot be read without running code from it"):
+        read_checkpoint(path)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_what_cannot_be_read(tmp_path):
+    with pytest.raises(ValueError, match="does not exist; give an authors' checkpoint"):
+        read_checkpoint(tmp_path / "none.pth.tar")
+    for name in ("a.pth.tar", "a.safetensors"):
+        (tmp_path / name).write_bytes(b"not a checkpoint")
+        with pytest.raises(ValueError, match=name):
+            read_checkpoint(tmp_path / name)
+    torch.save([1, 2, 3], tmp_path / "b.pth.tar")
+    with pytest.raises(ValueError, match="holds a list, not the two state dicts"):
+        read_checkpoint(tmp_path / "b.pth.tar")
+
+
+def test_an_unknown_system_is_answered_with_the_nearest():
+    with pytest.raises(ValueError, match="did you mean 'scan'"):
+        convert(Path("a"), "scam")
