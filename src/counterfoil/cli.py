@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+STOPPED = 3  # exit code of a run that can go on with --resume
+
 app = typer.Typer(
     name="counterfoil",
     help="Image-text retrieval models, trained on the negatives that matter.",
@@ -17,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+_Usage = typer.BadParameter.__mro__[2]  # the parent of all complaints; its module has moved
 data_app = typer.Typer(
     no_args_is_help=True, help="What is there, and whether it can be trained on."
 )
@@ -89,7 +92,8 @@ def run(
         found = catalogue.smoke(found)
     source = Source(data or found.data, features=features, images=images)
     place = folder or Path("runs") / found.name
-    execute(found, source, place, resume=resume, minutes=minutes)
+    if not execute(found, source, place, resume=resume, minutes=minutes):
+        raise typer.Exit(STOPPED)
 
 
 @app.command(
@@ -113,12 +117,13 @@ def train(
     source = Source(data or "scenes", features=features, images=images)
     found = apply(catalogue.single(model, pixels=features is None), settings or ())
     place = folder or Path("runs") / found.name
-    execute(found, source, place, resume=resume, minutes=minutes)
+    if not execute(found, source, place, resume=resume, minutes=minutes):
+        raise typer.Exit(STOPPED)
 
 
 @app.command(
     epilog=_example(
-        "counterfoil mine runs/demo/online --data scenes --out lists/ --texts 300 --images 60"
+        "counterfoil mine runs/demo/online --data scenes --out lists/ --texts 300 --images-per-text 60"
     )
 )
 def mine(
@@ -245,17 +250,33 @@ def convert(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; 0 when all went well, 2 when the input was at fault."""
+    """Run the command line; 0 when all went well, 2 when the input was at fault, 3 when stopped."""
     try:
-        app(arguments, prog_name="counterfoil")
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except (ValueError, FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        code = app(arguments, prog_name="counterfoil", standalone_mode=False)
+    except _Usage as error:
+        return _refuse(_usage(error))
+    except (ValueError, OSError) as error:
         if os.environ.get("COUNTERFOIL_TRACEBACK"):
             raise
-        print(f"counterfoil: {error}", file=sys.stderr)
-        return 2
-    return 0
+        return _refuse(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        print("counterfoil: interrupted", file=sys.stderr)
+        return 130
+    return code if isinstance(code, int) else 0
+
+
+def _usage(error: Exception) -> str:
+    """What was wrong with the command line, and where to look; "" when help was shown instead."""
+    message = str(getattr(error, "format_message", error.__str__)()).strip().rstrip(".")
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context is not None else "counterfoil"
+    return f"{message}; `{where} --help` shows an example" if message else ""
+
+
+def _refuse(sentence: str) -> int:
+    if sentence:
+        print(f"counterfoil: {' '.join(sentence.split())}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

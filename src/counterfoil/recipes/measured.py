@@ -13,13 +13,12 @@ from counterfoil.corpus.corpus import Corpus
 from counterfoil.engine.sweep import sweep
 from counterfoil.engine.tiles import Member
 from counterfoil.engine.topk import TopK
-from counterfoil.evaluate.protocols import evaluate, folds_of
+from counterfoil.evaluate.protocols import evaluate
 from counterfoil.evaluate.recall import Ranked, Recall, Tie
 from counterfoil.evaluate.report import results
 from counterfoil.evaluate.result import Protocol, Report, Setting
 from counterfoil.evaluate.table import table
 from counterfoil.files import read_json, write_json
-from counterfoil.recipes.model import Model
 from counterfoil.recipes.show import console
 from counterfoil.train.tensors import read_tensors, write_tensors
 
@@ -50,20 +49,18 @@ class Measured:
 
     @staticmethod
     def of(
-        models: Sequence[Model],
+        members: Sequence[Member],
         corpus: Corpus,
         protocol: Protocol,
         *,
         tie: Tie = "row",
         seed: int | None = None,
     ) -> Measured:
-        """Encode a split with every model and rank it.
+        """Rank a split by the mean score of the models that encoded it.
 
         Raises:
             ValueError: the protocol does not fit the split.
         """
-        folds_of(protocol, len(corpus))  # refuses before anything is encoded
-        members = [model.member(corpus) for model in models]
         report = evaluate(
             members,
             corpus.owner,

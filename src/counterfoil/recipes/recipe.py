@@ -199,11 +199,13 @@ def digests(recipe: Recipe, data: str) -> dict[str, str]:
 
     Args:
         recipe: the recipe.
-        data: fingerprint of the data.
+        data: digest of the data.
     """
     known: dict[str, str] = {}
     for stage in recipe.stages:
         content = {"kind": stage.kind, "data": data, **plain(stage)}
+        if isinstance(stage, Train):
+            content["plan"] = stage.plan.numbers()
         content["reads"] = [known[name] for name in stage.reads]
         known[stage.name] = digest(content)
     return known

@@ -17,6 +17,7 @@ from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.reading import open_corpus
 from counterfoil.files import read_json, write_json
 from counterfoil.recipes import stages
+from counterfoil.recipes.contents import contents
 from counterfoil.recipes.context import Context, Stopped
 from counterfoil.recipes.recipe import (
     Compare,
@@ -85,9 +86,10 @@ def execute(
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     world.join()
     corpus = source.open()
-    context = Context(recipe, corpus, folder, digests(recipe, corpus.fingerprint), deadline)
+    context = Context(recipe, corpus, folder, digests(recipe, contents(corpus)), deadline)
     for stage in recipe.stages:  # refuse before anything is done, not halfway
         _admit(context, stage, resume=resume)
+    world.wait()  # nobody begins before everybody has looked
     for stage in recipe.stages:
         try:
             _perform(context, stage, resume=resume)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from counterfoil import world
-from counterfoil.evaluate.protocols import PROTOCOLS
+from counterfoil.evaluate.protocols import PROTOCOLS, folds_of
 from counterfoil.evaluate.protocols import evaluate as measure
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.hardness import hardness
@@ -23,13 +23,16 @@ from counterfoil.recipes.model import MODEL, Model, open_model
 from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Train
 from counterfoil.recipes.show import say
 from counterfoil.train.loop import Fitted, fit
-from counterfoil.train.saved import save_model
+from counterfoil.train.plan import TrainPlan
+from counterfoil.train.saved import CARD, read_card, save_model
 
 BATCH, SAMPLES = 128, 4096  # for the hardness of negatives in the report
 
 
 def train(context: Context, stage: Train, *, resume: bool) -> None:
     """Fit the stage's model and save it with its lens."""
+    if resume and _saved(context, stage):
+        return
     start = open_model(str(context.place(stage.start))) if stage.start else None
     lens = start.lens if start else stage.lens.fit(context.train)
     assert lens is not None
@@ -43,12 +46,10 @@ def train(context: Context, stage: Train, *, resume: bool) -> None:
     torch.manual_seed(stage.plan.seed)
     matcher = spec.build()
     if start:
-        matcher.load_state_dict(start.matcher.state_dict())
-    left = context.left()
-    plan = stage.plan if left is None else replace(stage.plan, minutes=max(left, 0.01))
+        _begin_from(start, matcher, stage)
     place = context.place(stage.name)
     fitted = fit(
-        plan,
+        _timed(stage.plan, context.left()),
         matcher,
         stage.objective.build(),
         lens.on(context.train),
@@ -60,7 +61,8 @@ def train(context: Context, stage: Train, *, resume: bool) -> None:
         resume=resume,
     )
     if not fitted.finished:
-        raise Stopped(f"{fitted.why} after {fitted.steps} steps")
+        why = "out of time" if fitted.why == "minutes" else "interrupted"
+        raise Stopped(f"{why} after {fitted.steps} steps")
     if world.rank() == 0:
         save_model(
             place / MODEL,
@@ -110,8 +112,10 @@ def evaluate(context: Context, stage: Evaluate) -> None:
     """Measure, print and save numbers, ranks and the first items of every list."""
     corpus = context.split(stage.split)
     models = [open_model(str(context.place(name))) for name in stage.using]
+    folds_of(PROTOCOLS[stage.protocol], len(corpus))  # refuses before anything is encoded
+    members = [model.member(corpus) for model in models]
     measured = Measured.of(
-        models, corpus, PROTOCOLS[stage.protocol], seed=context.seed(stage.using[0])
+        members, corpus, PROTOCOLS[stage.protocol], seed=context.seed(stage.using[0])
     )
     if world.rank() == 0:
         measured.save(context.place(stage.name))
@@ -123,6 +127,31 @@ def compare(context: Context, stage: Compare) -> None:
     if world.rank() == 0:
         page = comparison.page(context, stage)
         comparison.write(page, context.place(stage.name))
+
+
+def _begin_from(start: Model, matcher: Matcher, stage: Train) -> None:
+    try:
+        matcher.load_state_dict(start.matcher.state_dict())
+    except RuntimeError as error:
+        raise ValueError(
+            f"{stage.name!r} starts from {stage.start!r}, which is another model: "
+            f"{' '.join(str(error).split())[:200]}"
+        ) from error
+
+
+def _timed(plan: TrainPlan, left: float | None) -> TrainPlan:
+    """The plan with what is left of the run's time, where that is less than its own."""
+    if left is None or 0 < plan.minutes < left:
+        return plan
+    return replace(plan, minutes=max(left, 0.01))
+
+
+def _saved(context: Context, stage: Train) -> bool:
+    """Whether the stage was stopped between its last act and the note that it is done."""
+    folder = context.place(stage.name) / MODEL
+    if not (folder / CARD).is_file():
+        return False
+    return read_card(folder).provenance.get("digest") == context.digests[stage.name]
 
 
 def _draws(context: Context, stage: Train) -> Mined | None:

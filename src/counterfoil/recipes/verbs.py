@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import get_args
 
@@ -16,14 +17,14 @@ from counterfoil.corpus.vocabulary import read_vocabulary
 from counterfoil.engine.sweep import sweep
 from counterfoil.engine.tiles import Member
 from counterfoil.engine.topk import TopK
-from counterfoil.evaluate.protocols import PROTOCOLS
+from counterfoil.evaluate.protocols import PROTOCOLS, folds_of
 from counterfoil.evaluate.recall import TIES, Tie
 from counterfoil.files import write_json
 from counterfoil.models.weights import convert
 from counterfoil.negatives.mined import mine
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.negatives.store import Source as Scorer
-from counterfoil.recipes import found_page
+from counterfoil.recipes import found_page, many_true
 from counterfoil.recipes.measured import Measured
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.run import Source
@@ -69,6 +70,8 @@ def evaluate_with(
     *,
     protocol: str = "whole",
     ties: str = "row",
+    eccv: Path | None = None,
+    cxc: Path | None = None,
     out: Path | None = None,
 ) -> Measured:
     """Measure models on a split, print the table and the protocol.
@@ -84,11 +87,18 @@ def evaluate_with(
     world.join()
     corpus = source.split(split)
     models = [open_model(name) for name in names]
-    measured = Measured.of(models, corpus, PROTOCOLS[protocol], tie=rule, seed=_seed(models))
+    folds_of(PROTOCOLS[protocol], len(corpus))  # refuses before anything is encoded
+    members = [model.member(corpus) for model in models]
+    measured = Measured.of(members, corpus, PROTOCOLS[protocol], tie=rule, seed=_seed(models))
+    many = many_true.eccv_caption(members, corpus, eccv) if eccv else ()
+    crossed = many_true.crisscrossed(members, corpus, cxc) if cxc else ()
     if world.rank() == 0:
         measured.show(" + ".join(names))
+        for extra in many_true.table(many, crossed):
+            console.print(extra)
         if out is not None:
-            write_json(out, {"models": list(names), **measured.report.plain()})
+            more = {"eccv": [asdict(m) for m in many], "cxc": [asdict(c) for c in crossed]}
+            write_json(out, {"models": list(names), **measured.report.plain(), **more})
     return measured
 
 
@@ -129,7 +139,7 @@ def extract_features(
 ) -> None:
     """Extract features of all pictures into a folder."""
     table = extract(source.open(), model, out, grid=grid, batch=batch, device=world.device())
-    say(f"{len(table):,} images: {out}")
+    say(f"{len(table.features):,} images: {out}")
 
 
 def convert_checkpoint(
