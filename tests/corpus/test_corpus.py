@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from corpus_cases import captions_by_image, features_of_all, small_corpus
 
+from corpus_cases import captions_by_image, features_of_all, small_corpus
 from counterfoil.corpus.pictures import PictureFiles
 
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 import torch
-from corpus_cases import random_array
 
+from corpus_cases import random_array
 from counterfoil.corpus.regions import Features, Stack
 
 
@@ -41,8 +41,10 @@ def test_regions_that_are_not_real_are_masked_and_zero_whatever_is_stored():
 
 def test_subset_of_subset():
     stored, boxes = random_array(10, 2, 3), random_array(10, 2, 4)
-    part = Features.of(stored, boxes=boxes).subset(torch.tensor([9, 4, 2])).subset(
-        torch.tensor([2, 0])
+    part = (
+        Features.of(stored, boxes=boxes)
+        .subset(torch.tensor([9, 4, 2]))
+        .subset(torch.tensor([2, 0]))
     )
     items = part.take(torch.tensor([1, 0]))
     np.testing.assert_array_equal(items.values, stored[[9, 2]])

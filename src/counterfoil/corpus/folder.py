@@ -191,7 +191,7 @@ def _table_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 )
             yield number, row
     except csv.Error as error:
-        raise ValueError(f"{file}, line {reader.line_num}: {error}") from None
+        raise ValueError(f"{file}, line {reader.line_num + 1}: {error}") from None
 
 
 def _files(folder: Path) -> list[Path]:

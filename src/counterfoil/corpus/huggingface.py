@@ -51,7 +51,7 @@ class DatasetPictures(Pictures):
 
     def place(self, row: int) -> str:
         split, place = self.rows[row]
-        return f"{self.name}/{split}/{place}@{self.sources[split][0]._fingerprint}"
+        return f"{self.name}/{split or 'row'}/{place}@{self.sources[split][0]._fingerprint}"
 
     def subset(self, rows: Tensor) -> DatasetPictures:
         return DatasetPictures(self.sources, [self.rows[row] for row in rows.tolist()], self.name)
@@ -59,7 +59,8 @@ class DatasetPictures(Pictures):
 
 def is_huggingface(folder: Path) -> bool:
     """Whether a folder was written by ``save_to_disk``."""
-    return any((folder / name).exists() for name in ("dataset_dict.json", "dataset_info.json"))
+    several = (folder / "dataset_dict.json").exists()
+    return several or all((folder / n).exists() for n in ("dataset_info.json", "state.json"))
 
 
 def read_huggingface(source: str, *, name: str | None = None) -> Corpus:

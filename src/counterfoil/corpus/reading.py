@@ -80,14 +80,14 @@ def _read(
 def _folder(
     path: Path, images: Path | None, name: str | None, restval: str, splits: Sequence[str]
 ) -> Corpus:
+    if is_huggingface(path):
+        return read_huggingface(str(path), name=name)
     listed = sorted(path.glob("dataset_*.json"))
     if len(listed) > 1:
         names = ", ".join(file.name for file in listed)
         raise ValueError(f"{path} holds {names}; give the path of the one to read")
     if listed:
         return read_karpathy(listed[0], images=images, restval=restval, name=name)
-    if is_huggingface(path):
-        return read_huggingface(str(path), name=name)
     if is_precomp(path):
         return _pictured(read_precomp(path, name=name, splits=splits), images)
     if is_embeddings(path):

@@ -1,0 +1,205 @@
+import json
+
+import pytest
+import torch
+from PIL import Image
+
+from corpus_cases import captions_by_image, small_corpus, splits_by_image, write_picture
+from counterfoil.corpus.folder import is_folder, read_folder, write_folder
+from counterfoil.corpus.pictures import PictureFiles
+
+
+def write_list(folder, name, text, *, pictures=("a.jpg", "b.jpg")):
+    for row, picture in enumerate(pictures):
+        write_picture(folder / picture, row)
+    (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+JSONL = '{"image": "a.jpg", "captions": ["one", "two"]}\n\n{"image": "b.jpg", "caption": "three"}\n'
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("captions.jsonl", JSONL),
+        (
+            "metadata.jsonl",
+            JSONL.replace("image", "file_name")
+            .replace('["one", "two"]', '"one"')
+            .replace("captions", "text")
+            .replace("caption", "text")
+            + '{"file_name": "a.jpg", "text": "two"}\n',
+        ),
+        ("captions.csv", "image,caption\na.jpg,one\na.jpg,two\nb.jpg,three\n"),
+        ("captions.csv", '\ufeffimage,captions\r\na.jpg,"[""one"", ""two""]"\r\nb.jpg,three\r\n'),
+        ("captions.tsv", "filepath\ttitle\na.jpg\tone\nb.jpg\tthree\na.jpg\ttwo\n"),
+    ],
+)
+def test_every_kind_of_list(tmp_path, name, text):
+    corpus = read_folder(write_list(tmp_path, name, text))
+    assert captions_by_image(corpus) == {"a.jpg": ["one", "two"], "b.jpg": ["three"]}
+    assert corpus.pictures.open(0).size == (12, 8)
+
+
+def test_ids_and_splits(tmp_path):
+    text = (
+        "image,id,split,caption\na.jpg,0,train,one\n"
+        'b.jpg,é 2,validation,"with, a comma\nand a line"\na.jpg,0,train,again\n'
+    )
+    corpus = read_folder(write_list(tmp_path, "captions.csv", text))
+    assert captions_by_image(corpus) == {
+        "0": ["one", "again"],
+        "é 2": ["with, a comma\nand a line"],
+    }
+    assert splits_by_image(corpus) == {"0": "train", "é 2": "dev"}
+
+
+def test_id_zero_of_jsonl_is_an_id(tmp_path):
+    text = '{"image": "a.jpg", "id": 0, "caption": "x"}\n'
+    assert read_folder(write_list(tmp_path, "captions.jsonl", text)).image_ids == ["0"]
+
+
+def test_pictures_in_a_folder_of_their_own(tmp_path):
+    write_list(tmp_path, "captions.jsonl", JSONL, pictures=["images/a.jpg", "images/b.jpg"])
+    assert read_folder(tmp_path).pictures.open(1).size == (12, 8)
+    elsewhere = tmp_path / "images"
+    assert read_folder(tmp_path, images=elsewhere).pictures.open(1).size == (12, 8)
+
+
+def test_text_beside_each_picture(tmp_path):
+    for name in ("x/one.png", "two.JPG", "none.jpeg"):
+        write_picture(tmp_path / name)
+    (tmp_path / "x" / "one.txt").write_text("first\n\n second \n", encoding="utf-8")
+    (tmp_path / "two.txt").write_text("", encoding="utf-8")
+    (tmp_path / "README.txt").write_text("about this folder")
+    corpus = read_folder(tmp_path)
+    assert captions_by_image(corpus) == {
+        "none.jpeg": [],
+        "two.JPG": [],
+        "x/one.png": ["first", " second "],
+    }
+    assert set(corpus.splits) == {"train", "dev", "test"}
+
+
+def test_round_trip(tmp_path):
+    places = [tmp_path / f"{row}.png" for row in range(4)]
+    for row, path in enumerate(places):
+        write_picture(path, row)
+    corpus = small_corpus((2, 0, 1, 3), ["train", "dev", "test", "train"])
+    corpus = type(corpus)(
+        name="small",
+        image_ids=["ü/1", "a b", "x.jpg", "\t"],
+        text_ids=corpus.text_ids,
+        texts=["two  blanks", "line\nend", "", "狗", '"quoted", yes', "\u2028"],
+        owner=corpus.owner,
+        splits=corpus.splits,
+        pictures=PictureFiles(places),
+    )
+    write_folder(corpus, tmp_path / "out")
+    back = read_folder(tmp_path / "out")
+    assert captions_by_image(back) == captions_by_image(corpus)
+    assert splits_by_image(back) == splits_by_image(corpus)
+    for row in range(4):
+        assert back.pictures.open(row).tobytes() == corpus.pictures.open(row).tobytes()
+
+
+@pytest.mark.parametrize(
+    "name, text, words",
+    [
+        ("captions.jsonl", "", "captions.jsonl holds no image"),
+        ("captions.jsonl", "{", "line 1 is not JSON"),
+        ("captions.jsonl", "[1]", "line 1: .* is needed"),
+        ("captions.jsonl", '{"picture": "a.jpg"}', "line 1: there is no 'image' among the columns"),
+        ("captions.jsonl", '{"image": "a.jpg"}', "line 1: there is no 'caption' among"),
+        ("captions.jsonl", '{"image": "", "caption": "x"}', "line 1: the image is ''"),
+        ("captions.jsonl", '{"image": 3, "caption": "x"}', "line 1: the image is 3"),
+        ("captions.jsonl", '{"image": "a.jpg", "caption": 3}', "line 1: the caption is 3"),
+        ("captions.jsonl", '{"image": "a.jpg", "captions": [3]}', r"the caption is \[3\]"),
+        ("captions.csv", "a.jpg,one\nb.jpg,two\n", "line 2: there is no 'image' among.*'a.jpg'"),
+        ("captions.csv", "image,caption\na.jpg,one,two\n", "line 2 has another number of columns"),
+        ("captions.csv", "image,caption\na.jpg\n", "line 2 has another number of columns"),
+        ("captions.csv", 'image,caption\na.jpg,"one" two\n', "line 2: "),
+        (
+            "captions.csv",
+            "image,id,caption\na.jpg,1,x\nb.jpg,1,y\n",
+            "line 3: image '1' is 'b.jpg' in split '' here, but another file",
+        ),
+        (
+            "captions.csv",
+            "image,split,caption\na.jpg,train,x\na.jpg,test,y\n",
+            "image 'a.jpg' is 'a.jpg' in split 'test' here, but another",
+        ),
+    ],
+)
+def test_bad_lists_in_words(tmp_path, name, text, words):
+    with pytest.raises(ValueError, match=words):
+        read_folder(write_list(tmp_path, name, text))
+
+
+def test_bad_folders_in_words(tmp_path):
+    assert not is_folder(tmp_path)
+    with pytest.raises(ValueError, match=r"holds no captions: looked for captions\.jsonl"):
+        read_folder(tmp_path)
+    write_picture(tmp_path / "a.jpg")
+    with pytest.raises(ValueError, match="holds no captions"):
+        read_folder(tmp_path)
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(ValueError, match="is not UTF-8"):
+        read_folder(tmp_path)
+    (tmp_path / "a.txt").write_text("fine")
+    (tmp_path / "lost.txt").write_text("nobody's caption")
+    with pytest.raises(ValueError, match=r"lost\.txt has no picture of that name beside it"):
+        read_folder(tmp_path)
+    (tmp_path / "captions.csv").write_text("image,caption\na.jpg,x\n")
+    (tmp_path / "captions.tsv").write_text("image\tcaption\na.jpg\tx\n")
+    with pytest.raises(ValueError, match=r"captions\.csv and captions\.tsv; give the path of"):
+        read_folder(tmp_path)
+    assert read_folder(tmp_path / "captions.csv").texts == ["x"]
+
+
+def test_missing_pictures_are_named_when_they_are_opened(tmp_path):
+    corpus = read_folder(write_list(tmp_path, "captions.jsonl", JSONL, pictures=["a.jpg"]))
+    with pytest.raises(ValueError, match=r"b\.jpg does not exist; an image is needed there"):
+        corpus.pictures.open(1)
+
+
+def test_writing_stops_whole(tmp_path):
+    corpus = small_corpus((1, 1))
+    with pytest.raises(ValueError, match="has no pictures"):
+        write_folder(corpus, tmp_path / "out")
+    write_picture(tmp_path / "a.png")
+    (tmp_path / "b.png").write_bytes(b"no picture")
+    corpus = type(corpus)(
+        **{
+            **{name: getattr(corpus, name) for name in ("name", "image_ids", "text_ids", "texts")},
+            "owner": torch.tensor([0, 1]),
+            "splits": ["train"] * 2,
+            "pictures": PictureFiles([tmp_path / "a.png", tmp_path / "b.png"]),
+        }
+    )
+    with pytest.raises(ValueError, match=r"b\.png cannot be read as a picture"):
+        write_folder(corpus, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.png"]
+
+
+def test_written_list_is_one_line_an_image(tmp_path):
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    corpus = small_corpus((1,))
+    corpus = type(corpus)(
+        name="one",
+        image_ids=["a"],
+        text_ids=["t"],
+        texts=["x"],
+        owner=corpus.owner,
+        splits=["train"],
+        pictures=PictureFiles([tmp_path / "a.png"]),
+    )
+    write_folder(corpus, tmp_path / "out")
+    line = (tmp_path / "out" / "captions.jsonl").read_text()
+    assert json.loads(line) == {
+        "image": "images/0.png",
+        "id": "a",
+        "split": "train",
+        "captions": ["x"],
+    }

@@ -1,0 +1,110 @@
+import sys
+
+import pytest
+from PIL import Image
+
+from corpus_cases import captions_by_image, splits_by_image
+from counterfoil.corpus.huggingface import is_huggingface, read_huggingface
+
+datasets = pytest.importorskip("datasets")
+
+
+def picture(shade):
+    return Image.new("RGB", (5, 4), (shade, shade, shade))
+
+
+def save(folder, **columns):
+    datasets.Dataset.from_dict(columns).save_to_disk(folder)
+    return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def _no_bars():
+    datasets.disable_progress_bars()
+
+
+def test_lists_of_captions(tmp_path):
+    source = save(
+        tmp_path / "d",
+        image=[picture(10), picture(20), picture(30)],
+        captions=[["a", "b"], [], ["c"]],
+        image_id=[7, 8, 9],
+        split=["train", "val", "test"],
+    )
+    assert is_huggingface(tmp_path / "d")
+    corpus = read_huggingface(source)
+    assert captions_by_image(corpus) == {"7": ["a", "b"], "8": [], "9": ["c"]}
+    assert splits_by_image(corpus) == {"7": "train", "8": "dev", "9": "test"}
+    part = corpus.split("test")
+    assert part.pictures.open(0).getpixel((0, 0)) == (30, 30, 30)
+
+
+def test_a_caption_a_row(tmp_path):
+    source = save(
+        tmp_path / "d",
+        img=[picture(n) for n in (1, 2, 1)],
+        text=["a", "b", "c"],
+        filename=["x", "y", "x"],
+    )
+    corpus = read_huggingface(source, name="mine")
+    assert corpus.name == "mine"
+    assert captions_by_image(corpus) == {"x": ["a", "c"], "y": ["b"]}
+
+
+def test_data_set_of_several_splits(tmp_path):
+    tables = {
+        split: datasets.Dataset.from_dict({"image": [picture(shade)] * 2, "caption": [split, "x"]})
+        for split, shade in (("train", 1), ("validation", 2), ("test", 3))
+    }
+    datasets.DatasetDict(tables).save_to_disk(tmp_path / "d")
+    corpus = read_huggingface(str(tmp_path / "d"))
+    assert corpus.split_names == ("train", "dev", "test")
+    assert corpus.image_ids[:2] == ["train/0", "train/1"]
+    assert corpus.split("dev").texts == ["validation", "x"]
+    assert corpus.split("dev").pictures.open(1).getpixel((0, 0)) == (2, 2, 2)
+    places = {corpus.pictures.place(row) for row in range(6)}
+    assert len(places) == 6
+
+
+def test_one_split_is_divided(tmp_path):
+    source = save(tmp_path / "d", image=[picture(1)] * 6, caption=list("abcdef"))
+    assert set(read_huggingface(source).splits) == {"train", "dev", "test"}
+
+
+@pytest.mark.parametrize(
+    "columns, words",
+    [
+        ({"image": [picture(1)], "label": [1]}, "has the columns 'image', 'label', but no 'capti"),
+        ({"caption": ["a"]}, "has the columns 'caption', but no 'image'"),
+        ({"image": [picture(1)], "caption": [3]}, "row 0: the caption is 3"),
+        (
+            {
+                "image": [picture(1)] * 2,
+                "caption": ["a", "b"],
+                "id": ["x", "x"],
+                "split": ["train", "test"],
+            },
+            "image 'x' is in splits 'train' and 'test'",
+        ),
+    ],
+)
+def test_bad_columns_in_words(tmp_path, columns, words):
+    with pytest.raises(ValueError, match=words):
+        read_huggingface(save(tmp_path / "d", **columns))
+
+
+def test_what_cannot_be_read(tmp_path, monkeypatch):
+    (tmp_path / "dataset_info.json").write_text("{}")
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_huggingface(str(tmp_path))
+    source = save(tmp_path / "d", image=[b"no picture"], caption=["a"])
+    with pytest.raises(ValueError, match=r"d/row/0.* cannot be read as a picture"):
+        read_huggingface(source).pictures.open(0)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ValueError, match=r'needs datasets: pip install "counterfoil\[hf\]"'):
+        read_huggingface("someone/something")
+
+
+def test_name_on_the_hub_without_network():
+    with pytest.raises(ValueError, match="'someone/nothing' cannot be read"):
+        read_huggingface("someone/nothing")

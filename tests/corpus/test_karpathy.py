@@ -1,0 +1,139 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from corpus_cases import (
+    captions_by_image,
+    features_of_all,
+    karpathy_image,
+    random_array,
+    splits_by_image,
+    write_karpathy,
+)
+from counterfoil.corpus.karpathy import is_karpathy, read_karpathy
+
+IMAGES = [
+    karpathy_image("b.jpg", "train", ["A dog .", "Two dogs"], first=10),
+    karpathy_image("a.jpg", "val", ["Ein Hünd"], first=20),
+    karpathy_image("c.jpg", "restval", [], first=30),
+    karpathy_image("d.jpg", "test", ["x"] * 7, first=40),
+]
+
+
+def test_captions_ids_splits_and_pictures(tmp_path):
+    corpus = read_karpathy(write_karpathy(tmp_path, IMAGES))
+    assert corpus.name == "toy"
+    assert corpus.image_ids == ["b.jpg", "a.jpg", "c.jpg", "d.jpg"]
+    assert captions_by_image(corpus)["b.jpg"] == ["A dog .", "Two dogs"]
+    assert captions_by_image(corpus)["c.jpg"] == []
+    assert corpus.text_ids[:3] == ["10", "11", "20"]
+    assert corpus.splits == ["train", "dev", "train", "test"]
+    assert [corpus.pictures.open(row).size for row in range(4)] == [(12, 8)] * 4
+
+
+def test_restval_can_be_kept_apart(tmp_path):
+    corpus = read_karpathy(write_karpathy(tmp_path, IMAGES), restval="restval")
+    assert splits_by_image(corpus)["c.jpg"] == "restval"
+
+
+def test_pictures_in_subfolders_or_all_in_one(tmp_path):
+    images = [karpathy_image("x.jpg", "train", ["a"], filepath="val2014")]
+    path = write_karpathy(tmp_path, images)
+    assert read_karpathy(path).pictures.place(0).endswith("images/val2014/x.jpg")
+    inner = tmp_path / "images" / "val2014"
+    assert read_karpathy(path, images=inner).pictures.place(0).endswith("val2014/x.jpg")
+
+
+def test_features_by_order(tmp_path):
+    values = random_array(4, 2, 3)
+    np.save(tmp_path / "f.npy", values)
+    corpus = read_karpathy(
+        write_karpathy(tmp_path, IMAGES, pictures=False), features=tmp_path / "f.npy"
+    )
+    assert corpus.pictures is None
+    np.testing.assert_array_equal(features_of_all(corpus), values)
+    np.testing.assert_array_equal(
+        corpus.split("test").features.take(torch.tensor([0])).values, values[3:]
+    )
+
+
+captions = st.lists(st.text(st.characters(codec="utf-8"), max_size=10), max_size=4)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@given(st.dictionaries(st.text(st.characters(codec="utf-8"), min_size=1, max_size=6), captions))
+def test_any_ids_and_any_number_of_captions(tmp_path, content):
+    images = [
+        karpathy_image(name, "train", own, first=100 * place)
+        for place, (name, own) in enumerate(content.items())
+    ]
+    path = write_karpathy(tmp_path, images, pictures=False)
+    if content:
+        assert captions_by_image(read_karpathy(path)) == content
+    else:
+        with pytest.raises(ValueError, match="holds no image"):
+            read_karpathy(path)
+
+
+def test_tokens_stand_in_for_raw(tmp_path):
+    images = [{"filename": "a", "split": "train", "sentences": [{"tokens": ["a", "dog"]}]}]
+    corpus = read_karpathy(write_karpathy(tmp_path, images, pictures=False))
+    assert (corpus.texts, corpus.text_ids) == (["a dog"], ["a#0"])
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        ("{", "cannot be read as a Karpathy data set"),
+        ("[]", "is not a Karpathy data set"),
+        ('{"images": 3}', "is not a Karpathy data set"),
+        ('{"images": []}', "holds no image"),
+        ('{"images": [{"split": "train", "sentences": []}]}', r"images\[0\].filename"),
+        ('{"images": [{"filename": "a", "sentences": []}]}', r"images\[0\].split"),
+        ('{"images": [{"filename": "a", "split": "train"}]}', r"images\[0\].sentences"),
+        (
+            '{"images": [{"filename": "a", "split": "train", "sentences": [{"raw": 3}]}]}',
+            r"images\[0\].sentences.0.raw",
+        ),
+        (json.dumps({"images": [IMAGES[0], IMAGES[0]]}), "image id 'b.jpg' stands twice"),
+        (
+            json.dumps({"images": [IMAGES[0], {**IMAGES[1], "sentences": IMAGES[0]["sentences"]}]}),
+            "caption id '10' stands twice",
+        ),
+        (
+            '{"images": [{"filename": "a", "split": "train", "sentences": [{"raw": "\\ud800"}]}]}',
+            "not valid Unicode",
+        ),
+    ],
+)
+def test_bad_files_in_words(tmp_path, content, words):
+    path = tmp_path / "dataset_bad.json"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=words):
+        read_karpathy(path)
+
+
+def test_bad_surroundings_in_words(tmp_path):
+    with pytest.raises(ValueError, match="does not exist"):
+        read_karpathy(tmp_path / "dataset_none.json")
+    path = write_karpathy(tmp_path, IMAGES, pictures=False)
+    (tmp_path / "images").mkdir()
+    with pytest.raises(ValueError, match="holds none of the first 4 pictures, such as b"):
+        read_karpathy(path)
+    with pytest.raises(ValueError, match="is not a folder; the pictures are needed"):
+        read_karpathy(path, images=tmp_path / "nowhere")
+    path.write_bytes(b'{"images": "\xff"}')
+    with pytest.raises(ValueError, match="cannot be read as a Karpathy"):
+        read_karpathy(path)
+
+
+def test_recognised_by_name_or_content(tmp_path):
+    path = write_karpathy(tmp_path, IMAGES, pictures=False)
+    assert is_karpathy(path)
+    other = tmp_path / "other.json"
+    other.write_text("{}")
+    assert not is_karpathy(other)

@@ -1,0 +1,199 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from corpus_cases import (
+    captions_by_image,
+    features_of_all,
+    random_array,
+    small_corpus,
+    splits_by_image,
+    write_split,
+)
+from counterfoil.corpus.precomp import is_precomp, read_precomp, write_precomp
+from counterfoil.corpus.regions import Features, Stack
+
+TEN = [f"caption {n}" for n in range(10)]
+
+
+def test_first_token_is_the_first_word(tmp_path):
+    write_split(tmp_path, "train", random_array(2, 3, 4), ["A man runs", "Ein Hünd"])
+    assert read_precomp(tmp_path).texts == ["A man runs", "Ein Hünd"]
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 4)])
+def test_images_once(tmp_path, shape):
+    values = random_array(*shape)
+    write_split(tmp_path, "train", values, TEN)
+    corpus = read_precomp(tmp_path)
+    assert corpus.owner.tolist() == [0] * 5 + [1] * 5
+    assert corpus.image_ids == ["train/0", "train/1"]
+    np.testing.assert_array_equal(features_of_all(corpus).reshape(shape), values)
+
+
+def test_images_repeated_for_each_caption(tmp_path):
+    once = random_array(2, 3, 4)
+    write_split(tmp_path, "train", once.repeat(5, axis=0), TEN)
+    corpus = read_precomp(tmp_path)
+    assert corpus.owner.tolist() == [0] * 5 + [1] * 5
+    np.testing.assert_array_equal(features_of_all(corpus), once)
+
+
+def test_images_repeated_and_named_once_an_image(tmp_path):
+    once = random_array(2, 3, 4)
+    write_split(tmp_path, "train", once.repeat(5, axis=0), TEN, ["x", "y"])
+    corpus = read_precomp(tmp_path)
+    assert captions_by_image(corpus) == {"x": TEN[:5], "y": TEN[5:]}
+    np.testing.assert_array_equal(features_of_all(corpus), once)
+
+
+def test_one_caption_an_image(tmp_path):
+    values = random_array(10, 4)
+    write_split(tmp_path, "train", values, TEN)
+    assert read_precomp(tmp_path).owner.tolist() == list(range(10))
+    values[1] = values[0]  # twins, but the others are not repeated
+    write_split(tmp_path, "train", values, TEN)
+    assert read_precomp(tmp_path).owner.tolist() == list(range(10))
+
+
+@pytest.mark.parametrize("stored", ["once", "repeated"])
+def test_ids_a_caption_give_any_number_of_captions(tmp_path, stored):
+    ids = ["x", "y", "y", "x", "z", "y"]
+    once = random_array(3, 2, 4)
+    values = once if stored == "once" else once[[0, 1, 1, 0, 2, 1]]
+    write_split(tmp_path, "train", values, TEN[:6], ids)
+    corpus = read_precomp(tmp_path)
+    assert captions_by_image(corpus) == {
+        "x": [TEN[0], TEN[3]],
+        "y": [TEN[1], TEN[2], TEN[5]],
+        "z": [TEN[4]],
+    }
+    np.testing.assert_array_equal(features_of_all(corpus), once)
+
+
+def test_splits_are_read_as_one_and_stay_on_disk(tmp_path):
+    parts = {name: random_array(2, 3, 4, seed=n) for n, name in enumerate(("train", "dev", "test"))}
+    for name, values in parts.items():
+        write_split(tmp_path, name, values, TEN, [f"{name} x", f"{name} y"])
+        np.save(tmp_path / f"{name}_boxes.npy", random_array(2, 3, 4))
+    corpus = read_precomp(tmp_path)
+    assert corpus.splits == ["train"] * 2 + ["dev"] * 2 + ["test"] * 2
+    assert isinstance(corpus.features.values, Stack)
+    assert all(isinstance(part, np.memmap) for part in corpus.features.values.parts)
+    for name, values in parts.items():
+        np.testing.assert_array_equal(features_of_all(corpus.split(name)), values)
+    assert corpus.features.take(torch.tensor([5])).boxes.shape == (1, 3, 4)
+
+
+def test_testall_goes_before_test(tmp_path):
+    write_split(tmp_path, "test", random_array(1, 4), TEN[:5], ["x"])
+    write_split(tmp_path, "testall", random_array(2, 4), TEN, ["x", "y"])
+    assert splits_by_image(read_precomp(tmp_path)) == {"x": "test", "y": "test"}
+    assert read_precomp(tmp_path, splits=["test"]).image_ids == ["x"]
+    with pytest.raises(ValueError, match=r"'tset' is not a split of .*did you mean 'test'"):
+        read_precomp(tmp_path, splits=["tset"])
+
+
+def test_packed_features(tmp_path):
+    write_split(tmp_path, "train", random_array(2, 3), TEN)
+    (tmp_path / "train_ims.npy").unlink()
+    np.save(tmp_path / "train_ims_int8.npy", np.array([[[2, -4]], [[6, 8]]], np.int8))
+    with pytest.raises(ValueError, match=r"int8_scale\.npy does not exist"):
+        read_precomp(tmp_path)
+    np.save(tmp_path / "int8_scale.npy", np.array([0.5, 0.25], np.float32))
+    assert features_of_all(read_precomp(tmp_path)).tolist() == [[[1, -1]], [[3, 2]]]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.sampled_from(["float32", "float16"]))
+def test_round_trip_with_any_number_of_captions(tmp_path, counts, kind):
+    splits = [("train", "dev", "test")[n % 3] for n in range(len(counts))]
+    corpus = small_corpus(counts, splits)
+    write_precomp(corpus, tmp_path / "out", kind=kind)
+    back = read_precomp(tmp_path / "out")
+    assert captions_by_image(back) == captions_by_image(corpus)
+    assert splits_by_image(back) == splits_by_image(corpus)
+    order = torch.tensor([back.image_ids.index(name) for name in corpus.image_ids])
+    wanted = features_of_all(corpus)
+    wanted = wanted.half().float() if kind == "float16" else wanted
+    torch.testing.assert_close(back.features.take(order).values, wanted, atol=0, rtol=0)
+
+
+def test_round_trip_keeps_lengths_and_boxes(tmp_path):
+    features = Features.of(
+        random_array(2, 3, 4), lengths=np.array([1, 3]), boxes=random_array(2, 3, 4)
+    )
+    write_precomp(replace(small_corpus((1, 1)), features=features), tmp_path / "out")
+    items = read_precomp(tmp_path / "out").features.take(torch.arange(2))
+    wanted = features.take(torch.arange(2))
+    assert torch.equal(items.values, wanted.values)
+    assert torch.equal(items.mask, wanted.mask)
+    assert torch.equal(items.boxes, wanted.boxes)
+
+
+@pytest.mark.parametrize(
+    "ids, captions, owner, words",
+    [
+        ([], TEN[:7], None, "train has 2 images and 7 captions, which do not divide"),
+        ([], [], None, r"train_caps\.txt is empty"),
+        (["x"], TEN, None, r"train_ids\.txt names 1 images, but there are 2"),
+        (["x", "x"], TEN, None, "image id 'x' stands twice"),
+        (list("xyzxyzxyzx"), TEN, None, "names 3 images for 10 captions.* features of 2"),
+        ([], TEN, "0\n1\n", r"train_owner\.txt has 2 lines for 10 captions"),
+        ([], TEN[:2], "0\n2\n", "names rows 0 to 2, but images are 0 to 1"),
+        ([], TEN[:2], "0\nx\n", "needs a whole number on every line"),
+    ],
+)
+def test_numbers_that_do_not_fit(tmp_path, ids, captions, owner, words):
+    write_split(tmp_path, "train", random_array(2, 4), captions, ids)
+    if owner:
+        (tmp_path / "train_owner.txt").write_text(owner)
+    with pytest.raises(ValueError, match=words):
+        read_precomp(tmp_path)
+
+
+def test_damaged_files(tmp_path):
+    assert not is_precomp(tmp_path)
+    with pytest.raises(ValueError, match="holds no split"):
+        read_precomp(tmp_path)
+    write_split(tmp_path, "train", random_array(2, 4), TEN)
+    whole = (tmp_path / "train_ims.npy").read_bytes()
+    (tmp_path / "train_ims.npy").write_bytes(whole[:-8])
+    with pytest.raises(ValueError, match=r"train_ims\.npy cannot be read as features"):
+        read_precomp(tmp_path)
+    (tmp_path / "train_ims.npy").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"train_ims\.npy cannot be read as features"):
+        read_precomp(tmp_path)
+    np.save(tmp_path / "train_ims.npy", np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match=r"train_ims\.npy cannot be read as features"):
+        read_precomp(tmp_path)
+    np.save(tmp_path / "train_ims.npy", np.float32(3))
+    with pytest.raises(ValueError, match=r"has shape \(\)"):
+        read_precomp(tmp_path)
+    (tmp_path / "train_ims.npy").unlink()
+    with pytest.raises(ValueError, match=r"train_ims\.npy does not exist; features"):
+        read_precomp(tmp_path)
+
+
+def test_same_image_in_two_splits_is_refused(tmp_path):
+    for split in ("train", "test"):
+        write_split(tmp_path, split, random_array(2, 4), TEN, ["x", "y"])
+    with pytest.raises(ValueError, match="image id 'x' stands twice"):
+        read_precomp(tmp_path)
+
+
+def test_what_cannot_be_written(tmp_path):
+    with pytest.raises(ValueError, match="has no features"):
+        write_precomp(replace(small_corpus(), features=None), tmp_path / "out")
+    odd = replace(small_corpus((1,)), image_ids=["two\nlines"])
+    with pytest.raises(ValueError, match=r"'two\\nlines' cannot stand on a line"):
+        write_precomp(odd, tmp_path / "out")
+    values = random_array(1, 2, 2)
+    values[0, 0, 0] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        write_precomp(replace(small_corpus((1,)), features=Features.of(values)), tmp_path / "out")
+    assert not list(tmp_path.iterdir())

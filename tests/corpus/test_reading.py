@@ -1,0 +1,145 @@
+import os
+import resource
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from corpus_cases import (
+    captions_by_image,
+    features_of_all,
+    karpathy_image,
+    random_array,
+    small_corpus,
+    write_karpathy,
+    write_picture,
+    write_split,
+)
+from counterfoil.corpus.reading import open_corpus
+
+IMAGES = [karpathy_image(f"{n}.jpg", "train", [f"dog {n}"], first=n) for n in range(4)]
+
+
+def test_karpathy_folder_file_and_features_of_a_precomp_folder(tmp_path):
+    path = write_karpathy(tmp_path / "toy", IMAGES)
+    values = random_array(4, 3, 4)
+    write_split(
+        tmp_path / "regions", "train", values, list("abcd"), [f"{n}.jpg" for n in (3, 1, 0, 2)]
+    )
+    for source in (tmp_path / "toy", path):
+        corpus = open_corpus(source, features=tmp_path / "regions", name="mine")
+        assert corpus.name == "mine"
+        assert corpus.texts[2] == "dog 2"
+        assert corpus.pictures.open(0).size == (12, 8)
+        np.testing.assert_array_equal(features_of_all(corpus), values[[2, 1, 3, 0]])
+
+
+def test_precomp_folder_with_pictures(tmp_path):
+    write_split(tmp_path / "p", "train", random_array(2, 4), list("abcd"), ["y.jpg", "x"])
+    for n, name in enumerate(("x.jpg", "y.jpg")):
+        write_picture(tmp_path / "photos" / name, n)
+    corpus = open_corpus(tmp_path / "p", images=tmp_path / "photos")
+    assert [Path(corpus.pictures.place(row)).name for row in (0, 1)] == ["y.jpg", "x.jpg"]
+    (tmp_path / "photos" / "x.jpg").unlink()
+    with pytest.raises(ValueError, match=r"1 of 2 images have no picture in .*'x'"):
+        open_corpus(tmp_path / "p", images=tmp_path / "photos")
+    with pytest.raises(ValueError, match="is not a folder"):
+        open_corpus(tmp_path / "p", images=tmp_path / "none")
+
+
+def test_folder_of_captions_list_and_embeddings(tmp_path):
+    write_picture(tmp_path / "f" / "a.jpg")
+    (tmp_path / "f" / "captions.csv").write_text("image,caption\na.jpg,x\n")
+    for source in (tmp_path / "f", tmp_path / "f" / "captions.csv"):
+        assert captions_by_image(open_corpus(source)) == {"a.jpg": ["x"]}
+    (tmp_path / "e").mkdir()
+    for name in ("images", "texts"):
+        np.save(tmp_path / "e" / f"{name}.npy", random_array(2, 4))
+    assert open_corpus(tmp_path / "e").text_features is not None
+
+
+def test_hugging_face_folder(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    rows = {"image": [np.zeros((2, 2, 3), np.uint8)], "caption": ["x"]}
+    features = datasets.Features({"image": datasets.Image(), "caption": datasets.Value("string")})
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(tmp_path / "d")
+    assert open_corpus(tmp_path / "d").texts == ["x"]
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """A stand-in for the rendered scenes that notes what it was asked for."""
+    asked = []
+
+    def scenes(*, images: int = 10, seed: int = 0):
+        asked.append((images, seed))
+        return small_corpus((1,) * 4)
+
+    monkeypatch.setitem(
+        sys.modules, "counterfoil.corpus.scenes", types.SimpleNamespace(scenes=scenes)
+    )
+    return asked
+
+
+def test_scenes_by_name(drawn, tmp_path):
+    open_corpus("scenes")
+    corpus = open_corpus("scenes:seed=3, images=2000", name="mine")
+    assert drawn == [(10, 0), (2000, 3)]
+    assert corpus.name == "mine"
+    np.save(tmp_path / "f.npy", random_array(4, 9))
+    assert open_corpus("scenes", features=tmp_path / "f.npy").features.width == 9
+    with pytest.raises(ValueError, match="'sede' is not a setting of scenes; did you mean 'seed'"):
+        open_corpus("scenes:sede=3")
+    with pytest.raises(ValueError, match="'seed=x' needs a whole number, as in seed=3"):
+        open_corpus("scenes:seed=x")
+
+
+def test_what_is_no_data_set(tmp_path):
+    with pytest.raises(ValueError, match=r"none does not exist; give a Karpathy JSON"):
+        open_corpus(tmp_path / "none")
+    with pytest.raises(ValueError, match='for a data set of the hub write "hf:some/flickr30k"'):
+        open_corpus("some/flickr30k")
+    with pytest.raises(ValueError, match="is no data set: looked for a Karpathy JSON"):
+        open_corpus(tmp_path)
+    (tmp_path / "x.bin").write_bytes(b"\x00")
+    with pytest.raises(ValueError, match=r"x\.bin is no data set"):
+        open_corpus(tmp_path / "x.bin")
+    for name in ("dataset_a.json", "dataset_b.json"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(ValueError, match=r"dataset_a\.json, dataset_b\.json; give the path"):
+        open_corpus(tmp_path)
+
+
+def test_features_stay_on_disk(tmp_path):
+    """Opening and drawing from 400 MB of features needs a fraction of it in private memory."""
+    shape = (4000, 10, 2560)
+    out = np.lib.format.open_memmap(tmp_path / "train_ims.npy", "w+", np.float32, shape)
+    del out  # a sparse file of zeros
+    (tmp_path / "train_caps.txt").write_text("a dog\n" * 4000)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    corpus = open_corpus(tmp_path, splits=["train"]).split("train")
+    for row in range(0, 1000, 100):
+        corpus.features.take(torch.arange(row, row + 8))
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert isinstance(corpus.features.values, np.memmap)
+    assert grown < 100_000  # kilobytes
+
+
+@pytest.mark.skipif("COUNTERFOIL_DATA" not in os.environ, reason="COUNTERFOIL_DATA is not set")
+def test_flickr8k_with_its_regions():
+    data = Path(os.environ["COUNTERFOIL_DATA"])
+    corpus = open_corpus(data / "flickr8k", features=data / "flickr8k_regions")
+    assert [len(corpus.split(name)) for name in ("train", "dev", "test")] == [6000, 1000, 1000]
+    assert len(corpus.texts) == 40_000
+    regions = open_corpus(data / "flickr8k_regions")
+    assert captions_by_image(corpus) == captions_by_image(regions)
+    row = corpus.image_ids.index(regions.image_ids[6500])
+    torch.testing.assert_close(
+        corpus.features.take(torch.tensor([row])).values,
+        regions.features.take(torch.tensor([6500])).values,
+    )
+    assert corpus.pictures.open(row).size == (192, 192)
