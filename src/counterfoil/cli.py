@@ -19,7 +19,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-_Usage = typer.BadParameter.__mro__[2]  # the parent of all complaints; its module has moved
+_Usage: type[Exception] = next(  # the parent of all complaints, which is in no public module
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
 data_app = typer.Typer(
     no_args_is_help=True, help="What is there, and whether it can be trained on."
 )
@@ -123,7 +125,8 @@ def train(
 
 @app.command(
     epilog=_example(
-        "counterfoil mine runs/demo/online --data scenes --out lists/ --texts 300 --images-per-text 60"
+        "counterfoil mine runs/demo/online --data scenes --out lists/ --texts 300 "
+        "--images-per-text 60"
     )
 )
 def mine(

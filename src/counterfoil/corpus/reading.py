@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.embeddings import is_embeddings, read_embeddings
@@ -123,12 +124,15 @@ def _scenes(settings: str) -> Corpus:
     from counterfoil.corpus.scenes import scenes
 
     known = list(inspect.signature(scenes).parameters)
-    values: dict[str, int] = {}
+    values: dict[str, Any] = {}
     for setting in filter(None, settings.split(",")):
         key, _, value = (part.strip() for part in setting.partition("="))
         if key not in known:
             raise ValueError(unknown(key, known, "a setting of scenes"))
-        if not value.lstrip("-").isdecimal():
+        if key == "features":
+            values[key] = value
+            continue
+        if not value.removeprefix("-").isdecimal():
             raise ValueError(f"scenes: {setting!r} needs a whole number, as in {key}=3")
         values[key] = int(value)
     corpus: Corpus = scenes(**values)
