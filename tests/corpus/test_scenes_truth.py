@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from itertools import combinations, product
+
+import pytest
+from hypothesis import given, settings
+
+from counterfoil.corpus.scenes import describe, holds, is_true, relates, truths
+from counterfoil.corpus.scenes.layout import lay_out
+from scenes_cases import HAND_MADE, SOME, TOLD, forms, small_worlds
+
+
+def brute_force(form, scene):
+    """The claim as it is defined: try every set of things for every phrase."""
+    everything = range(len(scene.things))
+    sets = [set(c) for n in range(1, 5) for c in combinations(everything, n)]
+
+    def stands_for(phrase, group):
+        fitting = {at for at in everything if phrase.fits(scene.things[at])}
+        if phrase.count is None:
+            return len(group) == 1 and group <= fitting
+        return group == fitting and len(group) == phrase.count
+
+    for groups in product(sets, repeat=len(form.phrases)):
+        if (
+            all(map(stands_for, form.phrases, groups))
+            and not any(a & b for a, b in combinations(groups, 2))
+            and all(
+                relates(link.relation, scene.things[a], scene.things[b])
+                for link in form.links
+                for a in groups[link.subject]
+                for b in groups[link.object]
+            )
+            and (not form.complete or set().union(*groups) == set(everything))
+        ):
+            return True
+    return False
+
+
+@settings(max_examples=100, deadline=None)
+@given(forms(most=3), small_worlds())
+def test_truth_is_what_trying_everything_finds(form, scene):
+    assert holds(form, scene) == brute_force(form, scene)
+
+
+@settings(max_examples=100, deadline=None)
+@given(forms(), small_worlds())
+def test_the_canonical_form_claims_the_same(form, scene):
+    assert holds(form.canonical(), scene) == holds(form, scene)
+    assert form.canonical().canonical() == form.canonical()
+
+
+def test_every_caption_is_true_of_its_scene():
+    for one, told in zip(SOME, TOLD):
+        assert len(set(told)) == 5
+        for caption in told:
+            assert is_true(caption, one) is True, (str(one), caption)
+
+
+def test_captions_run_from_ambiguous_to_almost_unique():
+    scenes = [lay_out(0, "test", number) for number in range(300)]
+    captions = [caption for one in scenes for caption in describe(one)]
+    true = truths(scenes, captions)
+    assert (true >= 0).all()
+    others = [float(true[:, level::5].float().sum(0).mean()) - 1 for level in range(5)]
+    assert others == sorted(others, reverse=True)
+    assert others[0] > 5
+    assert others[4] < 0.5
+
+
+def test_truths_are_is_true_of_every_pair():
+    captions = [caption for told in TOLD[:40] for caption in told] + ["A dog."]
+    table = truths(SOME[:40], captions)
+    assert table.shape == (40, 201)
+    assert (table[:, -1] == -1).all()
+    for row, one in enumerate(SOME[:40]):
+        for column, caption in enumerate(captions[:-1]):
+            assert bool(table[row, column]) is is_true(caption, one)
+
+
+@pytest.mark.parametrize(
+    "caption, wanted",
+    [
+        ("A circle.", True),
+        ("A square.", False),
+        ("One circle.", False),
+        ("One blue circle.", True),
+        ("Two circles.", True),
+        ("Three circles.", False),
+        ("Two red circles.", False),
+        ("Two red shapes.", True),
+        ("Three small things.", True),
+        ("Two small things.", False),
+        ("Four objects.", True),
+        ("A circle and a circle.", True),
+        ("A red circle and another red circle.", False),
+        ("A circle, another circle, and a third", None),
+        ("Two circles and a red circle.", False),
+        ("Two circles and a red star.", True),
+        ("A red circle is left of a blue circle.", True),
+        ("A blue circle is left of a red circle.", False),
+        ("A red circle is above a blue circle.", False),
+        ("A red circle is below a blue circle.", False),
+        ("A big red circle is next to a star with dots.", True),
+        ("A blue circle is next to a star.", False),
+        ("Two circles above a star.", True),
+        ("Two circles left of a heart.", False),
+        ("A circle left of a heart.", True),
+        ("Two red shapes are to the left of a heart.", True),
+        ("A star with two circles above it.", True),
+        ("A star is above and to the left of a heart.", True),
+        ("A heart above a star, which is below a circle.", False),
+        ("A circle above a star, which is above a heart.", True),
+        ("A circle above a star and left of a circle.", True),
+        ("A blue circle above a star and left of a circle.", False),
+        ("A star and a heart, nothing else.", False),
+        ("Two circles, a star and a heart, and nothing else.", True),
+        ("Four shapes, nothing else.", True),
+        ("A striped star.", False),
+        ("A plain circle.", True),
+        ("A plain star.", False),
+        ("A large circle and a little star.", True),
+    ],
+)
+def test_claims_about_a_scene_made_by_hand(caption, wanted):
+    assert is_true(caption, HAND_MADE) is wanted

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from itertools import combinations, permutations
+
+import pytest
+import torch
+
+from counterfoil.corpus.lens import LensPlan
+from counterfoil.corpus.scenes import describe, draw, graphs, is_true, meaning, scene, scenes
+from counterfoil.corpus.scenes.draw import PALETTE
+from counterfoil.corpus.scenes.layout import AIR, EDGE, FAMILY, lay_out
+from counterfoil.corpus.scenes.world import (
+    APART,
+    CLOSE,
+    HARDLY_APART,
+    NOT_CLOSE,
+    OPPOSITE,
+    RELATIONS,
+    Scene,
+    Thing,
+    relates,
+    within,
+)
+
+SOME = [lay_out(3, split, number) for split in ("train", "test") for number in range(300)]
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return scenes(images=240, seed=5, size=32, features="regions")
+
+
+def test_scenes_and_captions_never_change():
+    told = "\n".join(f"{one}\n" + "\n".join(describe(one)) for one in SOME[:200])
+    assert hashlib.sha256(told.encode()).hexdigest()[:16] == "57d3ad719181444f"
+
+
+def test_same_seed_same_corpus_and_another_seed_another(corpus):
+    again = scenes(images=240, seed=5, size=32, features="regions")
+    assert again.fingerprint == corpus.fingerprint
+    assert scenes(images=240, seed=6).fingerprint != corpus.fingerprint
+    rows = torch.arange(240)
+    assert torch.equal(again.features.take(rows).values, corpus.features.take(rows).values)
+    assert again.pictures.open(17).tobytes() == corpus.pictures.open(17).tobytes()
+
+
+@pytest.mark.parametrize("one", SOME[::7], ids=lambda one: one.id)
+def test_nothing_overlaps_leaves_the_picture_or_stands_in_doubt(one):
+    for thing in one.things:
+        assert thing.x - thing.radius >= EDGE
+        assert thing.x + thing.radius <= 1000 - EDGE
+        assert thing.y - thing.radius >= EDGE
+        assert thing.y + thing.radius <= 1000 - EDGE
+    for a, b in combinations(one.things, 2):
+        assert not within(a, b, AIR)
+        assert within(a, b, CLOSE) or not within(a, b, NOT_CLOSE)
+        for gap in (abs(a.x - b.x), abs(a.y - b.y)):
+            assert not HARDLY_APART < gap < APART
+
+
+def test_relations_turn_round_and_exclude_each_other():
+    for one in SOME[:100]:
+        for a, b in permutations(one.things, 2):
+            for relation in RELATIONS:
+                assert relates(relation, a, b) == relates(OPPOSITE[relation], b, a)
+            assert not (relates("left of", a, b) and relates("right of", a, b))
+            assert not (relates("above", a, b) and relates("below", a, b))
+
+
+@pytest.mark.parametrize(
+    "relation, x, y, wanted",
+    [
+        ("left of", 620, 500, True),
+        ("left of", 619, 500, False),
+        ("right of", 380, 900, True),
+        ("right of", 381, 900, False),
+        ("above", 0, 620, True),
+        ("above", 0, 619, False),
+        ("below", 500, 380, True),
+        ("below", 500, 381, False),
+        ("next to", 500, 760, True),
+        ("next to", 500, 761, False),
+    ],
+)
+def test_relations_hold_to_the_thousandth(relation, x, y, wanted):
+    one = Thing("star", "red", "small", "plain", 500, 500, 100)
+    assert relates(relation, one, replace(one, x=x, y=y)) is wanted
+
+
+def test_a_family_shares_most_of_what_there_is():
+    for start in range(0, 60, FAMILY):
+        first, *rest = (lay_out(1, "train", start + step) for step in range(FAMILY))
+        for other in rest:
+            assert len(other.things) == len(first.things)
+            same = sum(a.look == b.look for a, b in zip(first.things, other.things))
+            assert same >= len(first.things) - 2
+
+
+def test_no_two_scenes_of_a_corpus_mean_the_same(corpus):
+    assert len({meaning(one) for one in graphs(corpus)}) == len(corpus)
+
+
+def test_splits_share_no_scene_and_no_family(corpus):
+    assert corpus.split_names == ("train", "dev", "test")
+    assert [len(corpus.split(name)) for name in corpus.split_names] == [160, 40, 40]
+    for a, b in combinations(corpus.split_names, 2):
+        ones, others = (set(map(meaning, graphs(corpus.split(name)))) for name in (a, b))
+        assert not ones & others
+
+
+def test_the_test_split_is_the_same_for_every_number_of_training_images(corpus):
+    more = scenes(images=400, seed=5, dev=40, test=40).split("test", "dev")
+    assert more.image_ids == corpus.split("test", "dev").image_ids
+    assert more.texts == corpus.split("test", "dev").texts
+
+
+def test_meaning_is_blind_to_looks_and_order_and_sees_everything_else():
+    a = Thing("star", "red", "small", "plain", 200, 500, 100, turn=4)
+    b = Thing("star", "red", "small", "plain", 700, 500, 100)
+    c = Thing("moon", "red", "small", "plain", 450, 200, 100)
+    one = Scene("one", (a, b, c))
+    assert meaning(Scene("two", (c, replace(b, turn=9, x=720), a), 3)) == meaning(one)
+    for other in (replace(c, y=800), replace(c, colour="blue"), replace(c, x=200)):
+        assert meaning(Scene("two", (a, b, other))) != meaning(one)
+    assert meaning(Scene("two", (a, c))) != meaning(one)
+
+
+def test_scenes_with_one_meaning_are_told_alike_by_every_caption():
+    captions = [caption for one in SOME[:60] for caption in describe(one)]
+    by_meaning: dict[object, list[Scene]] = {}
+    for number in range(1200):
+        one = lay_out(11, "train", number)
+        by_meaning.setdefault(meaning(one), []).append(one)
+    twins = [group for group in by_meaning.values() if len(group) > 1]
+    assert twins
+    for group in twins[:20]:
+        for caption in captions:
+            assert len({is_true(caption, one) for one in group}) == 1
+
+
+def test_graphs_follow_the_corpus_through_splits_and_subsets(corpus):
+    part = corpus.split("dev").subset(torch.tensor([5, 0, 3]))
+    for one, image_id, row in zip(graphs(part), part.image_ids, range(3)):
+        assert one.id == image_id
+        assert tuple(part.texts[5 * row : 5 * row + 5]) == describe(one)
+        assert part.pictures.open(row).tobytes() == draw(one, 32).tobytes()
+
+
+@pytest.mark.parametrize("given", ["42", "scene-0-val-00001", "scene-0-train-1", "scene-a-test-0"])
+def test_an_unknown_image_id_is_refused(given):
+    with pytest.raises(ValueError, match=r"is no scene.*scene-0-train-00042"):
+        scene(given)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"images": 0},
+        {"images": 10, "dev": 5, "test": 5},
+        {"images": 10, "dev": -1},
+        {"seed": -1},
+        {"size": 0},
+    ],
+)
+def test_impossible_numbers_are_refused(asked):
+    with pytest.raises(ValueError, match="were asked for; give more images"):
+        scenes(**asked)
+
+
+def test_unknown_features_are_refused():
+    with pytest.raises(ValueError, match=r"'grid'.*regions"):
+        scenes(images=30, features="grid")
+
+
+@pytest.mark.parametrize("size", [16, 64, 96, 256])
+def test_a_thing_has_its_colour_in_the_middle(size):
+    for colour, wanted in PALETTE.items():
+        thing = Thing("square", colour, "big", "plain", 400, 600, 170)
+        picture = draw(Scene("one", (thing,)), size)
+        assert picture.size == (size, size)
+        assert picture.mode == "RGB"
+        assert picture.getpixel((round(0.4 * size), round(0.6 * size))) == wanted
+        assert min(picture.getpixel((size - 1, 0))) > 220
+
+
+def test_every_detail_shows_in_the_picture():
+    thing = Thing("circle", "red", "big", "plain", 500, 500, 170)
+    seen = {draw(Scene("one", (thing,)), 64).tobytes()}
+    for change in (
+        *({"shape": shape} for shape in ("square", "triangle", "diamond", "star", "heart")),
+        *({"shape": shape} for shape in ("cross", "moon")),
+        *({"pattern": pattern} for pattern in ("striped", "dotted", "checked")),
+        {"colour": "pink"},
+        {"radius": 100},
+        {"x": 400},
+    ):
+        seen.add(draw(Scene("one", (replace(thing, **change),)), 64).tobytes())
+    assert len(seen) == 14
+
+
+def test_cached_pixels_of_two_corpora_never_share_a_name(corpus):
+    def places(other):
+        return {other.pictures.place(row) for row in range(len(other))}
+
+    assert len(places(corpus)) == len(corpus)
+    assert places(corpus.split("dev")) < places(corpus)
+    for other in (scenes(images=240, seed=6, size=32), scenes(images=240, seed=5, size=64)):
+        assert not places(corpus) & places(other)
+
+
+def test_a_lens_reads_pictures_and_regions(corpus, tmp_path, monkeypatch):
+    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path))
+    train = corpus.split("train")
+    rows = torch.tensor([3, 1])
+    seen = LensPlan(images="pixels", size=32).fit(train).on(train).images(rows)
+    assert seen.values.shape == (2, 3, 32, 32)
+    found = LensPlan(images="features").fit(train).on(train).images(rows)
+    assert found.values.shape == (2, 12, 128)
+    assert torch.equal(found.values[~found.mask], torch.zeros_like(found.values[~found.mask]))
+    real = found.boxes[found.mask]
+    assert (real[:, :2] < real[:, 2:]).all()
+    assert real.min() >= 0
+    assert real.max() <= 1
+    lengths = found.mask.sum(1)
+    assert ((lengths >= 1) & (lengths <= 12)).all()
+
+
+def test_regions_of_an_image_do_not_depend_on_the_corpus(corpus):
+    other = scenes(images=90, seed=5, dev=5, test=40, features="regions").split("test")
+    rows = torch.arange(40)
+    mine = corpus.split("test").features.take(rows)
+    assert torch.equal(mine.values, other.features.take(rows).values)
+    assert torch.equal(mine.boxes, other.features.take(rows).boxes)

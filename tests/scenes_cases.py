@@ -1,0 +1,60 @@
+"""Scenes and claims that the tests of scenes share."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+from hypothesis import strategies as st
+
+from counterfoil.corpus.scenes import Form, Link, Phrase, Scene, Thing, describe
+from counterfoil.corpus.scenes.layout import lay_out
+from counterfoil.corpus.scenes.world import COLOURS, PATTERNS, RELATIONS, SHAPES, SIZES
+
+SOME = [lay_out(3, "train", number) for number in range(600)]
+TOLD = [describe(one) for one in SOME]
+HAND_MADE = Scene(
+    "by hand",
+    (
+        Thing("circle", "red", "big", "plain", 250, 250, 170),
+        Thing("circle", "blue", "small", "striped", 700, 250, 100),
+        Thing("star", "red", "small", "dotted", 250, 560, 100),
+        Thing("heart", "black", "small", "plain", 700, 800, 100),
+    ),
+)
+
+
+def few(values, count):
+    """A few values, so that phrases and scenes of small worlds often agree."""
+    return st.none() | st.sampled_from(values[:count])
+
+
+phrases = st.builds(
+    Phrase,
+    count=st.sampled_from([None, None, None, 1, 2, 3]),
+    size=few(SIZES, 2),
+    pattern=few(PATTERNS, 2),
+    colour=few(COLOURS, 2),
+    shape=few(SHAPES, 2),
+)
+
+
+@st.composite
+def forms(draw, most=4):
+    told = tuple(draw(st.lists(phrases, min_size=1, max_size=most)))
+    pairs = list(permutations(range(len(told)), 2))
+    chosen: list[Link] = []
+    if pairs:
+        for one, other in draw(st.lists(st.sampled_from(pairs), max_size=2)):
+            chosen.append(Link(draw(st.sampled_from(RELATIONS)), one, other))
+    return Form(told, tuple(chosen), draw(st.booleans()))
+
+
+@st.composite
+def small_worlds(draw):
+    """Scenes where things often look alike."""
+    one = draw(st.sampled_from(SOME))
+    things = []
+    for thing in one.things:
+        look = [draw(st.sampled_from(kind[:2])) for kind in (SHAPES, COLOURS, SIZES, PATTERNS)]
+        things.append(type(thing)(*look, thing.x, thing.y, thing.radius))
+    return Scene(one.id, tuple(things))
