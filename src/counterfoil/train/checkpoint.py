@@ -138,6 +138,7 @@ class Checkpoints:
         Raises:
             ValueError: it is damaged, or of another version, training or number of processes.
         """
+        self._sweep_up()
         if not self.last.exists():
             return None
         tensors, about = read_tensors(self.last, _A)
@@ -160,7 +161,7 @@ class Checkpoints:
         if world.rank() == 0:
             self.last.unlink(missing_ok=True)
             self._tidy(None)
-        world.wait()
+        self._sweep_up()
 
     def _check(self, path: Path, about: Mapping[str, Any]) -> None:
         if about.get("run") != self.run:
@@ -169,6 +170,13 @@ class Checkpoints:
                 "the data, the model or the plan has changed; resume with what it was started "
                 "with, or train in another folder"
             )
+
+    def _sweep_up(self) -> None:
+        """Remove what a kill left half-written."""
+        if world.rank() == 0:
+            for path in self.folder.glob(".*"):
+                path.unlink()
+        world.wait()
 
     def _tidy(self, best: Best | None) -> None:
         for path in self.folder.glob("best-*.safetensors"):

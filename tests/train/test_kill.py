@@ -1,0 +1,110 @@
+"""A training that is killed at random points ends with the numbers of one that is not."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import train_cases as cases
+from counterfoil.objectives.infonce import InfoNCE
+from counterfoil.objectives.quintuplet import OfflineTriplet
+from counterfoil.objectives.term import Objective
+from counterfoil.train.log import read_metrics
+from counterfoil.train.loop import fit
+from counterfoil.train.optimise import Optimiser
+from counterfoil.train.plan import TrainPlan
+
+CLOCK = {"seconds", "dev_seconds", "pairs_per_second", "memory_mb"}
+PLAN = TrainPlan(
+    epochs=4, batch=6, optimiser=Optimiser(rate=0.02), log_every=3, average=0.8, save_minutes=0
+)
+
+
+def train(folder: Path, plan: TrainPlan, done: Any = None) -> None:
+    """The whole training; the final weights are written beside the metrics."""
+    torch.set_num_threads(1)
+    lens = cases.lens()
+    matcher = cases.host("bag", lens, dropout=0.4)
+    terms = {"offline": (1.0, OfflineTriplet()), "nce": (0.1, InfoNCE(learnable=True))}
+    draws = cases.Offline(lens.corpus.owner)
+
+    def evaluate(model: torch.nn.Module) -> dict[str, float]:
+        return {"rsum": sum(p.abs().sum().item() for p in model.parameters())}
+
+    fitted = fit(
+        plan,
+        matcher,
+        Objective(terms=terms),
+        lens,
+        folder=folder,
+        draws=draws,
+        evaluate=evaluate,
+        resume=True,
+    )
+    assert fitted.finished
+    save_file(matcher.state_dict(), folder / "final.part")
+    (folder / "final.part").rename(folder / "final")
+
+
+def killed(folder: Path, plan: TrainPlan, rng: random.Random) -> int:
+    """Train in a process that is killed every few checkpoints; how often it was."""
+    context, kills, mark = multiprocessing.get_context("fork"), 0, folder / "checkpoints"
+    while not (folder / "final").exists():
+        job = context.Process(target=train, args=(folder, plan))
+        job.start()
+        for _ in range(rng.randint(1, 6)):
+            wait(mark / "last.safetensors", job)
+        time.sleep(rng.uniform(0, 0.01))
+        if job.is_alive():
+            os.kill(job.pid, signal.SIGKILL)
+            kills += 1
+        job.join()
+        assert job.exitcode in (0, -signal.SIGKILL)
+    return kills
+
+
+def wait(path: Path, job: Any) -> None:
+    """Until the file is another one, or the process has ended."""
+    now = path.stat().st_ino if path.exists() else 0
+    while job.is_alive() and (not path.exists() or path.stat().st_ino == now):
+        time.sleep(0.0005)
+
+
+def compare(one: Path, other: Path) -> None:
+    def lines(folder: Path) -> list[dict[str, Any]]:
+        found = read_metrics(folder / "metrics.jsonl")
+        return [{k: v for k, v in line.items() if k not in CLOCK} for line in found]
+
+    assert lines(one) == lines(other)
+    first, second = (load_file(f / "final") for f in (one, other))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    files = [sorted(path.name for path in (f / "checkpoints").iterdir()) for f in (one, other)]
+    assert files[0] == files[1]
+    assert len(files[0]) == 2
+
+
+def test_killed_at_random_points(tmp_path: Path) -> None:
+    train(tmp_path / "whole", PLAN)
+    kills = killed(tmp_path / "cut", PLAN, random.Random(0))
+    assert kills > 1
+    compare(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("change", [{}, {"chunk": 4}, {"accumulate": 3}, {"precision": "bf16"}])
+def test_killed_at_many_random_points(tmp_path: Path, seed: int, change: Any) -> None:
+    plan = replace(PLAN, seed=seed, epochs=10, **change)
+    train(tmp_path / "whole", plan)
+    assert killed(tmp_path / "cut", plan, random.Random(seed)) > 1
+    compare(tmp_path / "whole", tmp_path / "cut")
