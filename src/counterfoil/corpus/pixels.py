@@ -29,7 +29,7 @@ def pixels(picture: Image.Image, size: int, *, crop: bool = False) -> Array:
         picture = picture.crop((left, top, left + side, top + side))
     if picture.size != (size, size):
         picture = picture.resize((size, size), Image.Resampling.BICUBIC)
-    return np.asarray(picture, dtype=np.uint8).transpose(2, 0, 1)
+    return np.array(picture, dtype=np.uint8).transpose(2, 0, 1)
 
 
 def packed(pictures: Pictures, size: int, *, crop: bool = False) -> Array:

@@ -1,0 +1,115 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import processes
+from corpus_cases import small_corpus
+from counterfoil.corpus.collate import collate, shared
+from counterfoil.corpus.lens import LensPlan
+from counterfoil.records import Pairs, Role
+
+COUNTS = (2, 0, 3, 1, 2)
+
+
+def laid(counts=COUNTS):
+    corpus = small_corpus(counts)
+    return LensPlan().fit(corpus).on(corpus)
+
+
+def drawn_pairs(lens, anchors, seed, width=3):
+    rng = torch.Generator().manual_seed(seed)
+    shape = (len(anchors), width)
+    return Pairs(
+        torch.randint(len(lens.corpus), shape, generator=rng),
+        torch.randint(len(lens.corpus.texts), shape, generator=rng),
+    )
+
+
+texts = st.lists(st.integers(0, 7), min_size=1, max_size=6, unique=True)
+
+
+@given(texts, st.integers(0, 100))
+def test_pools_hold_every_row_once_and_places_point_at_rows(anchors, seed):
+    lens, anchors = laid(), torch.tensor(anchors)
+    negatives = drawn_pairs(lens, anchors, seed)
+    screened = drawn_pairs(lens, anchors, seed + 1, width=2)
+    batch = collate(
+        lens, anchors, drawn={Role.HARD_TEXT: negatives}, candidates={Role.CROSS: screened}, step=7
+    )
+    for pool in (batch.image_rows.tolist(), batch.text_rows.tolist()):
+        assert len(set(pool)) == len(pool)
+    for given_pairs, placed in (
+        (negatives, batch.pairs[Role.HARD_TEXT]),
+        (screened, batch.candidates[Role.CROSS]),
+    ):
+        assert torch.equal(batch.image_rows[placed.image], given_pairs.image)
+        assert torch.equal(batch.text_rows[placed.text], given_pairs.text)
+    assert torch.equal(batch.images.ids, batch.image_rows)
+    assert torch.equal(batch.texts.ids, batch.text_rows)
+    assert batch.step == 7
+
+
+@given(texts)
+def test_block_is_true_where_an_owner_meets_its_text(anchors):
+    lens = laid()
+    batch = collate(lens, torch.tensor(anchors))
+    owner = lens.corpus.owner.tolist()
+    images, count = batch.image_rows.tolist(), len(anchors)
+    assert batch.block == (len(images), count)
+    assert images == sorted({owner[text] for text in anchors})
+    assert batch.text_rows.tolist() == anchors
+    wanted = [[owner[text] == image for text in anchors] for image in images]
+    assert batch.positive.tolist() == wanted
+    assert [images[row] for row in batch.anchors.image.tolist()] == [owner[t] for t in anchors]
+    assert batch.anchors.text.tolist() == list(range(count))
+
+
+def test_two_captions_of_an_image_are_both_positive():
+    batch = collate(laid(), torch.tensor([2, 0, 3]))  # 2 and 3 describe image 2
+    assert batch.image_rows.tolist() == [0, 2]
+    assert batch.positive.int().tolist() == [[0, 1, 0], [1, 0, 1]]
+
+
+def test_diagonal_is_the_authors_form():
+    batch = collate(laid(), torch.tensor([2, 0, 3]), positives="diagonal")
+    assert batch.block == (3, 3)
+    assert batch.image_rows.tolist() == [2, 0, 2]
+    assert torch.equal(batch.positive, torch.eye(3, dtype=torch.bool))
+    assert batch.anchors.image.tolist() == [0, 1, 2]
+
+
+def test_diagonal_finds_drawn_images_at_their_first_place():
+    negatives = Pairs(torch.tensor([[2], [4], [0]]), torch.tensor([[0], [7], [7]]))
+    batch = collate(
+        laid(), torch.tensor([2, 0, 3]), drawn={Role.CROSS: negatives}, positives="diagonal"
+    )
+    assert batch.pairs[Role.CROSS].image.tolist() == [[0], [3], [1]]
+    assert batch.image_rows.tolist() == [2, 0, 2, 4]
+    assert batch.text_rows.tolist() == [2, 0, 3, 7]
+
+
+def _share(anchors):
+    lens = laid()
+    batch = collate(lens, torch.tensor(anchors))
+    return batch.text_rows.numpy(), batch.texts.ids.numpy(), batch.images.ids.numpy()
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("anchors", [[0], [3, 1, 0], [0, 1, 2, 3, 4, 5]])
+def test_processes_share_the_pools(size, anchors):
+    results = processes.run(_share, size, anchors)
+    each = -(-len(anchors) // size)
+    texts = [row for _, own, _ in results for row in own.tolist()]
+    images = [row for _, _, own in results for row in own.tolist()]
+    assert all(len(own) == each for _, own, _ in results)
+    assert all(pool.tolist() == anchors for pool, _, _ in results)
+    assert texts[: len(anchors)] == anchors
+    assert set(texts[len(anchors) :]) <= {anchors[-1]}
+    owner = laid().corpus.owner.tolist()
+    assert set(images) == {owner[text] for text in anchors}
+
+
+def test_one_process_has_it_all():
+    rows = torch.tensor([5, 2, 9])
+    assert torch.equal(shared(rows), rows)

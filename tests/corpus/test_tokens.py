@@ -1,0 +1,101 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from counterfoil.corpus import tokens as module
+from counterfoil.corpus.tokens import cache, pack, tokenise
+from counterfoil.corpus.words import Words
+
+
+@given(st.lists(st.lists(st.integers(1, 9), max_size=5), min_size=1, max_size=6), st.randoms())
+def test_rows_come_back_padded(ids, random):
+    tokens = pack(ids, 0)
+    rows = [random.randrange(len(ids)) for _ in range(random.randrange(1, 5))]
+    values, mask = tokens.take(torch.tensor(rows))
+    assert len(tokens) == len(ids)
+    assert values.shape == (len(rows), max(len(ids[row]) for row in rows))
+    assert tokens.lengths(torch.tensor(rows)).tolist() == [len(ids[row]) for row in rows]
+    for place, row in enumerate(rows):
+        assert values[place][mask[place]].tolist() == ids[row]
+        assert (values[place][~mask[place]] == 0).all()
+
+
+def test_padding_is_the_tokenizers():
+    values, mask = pack([[1], [2, 3]], 7).take(torch.arange(2))
+    assert values.tolist() == [[1, 7], [2, 3]]
+    assert mask.tolist() == [[True, False], [True, True]]
+    assert pack([], 0).take(torch.tensor([], dtype=torch.long))[0].shape == (0, 0)
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """A cache of its own that keeps even few texts; counts what is tokenised."""
+    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path))
+    monkeypatch.setattr(module, "WORTH_KEEPING", 1)
+    calls = []
+    original = Words.encode
+    monkeypatch.setattr(
+        Words, "encode", lambda self, texts: calls.append(len(texts)) or original(self, texts)
+    )
+    return calls
+
+
+TEXTS = ["a dog", "a cat runs"]
+
+
+def same(left, right):
+    return torch.equal(left.flat, right.flat) and torch.equal(left.starts, right.starts)
+
+
+def test_tokenised_once(kept):
+    words = Words.of(TEXTS)
+    first = tokenise(TEXTS, words)
+    assert same(tokenise(list(TEXTS), Words.of(TEXTS)), first)
+    assert kept == [2]
+
+
+def test_other_texts_or_words_are_tokenised_anew(kept):
+    words = Words.of(TEXTS)
+    for texts, tokenizer in (
+        (TEXTS, words),
+        (["a dog", "a cat ran"], words),
+        (["a dog a", "cat runs"], words),
+        (TEXTS, Words.of(TEXTS, longest=1)),
+        (TEXTS, Words(list(reversed(words.words[4:])) and [*words.words[:4], "dog", "a"])),
+    ):
+        found = tokenise(texts, tokenizer)
+        assert found.take(torch.tensor([1]))[0].tolist() == [tokenizer.encode([texts[1]])[0]]
+    assert kept.count(2) == 5
+
+
+@pytest.mark.parametrize("damage", ["garbage", "empty", "cut", "other"])
+def test_damaged_cache_is_made_again(kept, damage):
+    words = Words.of(TEXTS)
+    first = tokenise(TEXTS, words)
+    (path,) = (cache() / "tokens").glob("*.safetensors")
+    whole = path.read_bytes()
+    if damage == "other":
+        more = [*TEXTS, "dog"]
+        tokenise(more, words)
+        (other,) = set((cache() / "tokens").glob("*.safetensors")) - {path}
+        path.write_bytes(other.read_bytes())
+    else:
+        path.write_bytes({"garbage": b"x" * 100, "empty": b"", "cut": whole[:-3]}[damage])
+    kept.clear()
+    assert same(tokenise(TEXTS, words), first)
+    assert kept == [2]
+    assert path.read_bytes() == whole
+
+
+def test_cache_that_cannot_be_written_does_no_harm(kept, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "file"))
+    assert len(tokenise(TEXTS, Words.of(TEXTS))) == 2
+    assert (tmp_path / "file").read_text() == ""
+
+
+def test_cache_of_the_user(monkeypatch, tmp_path):
+    monkeypatch.delenv("COUNTERFOIL_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache() == tmp_path / ".cache" / "counterfoil"

@@ -1,0 +1,128 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from counterfoil.corpus.words import SPECIAL, Pieces, Words, open_tokenizer, split
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("A dog, running .", "a dog , running ."),
+        ("Two men's T-shirts aren't red.", "two men 's t-shirts are n't red ."),
+        ("they've I'm you'll he'd we're", "they 've i 'm you 'll he 'd we 're"),
+        ("It cannot wait at 10:30 for 1,000 or 3.5", "it can not wait at 10:30 for 1,000 or 3.5"),
+        ("at 2 o'clock on St. John and/or U.S. soil", "at 2 o'clock on st. john and/or u.s. soil"),
+        ('the "white out" is (quite "so")', "the `` white out '' is ( quite `` so '' )"),
+        ("wait... what -- no!?", "wait ... what -- no ! ?"),
+        ("a <unk> stays", "a <unk> stays"),
+        ("Ein Hünd 狗 läuft", "ein hünd 狗 läuft"),
+        (" \n\t", ""),
+    ],
+)
+def test_words_are_split_as_the_field_does(text, words):
+    assert split(text) == words.split()
+
+
+@given(st.text())
+def test_no_character_is_lost(text):
+    plain = text.lower().replace('"', "").replace("`", "").replace("'", "")
+    found = "".join(split(text)).replace("`", "").replace("'", "")
+    assert "".join(found.split()) == "".join(plain.split())
+
+
+def test_vocabulary_is_ordered_by_count_then_alphabet():
+    words = Words.of(["b b a c", "c d <unk>"], min_count=1)
+    assert words.words == [*SPECIAL, "b", "c", "a", "d"]
+    assert Words.of(["b b a c", "c d"], min_count=2).words == [*SPECIAL, "b", "c"]
+
+
+def test_ids_unknown_and_cut():
+    words = Words.of(["a dog runs"], longest=2)
+    ids = words.encode(["a dog runs", "A CAT", ""])
+    assert [words.tokens(row) for row in ids] == [
+        ["<start>", "a", "dog", "<end>"],
+        ["<start>", "a", "<unk>", "<end>"],
+        ["<start>", "<end>"],
+    ]
+
+
+def test_words_saved_and_opened(tmp_path):
+    words = Words.of(["ein hünd", "x"], longest=7)
+    words.save(tmp_path)
+    back = open_tokenizer(tmp_path)
+    assert isinstance(back, Words)
+    assert (back.words, back.longest, back.digest) == (words.words, 7, words.digest)
+
+
+def test_digest_depends_on_words_and_length():
+    digests = {
+        Words.of(["a b"]).digest,
+        Words.of(["a c"]).digest,
+        Words.of(["a b"], longest=3).digest,
+    }
+    assert len(digests) == 3
+
+
+@pytest.mark.parametrize(
+    "words, sentence",
+    [
+        (["a", "b"], "a vocabulary begins with <pad> <start> <end> <unk>, this one with 'a b'"),
+        ([*SPECIAL, "x", "x"], "'x' stands twice"),
+        ([], "a vocabulary begins with"),
+    ],
+)
+def test_bad_vocabularies(words, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Words(words)
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"kind": "words"}', '{"kind": "other"}', "{"])
+def test_what_is_no_tokenizer(tmp_path, content):
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ValueError, match="tokenizer"):
+        open_tokenizer(tmp_path)
+
+
+@pytest.fixture
+def pieces(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    ids = {
+        w: n
+        for n, w in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "dog", "##s", "a", "[MASK]"])
+    }
+    model = tokenizers.Tokenizer(tokenizers.models.WordPiece(ids, unk_token="[UNK]"))
+    model.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
+    model.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    model.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    folder = tmp_path / "bert"
+    transformers.BertTokenizerFast(tokenizer_object=model).save_pretrained(folder)
+    return Pieces(str(folder), longest=4)
+
+
+def test_pieces_of_hugging_face(pieces, tmp_path):
+    ids = pieces.encode(["A dogs", "a a a a a", ""])
+    assert ids == [[2, 6, 4, 3], [2, 6, 6, 3], [2, 3]]
+    assert pieces.tokens([2, 4, 5]) == ["[CLS]", "dog", "##s"]
+    assert (pieces.size, pieces.pad) == (8, 0)
+    before = pieces.digest
+    pieces.save(tmp_path / "saved")
+    back = open_tokenizer(tmp_path / "saved")
+    assert back.encode(["A dogs"]) == pieces.encode(["A dogs"])
+    assert back.digest == pieces.digest == before
+
+
+def test_digest_of_pieces_does_not_depend_on_what_was_encoded(pieces):
+    before = pieces.digest
+    pieces.encode(["a dog"])
+    assert pieces.digest == before
+
+
+def test_pieces_that_are_not_there(tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    with pytest.raises(ValueError, match="is no tokenizer that can be read here"):
+        Pieces(str(tmp_path))
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    with pytest.raises(ValueError, match=r'needs transformers: pip install "counterfoil\[hf\]"'):
+        Pieces("bert-base-uncased")
