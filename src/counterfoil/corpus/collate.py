@@ -35,6 +35,13 @@ class _Pool:
         return torch.tensor(self._rows, dtype=torch.long)
 
 
+def _placed(roles: Mapping[Role, Pairs], image_pool: _Pool, text_pool: _Pool) -> dict[Role, Pairs]:
+    return {
+        role: Pairs(image_pool.places(pair.image), text_pool.places(pair.text))
+        for role, pair in roles.items()
+    }
+
+
 def shared(rows: Tensor) -> Tensor:
     """This process's share of a pool; the last row stands in where the rows do not divide."""
     mine = world.share(len(rows))
@@ -74,14 +81,8 @@ def collate(
         images, row = owners, torch.arange(len(texts))
         positive = torch.eye(len(texts), dtype=torch.bool)
     image_pool, text_pool = _Pool(images), _Pool(texts)
-
-    def placed(roles: Mapping[Role, Pairs] | None) -> dict[Role, Pairs]:
-        return {
-            role: Pairs(image_pool.places(pair.image), text_pool.places(pair.text))
-            for role, pair in (roles or {}).items()
-        }
-
-    pairs, screened = placed(drawn), placed(candidates)
+    pairs = _placed(drawn or {}, image_pool, text_pool)
+    screened = _placed(candidates or {}, image_pool, text_pool)
     return Batch(
         step=step,
         image_rows=image_pool.rows(),

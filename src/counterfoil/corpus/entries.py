@@ -58,11 +58,7 @@ def assemble(
     entries = divided(entries)
     image_ids = [entry.id for entry in entries]
     texts = [text for entry in entries for text in entry.texts]
-    text_ids = [
-        name
-        for entry in entries
-        for name in (entry.text_ids or [f"{entry.id}#{n}" for n in range(len(entry.texts))])
-    ]
+    text_ids = [name for entry in entries for name in _text_ids(entry)]
     _once(image_ids, "image", where)
     _once(text_ids, "caption", where)
     _encodable([*image_ids, *text_ids, *texts], where)
@@ -109,6 +105,10 @@ def divided(entries: Sequence[Entry], *, dev: float = 0.1, test: float = 0.1) ->
 def _fraction(name: str) -> float:
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
+
+
+def _text_ids(entry: Entry) -> Sequence[str]:
+    return entry.text_ids or [f"{entry.id}#{place}" for place in range(len(entry.texts))]
 
 
 def _once(ids: Sequence[str], what: str, where: str) -> None:

@@ -62,16 +62,16 @@ def extract(
     if out.exists():
         return _complete(out, settings)
     work = out.with_name(f".{out.name}.part")
-    done = _begun(work, settings)
-    if done < len(corpus):
-        backbone = open_backbone(model, device)
-        with progress("pictures", len(corpus), done) as advance, torch.inference_mode():
-            for start in range(done, len(corpus), shard):
-                rows = range(start, min(start + shard, len(corpus)))
-                values = _features(backbone, corpus.pictures, rows, batch, grid)
-                _store(work, rows, values, len(corpus), kind)
-                write_json(work / STATE, {**settings, "done": rows.stop, "whole": backbone.whole})
-                advance(len(rows))
+    done, count = _begun(work, settings), len(corpus)
+    backbone = open_backbone(model, device) if done < count else None
+    with progress("pictures", count, done) as advance, torch.inference_mode():
+        for start in range(done, count, shard):
+            assert backbone is not None
+            rows = range(start, min(start + shard, count))
+            values = _features(backbone, corpus.pictures, rows, batch, grid)
+            _store(work, rows, values, count, kind)
+            write_json(work / STATE, {**settings, "done": rows.stop, "whole": backbone.whole})
+            advance(len(rows))
     _finish(work, corpus.image_ids, settings)
     work.rename(out)
     (out / STATE).unlink(missing_ok=True)

@@ -92,18 +92,22 @@ def write_features(
             out[rows.start : rows.stop] = stored(values, kind, scale)
         out.flush()
         del out
-        order = features.rows.numpy()
-        for name, part in (
-            ("scale", scale),
-            ("lengths", None if features.lengths is None else features.lengths[order]),
-            ("boxes", None if features.boxes is None else features.boxes[order]),
-        ):
-            if part is not None:
-                np.save(temporary / f"{name}.npy", part)
+        _beside(temporary, features, scale)
         write_json(
             temporary / "features.json",
             {"format": FORMAT, "ids": list(ids), "kind": kind, "model": model},
         )
+
+
+def _beside(folder: Path, features: Features, scale: Array | None) -> None:
+    order = features.rows.numpy()
+    for name, part in (
+        ("scale", scale),
+        ("lengths", None if features.lengths is None else features.lengths[order]),
+        ("boxes", None if features.boxes is None else features.boxes[order]),
+    ):
+        if part is not None:
+            np.save(folder / f"{name}.npy", part)
 
 
 def stored(
