@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 
 from hypothesis import strategies as st
@@ -58,3 +59,19 @@ def small_worlds(draw):
         look = [draw(st.sampled_from(kind[:2])) for kind in (SHAPES, COLOURS, SIZES, PATTERNS)]
         things.append(type(thing)(*look, thing.x, thing.y, thing.radius))
     return Scene(one.id, tuple(things))
+
+
+def canonical(form):
+    """One form for all orders of mention and both directions of telling a relation."""
+    orders = permutations(range(len(form.phrases)))
+    return min((_ordered(form, order) for order in orders), key=str)
+
+
+def _ordered(form, order):
+    place = {old: new for new, old in enumerate(order)}
+    links = set()
+    for link in form.links:
+        moved = replace(link, subject=place[link.subject], object=place[link.object])
+        links.add(min(moved, moved.turned(), key=str))
+    phrases = tuple(form.phrases[old] for old in order)
+    return Form(phrases, tuple(sorted(links, key=str)), form.complete)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterfoil.corpus.scenes import foils, is_true
-from counterfoil.corpus.scenes.write import articles
+from counterfoil.corpus.scenes.writer import articles
 from counterfoil.corpus.words import split
 from scenes_cases import HAND_MADE, SOME, TOLD
 
@@ -63,3 +63,14 @@ def test_foils_depend_on_the_generator_alone():
 def test_foils_need_a_caption_of_the_grammar():
     with pytest.raises(ValueError, match=r"'A dog\.' is outside the grammar"):
         foils("A dog.", SOME[0], torch.Generator())
+
+
+def test_two_relations_of_one_pair_never_contradict_each_other():
+    caption = "A star above and to the left of a heart."
+    found = foils(caption, HAND_MADE, torch.Generator().manual_seed(0))
+    assert {foil.caption for foil in found if foil.kind == "relation"} >= {
+        "A star above and to the right of a heart."
+    }
+    for foil in found:
+        assert not ("left" in foil.words and "right" in foil.words)
+        assert len({"above", "below", "over", "under"} & set(foil.words)) < 2

@@ -9,8 +9,8 @@ import torch
 
 from counterfoil.corpus.lens import LensPlan
 from counterfoil.corpus.scenes import describe, draw, graphs, is_true, meaning, scene, scenes
-from counterfoil.corpus.scenes.draw import PALETTE
 from counterfoil.corpus.scenes.layout import AIR, EDGE, FAMILY, lay_out
+from counterfoil.corpus.scenes.painter import PALETTE
 from counterfoil.corpus.scenes.world import (
     APART,
     CLOSE,
@@ -148,7 +148,17 @@ def test_graphs_follow_the_corpus_through_splits_and_subsets(corpus):
         assert part.pictures.open(row).tobytes() == draw(one, 32).tobytes()
 
 
-@pytest.mark.parametrize("given", ["42", "scene-0-val-00001", "scene-0-train-1", "scene-a-test-0"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        "42",
+        "scene-0-val-00001",
+        "scene-0-train-1",
+        "scene-a-test-00001",
+        "scene-0-test-000001",
+        "scene-00-test-00001",
+    ],
+)
 def test_an_unknown_image_id_is_refused(given):
     with pytest.raises(ValueError, match=r"is no scene.*scene-0-train-00042"):
         scene(given)

@@ -37,13 +37,13 @@ from PIL import Image
 
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.pictures import DrawnPictures
-from counterfoil.corpus.scenes.describe import CAPTIONS, describe
-from counterfoil.corpus.scenes.draw import draw
+from counterfoil.corpus.scenes.captions import CAPTIONS, describe
 from counterfoil.corpus.scenes.features import region_features
-from counterfoil.corpus.scenes.foils import Foil, foils
+from counterfoil.corpus.scenes.foil import Foil, foils
 from counterfoil.corpus.scenes.form import Form, Link, Phrase
 from counterfoil.corpus.scenes.layout import VERSION, lay_out
-from counterfoil.corpus.scenes.parse import Parse, Span, parse
+from counterfoil.corpus.scenes.painter import draw
+from counterfoil.corpus.scenes.reader import Parse, Span, parse
 from counterfoil.corpus.scenes.truth import holds, is_true, truths
 from counterfoil.corpus.scenes.world import Scene, Thing, meaning, relates
 from counterfoil.spec import unknown
@@ -74,7 +74,7 @@ __all__ = [
 
 SPLITS = ("train", "dev", "test")
 _MANY = 10**9  # more than there are numbers in a split
-_ID = re.compile(r"scene-(\d{1,9})-(train|dev|test)-(\d{5,9})")
+_ID = re.compile(r"scene-([0-9]{1,30})-(train|dev|test)-([0-9]{5,9})")
 
 
 def scenes(
@@ -89,7 +89,9 @@ def scenes(
     """A corpus of rendered scenes with five captions each.
 
     No two scenes of a corpus have the same `meaning`, and families stay within their split. The
-    test split is the same for every number of training images.
+    test split is the same for every number of training images. An image is called
+    ``scene-{seed}-{split}-{number}``, which is all that `scene` needs to make it again; its
+    captions are called as it is with ``#0``, the vaguest, to ``#4``, the fullest.
 
     Args:
         images: how many in all; what is not dev or test is for training.
@@ -103,14 +105,7 @@ def scenes(
         ValueError: nothing is left for training, a number is negative, or the features are unknown.
     """
     dev, test = (images // 6 if given is None else given for given in (dev, test))
-    if min(dev, test, seed) < 0 or size < 1 or dev + test >= images:
-        raise ValueError(
-            f"{images} scenes with {dev} for dev and {test} for test, seed {seed} and "
-            f"{size} pixels were asked for; give more images than dev and test take, and no "
-            "negative number"
-        )
-    if features not in (None, "regions"):
-        raise ValueError(unknown(str(features), ["regions"], "a kind of features of scenes"))
+    _check(images, seed, size, dev, test, features)
     found = _collect(seed, {"test": test, "dev": dev, "train": images - dev - test})
     told = [describe(one) for one in found]
     return Corpus(
@@ -132,12 +127,13 @@ def scene(image_id: str) -> Scene:
         ValueError: this is no image id of `scenes`.
     """
     match = _ID.fullmatch(image_id)
-    if match is None:
+    found = match and lay_out(int(match[1]), match[2], int(match[3]))
+    if found is None or found.id != image_id:
         raise ValueError(
             f"{image_id!r} is no scene; the images of `scenes` are called as in "
             "'scene-0-train-00042'"
         )
-    return lay_out(int(match[1]), match[2], int(match[3]))
+    return found
 
 
 def graphs(corpus: Corpus) -> list[Scene]:
@@ -147,6 +143,17 @@ def graphs(corpus: Corpus) -> list[Scene]:
         ValueError: the corpus has images that are no scenes.
     """
     return [scene(image_id) for image_id in corpus.image_ids]
+
+
+def _check(images: int, seed: int, size: int, dev: int, test: int, features: str | None) -> None:
+    if min(dev, test, seed) < 0 or size < 1 or dev + test >= images:
+        raise ValueError(
+            f"{images} scenes with {dev} for dev and {test} for test, seed {seed} and "
+            f"{size} pixels were asked for; give more images than dev and test take, and no "
+            "negative number"
+        )
+    if features not in (None, "regions"):
+        raise ValueError(unknown(str(features), ["regions"], "a kind of features of scenes"))
 
 
 def _collect(seed: int, wanted: dict[str, int]) -> list[Scene]:

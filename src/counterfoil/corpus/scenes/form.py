@@ -7,8 +7,7 @@ a red circle; 2 star; 0 above 1
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import permutations
+from dataclasses import dataclass
 from typing import final
 
 from counterfoil.corpus.scenes.world import OPPOSITE, Thing
@@ -86,20 +85,6 @@ class Form:
     phrases: tuple[Phrase, ...]
     links: tuple[Link, ...] = ()
     complete: bool = False
-
-    def canonical(self) -> Form:
-        """One form for all orders of mention and both directions of telling a relation."""
-        orders = permutations(range(len(self.phrases)))
-        return min((self._ordered(order) for order in orders), key=str)
-
-    def _ordered(self, order: tuple[int, ...]) -> Form:
-        place = {old: new for new, old in enumerate(order)}
-        links = set()
-        for link in self.links:
-            moved = replace(link, subject=place[link.subject], object=place[link.object])
-            links.add(min(moved, moved.turned(), key=str))
-        phrases = tuple(self.phrases[old] for old in order)
-        return Form(phrases, tuple(sorted(links, key=str)), self.complete)
 
     def __str__(self) -> str:
         links = (f"{link.subject} {link.relation} {link.object}" for link in self.links)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.corpus.scenes.form import Form, Link, Phrase
-from counterfoil.corpus.scenes.parse import parse
+from counterfoil.corpus.scenes.reader import parse
 from counterfoil.corpus.scenes.world import COLOURS, PATTERNS, SHAPES, SIZES, Scene, relates
 
 Group = tuple[int, ...]

@@ -1,7 +1,7 @@
 """Five captions of a scene, from a passing remark to a full account.
 
 0   one or two things, hardly described            "A red circle and a square."
-1   two things, or one with what is beside it       "A red circle above a square."
+1   two things, and perhaps how they stand          "A red circle above a square."
 2   two things and how they stand                   "A small red circle left of a blue star."
 3   most things, with one or two relations
 4   all things with everything there is to say of them
@@ -16,7 +16,7 @@ from counterfoil.corpus.scenes.dice import Dice
 from counterfoil.corpus.scenes.form import Form, Link, Phrase
 from counterfoil.corpus.scenes.truth import holds
 from counterfoil.corpus.scenes.world import RELATIONS, Scene, Thing, relates
-from counterfoil.corpus.scenes.write import write
+from counterfoil.corpus.scenes.writer import write
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,11 @@ import torch
 
 from counterfoil.corpus.scenes import lexicon
 from counterfoil.corpus.scenes.dice import Dice
-from counterfoil.corpus.scenes.parse import Kind, Parse, Span, parse
+from counterfoil.corpus.scenes.form import Link
+from counterfoil.corpus.scenes.reader import Kind, Parse, Span, parse
 from counterfoil.corpus.scenes.truth import is_true
-from counterfoil.corpus.scenes.world import Scene
-from counterfoil.corpus.scenes.write import articles
+from counterfoil.corpus.scenes.world import OPPOSITE, Scene
+from counterfoil.corpus.scenes.writer import articles
 
 Words = tuple[str, ...]
 Edit = tuple[Span, Words]
@@ -110,7 +111,7 @@ def _others(parsed: Parse, span: Span, dice: Dice) -> list[Words]:
             return _other_nouns(words[0], dice)
         case "number":
             return _other_numbers(parsed, span)
-    return _other_relations(parsed.form.links[span.place].relation, words, dice)
+    return _other_relations(parsed.form.links, span.place, words, dice)
 
 
 def _rest(table: dict[str, Words], word: str) -> list[Words]:
@@ -135,11 +136,16 @@ def _other_numbers(parsed: Parse, span: Span) -> list[Words]:
     return [lexicon.NUMBERS[other][0] for other in (2, 3, 4) if other != count]
 
 
-def _other_relations(relation: str, words: Words, dice: Dice) -> list[Words]:
+def _other_relations(links: tuple[Link, ...], place: int, words: Words, dice: Dice) -> list[Words]:
+    link = links[place]
+    taken = {link.relation}  # "above and below" would be nonsense rather than false
+    for also in links:
+        if also is not link and (also.subject, also.object) == (link.subject, link.object):
+            taken |= {also.relation, OPPOSITE[also.relation]}
     pronoun = next((w for w in words if w in (*lexicon.PRONOUNS, *lexicon.SIDES)), None)
     found: list[Words] = []
     for other, wordings in lexicon.RELATION_WORDS.items():
-        if other == relation:
+        if other in taken:
             continue
         if mirrored := _mirrored(words, other):
             found.append(mirrored)

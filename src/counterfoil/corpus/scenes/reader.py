@@ -15,7 +15,7 @@ The grammar, in which `rel` is a relation, `np` a noun phrase and `be` a form of
              | np [be] rel np "and" rel np          both of the first
              | np [be] rel np "which" be rel np     the second of the middle one
              | np "with" np rel ("it" | "them")     or "to its left"
-             | rel np [","] be np
+             | rel np [","] (be | "there is") np
     rel      = relation | relation "and" relation
     np       = ("a" | number) {adjective} noun ["with stripes" | "with dots" | "with checks"]
 

@@ -1,4 +1,4 @@
-"""From a claim to English; `counterfoil.corpus.scenes.parse` is the way back.
+"""From a claim to English; `counterfoil.corpus.scenes.reader` is the way back.
 
 >>> form = Form((Phrase(colour="orange", shape="circle"), Phrase(shape="star")),
 ...             (Link("above", 0, 1),))
@@ -11,8 +11,8 @@ An orange circle above a star.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from itertools import pairwise
 
 from counterfoil.corpus.scenes import lexicon
 from counterfoil.corpus.scenes.dice import Dice
@@ -43,11 +43,11 @@ def write(form: Form, dice: Dice) -> str:
 
 def articles(text: str) -> str:
     """The same text with every "a" and "an" as the next word wants it."""
-    words = text.split(" ")
-    for place, (word, after) in enumerate(pairwise(words)):
-        if word.lower() in ("a", "an"):
-            words[place] = word[0] + ("n" if after[0] in "aeiou" else "")
-    return " ".join(words)
+
+    def fitting(match: re.Match[str]) -> str:
+        return match[1] + ("n" if match[3].lower() in "aeiou" else "") + match[2]
+
+    return re.sub(r"\b([Aa])n?(\s+)(?=(\w))", fitting, text)
 
 
 def _clauses(form: Form) -> list[tuple[list[int], list[Link]]]:
