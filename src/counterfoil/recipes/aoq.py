@@ -8,9 +8,11 @@ with VSRN for every host; here each host mines for itself.
 from __future__ import annotations
 
 from counterfoil.negatives.mined import MinedPlan
+from counterfoil.objectives.curriculum import Then
 from counterfoil.objectives.quintuplet import AdaptiveQuintuplet
 from counterfoil.objectives.term import Objective, total
-from counterfoil.recipes.online import BATCH, MARGIN, Host, host, online, plan
+from counterfoil.objectives.triplet import SumTriplet
+from counterfoil.recipes.online import BATCH, MARGIN, WARMUP, Host, host, online, plan
 from counterfoil.recipes.profiles import PROFILES, Dataset
 from counterfoil.recipes.published import Published
 from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Recipe, Train
@@ -44,13 +46,19 @@ HARDEST: dict[Dataset, tuple[int, int]] = {
 }
 
 
-def adaptive() -> Spec[Objective]:
-    """The adaptive offline quintuplet loss with the paper's numbers (Eq. 5)."""
-    return total(
-        quintuplet=part(
-            AdaptiveQuintuplet, online=MARGIN, offline=OFFLINE_MARGIN, alpha=ALPHA, beta=BETA
-        )
+def adaptive(warmup: int) -> Spec[Objective]:
+    """The adaptive offline quintuplet loss with the paper's numbers (Eq. 5).
+
+    Args:
+        warmup: steps with the sum of hinges first, where the host needs them; the paper has none.
+    """
+    quintuplet = part(
+        AdaptiveQuintuplet, online=MARGIN, offline=OFFLINE_MARGIN, alpha=ALPHA, beta=BETA
     )
+    if not warmup:
+        return total(quintuplet=quintuplet)
+    first = part(SumTriplet, margin=MARGIN)
+    return total(quintuplet=part(Then, first=first, second=quintuplet, steps=warmup))
 
 
 def second_round(name: Host, dataset: Dataset) -> TrainPlan:
@@ -76,7 +84,7 @@ def recipe(name: Host, dataset: Dataset) -> Recipe:
             Train(
                 name="adaptive",
                 model=host(name, dataset),
-                objective=adaptive(),
+                objective=adaptive(WARMUP[dataset]),
                 lens=profile.lens,
                 plan=second_round(name, dataset),
                 negatives="lists",

@@ -22,7 +22,7 @@ from counterfoil.recipes.recipe import Evaluate, Recipe, Train
 from counterfoil.spec import Spec, part
 from counterfoil.train.optimise import Optimiser
 from counterfoil.train.plan import TrainPlan
-from counterfoil.train.schedule import StepDecay
+from counterfoil.train.schedule import Cosine, StepDecay
 
 Host = Literal["vsepp", "scan-t2i", "scan-i2t"]
 HOSTS: tuple[Host, ...] = ("vsepp", "scan-t2i", "scan-i2t")
@@ -75,24 +75,21 @@ def host(name: Host, dataset: Dataset) -> Spec[Matcher]:
 
 def hardest(warmup: int) -> Spec[Objective]:
     """The hardest negative of the batch, after so many steps with all of them."""
-    return total(
-        triplet=part(
-            Then,
-            first=part(SumTriplet, margin=MARGIN),
-            second=part(HardestTriplet, margin=MARGIN),
-            steps=warmup,
-        )
-    )
+    triplet = part(HardestTriplet, margin=MARGIN)
+    if not warmup:
+        return total(triplet=triplet)
+    first = part(SumTriplet, margin=MARGIN)
+    return total(triplet=part(Then, first=first, second=triplet, steps=warmup))
 
 
 def plan(name: Host, dataset: Dataset) -> TrainPlan:
     """Rates and epochs; those of `scenes` and Flickr8k are ours, chosen on dev."""
     if dataset == "scenes":
         return TrainPlan(
-            epochs=8,
+            epochs=6,
             batch=64,
-            optimiser=Optimiser(rate=1e-3),
-            schedule=StepDecay(at=(6,), warmup=50),
+            optimiser=Optimiser(rule="adamw", rate=5e-4),
+            schedule=Cosine(warmup=50),
         )
     if dataset == "flickr8k":
         return TrainPlan(
@@ -107,7 +104,7 @@ def plan(name: Host, dataset: Dataset) -> TrainPlan:
     )
 
 
-WARMUP: dict[Dataset, int] = {"scenes": 100, "flickr8k": 235, "flickr30k": 0, "coco": 0}
+WARMUP: dict[Dataset, int] = {"scenes": 320, "flickr8k": 235, "flickr30k": 0, "coco": 0}
 
 
 def online(name: Host, dataset: Dataset) -> Train:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -46,11 +47,16 @@ def _settings(stage: Stage) -> list[str]:
     for key, value in plain(stage).items():
         if key in ("name", "model", "objective") or value in (None, [], ""):
             continue
-        if isinstance(value, dict):
-            inner = ", ".join(f"{k}={v!r}" for k, v in value.items() if not isinstance(v, dict))
-            lines.append(f"{key}: {inner}")
-        else:
-            lines.append(f"{key}: {value}")
+        lines.append(f"{key}: {', '.join(_named(value)) if isinstance(value, dict) else value}")
     if isinstance(stage, Train):
         lines = [f"model: {stage.model!r}", f"objective: {stage.objective!r}", *lines]
     return lines
+
+
+def _named(values: dict[str, Any], before: str = "") -> Iterator[str]:
+    """``key=value`` of everything inside, nested keys joined by dots."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _named(value, f"{before}{key}.")
+        elif value not in (None, [], ""):
+            yield f"{before}{key}={value!r}"
