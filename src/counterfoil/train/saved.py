@@ -35,12 +35,14 @@ class Card:
         provenance: JSON-ready facts: the recipe, the data, the seed, the machine.
         metrics: figures by name.
         version: of counterfoil when it was saved.
+        tokenizer: digest of the tokenizer, where there is one.
     """
 
     model: Spec[Matcher]
     provenance: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     version: str = ""
+    tokenizer: str | None = None
 
 
 @final
@@ -85,6 +87,7 @@ def save_model(
         "model": spec.plain(),
         "provenance": dict(provenance or {}),
         "metrics": dict(metrics or {}),
+        "tokenizer": lens.tokenizer.digest if lens.tokenizer else None,
     }
     with replacing_folder(folder) as temporary:
         write_tensors(temporary / WEIGHTS, matcher.state_dict(), {"model": spec.digest()})
@@ -109,7 +112,7 @@ def load_model(
     weights, about = read_tensors(folder / WEIGHTS, "the weights of a model")
     if about.get("model") != card.model.digest():
         raise ValueError(f"{folder / WEIGHTS} and {folder / CARD} belong to different models")
-    matcher = card.model.build()
+    matcher = _built(card.model, folder / CARD)
     try:
         matcher.load_state_dict(weights)
     except RuntimeError as error:
@@ -118,7 +121,10 @@ def load_model(
             f"{folder / WEIGHTS} does not fit the model of {folder / CARD} in this version of "
             f"counterfoil (saved with {card.version}): {first}"
         ) from error
-    return Saved(matcher.to(device).eval(), Lens.open(folder), card)
+    lens = Lens.open(folder)
+    if card.tokenizer != (lens.tokenizer.digest if lens.tokenizer else None):
+        raise ValueError(f"the tokenizer in {folder} is another one than the model was saved with")
+    return Saved(matcher.to(device).eval(), lens, card)
 
 
 def read_card(folder: Path, *, allow: tuple[str, ...] = ("counterfoil",)) -> Card:
@@ -142,19 +148,30 @@ def read_card(folder: Path, *, allow: tuple[str, ...] = ("counterfoil",)) -> Car
         provenance=plain.get("provenance", {}),
         metrics=plain.get("metrics", {}),
         version=str(plain.get("version", "")),
+        tokenizer=plain.get("tokenizer"),
     )
+
+
+def _built(spec: Spec[Matcher], path: Path) -> Matcher:
+    try:
+        return spec.build()
+    except TypeError as error:
+        raise ValueError(f"{path} does not fit this version of counterfoil: {error}") from error
 
 
 def _check_calls(spec: Spec[Any], path: Path) -> None:
     """A model folder may come from anywhere: it may build modules and do nothing else."""
     if not (isinstance(spec.make, type) and issubclass(spec.make, Matcher)):
-        raise ValueError(f"{path} describes {spec.make.__qualname__}, which is no matcher")
+        raise ValueError(f"{path} describes {_called(spec)}, which is no matcher")
     for inner in _inner(spec):
         if not (isinstance(inner.make, type) and issubclass(inner.make, nn.Module)):
             raise ValueError(
-                f"{path} calls {inner.make.__qualname__}, which is no part of a model; the file "
-                "is refused"
+                f"{path} calls {_called(inner)}, which is no part of a model; the file is refused"
             )
+
+
+def _called(spec: Spec[Any]) -> str:
+    return str(getattr(spec.make, "__qualname__", spec.make))
 
 
 def _inner(value: Any) -> Iterator[Spec[Any]]:

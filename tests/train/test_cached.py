@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import train_cases as cases
+from counterfoil.objectives.infonce import InfoNCE
+from counterfoil.objectives.quintuplet import OfflineQuintuplet
+from counterfoil.objectives.term import Objective
+from counterfoil.records import Batch
+from counterfoil.train import cached
+from counterfoil.train.cached import cached_backward
+from counterfoil.train.step import Step
+
+ANCHORS = [0, 1, 5, 7, 9, 12, 30, 18, 21]
+
+
+def step(kind: str, dropout: float) -> Step:
+    terms = {
+        "offline": (1.0, OfflineQuintuplet(reduction="mean")),
+        "nce": (0.2, InfoNCE(learnable=True)),
+    }
+    matcher = cases.host(kind, cases.lens(), dropout=dropout)
+    return Step(matcher, Objective(terms=terms), provides=cases.Offline.provides)
+
+
+def batch(anchors: list[int] = ANCHORS) -> Batch:
+    return cases.batch_of(cases.lens(), anchors, offline=True)
+
+
+def plain(module: Step, made: Batch) -> dict[str, torch.Tensor]:
+    losses = module(made)
+    torch.stack(list(losses.values())).sum().backward()
+    return cases.gradients(module)
+
+
+def near(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == wanted.keys()
+    for name in wanted:
+        assert wanted[name].abs().max() > 1e-4, name
+        torch.testing.assert_close(found[name], wanted[name], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["global", "bag"])
+@pytest.mark.parametrize("chunk", [1, 4, 100])
+def test_it_equals_the_plain_gradient(kind: str, chunk: int) -> None:
+    one, other = step(kind, 0.0), step(kind, 0.0)
+    wanted = plain(one, batch())
+    losses = cached_backward(other, batch(), chunk)
+    near(cases.gradients(other), wanted)
+    assert {n: v.item() for n, v in losses.items()} == pytest.approx(
+        {n: v.item() for n, v in one(batch()).items()}, rel=1e-5
+    )
+    assert not any(loss.requires_grad for loss in losses.values())
+
+
+@pytest.mark.parametrize("kind", ["global", "bag", "own"])
+def test_dropout_is_the_same_both_times(kind: str) -> None:
+    """The same pieces encoded once, with a graph, are the plain gradient under dropout."""
+    one, other, made = step(kind, 0.5), step(kind, 0.5), batch()
+    torch.manual_seed(1)
+    whole = cached._joined([one.encode(part) for part in cached._parts(made, 4)])
+    torch.stack(list(one.judge(made, whole).values())).sum().backward()
+    torch.manual_seed(1)
+    cached_backward(other, made, 4)
+    near(cases.gradients(other), cases.gradients(one))
+    torch.manual_seed(2)
+    third = step(kind, 0.5)
+    cached_backward(third, made, 4)
+    assert not torch.allclose(third.matcher.image.weight.grad, other.matcher.image.weight.grad)
+
+
+def test_the_generator_goes_on_from_the_first_encoding() -> None:
+    module, made = step("global", 0.5), batch()
+    torch.manual_seed(1)
+    cached_backward(module, made, 4)
+    after = torch.get_rng_state()
+    torch.manual_seed(1)
+    for part in cached._parts(made, 4):
+        module.encode(part)
+    assert torch.equal(torch.get_rng_state(), after)
+
+
+def test_gradients_are_added_and_shared() -> None:
+    one, other = step("bag", 0.0), step("bag", 0.0)
+    cached_backward(one, batch(), 3)
+    cached_backward(other, batch(), 3, share=0.25)
+    cached_backward(other, batch(), 3, share=0.75)
+    near(cases.gradients(other), cases.gradients(one))
+
+
+def test_frozen_encoders_are_left_alone() -> None:
+    module = step("global", 0.0)
+    module.matcher.image.requires_grad_(False)
+    cached_backward(module, batch(), 3)
+    assert module.matcher.image.weight.grad is None
+    assert module.matcher.word.weight.grad is not None
+
+
+def test_pieces_are_never_empty() -> None:
+    parts = list(cached._parts(batch([0, 1, 2, 3]), 2))
+    sizes = [(len(part.images), len(part.texts)) for part in parts]
+    assert all(images and texts for images, texts in sizes)
+    assert sum(images for images, _ in sizes) == len(batch([0, 1, 2, 3]).images)
+
+
+def test_no_more_than_a_piece_is_encoded_at_once() -> None:
+    module, most = step("global", 0.0), []
+    encode = module.matcher.encode_texts
+    module.matcher.encode_texts = lambda items: most.append(len(items)) or encode(items)
+    cached_backward(module, batch(), 4)
+    assert max(most) <= 4
+    assert sum(most) == 2 * len(batch().texts)

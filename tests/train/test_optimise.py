@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import train_cases as cases
+from counterfoil.objectives.infonce import InfoNCE
+from counterfoil.objectives.term import Objective
+from counterfoil.train.optimise import Average, Group, Optimiser, clipped
+from counterfoil.train.step import Step
+
+
+def step() -> Step:
+    lens = cases.lens()
+    terms = {"nce": (1.0, InfoNCE(learnable=True))}
+    return Step(cases.host("global", lens), Objective(terms=terms))
+
+
+def treatment(optimiser: Optimiser, module: Step) -> dict[str, tuple[float, float]]:
+    names = {id(p): name for name, p in module.named_parameters()}
+    groups = optimiser.build(module).param_groups
+    return {names[id(p)]: (g["lr"], g["weight_decay"]) for g in groups for p in g["params"]}
+
+
+def test_vectors_and_scalars_do_not_decay() -> None:
+    assert treatment(Optimiser(rate=0.1, decay=0.2), step()) == {
+        "matcher.image.weight": (0.1, 0.2),
+        "matcher.image.bias": (0.1, 0.0),
+        "matcher.word.weight": (0.1, 0.2),
+        "objective.terms.nce.log_scale": (0.1, 0.0),
+    }
+
+
+def test_groups_by_name_the_first_counts() -> None:
+    groups = (Group(match="word.*", rate=0.5, decay=0.0), Group(match="*.weight", rate=2.0))
+    found = treatment(Optimiser(rate=0.1, decay=0.2, groups=groups), step())
+    assert found["matcher.word.weight"] == (0.05, 0.0)
+    assert found["matcher.image.weight"] == (0.2, 0.2)
+    assert found["matcher.image.bias"] == (0.1, 0.0)
+
+
+def test_rates_follow_the_factor() -> None:
+    module = step()
+    plan = Optimiser(rate=0.1, groups=(Group(match="word.*", rate=0.5),))
+    made = plan.build(module)
+    assert plan.set_rate(made, 0.1) == pytest.approx(0.01)
+    assert sorted({round(g["lr"], 6) for g in made.param_groups}) == [0.005, 0.01]
+
+
+def test_what_is_frozen_does_not_move() -> None:
+    module, plan = step(), Optimiser(freeze=("image.*",))
+    plan.freeze_in(module)
+    assert set(treatment(plan, module)) == {
+        "matcher.word.weight",
+        "objective.terms.nce.log_scale",
+    }
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Optimiser(rate=0.0), "rate=0.0: a learning rate is above 0"),
+        (lambda: Optimiser(clip=-1.0), "clip=-1.0"),
+        (lambda: Optimiser(rule="adamm"), "'adamm' is not a rule.*did you mean 'adam"),
+        (lambda: Optimiser(freeze=("imag.*",)).freeze_in(step()), r"'imag\.\*' is not a pattern"),
+        (lambda: Optimiser(groups=(Group(match="wrd.*"),)).build(step()), "did you mean 'word"),
+        (lambda: Optimiser(freeze=("*",)).freeze_in(step()), "leaves no parameter to train"),
+    ],
+)
+def test_bad_settings(make: object, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_clipping() -> None:
+    parameter = nn.Parameter(torch.zeros(4))
+    parameter.grad = torch.full((4,), 3.0)
+    assert clipped([parameter], 0.0).item() == 6.0
+    assert parameter.grad.norm().item() == 6.0
+    assert clipped([parameter], 2.0).item() == 6.0
+    assert parameter.grad.norm().item() == pytest.approx(2.0)
+
+
+def test_moving_average() -> None:
+    module = nn.BatchNorm1d(2)
+    average = Average(module, 0.75)
+    module.weight.data.fill_(5.0)
+    module.num_batches_tracked.fill_(9)
+    average.update(module)
+    assert average.shadow["weight"].tolist() == [2.0, 2.0]  # 0.75 x 1 + 0.25 x 5
+    assert average.shadow["num_batches_tracked"] == 9
+    assert module.weight.tolist() == [5.0, 5.0]

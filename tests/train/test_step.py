@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import train_cases as cases
+from counterfoil.negatives.proposal import Proposal
+from counterfoil.objectives.infonce import InfoNCE
+from counterfoil.objectives.quintuplet import OfflineTriplet
+from counterfoil.objectives.term import Objective, Term
+from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
+from counterfoil.records import Items, Pairs, Role, Scores, WordTask
+from counterfoil.train.step import Step
+
+ANCHORS = [0, 1, 5, 7, 9]
+
+
+class Seen(Term):
+    """Keeps what it was asked to judge."""
+
+    def __init__(self, **needs: Any) -> None:
+        super().__init__()
+        for name, value in needs.items():
+            setattr(self, name, value)
+        self.scores: Scores
+
+    def forward(self, scores: Scores) -> torch.Tensor:
+        self.scores = scores
+        return self.grid(scores).scores.sum()
+
+
+class Proposes:
+    provides = frozenset({Role.WRITTEN})
+    provides_words = frozenset({"masked"})
+
+    def __init__(self) -> None:
+        self.drawn: list[float] = []
+
+    def propose(self, matcher: Any, batch: Any, views: Any, grid: Any, rng: Any) -> Proposal:
+        self.drawn.append(torch.rand(1, generator=rng).item())
+        count = len(batch.anchors.text)
+        values = batch.texts.values[:count].flip(0)
+        place = (len(batch.text_rows) + torch.arange(count)).unsqueeze(1)
+        pairs = Pairs(batch.anchors.image.unsqueeze(1), place)
+        texts = Items(torch.full((count,), -1), values, batch.texts.mask[:count].flip(0))
+        word = WordTask(torch.zeros(2, 3), torch.zeros(2).long())
+        return Proposal(texts, {Role.WRITTEN: pairs}, {"masked": word})
+
+
+def made(term: Term, kind: str = "global", **sources: Any) -> Step:
+    return Step(cases.host(kind, cases.lens()), Objective(terms={"t": (1.0, term)}), **sources)
+
+
+def test_scores_are_those_of_the_model() -> None:
+    lens, term = cases.lens(), Seen()
+    step = made(term, "bag", provides=cases.Offline.provides)
+    batch = cases.batch_of(lens, ANCHORS, offline=True, step=7)
+    step(batch)
+    images, texts = lens.images(batch.image_rows), lens.texts(batch.text_rows)
+    whole = step.matcher.grid(step.matcher.encode_images(images), step.matcher.encode_texts(texts))
+    grid = term.scores.grids["inference"]
+    torch.testing.assert_close(grid.scores, whole[: batch.block[0], : batch.block[1]])
+    owner = lens.corpus.owner
+    assert grid.positive.tolist() == [
+        [int(owner[t]) == int(i) for t in ANCHORS] for i in batch.image_rows[: batch.block[0]]
+    ]
+    anchor = [whole[list(batch.image_rows).index(owner[t]), n] for n, t in enumerate(ANCHORS)]
+    torch.testing.assert_close(grid.anchor, torch.stack(anchor))
+    assert grid.scale == 2.0
+    assert term.scores.step == 7
+    for role, pair in batch.pairs.items():
+        torch.testing.assert_close(term.scores.pairs[role], whole[pair.image, pair.text])
+
+
+def test_what_is_proposed_is_scored() -> None:
+    lens, term, source = cases.lens(), Seen(needs=frozenset({Role.WRITTEN})), Proposes()
+    step = made(term, proposer=source)
+    batch = cases.batch_of(lens, ANCHORS)
+    step(batch)
+    written = term.scores.pairs[Role.WRITTEN]
+    grid = term.scores.grids["inference"].scores
+    wanted = grid[batch.anchors.image, torch.arange(len(ANCHORS)).flip(0)]
+    torch.testing.assert_close(written.squeeze(1), wanted)
+    assert set(term.scores.words) == {"masked"}
+    step(batch)
+    step(replace(batch, step=1))
+    assert source.drawn[0] == source.drawn[1] != source.drawn[2]
+
+
+def test_a_guide_reaches_the_inference_grid() -> None:
+    term = Seen(needs_guide=True)
+    step = made(term, guide=lambda batch: torch.full(batch.block, 0.5))
+    step(cases.batch_of(cases.lens(), ANCHORS))
+    assert (term.scores.grids["inference"].guide == 0.5).all()
+
+
+def test_other_views_have_grids_where_they_are_judged() -> None:
+    term = Seen(needs_grid="plain")
+    step = made(term, "bag")
+    step(cases.batch_of(cases.lens(), ANCHORS))
+    assert set(term.scores.grids) == {"plain", "inference"}
+    step = made(Seen(), "bag")
+    step(cases.batch_of(cases.lens(), ANCHORS))
+    assert set(step.objective.terms["t"].scores.grids) == {"inference"}
+
+
+def test_own_losses_are_among_the_losses() -> None:
+    losses: Mapping[str, torch.Tensor] = made(SumTriplet(), "own")(
+        cases.batch_of(cases.lens(), ANCHORS)
+    )
+    assert set(losses) == {"t", "model_spread"}
+
+
+def test_autocast_scores_in_half_and_judges_in_full() -> None:
+    lens = cases.lens()
+    full = made(SumTriplet())(cases.batch_of(lens, ANCHORS))["t"]
+    term = Seen()
+    half = made(term, precision="bf16")
+    half(cases.batch_of(lens, ANCHORS))
+    assert term.scores.grids["inference"].scores.dtype == torch.float32
+    loss = made(SumTriplet(), precision="bf16")(cases.batch_of(lens, ANCHORS))["t"]
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(full.item(), rel=0.05)
+    assert loss.item() != full.item()
+
+
+@pytest.mark.parametrize(
+    ("term", "sources", "words"),
+    [
+        (OfflineTriplet(), {}, "needs pairs in the role of 'hard image', 'hard text', but .* none"),
+        (
+            OfflineTriplet(),
+            {"provides": frozenset({Role.HARD_TEXT})},
+            "needs pairs in the role of 'hard image', but provided are: 'hard text'",
+        ),
+        (Seen(needs_guide=True), {}, "needs a guide"),
+        (Seen(needs_grid="plain"), {}, "needs the grids plain, but provided are: inference"),
+        (Seen(needs_words=frozenset({"doubt"})), {}, "needs the word tasks doubt, but .* none"),
+        (
+            Seen(),
+            {"provides": frozenset({Role.WRITTEN}), "proposer": Proposes()},
+            "'written' are both drawn and proposed",
+        ),
+    ],
+)
+def test_what_nobody_provides(term: Term, sources: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        made(term, **sources)
+
+
+def test_level_is_the_loss_of_equal_scores() -> None:
+    batch = cases.batch_of(cases.lens(), [0, 3, 6, 9])
+    level = made(HardestTriplet(margin=0.3)).level(batch)
+    assert level is not None
+    assert level.item() == pytest.approx(2 * 4 * 0.3)
+    level = made(InfoNCE(reduction="mean")).level(batch)
+    assert level is not None
+    assert level.item() == pytest.approx(math.log(4))
+    unknown = made(Seen(needs=frozenset({Role.WRITTEN})), proposer=Proposes())
+    assert unknown.level(batch) is None
+
+
+def test_sources_are_no_parameters() -> None:
+    step = made(Seen(needs_guide=True), guide=torch.nn.Linear(2, 2))
+    assert not [name for name, _ in step.named_parameters() if "guide" in name]
