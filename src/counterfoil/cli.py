@@ -41,7 +41,7 @@ Settings = Annotated[
 ]
 Split = Annotated[str, typer.Option(help="Which split.")]
 Minutes = Annotated[
-    float | None, typer.Option(help="Stop by itself after this long; `--resume` goes on.")
+    float | None, typer.Option(min=0.01, help="Stop by itself after this long; `--resume` goes on.")
 ]
 
 

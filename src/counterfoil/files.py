@@ -47,6 +47,32 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
+def check_file(path: Path) -> None:
+    """Refuse a file that could not be written, before long work is done for it.
+
+    Raises:
+        ValueError: it is a folder, or nothing may be written there.
+    """
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; name a file")
+    check_folder(path)
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a folder that could not be written, before long work is done for it.
+
+    Raises:
+        ValueError: something above it is a file, or may not be written to.
+    """
+    above = next(place for place in path.absolute().parents if place.exists())
+    if not above.is_dir():
+        raise ValueError(f"{path} cannot be written: {above} is a file; name another place")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise ValueError(
+            f"{path} cannot be written: {above} may not be written to; name another place"
+        )
+
+
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text, whole or not at all."""
     with replacing(path) as temporary:

@@ -186,6 +186,12 @@ def _pretrained(name: str) -> Any:
             f'the tokenizer {name!r} needs transformers: pip install "counterfoil[hf]"'
         ) from None
     try:
-        return AutoTokenizer.from_pretrained(name)
+        pieces = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{name!r} is no tokenizer that can be read here: {error}") from error
+        first = str(error).strip().splitlines()[0]
+        raise ValueError(f"{name!r} is no tokenizer that can be read here: {first}") from error
+    if len(pieces) <= len(set(pieces.all_special_ids)):  # transformers makes one up
+        raise ValueError(
+            f"{name!r} has no tokenizer files, such as tokenizer.json; copy them beside the model"
+        )
+    return pieces

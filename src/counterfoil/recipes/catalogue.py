@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -66,7 +67,25 @@ def single(host: str, *, pixels: bool) -> Recipe:
 def _from_file(path: Path) -> Recipe:
     if not path.is_file():
         raise ValueError(f"{path} does not exist; a Python file that sets `recipe` is needed there")
-    found = runpy.run_path(str(path)).get("recipe")
+    try:
+        found = runpy.run_path(str(path)).get("recipe")
+    except Exception as error:  # whatever a user's own file may raise
+        raise ValueError(f"{path}{_line(error, path)}: {_told(error)}") from error
     if not isinstance(found, Recipe):
         raise ValueError(f"{path} does not set `recipe` to a counterfoil.recipes.recipe.Recipe")
     return found
+
+
+def _line(error: Exception, path: Path) -> str:
+    """The last line of a user's file that an error passed through."""
+    if isinstance(error, SyntaxError):
+        return f", line {error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    return f", line {lines[-1]}" if lines else ""
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, ValueError):  # ours are sentences
+        return str(error)
+    return f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"

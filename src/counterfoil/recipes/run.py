@@ -10,13 +10,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import final
 
-from counterfoil import __version__, world
+from counterfoil import world
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.reading import open_corpus
-from counterfoil.files import read_json, write_json
-from counterfoil.recipes import stages
+from counterfoil.recipes import notes, stages
 from counterfoil.recipes.contents import contents
 from counterfoil.recipes.context import Context, Stopped
 from counterfoil.recipes.recipe import (
@@ -27,11 +26,8 @@ from counterfoil.recipes.recipe import (
     Stage,
     Train,
     digests,
-    plain,
 )
 from counterfoil.recipes.show import say
-
-State = Literal["absent", "running", "done", "other"]
 
 
 @final
@@ -86,27 +82,42 @@ def execute(
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     world.join()
     corpus = source.open()
+    notes.check_place(folder)
     context = Context(recipe, corpus, folder, digests(recipe, contents(corpus)), deadline)
     for stage in recipe.stages:  # refuse before anything is done, not halfway
-        _admit(context, stage, resume=resume)
+        notes.admit(context, stage, resume=resume)
+        stages.check(context, stage)
+    made = notes.missing_parents(folder)
     world.wait()  # nobody begins before everybody has looked
     for stage in recipe.stages:
         try:
-            _perform(context, stage, resume=resume)
+            _perform(context, stage, made, resume=resume)
         except Stopped as stopped:
             say(f"{stage.name}: stopped, {stopped}; add --resume to go on")
             return False
     return True
 
 
-def _perform(context: Context, stage: Stage, *, resume: bool) -> None:
-    place = context.place(stage.name)
-    if _state(context, stage) == "done":
-        say(f"{stage.name}: kept, {place}")
+def _perform(context: Context, stage: Stage, made: tuple[Path, ...], *, resume: bool) -> None:
+    before = notes.state(context, stage)
+    if before == "done":
+        say(f"{stage.name}: kept, {context.place(stage.name)}")
         return
     if context.late():
         raise Stopped("the time is up")
-    _note(context, stage, "running")
+    notes.sweep_up(context, stage)
+    notes.write(context, stage, "running")
+    try:
+        _do(context, stage, resume=resume)
+    except (ValueError, OSError):
+        if before == "absent":
+            notes.forget(context, stage, made)
+        raise
+    world.wait()
+    notes.write(context, stage, "done")
+
+
+def _do(context: Context, stage: Stage, *, resume: bool) -> None:
     match stage:
         case Train():
             stages.train(context, stage, resume=resume)
@@ -116,45 +127,3 @@ def _perform(context: Context, stage: Stage, *, resume: bool) -> None:
             stages.evaluate(context, stage)
         case Compare():
             stages.compare(context, stage)
-    world.wait()
-    _note(context, stage, "done")
-
-
-def _admit(context: Context, stage: Stage, *, resume: bool) -> None:
-    place = context.place(stage.name)
-    match _state(context, stage):
-        case "other":
-            raise ValueError(
-                f"{place} was made with other settings or other data; choose another --folder, "
-                "or move it away"
-            )
-        case "running" if not resume:
-            raise ValueError(
-                f"{place} holds a run that was stopped; add --resume to go on with it, or choose "
-                "another --folder"
-            )
-
-
-def _state(context: Context, stage: Stage) -> State:
-    place, note = context.place(stage.name), context.note(stage.name)
-    if not note.exists():
-        return "other" if place.is_file() or (place.exists() and any(place.iterdir())) else "absent"
-    noted = read_json(note, "the note of a stage")
-    if not isinstance(noted, dict) or noted.get("digest") != context.digests[stage.name]:
-        return "other"
-    return "done" if noted.get("state") == "done" else "running"
-
-
-def _note(context: Context, stage: Stage, state: str) -> None:
-    if world.rank():
-        return
-    noted: dict[str, Any] = {
-        "recipe": context.recipe.name,
-        "kind": stage.kind,
-        "state": state,
-        "digest": context.digests[stage.name],
-        "counterfoil": __version__,
-        "stage": plain(stage),
-        "data": {"name": context.corpus.name, "fingerprint": context.corpus.fingerprint},
-    }
-    write_json(context.note(stage.name), noted)

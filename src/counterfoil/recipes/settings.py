@@ -90,7 +90,9 @@ def _change(holder: T, path: Sequence[str], value: Any, setting: str) -> T:
         if name not in inside and name in reached:
             return _change(holder, [*place, *path], value, setting)
     if name not in inside:
-        raise _Absent(f"{setting!r}: " + unknown(name, list(inside), f"a key of {_called(holder)}"))
+        known = [*inside, *(key for _, reached in _short(inside) for key in reached)]
+        told = unknown(name, list(dict.fromkeys(known)), f"a key of {_called(holder)}")
+        raise _Absent(f"{setting!r}: {told}")
     old = inside[name]
     new = _change(old, rest, value, setting) if rest else _fitting(old, value, setting)
     return cast("T", _with(holder, name, new))

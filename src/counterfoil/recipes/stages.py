@@ -9,6 +9,8 @@ from dataclasses import replace
 import torch
 
 from counterfoil import world
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.pictures import PictureFiles
 from counterfoil.evaluate.protocols import PROTOCOLS, folds_of
 from counterfoil.evaluate.protocols import evaluate as measure
 from counterfoil.matcher import Matcher
@@ -20,13 +22,31 @@ from counterfoil.recipes import comparison
 from counterfoil.recipes.context import Context, Stopped
 from counterfoil.recipes.measured import Measured
 from counterfoil.recipes.model import MODEL, Model, open_model
-from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Train
+from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Stage, Train
 from counterfoil.recipes.show import say
 from counterfoil.train.loop import Fitted, fit
 from counterfoil.train.plan import TrainPlan
 from counterfoil.train.saved import CARD, read_card, save_model
 
 BATCH, SAMPLES = 128, 4096  # for the hardness of negatives in the report
+
+
+def check(context: Context, stage: Stage) -> None:
+    """Refuse what would fail only after hours: a split or a picture that is not there.
+
+    Raises:
+        ValueError: there is no such split, its protocol does not fit, or pictures are missing.
+    """
+    match stage:
+        case Train():
+            corpora = [context.train, *([context.dev] if context.dev else [])]
+            if stage.lens.images == "pixels" and not stage.start:
+                for corpus in corpora:
+                    _pictures(corpus)
+        case Mine():
+            context.split(stage.split)
+        case Evaluate():
+            folds_of(PROTOCOLS[stage.protocol], len(context.split(stage.split)))
 
 
 def train(context: Context, stage: Train, *, resume: bool) -> None:
@@ -129,13 +149,24 @@ def compare(context: Context, stage: Compare) -> None:
         comparison.write(page, context.place(stage.name))
 
 
+def _pictures(corpus: Corpus) -> None:
+    if not isinstance(corpus.pictures, PictureFiles):
+        return
+    lost = [path for path in corpus.pictures.paths if not path.is_file()]
+    if lost:
+        raise ValueError(
+            f"{len(lost):,} of {len(corpus):,} pictures of {corpus.name} ({corpus.part}) are "
+            f"missing, such as {lost[0]}; `counterfoil data check` lists them"
+        )
+
+
 def _begin_from(start: Model, matcher: Matcher, stage: Train) -> None:
     try:
         matcher.load_state_dict(start.matcher.state_dict())
     except RuntimeError as error:
         raise ValueError(
             f"{stage.name!r} starts from {stage.start!r}, which is another model: "
-            f"{' '.join(str(error).split())[:200]}"
+            f"{str(error).splitlines()[-1].strip()}"
         ) from error
 
 

@@ -19,7 +19,7 @@ from counterfoil.engine.tiles import Member
 from counterfoil.engine.topk import TopK
 from counterfoil.evaluate.protocols import PROTOCOLS, folds_of
 from counterfoil.evaluate.recall import TIES, Tie
-from counterfoil.files import write_json
+from counterfoil.files import check_file, check_folder, write_json
 from counterfoil.models.weights import convert
 from counterfoil.negatives.mined import mine
 from counterfoil.negatives.store import NegativeStore
@@ -44,6 +44,7 @@ def mine_with(
     """
     if out.exists():
         raise ValueError(f"{out} exists and is left alone; name a new folder with --out")
+    check_folder(out)
     world.join()
     corpus = source.split(split)
     models = [open_model(name) for name in names]
@@ -84,6 +85,8 @@ def evaluate_with(
     rule: Tie | None = next((tie for tie in get_args(Tie) if tie == ties), None)
     if rule is None:
         raise ValueError(unknown(ties, list(TIES), "a tie rule"))
+    if out is not None:
+        check_file(out)
     world.join()
     corpus = source.split(split)
     models = [open_model(name) for name in names]
@@ -108,6 +111,7 @@ def search_with(name: str, query: str, source: Source, split: str, *, top: int, 
     Raises:
         ValueError: the model cannot read captions or see pictures, or the picture is missing.
     """
+    check_file(page)
     path = Path(query)
     asks_image = is_picture_name(path)
     if asks_image and not path.is_file():
@@ -138,6 +142,7 @@ def extract_features(
     source: Source, out: Path, *, model: str, batch: int, grid: int | None
 ) -> None:
     """Extract features of all pictures into a folder."""
+    check_folder(out)
     table = extract(source.open(), model, out, grid=grid, batch=batch, device=world.device())
     say(f"{len(table.features):,} images: {out}")
 
@@ -152,8 +157,9 @@ def convert_checkpoint(
     """
     if out.exists():
         raise ValueError(f"{out} exists and is left alone; name a new folder")
-    words = read_vocabulary(vocabulary)
+    check_folder(out)
     found = convert(checkpoint, system)
+    words = read_vocabulary(vocabulary)
     matcher = found.build()
     embedded = next(v for k, v in found.state.items() if k.endswith("embed.weight")).shape[0]
     if embedded != words.size:

@@ -1,0 +1,777 @@
+"""Kinds of bad input: what is prepared, what is typed, and what the answer has to name.
+
+A case prepares files in an empty folder, which is also where the command runs, and returns the
+command line. `models` has the model folders and the finished run of tests/cli/conftest.py.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+import recipes_cases
+from corpus_cases import karpathy_image, random_array, write_karpathy, write_picture, write_split
+from counterfoil.corpus.words import SPECIAL
+from counterfoil.spec import from_plain
+from counterfoil.train.tensors import read_tensors, write_tensors
+
+Case = Callable[[Path, Path], Sequence[object]]
+CASES: dict[str, tuple[Case, str]] = {}
+SCENES = "scenes:images=36"
+
+
+def case(*fragments: str) -> Callable[[Case], Case]:
+    def keep(function: Case) -> Case:
+        CASES[function.__name__] = (function, fragments)
+        return function
+
+    return keep
+
+
+def typed(name: str, line: str, *fragments: str) -> None:
+    """A command line that needs no files."""
+    CASES[name] = (lambda here, models: line.split(), fragments)
+
+
+typed("unknown verb", "runn demo", "No such command 'runn'", "Did you mean 'run'")
+typed("unknown option", "run demo --foldr x", "--foldr", "--folder", "counterfoil run --help")
+typed("missing argument", "run", "Missing argument 'recipe'", "counterfoil run --help")
+typed("missing option", "features a b", "Missing option '--model'")
+typed("no number", "run demo --minutes soon", "'--minutes'", "valid number")
+typed("negative minutes", "run demo --minutes -1", "'--minutes'", "greater than")
+typed(
+    "lists of nothing", "mine vectors --out x --texts 0", "'--texts'", "greater than or equal to 1"
+)
+typed("zero batch", "features a b --model c --batch 0", "'--batch'", "greater than or equal to 1")
+typed("unknown recipe", "plan demoo", "'demoo' is not a recipe", "did you mean 'demo'")
+typed("unknown host", "train scan-t2l", "'scan-t2l'", "did you mean 'scan-t2i'")
+typed("unknown stage", "plan demo --set onlin.seed=1", "'onlin'", "did you mean 'online'")
+typed("unknown key", "plan demo --set online.epoks=1", "'epoks'", "did you mean 'epochs'")
+typed("unknown inner key", "plan demo --set online.model.image.widht=1", "did you mean 'width'")
+typed("unknown key of all", "plan demo --set *.sead=1", "'sead'", "did you mean 'seed'")
+typed("no setting", "plan demo --set epochs", "'epochs' is no setting", "stage.key=value")
+typed("wrong kind of value", "plan demo --set online.epochs=many", "'many' is text", "whole number")
+typed("float for int", "plan demo --set online.epochs=1.5", "1.5 is a number", "a whole number")
+typed("key below a number", "plan demo --set online.seed.x=1", "'x' is not a key")
+typed("negative batch", "run demo --set online.batch=-1", "batch=-1", "at least 1")
+typed("no batch", "run demo --set online.batch=0", "batch=0", "at least 1")
+typed("rate of nothing", "run demo --set online.rate=0.0", "rate=0.0", "above 0")
+typed("unknown precision", "run demo --set online.precision=fp61", "'fp61' is not a precision")
+typed("no such data", "train vsepp --data phots", "phots does not exist", "captions.jsonl")
+typed("hub name without hf:", "data check some/set", 'write "hf:some/set"')
+typed("unknown setting of scenes", "data check scenes:image=9", "did you mean 'images'")
+typed("scenes of no number", "data check scenes:images=x", "'images=x' needs a whole number")
+typed("too few scenes", "data check scenes:images=0", "0 scenes", "give more images")
+typed("unknown features of scenes", "data check scenes:features=region", "did you mean 'regions'")
+typed("no such model", "evaluate no/model --data scenes:images=12", "no/model", "config.json")
+typed("no such model folder", "evaluate ./nothing --data scenes:images=12", "./nothing")
+typed("unknown split", "evaluate vectors --data scenes:images=12 --split tset", "mean 'test'")
+typed("unknown protocol", "evaluate vectors --protocol coco-1", "'coco-1'", "mean 'coco-1k'")
+typed("unknown tie rule", "evaluate vectors --ties optimist", "mean 'optimistic'")
+typed("query for vectors", "search vectors dog --data scenes:images=12", "ready-made vectors")
+typed("missing picture query", "search vectors dog.jpg", "dog.jpg does not exist")
+typed("unknown system", "convert scam a b c", "'scam'", "did you mean 'scan'")
+typed("no recipe file", "run mine.py", "mine.py does not exist", "sets `recipe`")
+
+
+@case("mine.py does not set `recipe`")
+def recipe_file_without_recipe(here, models):
+    (here / "mine.py").write_text("x = 1\n")
+    return "run", "mine.py"
+
+
+@case("mine.py, line 2", "NameError", "oops")
+def recipe_file_that_breaks(here, models):
+    (here / "mine.py").write_text("x = 1\noops\n")
+    return "plan", "mine.py"
+
+
+@case("mine.py, line 1", "SyntaxError")
+def recipe_file_that_is_no_python(here, models):
+    (here / "mine.py").write_text("recipe = (\n")
+    return "plan", "mine.py"
+
+
+@case("reads 'lists', which no earlier stage writes")
+def recipe_with_a_loose_end(here, models):
+    (here / "mine.py").write_text(
+        "from dataclasses import replace\n"
+        "from counterfoil.recipes import demo\n"
+        "whole = demo.recipe()\n"
+        "recipe = replace(whole, stages=whole.stages[:1] + whole.stages[2:])\n"
+    )
+    return "plan", "mine.py"
+
+
+# data
+
+
+def photos(here: Path, count: int = 12) -> Path:
+    """A Karpathy data set of pictures with two captions each."""
+    split = ["train", "train", "dev", "test"]
+    images = [
+        karpathy_image(f"{n}.png", split[n % 4], [f"a dog {n}", "the snow"], first=2 * n)
+        for n in range(count)
+    ]
+    write_karpathy(here / "photos", images)
+    return here / "photos"
+
+
+TRAIN = ("train", "vsepp", "--data", "photos", *recipes_cases.SMALL)
+
+
+@case("photos/images/4.png", "missing")
+def missing_picture(here, models):
+    (photos(here) / "images" / "4.png").unlink()
+    return TRAIN
+
+
+@case("photos/images/4.png cannot be read as a picture")
+def truncated_picture(here, models):
+    path = photos(here) / "images" / "4.png"
+    path.write_bytes(path.read_bytes()[:150])
+    return TRAIN
+
+
+@case("photos/images/0.png cannot be read as a picture")
+def text_named_picture(here, models):
+    (photos(here) / "images" / "0.png").write_text("no picture")
+    return TRAIN
+
+
+@case("holds none of the first 12 pictures", "give the folder of the pictures")
+def wrong_picture_folder(here, models):
+    photos(here)
+    (here / "other").mkdir()
+    return (*TRAIN, "--images", "other")
+
+
+@case("dataset_toy.json cannot be read")
+def broken_json(here, models):
+    path = photos(here) / "dataset_toy.json"
+    path.write_text(path.read_text()[:-40])
+    return TRAIN
+
+
+@case("images[1].split")
+def karpathy_without_split(here, models):
+    path = photos(here) / "dataset_toy.json"
+    plain = json.loads(path.read_text())
+    del plain["images"][1]["split"]
+    path.write_text(json.dumps(plain))
+    return TRAIN
+
+
+@case("'0.png'", "twice")
+def duplicated_ids(here, models):
+    images = [karpathy_image("0.png", "train", ["a dog"], n) for n in range(2)]
+    write_karpathy(here / "photos", images)
+    return TRAIN
+
+
+@case("has no image features", "counterfoil features")
+def no_features(here, models):
+    photos(here)
+    return (
+        "run",
+        "vsepp-flickr8k",
+        "--data",
+        "photos",
+        *recipes_cases.SMALL,
+        "--set",
+        "test.protocol=whole",
+    )
+
+
+@case("this split has 3", "1,000")
+def protocol_that_does_not_fit(here, models):
+    photos(here)
+    return "run", "vsepp-flickr8k", "--data", "photos"
+
+
+@case("'train' is not a split")
+def no_train_split(here, models):
+    images = [karpathy_image(f"{n}.png", "test", ["a dog"], n) for n in range(3)]
+    write_karpathy(here / "photos", images)
+    return TRAIN
+
+
+@case("'test' is not a split")
+def no_test_split(here, models):
+    images = [karpathy_image(f"{n}.png", "train", ["a dog"], n) for n in range(3)]
+    write_karpathy(here / "photos", images)
+    return TRAIN
+
+
+def listed(here: Path, name: str, text: str | bytes) -> tuple[object, ...]:
+    folder = here / "photos"
+    for n in range(3):
+        write_picture(folder / f"{n}.png", n)
+    (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    return TRAIN
+
+
+@case("is no data set")
+def empty_folder(here, models):
+    (here / "photos").mkdir()
+    return TRAIN
+
+
+@case("photos/9.txt has no picture of that name")
+def caption_without_image(here, models):
+    listed(here, "0.txt", "a dog")
+    return listed(here, "9.txt", "a cat")
+
+
+@case("is no data set", "captions.jsonl")
+def images_without_captions(here, models):
+    listed(here, "0.txt", "")
+    (here / "photos" / "0.txt").unlink()
+    return TRAIN
+
+
+@case("no 'caption' among the columns 'image', 'title of it'")
+def wrong_columns(here, models):
+    return listed(here, "captions.csv", "image,title of it\n0.png,a dog\n")
+
+
+@case("line 2", "number of columns")
+def unquoted_comma(here, models):
+    return listed(here, "captions.csv", "image,caption\n0.png,a dog, in snow\n")
+
+
+@case("captions.jsonl, line 2 is not JSON")
+def broken_line(here, models):
+    return listed(here, "captions.jsonl", '{"image": "0.png", "caption": "a"}\n{"image": \n')
+
+
+@case("captions.jsonl", "UTF-8")
+def captions_not_utf8(here, models):
+    return listed(here, "captions.jsonl", b'{"image": "0.png", "caption": "caf\xe9"}\n')
+
+
+@case("captions.jsonl holds no image")
+def empty_list(here, models):
+    return listed(here, "captions.jsonl", "\n")
+
+
+@case("captions.jsonl and captions.csv", "give the path of the one")
+def two_lists(here, models):
+    listed(here, "captions.csv", "image,caption\n0.png,a dog\n")
+    return listed(here, "captions.jsonl", "{}\n")
+
+
+# features
+
+
+def precomp(here: Path, values: np.ndarray | None = None) -> tuple[object, ...]:
+    captions = [f"a dog {n}" for n in range(10)]
+    for split in ("train", "dev", "test"):
+        write_split(here / "pre", split, random_array(5, 3, 4), captions)
+    if values is not None:
+        np.save(here / "pre" / "train_ims.npy", values)
+    whole = ("--set", "test.protocol=whole", "--set", "online.min_count=1")
+    lens = ("--set", "online.lens.min_count=1", "--set", "online.lens.standardise=False")
+    return "run", "vsepp-flickr8k", "--data", "pre", *recipes_cases.SMALL, *whole[:2], *lens
+
+
+@case("row 2 holds NaN", "counterfoil data check")
+def nan_feature(here, models):
+    values = random_array(5, 3, 4)
+    values[2, 1, 1] = np.nan
+    return precomp(here, values)
+
+
+@case("has shape (5, 3, 2, 4)")
+def features_of_four_axes(here, models):
+    return precomp(here, random_array(5, 3, 2, 4))
+
+
+@case("int64", "float16, float32, int8")
+def features_of_whole_numbers(here, models):
+    args = precomp(here)
+    for split in ("train", "dev", "test"):
+        np.save(here / "pre" / f"{split}_ims.npy", np.ones((5, 3, 4), np.int64))
+    return args
+
+
+@case("7 images and 10 captions", "train_owner.txt")
+def numbers_that_do_not_divide(here, models):
+    return precomp(here, random_array(7, 3, 4))
+
+
+@case("cannot be read as one", "same regions, width")
+def splits_of_other_widths(here, models):
+    return precomp(here, random_array(5, 3, 6))
+
+
+@case("train_ims.npy cannot be read as features")
+def truncated_features(here, models):
+    args = precomp(here)
+    path = here / "pre" / "train_ims.npy"
+    path.write_bytes(path.read_bytes()[:-7])
+    return args
+
+
+@case("images.npy cannot be read")
+def pickle_in_place_of_npy(here, models):
+    args = vectors(here)
+    np.save(here / "vec" / "images.npy", np.array([{"a": 1}], object), allow_pickle=True)
+    return args
+
+
+@case("4 wide", "reads features of width 9")
+def features_of_another_width_than_the_model(here, models):
+    precomp(here)
+    recipes_cases.feature_model(here / "wide", 9)
+    return "evaluate", "wide", "--data", "pre"
+
+
+@case("has no pictures", "reads pixels")
+def pixels_where_there_are_none(here, models):
+    precomp(here)
+    return "evaluate", models / "pixels", "--data", "pre"
+
+
+@case("12 of 12 images have no features", "'0.png'")
+def features_of_other_images(here, models):
+    photos(here)
+    (here / "feat").mkdir()
+    np.save(here / "feat" / "features.npy", random_array(2, 3, 4))
+    (here / "feat" / "features.json").write_text('{"ids": ["x", "y"]}')
+    return "evaluate", models / "regions", "--data", "photos", "--features", "feat"
+
+
+@case("3 rows for 12 images")
+def features_of_other_number(here, models):
+    photos(here)
+    np.save(here / "f.npy", random_array(3, 4))
+    return "evaluate", models / "regions", "--data", "photos", "--features", "f.npy"
+
+
+# embeddings
+
+
+def vectors(here: Path) -> tuple[object, ...]:
+    (here / "vec").mkdir()
+    np.save(here / "vec" / "images.npy", random_array(4, 6))
+    np.save(here / "vec" / "texts.npy", random_array(8, 6, seed=1))
+    return "evaluate", "vectors", "--data", "vec", "--split", "all"
+
+
+@case("owner.npy has shape (7,)", "8 whole numbers")
+def owner_of_wrong_length(here, models):
+    args = vectors(here)
+    np.save(here / "vec" / "owner.npy", np.zeros(7, np.int64))
+    return args
+
+
+@case("6 wide", "5")
+def embeddings_of_different_widths(here, models):
+    args = vectors(here)
+    np.save(here / "vec" / "texts.npy", random_array(8, 5))
+    return args
+
+
+@case("texts.npy does not exist")
+def embeddings_of_one_side(here, models):
+    args = vectors(here)
+    (here / "vec" / "texts.npy").unlink()
+    return args
+
+
+@case("'train' is not a split", "test")
+def training_on_embeddings(here, models):
+    vectors(here)
+    return "mine", "vectors", "--data", "vec", "--out", "lists"
+
+
+# models
+
+
+def damaged(here: Path, models: Path, kind: str = "pixels") -> tuple[Path, tuple[object, ...]]:
+    shutil.copytree(models / kind, here / "model")
+    return here / "model", ("evaluate", "model", "--data", "scenes:images=12")
+
+
+def edit(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@case("model.safetensors is damaged")
+def truncated_model(here, models):
+    folder, args = damaged(here, models)
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+    return args
+
+
+@case("model.safetensors", "checksum does not fit")
+def flipped_bit_in_model(here, models):
+    folder, args = damaged(here, models)
+    path = folder / "model.safetensors"
+    plain = bytearray(path.read_bytes())
+    plain[-9] ^= 1
+    path.write_bytes(plain)
+    return args
+
+
+@case("is not the card of a counterfoil model")
+def card_of_another_kind(here, models):
+    folder, args = damaged(here, models)
+    edit(folder / "model.json", kind="something")
+    return args
+
+
+@case("'os:system' is not something this file may call")
+def card_that_calls_the_system(here, models):
+    folder, args = damaged(here, models)
+    edit(folder / "model.json", model={"call": "os:system", "command": "touch owned"})
+    return args
+
+
+@case("write_text, which is no matcher")
+def card_that_calls_our_own_functions(here, models):
+    folder, args = damaged(here, models)
+    call = {"call": "counterfoil.files:write_text", "path": "owned", "text": "x"}
+    edit(folder / "model.json", model=call)
+    return args
+
+
+@case("format 99", "reads format 1")
+def model_of_a_newer_version(here, models):
+    folder, args = damaged(here, models)
+    edit(folder / "model.json", format=99)
+    return args
+
+
+@case("Vanished", "does not exist in this version of counterfoil")
+def model_of_a_class_that_is_gone(here, models):
+    folder, args = damaged(here, models)
+    edit(folder / "model.json", model={"call": "counterfoil.models.vse:Vanished"})
+    return args
+
+
+@case("model.json", "'depht'", "does not fit this version")
+def card_with_an_unknown_argument(here, models):
+    folder, args = damaged(here, models)
+    plain = json.loads((folder / "model.json").read_text())
+    plain["model"]["depht"] = 3
+    (folder / "model.json").write_text(json.dumps(plain))
+    tensors, _ = read_tensors(folder / "model.safetensors", "weights")
+    about = {"model": from_plain(plain["model"]).digest()}
+    write_tensors(folder / "model.safetensors", tensors, about)
+    return args
+
+
+@case("tokenizer.json does not exist")
+def model_without_tokenizer(here, models):
+    folder, args = damaged(here, models)
+    (folder / "tokenizer.json").unlink()
+    return args
+
+
+@case("lens.json")
+def model_without_lens(here, models):
+    folder, args = damaged(here, models)
+    (folder / "lens.json").unlink()
+    return args
+
+
+@case("another one than the model was saved with")
+def tokenizer_of_another_model(here, models):
+    folder, args = damaged(here, models)
+    words = [*SPECIAL, *(f"word{n}" for n in range(500))]
+    edit(folder / "tokenizer.json", words=words)
+    return args
+
+
+@case("was its training finished")
+def folder_without_model(here, models):
+    (here / "model").mkdir()
+    return "evaluate", "model", "--data", "scenes:images=12"
+
+
+@case("'model' has no tokenizer files")
+def clip_without_tokenizer(here, models):
+    folder, args = damaged(here, models, "clip")
+    for path in folder.glob("token*"):
+        path.unlink()
+    return args
+
+
+@case("caption", "empty")
+def empty_query(here, models):
+    return "search", models / "pixels", " ", "--data", "scenes:images=12"
+
+
+@case("cannot look at a bare picture", "counterfoil features")
+def picture_for_a_model_of_features(here, models):
+    precomp(here)
+    write_picture(here / "dog.png")
+    return "search", models / "regions", "dog.png", "--data", "pre"
+
+
+@case("dog.png cannot be read as a picture")
+def broken_picture_query(here, models):
+    (here / "dog.png").write_text("x")
+    return "search", models / "pixels", "dog.png", "--data", "scenes:images=12"
+
+
+@case("i2t.json does not exist")
+def missing_annotations(here, models):
+    (here / "eccv").mkdir()
+    return "evaluate", models / "pixels", "--data", "scenes:images=12", "--eccv", "eccv"
+
+
+@case("i2t.json")
+def broken_annotations(here, models):
+    (here / "eccv").mkdir()
+    for name in ("i2t", "t2i"):
+        (here / "eccv" / f"{name}.json").write_text("[1, 2]")
+    return "evaluate", models / "pixels", "--data", "scenes:images=12", "--eccv", "eccv"
+
+
+# folders that are there already, and runs
+
+
+@case("lists exists and is left alone")
+def lists_that_exist(here, models):
+    (here / "lists").mkdir()
+    return "mine", models / "pixels", "--data", "scenes:images=12", "--out", "lists"
+
+
+@case("file/lists cannot be written", "is a file")
+def file_where_a_folder_should_be(here, models):
+    (here / "file").write_text("x")
+    return "mine", models / "pixels", "--data", "scenes:images=12", "--out", "file/lists"
+
+
+@case("file is a file", "--folder")
+def run_in_a_file(here, models):
+    (here / "file").write_text("x")
+    return "run", "demo", "--data", SCENES, "--folder", "file", "--smoke"
+
+
+def finished(here: Path, models: Path, *more: object) -> tuple[object, ...]:
+    shutil.copytree(models / "run", here / "run")
+    small = (*recipes_cases.SMALL, *recipes_cases.SMALL_LISTS, *recipes_cases.SMALL_DRAW)
+    return "run", "aoq/vsepp-scenes", "--data", SCENES, "--folder", "run", "--smoke", *small, *more
+
+
+@case("run/online was made with other settings or other data", "--folder")
+def run_of_other_settings(here, models):
+    return finished(here, models, "--set", "online.seed=4")
+
+
+@case("run/online was made with other settings or other data", "--folder")
+def run_on_other_data(here, models):
+    return finished(here, models, "--data", "scenes:images=37")
+
+
+@case("run/online was made with other settings or other data")
+def folder_of_somebody_else(here, models):
+    (here / "run" / "online").mkdir(parents=True)
+    (here / "run" / "online" / "thesis.tex").write_text("x")
+    return "run", "demo", "--data", SCENES, "--folder", "run"
+
+
+def unfinished(here: Path, models: Path) -> tuple[object, ...]:
+    """A run whose second training has not begun."""
+    args = finished(here, models)
+    for stage in ("adaptive", "test-adaptive", "report"):
+        shutil.rmtree(here / "run" / stage)
+        (here / "run" / f"{stage}.json").unlink()
+    return args
+
+
+@case("run/adaptive holds a run that was stopped", "--resume")
+def unfinished_stage_without_resume(here, models):
+    args = unfinished(here, models)
+    note = (models / "run" / "adaptive.json").read_text()
+    (here / "run" / "adaptive.json").write_text(note.replace('"done"', '"running"'))
+    return args
+
+
+@case("online.json cannot be read as the note of a stage")
+def broken_note(here, models):
+    args = finished(here, models)
+    (here / "run" / "online.json").write_text("{")
+    return args
+
+
+@case("was mined from corpus 0123456789abcdef", "mine again")
+def store_of_another_corpus(here, models):
+    args = unfinished(here, models)
+    edit(here / "run" / "lists" / "manifest.json", corpus="0123456789abcdef")
+    return args
+
+
+@case("has format 99", "upgrade counterfoil")
+def store_of_a_newer_version(here, models):
+    args = unfinished(here, models)
+    edit(here / "run" / "lists" / "manifest.json", format=99)
+    return args
+
+
+@case("texts.npy cannot be read")
+def truncated_store(here, models):
+    args = unfinished(here, models)
+    path = here / "run" / "lists" / "texts.npy"
+    path.write_bytes(path.read_bytes()[:-5])
+    return args
+
+
+@case("texts.npy holds", "its manifest promises")
+def store_with_short_lists(here, models):
+    args = unfinished(here, models)
+    path = here / "run" / "lists" / "texts.npy"
+    np.save(path, np.load(path)[:, :3])
+    return args
+
+
+@case("last.safetensors is damaged")
+def truncated_checkpoint(here, models):
+    args = unfinished(here, models)
+    note = (models / "run" / "adaptive.json").read_text()
+    (here / "run" / "adaptive.json").write_text(note.replace('"done"', '"running"'))
+    (here / "run" / "adaptive" / "checkpoints").mkdir(parents=True)
+    path = here / "run" / "adaptive" / "checkpoints" / "last.safetensors"
+    path.write_bytes((models / "run" / "online" / "model" / "model.safetensors").read_bytes()[:99])
+    return (*args, "--resume")
+
+
+# features and convert
+
+
+@case("exists and does not hold these features")
+def features_over_something_else(here, models):
+    (here / "feat").mkdir()
+    (here / "feat" / "a.txt").write_text("x")
+    return "features", "scenes:images=12", "feat", "--model", models / "clip"
+
+
+@case("nothing", "no vision model")
+def features_of_no_model(here, models):
+    return "features", "scenes:images=12", "feat", "--model", "no/nothing"
+
+
+@case("a grid of 4 cells cannot be averaged to 9 x 9")
+def grid_too_fine(here, models):
+    return "features", "scenes:images=12", "feat", "--model", models / "clip", "--grid", "9"
+
+
+@case("has no pictures")
+def features_without_pictures(here, models):
+    precomp(here)
+    return "features", "pre", "feat", "--model", models / "clip"
+
+
+def authors(here: Path, words: int = 9) -> tuple[object, ...]:
+    """A checkpoint and vocabulary in the authors' layout."""
+    gru = torch.nn.GRU(5, 6, batch_first=True)
+    text = {"embed.weight": torch.randn(words, 5)}
+    text |= {f"rnn.{name}": value for name, value in gru.state_dict().items()}
+    image = {"fc.weight": torch.randn(6, 4), "fc.bias": torch.randn(6)}
+    torch.save({"model": [OrderedDict(image), OrderedDict(text)]}, here / "best.pth.tar")
+    index = {word: n for n, word in enumerate([*SPECIAL, "a", "b", "c", "d", "e"])}
+    (here / "vocab.json").write_text(json.dumps({"word2idx": index}))
+    return "convert", "vsepp", "best.pth.tar", "vocab.json", "out"
+
+
+@case("vocab.json has 9 words", "trained with 11")
+def vocabulary_of_another_size(here, models):
+    return authors(here, words=11)
+
+
+@case("out exists and is left alone")
+def converted_over_something_else(here, models):
+    args = authors(here)
+    (here / "out").mkdir()
+    return args
+
+
+@case("'directoin'", "did you mean 'direction'")
+def converted_with_unknown_setting(here, models):
+    authors(here)
+    return "convert", "scan", "best.pth.tar", "vocab.json", "out", "--set", "directoin=i2t"
+
+
+class Owned:
+    def __reduce__(self):
+        return (open, ("owned", "w"))
+
+
+@case("best.pth.tar cannot be read without running code")
+def checkpoint_with_forbidden_pickle(here, models):
+    args = authors(here)
+    torch.save({"model": Owned()}, here / "best.pth.tar")
+    return args
+
+
+@case("best.pth.tar cannot be read")
+def truncated_authors_checkpoint(here, models):
+    args = authors(here)
+    path = here / "best.pth.tar"
+    path.write_bytes(path.read_bytes()[:300])
+    return args
+
+
+@case("has no 'text.embed.weight'")
+def checkpoint_without_text(here, models):
+    args = authors(here)
+    torch.save(
+        {"model": [{"fc.weight": torch.ones(6, 4), "fc.bias": torch.ones(6)}, {}]},
+        here / "best.pth.tar",
+    )
+    return args
+
+
+@case("vocab.pkl cannot be read as a vocabulary", "only a Vocabulary")
+def vocabulary_with_forbidden_pickle(here, models):
+    args = authors(here)
+    (here / "vocab.pkl").write_bytes(pickle.dumps(Owned()))
+    return (*args[:3], "vocab.pkl", "out")
+
+
+@case("best.pth.tar does not exist")
+def no_authors_checkpoint(here, models):
+    args = authors(here)
+    (here / "best.pth.tar").unlink()
+    return args
+
+
+@case("64,000,000")
+def picture_too_large(here, models):
+    Image.new("1", (9000, 9000)).save(here / "dog.png")
+    return "search", models / "pixels", "dog.png", "--data", "scenes:images=12"
+
+
+@case("page is a folder; name a file")
+def page_that_is_a_folder(here, models):
+    (here / "page").mkdir()
+    return "search", models / "pixels", "a dog", "--data", "scenes:images=12", "--page", "page"
+
+
+@case("'adaptive' starts from 'online', which is another model", "size mismatch")
+def start_of_another_model(here, models):
+    (here / "mine.py").write_text(
+        "from dataclasses import replace\n"
+        "from counterfoil.recipes import demo\n"
+        "whole = demo.recipe()\n"
+        "first = whole.stages[0]\n"
+        "again = replace(first, name='adaptive', start='online')\n"
+        "recipe = replace(whole, name='two', stages=(first, again))\n"
+    )
+    small = ("--set", "online.model.image.width=16", "--set", "online.model.text.width=16")
+    shutil.copytree(models / "run" / "online", here / "run" / "online")
+    shutil.copy(models / "run" / "online.json", here / "run")
+    return "run", "mine.py", "--data", SCENES, "--folder", "run", "--smoke", *small

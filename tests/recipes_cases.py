@@ -1,0 +1,99 @@
+"""Small models, runs and data sets for the tests of recipes and of the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+import hub_cases
+from counterfoil.cli import main
+from counterfoil.corpus.lens import FeatureEye, Lens, PixelEye
+from counterfoil.corpus.words import SPECIAL, Words
+from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.patches import Patches
+from counterfoil.models.blocks.regions import Regions
+from counterfoil.models.vse import VSE
+from counterfoil.spec import of, part
+from counterfoil.train.saved import save_model
+
+WORDS = [*SPECIAL, "a", "dog", "in", "the", "snow", "red", "circle", "of", "picture"]
+SMALL = ("--set", "*.model.image.width=16", "--set", "*.model.text.width=16")
+SMALL_LISTS = ("--set", "lists.texts=20", "--set", "lists.images=5")
+SMALL_DRAW = ("--set", "adaptive.draw.texts=20", "--set", "adaptive.draw.images=5")
+FILES = ("online", "lists", "adaptive", "test-online", "test-adaptive", "report")
+
+
+def run(*words: object) -> int:
+    """The command line in this process."""
+    return main([str(word) for word in words])
+
+
+def aoq(folder: Path, data: str = "scenes:images=36", *more: object, host: str = "vsepp") -> int:
+    """The smoke run of both rounds, small."""
+    small = (*SMALL, *SMALL_LISTS, *SMALL_DRAW)
+    recipe = f"aoq/{host}-scenes"
+    return run("run", recipe, "--data", data, "--folder", folder, "--smoke", *small, *more)
+
+
+def pixel_model(folder: Path) -> Path:
+    """A model of pixels and words with random weights."""
+    torch.manual_seed(0)
+    text = part(GRU, words=len(WORDS), width=8, word_width=4)
+    spec = of(VSE, image=part(Patches, size=16, patch=8, width=8, channels=4), text=text)
+    save_model(folder, spec=spec, matcher=spec.build(), lens=Lens(PixelEye(16), Words(WORDS)))
+    return folder
+
+
+def feature_model(folder: Path, features: int = 4) -> Path:
+    """A model of features and words with random weights."""
+    torch.manual_seed(0)
+    text = part(GRU, words=len(WORDS), width=8, word_width=4)
+    spec = of(VSE, image=part(Regions, features=features, width=8), text=text)
+    lens = Lens(FeatureEye(features), Words(WORDS))
+    save_model(folder, spec=spec, matcher=spec.build(), lens=lens)
+    return folder
+
+
+def clip_like(folder: Path, kind: str = "clip") -> Path:
+    """A tiny CLIP or SigLIP with its tokenizer and its picture format."""
+    getattr(hub_cases, kind)(folder)
+    ids = {"<pad>": 1, "<unk>": 0, "<s>": 38, "</s>": 39}
+    words = ["a", "dog", "in", "the", "snow", "red", "circle", "and", "square", "blue", "big"]
+    ids |= {word: 2 + place for place, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 38), ("</s>", 39)]
+    )
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token="<unk>",
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="</s>" if kind == "clip" else "<pad>",
+    )
+    fast.save_pretrained(folder)
+    kind = "CLIPImageProcessor"
+    size = {"height": 16, "width": 16}
+    hub_cases.processor(folder, size=size, image_processor_type=kind, do_center_crop=False)
+    return folder
+
+
+def numbers(folder: Path) -> dict[str, object]:
+    """What a run measured, by stage."""
+    return {
+        stage: json.loads((folder / stage / "evaluation.json").read_text())
+        for stage in ("test-online", "test-adaptive")
+    }
+
+
+def snapshot(folder: Path) -> dict[str, bytes | None]:
+    """Every file's bytes, and every folder."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
