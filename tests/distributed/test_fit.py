@@ -1,0 +1,92 @@
+"""A training on several processes is the training of one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import processes
+import train_cases as cases
+from counterfoil import world
+from counterfoil.objectives.infonce import InfoNCE
+from counterfoil.objectives.quintuplet import OfflineTriplet
+from counterfoil.objectives.term import Objective
+from counterfoil.train.log import read_metrics
+from counterfoil.train.loop import fit
+from counterfoil.train.optimise import Optimiser
+from counterfoil.train.plan import TrainPlan
+
+PLAN = TrainPlan(epochs=2, batch=7, optimiser=Optimiser(rate=0.01), log_every=2)
+
+
+def train(folder: Path, plan: TrainPlan, dropout: float, signalled: bool = False) -> dict[str, Any]:
+    lens = cases.lens()
+    matcher = cases.host("bag", lens, dropout=dropout)
+    if world.rank():  # everybody takes over what the first process has
+        matcher.image.weight.data.zero_()
+    terms = {"offline": (1.0, OfflineTriplet()), "nce": (0.1, InfoNCE(learnable=True))}
+
+    def evaluate(model: torch.nn.Module) -> dict[str, float]:
+        if signalled and world.rank() == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return {"rsum": sum(p.abs().sum().item() for p in model.parameters())}
+
+    fitted = fit(
+        plan,
+        matcher,
+        Objective(terms=terms),
+        lens,
+        folder=folder,
+        draws=cases.Offline(lens.corpus.owner),
+        evaluate=evaluate,
+        resume=True,
+    )
+    loss = [line["loss"] for line in read_metrics(fitted.metrics) if "loss" in line]
+    weights = {name: value.numpy() for name, value in matcher.state_dict().items()}
+    return {"why": fitted.why, "steps": fitted.steps, "loss": loss, "weights": weights}
+
+
+def same(one: dict[str, Any], other: dict[str, Any], atol: float) -> None:
+    assert one["steps"] == other["steps"]
+    np.testing.assert_allclose(one["loss"], other["loss"], rtol=1e-4)
+    for name, value in one["weights"].items():
+        np.testing.assert_allclose(other["weights"][name], value, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize("change", [{"accumulate": 2}, {"chunk": 3}], ids=str)
+def test_two_processes_train_as_one(tmp_path: Path, change: dict[str, Any]) -> None:
+    plan = replace(PLAN, **change)
+    one = train(tmp_path / "one", plan, 0.0)
+    first, second = processes.run(train, 2, tmp_path / "two", plan, 0.0)
+    same(one, first, 1e-3)
+    same(first, second, 0.0)
+
+
+def sessions(folder: Path) -> dict[str, Any]:
+    """One step a session, till the end, with dropout."""
+    result = {"why": "minutes"}
+    while result["why"] == "minutes":
+        result = train(folder, replace(PLAN, minutes=1e-9), 0.3)
+    return result
+
+
+def test_two_processes_resume(tmp_path: Path) -> None:
+    whole = processes.run(train, 2, tmp_path / "whole", PLAN, 0.3)
+    cut = processes.run(sessions, 2, tmp_path / "cut")
+    same(whole[0], cut[0], 0.0)
+    same(whole[1], cut[1], 0.0)
+    with pytest.raises(ValueError, match="written by 2 processes and there are 1 now"):
+        train(tmp_path / "cut", PLAN, 0.3)
+
+
+def test_a_signal_to_one_stops_all(tmp_path: Path) -> None:
+    results = processes.run(train, 2, tmp_path, PLAN, 0.3, True)
+    assert [result["why"] for result in results] == ["signal", "signal"]
+    assert results[0]["steps"] == results[1]["steps"] == 6

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from counterfoil.train.plan import TrainPlan
+from counterfoil.train.schedule import Cosine, Linear
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"epochs": 0}, "epochs=0: at least 1"),
+        ({"batch": -4}, "batch=-4: at least 1"),
+        ({"minutes": -1.0}, "minutes=-1.0: it may not be below 0"),
+        ({"average": 1.0}, "average=1.0: a decay is at least 0 and below 1"),
+        ({"precision": "fp16"}, "'fp16' is not a precision; did you mean 'bf16'"),
+        ({"track": ("tensorbord",)}, "'tensorbord' is not a tracker; did you mean 'tensorboard'"),
+    ],
+)
+def test_bad_numbers(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        TrainPlan(**change)
+
+
+def test_steps() -> None:
+    assert TrainPlan(epochs=3, accumulate=4).total(10) == 9
+    assert TrainPlan(epochs=3, accumulate=4, steps=5).total(10) == 5
+    assert TrainPlan(epochs=1, steps=500).total(10) == 10
+
+
+def test_numbers_are_what_the_result_depends_on() -> None:
+    plan = TrainPlan()
+    assert replace(plan, minutes=5.0, ahead=9, save_minutes=1.0).numbers() == plan.numbers()
+    assert replace(plan, seed=1).numbers() != plan.numbers()
+    one, other = replace(plan, schedule=Cosine()), replace(plan, schedule=Linear())
+    assert one.numbers() != other.numbers()
