@@ -63,8 +63,16 @@ typed("float for int", "plan demo --set online.epochs=1.5", "1.5 is a number", "
 typed("key below a number", "plan demo --set online.seed.x=1", "'x' is not a key")
 typed("negative batch", "run demo --set online.batch=-1", "batch=-1", "at least 1")
 typed("no batch", "run demo --set online.batch=0", "batch=0", "at least 1")
+typed("unknown lens", "run demo --set online.lens.images=pixles", "mean 'pixels'")
+typed("unknown protocol of a stage", "plan demo --set *.protocol=coco-1", "mean 'coco-1k'")
+typed("no number at all", "plan demo --set online.epochs=none", "None is none", "whole number")
+typed("replaced whole", "plan demo --set online.model=3", "set one of", "image_pool")
 typed("rate of nothing", "run demo --set online.rate=0.0", "rate=0.0", "above 0")
-typed("unknown precision", "run demo --set online.precision=fp61", "'fp61' is not a precision")
+typed(
+    "unknown precision",
+    "run demo --set online.precision=fp61",
+    "'fp61' is not a value of 'precision'",
+)
 typed("no such data", "train vsepp --data phots", "phots does not exist", "captions.jsonl")
 typed("hub name without hf:", "data check some/set", 'write "hf:some/set"')
 typed("unknown setting of scenes", "data check scenes:image=9", "did you mean 'images'")

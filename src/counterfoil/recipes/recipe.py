@@ -5,6 +5,8 @@ Nothing here trains or mines by itself: a stage is data, `counterfoil.recipes.ru
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Literal, final
 
@@ -13,7 +15,7 @@ from counterfoil.corpus.lens import LensPlan
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.mined import MinedPlan
 from counterfoil.objectives.term import Objective
-from counterfoil.spec import Spec, digest
+from counterfoil.spec import Spec, digest, unknown
 from counterfoil.train.plan import TrainPlan
 
 Protocol = Literal["whole", "flickr-1k", "coco-1k", "coco-5k"]
@@ -50,7 +52,13 @@ class Train:
     @property
     def reads(self) -> tuple[str, ...]:
         """Stages whose results this one needs."""
-        return tuple(name for name in (self.start, self.negatives) if name)
+        return tuple(name for name, _ in self.wants)
+
+    @property
+    def wants(self) -> tuple[tuple[str, str], ...]:
+        """Stages whose results this one needs, and of which kind they have to be."""
+        wanted = ((self.start, "train"), (self.negatives, "mine"))
+        return tuple((name, kind) for name, kind in wanted if name)
 
 
 @final
@@ -78,6 +86,11 @@ class Mine:
         """Stages whose results this one needs."""
         return self.using
 
+    @property
+    def wants(self) -> tuple[tuple[str, str], ...]:
+        """Stages whose results this one needs, and of which kind they have to be."""
+        return tuple((name, "train") for name in self.using)
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +115,11 @@ class Evaluate:
         """Stages whose results this one needs."""
         return self.using
 
+    @property
+    def wants(self) -> tuple[tuple[str, str], ...]:
+        """Stages whose results this one needs, and of which kind they have to be."""
+        return tuple((name, "train") for name in self.using)
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +140,13 @@ class Compare:
     @property
     def reads(self) -> tuple[str, ...]:
         """Stages whose results this one needs."""
-        return (*self.results, *((self.negatives,) if self.negatives else ()))
+        return tuple(name for name, _ in self.wants)
+
+    @property
+    def wants(self) -> tuple[tuple[str, str], ...]:
+        """Stages whose results this one needs, and of which kind they have to be."""
+        mined = ((self.negatives, "mine"),) if self.negatives else ()
+        return (*((name, "evaluate") for name in self.results), *mined)
 
 
 Stage = Train | Mine | Evaluate | Compare
@@ -150,35 +174,43 @@ class Recipe:
     about: str = ""
 
     def __post_init__(self) -> None:
+        if not self.stages:
+            raise ValueError(f"{self.name} has no stage; give it at least one")
         known: dict[str, str] = {}
         for stage in self.stages:
-            if stage.name in known:
-                raise ValueError(f"{self.name}: two stages are called {stage.name!r}")
-            for name in stage.reads:
-                if name not in known:
-                    raise ValueError(
-                        f"{self.name}: {stage.name!r} reads {name!r}, which no earlier stage writes"
-                    )
-                if (stage.kind, known[name]) not in _MAY_READ:
-                    raise ValueError(
-                        f"{self.name}: {stage.name!r} ({stage.kind}) cannot read {name!r} "
-                        f"({known[name]})"
-                    )
+            self._check(stage, known)
             known[stage.name] = stage.kind
 
+    def _check(self, stage: Stage, known: Mapping[str, str]) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]*", stage.name):
+            raise ValueError(
+                f"{self.name}: {stage.name!r} cannot name a stage; letters, digits and - are needed"
+            )
+        if stage.name in known:
+            raise ValueError(f"{self.name}: two stages are called {stage.name!r}")
+        if not stage.reads and not isinstance(stage, Train):
+            raise ValueError(f"{self.name}: {stage.name!r} names no stage whose results it uses")
+        for name, kind in stage.wants:
+            if name not in known:
+                raise ValueError(
+                    f"{self.name}: {stage.name!r} reads {name!r}, which no earlier stage writes"
+                )
+            if known[name] != kind:
+                raise ValueError(
+                    f"{self.name}: {stage.name!r} needs {_a(kind)} stage where it names {name!r}, "
+                    f"{_a(known[name])} stage"
+                )
+
     def stage(self, name: str) -> Stage:
-        """The stage of this name."""
-        return next(stage for stage in self.stages if stage.name == name)
+        """The stage of this name.
 
-
-_MAY_READ = {
-    ("train", "train"),
-    ("train", "mine"),
-    ("mine", "train"),
-    ("evaluate", "train"),
-    ("compare", "evaluate"),
-    ("compare", "mine"),
-}
+        Raises:
+            ValueError: there is none; the nearest one is named.
+        """
+        found = {stage.name: stage for stage in self.stages}
+        if name not in found:
+            raise ValueError(unknown(name, list(found), f"a stage of {self.name}"))
+        return found[name]
 
 
 def plain(value: Any) -> Any:
@@ -209,3 +241,7 @@ def digests(recipe: Recipe, data: str) -> dict[str, str]:
         content["reads"] = [known[name] for name in stage.reads]
         known[stage.name] = digest(content)
     return known
+
+
+def _a(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "ae" else f"a {kind}"

@@ -2,24 +2,26 @@
 
 A key is a path: first the stage (``*`` for every stage that has the key), then fields of records
 and arguments of written calls, as in ``online.seed=3``, ``*.batch=64``,
-``online.model.width=512``. The keys of a stage's plan and of its optimiser may be named directly:
-``online.epochs=3`` is ``online.plan.epochs=3``. A value is read as a Python literal and must be of
-the kind it replaces.
+``online.model.text.layers=2``. The keys of a stage's plan and of its optimiser may be named
+directly: ``online.epochs=3`` is ``online.plan.epochs=3``; so may the terms of an objective and
+their arguments: ``online.objective.triplet.steps=50``. A value is read as a Python literal and must
+be of the kind that its annotation allows.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
+from counterfoil.recipes.kinds import fitting, inside
 from counterfoil.recipes.recipe import Recipe, Stage
-from counterfoil.spec import Late, Spec, unknown
+from counterfoil.spec import Spec, unknown
 
 T = TypeVar("T")
 EVERY = "*"
-SHORT = (("plan",), ("plan", "optimiser"))  # online.epochs is online.plan.epochs
+SHORT = (("plan",), ("plan", "optimiser"), ("terms",), ("term",))
 
 
 def apply(recipe: Recipe, settings: Sequence[str]) -> Recipe:
@@ -85,39 +87,28 @@ def _literal(text: str) -> Any:
 def _change(holder: T, path: Sequence[str], value: Any, setting: str) -> T:
     """`holder` with the value at the end of the path replaced."""
     name, rest = path[0], path[1:]
-    inside = _inside(holder)
-    for place, reached in _short(inside):
-        if name not in inside and name in reached:
+    found = inside(holder)
+    for place, reached in _short(found):
+        if name not in found and name in reached:
             return _change(holder, [*place, *path], value, setting)
-    if name not in inside:
-        known = [*inside, *(key for _, reached in _short(inside) for key in reached)]
+    if name not in found:
+        known = [*found, *(key for _, reached in _short(found) for key in reached)]
         told = unknown(name, list(dict.fromkeys(known)), f"a key of {_called(holder)}")
         raise _Absent(f"{setting!r}: {told}")
-    old = inside[name]
-    new = _change(old, rest, value, setting) if rest else _fitting(old, value, setting)
-    return cast("T", _with(holder, name, new))
+    if rest:
+        return cast("T", _with(holder, name, _change(found[name], rest, value, setting)))
+    return cast("T", _with(holder, name, fitting(holder, name, value, setting)))
 
 
-def _inside(holder: Any) -> dict[str, Any]:
-    """What can be named inside a record, a written call, or a mapping."""
-    if isinstance(holder, Spec):
-        return dict(holder.arguments)
-    if isinstance(holder, Mapping):
-        return dict(holder)
-    if is_dataclass(holder):
-        return {f.name: getattr(holder, f.name) for f in fields(holder)}
-    return {}
-
-
-def _short(inside: Mapping[str, Any]) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
+def _short(found: Mapping[str, Any]) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
     """Places whose keys may be named without naming the place, and what they hold."""
-    found: list[tuple[tuple[str, ...], dict[str, Any]]] = []
+    places: list[tuple[tuple[str, ...], dict[str, Any]]] = []
     for place in SHORT:
-        reached: Any = inside
+        reached: Any = found
         for name in place:
-            reached = _inside(reached).get(name)
-        found.append((place, _inside(reached)))
-    return found
+            reached = inside(reached).get(name)
+        places.append((place, inside(reached)))
+    return places
 
 
 def _with(holder: Any, name: str, value: Any) -> Any:
@@ -125,35 +116,14 @@ def _with(holder: Any, name: str, value: Any) -> Any:
         return Spec(holder.make, {**holder.arguments, name: value})
     if isinstance(holder, Mapping):
         return {**holder, name: value}
+    if isinstance(holder, tuple):
+        return tuple({**inside(holder), name: value}.values())
     return replace(holder, **{name: value})
 
 
 def _called(holder: Any) -> str:
     if isinstance(holder, Spec):
         return holder.make.__qualname__
+    if isinstance(holder, tuple):
+        return "this term"
     return str(getattr(holder, "name", type(holder).__name__))
-
-
-def _fitting(old: Any, value: Any, setting: str) -> Any:
-    """The value, when it is of the kind of the old one.
-
-    Raises:
-        ValueError: it is not.
-    """
-    if old is None or isinstance(old, Late) or value is None:
-        return value
-    if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(old, tuple) and isinstance(value, list | tuple):
-        return tuple(value)
-    if type(old) is not type(value):
-        raise ValueError(
-            f"{setting!r}: {value!r} is {_kind(value)}, but this key takes {_kind(old)}, "
-            f"as in {old!r}"
-        )
-    return value
-
-
-def _kind(value: Any) -> str:
-    kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-    return kinds.get(type(value), f"a {type(value).__name__}")

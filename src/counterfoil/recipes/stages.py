@@ -11,8 +11,8 @@ import torch
 from counterfoil import world
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.pictures import PictureFiles
-from counterfoil.evaluate.protocols import PROTOCOLS, folds_of
 from counterfoil.evaluate.protocols import evaluate as measure
+from counterfoil.evaluate.protocols import folds_of, named
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.hardness import hardness
 from counterfoil.negatives.mined import Mined
@@ -46,7 +46,7 @@ def check(context: Context, stage: Stage) -> None:
         case Mine():
             context.split(stage.split)
         case Evaluate():
-            folds_of(PROTOCOLS[stage.protocol], len(context.split(stage.split)))
+            folds_of(named(stage.protocol), len(context.split(stage.split)))
 
 
 def train(context: Context, stage: Train, *, resume: bool) -> None:
@@ -132,10 +132,10 @@ def evaluate(context: Context, stage: Evaluate) -> None:
     """Measure, print and save numbers, ranks and the first items of every list."""
     corpus = context.split(stage.split)
     models = [open_model(str(context.place(name))) for name in stage.using]
-    folds_of(PROTOCOLS[stage.protocol], len(corpus))  # refuses before anything is encoded
+    folds_of(named(stage.protocol), len(corpus))  # refuses before anything is encoded
     members = [model.member(corpus) for model in models]
     measured = Measured.of(
-        members, corpus, PROTOCOLS[stage.protocol], seed=context.seed(stage.using[0])
+        members, corpus, named(stage.protocol), seed=context.seed(stage.using[0])
     )
     if world.rank() == 0:
         measured.save(context.place(stage.name))

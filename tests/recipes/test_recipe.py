@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from counterfoil.recipes import demo
+from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Recipe, Train, digests, plain
+from counterfoil.recipes.settings import apply
+
+WHOLE = demo.recipe()
+ONLINE = WHOLE.stages[0]
+assert isinstance(ONLINE, Train)
+
+
+def train(name: str, **more) -> Train:
+    return replace(ONLINE, name=name, **more)
+
+
+def made(*stages) -> Recipe:
+    return Recipe(name="mine", stages=stages)
+
+
+@pytest.mark.parametrize(
+    "stages,message",
+    [
+        ((train("a"), train("a")), "mine: two stages are called 'a'"),
+        ((Mine(name="m", using=("a",)),), "'m' reads 'a', which no earlier stage writes"),
+        (
+            (Mine(name="m", using=("a",)), train("a")),
+            "'m' reads 'a', which no earlier stage writes",
+        ),
+        ((train("a", start="a"),), "'a' reads 'a', which no earlier stage writes"),
+        (
+            (train("a"), Evaluate(name="e", using=("a",)), train("b", start="e")),
+            "'b' needs a train stage where it names 'e', an evaluate stage",
+        ),
+        (
+            (train("a"), train("b", negatives="a")),
+            "'b' needs a mine stage where it names 'a', a train stage",
+        ),
+        (
+            (train("a"), Mine(name="m", using=("a",)), train("b", start="m")),
+            "'b' needs a train stage where it names 'm', a mine stage",
+        ),
+        (
+            (train("a"), Compare(name="c", results=("a",))),
+            "'c' needs an evaluate stage where it names 'a', a train stage",
+        ),
+        (
+            (train("a"), Mine(name="m", using=("a",)), Compare(name="c", results=("m",))),
+            "'c' needs an evaluate stage where it names 'm', a mine stage",
+        ),
+        (
+            (train("a"), Evaluate(name="e", using=())),
+            "'e' names no stage whose results it uses",
+        ),
+        ((train("../a"),), r"'\.\./a' cannot name a stage; letters, digits and - are needed"),
+        ((train("a.b"),), r"'a\.b' cannot name a stage"),
+        ((), "mine has no stage"),
+    ],
+)
+def test_what_is_no_recipe(stages, message):
+    with pytest.raises(ValueError, match=message):
+        made(*stages)
+
+
+def test_a_stage_by_name():
+    assert WHOLE.stage("online") is ONLINE
+    with pytest.raises(ValueError, match="'onlin' is not a stage of demo; did you mean 'online'"):
+        WHOLE.stage("onlin")
+
+
+NAMES = [stage.name for stage in WHOLE.stages]
+
+
+def changed(setting: str, data: str = "d") -> list[str]:
+    """Stages whose digest depends on a setting."""
+    before, after = digests(WHOLE, "d"), digests(apply(WHOLE, [setting] if setting else []), data)
+    assert list(before) == list(after) == NAMES
+    return [name for name in NAMES if before[name] != after[name]]
+
+
+@pytest.mark.parametrize(
+    "setting,stages",
+    [
+        ("", []),
+        ("online.seed=7", NAMES),
+        ("online.model.image.width=3", NAMES),
+        ("online.objective.triplet.second.margin=0.3", NAMES),
+        ("online.lens.size=32", NAMES),
+        ("online.rate=0.1", NAMES),
+        ("online.schedule.warmup=1", NAMES),
+        ("online.positives=diagonal", NAMES),
+        ("lists.texts=7", ["lists", "adaptive", "test-adaptive", "report"]),
+        ("adaptive.draw.count=2", ["adaptive", "test-adaptive", "report"]),
+        ("test-online.split=dev", ["test-online", "report"]),
+        ("online.minutes=3", []),
+        ("*.ahead=9", []),
+        ("*.save_minutes=9", []),
+        ("*.track=['tensorboard']", []),
+    ],
+)
+def test_a_digest_depends_on_what_the_result_depends_on(setting, stages):
+    assert changed(setting) == stages
+
+
+def test_a_digest_depends_on_the_data():
+    assert changed("", data="e") == NAMES
+
+
+def test_digests_are_stable_and_distinct():
+    found = digests(WHOLE, "d")
+    assert found == digests(demo.recipe(), "d")
+    assert len(set(found.values())) == len(NAMES)
+    assert all(len(name) == 12 for name in found.values())
+
+
+def test_two_schedules_with_the_same_numbers_differ():
+    from counterfoil.train.schedule import Constant, Linear
+
+    one = made(train("a", plan=replace(ONLINE.plan, schedule=Constant(warmup=5))))
+    two = made(train("a", plan=replace(ONLINE.plan, schedule=Linear(warmup=5))))
+    assert digests(one, "d") != digests(two, "d")
+
+
+def test_plain_is_json():
+    import json
+
+    for stage in WHOLE.stages:
+        written = plain(stage)
+        assert json.loads(json.dumps(written)) == json.loads(json.dumps(plain(stage)))
+        assert written["name"] == stage.name
