@@ -14,6 +14,9 @@ from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.lens import CorpusLens, LensPlan
 from counterfoil.corpus.regions import Features
 from counterfoil.matcher import Matcher, one_view, product
+from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.regions import Regions
+from counterfoil.models.scan import SCAN
 from counterfoil.records import INFERENCE, Batch, Encoded, Items, Pairs, Role, View, Views
 
 THINGS = ["dog", "cat", "car", "tree", "boat", "kite", "bird", "cup", "ball", "hat", "fish", "lamp"]
@@ -151,12 +154,15 @@ def batch_of(lens: CorpusLens, texts: list[int], *, offline: bool = False, step:
 
 
 def host(kind: str, lens: CorpusLens, *, dropout: float = 0.0, seed: int = 0) -> Matcher:
-    """A host by name ("global", "bag", "own"), always with the same weights."""
+    """A host by name ("global", "bag", "own", "scan"), always with the same weights."""
     assert lens.lens.tokenizer is not None
     torch.manual_seed(seed)
     words = lens.lens.tokenizer.size
     if kind == "global":
         return Global(words=words, dropout=dropout)
+    if kind == "scan":
+        towers = Regions(features=WIDTH, width=8), GRU(words=words, word_width=6, width=8)
+        return SCAN(image=towers[0], text=towers[1])
     return Bag(words=words, dropout=dropout, own=kind == "own")
 
 

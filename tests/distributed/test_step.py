@@ -70,7 +70,7 @@ def step_of(kind: str, lens: Any) -> Step:
         "sum": (0.1, SumTriplet(margin=0.3)),
         "written": (0.2, OnWritten()),
     }
-    if kind != "global":
+    if kind in ("bag", "own"):
         terms["plain"] = (0.3, OnPlain())
     step = Step(
         cases.host(kind, lens),
@@ -113,6 +113,8 @@ def every(cases: list[tuple[str, str, int]]) -> list[dict[str, Any]]:
 CASES = [
     *((kind, anchors, 0) for kind in ("global", "bag") for anchors in ANCHORS),
     ("own", "all", 0),
+    ("scan", "odd", 0),
+    ("scan", "odd", 3),
     ("global", "odd", 2),
     ("bag", "odd", 2),
 ]

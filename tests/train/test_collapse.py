@@ -27,3 +27,9 @@ def test_a_level_of_zero() -> None:
     watch = Collapse(steps=1)
     assert watch.warning(0, 0.5, 0.0) is None
     assert watch.warning(5, 0.5, 0.0) is None
+
+
+def test_a_level_that_is_no_number() -> None:
+    watch = Collapse(steps=1)
+    assert watch.warning(0, 0.5, float("nan")) is None
+    assert watch.warning(5, 0.5, float("nan")) is None

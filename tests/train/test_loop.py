@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -119,7 +120,7 @@ def test_metrics_say_what_was_done(tmp_path: Path) -> None:
         {"accumulate": 2},
         {"chunk": 3},
         {"average": 0.9},
-        {"precision": "bf16"},
+        {"precision": "bf16", "chunk": 3},
         {"one_caption": True, "batch": 5, "drop_last": True},
     ],
     ids=str,
@@ -202,6 +203,18 @@ def test_a_broken_loss_is_said(tmp_path: Path) -> None:
 def test_a_figure_that_dev_does_not_have(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"'rsu' is not a dev figure.*did you mean 'rsum'"):
         train(tmp_path, replace(PLAN, select="rsu"))
+
+
+def test_a_figure_that_is_no_number(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the dev figure 'rsum' is not a number"):
+        train(tmp_path, evaluate=lambda matcher: {"rsum": math.nan})
+
+
+def test_a_tracker_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ValueError, match="needs wandb"):
+        train(tmp_path / "run", replace(PLAN, track=("wandb",)))
+    assert not (tmp_path / "run").exists()
 
 
 def test_another_training_in_the_folder(tmp_path: Path) -> None:

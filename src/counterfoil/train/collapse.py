@@ -33,7 +33,7 @@ class Collapse:
             loss: what it is now.
             level: what it is when all scores are equal.
         """
-        if abs(loss - level) > self.tolerance * abs(level):
+        if not abs(loss - level) <= self.tolerance * abs(level):  # nor where either is NaN
             self.since = -1
             return None
         if self.since < 0:

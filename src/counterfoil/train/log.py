@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import resource
 import sys
@@ -42,9 +43,6 @@ class Metrics:
             being resumed and will be written again.
         track: where lines go beside the file.
         step: the step that is being resumed.
-
-    Raises:
-        ValueError: a tracker is not installed.
     """
 
     def __init__(
@@ -148,6 +146,16 @@ def _parsed(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
             yield value
 
 
+def check_trackers(track: Sequence[Tracker]) -> None:
+    """Refuse a tracker that is not installed, before anything is written."""
+    for name in track:
+        if importlib.util.find_spec(name) is None:
+            raise ValueError(
+                f'track=("{name}",) needs {name}, which is not installed: '
+                'pip install "counterfoil[log]"'
+            )
+
+
 def memory_mb(device: torch.device) -> float:
     """Peak memory of this process: of its GPU where it has one, else of the process itself."""
     if device.type == "cuda":
@@ -161,12 +169,8 @@ class TensorBoard(Sink):
     """TensorBoard files beside the metrics."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ValueError(
-                'track=("tensorboard",) needs TensorBoard: pip install "counterfoil[log]"'
-            ) from error
+        from torch.utils.tensorboard import SummaryWriter
+
         self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
     def write(self, step: int, line: Line) -> None:
@@ -183,12 +187,8 @@ class WandB(Sink):
     """A run of Weights & Biases."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            raise ValueError(
-                'track=("wandb",) needs Weights & Biases: pip install "counterfoil[log]"'
-            ) from error
+        import wandb
+
         name = f"{folder.name} from step {step}" if step else folder.name
         self._run: Any = wandb.init(
             project="counterfoil", group=folder.name, name=name, dir=str(folder)

@@ -17,6 +17,7 @@ from counterfoil.negatives.proposal import Proposer
 from counterfoil.objectives.term import Objective
 from counterfoil.spec import digest
 from counterfoil.train.checkpoint import Checkpoints
+from counterfoil.train.log import check_trackers
 from counterfoil.train.plan import TrainPlan
 from counterfoil.train.prefetch import Stream
 from counterfoil.train.step import Step
@@ -60,9 +61,10 @@ def fit(
         resume: go on from the last checkpoint, if there is one; else earlier ones are removed.
 
     Raises:
-        ValueError: what the objective needs is not provided, the loss is not finite, or the
-            checkpoint is damaged or belongs to another training.
+        ValueError: what the objective needs is not provided, a tracker is not installed, the loss
+            is not finite, or the checkpoint is damaged or belongs to another training.
     """
+    check_trackers(plan.track)
     step = Step(
         matcher,
         objective,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal, final
@@ -145,10 +146,15 @@ class Average:
             else:
                 self.shadow[name].copy_(value)
 
-    def load(self, shadow: Mapping[str, Tensor]) -> None:
-        """Take over a saved average."""
-        for name, value in shadow.items():
-            self.shadow[name].copy_(value)
+    @contextmanager
+    def in_place_of(self, module: nn.Module) -> Iterator[None]:
+        """Lend the model the average while the block runs."""
+        now = {name: value.clone() for name, value in module.state_dict().items()}
+        module.load_state_dict(self.shadow)
+        try:
+            yield
+        finally:
+            module.load_state_dict(now)
 
 
 def _named(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

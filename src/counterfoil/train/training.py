@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -99,7 +100,7 @@ class Training:
             Metrics(path, keep=self.at.metrics, track=plan.track, step=start) as metrics,
             stopping(plan.minutes, plan.save_minutes) as watch,
             progress("training steps", self.total, start) as advance,
-            ahead(lambda: self.stream.batches(self._next_batch()), plan.ahead) as batches,
+            ahead(self._batches(self._next_batch(), world.device()), plan.ahead) as batches,
         ):
             why = self._go(batches, metrics, watch, advance)
         self._hand_over(why)
@@ -116,6 +117,10 @@ class Training:
             self.collapse = Collapse(since=restored.since, told=restored.told)
         self.began = time.monotonic() - self.at.seconds
         self.step.train()
+
+    def _batches(self, start: int, device: torch.device) -> Callable[[], Iterator[Batch]]:
+        """Batches on the device; a thread has a current device of its own, so it is named here."""
+        return lambda: (batch.to(device) for batch in self.stream.batches(start))
 
     def _next_batch(self) -> int:
         epoch, place = divmod(self.at.step, self.per_epoch)
@@ -168,7 +173,7 @@ class Training:
         means["seconds"] = round(now - self.began, 3)
         self.logged = now
         metrics.write(self.at.step, {"epoch": round(self.at.step / self.per_epoch, 4), **means})
-        level = self.step.level(batch.to(world.device()))
+        level = self.step.level(batch)
         if level is None:
             return
         warning = self.collapse.warning(self.at.step, self.update.judged(), float(level))
@@ -198,15 +203,10 @@ class Training:
     @torch.no_grad()
     def _measured(self, evaluate: Measure) -> dict[str, float]:
         """Dev figures of the weights that would be kept."""
-        matcher = self.step.matcher
-        now = {name: value.clone() for name, value in matcher.state_dict().items()}
-        if self.average:
-            matcher.load_state_dict(self.average.shadow)
         self.step.eval()
-        dev = {name: float(value) for name, value in evaluate(matcher).items()}
+        with self.average.in_place_of(self.step.matcher) if self.average else nullcontext():
+            dev = {name: float(value) for name, value in evaluate(self.step.matcher).items()}
         self.step.train()
-        if self.average:
-            matcher.load_state_dict(now)
         return dev
 
     def _save(self, metrics: Metrics) -> None:
@@ -237,6 +237,10 @@ def _finite(losses: Mapping[str, float], step: int) -> None:
 def _chosen(dev: Mapping[str, float], select: str) -> float:
     if select not in dev:
         raise ValueError(unknown(select, list(dev), "a dev figure to select by"))
+    if math.isnan(dev[select]):
+        raise ValueError(
+            f"the dev figure {select!r} is not a number, so no epoch can be chosen by it"
+        )
     return dev[select]
 
 

@@ -45,7 +45,7 @@ class Update:
         """One step; its mean losses and the norm of its gradient.
 
         Args:
-            group: batches whose gradients are averaged.
+            group: batches on the step's device, whose gradients are averaged.
             factor: multiplier of the learning rates.
         """
         self.optimiser.zero_grad()
@@ -66,7 +66,6 @@ class Update:
         return self._judged.item()
 
     def _backward(self, batch: Batch, share: float, *, last: bool) -> dict[str, Tensor]:
-        batch = batch.to(world.device())
         if self.plan.chunk:
             losses = cached_backward(self.step, batch, self.plan.chunk, share=share)
             if last:
