@@ -168,7 +168,21 @@ def scores_have_the_gradient_of_pairs(case: Case) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
 
 
+def scores_keep_single_precision_under_autocast(case: Case) -> None:
+    matcher = case.build()
+    with torch.autocast("cpu", torch.bfloat16):
+        images, texts = encoded(case, matcher)
+        grid = matcher.grid(images, texts)
+        pairs = matcher.pairs(*product(images, texts)).view(I, T)
+    assert grid.dtype == pairs.dtype == torch.float32
+    torch.testing.assert_close(grid, pairs, rtol=0.05, atol=0.05)
+    if grid.requires_grad:
+        grid.sum().backward()
+        assert all(p.grad.isfinite().all() for p in matcher.parameters() if p.grad is not None)
+
+
 PROMISES = (
+    scores_keep_single_precision_under_autocast,
     grid_equals_pairs_on_the_product,
     numbers_of_images_and_texts_may_differ,
     one_region_and_one_word_keep_their_shape,

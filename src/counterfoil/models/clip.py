@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from counterfoil.matcher import Matcher, one_view
+from counterfoil.models.blocks.inner import inner_grid, inner_pairs
 from counterfoil.models.blocks.pool import single, unit
 from counterfoil.models.blocks.pretrained import config_of, load
 from counterfoil.models.blocks.tower import masked_ids
@@ -74,11 +75,11 @@ class DualEncoder(Matcher):
 
     def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
         """(P,) cosines of aligned pairs."""
-        return (images.tokens[:, 0] * texts.tokens[:, 0]).sum(-1)
+        return inner_pairs(images, texts)
 
     def grid(self, images: Encoded, texts: Encoded) -> Tensor:
         """(I, T) cosines."""
-        return images.tokens[:, 0] @ texts.tokens[:, 0].T
+        return inner_grid(images, texts)
 
     def forward(self, batch: Batch) -> Views:
         """Trains as it is used."""

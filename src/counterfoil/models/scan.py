@@ -12,7 +12,7 @@ from counterfoil.matcher import Matcher, one_view
 from counterfoil.models.blocks.affinity import aligned, attended, clean
 from counterfoil.models.blocks.aggregate import Aggregate, aggregate
 from counterfoil.models.blocks.attention import Attention, Direction, RawNorm
-from counterfoil.models.blocks.fused import full
+from counterfoil.models.blocks.inner import full
 from counterfoil.models.blocks.packing import Packed, tiled
 from counterfoil.models.blocks.pool import chosen, unit
 from counterfoil.models.blocks.tower import ImageTower, TextTower

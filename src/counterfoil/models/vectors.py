@@ -7,6 +7,7 @@ from typing import final
 from torch import Tensor
 
 from counterfoil.matcher import Matcher, one_view
+from counterfoil.models.blocks.inner import inner_grid, inner_pairs
 from counterfoil.models.blocks.pool import single, unit
 from counterfoil.records import Batch, Encoded, Items, Views
 
@@ -37,7 +38,7 @@ class Vectors(Matcher):
 
     def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
         """(P,) inner products of aligned rows."""
-        return (images.tokens[:, 0] * texts.tokens[:, 0]).sum(-1)
+        return inner_pairs(images, texts)
 
     def grid(self, images: Encoded, texts: Encoded) -> Tensor:
         """(I, T) inner products."""
@@ -46,7 +47,7 @@ class Vectors(Matcher):
                 f"image vectors are {images.tokens.shape[-1]} wide and text vectors "
                 f"{texts.tokens.shape[-1]}; both must come from one model"
             )
-        return images.tokens[:, 0] @ texts.tokens[:, 0].T
+        return inner_grid(images, texts)
 
     def forward(self, batch: Batch) -> Views:
         """The same in training."""

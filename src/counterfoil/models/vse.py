@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.matcher import Matcher, one_view
+from counterfoil.models.blocks.inner import full, inner_grid, inner_pairs
 from counterfoil.models.blocks.pool import POOLS, Pool, chosen, pool, single, unit
 from counterfoil.models.blocks.tower import ImageTower, TextTower
 from counterfoil.records import Batch, Encoded, Items, Views
@@ -70,14 +71,15 @@ class VSE(Matcher):
 
     def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
         """(P,) scores of aligned pairs."""
-        image, text = images.tokens[:, 0], texts.tokens[:, 0]
-        return broken(image, text) if self.measure == "order" else (image * text).sum(-1)
+        if self.measure == "cosine":
+            return inner_pairs(images, texts)
+        return broken(full(images.tokens[:, 0]), full(texts.tokens[:, 0]))
 
     def grid(self, images: Encoded, texts: Encoded) -> Tensor:
         """(I, T) scores."""
-        image, text = images.tokens[:, 0], texts.tokens[:, 0]
         if self.measure == "cosine":
-            return image @ text.T
+            return inner_grid(images, texts)
+        image, text = full(images.tokens[:, 0]), full(texts.tokens[:, 0])
         step = max(1, CELLS_AT_ONCE // max(1, text.numel()))
         return torch.cat([broken(part.unsqueeze(1), text) for part in torch.split(image, step)])
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from counterfoil.models.blocks.attention import Attended, Attention, Block
-from counterfoil.models.blocks.fused import Fused, Plan, full
+from counterfoil.models.blocks.fused import Fused, Plan
+from counterfoil.models.blocks.inner import full
 from counterfoil.models.blocks.packing import Packed
 from counterfoil.records import Encoded
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from counterfoil.models.blocks.attention import Attention, Block
+from counterfoil.models.blocks.inner import full
 from counterfoil.models.blocks.packing import Run
 
 CELLS_IN_CACHE = 1 << 20  # affinities of one block
@@ -83,11 +84,6 @@ def _method(head: Attention, name: str) -> Callable[..., Any]:
 @cache
 def _compiled(name: str) -> Callable[..., Any]:
     return torch.compile(getattr(Attention, name), dynamic=True)
-
-
-def full(tensor: Tensor) -> Tensor:
-    """The same in single precision, or in double where it is."""
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def _place(head: Attention, run: Run) -> slice:

@@ -68,7 +68,8 @@ class Patches(ImageTower):
         halvings = patch.bit_length() - 1
         sizes = [3, *(channels * min(4, 2**k) for k in range(halvings))]
         stages = [_halve(a, b) for a, b in pairwise(sizes)]
-        self.stem = nn.Sequential(*stages, *(Residual(channels=sizes[-1]) for _ in range(depth)))
+        rest = (Residual(channels=sizes[-1]) for _ in range(depth))
+        self.stem = nn.Sequential(*stages, *rest)
         self.fc = nn.Linear(sizes[-1], width)
         self.place = nn.Parameter(torch.randn((size // patch) ** 2, width) * 0.02)
 
@@ -80,7 +81,8 @@ class Patches(ImageTower):
                 f"pictures of shape {tuple(items.values.shape[1:])} do not fit a model that reads "
                 f"{wanted}; resize them"
             )
-        grid = self.stem(items.values.to(self.fc.weight.dtype))
+        pixels = items.values.to(self.fc.weight.dtype)
+        grid = self.stem(pixels.contiguous(memory_format=torch.channels_last))
         tokens = self.fc(grid.flatten(2).transpose(1, 2)) + self.place
         return Encoded(tokens, every(tokens))
 
