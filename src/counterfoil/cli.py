@@ -117,7 +117,7 @@ def train(
     from counterfoil.recipes.settings import apply
 
     source = Source(data or "scenes", features=features, images=images)
-    found = apply(catalogue.single(model, pixels=features is None), settings or ())
+    found = apply(catalogue.single(model, pixels=source.open().features is None), settings or ())
     place = folder or Path("runs") / found.name
     if not execute(found, source, place, resume=resume, minutes=minutes):
         raise typer.Exit(STOPPED)

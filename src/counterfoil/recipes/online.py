@@ -8,7 +8,6 @@ VSE-infinity's: without it the maximum may collapse from a cold start.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 from counterfoil.matcher import Matcher
@@ -135,4 +134,8 @@ def recipe(name: Host, dataset: Dataset) -> Recipe:
 def own(name: Host, *, pixels: bool) -> Recipe:
     """The same on a user's own data: pixels where there are no features."""
     like: Dataset = "scenes" if pixels else "flickr8k"
-    return replace(recipe(name, like), name=f"{name}-own", about="online hardest triplet, own data")
+    return Recipe(
+        name=f"{name}-own",
+        stages=(online(name, like), Evaluate(name="test", using=("online",))),
+        about="online hardest triplet, own data",
+    )

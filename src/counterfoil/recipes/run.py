@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import final
 
@@ -31,7 +32,7 @@ from counterfoil.recipes.show import say
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Source:
     """Where the data are.
 
@@ -46,7 +47,11 @@ class Source:
     images: Path | None = None
 
     def open(self) -> Corpus:
-        """The corpus."""
+        """The corpus, read once."""
+        return self._corpus
+
+    @cached_property
+    def _corpus(self) -> Corpus:
         return open_corpus(self.data, features=self.features, images=self.images)
 
     def split(self, name: str) -> Corpus:
