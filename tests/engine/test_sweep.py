@@ -62,14 +62,19 @@ def test_nan_names_the_caption_even_when_texts_are_reordered():
         sweep([member], [Ranks("image", 40, owner)], tile=(16, 16))
 
 
-def test_scoring_is_in_evaluation_mode_and_mode_comes_back():
+def test_scoring_is_in_evaluation_mode_and_modes_come_back():
     model = Noisy().train()
+    model.text.eval()  # a part that was frozen stays so
     modes = []
     grid = model.grid
-    model.grid = lambda i, t: (modes.append(model.training), grid(i, t))[1]  # type: ignore
-    sweep([Member(model, vectors(torch.zeros(2, 6)), vectors(torch.zeros(2, 6)))], [Dense(2, 2)])
+    model.grid = lambda i, t: (modes.append(model.drop.training), grid(i, t))[1]  # type: ignore
+    whole = Dense(2, 2)
+    sweep([Member(model, vectors(torch.zeros(2, 6)), vectors(torch.zeros(2, 6)))], [whole])
     assert modes == [False]
     assert model.training
+    assert model.drop.training
+    assert not model.text.training
+    assert not whole.scores.is_inference()
 
 
 def test_mode_comes_back_after_an_error():

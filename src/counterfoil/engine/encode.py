@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TypeAlias
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from counterfoil import world
+from counterfoil.engine.modes import evaluating
 from counterfoil.matcher import Matcher
 from counterfoil.progress import progress
 from counterfoil.records import Encoded, Items
@@ -45,7 +45,8 @@ def encode_images(
         ValueError: nothing to encode, or a batch below 1.
     """
     rows = list(torch.split(_rows(count, batch, "images"), batch))
-    with _evaluating(matcher, device) as where:
+    where = _place(device)
+    with evaluating([matcher.to(where)]):
         return _encode(matcher.encode_images, look, rows, where, torch.device(keep), "images")
 
 
@@ -72,7 +73,8 @@ def encode_texts(
         return Items(items.ids, items.values[:, :longest], items.mask[:, :longest])
 
     batches = list(torch.split(order, batch))
-    with _evaluating(matcher, device) as where:
+    where = _place(device)
+    with evaluating([matcher.to(where)]):
         return _encode(matcher.encode_texts, trimmed, batches, where, torch.device(keep), "texts")
 
 
@@ -84,17 +86,8 @@ def _rows(count: int, batch: int, what: str) -> Tensor:
     return torch.arange(count)
 
 
-@contextmanager
-def _evaluating(matcher: Matcher, device: torch.device | str | None) -> Iterator[torch.device]:
-    where = world.device() if device is None else torch.device(device)
-    training = [(module, module.training) for module in matcher.modules()]
-    matcher.to(where).eval()
-    try:
-        with torch.inference_mode():
-            yield where
-    finally:
-        for module, was in training:  # parts may have been frozen in evaluation mode
-            module.training = was
+def _place(device: torch.device | str | None) -> torch.device:
+    return world.device() if device is None else torch.device(device)
 
 
 def _encode(

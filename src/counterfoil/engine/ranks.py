@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, final
+from typing import Literal, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -10,10 +10,9 @@ from torch import Tensor
 from counterfoil import world
 from counterfoil.engine.select import NOTHING, rank_keys, rows_of, scores_of
 from counterfoil.engine.sweep import Reducer
-from counterfoil.engine.tiles import Tile
-from counterfoil.engine.topk import Side
+from counterfoil.engine.tiles import Side, Tile
 
-Ties = Literal["optimistic", "pessimistic", "row"]
+Ties: TypeAlias = Literal["optimistic", "pessimistic", "row"]
 
 
 @final

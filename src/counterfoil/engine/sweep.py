@@ -12,7 +12,17 @@ import torch
 from torch import Tensor
 
 from counterfoil import world
-from counterfoil.engine.tiles import Member, Tile, cut, pick, spread, tile_shape
+from counterfoil.engine.modes import evaluating
+from counterfoil.engine.tiles import (
+    Member,
+    Tile,
+    cut,
+    device_of,
+    not_a_number,
+    pick,
+    spread,
+    tile_shape,
+)
 from counterfoil.progress import progress
 from counterfoil.records import Encoded
 
@@ -74,19 +84,12 @@ def sweep(
         ValueError: no member, members of different sizes, or a score that is not a number.
     """
     images, texts = _sizes(members)
-    where = _device(members[0]) if device is None else torch.device(device)
-    training = [(m.matcher, m.matcher.training) for m in members]
+    where = device_of(members[0]) if device is None else torch.device(device)
     for reducer in reducers:
         reducer.start(images, texts, where)
-    try:
-        for matcher, _ in training:
-            matcher.eval()
-        with torch.inference_mode():
-            high, wide = tile or tile_shape(members, where)
-            _Pass(members, reducers, high, wide, memory, where).run()
-    finally:
-        for matcher, was in training:
-            matcher.train(was)
+    with evaluating(member.matcher for member in members):
+        high, wide = tile or tile_shape(members, where)
+        _Pass(members, reducers, high, wide, memory, where).run()
 
 
 def _sizes(members: Sequence[Member]) -> tuple[int, int]:
@@ -98,11 +101,6 @@ def _sizes(members: Sequence[Member]) -> tuple[int, int]:
             "encode one split with every member"
         )
     return sizes.pop()
-
-
-def _device(member: Member) -> torch.device:
-    parameter = next(member.matcher.parameters(), None)
-    return member.images.tokens.device if parameter is None else parameter.device
 
 
 class _Pass:
@@ -220,7 +218,4 @@ def _refuse_nan(scores: Tensor, rows: Tensor, columns: Tensor) -> None:
     if not bool(scores.amax().isnan()):  # a maximum passes NaN on
         return
     image, text = scores.isnan().nonzero()[0].tolist()
-    raise ValueError(
-        f"the score of image row {int(rows[image])} and text row {int(columns[text])} is not a "
-        "number; look for NaN in the features, or train again with a lower learning rate"
-    )
+    raise not_a_number(int(rows[image]), int(columns[text]))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from counterfoil.matcher import Matcher
 from counterfoil.records import Encoded
+
+Side: TypeAlias = Literal["image", "text"]
 
 _STEP = 16  # sides of tiles are multiples of this
 _VECTORS = {"cpu": (512, 1024), "cuda": (2048, 4096)}  # one vector per item: a plain product
@@ -55,6 +58,20 @@ class Tile:
         place = torch.searchsorted(self.images, wanted).clamp_(max=len(self.images) - 1)
         column = (self.images[place] == wanted).nonzero().squeeze(1)
         return place[column], column
+
+
+def device_of(member: Member) -> torch.device:
+    """Where the matcher's parameters are, or the encodings if it has none."""
+    parameter = next(member.matcher.parameters(), None)
+    return member.images.tokens.device if parameter is None else parameter.device
+
+
+def not_a_number(image: int, text: int) -> ValueError:
+    """What to say of a score that is NaN."""
+    return ValueError(
+        f"the score of image row {image} and text row {text} is not a number; look for NaN in the "
+        "features, or train again with a lower learning rate"
+    )
 
 
 def tile_shape(members: Sequence[Member], device: torch.device) -> tuple[int, int]:

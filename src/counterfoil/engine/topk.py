@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -21,12 +21,9 @@ from counterfoil.engine.select import (
     scores_of,
 )
 from counterfoil.engine.sweep import Reducer
-from counterfoil.engine.tiles import Tile
-
-Side = Literal["image", "text"]
+from counterfoil.engine.tiles import Side, Tile
 
 _SLACK = 64  # least room for newcomers beside the k best
-_FLOOD = 4  # when more than 1 score in 4 gets through, floors are raised first
 _AT_ONCE = 8192  # queries finished together
 
 
@@ -63,13 +60,15 @@ class TopK(Reducer):
             raise ValueError(f"k is {k}, but at least 1 counterpart must be kept")
         self.query, self.queries, self.k, self.owner = query, queries, k, owner
         slack = max(k, _SLACK)
-        self.room, self.trim = k + slack, k + slack // 2
+        self._room, self._nearly_full = k + slack, k + slack // 2
 
     def start(self, images: int, texts: int, device: torch.device) -> None:
         """Allocate the lists."""
-        assert self.queries == (images if self.query == "image" else texts)
+        queries, answers = (images, texts) if self.query == "image" else (texts, images)
+        assert self.queries == queries
+        self._room = max(1, min(self._room, answers))  # no list is longer than that
         assert self.owner is None or len(self.owner) == texts
-        self._keys = torch.full((self.queries, self.room), NOTHING, device=device)
+        self._keys = torch.full((self.queries, self._room), NOTHING, device=device)
         self._held = torch.zeros(self.queries, dtype=torch.long, device=device)
         self._floor = torch.full((self.queries,), LOWEST, device=device)
         self.owner = None if self.owner is None else self.owner.to(device)
@@ -95,6 +94,7 @@ class TopK(Reducer):
             part = slice(start, start + _AT_ONCE)
             lists = world.gather(best(self._keys[part], self.k).contiguous())
             keys = descending(best(lists.movedim(0, 1).flatten(1), self.k))
+            keys = pad(keys, (0, self.k - keys.shape[1]), value=NOTHING)
             self.rows[part], self.scores[part] = rows_of(keys), scores_of(keys)
         del self._keys, self._held, self._floor
 
@@ -134,7 +134,7 @@ class TopK(Reducer):
         first = many.cumsum(0) - many
         place = torch.arange(len(query), device=query.device)
         place += (held - first).index_select(0, query)
-        full = held + many > self.room
+        full = held + many > self._room
         if bool(full.any()):
             stays = ~full.index_select(0, query)
             leaves = ~stays
@@ -142,13 +142,13 @@ class TopK(Reducer):
             query, place, keys = query[stays], place[stays], keys[stays]
             many = many.masked_fill(full, 0)
             held = self._held[asked]
-        spot = (asked * self.room).index_select(0, query) + place
+        spot = (asked * self._room).index_select(0, query) + place
         self._keys.view(-1).scatter_(0, spot, keys)
         self._held[asked] = held + many
 
     def _trim(self, asked: Tensor) -> None:
         """Cut down lists that are nearly full, so that their floors rise before they are used."""
-        chosen = asked[self._held[asked] > self.trim]
+        chosen = asked[self._held[asked] > self._nearly_full]
         if len(chosen):
             self._keep(chosen, best(self._keys[chosen], self.k))
 
@@ -159,12 +159,13 @@ class TopK(Reducer):
         chosen = asked[full]
         width = int((self._held[asked] + many).max())
         wide = torch.full((len(chosen), width), NOTHING, device=keys.device)
-        wide[:, : self.room] = self._keys[chosen]
+        wide[:, : self._room] = self._keys[chosen]
         line = full.cumsum(0) - 1
         wide.view(-1).scatter_(0, line.index_select(0, query) * width + place, keys)
         self._keep(chosen, best(wide, self.k))
 
     def _keep(self, chosen: Tensor, kept: Tensor) -> None:
-        self._keys[chosen] = pad(kept, (0, self.room - kept.shape[1]), value=NOTHING)
+        # unused places hold NOTHING, so that they can be cut down with the rest
+        self._keys[chosen] = pad(kept, (0, self._room - kept.shape[1]), value=NOTHING)
         self._held[chosen] = (kept != NOTHING).sum(1)
         self._floor[chosen] = scores_of(kept.amin(1)).clamp_(min=LOWEST)

@@ -1,0 +1,26 @@
+"""Evaluation mode for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def evaluating(models: Iterable[nn.Module]) -> Iterator[None]:
+    """Run the block in evaluation mode and without gradients; then every part is as it was.
+
+    Not `torch.inference_mode`: what is made inside are ordinary tensors.
+    """
+    modes = {part: part.training for model in models for part in model.modules()}
+    for part in modes:
+        part.training = False
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part, mode in modes.items():  # parts may have been frozen in evaluation mode before
+            part.training = mode
