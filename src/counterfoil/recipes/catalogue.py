@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import runpy
 import traceback
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, TypeVar, cast, get_args
 
+from counterfoil.objectives.curriculum import Then
 from counterfoil.recipes import aoq, demo, online
 from counterfoil.recipes.profiles import Dataset
 from counterfoil.recipes.recipe import Recipe, Stage, Train
-from counterfoil.spec import unknown
+from counterfoil.spec import Spec, unknown
 
 SMOKE_STEPS = 20
+SMOKE_WARMUP = 5
+
+T = TypeVar("T")
 
 
 def all_recipes() -> tuple[Recipe, ...]:
@@ -41,15 +46,34 @@ def find(name: str) -> Recipe:
 
 
 def smoke(recipe: Recipe) -> Recipe:
-    """The recipe with at most 20 training steps a stage, to see whether it runs at all."""
+    """The recipe with at most 20 training steps a stage, to see whether it runs at all.
+
+    Warm-ups are cut too, so that the loss that follows them is met.
+    """
     stages: list[Stage] = []
     for stage in recipe.stages:
         if isinstance(stage, Train):
             short = replace(stage.plan, epochs=1, steps=SMOKE_STEPS, log_every=1)
-            stages.append(replace(stage, plan=short))
+            stages.append(replace(stage, plan=short, objective=_hurried(stage.objective)))
         else:
             stages.append(stage)
     return replace(recipe, stages=tuple(stages))
+
+
+def _hurried(value: T) -> T:
+    """A written objective in which no curriculum waits longer than a few steps."""
+    found: Any = value
+    match found:
+        case Spec():
+            arguments = {name: _hurried(inner) for name, inner in found.arguments.items()}
+            if found.make is Then:
+                arguments["steps"] = min(arguments["steps"], SMOKE_WARMUP)
+            found = Spec(found.make, arguments)
+        case Mapping():
+            found = {name: _hurried(inner) for name, inner in found.items()}
+        case tuple():
+            found = tuple(_hurried(inner) for inner in found)
+    return cast("T", found)
 
 
 def single(host: str, *, pixels: bool) -> Recipe:
