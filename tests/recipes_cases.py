@@ -21,7 +21,7 @@ from counterfoil.spec import of, part
 from counterfoil.train.saved import save_model
 
 WORDS = [*SPECIAL, "a", "dog", "in", "the", "snow", "red", "circle", "of", "picture"]
-SMALL = ("--set", "*.model.image.width=16", "--set", "*.model.text.width=16")
+SMALL = ("--set", "*.model.image.width=16", "--set", "*.model.text.width=16", "--set", "*.batch=16")
 SMALL_LISTS = ("--set", "lists.texts=20", "--set", "lists.images=5")
 SMALL_DRAW = ("--set", "adaptive.draw.texts=20", "--set", "adaptive.draw.images=5")
 FILES = ("online", "lists", "adaptive", "test-online", "test-adaptive", "report")
@@ -89,6 +89,12 @@ def numbers(folder: Path) -> dict[str, object]:
         stage: json.loads((folder / stage / "evaluation.json").read_text())
         for stage in ("test-online", "test-adaptive")
     }
+
+
+def results(folder: Path) -> dict[str, object]:
+    """What a run measured, and the weights it measured."""
+    weights = {s: (folder / s / "model" / "model.safetensors").read_bytes() for s in FILES[0:3:2]}
+    return {**numbers(folder), **weights}
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:

@@ -52,6 +52,7 @@ def check(context: Context, stage: Stage) -> None:
 def train(context: Context, stage: Train, *, resume: bool) -> None:
     """Fit the stage's model and save it with its lens."""
     if resume and _saved(context, stage):
+        _remove_checkpoints(context, stage)
         return
     start = open_model(str(context.place(stage.start))) if stage.start else None
     lens = start.lens if start else stage.lens.fit(context.train)
@@ -92,7 +93,7 @@ def train(context: Context, stage: Train, *, resume: bool) -> None:
             provenance=_provenance(context, stage, fitted),
             metrics=fitted.best.dev if fitted.best else {},
         )
-        shutil.rmtree(place / "checkpoints", ignore_errors=True)
+        _remove_checkpoints(context, stage)
     world.wait()
     say(f"{stage.name}: {_best(fitted)}, {fitted.seconds:,.0f} s, {place}")
 
@@ -158,6 +159,12 @@ def _pictures(corpus: Corpus) -> None:
             f"{len(lost):,} of {len(corpus):,} pictures of {corpus.name} ({corpus.part}) are "
             f"missing, such as {lost[0]}; `counterfoil data check` lists them"
         )
+
+
+def _remove_checkpoints(context: Context, stage: Train) -> None:
+    """What a finished training no longer needs."""
+    if world.rank() == 0:
+        shutil.rmtree(context.place(stage.name) / "checkpoints", ignore_errors=True)
 
 
 def _begin_from(start: Model, matcher: Matcher, stage: Train) -> None:

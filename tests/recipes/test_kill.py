@@ -1,0 +1,141 @@
+"""A run that is killed at any moment goes on to the numbers of one that was not."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import recipes_cases
+from recipes_cases import aoq, results
+
+DATA = "scenes:images=36"
+DROPOUT = ("--set", "*.model.text.dropout=0.2", "--set", "*.save_minutes=0")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run with dropout that was never interrupted, and how long it took."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    began = time.monotonic()
+    assert aoq(folder, DATA, *DROPOUT) == 0
+    return results(folder), time.monotonic() - began
+
+
+def forked(folder: Path) -> int:
+    """The run, begun or gone on with, in a process of its own; its number."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        code = aoq(folder, DATA, *DROPOUT, "--resume")
+    finally:
+        os._exit(code)
+
+
+def kill(child: int) -> bool:
+    """Kill it; whether it had come to its end before."""
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return False
+    assert os.waitstatus_to_exitcode(status) == 0
+    return True
+
+
+def wait_for(path: Path, child: int) -> None:
+    until = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < until, f"{path} never came"
+        assert os.waitpid(child, os.WNOHANG) == (0, 0), f"ended before {path} came"
+        time.sleep(0.002)
+
+
+def finish(folder: Path) -> None:
+    assert aoq(folder, DATA, *DROPOUT, "--resume") == 0
+    assert not list(folder.rglob(".*")), "something half-written was left"
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "online.json",
+        "online/checkpoints/last.safetensors",
+        "online/model/model.json",
+        "lists.json",
+        "lists/manifest.json",
+        "adaptive/checkpoints/last.safetensors",
+        "test-adaptive.json",
+        "report.json",
+    ],
+)
+def test_killed_in_every_stage(moment, whole, tmp_path):
+    folder = tmp_path / "run"
+    child = forked(folder)
+    wait_for(folder / moment, child)
+    kill(child)
+    finish(folder)
+    assert results(folder) == whole[0]
+
+
+def test_killed_as_a_command(whole, tmp_path):
+    folder = tmp_path / "run"
+    child = command(folder)
+    wait_for(folder / "adaptive" / "checkpoints" / "last.safetensors", child.pid)
+    child.kill()
+    assert child.wait() == -signal.SIGKILL
+    finish(folder)
+    assert results(folder) == whole[0]
+
+
+def command(folder: Path) -> subprocess.Popen:
+    small = (*recipes_cases.SMALL, *recipes_cases.SMALL_LISTS, *recipes_cases.SMALL_DRAW)
+    words = ("run", "aoq/vsepp-scenes", "--data", DATA, "--folder", folder, "--smoke", "--resume")
+    return subprocess.Popen(
+        [sys.executable, "-m", "counterfoil.cli", *map(str, (*words, *small, *DROPOUT))],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_killed_again_and_again(seed, whole, tmp_path):
+    """At random moments of all stages, until it comes to its end."""
+    expected, seconds = whole
+    folder, chance = tmp_path / "run", random.Random(seed)
+    kills = 0
+    for patience in range(200):
+        child = forked(folder)
+        time.sleep(chance.uniform(0.02, seconds * (0.3 + patience / 40)))
+        if kill(child):
+            break
+        kills += 1
+    assert kills >= 2
+    finish(folder)
+    assert results(folder) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_commands_killed_at_random(seed, whole, tmp_path):
+    folder, chance = tmp_path / "run", random.Random(100 + seed)
+    for _ in range(4):
+        child = command(folder)
+        time.sleep(chance.uniform(2.0, 9.0))
+        child.kill()
+        child.wait()
+    assert command(folder).wait() == 0
+    assert results(folder) == whole[0]
+    finish(folder)

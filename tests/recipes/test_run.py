@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+
+import recipes_cases
+from counterfoil.negatives.store import NegativeStore
+from counterfoil.recipes import catalogue
+from counterfoil.recipes.run import Source, execute
+from counterfoil.recipes.settings import apply
+from recipes_cases import SMALL, aoq, numbers, run, snapshot
+
+DATA = "scenes:images=36"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that was never interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert aoq(folder) == 0
+    return folder
+
+
+@pytest.fixture
+def copy(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def check(folder, data=DATA) -> None:
+    """Everything that a finished run of both rounds holds."""
+    for stage in recipes_cases.FILES:
+        note = json.loads((folder / f"{stage}.json").read_text())
+        assert note["state"] == "done"
+    for stage in ("online", "adaptive"):
+        assert (folder / stage / "model" / "model.safetensors").is_file()
+        lines = (folder / stage / "metrics.jsonl").read_text().splitlines()
+        assert max(json.loads(line)["step"] for line in lines) <= catalogue.SMOKE_STEPS
+        assert not (folder / stage / "checkpoints").exists()
+    train = Source(data).split("train")
+    store = NegativeStore.open(folder / "lists", fingerprint=train.fingerprint)
+    wrong = train.owner[store.lists.texts.long()] != torch.arange(len(train)).unsqueeze(1)
+    assert wrong.all()
+    for found in numbers(folder).values():
+        assert 0 <= found["i2t"]["r1"] <= found["i2t"]["r5"] <= found["i2t"]["r10"] <= 100
+    page = (folder / "report" / "report.html").read_text()
+    assert "data:image/" in page
+    assert "<html" in page
+    assert not list(folder.rglob(".*"))
+
+
+@pytest.mark.parametrize("host", ["vsepp", "scan-t2i", "scan-i2t"])
+def test_both_rounds_end_to_end(host, tmp_path, capsys):
+    assert aoq(tmp_path / "run", host=host) == 0
+    check(tmp_path / "run")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "whole split" in shown
+    assert "online adaptive difference" in shown
+
+
+@pytest.mark.parametrize("host", ["vsepp", "scan-t2i", "scan-i2t"])
+def test_one_round_on_regions(host, tmp_path):
+    data = f"{DATA},features=regions"
+    args = ("train", host, "--data", data, "--folder", tmp_path / "run", *SMALL)
+    assert run(*args, "--set", "online.epochs=1", "--set", "online.lens.min_count=1") == 0
+    card = json.loads((tmp_path / "run" / "online" / "model" / "model.json").read_text())
+    assert "Regions" in card["model"]["image"]["call"]
+    assert (tmp_path / "run" / "test" / "evaluation.json").is_file()
+
+
+@pytest.mark.parametrize("name", [r.name for r in catalogue.all_recipes() if "scenes" in r.name])
+def test_every_recipe_of_scenes(name, tmp_path):
+    small = [*SMALL[1::2], "*.draw.texts=10", "*.draw.images=5"] if "aoq" in name else SMALL[1::2]
+    recipe = catalogue.smoke(apply(catalogue.find(name), small))
+    assert execute(recipe, Source("scenes:images=30"), tmp_path / "run")
+    for stage in recipe.stages:
+        assert json.loads((tmp_path / "run" / f"{stage.name}.json").read_text())["state"] == "done"
+
+
+def test_a_second_run_keeps_everything(copy, whole, capsys):
+    before = snapshot(copy)
+    assert aoq(copy) == 0
+    assert snapshot(copy) == before
+    assert capsys.readouterr().out.count("kept") == len(recipes_cases.FILES)
+
+
+def test_the_same_run_elsewhere_gives_the_same_numbers(whole, tmp_path):
+    assert aoq(tmp_path / "other" / "place") == 0
+    assert numbers(tmp_path / "other" / "place") == numbers(whole)
+    digests = [
+        {s: json.loads((f / f"{s}.json").read_text())["digest"] for s in recipes_cases.FILES}
+        for f in (whole, tmp_path / "other" / "place")
+    ]
+    assert digests[0] == digests[1]
+
+
+def test_a_missing_stage_is_made_again(copy, whole):
+    for stage in ("test-adaptive", "report"):
+        shutil.rmtree(copy / stage)
+        (copy / f"{stage}.json").unlink()
+    assert aoq(copy) == 0
+    assert numbers(copy) == numbers(whole)
+    check(copy)
+
+
+def test_a_longer_recipe_builds_on_a_shorter_one(tmp_path, capsys):
+    both = ("--data", DATA, "--folder", tmp_path / "run", "--smoke", *SMALL)
+    assert run("run", "vsepp-scenes", *both) == 0
+    capsys.readouterr()
+    assert aoq(tmp_path / "run") == 0
+    assert "online: kept" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--set", "online.seed=5"),
+        ("--set", "adaptive.draw.count=2"),
+        ("--set", "lists.texts=7"),
+        ("--set", "test-online.split=dev"),
+        ("--data", "scenes:images=36,seed=1"),
+        ("--data", "scenes:images=36,size=32"),
+        ("--data", "scenes:images=36,features=regions"),
+    ],
+)
+def test_other_settings_are_refused(more, copy, capsys):
+    before = snapshot(copy)
+    assert aoq(copy, DATA, *more) == 2
+    assert "was made with other settings or other data" in capsys.readouterr().err
+    assert snapshot(copy) == before
+
+
+def test_settings_that_change_no_number_are_no_other_settings(copy):
+    before = snapshot(copy)
+    assert aoq(copy, DATA, "--set", "*.ahead=1", "--set", "*.save_minutes=1") == 0
+    assert snapshot(copy) == before
+
+
+def test_stopped_by_the_clock_and_gone_on_with(tmp_path, capsys):
+    """Steps that take longer than the time there is; each session does a few."""
+    folder = tmp_path / "run"
+    slow = ("--set", "*.save_minutes=0")
+    codes = [aoq(folder, DATA, *slow, "--minutes", "0.01")]
+    while codes[-1] == 3:
+        assert "add --resume to go on" in capsys.readouterr().out
+        codes.append(aoq(folder, DATA, *slow, "--minutes", "0.01", "--resume"))
+        assert len(codes) < 40
+    assert codes[-1] == 0
+    check(folder)
+
+
+def test_out_of_time_in_the_middle_gives_the_same_numbers(tmp_path, whole, monkeypatch):
+    """The clock jumps after three steps of the first training."""
+    folder = tmp_path / "run"
+    jump_after(monkeypatch, steps=3)
+    assert aoq(folder, DATA, "--minutes", "600") == 3
+    assert json.loads((folder / "online.json").read_text())["state"] == "running"
+    assert (folder / "online" / "checkpoints" / "last.safetensors").is_file()
+    monkeypatch.undo()
+    assert aoq(folder) == 2  # without --resume
+    assert aoq(folder, DATA, "--resume") == 0
+    assert numbers(folder) == numbers(whole)
+    check(folder)
+
+
+def jump_after(monkeypatch, *, steps: int) -> None:
+    from counterfoil.train.stopping import Stopping
+
+    calls = iter(range(10**6))
+    monkeypatch.setattr(
+        Stopping,
+        "decide",
+        lambda self: ("minutes", True) if next(calls) >= steps else (None, False),
+    )
+
+
+def test_no_time_at_all(tmp_path, capsys, monkeypatch):
+    recipe = catalogue.smoke(apply(catalogue.find("vsepp-scenes"), SMALL[1::2]))
+    assert not execute(recipe, Source(DATA), tmp_path / "run", minutes=0.0)
+    assert "online: stopped, the time is up; add --resume" in capsys.readouterr().out
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_training_that_was_saved_but_not_noted_is_not_repeated(copy, whole, capsys):
+    """What a kill between the last act of a stage and its note leaves behind."""
+    note = json.loads((copy / "adaptive.json").read_text())
+    (copy / "adaptive.json").write_text(json.dumps(note | {"state": "running"}))
+    (copy / "adaptive" / "checkpoints").mkdir()
+    (copy / "adaptive" / "checkpoints" / "best-3.safetensors").write_bytes(b"x")
+    before = (copy / "adaptive" / "metrics.jsonl").stat().st_mtime_ns
+    assert aoq(copy, DATA, "--resume") == 0
+    assert (copy / "adaptive" / "metrics.jsonl").stat().st_mtime_ns == before
+    check(copy)
+
+
+def test_leftovers_of_a_kill_are_swept_up(copy):
+    for stage in ("lists", "test-adaptive"):
+        note = json.loads((copy / f"{stage}.json").read_text())
+        (copy / f"{stage}.json").write_text(json.dumps(note | {"state": "running"}))
+    (copy / ".lists.abcd.part").mkdir()
+    (copy / ".lists.abcd.part" / "texts.npy").write_bytes(b"half")
+    (copy / ".lists.efgh.old").mkdir()
+    (copy / "test-adaptive" / ".evaluation.json.xyz.part").write_bytes(b"half")
+    assert aoq(copy, DATA, "--resume") == 0
+    check(copy)
+
+
+def test_start_from_another_stage(tmp_path):
+    small = [*SMALL[1::2], "*.draw.texts=10", "*.draw.images=5", "adaptive.start=online"]
+    recipe = catalogue.smoke(apply(catalogue.find("aoq/vsepp-scenes"), small))
+    assert execute(recipe, Source("scenes:images=30"), tmp_path / "run")
+    words = [
+        json.loads((tmp_path / "run" / s / "model" / "tokenizer.json").read_text())["words"]
+        for s in ("online", "adaptive")
+    ]
+    assert words[0] == words[1]
+
+
+def test_a_corpus_without_dev_keeps_the_last_epoch(tmp_path, capsys):
+    recipe = catalogue.smoke(apply(catalogue.find("vsepp-scenes"), SMALL[1::2]))
+    assert execute(recipe, Source("scenes:images=30,dev=0"), tmp_path / "run")
+    assert "has no dev split" in capsys.readouterr().out
