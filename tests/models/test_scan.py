@@ -167,6 +167,16 @@ def test_zero_vectors_give_no_nan(direction, norm):
         assert all(g.isfinite().all() for g in torch.autograd.grad(scores.sum(), leaves))
 
 
+@pytest.mark.parametrize("direction,norm", EVERY)
+def test_sharp_attention_does_not_overflow(direction, norm):
+    scan = model(direction=direction, raw_norm=norm, lambda_softmax=90.0)
+    found = []
+    for kind in (torch.float32, torch.float64):
+        bag = [Encoded(20 * x.tokens.nan_to_num().to(kind), x.mask) for x in bags()]
+        found.append(scan.grid(*bag).double())
+    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_an_image_without_regions_gives_no_nan(direction):
     images, texts = bags()

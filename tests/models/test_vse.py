@@ -45,6 +45,15 @@ def test_order_has_a_gradient_where_nothing_is_broken():
     assert all(torch.equal(g, torch.zeros_like(g)) for g in grads)
 
 
+def test_absolute_vectors_are_not_negative():
+    items = Items(torch.arange(9), torch.randn(9, 1, 3), torch.ones(9, 1, dtype=torch.bool))
+    host = model(absolute=True)
+    plain = host.image.fc(items.values[:, 0])
+    assert (plain < 0).any()
+    expected = plain.abs() / plain.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(host.encode_images(items).tokens[:, 0], expected)
+
+
 @pytest.mark.parametrize("measure", ["cosine", "order"])
 def test_gradient(measure):
     mask = torch.ones(3, 1, dtype=torch.bool)
