@@ -108,7 +108,7 @@ class Model:
         digest = hashlib.sha256()
         for name, value in self.matcher.state_dict().items():
             digest.update(name.encode())
-            digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:16]
 
 

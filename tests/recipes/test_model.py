@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import recipes_cases
+from corpus_cases import random_array, small_corpus, write_picture
+from counterfoil import open_model
+from counterfoil.corpus.embeddings import read_embeddings
+from counterfoil.corpus.reading import open_corpus
+from counterfoil.evaluate.protocols import evaluate
+from counterfoil.recipes.model import VECTORS
+
+SCENES = open_corpus("scenes:images=12")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    recipes_cases.pixel_model(root / "pixels")
+    recipes_cases.feature_model(root / "regions")
+    recipes_cases.pixel_model(root / "stage" / "model")
+    for kind in ("clip", "siglip"):
+        recipes_cases.clip_like(root / kind, kind)
+    return root
+
+
+READERS = ("pixels", "stage", "clip", "siglip")
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_encode_captions_and_pictures(name, folders, tmp_path):
+    model = open_model(folders / name)
+    assert not model.matcher.training
+    write_picture(tmp_path / "dog.png")
+    picture = Image.open(tmp_path / "dog.png")
+    texts = model.encode(["a dog in the snow", "a red circle"])
+    images = model.encode([tmp_path / "dog.png", picture])
+    assert len(texts) == len(images) == 2
+    torch.testing.assert_close(images.tokens[0], images.tokens[1], rtol=0, atol=0)
+    assert not torch.equal(texts.tokens[0], texts.tokens[1])
+    assert not images.tokens.requires_grad
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_score_is_the_grid_of_what_was_encoded(name, folders, tmp_path):
+    model = open_model(str(folders / name))
+    write_picture(tmp_path / "dog.png")
+    captions = ["a dog", "the snow in a red circle", "a"]
+    scores = model.score(tmp_path / "dog.png", captions)
+    assert scores.shape == (3,)
+    alone = torch.stack([model.score(tmp_path / "dog.png", [c])[0] for c in captions])
+    torch.testing.assert_close(scores, alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_bare_items_score_as_in_a_corpus(name, folders):
+    model = open_model(folders / name)
+    member = model.member(SCENES)
+    inside = model.matcher.grid(member.images.rows(slice(0, 2)), member.texts.rows(slice(0, 3)))
+    bare = torch.stack(
+        [model.score(SCENES.pictures.open(row), SCENES.texts[:3]) for row in range(2)]
+    )
+    torch.testing.assert_close(inside.detach(), bare, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_two_openings_are_equal(name, folders):
+    one, two = (open_model(folders / name) for _ in range(2))
+    assert one.digest() == two.digest()
+    assert one.spec == two.spec
+    first, second = (m.encode(["a dog"]).tokens for m in (one, two))
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+def test_digests_tell_models_apart(folders):
+    found = {
+        open_model(folders / name).digest() for name in ("pixels", "regions", "clip", "siglip")
+    }
+    assert len(found) == 4
+
+
+def test_siglip_against_transformers(folders):
+    """The same numbers as the library's own forward pass."""
+    import transformers
+
+    model = open_model(folders / "siglip")
+    body = transformers.AutoModel.from_pretrained(folders / "siglip").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folders / "siglip")
+    picture = SCENES.pictures.open(0).resize((16, 16))
+    pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None] / 255 * 2 - 1
+    captions = ["a dog", "a big blue square and the snow"]
+    ids = tokenizer(captions, padding="max_length", max_length=12, return_tensors="pt").input_ids
+    with torch.inference_mode():
+        out = body(input_ids=ids, pixel_values=pixels)
+    wanted = (out.image_embeds @ out.text_embeds.T)[0]
+    torch.testing.assert_close(model.score(picture, captions), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_clip_against_transformers(folders):
+    import transformers
+
+    model = open_model(folders / "clip")
+    body = transformers.AutoModel.from_pretrained(folders / "clip").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folders / "clip")
+    picture = SCENES.pictures.open(0).resize((16, 16))
+    pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None] / 255 * 2 - 1
+    captions = ["a dog", "a big blue square and the snow"]
+    asked = tokenizer(captions, padding=True, return_tensors="pt")
+    asked.pop("token_type_ids", None)
+    with torch.inference_mode():
+        out = body(**asked, pixel_values=pixels)
+    wanted = (out.image_embeds @ out.text_embeds.T)[0]
+    torch.testing.assert_close(model.score(picture, captions), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_ready_made_vectors(tmp_path):
+    images, texts = random_array(3, 4), random_array(6, 4, seed=1)
+    np.save(tmp_path / "images.npy", images)
+    np.save(tmp_path / "texts.npy", texts)
+    corpus, model = read_embeddings(tmp_path), open_model(VECTORS)
+    member = model.member(corpus)
+    scores = member.matcher.grid(member.images, member.texts)
+    images /= np.linalg.norm(images, axis=1, keepdims=True)
+    texts /= np.linalg.norm(texts, axis=1, keepdims=True)
+    np.testing.assert_allclose(scores.numpy(), images @ texts.T, rtol=1e-5)
+    assert evaluate([member], corpus.owner, len(corpus)).i2t.queries == 3
+    with pytest.raises(ValueError, match="ready-made vectors have no encoder"):
+        model.encode(["a dog"])
+
+
+def test_vectors_of_a_corpus_without_them():
+    with pytest.raises(ValueError, match="scenes has no vectors of images to compare"):
+        open_model(VECTORS).member(SCENES)
+
+
+@pytest.mark.parametrize(
+    "items,message",
+    [
+        ([], "give captions .* or pictures"),
+        (["a dog", Image.new("RGB", (4, 4))], "give captions .* or pictures .* not both"),
+        ([" "], "caption 0 of 1 is empty"),
+    ],
+)
+def test_what_cannot_be_encoded(items, message, folders):
+    with pytest.raises(ValueError, match=message):
+        open_model(folders / "pixels").encode(items)
+
+
+def test_a_bare_picture_for_a_model_of_features(folders):
+    model = open_model(folders / "regions")
+    assert len(model.encode(["a dog"])) == 1
+    with pytest.raises(ValueError, match="cannot look at a bare picture"):
+        model.encode([Image.new("RGB", (4, 4))])
+
+
+def test_an_empty_split(folders):
+    corpus = small_corpus((0, 0))
+    with pytest.raises(ValueError, match=r"small \(all\) has 2 images and 0 texts"):
+        open_model(folders / "regions").member(corpus)
+
+
+def test_a_file_is_no_model(tmp_path):
+    (tmp_path / "model.bin").write_bytes(b"x")
+    with pytest.raises(ValueError, match=r"model\.bin"):
+        open_model(tmp_path / "model.bin")
+
+
+def test_a_hub_name_without_network():
+    with pytest.raises(ValueError, match="nobody/nothing cannot be loaded as a Hugging Face model"):
+        open_model("nobody/nothing")
+
+
+@pytest.mark.parametrize("name", ["pixels", "clip"])
+def test_a_fresh_process_opens_it_in_one_line(name, folders, tmp_path):
+    write_picture(tmp_path / "dog.png")
+    line = (
+        "from pathlib import Path; from counterfoil import open_model; "
+        f"print(open_model({str(folders / name)!r}).score(Path('dog.png'), ['a dog']).item())"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", line],
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    here = open_model(folders / name).score(tmp_path / "dog.png", ["a dog"]).item()
+    assert float(out) == pytest.approx(here, abs=1e-6)
