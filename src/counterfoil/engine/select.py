@@ -64,13 +64,16 @@ def reaching(scores: Tensor, floor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def best(values: Tensor, k: int) -> Tensor:
-    """(Q, k) largest of (Q, C) values, in no particular order; all of them when C is at most k."""
-    if values.shape[1] <= k:
-        return values
+    """(Q, k) largest of (Q, C) values, the least of them first, the others in any order.
+
+    All C of them where C is at most k. The values themselves are left in disorder.
+    """
+    k = min(k, values.shape[1])
     if values.device.type == "cpu":
         split = values.shape[1] - k
-        return torch.from_numpy(np.partition(values.numpy(), split, axis=1)[:, split:])
-    return values.topk(k, 1, sorted=False).values
+        values.numpy().partition(split, axis=1)
+        return values[:, split:]
+    return values.topk(k, 1).values.flip(1)
 
 
 def descending(values: Tensor) -> Tensor:

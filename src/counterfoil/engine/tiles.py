@@ -15,7 +15,7 @@ from counterfoil.records import Encoded
 Side: TypeAlias = Literal["image", "text"]
 
 _STEP = 16  # sides of tiles are multiples of this
-_VECTORS = {"cpu": (512, 1024), "cuda": (2048, 4096)}  # one vector per item: a plain product
+_VECTORS = {"cpu": (512, 2048), "cuda": (2048, 4096)}  # one vector per item: a plain product
 _BAGS = {"cpu": (128, 512), "cuda": (512, 1024)}
 
 

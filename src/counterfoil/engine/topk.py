@@ -116,8 +116,9 @@ class TopK(Reducer):
         self._trim(asked)
         floor = self._floor[asked]
         if floor[0] == LOWEST and self.k < scores.shape[side]:  # a first tile: all would get in
-            by_query = scores if side else scores.T.contiguous()
-            floor = torch.maximum(floor, best(by_query, self.k).amin(1))
+            lines = scores if side else scores.T
+            by_query = lines.clone(memory_format=torch.contiguous_format)
+            floor = torch.maximum(floor, best(by_query, self.k)[:, 0])
             self._floor[asked] = floor
         return reaching(scores, floor.unsqueeze(side))
 
@@ -167,5 +168,5 @@ class TopK(Reducer):
     def _keep(self, chosen: Tensor, kept: Tensor) -> None:
         # unused places hold NOTHING, so that they can be cut down with the rest
         self._keys[chosen] = pad(kept, (0, self._room - kept.shape[1]), value=NOTHING)
-        self._held[chosen] = (kept != NOTHING).sum(1)
-        self._floor[chosen] = scores_of(kept.amin(1)).clamp_(min=LOWEST)
+        self._held[chosen] = kept.shape[1]
+        self._floor[chosen] = scores_of(kept[:, 0])
