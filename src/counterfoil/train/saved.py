@@ -35,7 +35,7 @@ class Card:
         provenance: JSON-ready facts: the recipe, the data, the seed, the machine.
         metrics: figures by name.
         version: of counterfoil when it was saved.
-        tokenizer: digest of the tokenizer, where there is one.
+        tokenizer: digest of the tokenizer; None where there is none, or it was not noted.
     """
 
     model: Spec[Matcher]
@@ -122,7 +122,8 @@ def load_model(
             f"counterfoil (saved with {card.version}): {first}"
         ) from error
     lens = Lens.open(folder)
-    if card.tokenizer != (lens.tokenizer.digest if lens.tokenizer else None):
+    found = lens.tokenizer.digest if lens.tokenizer else None
+    if card.tokenizer not in (None, found):
         raise ValueError(f"the tokenizer in {folder} is another one than the model was saved with")
     return Saved(matcher.to(device).eval(), lens, card)
 
