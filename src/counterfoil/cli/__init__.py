@@ -2,54 +2,60 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from counterfoil.cli.answer import answer
+from counterfoil.cli.options import (
+    Data,
+    Features,
+    Folder,
+    Images,
+    Minutes,
+    Settings,
+    Split,
+    example,
+)
+
+if TYPE_CHECKING:
+    from counterfoil.recipes.recipe import Recipe
+    from counterfoil.recipes.run import Source
 
 STOPPED = 3  # exit code of a run that can go on with --resume
 
 app = typer.Typer(
     name="counterfoil",
-    help="Image-text retrieval models, trained on the negatives that matter.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-)
-_Usage: type[Exception] = next(  # the parent of all complaints, which is in no public module
-    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
 data_app = typer.Typer(
     no_args_is_help=True, help="What is there, and whether it can be trained on."
 )
 app.add_typer(data_app, name="data")
 
-Data = Annotated[
-    str | None,
-    typer.Option(help="Folder, JSON file, Hugging Face name, or `scenes[:images=...,seed=...]`."),
-]
-Features = Annotated[Path | None, typer.Option(help="Folder of region or grid features.")]
-Images = Annotated[
-    Path | None, typer.Option(help="Folder of the pictures, if not beside the data.")
-]
-Folder = Annotated[Path | None, typer.Option(help="Where results go; default `runs/RECIPE`.")]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", help="stage.key=value; may be given many times.")
-]
-Split = Annotated[str, typer.Option(help="Which split.")]
-Minutes = Annotated[
-    float | None, typer.Option(min=0.01, help="Stop by itself after this long; `--resume` goes on.")
-]
+
+def _version(asked: bool) -> None:
+    if asked:
+        from counterfoil import __version__
+
+        print(f"counterfoil {__version__}")
+        raise typer.Exit
 
 
-def _example(*lines: str) -> str:
-    return "**Example**\n\n" + "\n\n".join(f"`{line}`" for line in lines)
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Say which one.")
+    ] = False,
+) -> None:
+    """Image-text retrieval models, trained on the negatives that matter."""
 
 
-@app.command(epilog=_example("counterfoil plan demo", "counterfoil plan aoq/scan-flickr8k"))
+@app.command(epilog=example("counterfoil plan demo", "counterfoil plan aoq/scan-t2i-flickr8k"))
 def plan(
     recipe: Annotated[
         str | None, typer.Argument(help="Name or `.py` file; none lists all.")
@@ -67,7 +73,7 @@ def plan(
 
 
 @app.command(
-    epilog=_example(
+    epilog=example(
         "counterfoil run demo",
         "counterfoil run aoq/vsepp-flickr8k --data flickr8k/ --features regions/ "
         "--set online.epochs=5 --resume",
@@ -86,20 +92,18 @@ def run(
 ) -> None:
     """Run what is missing of a recipe."""
     from counterfoil.recipes import catalogue
-    from counterfoil.recipes.run import Source, execute
+    from counterfoil.recipes.run import Source
     from counterfoil.recipes.settings import apply
 
     found = apply(catalogue.find(recipe), settings or ())
     if smoke:
         found = catalogue.smoke(found)
     source = Source(data or found.data, features=features, images=images)
-    place = folder or Path("runs") / found.name
-    if not execute(found, source, place, resume=resume, minutes=minutes):
-        raise typer.Exit(STOPPED)
+    _execute(found, source, folder, resume=resume, minutes=minutes)
 
 
 @app.command(
-    epilog=_example("counterfoil train vsepp --data my-photos/ --folder runs/mine"),
+    epilog=example("counterfoil train vsepp --data my-photos/ --folder runs/mine"),
 )
 def train(
     model: Annotated[str, typer.Argument(help="vsepp, scan-t2i, scan-i2t.")],
@@ -113,18 +117,16 @@ def train(
 ) -> None:
     """Train one model with online hard negatives and measure it; set as `online.key=value`."""
     from counterfoil.recipes import catalogue
-    from counterfoil.recipes.run import Source, execute
+    from counterfoil.recipes.run import Source
     from counterfoil.recipes.settings import apply
 
     source = Source(data or "scenes", features=features, images=images)
     found = apply(catalogue.single(model, pixels=source.open().features is None), settings or ())
-    place = folder or Path("runs") / found.name
-    if not execute(found, source, place, resume=resume, minutes=minutes):
-        raise typer.Exit(STOPPED)
+    _execute(found, source, folder, resume=resume, minutes=minutes)
 
 
 @app.command(
-    epilog=_example(
+    epilog=example(
         "counterfoil mine runs/demo/online --data scenes --out lists/ --texts 300 "
         "--images-per-text 60"
     )
@@ -150,7 +152,7 @@ def mine(
 
 
 @app.command(
-    epilog=_example(
+    epilog=example(
         "counterfoil evaluate runs/demo/adaptive --data scenes",
         "counterfoil evaluate openai/clip-vit-base-patch32 --data my-photos/ --split test",
         "counterfoil evaluate vectors --data embeddings/ --split all",
@@ -179,7 +181,7 @@ def evaluate(
 
 
 @app.command(
-    epilog=_example(
+    epilog=example(
         'counterfoil search runs/demo/adaptive "a red circle left of a blue square" --data scenes'
     )
 )
@@ -203,7 +205,7 @@ def search(
     search_with(model, query, source, split, top=top, page=page)
 
 
-@data_app.command("check", epilog=_example("counterfoil data check my-photos/"))
+@data_app.command("check", epilog=example("counterfoil data check my-photos/"))
 def check(
     data: Annotated[str, typer.Argument(help="Folder, file or name.")],
     features: Features = None,
@@ -219,7 +221,7 @@ def check(
 
 
 @app.command(
-    epilog=_example("counterfoil features my-photos/ features/ --model google/vit-base-patch16-224")
+    epilog=example("counterfoil features my-photos/ features/ --model google/vit-base-patch16-224")
 )
 def features(
     data: Annotated[str, typer.Argument(help="Folder, file or name.")],
@@ -236,7 +238,7 @@ def features(
     extract_features(Source(data, images=images), out, model=model, batch=batch, grid=grid)
 
 
-@app.command(epilog=_example("counterfoil convert scan model_best.pth.tar vocab.json scan-f30k/"))
+@app.command(epilog=example("counterfoil convert scan model_best.pth.tar vocab.json scan-f30k/"))
 def convert(
     host: Annotated[str, typer.Argument(help="vsepp or scan.")],
     checkpoint: Annotated[Path, typer.Argument(help="The authors' checkpoint.")],
@@ -252,35 +254,16 @@ def convert(
     convert_checkpoint(host, checkpoint, vocabulary, out, settings=settings or ())
 
 
+def _execute(
+    recipe: Recipe, source: Source, folder: Path | None, *, resume: bool, minutes: float | None
+) -> None:
+    from counterfoil.recipes.run import execute
+
+    place = folder or Path("runs") / recipe.name
+    if not execute(recipe, source, place, resume=resume, minutes=minutes):
+        raise typer.Exit(STOPPED)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; 0 when all went well, 2 when the input was at fault, 3 when stopped."""
-    try:
-        code = app(arguments, prog_name="counterfoil", standalone_mode=False)
-    except _Usage as error:
-        return _refuse(_usage(error))
-    except (ValueError, OSError) as error:
-        if os.environ.get("COUNTERFOIL_TRACEBACK"):
-            raise
-        return _refuse(str(error))
-    except (KeyboardInterrupt, typer.Abort):
-        print("counterfoil: interrupted", file=sys.stderr)
-        return 130
-    return code if isinstance(code, int) else 0
-
-
-def _usage(error: Exception) -> str:
-    """What was wrong with the command line, and where to look; "" when help was shown instead."""
-    message = str(getattr(error, "format_message", error.__str__)()).strip().rstrip(".")
-    context = getattr(error, "ctx", None)
-    where = context.command_path if context is not None else "counterfoil"
-    return f"{message}; `{where} --help` shows an example" if message else ""
-
-
-def _refuse(sentence: str) -> int:
-    if sentence:
-        print(f"counterfoil: {' '.join(sentence.split())}", file=sys.stderr)
-    return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return answer(app, arguments)
