@@ -1,0 +1,102 @@
+"""What the documentation shows runs."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+
+import counterfoil
+from counterfoil.matcher import product
+from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.regions import Regions
+from counterfoil.records import Grid, Items, Scores
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    text = page.read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def ran(page: str, place: int = 0) -> dict[str, object]:
+    names: dict[str, object] = {"__name__": "documentation"}
+    exec(compile(blocks(ROOT / page, "python")[place], page, "exec"), names)
+    return names
+
+
+def test_tutorial_is_true():
+    failed, tried = doctest.testfile(str(ROOT / "docs" / "tutorial.md"), module_relative=False)
+    assert tried >= 3
+    assert failed == 0
+
+
+def test_loss_of_the_page():
+    term = ran("docs/adding-a-loss.md")["SoftMargin"]()
+    scores = torch.tensor([[0.9, 0.8], [0.1, 0.7]], requires_grad=True)
+    grid = Grid(scores, torch.eye(2).bool(), scores.diagonal())
+    loss = term(Scores({"inference": grid}))
+    loss.backward()
+    slow = sum(torch.nn.functional.softplus(torch.tensor(10 * gap)) / 10 for gap in (-0.1, -0.6))
+    torch.testing.assert_close(loss.detach(), slow)
+    assert scores.grad[0, 1] > 0 > scores.grad[0, 0]
+
+
+def test_host_of_the_page():
+    host = ran("docs/adding-a-host.md")["LateInteraction"]
+    model = host(image=Regions(features=5, width=8), text=GRU(words=9, width=8)).eval()
+    lengths = torch.tensor([3, 1, 2])
+    mask = torch.arange(3) < lengths[:, None]
+    images = model.encode_images(Items(torch.arange(3), torch.randn(3, 3, 5), mask))
+    texts = model.encode_texts(Items(torch.arange(3), torch.randint(4, 9, (3, 3)), mask))
+    torch.testing.assert_close(
+        model.grid(images, texts.rows(slice(2))), product(model.pairs, images, texts.rows(slice(2)))
+    )
+
+
+def test_recipe_of_the_readme():
+    from counterfoil.recipes.recipe import Recipe
+
+    assert isinstance(ran("README.md", 1)["recipe"], Recipe)
+
+
+def test_recipe_of_the_tutorial():
+    from counterfoil.recipes.recipe import Recipe
+
+    assert isinstance(ran("docs/tutorial.md", -1)["recipe"], Recipe)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_parse(page):
+    import typer
+
+    from counterfoil.cli import app
+
+    command = typer.main.get_command(app)
+    lines = [line for block in blocks(page, "console") for line in block.splitlines()]
+    for line in (line for line in lines if line.startswith("counterfoil ")):
+        words = shlex.split(line.split("  #")[0])[1:]
+        group = command
+        while hasattr(group, "commands"):
+            group = group.commands[words.pop(0)]
+        group.make_context(group.name, words, resilient_parsing=False)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", text):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_public_names_of_the_readme_exist():
+    used = set(re.findall(r"\bcf\.(\w+)", "\n".join(blocks(ROOT / "README.md", "python"))))
+    assert used
+    assert used <= set(counterfoil.__all__)
