@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+import typer.main
+
+from counterfoil.cli import app, main
+
+ROOT = typer.main.get_command(app)
+
+
+def verbs(group, words: tuple[str, ...] = ()) -> dict[tuple[str, ...], object]:
+    found = {}
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            found |= verbs(command, (*words, name))
+        else:
+            found[(*words, name)] = command
+    return found
+
+
+VERBS = verbs(ROOT)
+
+
+def examples(command) -> list[str]:
+    return re.findall(r"`(counterfoil [^`]+)`", command.epilog or "")
+
+
+def test_all_verbs_are_there():
+    names = {" ".join(words) for words in VERBS}
+    assert names >= {
+        *("plan", "run", "train", "mine", "evaluate", "search", "data check"),
+        *("features", "convert"),
+    }
+
+
+@pytest.mark.parametrize("words", VERBS, ids=" ".join)
+def test_help_shows_an_example(words, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main([*words, "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Example" in shown
+    found = examples(VERBS[words])
+    assert found
+    for line in found:
+        assert line in shown
+
+
+@pytest.mark.parametrize("words", VERBS, ids=" ".join)
+def test_examples_parse(words):
+    """Every option and argument of an example exists and has a value of its kind."""
+    command = VERBS[words]
+    for line in examples(command):
+        typed = shlex.split(line)
+        assert tuple(typed[1 : 1 + len(words)]) == words
+        command.make_context("counterfoil", typed[1 + len(words) :])
+
+
+@pytest.mark.parametrize("words", VERBS, ids=" ".join)
+def test_every_option_is_explained(words):
+    for parameter in VERBS[words].params:
+        if parameter.name != "help":
+            assert getattr(parameter, "help", None), parameter.name
+
+
+def test_examples_of_recipes_exist():
+    from counterfoil.recipes import catalogue
+
+    known = {recipe.name for recipe in catalogue.all_recipes()}
+    for words in (("plan",), ("run",)):
+        for line in examples(VERBS[words]):
+            name = shlex.split(line)[2]
+            assert name in known
+
+
+@pytest.mark.parametrize("words", [[], ["data"]])
+def test_nothing_shows_the_verbs(words, capsys):
+    assert main(words) == 2
+    shown = capsys.readouterr()
+    assert "Usage" in shown.out
+    assert not shown.err
+
+
+def test_version(capsys):
+    import counterfoil
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == f"counterfoil {counterfoil.__version__}"

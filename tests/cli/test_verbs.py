@@ -1,0 +1,395 @@
+from __future__ import annotations
+
+import argparse
+import json
+import pickle
+import re
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import torch
+
+import hub_cases
+import recipes_cases
+from corpus_cases import (
+    karpathy_image,
+    random_array,
+    small_corpus,
+    write_karpathy,
+    write_picture,
+    write_split,
+)
+from counterfoil import open_corpus, open_model
+from counterfoil.corpus.featurefolder import open_features
+from counterfoil.corpus.words import SPECIAL
+from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.regions import Regions
+from counterfoil.models.scan import SCAN
+from counterfoil.models.vse import VSE
+from counterfoil.negatives.store import NegativeStore
+from counterfoil.spec import of, part
+from recipes_cases import run, snapshot
+
+SCENES = "scenes:images=36"
+
+
+@pytest.fixture
+def said(capsys):
+    """What a command printed, in one line; it has to have gone well."""
+
+    def said(*words: object, code: int = 0) -> str:
+        capsys.readouterr()
+        found = run(*words)
+        shown = capsys.readouterr()
+        assert found == code, shown.err
+        return " ".join(shown.out.split())
+
+    return said
+
+
+# evaluate
+
+
+@pytest.mark.parametrize("name", ["pixels", "clip", "run/online", "run/online/model"])
+def test_evaluate_says_by_which_protocol(name, models, said, tmp_path):
+    shown = said("evaluate", models / name, "--data", SCENES, "--out", tmp_path / "e.json")
+    assert "scenes test; whole split: 6 images, 30 texts, ranked as a whole" in shown
+    assert "of equal scores the lower row comes first" in shown
+    found = json.loads((tmp_path / "e.json").read_text())
+    assert found["models"] == [str(models / name)]
+    assert f"{found['rsum']:.1f}" in shown
+
+
+def test_evaluate_vectors(said, tmp_path):
+    images = np.eye(5, 8, dtype=np.float32)
+    np.save(tmp_path / "images.npy", images)
+    np.save(tmp_path / "texts.npy", images.repeat(2, 0))
+    shown = said("evaluate", "vectors", "--data", tmp_path, "--ties", "pessimistic")
+    assert "5 images, 10 texts" in shown
+    assert "600.0" in shown
+    assert "ties: a tied competitor counts as better" in shown
+
+
+def test_evaluate_gives_the_numbers_of_the_run(models, said, tmp_path):
+    said("evaluate", models / "run/adaptive", "--data", SCENES, "--out", tmp_path / "e.json")
+    found = json.loads((tmp_path / "e.json").read_text())
+    noted = json.loads((models / "run/test-adaptive/evaluation.json").read_text())
+    for side in ("i2t", "t2i"):
+        assert found[side] == noted[side]
+
+
+def test_evaluate_an_ensemble(models, said, tmp_path):
+    pair = (models / "run/online", models / "run/adaptive")
+    shown = said("evaluate", *pair, "--data", SCENES, "--out", tmp_path / "e.json")
+    assert "ensemble of 2 by mean score" in shown
+    said("evaluate", pair[0], pair[0], "--data", SCENES, "--out", tmp_path / "twice.json")
+    said("evaluate", pair[0], "--data", SCENES, "--out", tmp_path / "once.json")
+    twice, once = (json.loads((tmp_path / f"{n}.json").read_text()) for n in ("twice", "once"))
+    assert twice["i2t"] == once["i2t"]
+
+
+def test_evaluate_another_split(models, said):
+    assert "scenes dev;" in said("evaluate", models / "pixels", "--data", SCENES, "--split", "val")
+    assert "36 images" in said("evaluate", models / "pixels", "--data", SCENES, "--split", "all")
+
+
+# mine
+
+
+def test_mine(models, said, tmp_path):
+    model, out = models / "run/online", tmp_path / "lists"
+    lists = ("--out", out, "--texts", "7", "--images-per-text", "3")
+    assert "24 images and 120 texts of train" in said("mine", model, "--data", SCENES, *lists)
+    corpus = open_corpus(SCENES).split("train")
+    store = NegativeStore.open(out, fingerprint=corpus.fingerprint)
+    assert store.lists.texts.shape == (24, 7)
+    assert store.lists.images.shape == (120, 3)
+    member = open_model(model).member(corpus)
+    scores = member.matcher.grid(member.images, member.texts).detach()
+    scores[corpus.owner, torch.arange(120)] = -torch.inf
+    best = scores.topk(7).indices.sort().values
+    assert torch.equal(store.lists.texts.long().sort().values, best)
+
+
+def test_mine_with_a_ready_model_and_vectors(models, said, tmp_path):
+    said("mine", models / "clip", "--data", SCENES, "--out", tmp_path / "a", "--texts", "3")
+    (tmp_path / "v").mkdir()
+    np.save(tmp_path / "v" / "images.npy", random_array(4, 6))
+    np.save(tmp_path / "v" / "texts.npy", random_array(8, 6))
+    lists = ("--out", tmp_path / "b", "--texts", "2", "--images-per-text", "2")
+    said("mine", "vectors", "--data", tmp_path / "v", "--split", "all", *lists)
+
+
+# search
+
+
+def test_search_for_a_caption(models, said, tmp_path):
+    page = tmp_path / "found.html"
+    query = "a red circle left of a blue square"
+    shown = said(
+        *("search", models / "run/adaptive", query, "--data", SCENES, "--top", "3"),
+        *("--page", page),
+    )
+    places = re.findall(r"scenes\S*/\d+", shown)
+    assert len(places) == 3
+    assert str(page) in shown.replace(" ", "")
+    text = page.read_text()
+    assert text.count("<img") == 3
+    assert text.count("data:image/") >= 3
+    assert query in text
+    model, corpus = open_model(models / "run/adaptive"), open_corpus(SCENES).split("test")
+    member = model.member(corpus)
+    scores = model.matcher.grid(member.images, model.encode([query]))[:, 0]
+    wanted = [corpus.pictures.place(row) for row in scores.topk(3).indices.tolist()]
+    assert places == wanted, (shown, scores)
+
+
+def test_search_with_a_picture(models, said, tmp_path):
+    write_picture(tmp_path / "dog.png")
+    shown = said(
+        *("search", models / "run/adaptive", tmp_path / "dog.png", "--data", SCENES),
+        *("--top", "2", "--page", tmp_path / "found.html"),
+    )
+    corpus = open_corpus(SCENES).split("test")
+    text = (tmp_path / "found.html").read_text()
+    assert sum(caption in text for caption in corpus.texts) >= 2
+    assert "caption" in shown
+
+
+def test_search_escapes_what_was_asked(models, said, tmp_path):
+    page = tmp_path / "found.html"
+    query = "<script>alert('a dog')</script> [bold]"
+    said("search", models / "run/adaptive", query, "--data", SCENES, "--page", page)
+    text = page.read_text()
+    assert "<script>alert" not in text
+    assert "&lt;script&gt;" in text
+    assert "[bold]" in text
+
+
+def test_search_among_features(models, said, tmp_path):
+    """No pictures: ids instead of thumbnails."""
+    captions = [f"a dog {n}" for n in range(10)]
+    write_split(tmp_path / "pre", "test", random_array(5, 3, 4), captions)
+    page = tmp_path / "found.html"
+    shown = said("search", models / "regions", "a dog", "--data", tmp_path / "pre", "--page", page)
+    assert "test/0" in shown
+    assert "test/0" in page.read_text()
+
+
+# data check
+
+
+def photos(folder, *, broken: bool = False):
+    split = ["train", "train", "dev", "test"]
+    images = [karpathy_image(f"{n}.png", split[n % 4], [f"a dog {n}"], first=n) for n in range(8)]
+    write_karpathy(folder, images)
+    if broken:
+        (folder / "images" / "1.png").write_bytes(b"x")
+    return folder
+
+
+def test_data_check(said, tmp_path):
+    shown = said("data", "check", photos(tmp_path / "photos"))
+    for fragment in ("train", "dev", "test"):
+        assert fragment in shown
+    before = snapshot(tmp_path)
+    assert "cannot be read" in said("data", "check", photos(tmp_path / "b", broken=True), code=2)
+    assert {k: v for k, v in snapshot(tmp_path).items() if not k.startswith("b")} == before
+
+
+def test_data_check_of_scenes(said):
+    assert "120" in said("data", "check", SCENES)
+
+
+def test_data_check_says_which_features_are_no_numbers(said, tmp_path):
+    values = random_array(5, 3, 4)
+    values[3] = np.nan
+    write_split(tmp_path / "pre", "train", values, [f"a dog {n}" for n in range(10)])
+    assert "train/3" in said("data", "check", tmp_path / "pre", code=2)
+
+
+# features
+
+
+def test_features(said, tmp_path):
+    hub_cases.vit(tmp_path / "vit")
+    hub_cases.processor(
+        tmp_path / "vit",
+        size={"height": 16, "width": 16},
+        image_processor_type="ViTImageProcessor",
+    )
+    args = ("features", "scenes:images=12", tmp_path / "feat", "--model", tmp_path / "vit")
+    assert "12 images" in said(*args, "--batch", "5")
+    table = open_features(tmp_path / "feat")
+    assert table.features.values.shape == (12, 4, 16)
+    before = snapshot(tmp_path)
+    said(*args, "--batch", "5")
+    assert snapshot(tmp_path) == before
+    small = ("--set", "*.model.image.width=8", "--set", "*.model.text.width=8")
+    quick = ("--set", "online.epochs=1", "--set", "online.lens.min_count=1")
+    run_ = ("--folder", tmp_path / "run", *small, *quick)
+    said("train", "vsepp", "--data", "scenes:images=12", "--features", tmp_path / "feat", *run_)
+    shown = said(
+        *("evaluate", tmp_path / "run" / "online", "--data", "scenes:images=12"),
+        *("--features", tmp_path / "feat"),
+    )
+    assert "2 images, 10 texts" in shown
+
+
+# convert
+
+WORDS = [*SPECIAL, "a", "dog", "in", "the", "snow"]
+
+
+class Vocabulary:
+    """The authors' class, in a module of the same name as theirs."""
+
+    def __init__(self) -> None:
+        self.word2idx = {word: n for n, word in enumerate(WORDS)}
+        self.idx2word = dict(enumerate(WORDS))
+        self.idx = len(WORDS)
+
+
+Vocabulary.__module__ = "vocab"
+
+
+def write_vocabulary(path) -> None:
+    if path.suffix == ".json":
+        index = {word: n for n, word in enumerate(WORDS)}
+        plain = {"word2idx": index, "idx2word": {n: w for w, n in index.items()}, "idx": len(WORDS)}
+        path.write_text(json.dumps(plain))
+        return
+    import sys
+    import types
+
+    module = types.ModuleType("vocab")
+    module.Vocabulary = Vocabulary
+    sys.modules["vocab"] = module
+    try:
+        path.write_bytes(pickle.dumps(Vocabulary(), protocol=2))
+    finally:
+        del sys.modules["vocab"]
+
+
+def authors(matcher, path, options: argparse.Namespace) -> None:
+    """A matcher's weights as the authors save theirs."""
+    sides = {"image": OrderedDict(), "text": OrderedDict()}
+    for name, value in matcher.state_dict().items():
+        side, _, rest = name.partition(".")
+        sides[side][rest] = value
+    saved = {
+        "epoch": 3,
+        "model": list(sides.values()),
+        "best_rsum": 1.5,
+        "opt": options,
+        "Eiters": 9,
+    }
+    torch.save(saved, path)
+
+
+@pytest.mark.parametrize("ending", ["json", "pkl"])
+@pytest.mark.parametrize(
+    "system,options,spec",
+    [
+        (
+            "vsepp",
+            {"measure": "cosine", "use_abs": False, "no_imgnorm": False},
+            of(
+                VSE,
+                image=part(Regions, features=4, width=6),
+                text=part(GRU, words=9, word_width=5, width=6, bidirectional=False),
+                text_pool="last",
+            ),
+        ),
+        (
+            "scan",
+            {
+                "cross_attn": "i2t",
+                "raw_feature_norm": "clipped_l2norm",
+                "agg_func": "Mean",
+                "lambda_softmax": 4.0,
+                "lambda_lse": 5.0,
+                "no_imgnorm": False,
+                "no_txtnorm": False,
+            },
+            of(
+                SCAN,
+                image=part(Regions, features=4, width=6),
+                text=part(GRU, words=9, word_width=5, width=6),
+                direction="i2t",
+                aggregate="Mean",
+                lambda_softmax=4.0,
+                lambda_lse=5.0,
+            ),
+        ),
+    ],
+    ids=["vsepp", "scan"],
+)
+def test_convert(system, options, spec, ending, said, tmp_path):
+    torch.manual_seed(3)
+    matcher = spec.build().eval()
+    authors(matcher, tmp_path / "best.pth.tar", argparse.Namespace(**options, lr=0.1))
+    vocabulary = tmp_path / f"vocab.{ending}"
+    write_vocabulary(vocabulary)
+    said("convert", system, tmp_path / "best.pth.tar", vocabulary, tmp_path / "out")
+    opened = open_model(tmp_path / "out")
+    assert opened.lens.tokenizer.words == WORDS
+    corpus = small_corpus((2, 1, 3, 2))
+    member = opened.member(corpus)
+    found = member.matcher.grid(member.images, member.texts)
+    lens = opened.on(corpus)
+    images = matcher.encode_images(lens.images(torch.arange(4)))
+    texts = matcher.encode_texts(lens.texts(torch.arange(8)))
+    torch.testing.assert_close(found, matcher.grid(images, texts))
+    write_split(tmp_path / "pre", "test", random_array(3, 2, 4), [f"a dog {n}" for n in range(6)])
+    assert "3 images, 6 texts" in said("evaluate", tmp_path / "out", "--data", tmp_path / "pre")
+
+
+def test_convert_with_a_setting(said, tmp_path):
+    spec = of(
+        SCAN,
+        image=part(Regions, features=4, width=6),
+        text=part(GRU, words=9, word_width=5, width=6),
+    )
+    authors(spec.build(), tmp_path / "best.pth.tar", argparse.Namespace(cross_attn="t2i"))
+    write_vocabulary(tmp_path / "v.json")
+    args = ("convert", "scan", tmp_path / "best.pth.tar", tmp_path / "v.json", tmp_path / "out")
+    said(*args, "--set", "direction=i2t", "--set", "lambda_softmax=4")
+    found = open_model(tmp_path / "out").spec.arguments
+    assert (found["direction"], found["lambda_softmax"]) == ("i2t", 4.0)
+
+
+# what else the command line does
+
+
+def test_interrupted_is_no_traceback(monkeypatch, capsys):
+    from counterfoil.recipes import catalogue
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(catalogue, "all_recipes", interrupt)
+    assert run("plan") == 130
+    assert capsys.readouterr().err == "counterfoil: interrupted\n"
+
+
+def test_the_traceback_is_there_when_asked_for(monkeypatch):
+    monkeypatch.setenv("COUNTERFOIL_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="'demoo' is not a recipe"):
+        run("plan", "demoo")
+
+
+def test_our_own_bugs_are_not_swallowed(monkeypatch):
+    from counterfoil.recipes import catalogue
+
+    monkeypatch.setattr(catalogue, "all_recipes", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run("plan")
+
+
+def test_train_on_a_folder_of_photos(said, tmp_path):
+    folder = photos(tmp_path / "photos")
+    args = ("--data", folder, "--folder", tmp_path / "run", "--set", "online.epochs=1")
+    assert "whole split" in said("train", "vsepp", *args, *recipes_cases.SMALL)
+    assert "dog" in (tmp_path / "run/online/model/tokenizer.json").read_text()
