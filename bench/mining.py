@@ -23,8 +23,9 @@ def results(threads: int) -> Iterator[Result]:
     """The ordinary order with its target, and the worst order without."""
     images, texts, owner = pool(IMAGES, TEXTS, WIDTH, signal=0.5)
     mine = _mining(images, texts, owner)
-    plain = seconds(_plain(images, texts))
+    before = seconds(_plain(images, texts))
     cost, most = _measured(mine)
+    plain = (before + seconds(_plain(images, texts))) / 2  # a busy machine drifts in two minutes
     size = f"{IMAGES:,} x {TEXTS:,} x {WIDTH}, top {KEPT} both ways"
     assert most is None or most <= MOST, f"{words(most)} is above 1 GiB"
     note = f"{cost:.1f} s against {plain:.1f} s, {words(most)}"
