@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import final
 
 from rich.console import Console
 from rich.progress import (
@@ -23,6 +24,7 @@ from counterfoil import world
 stderr = Console(stderr=True)
 
 
+@final
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import final
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from torch.nn.functional import pad
 INFERENCE = "inference"
 
 
+@final
 class Role(Enum):
     """Why a pair is scored. A term says which roles it needs, a source which it provides."""
 
@@ -41,6 +43,7 @@ def _move(tensor: Tensor | None, device: torch.device | str) -> Tensor | None:
     return None if tensor is None else tensor.to(device, non_blocking=True)
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Items:
     """Raw items of one modality, padded to the longest.
@@ -71,6 +74,7 @@ class Items:
         return Items(*moved)  # type: ignore[arg-type]
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """Every model encodes an item as a bag of L vectors; L is 1 for global embeddings.
@@ -120,6 +124,7 @@ class Encoded:
         )
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Pairs:
     """Rows of an image pool matched with rows of a text pool; both long, same shape."""
@@ -141,6 +146,7 @@ class Pairs:
         return Pairs(self.image.to(device), self.text.to(device))
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Batch:
     """One training batch: two pools, the anchor block at their head, candidates behind it.
@@ -185,6 +191,7 @@ class Batch:
         )
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class View:
     """Images and texts of a batch as a model sees them."""
@@ -193,6 +200,7 @@ class View:
     texts: Encoded
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Views:
     """What a model makes of a training batch.
@@ -212,6 +220,7 @@ class Views:
         return self.views[INFERENCE]
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Grid:
     """A block of scores and what is true in it.
@@ -233,6 +242,7 @@ class Grid:
     name: str = INFERENCE
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class WordTask:
     """Per-word predictions and what they should have been.
@@ -246,6 +256,7 @@ class WordTask:
     labels: Tensor
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Scores:
     """All that an objective may look at. No model, no embedding, no corpus.

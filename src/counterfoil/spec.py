@@ -21,13 +21,14 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast, final
 
 P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Late:
     """A value that is known only when the data are: see `late`."""
@@ -38,6 +39,7 @@ class Late:
         return f"late({self.name!r})"
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class Spec(Generic[T_co]):
     """A call, see the module.

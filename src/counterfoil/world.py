@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import final
 
 import torch
 import torch.distributed as dist
@@ -82,6 +83,7 @@ def gather_objects(value: object) -> list[object]:
     return out
 
 
+@final
 class _GatherRows(torch.autograd.Function):
     """All processes' rows, stacked; the gradient returns to whoever sent the row."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, final
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from counterfoil.records import Batch, Pairs, Role
 Positives = Literal["id", "diagonal"]
 
 
+@final
 class _Pool:
     """Corpus rows in order of first use, so that nothing is encoded twice."""
 

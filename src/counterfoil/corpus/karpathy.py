@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -21,6 +21,7 @@ from counterfoil.files import read_json
 PROBES = 50  # files that are looked for before a folder is taken for the wrong one
 
 
+@final
 class _Sentence(BaseModel):
     model_config = ConfigDict(extra="ignore")
     raw: str | None = None
@@ -28,6 +29,7 @@ class _Sentence(BaseModel):
     sentid: int | str | None = None
 
 
+@final
 class _Image(BaseModel):
     model_config = ConfigDict(extra="ignore")
     filename: str = Field(min_length=1)

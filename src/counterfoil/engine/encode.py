@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -136,6 +136,7 @@ def _lengths(items: Items) -> Tensor:
     return (items.mask * places).amax(1).clamp(min=1).cpu()
 
 
+@final
 class _Pool:
     """Room for everything, growing when a longer item comes."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from counterfoil.progress import progress
 _NUMBERS = 2**24  # that the encodings of the pairs scored together may hold
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Reranked:
     """The proposed counterparts of every query, in the order of the finer score.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from typing import final
 
 import torch
 from torch import Tensor
@@ -103,6 +104,7 @@ def _sizes(members: Sequence[Member]) -> tuple[int, int]:
     return sizes.pop()
 
 
+@final
 class _Pass:
     """One sweep: the grid, the tiles of this process, and those kept from the look ahead."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ _VECTORS = {"cpu": (512, 2048), "cuda": (2048, 4096)}  # one vector per item: a 
 _BAGS = {"cpu": (128, 512), "cuda": (512, 1024)}
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Member:
     """A matcher with everything it has encoded.
@@ -34,6 +35,7 @@ class Member:
     texts: Encoded
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Tile:
     """A block of the score matrix and where it lies.

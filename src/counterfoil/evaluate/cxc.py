@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ Self = Literal["excluded", "zero"]
 Rated = Mapping[int, Sequence[tuple[int, float]]]
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Crissed:
     """Recalls of one kind of query, in percent: any true item in the first k.

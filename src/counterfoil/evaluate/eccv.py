@@ -10,7 +10,7 @@ COCO 5K test split, so the rankings must come from all 25,000 captions and 5,000
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ PUBLISHED_QUERIES: dict[Direction, int] = {"i2t": 1261, "t2i": 1332}
 DEPTH = 50  # the longest list of true captions is 48
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class ManyTrue:
     """Retrieval where a query has several true counterparts; all in percent.
@@ -50,6 +51,7 @@ class ManyTrue:
         return asdict(self)
 
 
+@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Precisions:
     """Average precision at R and R-Precision of each query, (Q,) as fractions."""

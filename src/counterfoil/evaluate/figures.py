@@ -7,7 +7,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ SIZE = (5.2, 3.1)
 WIDE = (9.2, 3.1)
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Curve:
     """How a run went, epoch by epoch.
@@ -39,6 +40,7 @@ class Curve:
     train_loss: tuple[float, ...]
 
 
+@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Hardness:
     """How hard a source of negatives is.
@@ -52,6 +54,7 @@ class Hardness:
     gaps: npt.NDArray[Any]
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Figure:
     """A picture and the words for those who do not see it.

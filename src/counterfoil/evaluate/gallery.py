@@ -6,6 +6,7 @@ import base64
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import final
 
 from PIL import Image
 from torch import Tensor
@@ -16,6 +17,7 @@ SIDE = 224  # pixels; shown at half that, for sharp screens
 DEPTH = 7
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Shown:
     """One item of a retrieval.
@@ -35,6 +37,7 @@ class Shown:
     score: float | None = None
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Retrieval:
     """A query and the first items of its list.
@@ -55,6 +58,7 @@ class Retrieval:
     others: tuple[tuple[str, int], ...] = ()
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Gallery:
     """Some retrievals under one title.
@@ -70,6 +74,7 @@ class Gallery:
     retrievals: tuple[Retrieval, ...]
 
 
+@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
     """One direction of an evaluation, with its lists.
@@ -87,6 +92,7 @@ class Found:
     others: tuple[tuple[str, Ranked], ...] = ()
 
 
+@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Exhibits:
     """Where captions and pictures come from.

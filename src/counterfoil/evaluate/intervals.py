@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ CELLS = 2**22  # how many numbers to hold at once
 MEDIANS = ("i2t median rank", "t2i median rank")
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Interval:
     """Percentile bootstrap interval of a metric."""
@@ -33,6 +34,7 @@ class Interval:
         return asdict(self)
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """How a metric differs between two runs on the same queries.

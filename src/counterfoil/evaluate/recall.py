@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, final, get_args
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ TIES = {
 }
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Recall:
     """Retrieval in one direction: a query counts when any true counterpart is in the first k.
@@ -59,6 +60,7 @@ class Recall:
         return asdict(self)
 
 
+@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranked:
     """Where each query found its best true counterpart; kept for intervals and paired tests.

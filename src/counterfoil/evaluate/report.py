@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from counterfoil import files
 from counterfoil.evaluate import figures
@@ -23,6 +23,7 @@ GROUPS = (
 )
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class RunResult:
     """A run as it stands in the tables.
@@ -40,6 +41,7 @@ class RunResult:
     against: tuple[Comparison, ...] = ()
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """Where the numbers come from, and how to have them again.
@@ -61,6 +63,7 @@ class Provenance:
     reproduce: tuple[str, ...] = ()
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class ReportPage:
     """All that stands on the page.
@@ -86,6 +89,7 @@ class ReportPage:
     margin: float | None = None
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Cell:
     """A number and its surroundings.
@@ -103,6 +107,7 @@ class Cell:
     p: str | None = None
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Row:
     """A metric and its cells: the first run, then value and difference of every other run."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, final
 
 from counterfoil.evaluate.recall import TIES, Ranked, Recall, Tie
 
@@ -14,6 +14,7 @@ METRICS = (
 )
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Protocol:
     """What a split is cut into before it is ranked.
@@ -30,6 +31,7 @@ class Protocol:
     images: int | None = None
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Setting:
     """All that one has to know to read the numbers.
@@ -69,6 +71,7 @@ class Setting:
         return "; ".join(part for part in parts if part)
 
 
+@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Report:
     """Retrieval in both directions under one protocol.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import final
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from counterfoil import files
 
 
+@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Truth:
     """Queries and the items that are true for them.

@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ State = dict[str, Tensor]
 PREFIXES = ("img_enc.", "txt_enc.")
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """What the authors saved.
@@ -40,6 +41,7 @@ class Checkpoint:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Converted:
     """What we make of it.

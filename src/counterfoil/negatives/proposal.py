@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, final
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from counterfoil.matcher import Matcher
 from counterfoil.records import Batch, Items, Pairs, Role, Views, WordTask
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """Candidates that depend on the model as it is now.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from counterfoil.records import Grid
 
 
+@final
 class Positives(NamedTuple):
     """All P true pairs of a grid, text after text, and their scores.
 
@@ -21,6 +22,7 @@ class Positives(NamedTuple):
     score: Tensor
 
 
+@final
 class Hardest(NamedTuple):
     """(P,) highest score of a wrong text and of a wrong image; -inf where there is none."""
 

@@ -21,6 +21,7 @@ OFFLINE = frozenset({Role.HARD_TEXT, Role.HARD_IMAGE})
 DERIVED = frozenset({Role.CROSS, Role.COMPANION})
 
 
+@final
 class Weights(NamedTuple):
     """(B, N) weight of the online hinge against a wrong text and against a wrong image."""
 

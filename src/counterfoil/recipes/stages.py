@@ -54,30 +54,18 @@ def train(context: Context, stage: Train, *, resume: bool) -> None:
     if resume and _saved(context, stage):
         _remove_checkpoints(context, stage)
         return
-    start = open_model(str(context.place(stage.start))) if stage.start else None
-    lens = start.lens if start else stage.lens.fit(context.train)
-    assert lens is not None
-    size = stage.lens.size if stage.lens.images == "pixels" else 0
-    known = {
-        "words": lens.tokenizer.size if lens.tokenizer else 0,
-        "features": lens.eye.width,
-        "size": size,
-    }
-    spec = stage.model.resolve(known)
-    torch.manual_seed(stage.plan.seed)
-    matcher = spec.build()
-    if start:
-        _begin_from(start, matcher, stage)
+    model = _begun(context, stage)
+    assert model.lens is not None
     place = context.place(stage.name)
     fitted = fit(
         _timed(stage.plan, context.left()),
-        matcher,
+        model.matcher,
         stage.objective.build(),
-        lens.on(context.train),
+        model.lens.on(context.train),
         folder=place,
         draws=_draws(context, stage),
         positives=stage.positives,
-        evaluate=_dev(context, Model(matcher, lens, stage.name)),
+        evaluate=_dev(context, model),
         run=context.digests[stage.name],
         resume=resume,
     )
@@ -85,14 +73,7 @@ def train(context: Context, stage: Train, *, resume: bool) -> None:
         why = "out of time" if fitted.why == "minutes" else "interrupted"
         raise Stopped(f"{why} after {fitted.steps} steps")
     if world.rank() == 0:
-        save_model(
-            place / MODEL,
-            spec=spec,
-            matcher=matcher,
-            lens=lens,
-            provenance=_provenance(context, stage, fitted),
-            metrics=fitted.best.dev if fitted.best else {},
-        )
+        _save(context, stage, model, fitted)
         _remove_checkpoints(context, stage)
     world.wait()
     say(f"{stage.name}: {_best(fitted)}, {fitted.seconds:,.0f} s, {place}")
@@ -165,6 +146,37 @@ def _remove_checkpoints(context: Context, stage: Train) -> None:
     """What a finished training no longer needs."""
     if world.rank() == 0:
         shutil.rmtree(context.place(stage.name) / "checkpoints", ignore_errors=True)
+
+
+def _begun(context: Context, stage: Train) -> Model:
+    """The model with the weights it begins from, and what it sees."""
+    start = open_model(str(context.place(stage.start))) if stage.start else None
+    lens = start.lens if start else stage.lens.fit(context.train)
+    assert lens is not None
+    known = {
+        "words": lens.tokenizer.size if lens.tokenizer else 0,
+        "features": lens.eye.width,
+        "size": stage.lens.size if stage.lens.images == "pixels" else 0,
+    }
+    spec = stage.model.resolve(known)
+    torch.manual_seed(stage.plan.seed)
+    matcher = spec.build()
+    if start:
+        _begin_from(start, matcher, stage)
+    return Model(matcher, lens, stage.name, spec)
+
+
+def _save(context: Context, stage: Train, model: Model, fitted: Fitted) -> None:
+    assert model.lens is not None
+    assert model.spec is not None
+    save_model(
+        context.place(stage.name) / MODEL,
+        spec=model.spec,
+        matcher=model.matcher,
+        lens=model.lens,
+        provenance=_provenance(context, stage, fitted),
+        metrics=fitted.best.dev if fitted.best else {},
+    )
 
 
 def _begin_from(start: Model, matcher: Matcher, stage: Train) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import final
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from counterfoil.records import Batch, Encoded, View, Views
 from counterfoil.train.step import Step
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class _Piece:
     """Part of a batch, the random state it was encoded in, and what came of it, as leaves."""

@@ -58,11 +58,13 @@ class Stream:
         return collate(self.lens, texts, drawn=drawn, positives=self.positives, step=number)
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class _Failed:
     error: BaseException
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class _Ready(Generic[T]):
     value: T

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import final
 
 from counterfoil.corpus.scenes.dice import Dice
 from counterfoil.corpus.scenes.form import Form, Link, Phrase
@@ -19,6 +20,7 @@ from counterfoil.corpus.scenes.world import RELATIONS, Scene, Thing, relates
 from counterfoil.corpus.scenes.writer import write
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class _Detail:
     """How much a caption says.

@@ -24,6 +24,7 @@ SLOPE = 0.1
 SAFE_EXPONENT = 16.0
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Block:
     """Affinities of n captions of L words with I images of R regions.
@@ -41,6 +42,7 @@ class Block:
     regions: Tensor | None = None
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Attended:
     """What a query needs to know of the vector that it attends to, at an arbitrary common scale.

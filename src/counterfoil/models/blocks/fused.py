@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ PAIRS_AT_ONCE = 512
 SPARSE = 0.15  # where fewer pairs than this share have a gradient, only they are visited
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What one fused call computes.
@@ -54,6 +55,7 @@ class Plan:
         return Block(affinity, grams.of(head, run), None, mask)
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Grams:
     """(I, R, R) of the regions and (T, L, L) of the words, or gradients of these."""
@@ -97,6 +99,7 @@ def _queries(head: Attention, view: Tensor, rows: Tensor) -> Tensor:
     return rows.view(n, words, images) if head.direction == "t2i" else rows.view(n, images, regions)
 
 
+@final
 class Fused(torch.autograd.Function):
     """Words (W, D), regions (I, R, D) and Gram matrices to what the queries attend to."""
 
@@ -147,6 +150,7 @@ def _room(
     return a, b, c
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class _Backward:
     """The gradient of `Fused`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import final
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ IMAGES_AT_ONCE = 128
 CELLS_AT_ONCE = 1 << 24  # affinities in one product: 64 MB of float32
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Run:
     """Captions of equal length among packed ones: n of them, L words each.
@@ -50,6 +52,7 @@ class Run:
         ]
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class Packed:
     """Captions without padding, shortest first.

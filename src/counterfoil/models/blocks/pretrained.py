@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 HALF = (0.5, 0.5, 0.5)
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class PictureFormat:
     """How a model wants its pictures.

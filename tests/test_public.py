@@ -1,0 +1,167 @@
+"""What holds for the package as a whole."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+import typing
+from abc import ABC
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import counterfoil
+
+SOURCE = Path(counterfoil.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages([str(SOURCE)], "counterfoil.")
+    if not module.name.endswith("__main__")
+)
+HEAVY = ("torch", "numpy", "transformers", "matplotlib", "PIL", "rich.progress")
+FORBIDDEN_NAMES = {"utils", "util", "helpers", "common", "base", "core", "manager", "misc"}
+
+
+def in_process(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_public_names():
+    assert counterfoil.__all__ == sorted(counterfoil.__all__, key=_order)
+    for name in counterfoil.__all__:
+        assert getattr(counterfoil, name) is not None
+    assert set(dir(counterfoil)) == set(counterfoil.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = counterfoil.nothing
+
+
+def _order(name: str) -> tuple[int, str]:
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+
+
+def test_every_public_name_is_where_it_says():
+    for name, place in counterfoil._WHERE.items():
+        found = getattr(importlib.import_module(f"counterfoil.{place}"), name)
+        assert getattr(counterfoil, name) is found
+        assert found.__module__ == f"counterfoil.{place}"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import counterfoil",
+        "import counterfoil.cli",
+        "from counterfoil.cli import main; main(['--help'])",
+        "from counterfoil.cli import main; main(['run', '--help'])",
+        "from counterfoil.cli import main; main(['runn'])",
+        "from counterfoil.cli import main; main(['--version'])",
+    ],
+)
+def test_what_needs_no_torch_imports_none(code):
+    check = f"; import sys; print([m for m in {HEAVY!r} if m in sys.modules])"
+    assert in_process(code + check).splitlines()[-1] == "[]"
+
+
+def test_models_import_without_optional_libraries():
+    """transformers, tokenizers, datasets, timm and matplotlib are imported where they are used."""
+    code = (
+        "import sys, importlib\n"
+        "for name in ('transformers', 'tokenizers', 'datasets', 'timm', 'matplotlib', 'wandb'):\n"
+        "    sys.modules[name] = None\n"
+        f"for module in {MODULES!r}:\n"
+        "    importlib.import_module(module)\n"
+    )
+    in_process(code)
+
+
+def defined(module_name: str) -> Iterator[tuple[str, object]]:
+    """Public classes and functions of a module, and the public methods of the classes."""
+    module = importlib.import_module(module_name)
+    for name, value in vars(module).items():
+        if name.startswith("_") or getattr(value, "__module__", None) != module_name:
+            continue
+        if inspect.isclass(value):
+            yield name, value
+            for inner, member in vars(value).items():
+                plain = getattr(member, "__func__", getattr(member, "fget", member))
+                if not inner.startswith("_") and inspect.isfunction(plain):
+                    yield f"{name}.{inner}", getattr(value, inner)
+        elif inspect.isfunction(value):
+            yield name, value
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_everything_public_says_what_it_is(name):
+    assert importlib.import_module(name).__doc__, f"{name} has no docstring"
+    silent = [found for found, value in defined(name) if not inspect.getdoc(value)]
+    assert not silent
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_classes_are_abstract_or_final(name):
+    """Nothing in between: whoever is inherited from is abstract."""
+    module = importlib.import_module(name)
+    between = []
+    for found in vars(module).values():
+        if not inspect.isclass(found) or found.__module__ != name:
+            continue
+        plain = getattr(found, "__final__", False)
+        parent = (
+            inspect.isabstract(found)
+            or ABC in found.__bases__
+            or typing.Protocol in found.__bases__
+        )
+        if not (plain or parent or issubclass(found, Exception)):
+            between.append(found.__qualname__)
+    assert not between, f"neither abstract nor final: {between}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_files_and_functions_are_short(path):
+    text = path.read_text("utf-8")
+    assert len(text.splitlines()) <= 300
+    assert path.stem not in FORBIDDEN_NAMES
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = node.end_lineno - node.lineno + 1 - _docstring_lines(node)
+            assert lines <= 40, f"{node.name} has {lines} lines"
+            assert node.args.kwarg is None or node.name in _KEYWORDS, f"{node.name} takes **kwargs"
+
+
+_KEYWORDS = {"of", "part", "but", "total", "positive"}  # names that the caller makes up
+
+
+def _docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    first = node.body[0]
+    if ast.get_docstring(node, clean=False) is None:
+        return 0
+    return first.end_lineno - first.lineno + 1
+
+
+def test_most_functions_are_shorter_still():
+    lengths = [
+        node.end_lineno - node.lineno + 1 - _docstring_lines(node)
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    assert sum(length <= 20 for length in lengths) / len(lengths) >= 0.9
+
+
+def test_nothing_private_to_this_place_is_mentioned():
+    words = ("/work/", "../shared", "golden/", "prototype/")
+    for path in FILES:
+        text = path.read_text("utf-8")
+        assert not [word for word in words if word in text], path
+
+
+def test_typed():
+    assert (SOURCE / "py.typed").exists()
