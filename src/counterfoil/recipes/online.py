@@ -92,7 +92,10 @@ def plan(name: Host, dataset: Dataset) -> TrainPlan:
         )
     if dataset == "flickr8k":
         return TrainPlan(
-            epochs=8, batch=BATCH, optimiser=Optimiser(rate=5e-4), schedule=StepDecay(at=(6,))
+            epochs=5,
+            batch=BATCH,
+            optimiser=Optimiser(rate=5e-4),
+            schedule=StepDecay(at=(4,)),
         )
     if dataset == "coco" and name != "vsepp":
         return TrainPlan(
@@ -103,7 +106,7 @@ def plan(name: Host, dataset: Dataset) -> TrainPlan:
     )
 
 
-WARMUP: dict[Dataset, int] = {"scenes": 320, "flickr8k": 235, "flickr30k": 0, "coco": 0}
+WARMUP: dict[Dataset, int] = {"scenes": 320, "flickr8k": 470, "flickr30k": 0, "coco": 0}
 
 
 def online(name: Host, dataset: Dataset) -> Train:

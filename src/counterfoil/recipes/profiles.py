@@ -43,7 +43,7 @@ PROFILES: dict[Dataset, Profile] = {
     "flickr8k": Profile(
         data="flickr8k",
         lens=LensPlan(images="features", standardise=True, min_count=4),
-        width=512,
+        width=256,
         protocol="flickr-1k",
     ),
     "flickr30k": Profile(data="f30k_precomp", lens=_BUTD, width=1024, protocol="flickr-1k"),
