@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import recipes_cases
+from counterfoil import open_corpus, open_model
+from counterfoil.evaluate.protocols import WHOLE
+from counterfoil.files import write_json
+from counterfoil.recipes import comparison, many_true
+from counterfoil.recipes.measured import Measured
+
+BEST = 0  # ranks count from 0
+SCENES = open_corpus("scenes:images=36").split("test")
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    folder = recipes_cases.pixel_model(tmp_path_factory.mktemp("model") / "m")
+    return Measured.of([open_model(folder).member(SCENES)], SCENES, WHOLE, seed=3)
+
+
+def test_round_trip(measured, tmp_path):
+    measured.save(tmp_path / "e")
+    back = Measured.open(tmp_path / "e")
+    assert back.report.plain() == measured.report.plain()
+    assert back.corpus == SCENES.fingerprint
+    for one, two in zip(back.report.ranked, measured.report.ranked):
+        assert one.direction == two.direction
+        assert torch.equal(one.ranks, two.ranks.long())
+    for name in ("texts", "text_scores", "images", "image_scores"):
+        assert torch.equal(getattr(back, name), getattr(measured, name).to(getattr(back, name)))
+
+
+def test_the_first_items_fit_the_ranks(measured):
+    """A query is ranked best exactly where its first item is its own."""
+    found = {ranked.direction: ranked.ranks for ranked in measured.report.ranked}
+    of_images = SCENES.owner[measured.texts[:, 0].long()] == torch.arange(len(SCENES))
+    of_texts = measured.images[:, 0].long() == SCENES.owner
+    assert of_texts.any()
+    assert not of_texts.all()
+    for hit, ranks in ((of_images, found["i2t"]), (of_texts, found["t2i"])):
+        assert torch.equal(hit, ranks == BEST)
+    assert (measured.text_scores[:, :-1] >= measured.text_scores[:, 1:]).all()
+
+
+@pytest.mark.parametrize(
+    "damage,message",
+    [
+        (lambda f: (f / "evaluation.json").unlink(), "evaluation.json does not exist"),
+        (lambda f: (f / "evaluation.json").write_text("{"), "cannot be read as an evaluation"),
+        (lambda f: (f / "evaluation.json").write_text("{}"), "holds a damaged evaluation"),
+        (lambda f: (f / "evaluation.safetensors").unlink(), "does not exist"),
+        (lambda f: (f / "evaluation.safetensors").write_bytes(b"x"), "is damaged"),
+    ],
+)
+def test_damage(damage, message, measured, tmp_path):
+    measured.save(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        Measured.open(tmp_path)
+
+
+def test_curve_of_metrics(tmp_path):
+    lines = [
+        {"step": 1, "epoch": 0.5, "loss": 4.0},
+        {"step": 2, "epoch": 1.0, "loss": 2.0},
+        {"step": 2, "epoch": 1, "dev_rsum": 100.0},
+        {"step": 3, "epoch": 1.5, "loss": 1.0},
+        {"step": 4, "epoch": 2, "dev_rsum": 120.0},
+    ]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = comparison.curve("online", path)
+    assert found == comparison.Curve("online", (1.0, 2.0), (100.0, 120.0), (3.0, 1.0))
+
+
+def test_curve_without_dev(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(
+        '{"step": 1, "epoch": 0.5, "loss": 4.0}\n{"step": 2, "epoch": 1.5, "loss": 2}\n'
+    )
+    assert comparison.curve("a", path).epochs == (1.0, 2.0)
+
+
+def test_eccv_with_the_corpus_own_captions(tmp_path):
+    """With only the captions of each image as truth, R@1 is the plain one."""
+    corpus = SCENES
+    members = [open_model(recipes_cases.pixel_model(tmp_path / "m")).member(corpus)]
+    from dataclasses import replace
+
+    numbered = replace(
+        corpus,
+        image_ids=[f"COCO_val2014_{n:012d}.jpg" for n in range(1, len(corpus) + 1)],
+        text_ids=[str(100 + n) for n in range(len(corpus.texts))],
+    )
+    i2t = {str(n + 1): [100 + t for t in range(5 * n, 5 * n + 5)] for n in range(len(corpus))}
+    t2i = {str(100 + t): [t // 5 + 1] for t in range(len(corpus.texts))}
+    write_json(tmp_path / "i2t.json", i2t)
+    write_json(tmp_path / "t2i.json", t2i)
+    found = many_true.eccv_caption(members, numbered, tmp_path)
+    report = Measured.of(members, corpus, WHOLE).report
+    assert found[0].r1 == pytest.approx(report.i2t.r1)
+    assert found[1].r1 == pytest.approx(report.t2i.r1)
+    assert found[1].r_precision == pytest.approx(found[1].r1)
+    assert found[0].queries == len(corpus)
+    with pytest.raises(ValueError, match="is not a COCO id"):
+        many_true.eccv_caption(members, corpus_with_words(corpus), tmp_path)
+
+
+def corpus_with_words(corpus):
+    from dataclasses import replace
+
+    return replace(corpus, image_ids=[f"photo-{name}-x" for name in corpus.image_ids])
