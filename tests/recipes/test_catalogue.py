@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -79,9 +80,20 @@ def test_smoke_is_short_and_else_the_same(name):
     for stage, was in zip(short.stages, ALL[name].stages):
         if isinstance(stage, Train):
             assert stage.plan.steps <= 20
-            assert replace(stage, plan=was.plan) == was
+            assert replace(stage, plan=was.plan, objective=was.objective) == was
+            assert _without_steps(stage.objective) == _without_steps(was.objective)
         else:
             assert stage == was
+
+
+def _without_steps(spec: Spec) -> str:
+    return re.sub(r"steps=\d+", "", repr(spec))
+
+
+def test_smoke_meets_the_loss_after_the_warm_up():
+    objective = catalogue.smoke(ALL["aoq/vsepp-scenes"]).stage("adaptive").objective
+    steps = [int(found) for found in re.findall(r"steps=(\d+)", repr(objective))]
+    assert all(found < catalogue.SMOKE_STEPS for found in steps)
 
 
 def test_published_numbers_have_their_source():
