@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self, final
 
@@ -13,6 +12,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
+from counterfoil import __version__
 from counterfoil.files import read_array, read_json, replacing_folder, write_array, write_json
 from counterfoil.negatives.lists import Lists
 
@@ -105,7 +105,7 @@ class NegativeStore:
             scored=lists.text_scores is not None,
             seed=seed,
             filters=filters,
-            version=_version(),
+            version=__version__,
         )
         return cls(manifest, lists)
 
@@ -212,10 +212,3 @@ def _scores(path: Path, rows: Tensor) -> Tensor:
     if bool(scores.isnan().any()):
         raise ValueError(f"{path} holds scores that are no numbers; mine again")
     return scores
-
-
-def _version() -> str:
-    try:
-        return version("counterfoil")
-    except PackageNotFoundError:
-        return "unknown"

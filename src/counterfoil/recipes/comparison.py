@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import shlex
 import sys
 from itertools import groupby
 from pathlib import Path
 
+import numpy as np
 import torch
 
+from counterfoil import __version__
 from counterfoil.evaluate.figures import Curve, Hardness
 from counterfoil.evaluate.gallery import Exhibits, Found, Gallery, galleries
 from counterfoil.evaluate.report import Provenance, ReportPage, results
@@ -118,8 +119,6 @@ def _galleries(context: Context, stage: Compare, found: dict[str, Measured]) -> 
 
 def _provenance(context: Context, stage: Compare) -> Provenance:
     seeds = {s.plan.seed for s in context.recipe.stages if isinstance(s, Train)}
-    packages = ("counterfoil", "torch", "numpy")
-    versions = [(name, importlib.metadata.version(name)) for name in packages]
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     return Provenance(
         command=command,
@@ -127,7 +126,9 @@ def _provenance(context: Context, stage: Compare) -> Provenance:
         recipe=context.recipe.name,
         digest=context.digests[stage.name],
         versions=(
-            *versions,
+            ("counterfoil", __version__),
+            ("torch", torch.__version__),
+            ("NumPy", np.__version__),
             ("Python", platform.python_version()),
             ("device", "CUDA" if torch.cuda.is_available() else f"CPU {platform.machine()}"),
         ),

@@ -6,7 +6,6 @@ its provenance and figures, ``lens.json`` and the tokenizer's files what it sees
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
+from counterfoil import __version__
 from counterfoil.corpus.lens import Lens
 from counterfoil.files import read_json, replacing_folder, write_json
 from counterfoil.matcher import Matcher
@@ -83,7 +83,7 @@ def save_model(
     card = {
         "kind": _KIND,
         "format": FORMAT,
-        "version": importlib.metadata.version("counterfoil"),
+        "version": __version__,
         "model": spec.plain(),
         "provenance": dict(provenance or {}),
         "metrics": dict(metrics or {}),
