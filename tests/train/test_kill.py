@@ -93,11 +93,19 @@ def compare(one: Path, other: Path) -> None:
     assert len(files[0]) == 2
 
 
+def cut_often(folder: Path, plan: TrainPlan, rng: random.Random) -> None:
+    """Kill and compare, until one training was killed twice: on a busy machine some get away."""
+    for attempt in range(10):
+        kills = killed(folder / f"cut-{attempt}", plan, rng)
+        compare(folder / "whole", folder / f"cut-{attempt}")
+        if kills > 1:
+            return
+    raise AssertionError("no training was killed twice in ten attempts")
+
+
 def test_killed_at_random_points(tmp_path: Path) -> None:
     train(tmp_path / "whole", PLAN)
-    kills = killed(tmp_path / "cut", PLAN, random.Random(0))
-    assert kills > 1
-    compare(tmp_path / "whole", tmp_path / "cut")
+    cut_often(tmp_path, PLAN, random.Random(0))
 
 
 @pytest.mark.slow
@@ -106,5 +114,4 @@ def test_killed_at_random_points(tmp_path: Path) -> None:
 def test_killed_at_many_random_points(tmp_path: Path, seed: int, change: Any) -> None:
     plan = replace(PLAN, seed=seed, epochs=10, **change)
     train(tmp_path / "whole", plan)
-    assert killed(tmp_path / "cut", plan, random.Random(seed)) > 1
-    compare(tmp_path / "whole", tmp_path / "cut")
+    cut_often(tmp_path, plan, random.Random(seed))
