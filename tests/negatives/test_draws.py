@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterfoil.corpus.relation import Relation
-from counterfoil.negatives.draws import Draws, RandomNegatives, below
+from counterfoil.negatives.draws import Draws, Needed, RandomNegatives, below
 from counterfoil.records import Role
 from negatives_cases import ragged
 
@@ -67,3 +67,15 @@ def test_a_count_below_one_is_refused() -> None:
 def test_below_reaches_all_numbers_and_no_other() -> None:
     drawn = below(torch.full((2000,), 5), torch.Generator().manual_seed(0))
     assert drawn.unique().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_only_what_is_needed_is_drawn():
+    relation = Relation(torch.tensor([0, 0, 1]), images=2)
+    source = RandomNegatives(relation=relation, count=2)
+    needed = Needed(source, frozenset({Role.HARD_TEXT, Role.CROSS}))
+    drawn = needed.draw(torch.tensor([0, 2]), torch.Generator().manual_seed(0))
+    whole = source.draw(torch.tensor([0, 2]), torch.Generator().manual_seed(0))
+    assert set(drawn) == needed.provides == {Role.HARD_TEXT}
+    assert torch.equal(drawn[Role.HARD_TEXT].text, whole[Role.HARD_TEXT].text)
+    with pytest.raises(ValueError, match="no term of the objective needs"):
+        Needed(source, frozenset({Role.WRITTEN}))

@@ -30,6 +30,33 @@ class Draws(Protocol):
 
 
 @final
+class Needed:
+    """Only the roles that an objective needs, so that nothing is encoded for nobody.
+
+    Args:
+        draws: the source.
+        needs: what the objective needs.
+
+    Raises:
+        ValueError: the objective needs nothing of what is drawn.
+    """
+
+    def __init__(self, draws: Draws, needs: frozenset[Role]) -> None:
+        self.draws, self.provides = draws, draws.provides & needs
+        if not self.provides:
+            offered = ", ".join(sorted(repr(role.value) for role in draws.provides))
+            raise ValueError(
+                f"negatives are drawn in the roles {offered}, and no term of the objective needs "
+                "any of them; choose another objective or train without negatives"
+            )
+
+    def draw(self, texts: Tensor, rng: torch.Generator) -> Mapping[Role, Pairs]:
+        """The source's draw, without the roles that nobody needs."""
+        drawn = self.draws.draw(texts, rng)
+        return {role: pair for role, pair in drawn.items() if role in self.provides}
+
+
+@final
 class RandomNegatives:
     """Wrong texts and wrong images drawn uniformly from the whole corpus, with replacement.
 

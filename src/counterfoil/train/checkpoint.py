@@ -154,7 +154,10 @@ class Checkpoints:
         for name, tensor in moving.average.items():
             tensor.copy_(saved[name])
         Randomness(under(tensors, "random"), tuple(about["python"])).restore()
-        return _progress(about["progress"])
+        progress = _progress(about["progress"])
+        if world.rank() == 0:  # a kill may have come between a checkpoint and its tidying up
+            self._tidy(progress.best)
+        return progress
 
     def clear(self) -> None:
         """Remove the checkpoints of a training that is to start again."""

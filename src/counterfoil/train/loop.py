@@ -11,7 +11,7 @@ from counterfoil.corpus.collate import Positives
 from counterfoil.corpus.lens import CorpusLens
 from counterfoil.corpus.sampler import Sampler
 from counterfoil.matcher import Matcher
-from counterfoil.negatives.draws import Draws
+from counterfoil.negatives.draws import Draws, Needed
 from counterfoil.negatives.guide import Guide
 from counterfoil.negatives.proposal import Proposer
 from counterfoil.objectives.term import Objective
@@ -65,12 +65,13 @@ def fit(
             is not finite, or the checkpoint is damaged or belongs to another training.
     """
     check_trackers(plan.track)
+    needed = Needed(draws, objective.needs) if draws else None
     step = Step(
         matcher,
         objective,
         proposer=proposer,
         guide=guide,
-        provides=draws.provides if draws else frozenset(),
+        provides=needed.provides if needed else frozenset(),
         precision=plan.precision,
         seed=plan.seed,
     ).to(world.device())
@@ -81,7 +82,7 @@ def fit(
         sampler=_sampler(plan, train),
         epochs=plan.epochs,
         seed=plan.seed,
-        draws=draws,
+        draws=needed,
         positives=positives,
     )
     shapes = [(name, list(value.shape)) for name, value in step.state_dict().items()]

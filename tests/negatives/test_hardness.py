@@ -1,0 +1,51 @@
+"""Hardness of negatives against scores looked up by hand."""
+
+from __future__ import annotations
+
+import torch
+
+from counterfoil.engine.tiles import Member
+from counterfoil.models.vectors import Vectors
+from counterfoil.negatives.hardness import hardness
+from counterfoil.records import Encoded
+
+
+def member(seed, images=7, texts=21):
+    rng = torch.Generator().manual_seed(seed)
+    pools = []
+    for count in (images, texts):
+        tokens = torch.nn.functional.normalize(torch.randn(count, 1, 6, generator=rng), dim=-1)
+        pools.append(Encoded(tokens, torch.ones(count, 1, dtype=torch.bool)))
+    return Member(Vectors(), *pools)
+
+
+def test_every_number_is_a_score_of_its_kind():
+    owner = torch.arange(21) // 3
+    members = [member(0), member(1)]
+    whole = torch.stack([m.matcher.grid(m.images, m.texts) for m in members]).mean(0)
+    true = owner == torch.arange(7)[:, None]
+    mined = whole.masked_fill(true, -torch.inf).topk(4, 1).indices.int()
+    found = hardness(
+        members, owner, mined, batch=21, samples=21, rng=torch.Generator().manual_seed(3)
+    )
+    assert len(found.positive) == len(found.online) == len(found.offline) == 21
+    hardest = whole.masked_fill(true, -torch.inf).amax(1)
+    expected = hardest.repeat_interleave(3).sort().values  # a batch of all captions
+    torch.testing.assert_close(found.online.sort().values, expected)
+    torch.testing.assert_close(found.positive.sort().values, whole[true].sort().values)
+    listed = whole.gather(1, mined.long()).flatten()
+    assert all((listed - score).abs().min() < 1e-6 for score in found.offline)
+
+
+def test_short_lists_and_orphans_are_passed_over():
+    owner = torch.arange(21) // 3
+    owner[-3:] = -1
+    mined = torch.full((7, 2), -1, dtype=torch.int32)
+    mined[0] = torch.tensor([20, -1])
+    found = hardness(
+        [member(0)], owner, mined, batch=50, samples=10, rng=torch.Generator().manual_seed(0)
+    )
+    score = member(0).matcher.grid(member(0).images, member(0).texts)[0, 20]
+    assert len(found.offline) == 3
+    torch.testing.assert_close(found.offline, score.expand(3))
+    assert found.batch == 18
