@@ -39,7 +39,7 @@ PUBLISHED = (
 )  # fmt: skip
 
 HARDEST: dict[Dataset, tuple[int, int]] = {
-    "scenes": (100, 20),
+    "scenes": (1000, 200),
     "flickr8k": (100, 20),
     "flickr30k": (TEXTS, IMAGES),
     "coco": (TEXTS, IMAGES),

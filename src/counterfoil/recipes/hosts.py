@@ -19,13 +19,20 @@ Sees = Literal["features", "pixels"]
 
 
 def vsepp(
-    *, width: int = 1024, sees: Sees = "features", image_pool: Pool = "mean", two_way: bool = False
+    *,
+    width: int = 1024,
+    word_width: int = 300,
+    sees: Sees = "features",
+    image_pool: Pool = "mean",
+    two_way: bool = False,
 ) -> Spec[Matcher]:
     """VSE++: pooled image vector, last state of a unidirectional GRU (both ways, mean pooled)."""
     return of(
         VSE,
         image=_image(sees, width),
-        text=part(GRU, words=late("words"), width=width, bidirectional=two_way),
+        text=part(
+            GRU, words=late("words"), word_width=word_width, width=width, bidirectional=two_way
+        ),
         image_pool=image_pool,
         text_pool="mean+max" if two_way else "last",
     )

@@ -65,7 +65,13 @@ def host(name: Host, dataset: Dataset) -> Spec[Matcher]:
     if name == "vsepp" and dataset in ("flickr30k", "coco"):
         return vsepp(width=profile.width, sees=profile.sees)
     if name == "vsepp":
-        return vsepp(width=profile.width, sees=profile.sees, image_pool="mean+max", two_way=True)
+        return vsepp(
+            width=profile.width,
+            word_width=profile.word_width,
+            sees=profile.sees,
+            image_pool="mean+max",
+            two_way=True,
+        )
     if name == "scan-t2i":
         return scan(width=profile.width, sees=profile.sees)
     lambda_lse = 20.0 if dataset == "coco" else 5.0
@@ -85,9 +91,9 @@ def plan(name: Host, dataset: Dataset) -> TrainPlan:
     """Rates and epochs; those of `scenes` and Flickr8k are ours, chosen on dev."""
     if dataset == "scenes":
         return TrainPlan(
-            epochs=6,
+            epochs=7,
             batch=64,
-            optimiser=Optimiser(rule="adamw", rate=5e-4),
+            optimiser=Optimiser(rule="adamw", rate=1e-3),
             schedule=Cosine(warmup=50),
         )
     if dataset == "flickr8k":
@@ -106,7 +112,7 @@ def plan(name: Host, dataset: Dataset) -> TrainPlan:
     )
 
 
-WARMUP: dict[Dataset, int] = {"scenes": 320, "flickr8k": 470, "flickr30k": 0, "coco": 0}
+WARMUP: dict[Dataset, int] = {"scenes": 630, "flickr8k": 470, "flickr30k": 0, "coco": 0}
 
 
 def online(name: Host, dataset: Dataset) -> Train:

@@ -20,12 +20,14 @@ class Profile:
         data: what is opened when the user names nothing.
         lens: features or pixels, and the vocabulary's threshold.
         width: of the joint space.
+        word_width: of a word embedding.
         protocol: how the test split is measured.
     """
 
     data: str
     lens: LensPlan
     width: int
+    word_width: int = 300
     protocol: Literal["whole", "flickr-1k", "coco-1k", "coco-5k"]
 
     @property
@@ -38,7 +40,11 @@ _BUTD = LensPlan(images="features", min_count=4)
 
 PROFILES: dict[Dataset, Profile] = {
     "scenes": Profile(
-        data="scenes", lens=LensPlan(images="pixels", size=64), width=256, protocol="whole"
+        data="scenes",
+        lens=LensPlan(images="pixels", size=64),
+        width=192,
+        word_width=128,
+        protocol="whole",
     ),
     "flickr8k": Profile(
         data="flickr8k",
