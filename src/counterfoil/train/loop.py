@@ -85,11 +85,14 @@ def fit(
         draws=needed,
         positives=positives,
     )
-    shapes = [(name, list(value.shape)) for name, value in step.state_dict().items()]
-    numbers = digest([run, plan.numbers(), train.corpus.fingerprint, positives, shapes])
-    checkpoints = Checkpoints(folder / "checkpoints", numbers)
+    numbers = [run, plan.numbers(), train.corpus.fingerprint, positives, _shapes(step)]
+    checkpoints = Checkpoints(folder / "checkpoints", digest(numbers))
     training = Training(plan, step, stream, checkpoints, evaluate)
     return training.run(folder / "metrics.jsonl", resume=resume)
+
+
+def _shapes(step: Step) -> list[tuple[str, list[int]]]:
+    return [(name, list(value.shape)) for name, value in step.state_dict().items()]
 
 
 def _sampler(plan: TrainPlan, train: CorpusLens) -> Sampler:
