@@ -7,6 +7,8 @@ with VSRN for every host; here each host mines for itself.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from counterfoil.negatives.mined import MinedPlan
 from counterfoil.objectives.curriculum import Then
 from counterfoil.objectives.quintuplet import AdaptiveQuintuplet
@@ -45,6 +47,9 @@ HARDEST: dict[Dataset, tuple[int, int]] = {
     "coco": (TEXTS, IMAGES),
 }
 
+# The weight beta = 1.5 pulls harder than the online triplet, so the scores must have spread further.
+OFFLINE_WARMUP: dict[Dataset, int] = {**WARMUP, "scenes": 630}
+
 
 def adaptive(warmup: int) -> Spec[Objective]:
     """The adaptive offline quintuplet loss with the paper's numbers (Eq. 5).
@@ -63,7 +68,9 @@ def adaptive(warmup: int) -> Spec[Objective]:
 
 def second_round(name: Host, dataset: Dataset) -> TrainPlan:
     """Rates and epochs of the second round."""
-    if dataset in ("scenes", "flickr8k"):
+    if dataset == "scenes":
+        return replace(plan(name, dataset), epochs=7)
+    if dataset == "flickr8k":
         return plan(name, dataset)
     return TrainPlan(
         epochs=15,
@@ -84,7 +91,7 @@ def recipe(name: Host, dataset: Dataset) -> Recipe:
             Train(
                 name="adaptive",
                 model=host(name, dataset),
-                objective=adaptive(WARMUP[dataset]),
+                objective=adaptive(OFFLINE_WARMUP[dataset]),
                 lens=profile.lens,
                 plan=second_round(name, dataset),
                 negatives="lists",

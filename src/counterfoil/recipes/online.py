@@ -91,7 +91,7 @@ def plan(name: Host, dataset: Dataset) -> TrainPlan:
     """Rates and epochs; those of `scenes` and Flickr8k are ours, chosen on dev."""
     if dataset == "scenes":
         return TrainPlan(
-            epochs=7,
+            epochs=5,
             batch=64,
             optimiser=Optimiser(rule="adamw", rate=1e-3),
             schedule=Cosine(warmup=50),
@@ -112,7 +112,7 @@ def plan(name: Host, dataset: Dataset) -> TrainPlan:
     )
 
 
-WARMUP: dict[Dataset, int] = {"scenes": 630, "flickr8k": 470, "flickr30k": 0, "coco": 0}
+WARMUP: dict[Dataset, int] = {"scenes": 320, "flickr8k": 470, "flickr30k": 0, "coco": 0}
 
 
 def online(name: Host, dataset: Dataset) -> Train:
