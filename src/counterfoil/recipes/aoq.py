@@ -47,7 +47,7 @@ HARDEST: dict[Dataset, tuple[int, int]] = {
     "coco": (TEXTS, IMAGES),
 }
 
-# The weight beta = 1.5 pulls harder than the online triplet, so the scores must have spread further.
+# beta = 1.5 pulls harder than the online triplet: the scores must have spread further by then
 OFFLINE_WARMUP: dict[Dataset, int] = {**WARMUP, "scenes": 630}
 
 
