@@ -40,14 +40,29 @@ def test_a_signal_asks_and_handlers_come_back(number: int) -> None:
     with stopping(0, 10) as watch:
         os.kill(os.getpid(), number)
         assert watch.decide() == ("signal", True)
+        watch.heed()
     assert signal.getsignal(number) == before
 
 
+def test_a_signal_that_stopped_nothing_is_passed_on() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    try:
+        with stopping(0, 10) as watch:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert watch.decide()[0] == "signal"
+            assert not heard
+        assert heard == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_a_second_interrupt_forces() -> None:
-    with stopping(0, 10):
+    with stopping(0, 10) as watch:
         os.kill(os.getpid(), signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+        watch.heed()
 
 
 def test_outside_the_main_thread_signals_are_left_alone() -> None:

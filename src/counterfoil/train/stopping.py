@@ -28,7 +28,8 @@ class Stopping:
     def __init__(self, minutes: float, save_minutes: float) -> None:
         self.minutes, self.save_minutes = minutes, save_minutes
         self.began = self.last_save = time.monotonic()
-        self.asked = False
+        self.asked: int | None = None
+        self.heeded = False
 
     def saved(self) -> None:
         """A checkpoint has been written."""
@@ -39,20 +40,28 @@ class Stopping:
         now = time.monotonic()
         late = self.minutes and now - self.began >= 60 * self.minutes
         due = now - self.last_save >= 60 * self.save_minutes
-        code = world.largest(3 if self.asked else 2 if late else 1 if due else 0)
+        code = world.largest(3 if self.asked is not None else 2 if late else 1 if due else 0)
         reason: Why | None = "signal" if code == 3 else "minutes" if code == 2 else None
         return reason, code > 0
 
     def ask(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal: the first one asks for a stop, an interrupt after it forces one."""
-        if self.asked and number == signal.SIGINT:
+        if self.asked is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.asked = True
+        self.asked = number
+
+    def heed(self) -> None:
+        """The training stops for what was asked."""
+        self.heeded = True
 
 
 @contextmanager
 def stopping(minutes: float, save_minutes: float) -> Iterator[Stopping]:
-    """Listen to signals while the block runs, where Python lets us: in the main thread."""
+    """Listen to signals while the block runs, where Python lets us: in the main thread.
+
+    A signal that the training did not stop for, as it was at its end, is passed on to whoever
+    listened before: it must not be lost to what comes after the training.
+    """
     watch = Stopping(minutes, save_minutes)
     if threading.current_thread() is not threading.main_thread():
         yield watch
@@ -63,3 +72,5 @@ def stopping(minutes: float, save_minutes: float) -> Iterator[Stopping]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        if watch.asked is not None and not watch.heeded:
+            signal.raise_signal(watch.asked)

@@ -148,6 +148,7 @@ class Training:
                     self._save(metrics)
                     watch.saved()
                 if why and self.at.step < self.total:
+                    watch.heed()
                     return why
         return "finished"
 
