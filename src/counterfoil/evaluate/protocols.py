@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.engine.ranks import Ranks
-from counterfoil.engine.sweep import MEMORY, sweep
+from counterfoil.engine.sweep import MEMORY, Reducer, sweep
 from counterfoil.engine.tiles import Member
 from counterfoil.evaluate.recall import (
     Direction,
@@ -57,6 +57,7 @@ def evaluate(
     split: str = "",
     seed: int | None = None,
     memory: int = MEMORY,
+    also: Sequence[Reducer] = (),
 ) -> Report:
     """Rank all texts for every image and all images for every text, and count.
 
@@ -71,17 +72,19 @@ def evaluate(
         split: for the record.
         seed: for the record.
         memory: bytes for encodings on the device and tiles kept.
+        also: reducers that see the same pass over the scores; not with folds.
 
     Raises:
         ValueError: pools and `owner` do not fit together, or the protocol does not fit the split.
     """
     check_tie(tie)
+    assert not also or protocol.folds == 1, "a fold is not the whole matrix"
     for member in members:
         _check_pools(member, image_count, len(owner))
     setting = Setting(protocol, image_count, len(owner), tie, len(members), dataset, split, seed)
 
     def rank(images: Tensor, texts: Tensor, local: Tensor) -> tuple[Tensor, Tensor]:
-        return _ranks(members, images, texts, local, tie, memory)
+        return _ranks(members, images, texts, local, tie, memory, also)
 
     return _report(rank, owner, setting)
 
@@ -167,13 +170,19 @@ def _check_pools(member: Member, images: int, texts: int) -> None:
 
 
 def _ranks(
-    members: Sequence[Member], images: Tensor, texts: Tensor, owner: Tensor, tie: Tie, memory: int
+    members: Sequence[Member],
+    images: Tensor,
+    texts: Tensor,
+    owner: Tensor,
+    tie: Tie,
+    memory: int,
+    also: Sequence[Reducer],
 ) -> tuple[Tensor, Tensor]:
     """Ranks in both directions among some of the images and texts, from one sweep."""
     i, t = _run(images), _run(texts)
     cut = [Member(m.matcher, m.images.rows(i), m.texts.rows(t)) for m in members]
     i2t, t2i = Ranks("image", len(images), owner), Ranks("text", len(texts), owner)
-    sweep(cut, [i2t, t2i], memory=memory)
+    sweep(cut, [i2t, t2i, *also], memory=memory)
     return i2t.ranks(tie), t2i.ranks(tie)
 
 

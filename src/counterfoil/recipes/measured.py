@@ -61,6 +61,9 @@ class Measured:
         Raises:
             ValueError: the protocol does not fit the split.
         """
+        texts = TopK("image", len(corpus), min(DEPTH, len(corpus.texts)))
+        images = TopK("text", len(corpus.texts), min(DEPTH, len(corpus)))
+        whole = protocol.folds == 1
         report = evaluate(
             members,
             corpus.owner,
@@ -70,8 +73,10 @@ class Measured:
             dataset=corpus.name,
             split=corpus.part,
             seed=seed,
+            also=(texts, images) if whole else (),
         )
-        texts, images = _first(members, len(corpus), len(corpus.texts))
+        if not whole:  # ranks are within folds, the lists are not
+            sweep(members, [texts, images])
         return Measured(
             report, texts.rows, texts.scores, images.rows, images.scores, corpus.fingerprint
         )
@@ -117,13 +122,6 @@ class Measured:
             )
         except (KeyError, TypeError) as error:
             raise ValueError(f"{folder} holds a damaged evaluation: {error!r}") from error
-
-
-def _first(members: Sequence[Member], images: int, texts: int) -> tuple[TopK, TopK]:
-    of_images = TopK("image", images, min(DEPTH, texts))
-    of_texts = TopK("text", texts, min(DEPTH, images))
-    sweep(members, [of_images, of_texts])
-    return of_images, of_texts
 
 
 def _report(plain: dict[str, Any], tensors: dict[str, Tensor]) -> Report:
