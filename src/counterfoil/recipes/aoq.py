@@ -41,7 +41,7 @@ PUBLISHED = (
 )  # fmt: skip
 
 HARDEST: dict[Dataset, tuple[int, int]] = {
-    "scenes": (1000, 200),
+    "scenes": (50, 10),
     "flickr8k": (100, 20),
     "flickr30k": (TEXTS, IMAGES),
     "coco": (TEXTS, IMAGES),
