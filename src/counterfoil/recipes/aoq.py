@@ -7,7 +7,6 @@ with VSRN for every host; here each host mines for itself.
 
 from __future__ import annotations
 
-from counterfoil.negatives.mined import MinedPlan
 from counterfoil.objectives.curriculum import Then
 from counterfoil.objectives.quintuplet import AdaptiveQuintuplet
 from counterfoil.objectives.term import Objective, total
@@ -91,7 +90,6 @@ def recipe(name: Host, dataset: Dataset) -> Recipe:
                 lens=profile.lens,
                 plan=second_round(name, dataset),
                 negatives="lists",
-                draw=MinedPlan(texts=texts, images=images),
             ),
             Evaluate(name="test-online", using=("online",), protocol=profile.protocol),
             Evaluate(name="test-adaptive", using=("adaptive",), protocol=profile.protocol),
