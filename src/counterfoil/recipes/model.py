@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
@@ -22,6 +22,7 @@ from counterfoil.matcher import Matcher
 from counterfoil.models.blocks.pretrained import picture_format
 from counterfoil.models.clip import DualEncoder, longest_text
 from counterfoil.models.vectors import Vectors
+from counterfoil.negatives.store import Source
 from counterfoil.records import Encoded
 from counterfoil.spec import Spec, of
 from counterfoil.train.saved import CARD, Card, load_model
@@ -103,6 +104,11 @@ class Model:
         """(N,) how well each caption describes a picture; higher is better."""
         return self.matcher.grid(self.encode([picture]), self.encode(captions))[0].float().cpu()
 
+    def source(self) -> Source:
+        """What the manifest of mined lists says of it."""
+        spec = self.spec.digest() if self.spec else ""
+        return Source(matcher=repr(self.spec), spec=spec, checkpoint=self.digest())
+
     def digest(self) -> str:
         """Sixteen hex digits of the weights."""
         digest = hashlib.sha256()
@@ -144,8 +150,3 @@ def _pretrained(name: str) -> Model:
     eye = PixelEye(form.size, form.mean, form.deviation, form.crop)
     lens = Lens(eye, Pieces(name, longest=longest_text(name)))
     return Model(matcher.to(world.device()).eval(), lens, name, spec)
-
-
-def with_matcher(model: Model, matcher: Matcher) -> Model:
-    """The same lens before another matcher."""
-    return replace(model, matcher=matcher)

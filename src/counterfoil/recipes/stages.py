@@ -17,7 +17,7 @@ from counterfoil.matcher import Matcher
 from counterfoil.negatives.hardness import hardness
 from counterfoil.negatives.mined import Mined
 from counterfoil.negatives.mined import mine as mine_lists
-from counterfoil.negatives.store import NegativeStore, Source
+from counterfoil.negatives.store import NegativeStore
 from counterfoil.recipes import comparison
 from counterfoil.recipes.context import Context, Stopped
 from counterfoil.recipes.measured import Measured
@@ -90,14 +90,7 @@ def mine(context: Context, stage: Mine) -> None:
         texts_per_image=stage.texts,
         images_per_text=stage.images,
     )
-    sources = tuple(
-        Source(
-            matcher=repr(model.spec),
-            spec=model.spec.digest() if model.spec else "",
-            checkpoint=model.digest(),
-        )
-        for model in models
-    )
+    sources = tuple(model.source() for model in models)
     store = NegativeStore.of(lists, corpus=corpus.fingerprint, split=stage.split, sources=sources)
     if world.rank() == 0:
         store.save(context.place(stage.name))

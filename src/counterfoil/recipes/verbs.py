@@ -23,7 +23,6 @@ from counterfoil.files import check_file, check_folder, write_json
 from counterfoil.models.weights import convert
 from counterfoil.negatives.mined import mine
 from counterfoil.negatives.store import NegativeStore
-from counterfoil.negatives.store import Source as Scorer
 from counterfoil.recipes import found_page, many_true
 from counterfoil.recipes.measured import Measured
 from counterfoil.recipes.model import Model, open_model
@@ -50,14 +49,7 @@ def mine_with(
     models = [open_model(name) for name in names]
     members = [model.member(corpus) for model in models]
     lists = mine(members, corpus.owner, texts_per_image=texts, images_per_text=images)
-    scorers = tuple(
-        Scorer(
-            matcher=repr(model.spec),
-            spec=model.spec.digest() if model.spec else "",
-            checkpoint=model.digest(),
-        )
-        for model in models
-    )
+    scorers = tuple(model.source() for model in models)
     store = NegativeStore.of(lists, corpus=corpus.fingerprint, split=split, sources=scorers)
     if world.rank() == 0:
         store.save(out)
