@@ -13,7 +13,8 @@ import golden_vectors
 from counterfoil.corpus.relation import Relation
 from counterfoil.negatives.aoq import CAPTIONS
 from counterfoil.negatives.lists import Lists
-from counterfoil.negatives.mined import Mined, MinedPlan, mine
+from counterfoil.negatives.mine import mine
+from counterfoil.negatives.mined import Mined, MinedPlan
 from counterfoil.objectives.quintuplet import (
     AdaptiveQuintuplet,
     OfflineQuintuplet,

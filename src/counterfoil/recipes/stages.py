@@ -15,8 +15,8 @@ from counterfoil.evaluate.protocols import evaluate as measure
 from counterfoil.evaluate.protocols import folds_of, named
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.hardness import hardness
+from counterfoil.negatives.mine import mine as mine_lists
 from counterfoil.negatives.mined import Mined
-from counterfoil.negatives.mined import mine as mine_lists
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.recipes import comparison
 from counterfoil.recipes.context import Context, Stopped

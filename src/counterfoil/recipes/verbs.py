@@ -21,7 +21,7 @@ from counterfoil.evaluate.protocols import PROTOCOLS, folds_of
 from counterfoil.evaluate.recall import TIES, Tie
 from counterfoil.files import check_file, check_folder, write_json
 from counterfoil.models.weights import convert
-from counterfoil.negatives.mined import mine
+from counterfoil.negatives.mine import mine
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.recipes import found_page, many_true
 from counterfoil.recipes.measured import Measured
