@@ -67,11 +67,16 @@ def gather(tensor: Tensor) -> Tensor:
 
 def largest(number: int) -> int:
     """The largest of all processes' numbers."""
+    return largest_of((number,))[0]
+
+
+def largest_of(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """The largest of all processes' numbers, place by place."""
     if size() == 1:
-        return number
-    tensor = torch.tensor(number, device=device())
+        return numbers
+    tensor = torch.tensor(numbers, device=device())
     dist.all_reduce(tensor, dist.ReduceOp.MAX)
-    return int(tensor)
+    return tuple(tensor.tolist())
 
 
 def gather_objects(value: object) -> list[object]:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import final
 
 import torch
 from torch import Tensor
 
 from counterfoil import world
+from counterfoil.engine.kept import Keeper
 from counterfoil.engine.modes import evaluating
 from counterfoil.engine.tiles import (
     Member,
@@ -66,6 +68,7 @@ def sweep(
     memory: int = MEMORY,
     device: torch.device | str | None = None,
     tile: tuple[int, int] | None = None,
+    keeper: Keeper | None = None,
 ) -> None:
     """Show every tile of the score matrix to every reducer, then merge across processes.
 
@@ -80,9 +83,12 @@ def sweep(
         device: where to compute; by default where the first member's parameters are, or its
             encodings if it has none.
         tile: images and texts per tile.
+        keeper: saves on the way, and takes up what an earlier sweep has saved.
 
     Raises:
-        ValueError: no member, members of different sizes, or a score that is not a number.
+        ValueError: no member, members of different sizes, a score that is not a number, or what
+            was saved is of something else.
+        SweepStopped: the keeper was asked to stop.
     """
     images, texts = _sizes(members)
     where = device_of(members[0]) if device is None else torch.device(device)
@@ -90,7 +96,7 @@ def sweep(
         reducer.start(images, texts, where)
     with evaluating(member.matcher for member in members):
         high, wide = tile or tile_shape(members, where)
-        _Pass(members, reducers, high, wide, memory, where).run()
+        _Pass(members, reducers, high, wide, memory, where, keeper).run()
 
 
 def _sizes(members: Sequence[Member]) -> tuple[int, int]:
@@ -116,30 +122,53 @@ class _Pass:
         wide: int,
         memory: int,
         device: torch.device,
+        keeper: Keeper | None,
     ) -> None:
         images, texts = _sizes(members)
+        self.keeper = keeper
         self.members, self.reducers, self.device = members, reducers, device
         self.high, self.wide, self.memory = high, wide, memory
         self.aheads = [r.ahead for r in reducers if r.ahead is not None]
         self.blocks = cut(torch.arange(images), high)
         self.columns = cut(self._order(texts), wide)
-        self.mine = spread(len(self.blocks))[world.rank() :: world.size()]
         self.kept: dict[tuple[int, int], Tile] = {}
 
     def run(self) -> None:
-        """Look ahead where a reducer asks for it, then pass over everything."""
+        """Look ahead where a reducer asks for it, then pass over all that is not done."""
+        done = self._begin()
         if self.aheads:
             self._look()
             for reducer in self.reducers:
                 reducer.agree()
-        everything = {(b, c) for b in self.mine for c in range(len(self.columns))}
-        with progress("tiles scored", len(everything)) as advance:
-            for _, tile in self._tiles(everything):
-                for reducer in self.reducers:
-                    reducer.update(tile)
-                advance(1)
+        tiles = self._tiles(self.todo, self.mine)
+        with progress("tiles scored", done.numel(), int(done.sum())) as advance:
+            left = int((~done).sum())
+            for many in self.keeper.rounds(len(self.todo)) if self.keeper else (left,):
+                for place, tile in islice(tiles, many):
+                    self._visit(place, tile)
+                    advance(min(left, world.size()))  # the first process stands for all
+                    left -= min(left, world.size())
         for reducer in self.reducers:
             reducer.merge()
+
+    def _begin(self) -> Tensor:
+        """Deal out the image blocks with tiles left, and the others; (blocks, columns) done."""
+        shape = len(self.blocks), len(self.columns)
+        done = torch.zeros(shape, dtype=torch.bool)
+        if self.keeper:
+            done = self.keeper.begin(shape, (self.high, self.wide))
+        full = done.all(1).tolist() if self.keeper else [False] * shape[0]
+        share = slice(world.rank(), None, world.size())
+        self.mine = [block for block in spread(shape[0]) if not full[block]][share]
+        self.past = [block for block in spread(shape[0]) if full[block]][share]
+        self.todo = {(b, c) for b in self.mine for c in range(shape[1]) if not done[b, c]}
+        return done
+
+    def _visit(self, place: tuple[int, int], tile: Tile) -> None:
+        for reducer in self.reducers:
+            reducer.update(tile)
+        if self.keeper:
+            self.keeper.did(place)
 
     def _order(self, texts: int) -> Tensor:
         """Text rows, those of one image together where true pairs must be found ahead."""
@@ -152,14 +181,14 @@ class _Pass:
         """Show the tiles with true pairs, and keep those for which there is memory."""
         room = self.memory // 2 // (4 * self.high * self.wide)
         looking = [reducer for reducer in self.reducers if reducer.ahead is not None]
-        for place, tile in self._tiles(self._true_tiles()):
+        for place, tile in self._tiles(self._true_tiles(), self.mine + self.past):
             for reducer in looking:
                 reducer.look(tile)
-            if len(self.kept) < room:
+            if place in self.todo and len(self.kept) < room:
                 self.kept[place] = tile
 
     def _true_tiles(self) -> set[tuple[int, int]]:
-        mine = set(self.mine)
+        mine = {*self.mine, *self.past}
         found: set[tuple[int, int]] = set()
         for owner in self.aheads:
             for column, rows in enumerate(self.columns):
@@ -168,9 +197,11 @@ class _Pass:
                 found |= {(block, column) for block in blocks if block in mine}
         return found
 
-    def _tiles(self, wanted: set[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], Tile]]:
+    def _tiles(
+        self, wanted: set[tuple[int, int]], blocks: list[int]
+    ) -> Iterator[tuple[tuple[int, int], Tile]]:
         """The wanted tiles; texts are fetched once for as many image blocks as memory holds."""
-        for group in self._groups():
+        for group in self._groups(blocks):
             images = {
                 block: self._fetch([m.images for m in self.members], self.blocks[block], self.high)
                 for block in group
@@ -188,7 +219,7 @@ class _Pass:
                     )
                     yield place, self._tile(place, images[block], texts)
 
-    def _groups(self) -> list[list[int]]:
+    def _groups(self, blocks: list[int]) -> list[list[int]]:
         size = sum(
             part.numel() * part.element_size()
             for m in self.members
@@ -198,7 +229,7 @@ class _Pass:
             )
         )
         many = max(1, self.memory // 2 // max(1, size * self.high))
-        return [self.mine[start : start + many] for start in range(0, len(self.mine), many)]
+        return [blocks[start : start + many] for start in range(0, len(blocks), many)]
 
     def _fetch(self, sides: list[Encoded], rows: Tensor, size: int) -> list[Encoded]:
         return [pick(side, rows, size, self.device) for side in sides]

@@ -98,6 +98,31 @@ class TopK(Reducer):
             self.rows[part], self.scores[part] = rows_of(keys), scores_of(keys)
         del self._keys, self._held, self._floor
 
+    def state(self) -> Tensor:
+        """(Q, k) rank keys of the lists so far, in any order, for `absorb`."""
+        for rows in self._parts():
+            long = rows[self._held[rows] > self.k]
+            if len(long):
+                self._keep(long, best(self._keys[long], self.k))
+        return self._keys[:, : self.k]
+
+    def absorb(self, state: Tensor) -> None:
+        """Add the lists of a reducer that has seen other tiles of the same matrix.
+
+        Args:
+            state: (Q, k) what its `state` was.
+        """
+        width = min(self.k, self._room)
+        assert state.shape == (self.queries, width)
+        for rows in self._parts():
+            theirs = state[rows.to(state.device)].to(rows.device)
+            keys = descending(torch.cat([self._keys[rows], theirs], 1))[:, :width]
+            held = (keys != NOTHING).sum(1)
+            floor = scores_of(keys[:, -1]).clamp(min=LOWEST)
+            self._keys[rows] = pad(keys, (0, self._room - width), value=NOTHING)
+            self._held[rows] = held
+            self._floor[rows] = floor.where(held == self.k, LOWEST)
+
     def _take(self, tile: Tile) -> None:
         asked, answers = tile.images, tile.texts
         if self.query == "text":
@@ -146,6 +171,9 @@ class TopK(Reducer):
         spot = (asked * self._room).index_select(0, query) + place
         self._keys.view(-1).scatter_(0, spot, keys)
         self._held[asked] = held + many
+
+    def _parts(self) -> tuple[Tensor, ...]:
+        return torch.split(torch.arange(self.queries, device=self._keys.device), _AT_ONCE)
 
     def _trim(self, asked: Tensor) -> None:
         """Cut down lists that are nearly full, so that their floors rise before they are used."""

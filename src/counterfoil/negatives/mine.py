@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from zlib import crc32
 
 import torch
 from torch import Tensor
 
+from counterfoil.engine.kept import EVERY, Keeper, weights_digest
 from counterfoil.engine.sweep import MEMORY, sweep
 from counterfoil.engine.tiles import Member
 from counterfoil.engine.topk import TopK
@@ -21,11 +24,17 @@ def mine(
     images_per_text: int,
     memory: int = MEMORY,
     device: torch.device | str | None = None,
+    tile: tuple[int, int] | None = None,
+    keep: Path | None = None,
+    every: float = EVERY,
+    stop: Callable[[], bool] | None = None,
+    run: str = "",
 ) -> Lists:
     """The hardest wrong texts of every image and wrong images of every text, from one pass.
 
     AOQ (https://arxiv.org/abs/2003.03669), section 3.2. Departs from the authors' code in: float32
-    scores of any matcher instead of float16 cosines; equal scores go to the lower row.
+    scores of any matcher instead of float16 cosines; equal scores go to the lower row. The lists
+    are the same, bit for bit, for any number of processes and however often it was stopped.
 
     Args:
         members: matchers with what they encoded; several are an ensemble.
@@ -34,9 +43,16 @@ def mine(
         images_per_text: length of a text's list, at most the number of images.
         memory: bytes, see `sweep`.
         device: where to compute, see `sweep`.
+        tile: images and texts scored together, see `sweep`.
+        keep: folder that all processes share, where each saves how far it is; what is there is
+            taken up. Whoever saves the lists removes it.
+        every: seconds between two saves.
+        stop: asked now and then; when it answers True on any process, all of them stop.
+        run: digest of what the scores depend on besides the weights: the data.
 
     Raises:
-        ValueError: a list shorter than 1.
+        ValueError: a list shorter than 1, or `keep` holds something else.
+        SweepStopped: `stop` asked for it.
     """
     for name, given in (("texts", texts_per_image), ("images", images_per_text)):
         if given < 1:
@@ -44,7 +60,20 @@ def mine(
     images, texts = (len(members[0].images), len(members[0].texts)) if members else (0, 0)
     hard_texts = TopK("image", images, max(1, min(texts_per_image, texts)), owner)
     hard_images = TopK("text", texts, max(1, min(images_per_text, images)), owner)
-    sweep(members, [hard_texts, hard_images], memory=memory, device=device)
+    facts: dict[str, str | int] = {
+        "run": run,
+        "models": ", ".join(weights_digest(member.matcher) for member in members),
+        "images": images,
+        "texts": texts,
+        "true pairs": crc32(owner.cpu().contiguous().numpy().tobytes()),
+        "texts of an image": hard_texts.k,
+        "images of a text": hard_images.k,
+    }
+    reducers = {"texts": hard_texts, "images": hard_images}
+    keeper = Keeper(reducers, facts, folder=keep, every=every, stop=stop) if keep or stop else None
+    sweep(
+        members, [hard_texts, hard_images], memory=memory, device=device, tile=tile, keeper=keeper
+    )
     return Lists(
         hard_texts.rows.cpu(),
         hard_images.rows.cpu(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.lens import CorpusLens, FeatureEye, Lens, PixelEye
 from counterfoil.corpus.words import Pieces
 from counterfoil.engine.encode import encode_images, encode_texts
+from counterfoil.engine.kept import weights_digest
 from counterfoil.engine.tiles import Member
 from counterfoil.matcher import Matcher
 from counterfoil.models.blocks.pretrained import picture_format
@@ -111,11 +111,7 @@ class Model:
 
     def digest(self) -> str:
         """Sixteen hex digits of the weights."""
-        digest = hashlib.sha256()
-        for name, value in self.matcher.state_dict().items():
-            digest.update(name.encode())
-            digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()[:16]
+        return weights_digest(self.matcher)
 
 
 def open_model(name: str | Path) -> Model:

@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import processes
+from counterfoil.engine.kept import Keeper, SweepStopped, weights_digest
+from counterfoil.engine.ranks import Ranks
+from counterfoil.engine.sweep import sweep
+from counterfoil.engine.tiles import Member
+from counterfoil.engine.topk import TopK
+from engine_cases import Dot, Noisy, vectors
+
+IMAGES, TEXTS, K = 50, 120, 7
+Found = list[np.ndarray]
+
+
+class Clock:
+    """Says stop when it is asked for the nth time."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def __call__(self) -> bool:
+        self.times -= 1
+        return self.times < 0
+
+
+def swept(folder: str | None, stop_after: int = 999, *, look: bool = False) -> Found | None:
+    """Lists both ways, kept in a folder; None when stopped before the end."""
+    torch.set_num_threads(1)
+    rng = torch.Generator().manual_seed(3)
+    left = torch.randint(-2, 3, (IMAGES, 6), generator=rng).float()  # many ties
+    right = torch.randint(-2, 3, (TEXTS, 6), generator=rng).float()
+    owner = torch.randint(-1, IMAGES, (TEXTS,), generator=rng)
+    lists = TopK("image", IMAGES, K, owner), TopK("text", TEXTS, 200, owner)
+    ranks = [Ranks("text", TEXTS, owner)] if look else []
+    keeper = Keeper(
+        {"image": lists[0], "text": lists[1]},
+        {"of": "this test"},
+        folder=None if folder is None else Path(folder),
+        every=0.0,
+        stop=Clock(stop_after),
+    )
+    member = Member(Dot(), vectors(left), vectors(right))
+    try:
+        sweep([member], [*lists, *ranks], tile=(16, 32), keeper=keeper)
+    except SweepStopped:
+        return None
+    return [part.numpy() for r in lists for part in (r.rows, r.scores)]
+
+
+@pytest.fixture(scope="module")
+def whole() -> Found:
+    found = swept(None)
+    assert found is not None
+    return found
+
+
+def same(found: Found | None, whole: Found) -> None:
+    assert found is not None
+    for a, b in zip(found, whole, strict=True):
+        assert np.array_equal(a, b)
+
+
+def covered(folder: Path) -> int:
+    """Tiles that some file holds."""
+    parts = [np.unpackbits(np.load(f)["done"]) for f in folder.glob("*.npz")]
+    assert np.max(np.sum(parts, 0)) == 1, "two files hold the same tile"
+    return int(np.sum(parts))
+
+
+@pytest.mark.parametrize("look", [False, True])
+def test_a_sweep_stopped_at_every_round_ends_like_one_that_was_not(tmp_path, whole, look):
+    before = 0
+    for _ in range(20):
+        found = swept(str(tmp_path), 0, look=look)
+        if found is not None:
+            break
+        assert [f.name for f in tmp_path.iterdir()] == ["process-0.npz"]
+        assert covered(tmp_path) == before + 1
+        before += 1
+    same(found, whole)
+    assert before == 15
+
+
+@pytest.mark.parametrize("sizes", [(2, 1), (1, 3), (3, 2, 1), (2, 3, 2, 1)])
+def test_any_number_of_processes_goes_on(tmp_path, whole, sizes):
+    for size in sizes[:-1]:
+        assert processes.run(swept, size, str(tmp_path), 0) == [None] * size
+        assert len(list(tmp_path.glob("*.npz"))) == size
+    assert covered(tmp_path) == sum(sizes[:-1])
+    for found in processes.run(swept, sizes[-1], str(tmp_path)):
+        same(found, whole)
+
+
+def _stopped_by_one(folder: str) -> Found | None:
+    first = torch.distributed.get_rank() == 0
+    return swept(folder, 1 if first else 999)
+
+
+def test_when_one_process_is_asked_to_stop_all_do(tmp_path, whole):
+    assert processes.run(_stopped_by_one, 2, str(tmp_path)) == [None, None]
+    assert covered(tmp_path) == 2 * 3
+    same(swept(str(tmp_path)), whole)
+
+
+def test_a_finished_sweep_is_taken_up_too(tmp_path, whole):
+    same(swept(str(tmp_path)), whole)
+    same(swept(str(tmp_path), 0), whole)
+
+
+def test_what_another_file_holds_is_counted_once(tmp_path, whole):
+    """A kill between writing the new file and removing the old ones leaves both."""
+    assert processes.run(swept, 3, str(tmp_path), 1) == [None] * 3
+    old = {f.name: f.read_bytes() for f in tmp_path.iterdir()}
+    assert swept(str(tmp_path), 0) is None
+    for name in ("process-1.npz", "process-2.npz"):
+        (tmp_path / name).write_bytes(old[name])
+    for found in processes.run(swept, 2, str(tmp_path)):
+        same(found, whole)
+
+
+def test_a_file_that_overlaps_another_is_left_out(tmp_path, whole):
+    for folder, times in (("a", 2), ("b", 1)):
+        assert processes.run(swept, 2, str(tmp_path / folder), times) == [None] * 2
+    (tmp_path / "a" / "process-2.npz").write_bytes((tmp_path / "b" / "process-0.npz").read_bytes())
+    same(swept(str(tmp_path / "a")), whole)
+
+
+@pytest.mark.parametrize("keep", [0, 100, 2000, -1])
+def test_a_damaged_file_is_scored_again_and_said(tmp_path, whole, capsys, keep):
+    assert processes.run(swept, 2, str(tmp_path), 1) == [None, None]
+    damaged = tmp_path / "process-1.npz"
+    damaged.write_bytes(damaged.read_bytes()[:keep])
+    same(swept(str(tmp_path)), whole)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "process-1.npz is damaged" in said
+    assert "scored again" in said
+
+
+def test_a_flipped_byte_is_noticed(tmp_path, whole):
+    assert swept(str(tmp_path), 1) is None
+    file = tmp_path / "process-0.npz"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(bytes(content))
+    same(swept(str(tmp_path)), whole)
+
+
+def test_half_written_files_and_strangers_do_no_harm(tmp_path, whole):
+    assert swept(str(tmp_path), 1) is None
+    (tmp_path / ".process-0.npz.abc.part").write_bytes(b"half")
+    (tmp_path / "process-mine.npz").write_bytes(b"else")
+    same(swept(str(tmp_path)), whole)
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["process-0.npz", "process-mine.npz"]
+
+
+def _refused(folder: str, of: str) -> str:
+    keeper = Keeper({"image": TopK("image", 4, 2)}, {"of": of}, folder=Path(folder))
+    try:
+        keeper.begin((1, 1), (16, 16))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_something_else_is_refused_by_every_process(tmp_path, size):
+    assert swept(str(tmp_path), 1) is None
+    for said in processes.run(_refused, size, str(tmp_path), "another test"):
+        assert "of is this test there and another test here; name another folder" in said
+    for said in processes.run(_refused, size, str(tmp_path), "this test"):
+        assert "tiles is 4 x 4 of 16 x 32 there and 1 x 1 of 16 x 16 here" in said
+
+
+def _own_folder(folder: str) -> str:
+    return _refused(f"{folder}/{torch.distributed.get_rank()}", "this test")
+
+
+def test_folders_that_are_not_shared_are_refused(tmp_path):
+    assert swept(str(tmp_path / "0"), 1) is None
+    for said in processes.run(_own_folder, 2, str(tmp_path)):
+        assert "does not hold the same files for every process" in said
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match="is a file; name another place"):
+        Keeper({}, {}, folder=tmp_path / "file")
+
+
+def test_rounds_grow_while_they_are_short_and_shrink_when_long(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    sizes = []
+    for many in Keeper({}, {}).rounds(200):
+        sizes.append(many)
+        now[0] += 0.1 * many
+    assert sizes == [1, 2, 4, *[8] * 24, 1]
+    longer = itertools.count(1)
+    sizes = []
+    for many in Keeper({}, {}).rounds(31):
+        sizes.append(many)
+        now[0] += 0.1 * many if next(longer) < 5 else 9.0
+    assert sizes == [1, 2, 4, 8, 8, 4, 2, 1, 1]
+
+
+def test_a_stop_that_comes_after_the_last_tile_is_no_stop():
+    assert list(Keeper({}, {}, stop=lambda: True).rounds(1)) == [1]
+    with pytest.raises(SweepStopped):
+        list(Keeper({}, {}, stop=lambda: True).rounds(2))
+
+
+def test_killed_at_random_moments(tmp_path, whole):
+    """SIGKILL, while every round is saved, until one comes to its end."""
+    for patience in range(60):
+        child = os.fork()
+        if not child:
+            os._exit(0 if swept(str(tmp_path)) is not None else 1)
+        time.sleep(0.003 * (1 + patience))
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status):
+            assert os.waitstatus_to_exitcode(status) == 0
+            break
+    assert patience
+    same(swept(str(tmp_path)), whole)
+
+
+def test_weights_digest_follows_the_weights():
+    torch.manual_seed(0)
+    one, other = Noisy(), Noisy()
+    assert weights_digest(one) != weights_digest(other)
+    other.load_state_dict(one.state_dict())
+    assert weights_digest(one) == weights_digest(other)
