@@ -86,11 +86,13 @@ def loop_quintuplet(
     *,
     derived: bool,
     adaptive: bool,
-    online: float = 0.2,
+    online: float | None = 0.2,
     offline: float = 0.0,
     alpha: float = 0.3,
     beta: float = 1.5,
     clamp: bool = False,
+    power: int = 1,
+    reference: str = "offline",
 ) -> float:
     """AOQ, Eq. 3 to 5, one mined negative after the other."""
     s, total = tensors[0].tolist(), 0.0
@@ -102,11 +104,36 @@ def loop_quintuplet(
         wrong_images = [s[i][b] for i in range(len(s)) if i != image]
         for n in range(count):
             for side, off in ((wrong_texts, mined[0][b][n]), (wrong_images, mined[1][b][n])):
-                if not side:
+                if not side or online is None:
                     continue
-                weight = beta - (off - max(side)) / alpha if adaptive else 1.0
+                harder = off if reference == "offline" else p
+                weight = beta - (harder - max(side)) / alpha if adaptive else 1.0
                 weight = max(weight, 0.0) if clamp else weight
-                total += weight * max(0.0, online + max(side) - p) / count
+                total += weight * max(0.0, online + max(side) - p) ** power / count
             for role in mined if derived else mined[:2]:
-                total += max(0.0, offline + role[b][n] - p) / count
+                total += max(0.0, offline + role[b][n] - p) ** power / count
+    return total
+
+
+def loop_online_quintuplet(
+    tensors: tuple[Tensor, ...], owner: list[int], *, online: float = 0.2, offline: float = 0.0
+) -> float:
+    """OnlineQuin of AOQ's Table 3, one anchor after the other."""
+    total = loop_quintuplet(
+        tensors, owner, derived=False, adaptive=False, online=online, offline=offline
+    )
+    s = tensors[0].tolist()
+    for b, image in enumerate(owner):
+        wrong_texts = [t for t in range(len(owner)) if owner[t] != image]
+        wrong_images = [i for i in range(len(s)) if i != image]
+        if not wrong_texts or not wrong_images:
+            continue
+        text = max(wrong_texts, key=lambda t: s[image][t])
+        other = max(wrong_images, key=lambda i: s[i][b])
+        if owner[text] == other:
+            continue
+        pairs = [s[other][text]]
+        described = [s[owner[text]][t] for t in range(len(owner)) if owner[t] == other]
+        pairs += [max(described)] if described else []
+        total += sum(max(0.0, offline + pair - s[image][b]) for pair in pairs)
     return total

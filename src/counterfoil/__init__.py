@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from counterfoil.models.vse import VSE
     from counterfoil.negatives.store import NegativeStore
     from counterfoil.objectives.infonce import InfoNCE
+    from counterfoil.objectives.online_quintuplet import OnlineQuintuplet
     from counterfoil.objectives.quintuplet import (
         AdaptiveQuintuplet,
         OfflineQuintuplet,
@@ -52,6 +53,7 @@ _WHERE = {
     "OfflineTriplet": "objectives.quintuplet",
     "OfflineQuintuplet": "objectives.quintuplet",
     "AdaptiveQuintuplet": "objectives.quintuplet",
+    "OnlineQuintuplet": "objectives.online_quintuplet",
     "NegativeStore": "negatives.store",
     "Model": "recipes.model",
     "open_model": "recipes.model",
@@ -86,6 +88,7 @@ __all__ = [
     "Objective",
     "OfflineQuintuplet",
     "OfflineTriplet",
+    "OnlineQuintuplet",
     "Recipe",
     "SemiHard",
     "Sigmoid",

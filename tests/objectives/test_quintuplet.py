@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from counterfoil.objectives.online_quintuplet import OnlineQuintuplet
 from counterfoil.objectives.quintuplet import (
     AdaptiveQuintuplet,
     OfflineQuintuplet,
@@ -12,7 +13,14 @@ from counterfoil.objectives.quintuplet import (
 )
 from counterfoil.objectives.term import Term
 from counterfoil.objectives.triplet import HardestTriplet
-from objectives_cases import ROLES, drawn, judged, loop_quintuplet, with_roles
+from objectives_cases import (
+    ROLES,
+    drawn,
+    judged,
+    loop_online_quintuplet,
+    loop_quintuplet,
+    with_roles,
+)
 
 owners = st.lists(st.integers(0, 4), min_size=1, max_size=6)
 KINDS: list[tuple[Term, bool, bool, bool]] = [
@@ -34,29 +42,52 @@ def test_equations_three_to_five(
     assert term(with_roles(tensors, owner)).item() == pytest.approx(expected)
 
 
-def test_gradient_is_equation_six() -> None:
-    """The first line of Eq. 5 alone: its derivatives by S(i,t), S(i,t_off) and S(i,t_on)."""
-    g1, g2, alpha, beta = 0.2, 0.05, 0.3, 1.5
-    value = {"p": 0.6, "on": 0.55, "off": 0.7, "cross": 0.65, "low": -5.0}
-    s = torch.tensor([[value["p"], value["on"]], [value["low"], 9.0]], requires_grad=True)
-    columns = {
-        ROLES[0]: torch.tensor([[value["off"]], [value["low"]]], requires_grad=True),
-        ROLES[1]: torch.full((2, 1), value["low"]),
-        ROLES[2]: torch.tensor([[value["cross"]], [value["low"]]], requires_grad=True),
-        ROLES[3]: torch.full((2, 1), value["low"]),
-    }
-    term = AdaptiveQuintuplet(online=g1, offline=g2, alpha=alpha, beta=beta)
-    term(judged(s, [0, 1], columns)).backward()
-    p, on, off = value["p"], value["on"], value["off"]
-    grads = (s.grad, columns[ROLES[0]].grad, columns[ROLES[2]].grad)
-    assert all(g is not None for g in grads)
-    by_s, by_off, by_cross = (g for g in grads if g is not None)
-    assert by_s[0, 0].item() == pytest.approx((off - on) / alpha - beta - 1 - 1, abs=1e-5)
-    assert by_off[0, 0].item() == pytest.approx((p - on) / alpha - g1 / alpha + 1, abs=1e-5)
-    assert by_s[0, 1].item() == pytest.approx(
-        (2 * on - p - off) / alpha + beta + g1 / alpha, abs=1e-5
+@settings(max_examples=25, deadline=None)
+@given(
+    owner=owners,
+    seed=st.integers(0, 999),
+    derived=st.booleans(),
+    online=st.sampled_from([None, 0.2]),
+    power=st.sampled_from([1, 2]),
+)
+def test_only_offline_and_squared_hinges(
+    owner: list[int], seed: int, derived: bool, online: float | None, power: int
+) -> None:
+    tensors = drawn(seed, owner, 5, 2)
+    kind = OfflineQuintuplet if derived else OfflineTriplet
+    term = kind(online=online, offline=0.1, squared=power == 2)
+    expected = loop_quintuplet(
+        tensors, owner, derived=derived, adaptive=False, online=online, offline=0.1, power=power
     )
-    assert by_cross[0, 0].item() == pytest.approx(1)
+    assert term(with_roles(tensors, owner)).item() == pytest.approx(expected)
+
+
+@settings(max_examples=25, deadline=None)
+@given(owner=owners, seed=st.integers(0, 999), count=st.integers(1, 3))
+def test_without_the_offline_adaptive_term(owner: list[int], seed: int, count: int) -> None:
+    tensors = drawn(seed, owner, 5, count)
+    term = AdaptiveQuintuplet(reference="positive", alpha=0.5, beta=1.1)
+    expected = loop_quintuplet(
+        tensors, owner, derived=True, adaptive=True, alpha=0.5, beta=1.1, reference="positive"
+    )
+    assert term(with_roles(tensors, owner)).item() == pytest.approx(expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(owner=owners, seed=st.integers(0, 999), margin=st.sampled_from([0.0, 0.3]))
+def test_online_quintuplet(owner: list[int], seed: int, margin: float) -> None:
+    tensors = drawn(seed, owner, 5)
+    expected = loop_online_quintuplet(tensors, owner, offline=margin)
+    found = OnlineQuintuplet(offline=margin)(with_roles(tensors, owner))
+    assert found.item() == pytest.approx(expected)
+
+
+def test_online_quintuplet_takes_no_true_pair_for_a_derived_one() -> None:
+    """Texts 0 and 1 are each other's hardest: t_on describes i_on, whose score is the highest."""
+    s = torch.tensor([[0.6, 0.5], [0.5, 9.0]])
+    low = {role: torch.full((2, 1), -9.0) for role in OnlineQuintuplet().needs}
+    scores = judged(s, [0, 1], low)
+    torch.testing.assert_close(OnlineQuintuplet()(scores), HardestTriplet()(scores))
 
 
 def test_detached_weights_change_the_gradient_only() -> None:
@@ -116,3 +147,8 @@ def test_a_batch_without_negatives_still_trains_on_mined_ones() -> None:
 def test_an_impossible_alpha_is_refused() -> None:
     with pytest.raises(ValueError, match=r"alpha of 0\.0"):
         AdaptiveQuintuplet(alpha=0.0)
+
+
+def test_an_unknown_reference_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"'positiv' is not a reference.*'positive'"):
+        AdaptiveQuintuplet(reference="positiv")  # type: ignore[arg-type]

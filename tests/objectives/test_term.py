@@ -7,7 +7,8 @@ import torch
 
 from counterfoil.objectives.curriculum import Then
 from counterfoil.objectives.infonce import InfoNCE
-from counterfoil.objectives.quintuplet import AdaptiveQuintuplet, OfflineTriplet
+from counterfoil.objectives.online_quintuplet import OnlineQuintuplet
+from counterfoil.objectives.quintuplet import AdaptiveQuintuplet, OfflineQuintuplet, OfflineTriplet
 from counterfoil.objectives.sigmoid import Sigmoid
 from counterfoil.objectives.term import Objective, Term, total
 from counterfoil.objectives.triplet import HardestTriplet, RankedBelow, SemiHard, SumTriplet
@@ -21,11 +22,19 @@ OWNER = [0, 1, 1, 3, 2]
 def every_term(reduction: str = "sum") -> list[Term]:
     made = (SumTriplet, HardestTriplet, SemiHard, InfoNCE, Sigmoid, OfflineTriplet)
     terms: list[Term] = [make(reduction=reduction) for make in made]
-    terms += [AdaptiveQuintuplet(reduction=reduction)]
+    terms += [make(reduction=reduction) for make in (AdaptiveQuintuplet, OnlineQuintuplet)]
+    terms += [
+        OfflineTriplet(online=None, reduction=reduction),
+        OfflineQuintuplet(squared=True, reduction=reduction),
+        AdaptiveQuintuplet(reference="positive", reduction=reduction),
+    ]
     return [*terms, RankedBelow(role="hard text", margin=0.4, reduction=reduction)]
 
 
-@pytest.mark.parametrize("place", range(8))
+TERMS = range(len(every_term()))
+
+
+@pytest.mark.parametrize("place", TERMS)
 def test_mean_is_the_sum_over_anchor_pairs_divided_by_their_number(place: int) -> None:
     scores = with_roles(drawn(0, OWNER, 4, 2), OWNER)
     summed, mean = every_term("sum")[place], every_term("mean")[place]
@@ -107,7 +116,7 @@ def test_an_impossible_objective_is_refused(
         Objective(terms=terms)
 
 
-@pytest.mark.parametrize("place", range(8))
+@pytest.mark.parametrize("place", TERMS)
 def test_gradients_agree_with_finite_differences(place: int) -> None:
     term = every_term()[place].double()
 
@@ -118,7 +127,7 @@ def test_gradients_agree_with_finite_differences(place: int) -> None:
     assert torch.autograd.gradcheck(loss, drawn(4, OWNER, 4, 2))
 
 
-@pytest.mark.parametrize("place", range(7))
+@pytest.mark.parametrize("place", TERMS[:-1])
 @pytest.mark.parametrize("owner", [[0], [0, 0, 0], [1, 0, 0, 0, 0, 0]])
 def test_rows_without_a_negative_are_free_and_harmless(place: int, owner: list[int]) -> None:
     """One image, or one image with nearly all texts: no NaN, and zero where nothing is wrong."""
@@ -139,7 +148,7 @@ def test_rows_without_a_negative_are_free_and_harmless(place: int, owner: list[i
         assert all((g == 0).all() for g in mined)
 
 
-@pytest.mark.parametrize("place", range(8))
+@pytest.mark.parametrize("place", TERMS)
 def test_a_nan_score_is_never_hidden(place: int) -> None:
     tensors = drawn(6, OWNER, 4)
     with torch.no_grad():

@@ -8,22 +8,26 @@ N = 1 is the paper's.
 
 from __future__ import annotations
 
-from typing import NamedTuple, final
+from typing import Literal, NamedTuple, final, get_args
 
 import torch
 from torch import Tensor
 
-from counterfoil.objectives.block import Hardest, hardest, hinge, positives
+from counterfoil.objectives.block import Hardest
+from counterfoil.objectives.offline import DERIVED, OFFLINE, in_batch, mined, online_negatives
 from counterfoil.objectives.term import Reduction, Term
-from counterfoil.records import Grid, Role, Scores
+from counterfoil.records import Role, Scores
+from counterfoil.spec import unknown
 
-OFFLINE = frozenset({Role.HARD_TEXT, Role.HARD_IMAGE})
-DERIVED = frozenset({Role.CROSS, Role.COMPANION})
+Reference = Literal["offline", "positive"]
 
 
 @final
 class Weights(NamedTuple):
-    """(B, N) weight of the online hinge against a wrong text and against a wrong image."""
+    """Weights of the online hinges against a wrong text and against a wrong image.
+
+    (B, N), or (B, 1) where the positive is the reference.
+    """
 
     text: Tensor
     image: Tensor
@@ -36,10 +40,12 @@ class OfflineTriplet(Term):
     The authors released Eq. 5 only; this is the formula. Negatives are told by id.
 
     Args:
-        online: margin of the in-batch hinges.
+        online: margin of the in-batch hinges; None leaves them out ("OnlyOffline" of Table 3).
         offline: margin of the mined hinges.
+        squared: whether every hinge is squared, the alternative that section 3.3 names.
         reduction: see `Term`.
 
+    >>> from counterfoil.records import Grid
     >>> grid = Grid(torch.tensor([[0.9, 0.8], [0.1, 0.7]]), torch.eye(2).bool(),
     ...             anchor=torch.tensor([0.9, 0.7]))
     >>> pairs = {Role.HARD_TEXT: torch.tensor([[0.95], [0.6]]),
@@ -51,16 +57,22 @@ class OfflineTriplet(Term):
     needs = OFFLINE
 
     def __init__(
-        self, *, online: float = 0.2, offline: float = 0.0, reduction: Reduction = "sum"
+        self,
+        *,
+        online: float | None = 0.2,
+        offline: float = 0.0,
+        squared: bool = False,
+        reduction: Reduction = "sum",
     ) -> None:
         super().__init__(reduction=reduction)
-        self.online, self.offline = online, offline
+        self.online, self.offline, self.squared = online, offline, squared
 
     def forward(self, scores: Scores) -> Tensor:
         """Scalar loss."""
         grid = self.grid(scores)
-        online = _in_batch(grid, _online(grid), self.online, None)
-        return self.reduced(online + _mined(scores, grid, OFFLINE, self.offline), grid)
+        online = in_batch(grid, online_negatives(grid), self.online, squared=self.squared)
+        offline = mined(scores, grid, self.needs, self.offline, squared=self.squared)
+        return self.reduced(online + offline, grid)
 
 
 @final
@@ -71,10 +83,12 @@ class OfflineQuintuplet(Term):
     derived pair being the image of t_off with a caption of i_off.
 
     Args:
-        online: margin of the in-batch hinges.
+        online: margin of the in-batch hinges; None leaves them out ("OnlyOffline" of Table 3).
         offline: margin of the mined hinges.
+        squared: whether every hinge is squared, the alternative that section 3.3 names.
         reduction: see `Term`.
 
+    >>> from counterfoil.records import Grid
     >>> grid = Grid(torch.tensor([[0.9, 0.8], [0.1, 0.7]]), torch.eye(2).bool(),
     ...             anchor=torch.tensor([0.9, 0.7]))
     >>> pairs = {role: torch.tensor([[0.95], [0.6]]) for role in OfflineQuintuplet().needs}
@@ -85,16 +99,22 @@ class OfflineQuintuplet(Term):
     needs = OFFLINE | DERIVED
 
     def __init__(
-        self, *, online: float = 0.2, offline: float = 0.0, reduction: Reduction = "sum"
+        self,
+        *,
+        online: float | None = 0.2,
+        offline: float = 0.0,
+        squared: bool = False,
+        reduction: Reduction = "sum",
     ) -> None:
         super().__init__(reduction=reduction)
-        self.online, self.offline = online, offline
+        self.online, self.offline, self.squared = online, offline, squared
 
     def forward(self, scores: Scores) -> Tensor:
         """Scalar loss."""
         grid = self.grid(scores)
-        online = _in_batch(grid, _online(grid), self.online, None)
-        return self.reduced(online + _mined(scores, grid, self.needs, self.offline), grid)
+        online = in_batch(grid, online_negatives(grid), self.online, squared=self.squared)
+        offline = mined(scores, grid, self.needs, self.offline, squared=self.squared)
+        return self.reduced(online + offline, grid)
 
 
 @final
@@ -110,13 +130,17 @@ class AdaptiveQuintuplet(Term):
         offline: margin of the mined hinges.
         alpha: score difference that changes the weight by one.
         beta: weight when both negatives are equally hard.
+        reference: whose score the online score is compared with: the "offline" negative's, or the
+            "positive" pair's, which is "w/o OfflineAdap" of Table 3; alpha and beta then have to
+            be found anew.
         clamp: whether a weight stops at 0; the authors let it become negative.
         detach: whether the weight counts as a constant in the gradient, unlike Eq. 6.
         reduction: see `Term`.
 
     Raises:
-        ValueError: an alpha that is not positive.
+        ValueError: an alpha that is not positive, or an unknown reference.
 
+    >>> from counterfoil.records import Grid
     >>> grid = Grid(torch.tensor([[0.9, 0.8], [0.1, 0.7]]), torch.eye(2).bool(),
     ...             anchor=torch.tensor([0.9, 0.7]))
     >>> pairs = {role: torch.tensor([[0.95], [0.6]]) for role in AdaptiveQuintuplet().needs}
@@ -133,6 +157,7 @@ class AdaptiveQuintuplet(Term):
         offline: float = 0.0,
         alpha: float = 0.3,
         beta: float = 1.5,
+        reference: Reference = "offline",
         clamp: bool = False,
         detach: bool = False,
         reduction: Reduction = "sum",
@@ -140,51 +165,33 @@ class AdaptiveQuintuplet(Term):
         super().__init__(reduction=reduction)
         if not alpha > 0:
             raise ValueError(f"an alpha of {alpha} was given; it must be positive")
+        if reference not in get_args(Reference):
+            raise ValueError(unknown(reference, list(get_args(Reference)), "a reference"))
         self.online, self.offline, self.alpha, self.beta = online, offline, alpha, beta
-        self.clamp, self.detach = clamp, detach
+        self.reference, self.clamp, self.detach = reference, clamp, detach
 
     def forward(self, scores: Scores) -> Tensor:
         """Scalar loss."""
         grid = self.grid(scores)
-        hard = _online(grid)
-        online = _in_batch(grid, hard, self.online, self._weights(scores, hard))
-        return self.reduced(online + _mined(scores, grid, self.needs, self.offline), grid)
+        hard = online_negatives(grid)
+        weights = self._weights(scores, hard)
+        online = in_batch(grid, hard, self.online, text=weights.text, image=weights.image)
+        return self.reduced(online + mined(scores, grid, self.needs, self.offline), grid)
 
     def weights(self, scores: Scores) -> Weights:
         """The weights of the online hinges; beta where the batch has no negative."""
-        return self._weights(scores, _online(self.grid(scores)))
+        return self._weights(scores, online_negatives(self.grid(scores)))
 
     def _weights(self, scores: Scores, hard: Hardest) -> Weights:
-        return Weights(
-            self._weight(scores.pairs[Role.HARD_TEXT], hard.text),
-            self._weight(scores.pairs[Role.HARD_IMAGE], hard.image),
-        )
+        if self.reference == "positive":
+            harder = self.grid(scores).anchor.unsqueeze(1)
+            return Weights(self._weight(harder, hard.text), self._weight(harder, hard.image))
+        texts, images = scores.pairs[Role.HARD_TEXT], scores.pairs[Role.HARD_IMAGE]
+        return Weights(self._weight(texts, hard.text), self._weight(images, hard.image))
 
-    def _weight(self, offline: Tensor, online: Tensor) -> Tensor:
+    def _weight(self, harder: Tensor, online: Tensor) -> Tensor:
         present = (online != -torch.inf).unsqueeze(1)
-        gap = torch.where(present, offline - online.unsqueeze(1), 0.0)
+        gap = torch.where(present, harder - online.unsqueeze(1), 0.0)
         weight = self.beta - gap / self.alpha
         weight = weight.clamp(min=0) if self.clamp else weight
         return weight.detach() if self.detach else weight
-
-
-def _online(grid: Grid) -> Hardest:
-    """(B,) online hard negatives of the anchor pairs."""
-    true = positives(grid)
-    assert len(true.text) == len(grid.anchor), "every text of the block is one anchor's"
-    return hardest(grid, true)
-
-
-def _in_batch(grid: Grid, hard: Hardest, margin: float, weights: Weights | None) -> Tensor:
-    texts = hinge(hard.text, grid.anchor, margin)
-    images = hinge(hard.image, grid.anchor, margin)
-    if weights is not None:
-        texts, images = texts * weights.text.mean(1), images * weights.image.mean(1)
-    return (texts + images).sum()
-
-
-def _mined(scores: Scores, grid: Grid, roles: frozenset[Role], margin: float) -> Tensor:
-    """Hinges of mined pairs against their anchors; members of an enum keep the order fixed."""
-    anchor = grid.anchor.unsqueeze(1)
-    parts = [hinge(scores.pairs[role], anchor, margin).mean(1) for role in Role if role in roles]
-    return torch.stack(parts).sum()
