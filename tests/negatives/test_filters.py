@@ -1,0 +1,378 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import processes
+from counterfoil import spec
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.regions import Features
+from counterfoil.engine.dense import Dense
+from counterfoil.engine.sweep import sweep
+from counterfoil.engine.tiles import Tile
+from counterfoil.engine.topk import TopK
+from counterfoil.negatives.filtered import Filtered
+from counterfoil.negatives.filters import FilterPlan, Filters, filters_of
+from counterfoil.negatives.wording import plain_words
+from counterfoil.recipes.recipe import plain
+from engine_cases import given as scoring
+
+WORDS = ("a", "dog", "cat", "runs", "sleeps", "red", "ball", "house")
+ONE = (
+    FilterPlan(),
+    FilterPlan(captions=0.7),
+    FilterPlan(captions=1.0),
+    FilterPlan(pictures=0.6),
+    FilterPlan(lowest=-0.5),
+    FilterPlan(highest=0.75),
+    FilterPlan(below_positive=0.25),
+    FilterPlan(below_positive=-0.5),
+    FilterPlan(below_positive=0.25, positive="highest"),
+    FilterPlan(below_share=0.5),
+    FilterPlan(below_share=0.5, positive="highest"),
+    FilterPlan(guided=0.0),
+    FilterPlan(guided=0.25, positive="highest"),
+    FilterPlan(skip=3),
+)
+ALL = FilterPlan(
+    captions=0.8,
+    pictures=0.8,
+    lowest=-1.0,
+    highest=1.5,
+    below_positive=-0.75,
+    below_share=1.5,
+    guided=-0.75,
+    skip=2,
+)
+PLANS = (*ONE, ALL, replace(ALL, positive="highest", skip=0))
+
+
+def toy(images: int, texts: int, seed: int) -> Corpus:
+    """Captions of few words, so that many are alike; some images have none, some texts no image."""
+    rng = torch.Generator().manual_seed(seed)
+    length = torch.randint(1, 6, (texts,), generator=rng).tolist()
+    drawn = [torch.randint(len(WORDS), (n,), generator=rng).tolist() for n in length]
+    looks = torch.randint(-1, 2, (images, 2, 3), generator=rng).float()
+    return Corpus(
+        name="toy",
+        image_ids=[f"i{row}" for row in range(images)],
+        text_ids=[f"t{row}" for row in range(texts)],
+        texts=[" ".join(WORDS[word] for word in words) + "." for words in drawn],
+        owner=torch.randint(-1, images, (texts,), generator=rng),
+        splits=["train"] * images,
+        features=Features.of(looks.numpy()),
+    )
+
+
+def eighths(images: int, texts: int, seed: int) -> Tensor:
+    """Scores that every machine adds and compares exactly, full of ties."""
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randint(-16, 17, (images, texts), generator=rng).float() / 8
+
+
+def tfidf(texts: list[str]) -> list[list[float]]:
+    """Cosines of captions, one pair and one word at a time."""
+    bags = [plain_words(text) for text in texts]
+    idf = {
+        word: 1 + math.log((1 + len(texts)) / (1 + sum(word in bag for bag in bags)))
+        for word in set().union(*bags)
+    }
+
+    def dot(one: set[str], other: set[str]) -> float:
+        return sum(idf[word] ** 2 for word in one & other)
+
+    return [[dot(a, b) / math.sqrt(dot(a, a) * dot(b, b)) for b in bags] for a in bags]
+
+
+def alike(corpus: Corpus) -> Tensor:
+    assert corpus.features is not None
+    pooled = corpus.features.take(torch.arange(len(corpus))).values.mean(1).double()
+    pooled = pooled - pooled.mean(0)
+    lengths = pooled.norm(dim=1).clamp(min=1e-9)
+    return (pooled @ pooled.T) / lengths / lengths.unsqueeze(1)
+
+
+def allowed(plan: FilterPlan, corpus: Corpus, scores: Tensor, guide: Tensor, side: str) -> Tensor:
+    """(I, T) bool by looking at every pair."""
+    owner = corpus.owner.tolist()
+    said, shown = tfidf(list(corpus.texts)), alike(corpus)
+    out = torch.zeros(scores.shape, dtype=torch.bool)
+    best = min if plan.positive == "lowest" else max
+    for i in range(len(corpus)):
+        own = [t for t, o in enumerate(owner) if o == i]
+        for t, o in enumerate(owner):
+            true = [(i, c) for c in own] if side == "image" else [(o, t)] * (o >= 0)
+            s, g = float(scores[i, t]), float(guide[i, t])
+            p = best((float(scores[pair]) for pair in true), default=None)
+            q = best((float(guide[pair]) for pair in true), default=None)
+            out[i, t] = not (
+                o == i
+                or (plan.captions and any(said[t][c] >= plan.captions - 1e-7 for c in own))
+                or (plan.pictures and o >= 0 and shown[i, o] >= plan.pictures - 1e-6)
+                or (plan.lowest is not None and s < plan.lowest)
+                or (plan.highest is not None and s > plan.highest)
+                or (
+                    plan.below_positive is not None
+                    and p is not None
+                    and s > p - plan.below_positive
+                )
+                or (
+                    plan.below_share is not None
+                    and p is not None
+                    and s > p - (1 - plan.below_share) * abs(p)
+                )
+                or (plan.guided is not None and q is not None and g > q - plan.guided)
+            )
+    return out
+
+
+def by_hand(scores: Tensor, keep: Tensor, k: int, skip: int) -> list[list[int]]:
+    lists = []
+    for line, kept in zip(scores.tolist(), keep.tolist()):
+        order = sorted((-s, row) for row, s in enumerate(line) if kept[row])
+        lists.append(([row for _, row in order[skip:]] + [-1] * k)[:k])
+    return lists
+
+
+def case(images: int, texts: int, seed: int) -> tuple[Corpus, Tensor, Tensor]:
+    corpus = toy(images, texts, seed)
+    return corpus, eighths(images, texts, seed), eighths(images, texts, seed + 1)
+
+
+def mined(
+    plan: FilterPlan, corpus: Corpus, scores: Tensor, guide: Tensor, tile: tuple[int, int], k: int
+) -> tuple[TopK, TopK]:
+    guides = [scoring(guide)] if plan.needs_guide else []
+    filters = filters_of(plan, corpus, guides=guides)
+    both = (
+        TopK("image", len(corpus), k, corpus.owner),
+        TopK("text", len(corpus.texts), k, corpus.owner),
+    )
+    sweep([scoring(scores)], [filters.on(one.query, one) for one in both], tile=tile)
+    return both
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: " ".join(plan.in_words()) or "off")
+@pytest.mark.parametrize("tile", [(16, 16), (3, 50), (40, 7)], ids=str)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_lists_are_those_of_every_pair_looked_at(
+    plan: FilterPlan, tile: tuple[int, int], seed: int
+) -> None:
+    corpus, scores, guide = case(13, 37, seed)
+    for side, found in zip(("image", "text"), mined(plan, corpus, scores, guide, tile, 6)):
+        keep = allowed(plan, corpus, scores, guide, side)
+        lines, kept = (scores, keep) if side == "image" else (scores.T, keep.T)
+        assert found.rows.tolist() == by_hand(lines, kept, 6, plan.skip)
+        expected = [
+            [line[row] if row >= 0 else -torch.inf for row in rows]
+            for line, rows in zip(lines.tolist(), found.rows.tolist())
+        ]
+        assert found.scores.tolist() == expected
+
+
+@settings(max_examples=25)
+@given(
+    images=st.integers(1, 12),
+    texts=st.integers(1, 20),
+    seed=st.integers(0, 999),
+    tile=st.tuples(st.integers(1, 20), st.integers(1, 20)),
+    plan=st.builds(
+        FilterPlan,
+        captions=st.sampled_from([None, 0.3, 0.9]),
+        pictures=st.sampled_from([None, 0.5, 1.0]),
+        lowest=st.sampled_from([None, -1.0]),
+        highest=st.sampled_from([None, 1.0]),
+        below_positive=st.sampled_from([None, -1.0, 0.0]),
+        below_share=st.sampled_from([None, 0.75]),
+        guided=st.sampled_from([None, -0.5]),
+        positive=st.sampled_from(["lowest", "highest"]),
+        skip=st.integers(0, 3),
+    ),
+)
+def test_any_plan_on_any_corpus(
+    images: int, texts: int, seed: int, tile: tuple[int, int], plan: FilterPlan
+) -> None:
+    corpus, scores, guide = case(images, texts, seed)
+    for side, found in zip(("image", "text"), mined(plan, corpus, scores, guide, tile, 4)):
+        keep = allowed(plan, corpus, scores, guide, side)
+        lines, kept = (scores, keep) if side == "image" else (scores.T, keep.T)
+        assert found.rows.tolist() == by_hand(lines, kept, 4, plan.skip)
+
+
+def every_plan(seed: int) -> list[np.ndarray]:
+    corpus, scores, guide = case(29, 61, seed)
+    both = [mined(plan, corpus, scores, guide, (8, 16), 5) for plan in PLANS]
+    return [part.numpy() for pair in both for one in pair for part in (one.rows, one.scores)]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_processes_find_what_one_does(size: int) -> None:
+    alone = every_plan(4)
+    for together in processes.run(every_plan, size, 4):
+        assert all(np.array_equal(a, b) for a, b in zip(alone, together, strict=True))
+
+
+def test_a_filter_that_is_off_is_not_there() -> None:
+    corpus, *_ = case(3, 5, 0)
+    ranking = TopK("image", 3, 2)
+    assert filters_of(FilterPlan(positive="highest"), corpus).on("image", ranking) is ranking
+
+
+def test_others_see_the_tiles_as_they_are() -> None:
+    corpus, scores, guide = case(9, 14, 2)
+    dense, everything = Dense(9, 14), filters_of(ALL, corpus, guides=[scoring(guide)])
+    one = everything.on("image", TopK("image", 9, 3))
+    sweep([scoring(scores)], [one, dense], tile=(4, 5))
+    assert torch.equal(dense.scores, scores)
+
+
+def test_any_reducer_sees_negatives_only() -> None:
+    corpus, scores, guide = case(9, 14, 3)
+    plan = replace(ALL, skip=0)
+    dense = Dense(9, 14)
+    filters = filters_of(plan, corpus, guides=[scoring(guide)])
+    sweep([scoring(scores)], [filters.on("text", dense)], tile=(4, 5))
+    keep = allowed(plan, corpus, scores, guide, "text")
+    assert torch.equal(dense.scores, scores.masked_fill(~keep, -torch.inf))
+
+
+def test_several_guides_count_with_their_mean() -> None:
+    corpus, scores, guide = case(9, 14, 5)
+    plan, other = FilterPlan(guided=0.0), eighths(9, 14, 99)
+    filters = filters_of(plan, corpus, guides=[scoring(guide), scoring(other)])
+    found = TopK("image", 9, 3)
+    sweep([scoring(scores)], [filters.on("image", found)])
+    keep = allowed(plan, corpus, scores, (guide + other) / 2, "image")
+    assert found.rows.tolist() == by_hand(scores, keep, 3, 0)
+
+
+def test_a_guide_scores_a_tile_once_for_both_directions() -> None:
+    corpus, scores, guide = case(12, 20, 6)
+    member, seen = scoring(guide), []
+    grid = member.matcher.grid
+    member.matcher.grid = lambda *sides: seen.append(1) or grid(*sides)  # type: ignore[method-assign]
+    filters = filters_of(FilterPlan(guided=0.0), corpus, guides=[member])
+    both = TopK("image", 12, 3), TopK("text", 20, 3)
+    sweep([scoring(scores)], [filters.on(one.query, one) for one in both], tile=(12, 20))
+    assert len(seen) == 1  # also the look ahead, whose tile is kept
+
+
+@pytest.mark.parametrize("skip", [0, 2])
+def test_what_was_kept_is_taken_up(skip: int) -> None:
+    corpus, scores, guide = case(8, 15, 7)
+    plan = replace(ALL, skip=skip)
+
+    def begun() -> tuple[TopK, Filtered]:
+        given = TopK("image", 8, 3, corpus.owner)
+        filtered = filters_of(plan, corpus, guides=[scoring(guide)]).on("image", given)
+        assert isinstance(filtered, Filtered)
+        return given, filtered
+
+    whole, before = begun()
+    sweep([scoring(scores)], [before])
+    seen = TopK("image", 8, 3 + skip)
+    seen.start(8, 15, torch.device("cpu"))
+    keep = allowed(plan, corpus, scores, guide, "image")
+    half = keep & (torch.arange(8) < 4).unsqueeze(1)
+    seen.update(Tile(scores.masked_fill(~half, -torch.inf), torch.arange(8), torch.arange(15)))
+    given, after = begun()
+    after.start(8, 15, torch.device("cpu"))
+    everything = Tile(scores, torch.arange(8), torch.arange(15))
+    after.look(everything)
+    after.agree()
+    after.absorb(seen.state())
+    after.update(Tile(scores[4:], torch.arange(4, 8), torch.arange(15)))
+    assert after.state().shape == (8, 3 + skip)
+    after.merge()
+    assert torch.equal(given.rows, whole.rows)
+    assert torch.equal(given.scores, whole.scores)
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ({"captions": 0.0}, "captions=0.0: a cosine above 0 and up to 1 is needed"),
+        ({"captions": 1.01}, "captions=1.01: a cosine above 0"),
+        ({"pictures": -0.5}, "pictures=-0.5: a cosine above 0"),
+        ({"lowest": 0.5, "highest": 0.25}, "lowest=0.5 is above highest=0.25"),
+        ({"below_share": 0.0}, "below_share=0.0: above 0 is needed"),
+        ({"below_positive": math.nan}, "below_positive=nan: a finite number"),
+        ({"guided": math.inf}, "guided=inf: a finite number"),
+        ({"positive": "mean"}, "positive='mean' is unknown; use lowest or highest"),
+        ({"skip": -1}, "skip=-1: 0 or more"),
+    ],
+    ids=str,
+)
+def test_plans_that_make_no_sense(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FilterPlan(**wrong)  # type: ignore[arg-type]
+
+
+def test_guides_have_to_fit() -> None:
+    corpus, _, guide = case(4, 6, 0)
+    with pytest.raises(ValueError, match=r"guided=0\.1 needs a guide model, and none was named"):
+        filters_of(FilterPlan(guided=0.1), corpus)
+    with pytest.raises(ValueError, match="a guide model was named, but no filter asks it"):
+        filters_of(FilterPlan(skip=1), corpus, guides=[scoring(guide)])
+    with pytest.raises(ValueError, match="encoded 3 images and 6 texts, but 4 and 6 are mined"):
+        filters_of(FilterPlan(guided=0.1), corpus, guides=[scoring(guide[:3])])
+
+
+def test_what_cannot_be_compared_is_said() -> None:
+    corpus = toy(3, 5, 0)
+    with pytest.raises(ValueError, match="toy has neither features nor pictures"):
+        filters_of(FilterPlan(pictures=0.9), replace(corpus, features=None))
+    with pytest.raises(ValueError, match=r"captions=0\.9 compares words, but toy has none"):
+        filters_of(FilterPlan(captions=0.9), replace(corpus, texts=[""] * 5))
+    with pytest.raises(
+        ValueError, match="skip=1 leaves out the hardest of ranked lists, and Dense"
+    ):
+        filters_of(FilterPlan(skip=1), corpus).on("image", Dense(3, 5))
+
+
+def test_nothing_to_compare_is_nothing_alike() -> None:
+    corpus = toy(1, 1, 0)
+    filters = Filters(FilterPlan(captions=0.5, pictures=0.5), corpus)
+    assert filters.excluded is not None
+    assert len(filters.excluded) == 0
+
+
+def test_a_plan_is_data() -> None:
+    assert plain(FilterPlan(captions=0.8, skip=2)) == {
+        "captions": 0.8,
+        "pictures": None,
+        "lowest": None,
+        "highest": None,
+        "below_positive": None,
+        "below_share": None,
+        "guided": None,
+        "positive": "lowest",
+        "skip": 2,
+    }
+    written = spec.of(FilterPlan, captions=0.8, positive="highest", skip=2)
+    again = spec.from_plain(written.plain()).build()
+    assert again == FilterPlan(captions=0.8, positive="highest", skip=2)
+    assert hash(again) == hash(written.build())
+
+
+def test_in_words() -> None:
+    assert FilterPlan().in_words() == ()
+    assert not FilterPlan().needs_guide
+    assert ALL.needs_guide
+    assert ALL.in_words() == (
+        "texts within TF-IDF cosine 0.8 of a caption of the image",
+        "captions of pictures within cosine 0.8 of the image",
+        "scores below -1.0",
+        "scores above 1.5",
+        "scores above the anchor's lowest positive less -0.75",
+        "scores above 1.5 of the anchor's lowest positive",
+        "pairs that the guide scores above the anchor's lowest positive less -0.75",
+        "the 2 hardest of the rest",
+    )
