@@ -106,7 +106,7 @@ def looks(corpus: Corpus) -> Tensor:
             items = corpus.features.take(rows)
             parts.append(items.values.sum(1) / items.mask.sum(1, keepdim=True).clamp(min=1))
         pooled = torch.cat(parts) if parts else torch.zeros(0, 1)
-        return normalize(pooled - pooled.double().mean(0).float(), dim=1)
+        return normalize(pooled - pooled.mean(0, dtype=torch.float64).float(), dim=1)
     if corpus.pictures is None:
         raise ValueError(
             f"{corpus.name} has neither features nor pictures, so nothing tells which of its "
