@@ -13,6 +13,8 @@ from counterfoil.engine.kept import EVERY, Keeper, weights_digest
 from counterfoil.engine.sweep import MEMORY, sweep
 from counterfoil.engine.tiles import Member
 from counterfoil.engine.topk import TopK
+from counterfoil.negatives.filtered import Filtered
+from counterfoil.negatives.filters import Filters
 from counterfoil.negatives.lists import Lists
 
 
@@ -25,6 +27,7 @@ def mine(
     memory: int = MEMORY,
     device: torch.device | str | None = None,
     tile: tuple[int, int] | None = None,
+    filters: Filters | None = None,
     keep: Path | None = None,
     every: float = EVERY,
     stop: Callable[[], bool] | None = None,
@@ -44,11 +47,12 @@ def mine(
         memory: bytes, see `sweep`.
         device: where to compute, see `sweep`.
         tile: images and texts scored together, see `sweep`.
+        filters: what else to leave out of the lists.
         keep: folder that all processes share, where each saves how far it is; what is there is
             taken up. Whoever saves the lists removes it.
         every: seconds between two saves.
         stop: asked now and then; when it answers True on any process, all of them stop.
-        run: digest of what the scores depend on besides the weights: the data.
+        run: digest of what else the lists depend on: the data, guides.
 
     Raises:
         ValueError: a list shorter than 1, or `keep` holds something else.
@@ -68,18 +72,27 @@ def mine(
         "true pairs": crc32(owner.cpu().contiguous().numpy().tobytes()),
         "texts of an image": hard_texts.k,
         "images of a text": hard_images.k,
+        "filters": "; ".join(filters.plan.in_words()) if filters else "",
     }
-    reducers = {"texts": hard_texts, "images": hard_images}
-    keeper = Keeper(reducers, facts, folder=keep, every=every, stop=stop) if keep or stop else None
-    sweep(
-        members, [hard_texts, hard_images], memory=memory, device=device, tile=tile, keeper=keeper
-    )
+    seen = _seen(hard_texts, filters), _seen(hard_images, filters)
+    kept = dict(zip(("texts", "images"), seen))
+    keeper = Keeper(kept, facts, folder=keep, every=every, stop=stop) if keep or stop else None
+    sweep(members, seen, memory=memory, device=device, tile=tile, keeper=keeper)
     return Lists(
         hard_texts.rows.cpu(),
         hard_images.rows.cpu(),
         _half(hard_texts.scores),
         _half(hard_images.scores),
     )
+
+
+def _seen(lists: TopK, filters: Filters | None) -> TopK | Filtered:
+    """What sees the tiles in place of the lists."""
+    if filters is None:
+        return lists
+    seen = filters.on(lists.query, lists)
+    assert isinstance(seen, TopK | Filtered)
+    return seen
 
 
 def _half(scores: Tensor) -> Tensor:

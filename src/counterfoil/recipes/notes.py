@@ -14,6 +14,7 @@ from typing import Any, Literal
 from counterfoil import __version__, world
 from counterfoil.files import check_folder, read_json, write_json
 from counterfoil.recipes.context import Context
+from counterfoil.recipes.mining import partial
 from counterfoil.recipes.recipe import Stage, plain
 
 State = Literal["absent", "running", "done", "other"]
@@ -111,7 +112,8 @@ def forget(context: Context, stage: Stage, made: tuple[Path, ...]) -> None:
         made: folders that were not there before the run, innermost first.
     """
     place = context.place(stage.name)
-    if world.rank() or (place / "checkpoints" / "last.safetensors").exists():
+    kept = place / "checkpoints" / "last.safetensors", partial(place)
+    if world.rank() or any(path.exists() for path in kept):
         return
     shutil.rmtree(place, ignore_errors=True)
     context.note(stage.name).unlink(missing_ok=True)

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Literal, final
 
 from counterfoil.corpus.collate import Positives
 from counterfoil.corpus.lens import LensPlan
 from counterfoil.matcher import Matcher
+from counterfoil.negatives.filters import FilterPlan
 from counterfoil.negatives.mined import MinedPlan
 from counterfoil.objectives.term import Objective
 from counterfoil.spec import Spec, digest, unknown
 from counterfoil.train.plan import TrainPlan
 
 Protocol = Literal["whole", "flickr-1k", "coco-1k", "coco-5k"]
+
+LATER = {"later": True}  # of a field that says nothing at its default, so older runs keep digests
 
 
 @final
@@ -72,6 +75,8 @@ class Mine:
         texts: hardest texts kept for each image.
         images: hardest images kept for each text.
         split: what is mined.
+        filters: what to leave out of the lists because it may be true.
+        guides: stages whose models judge too, for `FilterPlan.guided`.
     """
 
     kind: ClassVar[str] = "mine"
@@ -80,16 +85,18 @@ class Mine:
     texts: int = 300
     images: int = 60
     split: str = "train"
+    filters: FilterPlan = field(default=FilterPlan(), metadata=LATER)
+    guides: tuple[str, ...] = field(default=(), metadata=LATER)
 
     @property
     def reads(self) -> tuple[str, ...]:
         """Stages whose results this one needs."""
-        return self.using
+        return (*self.using, *self.guides)
 
     @property
     def wants(self) -> tuple[tuple[str, str], ...]:
         """Stages whose results this one needs, and of which kind they have to be."""
-        return tuple((name, "train") for name in self.using)
+        return tuple((name, "train") for name in self.reads)
 
 
 @final
@@ -235,12 +242,18 @@ def digests(recipe: Recipe, data: str) -> dict[str, str]:
     """
     known: dict[str, str] = {}
     for stage in recipe.stages:
-        content = {"kind": stage.kind, "data": data, **plain(stage)}
+        content = {"kind": stage.kind, "data": data, **_said(stage)}
         if isinstance(stage, Train):
             content["plan"] = stage.plan.numbers()
         content["reads"] = [known[name] for name in stage.reads]
         known[stage.name] = digest(content)
     return known
+
+
+def _said(stage: Stage) -> dict[str, Any]:
+    """The fields of a stage but for later ones at their defaults."""
+    silent = {f.name for f in fields(stage) if f.metadata and getattr(stage, f.name) == f.default}
+    return {name: value for name, value in plain(stage).items() if name not in silent}
 
 
 def _a(kind: str) -> str:

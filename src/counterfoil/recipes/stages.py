@@ -15,12 +15,12 @@ from counterfoil.evaluate.protocols import evaluate as measure
 from counterfoil.evaluate.protocols import folds_of, named
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.hardness import hardness
-from counterfoil.negatives.mine import mine as mine_lists
 from counterfoil.negatives.mined import Mined
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.recipes import comparison
 from counterfoil.recipes.context import Context, Stopped
 from counterfoil.recipes.measured import Measured
+from counterfoil.recipes.mining import mined, tidy
 from counterfoil.recipes.model import MODEL, Model, open_model
 from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Stage, Train
 from counterfoil.recipes.show import say
@@ -81,25 +81,18 @@ def train(context: Context, stage: Train, *, resume: bool) -> None:
 
 def mine(context: Context, stage: Mine) -> None:
     """List the hardest negatives of a split and save them."""
-    corpus = context.split(stage.split)
-    models = [open_model(str(context.place(name))) for name in stage.using]
-    members = [model.member(corpus) for model in models]
-    lists = mine_lists(
-        members,
-        corpus.owner,
-        texts_per_image=stage.texts,
-        images_per_text=stage.images,
+    corpus, place = context.split(stage.split), context.place(stage.name)
+    store, members = mined(
+        stage, corpus, place, find=lambda name: str(context.place(name)), left=context.left
     )
-    sources = tuple(model.source() for model in models)
-    store = NegativeStore.of(lists, corpus=corpus.fingerprint, split=stage.split, sources=sources)
     if world.rank() == 0:
-        store.save(context.place(stage.name))
-        rng = torch.Generator().manual_seed(0)
-        found = hardness(members, corpus.owner, lists.texts, batch=BATCH, samples=SAMPLES, rng=rng)
-        comparison.save_hardness(found, context.place(stage.name))
+        rng, texts = torch.Generator().manual_seed(0), store.lists.texts
+        found = hardness(members, corpus.owner, texts, batch=BATCH, samples=SAMPLES, rng=rng)
+        comparison.save_hardness(found, place)
+    tidy(place)
     say(
         f"{stage.name}: {stage.texts} texts for each of {len(corpus):,} images and {stage.images} "
-        f"images for each of {len(corpus.texts):,} texts, {context.place(stage.name)}"
+        f"images for each of {len(corpus.texts):,} texts, {place}"
     )
 
 

@@ -35,12 +35,20 @@ class Stopping:
         """A checkpoint has been written."""
         self.last_save = time.monotonic()
 
+    @property
+    def late(self) -> bool:
+        """Whether the minutes are over."""
+        return self.minutes > 0 and time.monotonic() - self.began >= 60 * self.minutes
+
+    def wanted(self) -> bool:
+        """Whether this process should stop, whatever the others think."""
+        return self.asked is not None or self.late
+
     def decide(self) -> tuple[Why | None, bool]:
         """Why to stop, if at all, and whether to save; every process gets the same answer."""
-        now = time.monotonic()
-        late = self.minutes and now - self.began >= 60 * self.minutes
-        due = now - self.last_save >= 60 * self.save_minutes
-        code = world.largest(3 if self.asked is not None else 2 if late else 1 if due else 0)
+        due = time.monotonic() - self.last_save >= 60 * self.save_minutes
+        asked, late = self.asked is not None, self.late
+        code = world.largest(3 if asked else 2 if late else 1 if due else 0)
         reason: Why | None = "signal" if code == 3 else "minutes" if code == 2 else None
         return reason, code > 0
 
