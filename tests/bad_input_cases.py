@@ -783,3 +783,92 @@ def start_of_another_model(here, models):
     shutil.copytree(models / "run" / "online", here / "run" / "online")
     shutil.copy(models / "run" / "online.json", here / "run")
     return "run", "mine.py", "--data", SCENES, "--folder", "run", "--smoke", *small
+
+
+# negatives import and export
+
+
+def aoq_files(here: Path, models: Path, *names: str) -> Path:
+    """Files of AOQ's mining scripts that hold the lists of the run."""
+    for name in names:
+        for kind, rows in (("i2t", "texts"), ("t2i", "images")):
+            array = np.load(models / "run" / "lists" / f"{rows}.npy")
+            np.save(here / f"{kind}_{name}.npy", array)
+    return here
+
+
+def aoq_import(*more: str) -> Sequence[str]:
+    return "negatives", "import", ".", "--out", "lists", "--data", SCENES, *more
+
+
+@case("should hold one pair of files i2t_NAME.npy and t2i_NAME.npy", "neither")
+def import_of_nothing(here, models):
+    return aoq_import()
+
+
+@case("those of coco, f30k", "--name")
+def import_of_two(here, models):
+    aoq_files(here, models, "coco", "f30k")
+    return aoq_import()
+
+
+@case("t2i_f30k.npy does not exist")
+def import_of_a_half(here, models):
+    (aoq_files(here, models, "f30k") / "t2i_f30k.npy").unlink()
+    return aoq_import()
+
+
+@case("i2t_f30k.npy holds int32 of shape (24, 20)", "(4, any)")
+def import_for_other_data(here, models):
+    aoq_files(here, models, "f30k")
+    return aoq_import("--split", "dev", "--data", "scenes:images=24,dev=4,test=4")
+
+
+@case("lists exists and is left alone", "--out")
+def import_over_something(here, models):
+    (aoq_files(here, models, "f30k") / "lists").mkdir()
+    return aoq_import()
+
+
+@case("captions 5i to 5i+4")
+def import_for_other_captions(here, models):
+    photos(here)
+    arrays = {"texts": np.array([[11]]), "images": np.array([[0]])}
+    return ("negatives", "import", str(aoq_small(here, arrays)), "--out", "x", "--data", "photos")
+
+
+def aoq_small(here: Path, arrays: dict[str, np.ndarray]) -> Path:
+    np.save(here / "i2t_toy.npy", arrays["texts"])
+    np.save(here / "t2i_toy.npy", arrays["images"])
+    return here
+
+
+def aoq_export(models: Path, *more: str) -> Sequence[str]:
+    store = str(models / "run" / "lists")
+    return "negatives", "export", store, "--out", "aoq", "--data", SCENES, *more
+
+
+@case("i2t_scenes.npy exists and is left alone", "--out")
+def export_over_something(here, models):
+    (here / "aoq").mkdir()
+    (here / "aoq" / "i2t_scenes.npy").write_bytes(b"x")
+    return aoq_export(models)
+
+
+@case("'a/b' cannot be part of a file's name", "--name")
+def export_with_a_path_for_a_name(here, models):
+    return aoq_export(models, "--name", "a/b")
+
+
+@case("was mined from corpus", "counterfoil mine")
+def export_of_another_corpus(here, models):
+    return aoq_export(models, "--split", "dev")
+
+
+typed("export of no store", f"negatives export no --out x --data {SCENES}", "no/manifest.json")
+typed(
+    "export of nothing",
+    f"negatives export x --out y --texts 0 --data {SCENES}",
+    "'--texts'",
+    "greater than or equal to 1",
+)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from torch import Tensor
 from counterfoil.corpus.relation import Relation
 from counterfoil.negatives.draws import Draws
 from counterfoil.negatives.lists import Lists
-from counterfoil.negatives.mined import Mined, MinedPlan
+from counterfoil.negatives.mined import Mined, MinedPlan, as_many_images
 from counterfoil.records import Pairs, Role
 from negatives_cases import ragged, random_lists
 
@@ -116,6 +118,38 @@ def test_only_the_head_of_the_lists_is_drawn_when_asked() -> None:
     assert in_list(lists.texts[relation.owner[texts], :4], drawn[Role.HARD_TEXT].text)
     assert in_list(lists.images[texts, :2], drawn[Role.HARD_IMAGE].image)
     assert not in_list(lists.texts[relation.owner[texts], :3], drawn[Role.HARD_TEXT].text)
+
+
+def test_as_many_images_as_texts_by_captions() -> None:
+    relation = ragged(10, 2)
+    mean = len(relation.owner) / 10
+    lists = random_lists(relation, h=12, k=9)
+    for texts in (0, 5):
+        mined = Mined(
+            lists=lists, relation=relation, plan=MinedPlan(texts=texts, images=None, count=80)
+        )
+        depth = math.ceil((texts or 12) / mean)
+        assert 1 < depth < 9
+        drawn = mined.draw(anchors(relation), rng())[Role.HARD_IMAGE]
+        assert in_list(lists.images[anchors(relation), :depth], drawn.image)
+        assert not in_list(lists.images[anchors(relation), : depth - 1], drawn.image)
+
+
+@pytest.mark.parametrize(
+    ("owner", "images", "texts", "wanted"),
+    [
+        ([n // 5 for n in range(1000)], 200, 300, 60),
+        ([n // 5 for n in range(1000)], 200, 1000, 200),
+        ([n // 5 for n in range(1000)], 200, 1, 1),
+        ([0, 0, 1, -1, -1], 4, 6, 4),
+        ([0, 0, 1, -1, -1], 9, 6, 4),
+        ([-1], 1, 6, 1),
+    ],
+)
+def test_how_many_images_go_with_texts(
+    owner: list[int], images: int, texts: int, wanted: int
+) -> None:
+    assert as_many_images(texts, Relation(torch.tensor(owner), images=images)) == wanted
 
 
 def test_short_lists_draw_among_what_they_have() -> None:

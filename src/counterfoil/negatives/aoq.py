@@ -19,6 +19,23 @@ from counterfoil.files import read_array, write_array
 from counterfoil.negatives.lists import Lists
 
 CAPTIONS = 5
+READ = (300, 60)  # how many texts and images the released training code reads of the lists
+
+
+def paths(folder: Path, data: str) -> tuple[Path, Path]:
+    """The file of texts by image and that of images by text.
+
+    Args:
+        folder: where both files are.
+        data: what follows the underscore, as in "f30k".
+    """
+    return folder / f"i2t_{data}.npy", folder / f"t2i_{data}.npy"
+
+
+def names(folder: Path) -> list[str]:
+    """What follows the underscore in the names of the lists in a folder, in order."""
+    found = [*folder.glob("i2t_*.npy"), *folder.glob("t2i_*.npy")]
+    return sorted({path.stem[len("i2t_") :] for path in found})
 
 
 def read_aoq(folder: Path, data: str, relation: Relation) -> Lists:
@@ -33,8 +50,9 @@ def read_aoq(folder: Path, data: str, relation: Relation) -> Lists:
         ValueError: a file is missing or not such a list, or it is of another corpus.
     """
     _five(relation)
-    texts = _read(folder / f"i2t_{data}.npy", relation.images, len(relation.owner))
-    images = _read(folder / f"t2i_{data}.npy", len(relation.owner), relation.images)
+    i2t, t2i = paths(folder, data)
+    texts = _read(i2t, relation.images, len(relation.owner))
+    images = _read(t2i, len(relation.owner), relation.images)
     lists = Lists(texts, images)
     lists.check(relation)
     return lists
@@ -60,8 +78,8 @@ def write_aoq(lists: Lists, folder: Path, data: str, relation: Relation) -> None
             f"{short} lists are shorter than the others, which AOQ's files cannot say; mine "
             "shorter lists"
         )
-    write_array(folder / f"i2t_{data}.npy", lists.texts.numpy())
-    write_array(folder / f"t2i_{data}.npy", lists.images.numpy())
+    for path, rows in zip(paths(folder, data), (lists.texts, lists.images), strict=True):
+        write_array(path, rows.numpy())
 
 
 def _five(relation: Relation) -> None:

@@ -24,7 +24,9 @@ class MinedPlan:
 
     Attributes:
         texts: draw from the so many hardest texts of an image; 0 for all that are listed.
-        images: draw from the so many hardest images of a text; 0 for all that are listed.
+        images: draw from the so many hardest images of a text; 0 for all that are listed, None for
+            `texts` (or all that are listed) divided by the captions that an image has on average:
+            AOQ's 300 texts and 60 images.
         count: how many to draw for an anchor.
         tied_rank: draw one rank for both, the image's scaled to the length of its list: the
             authors' code. The paper draws them independently.
@@ -36,14 +38,14 @@ class MinedPlan:
     """
 
     texts: int = 0
-    images: int = 0
+    images: int | None = 0
     count: int = 1
     tied_rank: bool = False
     resample: bool = True
 
     def __post_init__(self) -> None:
         for name, least in (("texts", 0), ("images", 0), ("count", 1)):
-            if (given := getattr(self, name)) < least:
+            if (given := getattr(self, name)) is not None and given < least:
                 raise ValueError(f"{name}={given}: at least {least} is needed")
 
 
@@ -82,7 +84,10 @@ class Mined:
         self.plan, self.relation = plan or MinedPlan(), relation
         lists.check(relation)
         texts = _head(lists.texts, self.plan.texts, "texts of an image")
-        images = _head(lists.images, self.plan.images, "images of a text")
+        hardest = self.plan.images
+        if hardest is None:
+            hardest = as_many_images(texts.shape[1], relation)
+        images = _head(lists.images, hardest, "images of a text")
         self._texts, self._text_counts = usable(texts, relation.owner >= 0)
         self._images, self._image_counts = usable(images, relation.counts > 0)
         self._check()
@@ -167,6 +172,19 @@ class Mined:
                 f"all negatives of {stuck} of {len(anchors)} captions describe each other; keep "
                 "longer lists, or draw with resample=False"
             )
+
+
+def as_many_images(texts: int, relation: Relation) -> int:
+    """How many images go with so many texts: fewer by the captions of a described image, mean.
+
+    AOQ keeps h texts and h / 5 images of data with five captions an image. At least 1, at most all.
+
+    >>> as_many_images(300, Relation(torch.arange(500) // 5, images=100))
+    60
+    """
+    described = int((relation.counts > 0).sum())
+    captions = int(relation.counts.sum())
+    return max(1, min(-(-texts * described // max(captions, 1)), relation.images))
 
 
 def _head(lists: Tensor, count: int, what: str) -> Tensor:
