@@ -3,12 +3,14 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
 from counterfoil.cli import main
-from counterfoil.recipes import catalogue
-from counterfoil.recipes.recipe import Evaluate, Train, digests
+from counterfoil.recipes import ablations, catalogue, members, rounds
+from counterfoil.recipes.profiles import Dataset
+from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Train, digests
 from counterfoil.spec import Spec, from_plain
 
 ALL = {recipe.name: recipe for recipe in catalogue.all_recipes()}
@@ -33,10 +35,14 @@ def test_every_recipe_plans(name, capsys):
 
 
 def test_the_list_names_all(capsys, monkeypatch):
+    """A line for each family: DATA stands for one of the data sets beside it."""
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["plan"]) == 0
-    shown = capsys.readouterr().out
-    assert all(name in shown for name in ALL)
+    lines = capsys.readouterr().out.splitlines()
+    cells = [[cell.strip() for cell in line.split("│")[1:3]] for line in lines if "│" in line]
+    shown = {name.replace("DATA", to) for name, sets in cells for to in sets.split() or [""]}
+    assert shown == set(ALL)
+    assert all(loss in " ".join(lines) for loss in ablations.LOSSES)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -69,9 +75,11 @@ def _narrow(spec: Spec) -> Spec:
 def test_recipes_of_the_same_thing_share_digests():
     """Both rounds of AOQ begin as the baseline does."""
     for name, recipe in ALL.items():
-        if name.startswith("aoq/"):
-            base = ALL[name.removeprefix("aoq/")]
-            assert digests(recipe, "d")["online"] == digests(base, "d")["online"]
+        start = next((s for s in ("aoq/ablations/", "aoq/") if name.startswith(s)), "")
+        if start and not name.endswith("vsrn-lists"):
+            base, found = (digests(r, "d") for r in (ALL[name.removeprefix(start)], recipe))
+            for stage in (s for s in base if s.startswith("online")):
+                assert found[stage] == base[stage]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -100,14 +108,96 @@ def test_published_numbers_have_their_source():
     from counterfoil.recipes import aoq, online
 
     for row in (*online.PUBLISHED, *aoq.PUBLISHED):
-        assert "Table" in row.source
+        assert "Table" in row.source or "issue" in row.source
+        assert row.models in (1, 2)
         assert row.rsum == round(sum(row.i2t) + sum(row.t2i), 1)
         for found in (row.i2t, row.t2i):
             assert 0 < found[0] < found[1] < found[2] < 100
 
 
+def test_published_rsums_are_those_printed():
+    from counterfoil.recipes.published_aoq import TABLE_1, TABLE_2
+
+    printed = [508.5, 510.2, 511.2, 513.4, 514.7, 517.2, 518.6, 519.7, 521.4, 413.3, 422.9, 423.8]
+    found = [row.rsum for row in TABLE_1]
+    assert found == pytest.approx(printed, abs=0.15)  # the paper adds before it rounds
+    assert [row.rsum for row in TABLE_2] == pytest.approx([473.2, 486.7, 486.3], abs=0.15)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_number_is_of_one_model_or_of_an_ensemble(name):
+    """Ensembles are compared with ensembles, and their members are measured alone too."""
+    recipe = ALL[name]
+    sizes = {s.name: len(s.using) for s in recipe.stages if isinstance(s, Evaluate)}
+    compared = {
+        sizes[result]
+        for stage in recipe.stages
+        if isinstance(stage, Compare)
+        for result in stage.results
+        if result != "test-teacher"
+    }
+    assert len(compared) <= 1
+    ensemble = "ensemble of 2" in recipe.about
+    assert max(sizes.values()) == (2 if ensemble else 1)
+    if compared:
+        assert compared == {2 if ensemble else 1}
+    for stage in recipe.stages:
+        if isinstance(stage, Evaluate) and len(stage.using) == 2:
+            assert all(sizes[f"{stage.name}-{one.rsplit('-')[-1]}"] == 1 for one in stage.using)
+
+
+def test_members_of_an_ensemble_differ():
+    for name in members.NAMES:
+        found = members.members(name)
+        assert len({(one.host, one.seed) for one in found}) == len(found)
+        assert len({one.part for one in found}) == len(found)
+
+
+@pytest.mark.parametrize("loss", ablations.LOSSES)
+def test_every_ablation_plans_and_differs_in_what_it_says(loss):
+    usual = ablations.variant("adapoffquin", "vsepp", "flickr30k")
+    recipe = catalogue.find(f"aoq/ablations/{loss}/vsepp-flickr30k")
+    assert recipe.stage(f"test-{loss}").using == (loss,)
+    found, base = recipe.stage(loss), usual.stage("adapoffquin")
+    assert (found == replace(base, name=loss)) == (loss in ("adapoffquin", "h300"))
+    lists = recipe.stage("lists")
+    assert isinstance(lists, Mine)
+    assert (found.draw.texts, found.draw.images) == (lists.texts, lists.images)
+    assert lists.texts == 5 * lists.images
+    for to in get_args(Dataset):
+        for name in members.NAMES:
+            assert catalogue.find(f"aoq/ablations/{loss}/{name}-{to}").stages
+
+
+def test_a_table_of_ablations_draws_from_one_list():
+    for to in get_args(Dataset):
+        recipe = ablations.table("vsepp", to)
+        (lists,) = [stage for stage in recipe.stages if isinstance(stage, Mine)]
+        drawn = [s.draw.texts for s in recipe.stages if isinstance(s, Train) and s.negatives]
+        assert lists.texts == max(drawn) == 1000
+        assert len(drawn) == len(ablations.LOSSES)
+
+
+def test_rates_are_those_of_the_papers():
+    def said(plan):
+        return plan.optimiser.rate, getattr(plan.schedule, "at", ()), plan.epochs
+
+    for to in ("flickr30k", "coco"):
+        assert said(rounds.second("scan-i2t", to)) == (5e-4, (10,), 15)
+        assert said(rounds.second("bfan-prob", to)) == (5e-4, (10,), 15)
+        assert said(rounds.second("vsrn-single", to)) == (2e-4, (10,), 20)
+        assert said(rounds.first("vsepp", to)) == (2e-4, (15,), 30)
+    assert said(rounds.first("scan-t2i", "flickr30k")) == (2e-4, (15,), 30)
+    assert said(rounds.first("scan-t2i", "coco")) == (5e-4, (10,), 20)
+    assert said(rounds.first("bfan-equal", "flickr30k")) == (2e-4, (), 15)
+    assert said(rounds.first("bfan-equal", "coco")) == (5e-4, (15,), 20)
+    assert said(rounds.first("vsrn-single", "flickr30k")) == (2e-4, (10,), 20)
+    assert said(rounds.first("vsrn-single", "coco")) == (2e-4, (15,), 30)
+    assert rounds.released("bfan-prob", "coco").optimiser.rate == 2e-4
+
+
 def test_single_reads_what_there_is():
-    for host in ("vsepp", "scan-t2i", "scan-i2t"):
+    for host in members.HOSTS:
         for pixels, sees in ((True, "pixels"), (False, "features")):
             recipe = catalogue.single(host, pixels=pixels)
             train, test = recipe.stages

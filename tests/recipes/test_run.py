@@ -71,7 +71,15 @@ def test_one_round_on_regions(host, tmp_path):
     assert (tmp_path / "run" / "test" / "evaluation.json").is_file()
 
 
-@pytest.mark.parametrize("name", [r.name for r in catalogue.all_recipes() if "scenes" in r.name])
+def of_scenes():
+    """All of them; tables of ablations on hosts that take longer only where there is time."""
+    for recipe in catalogue.all_recipes():
+        long = "ablations" in recipe.name and "vsepp" not in recipe.name
+        if "scenes" in recipe.name:
+            yield pytest.param(recipe.name, marks=[pytest.mark.slow] if long else [])
+
+
+@pytest.mark.parametrize("name", of_scenes())
 def test_every_recipe_of_scenes(name, tmp_path):
     small = [*SMALL[1::2], "*.draw.texts=10", "*.draw.images=5"] if "aoq" in name else SMALL[1::2]
     recipe = catalogue.smoke(apply(catalogue.find(name), small))

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
+import difflib
 import runpy
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
 from counterfoil.objectives.curriculum import Then
-from counterfoil.recipes import aoq, demo, online
+from counterfoil.recipes import ablations, aoq, demo, online
+from counterfoil.recipes.members import HOSTS, NAMES, PAPERS, members
 from counterfoil.recipes.profiles import Dataset
 from counterfoil.recipes.recipe import Recipe, Stage, Train
 from counterfoil.spec import Spec, unknown
 
 SMOKE_STEPS = 20
 SMOKE_WARMUP = 5
+SETS: tuple[Dataset, ...] = get_args(Dataset)
 
 T = TypeVar("T")
+Make = Callable[[], Recipe]
 
 
 def all_recipes() -> tuple[Recipe, ...]:
-    """Every recipe that is built in."""
-    sets = get_args(Dataset)
-    return (
-        demo.recipe(),
-        *(online.recipe(host, dataset) for host in online.HOSTS for dataset in sets),
-        *(aoq.recipe(host, dataset) for host in online.HOSTS for dataset in sets),
-    )
+    """Every recipe that is built in, but those of single ablations."""
+    return tuple(make() for make in _listed().values())
 
 
 def find(name: str) -> Recipe:
@@ -39,10 +39,44 @@ def find(name: str) -> Recipe:
     """
     if name.endswith(".py"):
         return _from_file(Path(name))
-    known = {recipe.name: recipe for recipe in all_recipes()}
+    known = {**_listed(), **dict(_ablations())}
     if name not in known:
-        raise ValueError(unknown(name, list(known), "a recipe; a file ends in .py"))
-    return known[name]
+        near = difflib.get_close_matches(name, list(known), 1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(
+            f"{name!r} is not a recipe; {hint}`counterfoil plan` lists them, and a file ends in .py"
+        )
+    return known[name]()
+
+
+def _listed() -> dict[str, Make]:
+    """How each recipe is made, by its name, so that looking one up makes no other."""
+    rows: dict[str, Make] = {"demo": demo.recipe}
+    for name in NAMES:
+        for to in SETS:
+            rows[f"{name}-{to}"] = partial(online.recipe, name, to)
+    for name in NAMES:
+        for to in SETS:
+            rows[f"aoq/{name}-{to}"] = partial(aoq.recipe, name, to)
+    for name in NAMES:
+        for to in (
+            SETS
+            if PAPERS[members(name)[0].host] in ("scan", "bfan") and "vsrn-single" in HOSTS
+            else ()
+        ):
+            rows[f"aoq/{name}-{to}-vsrn-lists"] = partial(aoq.with_vsrn_lists, name, to)
+    for name in NAMES:
+        for to in SETS:
+            rows[f"aoq/ablations/{name}-{to}"] = partial(ablations.table, name, to)
+    return rows
+
+
+def _ablations() -> Iterator[tuple[str, Make]]:
+    for loss in ablations.LOSSES:
+        for name in NAMES:
+            for to in SETS:
+                made = partial(ablations.variant, loss, name, to)
+                yield f"aoq/ablations/{loss}/{name}-{to}", made
 
 
 def smoke(recipe: Recipe) -> Recipe:
@@ -82,10 +116,10 @@ def single(host: str, *, pixels: bool) -> Recipe:
     Raises:
         ValueError: no such host.
     """
-    for name in online.HOSTS:
+    for name in HOSTS:
         if name == host:
             return online.own(name, pixels=pixels)
-    raise ValueError(unknown(host, list(online.HOSTS), "a model to train"))
+    raise ValueError(unknown(host, list(HOSTS), "a model to train"))
 
 
 def _from_file(path: Path) -> Recipe:

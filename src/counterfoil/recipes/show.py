@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, get_args
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,6 +11,8 @@ from rich.table import Table
 from rich.tree import Tree
 
 from counterfoil import world
+from counterfoil.recipes.ablations import LOSSES
+from counterfoil.recipes.profiles import Dataset
 from counterfoil.recipes.recipe import Recipe, Stage, Train, plain
 
 console = Console()
@@ -23,12 +25,24 @@ def say(line: str) -> None:
 
 
 def catalogue(recipes: Iterable[Recipe]) -> None:
-    """All recipes, a line each."""
-    table = Table("recipe", "stages", "data", "about")
+    """All recipes; those that differ in the data set alone share a line."""
+    table = Table("recipe", "DATA", "about")
+    found: dict[str, tuple[list[str], str]] = {}
     for recipe in recipes:
-        stages = " → ".join(stage.name for stage in recipe.stages)
-        table.add_row(*(escape(t) for t in (recipe.name, stages, recipe.data, recipe.about)))
+        family, data = _family(recipe.name)
+        found.setdefault(family, ([], recipe.about))[0].append(data)
+    for family, (sets, about) in found.items():
+        table.add_row(*(escape(text) for text in (family, " ".join(sets), about)))
     console.print(table)
+    say(f"aoq/ablations/LOSS/HOST-DATA is one of them alone; LOSS is {', '.join(LOSSES)}")
+
+
+def _family(name: str) -> tuple[str, str]:
+    """A recipe's name with DATA where the data set's stands, and the data set."""
+    for data in get_args(Dataset):
+        if f"-{data}" in name:
+            return name.replace(f"-{data}", "-DATA"), data
+    return name, ""
 
 
 def plan(recipe: Recipe) -> None:
