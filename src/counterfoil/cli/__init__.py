@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from counterfoil.cli import evidence, mine, negatives
 from counterfoil.cli.answer import answer
+from counterfoil.cli.evidence import Budget, Ledger, Only, is_table, run_table
 from counterfoil.cli.options import (
+    STOPPED,
     Data,
     Features,
     Folder,
@@ -23,8 +26,6 @@ if TYPE_CHECKING:
     from counterfoil.recipes.recipe import Recipe
     from counterfoil.recipes.run import Source
 
-STOPPED = 3  # exit code of a run that can go on with --resume
-
 app = typer.Typer(
     name="counterfoil",
     no_args_is_help=True,
@@ -36,6 +37,9 @@ data_app = typer.Typer(
     no_args_is_help=True, help="What is there, and whether it can be trained on."
 )
 app.add_typer(data_app, name="data")
+app.add_typer(mine.app)
+app.add_typer(evidence.app)
+app.add_typer(negatives.app, name="negatives")
 
 
 def _version(asked: bool) -> None:
@@ -77,6 +81,7 @@ def plan(
         "counterfoil run demo",
         "counterfoil run aoq/vsepp-flickr8k --data flickr8k/ --features regions/ "
         "--set online.epochs=5 --resume",
+        "counterfoil run evidence/aoq-flickr8k --budget cpu --data flickr8k/ --features regions/",
     )
 )
 def run(
@@ -89,12 +94,22 @@ def run(
     resume: Annotated[bool, typer.Option(help="Go on with a run that was stopped.")] = False,
     smoke: Annotated[bool, typer.Option(help="At most 20 training steps a stage.")] = False,
     minutes: Minutes = None,
+    budget: Budget = None,
+    only: Only = None,
+    ledger: Ledger = None,
 ) -> None:
-    """Run what is missing of a recipe."""
+    """Run what is missing of a recipe, or of a table of experiments."""
     from counterfoil.recipes import catalogue
     from counterfoil.recipes.run import Source
     from counterfoil.recipes.settings import apply
 
+    if is_table(recipe, budget, only, ledger, settings=settings, smoke=smoke):
+        request = (recipe, data, features, images, folder)
+        if not run_table(
+            *request, budget=budget, only=only, ledger=ledger, resume=resume, minutes=minutes
+        ):
+            raise typer.Exit(STOPPED)
+        return
     found = apply(catalogue.find(recipe), settings or ())
     if smoke:
         found = catalogue.smoke(found)
@@ -123,32 +138,6 @@ def train(
     source = Source(data or "scenes", features=features, images=images)
     found = apply(catalogue.single(model, pixels=source.open().features is None), settings or ())
     _execute(found, source, folder, resume=resume, minutes=minutes)
-
-
-@app.command(
-    epilog=example(
-        "counterfoil mine runs/demo/online --data scenes --out lists/ --texts 300 "
-        "--images-per-text 60"
-    )
-)
-def mine(
-    model: Annotated[list[str], typer.Argument(help="Model folder, HF name, or `vectors`.")],
-    out: Annotated[Path, typer.Option(help="Folder of the lists; must not exist yet.")],
-    data: Data = None,
-    features: Features = None,
-    images: Images = None,
-    split: Split = "train",
-    texts: Annotated[int, typer.Option(min=1, help="Hardest texts kept for each image.")] = 300,
-    hard_images: Annotated[
-        int, typer.Option("--images-per-text", min=1, help="Hardest images kept for each text.")
-    ] = 60,
-) -> None:
-    """List the hardest negatives of every image and every caption, both ways, exactly."""
-    from counterfoil.recipes.run import Source
-    from counterfoil.recipes.verbs import mine_with
-
-    source = Source(data or "scenes", features=features, images=images)
-    mine_with(model, source, split, out, texts=texts, images=hard_images)
 
 
 @app.command(

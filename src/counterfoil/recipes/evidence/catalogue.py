@@ -1,0 +1,26 @@
+"""The tables that can be run by name."""
+
+from __future__ import annotations
+
+from counterfoil.recipes.evidence import aoq
+from counterfoil.recipes.evidence.plan import Table
+from counterfoil.spec import unknown
+
+PREFIX = "evidence/"
+
+
+def tables() -> tuple[Table, ...]:
+    """Every table."""
+    return (aoq.table(),)
+
+
+def find(name: str) -> Table:
+    """The table of this name.
+
+    Raises:
+        ValueError: there is none; the nearest name is told.
+    """
+    known = {table.name: table for table in tables()}
+    if name not in known:
+        raise ValueError(unknown(name, list(known), "a table of experiments"))
+    return known[name]
