@@ -24,6 +24,8 @@ Minutes = Annotated[
     float | None, typer.Option(min=0.01, help="Stop by itself after this long; `--resume` goes on.")
 ]
 
+STOPPED = 3  # exit code of a run that can go on with --resume
+
 
 def example(*lines: str) -> str:
     """Commands to try, as the last lines of a verb's help."""

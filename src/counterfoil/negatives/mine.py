@@ -64,19 +64,12 @@ def mine(
     images, texts = (len(members[0].images), len(members[0].texts)) if members else (0, 0)
     hard_texts = TopK("image", images, max(1, min(texts_per_image, texts)), owner)
     hard_images = TopK("text", texts, max(1, min(images_per_text, images)), owner)
-    facts: dict[str, str | int] = {
-        "run": run,
-        "models": ", ".join(weights_digest(member.matcher) for member in members),
-        "images": images,
-        "texts": texts,
-        "true pairs": crc32(owner.cpu().contiguous().numpy().tobytes()),
-        "texts of an image": hard_texts.k,
-        "images of a text": hard_images.k,
-        "filters": "; ".join(filters.plan.in_words()) if filters else "",
-    }
     seen = _seen(hard_texts, filters), _seen(hard_images, filters)
-    kept = dict(zip(("texts", "images"), seen))
-    keeper = Keeper(kept, facts, folder=keep, every=every, stop=stop) if keep or stop else None
+    keeper = None
+    if keep or stop:
+        facts = {"run": run, **_facts(members, owner, (hard_texts.k, hard_images.k), filters)}
+        kept = dict(zip(("texts", "images"), seen))
+        keeper = Keeper(kept, facts, folder=keep, every=every, stop=stop)
     sweep(members, seen, memory=memory, device=device, tile=tile, keeper=keeper)
     return Lists(
         hard_texts.rows.cpu(),
@@ -84,6 +77,20 @@ def mine(
         _half(hard_texts.scores),
         _half(hard_images.scores),
     )
+
+
+def _facts(
+    members: Sequence[Member], owner: Tensor, longest: tuple[int, int], filters: Filters | None
+) -> dict[str, str | int]:
+    """What the lists depend on, in words."""
+    return {
+        "models": ", ".join(weights_digest(member.matcher) for member in members),
+        "images and texts": ", ".join(f"{len(m.images)} x {len(m.texts)}" for m in members),
+        "true pairs": crc32(owner.cpu().contiguous().numpy().tobytes()),
+        "texts of an image": longest[0],
+        "images of a text": longest[1],
+        "filters": "; ".join(filters.plan.in_words()) if filters else "",
+    }
 
 
 def _seen(lists: TopK, filters: Filters | None) -> TopK | Filtered:

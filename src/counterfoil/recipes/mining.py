@@ -3,21 +3,58 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from counterfoil import world
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.engine.kept import EVERY, SweepStopped
 from counterfoil.engine.tiles import Member
-from counterfoil.negatives.filters import filters_of
+from counterfoil.negatives.filters import FilterPlan, filters_of
 from counterfoil.negatives.mine import mine
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.recipes.context import Stopped
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.recipe import Mine
+from counterfoil.recipes.settings import changed
 from counterfoil.spec import digest
 from counterfoil.train.stopping import Stopping, stopping
+
+
+def asked(
+    models: Sequence[str],
+    split: str,
+    *,
+    texts: int,
+    images: int,
+    filters: Sequence[str] = (),
+    guides: Sequence[str] = (),
+) -> Mine:
+    """The stage that a command line asks for.
+
+    Args:
+        models: names of those that score.
+        split: what is mined.
+        texts: of an image's list.
+        images: of a text's list.
+        filters: fields of a `FilterPlan`, ``key=value``.
+        guides: names of those that judge too.
+
+    Raises:
+        ValueError: an unknown filter, or one out of range.
+    """
+    plan = FilterPlan()
+    for setting in filters:
+        plan = changed(plan, setting)
+    return Mine(
+        name="lists",
+        using=tuple(models),
+        texts=texts,
+        images=images,
+        split=split,
+        filters=plan,
+        guides=tuple(guides),
+    )
 
 
 def partial(place: Path) -> Path:

@@ -36,8 +36,8 @@ def apply(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     return recipe
 
 
-def changed(spec: Spec[T], setting: str) -> Spec[T]:
-    """A written call with one argument changed, ``key=value``.
+def changed(holder: T, setting: str) -> T:
+    """A written call or a record with one value changed, ``key=value``.
 
     Raises:
         ValueError: as `apply` does.
@@ -45,7 +45,7 @@ def changed(spec: Spec[T], setting: str) -> Spec[T]:
     path, equals, text = setting.partition("=")
     if not equals or not path.strip():
         raise ValueError(f"{setting!r} is no setting; write key=value, as in direction=i2t")
-    return _change(spec, path.strip().split("."), _literal(text.strip()), setting)
+    return _change(holder, path.strip().split("."), _literal(text.strip()), setting)
 
 
 def _one(recipe: Recipe, setting: str) -> Recipe:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,11 +22,12 @@ from counterfoil.evaluate.protocols import PROTOCOLS, folds_of
 from counterfoil.evaluate.recall import TIES, Tie
 from counterfoil.files import check_file, check_folder, write_json
 from counterfoil.models.weights import convert
-from counterfoil.negatives.mine import mine
-from counterfoil.negatives.store import NegativeStore
 from counterfoil.recipes import found_page, many_true
+from counterfoil.recipes.context import Stopped
 from counterfoil.recipes.measured import Measured
+from counterfoil.recipes.mining import mined, partial, tidy
 from counterfoil.recipes.model import Model, open_model
+from counterfoil.recipes.recipe import Mine
 from counterfoil.recipes.run import Source
 from counterfoil.recipes.settings import changed
 from counterfoil.recipes.show import console, say
@@ -34,26 +36,47 @@ from counterfoil.train.saved import save_model
 
 
 def mine_with(
-    names: Sequence[str], source: Source, split: str, out: Path, *, texts: int, images: int
-) -> None:
-    """List the hardest negatives of a split by the mean score of the named models.
+    stage: Mine, source: Source, out: Path, *, resume: bool = False, minutes: float | None = None
+) -> bool:
+    """List the hardest negatives of a split by the mean score of the models a stage names.
+
+    Args:
+        stage: what to mine, with names that `open_model` opens.
+        source: from which data.
+        out: where the store goes.
+        resume: go on with what was stopped; without it such a mining is refused.
+        minutes: stop by itself after this long.
+
+    Returns:
+        Whether the lists are done; False when it was stopped first.
 
     Raises:
-        ValueError: `out` exists, or model and data do not fit.
+        ValueError: `out` exists, or models and data do not fit.
     """
+    began = time.monotonic()
     if out.exists():
         raise ValueError(f"{out} exists and is left alone; name a new folder with --out")
     check_folder(out)
+    if partial(out).exists() and not resume:
+        raise ValueError(
+            f"{partial(out)} holds a mining that was stopped; add --resume to go on with it, or "
+            "delete it"
+        )
     world.join()
-    corpus = source.split(split)
-    models = [open_model(name) for name in names]
-    members = [model.member(corpus) for model in models]
-    lists = mine(members, corpus.owner, texts_per_image=texts, images_per_text=images)
-    scorers = tuple(model.source() for model in models)
-    store = NegativeStore.of(lists, corpus=corpus.fingerprint, split=split, sources=scorers)
-    if world.rank() == 0:
-        store.save(out)
-        say(f"{len(corpus):,} images and {len(corpus.texts):,} texts of {split}: {out}")
+    world.wait()  # nobody begins before everybody has looked
+    corpus = source.split(stage.split)
+
+    def left() -> float | None:
+        return None if minutes is None else minutes - (time.monotonic() - began) / 60
+
+    try:
+        mined(stage, corpus, out, left=left)
+    except Stopped as stopped:
+        say(f"stopped, {stopped}; add --resume to go on")
+        return False
+    tidy(out)
+    say(f"{len(corpus):,} images and {len(corpus.texts):,} texts of {stage.split}: {out}")
+    return True
 
 
 def evaluate_with(

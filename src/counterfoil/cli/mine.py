@@ -1,0 +1,59 @@
+"""``counterfoil mine``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from counterfoil.cli.options import STOPPED, Data, Features, Images, Minutes, Split, example
+
+Filter = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--filter",
+        help="Leave out what may be true, as key=value, many times: captions or pictures this "
+        "near; scores lowest, highest, below_positive or below_share of the true pair's; what a "
+        "guide finds true (guided); skip the hardest.",
+    ),
+]
+
+app = typer.Typer(rich_markup_mode="markdown")
+
+
+@app.command(
+    epilog=example(
+        "counterfoil mine runs/demo/online --data scenes --out lists/ --texts 300 "
+        "--images-per-text 60",
+        "counterfoil mine runs/scan/online --data flickr8k/ --out lists/ --filter captions=0.8 "
+        "--filter guided=0 --guide runs/vsrn/online --minutes 60 --resume",
+    )
+)
+def mine(
+    model: Annotated[list[str], typer.Argument(help="Model folder, HF name, or `vectors`.")],
+    out: Annotated[Path, typer.Option(help="Folder of the lists; must not exist yet.")],
+    data: Data = None,
+    features: Features = None,
+    images: Images = None,
+    split: Split = "train",
+    texts: Annotated[int, typer.Option(min=1, help="Hardest texts kept for each image.")] = 300,
+    hard_images: Annotated[
+        int, typer.Option("--images-per-text", min=1, help="Hardest images kept for each text.")
+    ] = 60,
+    filters: Filter = None,
+    guide: Annotated[list[str] | None, typer.Option(help="A model that judges too.")] = None,
+    resume: Annotated[bool, typer.Option(help="Go on where it was stopped.")] = False,
+    minutes: Minutes = None,
+) -> None:
+    """List the hardest negatives of every image and every caption, both ways, exactly."""
+    from counterfoil.recipes.mining import asked
+    from counterfoil.recipes.run import Source
+    from counterfoil.recipes.verbs import mine_with
+
+    source = Source(data or "scenes", features=features, images=images)
+    stage = asked(
+        model, split, texts=texts, images=hard_images, filters=filters or (), guides=guide or ()
+    )
+    if not mine_with(stage, source, out, resume=resume, minutes=minutes):
+        raise typer.Exit(STOPPED)
