@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.matcher import Matcher
+from counterfoil.models.bfan import BFAN
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.patches import Patches
 from counterfoil.models.blocks.regions import Regions
@@ -103,6 +104,9 @@ CASES = (
         of(SCAN, image=_patches(), text=_gru()),
         images=pixels,
     ),
+    Case("bfan", of(BFAN, image=_regions(), text=_gru())),
+    Case("bfan-prob", of(BFAN, image=_regions(), text=_gru(), focus="prob")),
+    Case("bfan-pixels", of(BFAN, image=_patches(), text=_gru()), images=pixels),
     Case("vectors", of(Vectors), images=vectors, texts=vectors),
 )
 

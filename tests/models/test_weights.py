@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from counterfoil.models.bfan import BFAN
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.regions import Regions
 from counterfoil.models.scan import SCAN
@@ -41,6 +42,24 @@ def test_scan_with_its_options(tmp_path):
     for name, value in model[1].items():
         assert torch.equal(built.text.state_dict()[name], value)
     assert found.matcher.plain()["text"]["bidirectional"] is True
+
+
+@pytest.mark.parametrize("options,focus", [({}, "equal"), ({"focal_type": "prob"}, "prob")])
+def test_bfan_with_and_without_options(tmp_path, options, focus):
+    model = authors(bidirectional=True)
+    path = saved(tmp_path / "a.pth.tar", model, opt=argparse.Namespace(**options))
+    built = convert(path, "bfan").build()
+    assert isinstance(built, BFAN)
+    assert {(head.focus, head.sharpness) for head in built.heads} == {(focus, 20.0)}
+    assert torch.equal(built.image.fc.weight, model[0]["fc.weight"])
+    assert torch.equal(built.text.rnn.weight_hh_l0, model[1]["rnn.weight_hh_l0"])
+
+
+def test_bfan_with_an_unknown_focus_is_refused(tmp_path):
+    opt = argparse.Namespace(focal_type="half")
+    path = saved(tmp_path / "a.pth.tar", authors(bidirectional=True), opt=opt)
+    with pytest.raises(ValueError, match="focus='half' is not known; use one of equal, prob"):
+        convert(path, "bfan").build()
 
 
 def test_vsepp_without_options(tmp_path):

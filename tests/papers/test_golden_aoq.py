@@ -7,10 +7,15 @@ from functools import cache
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 import golden_vectors
 from counterfoil.corpus.relation import Relation
+from counterfoil.models.bfan import BFAN
+from counterfoil.models.blocks.focal import Rule
+from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.regions import Regions
 from counterfoil.negatives.aoq import CAPTIONS
 from counterfoil.negatives.lists import Lists
 from counterfoil.negatives.mine import mine
@@ -21,18 +26,12 @@ from counterfoil.objectives.quintuplet import (
     OfflineTriplet,
 )
 from counterfoil.objectives.term import Term
-from counterfoil.records import INFERENCE, Grid, Role, Scores
+from counterfoil.records import INFERENCE, Encoded, Grid, Items, Role, Scores
 from negatives_cases import member
 
 SYSTEM = "aoq"
 NOT_BUILT = {  # keys of hosts that are not built yet, by the host they wait for
     "enc/vsrn_cap_emb": "VSRN",
-    "enc/bfan_cap_emb": "BFAN",
-    **{
-        f"pair/{kind}/{value}": "BFAN"
-        for kind in ("equal", "prob")
-        for value in ("scores", "grad_regions", "grad_words")
-    },
 }
 ROLES = {
     "off_it": Role.HARD_TEXT,
@@ -42,6 +41,7 @@ ROLES = {
 }
 LOSS = re.compile(r"(?P<case>case\d+|emb)/(?P<form>author/eq5|formula/\w+?)_(?P<what>loss|grad_.+)")
 WEIGHT = re.compile(r"(?P<case>case\d+)/weight_(?P<side>text|image)")
+PAIR = re.compile(r"pair/(?P<focus>\w+)/(?P<what>scores|grad_regions|grad_words)")
 VECTORS = {"off_it": ("im", "s_off"), "off_ti": ("im_off", "s"), "off_oo": ("im_off", "s_off")}
 VECTORS["off_dd"] = ("im_der", "s_der")
 
@@ -146,12 +146,47 @@ def drawn() -> tuple[Tensor, Tensor]:
     return torch.stack(columns, 1), sampler.corresponds(hard_text, hard_image)
 
 
+def bfan(focus: Rule) -> BFAN:
+    """The host of AOQ, with its text encoder; the folder has no image encoder."""
+    config = golden().meta["config"]
+    words, word_width, width = (config[k] for k in ("vocab_size", "word_dim", "embed_size"))
+    text = GRU(words=words, word_width=word_width, width=width)
+    state = load_file(golden_vectors.folder(SYSTEM) / "state.safetensors")
+    prefix = "bfan_txt_enc."
+    mine = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+    text.load_state_dict(mine)
+    return BFAN(image=Regions(features=1, width=width), text=text, focus=focus).eval()
+
+
+def bfan_captions() -> Tensor:
+    ids, lengths = golden().inputs["enc/captions"], golden().inputs["enc/lengths"]
+    mask = torch.arange(ids.shape[1]) < lengths.unsqueeze(1)
+    texts = bfan("equal").encode_texts(Items(torch.arange(len(ids)), ids, mask))
+    return texts.tokens.masked_fill(~mask.unsqueeze(-1), 0)
+
+
+def offline_pairs(focus: Rule, what: str) -> Tensor:
+    inputs = golden().inputs
+    regions, words = (inputs[f"pair/{n}"].clone().requires_grad_() for n in ("regions", "words"))
+    mask = torch.arange(words.shape[1]) < inputs["enc/lengths"].unsqueeze(1)
+    images = Encoded(regions, torch.ones(regions.shape[:2], dtype=torch.bool))
+    scores = bfan(focus).pairs(images, Encoded(words, mask))
+    if what == "scores":
+        return scores.detach()
+    leaf = regions if what == "grad_regions" else words
+    return torch.autograd.grad((scores * inputs["pair/weights"]).sum(), leaf)[0]
+
+
 def ours(key: str) -> Tensor:
     if found := LOSS.fullmatch(key):
         return loss_value(found["case"], found["form"], found["what"])
     if found := WEIGHT.fullmatch(key):
         return weight_value(found["case"], found["side"])
+    if found := PAIR.fullmatch(key):
+        return offline_pairs("prob" if found["focus"] == "prob" else "equal", found["what"])
     match key:
+        case "enc/bfan_cap_emb":
+            return bfan_captions()
         case "mining/i2t":
             return mined().texts
         case "mining/t2i":

@@ -12,7 +12,7 @@ from counterfoil.matcher import Matcher, one_view
 from counterfoil.models.blocks.affinity import aligned, attended, clean
 from counterfoil.models.blocks.aggregate import Aggregate, aggregate
 from counterfoil.models.blocks.attention import Attention, Direction, RawNorm
-from counterfoil.models.blocks.inner import full
+from counterfoil.models.blocks.inner import square
 from counterfoil.models.blocks.packing import Packed, tiled
 from counterfoil.models.blocks.pool import chosen, unit
 from counterfoil.models.blocks.tower import ImageTower, TextTower
@@ -86,11 +86,12 @@ class SCAN(Matcher):
     def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
         """(P,) scores of aligned pairs."""
         images, texts = clean(images, gram=self._words_attend), clean(texts, gram=False)
-        found = self.attention.attend(aligned(self.attention, images, texts))
+        (block,) = aligned((self.attention,), images, texts)
+        found = self.attention.attend(block)
         if self._words_attend:  # (1, L, P)
-            cosine = found.cosine(_square(texts.tokens).T)
+            cosine = found.cosine(square(texts.tokens).T)
             return self._gather(cosine, 1, texts.mask.T[None])[0]
-        cosine = found.cosine(_square(images.tokens).unsqueeze(1))  # (P, 1, R)
+        cosine = found.cosine(square(images.tokens).unsqueeze(1))  # (P, 1, R)
         return self._gather(cosine, 2, images.mask.unsqueeze(1))[:, 0]
 
     def grid(self, images: Encoded, texts: Encoded) -> Tensor:
@@ -105,7 +106,8 @@ class SCAN(Matcher):
     def attention_maps(self, images: Encoded, texts: Encoded) -> Tensor:
         """(P, L, R) attention of aligned pairs; sums to 1 over what is attended to."""
         images, texts = clean(images, gram=self._words_attend), clean(texts, gram=False)
-        weights = self.attention.weights(aligned(self.attention, images, texts))
+        (block,) = aligned((self.attention,), images, texts)
+        weights = self.attention.weights(block)
         return weights[0].transpose(0, 1) if self._words_attend else weights[:, :, 0]
 
     @property
@@ -115,7 +117,7 @@ class SCAN(Matcher):
     def _by_words(self, images: Encoded, texts: Packed) -> Tensor:
         """(T, I) scores of a tile."""
         (found,) = attended(images, texts, (self.attention,))
-        cosine = found.cosine(_square(texts.words).unsqueeze(1))
+        cosine = found.cosine(square(texts.words).unsqueeze(1))
         blocks = (cosine[run.words].view(run.n, run.length, -1) for run in texts.runs())
         return torch.cat([self._gather(block, 1) for block in blocks])
 
@@ -123,12 +125,7 @@ class SCAN(Matcher):
         """(T, I) scores of a tile."""
         (found,) = attended(images, texts, (self.attention,))
         mask = None if bool(images.mask.all()) else images.mask.unsqueeze(0)
-        return self._gather(found.cosine(_square(images.tokens)), 2, mask)
+        return self._gather(found.cosine(square(images.tokens)), 2, mask)
 
     def _gather(self, cosine: Tensor, dim: int, mask: Tensor | None = None) -> Tensor:
         return aggregate(self.aggregate, cosine, dim, mask, self.lambda_lse)
-
-
-def _square(tokens: Tensor) -> Tensor:
-    """Squared lengths, in at least single precision."""
-    return full(tokens).square().sum(-1)

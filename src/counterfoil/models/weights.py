@@ -1,6 +1,6 @@
-"""Authors' checkpoints, converted: VSE++ and SCAN.
+"""Authors' checkpoints, converted: VSE++, SCAN and BFAN.
 
-Both save a list of two state dicts, image encoder and text encoder, with the options beside it.
+All save a list of two state dicts, image encoder and text encoder, with the options beside it.
 Only tensors and plain values are ever read from a file.
 """
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.matcher import Matcher
+from counterfoil.models.bfan import BFAN
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.regions import Regions
 from counterfoil.models.scan import SCAN
@@ -101,6 +102,15 @@ def convert_scan(state: Mapping[str, Tensor]) -> State:
     return _renamed(state, "SCAN")
 
 
+def convert_bfan(state: Mapping[str, Tensor]) -> State:
+    """BFAN's tensors under the names of `BFAN`.
+
+    Raises:
+        ValueError: a tensor is missing or unknown.
+    """
+    return _renamed(state, "BFAN")
+
+
 def vsepp(checkpoint: Checkpoint) -> Converted:
     """VSE++ from a checkpoint alone.
 
@@ -143,7 +153,30 @@ def scan(checkpoint: Checkpoint) -> Converted:
     return Converted(spec, state)
 
 
-SYSTEMS: Mapping[str, Callable[[Checkpoint], Converted]] = {"vsepp": vsepp, "scan": scan}
+def bfan(checkpoint: Checkpoint) -> Converted:
+    """BFAN from a checkpoint alone; without its options, "equal".
+
+    Raises:
+        ValueError: it is not a BFAN checkpoint.
+    """
+    state, options = convert_bfan(checkpoint.state), checkpoint.options
+    spec = of(
+        BFAN,
+        image=_regions(state),
+        text=_gru(state),
+        focus=options.get("focal_type", "equal"),
+        lambda_softmax=float(options.get("lambda_softmax", 20)),
+        normalise_images=not options.get("no_imgnorm", False),
+        normalise_texts=not options.get("no_txtnorm", False),
+    )
+    return Converted(spec, state)
+
+
+SYSTEMS: Mapping[str, Callable[[Checkpoint], Converted]] = {
+    "vsepp": vsepp,
+    "scan": scan,
+    "bfan": bfan,
+}
 
 
 def convert(path: Path, system: str) -> Converted:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from counterfoil.matcher import Matcher
+from counterfoil.models.bfan import BFAN
 from counterfoil.models.blocks.attention import Direction
+from counterfoil.models.blocks.focal import Rule
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.patches import Patches
 from counterfoil.models.blocks.pool import Pool
@@ -55,6 +57,16 @@ def scan(
         aggregate=aggregate,
         lambda_softmax=9.0 if direction == "t2i" else 4.0,
         lambda_lse=lambda_lse,
+    )
+
+
+def bfan(*, focus: Rule = "equal", width: int = 1024, sees: Sees = "features") -> Spec[Matcher]:
+    """BFAN: one focal rule; the published results average an "equal" and a "prob" model."""
+    return of(
+        BFAN,
+        image=_image(sees, width),
+        text=part(GRU, words=late("words"), width=width),
+        focus=focus,
     )
 
 

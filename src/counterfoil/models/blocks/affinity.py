@@ -61,13 +61,17 @@ def attended(images: Encoded, texts: Packed, heads: tuple[Attention, ...]) -> tu
     return tuple(Attended(*flat[3 * h : 3 * h + 3]) for h in range(len(heads)))
 
 
-def aligned(head: Attention, images: Encoded, texts: Encoded) -> Block:
-    """P images with P texts, cleaned, as one block.
+def aligned(heads: tuple[Attention, ...], images: Encoded, texts: Encoded) -> tuple[Block, ...]:
+    """P images with P texts, cleaned, as one block for each head.
 
     When words attend the pairs take the images' place, (1, L, P, R), and else the captions',
     (P, L, 1, R), so that each has its own context.
     """
     affinity = full(torch.bmm(texts.tokens, images.tokens.transpose(1, 2)))
+    return tuple(_aligned(head, affinity, images, texts) for head in heads)
+
+
+def _aligned(head: Attention, affinity: Tensor, images: Encoded, texts: Encoded) -> Block:
     if head.direction == "t2i":
         assert images.gram is not None
         words, regions = texts.mask.T[None, :, :, None], images.mask[None, None]

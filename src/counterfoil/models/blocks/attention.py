@@ -17,11 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
+from counterfoil.models.blocks.focal import Focus, focused
+
 Direction = Literal["t2i", "i2t"]
 RawNorm = Literal["clipped_l2norm", "l2norm", "softmax", "clipped", "no_norm"]
 EPS = 1e-8
 SLOPE = 0.1
-SAFE_EXPONENT = 16.0
+SAFE_EXPONENT = 20.0
 
 
 @final
@@ -82,12 +84,14 @@ class Attention:
             "clipped" is a leaky rectifier (the paper has a plain one).
         sharpness: inverse temperature of the softmax over the context.
         compiled: let `torch.compile` fuse `attend` and `derivative` in the fused call.
+        focus: which of its context a query goes on attending to; the rest gets no weight.
     """
 
     direction: Direction
     raw_norm: RawNorm
     sharpness: float
     compiled: bool = False
+    focus: Focus = "none"
 
     @property
     def query(self) -> int:
@@ -163,7 +167,7 @@ class Attention:
         return pull
 
     def _weigh(self, block: Block, sharp: Tensor) -> Tensor:
-        """Softmax over the context, short of the division."""
+        """Softmax over the context, focused, short of the division."""
         mask = block.regions if self.direction == "t2i" else block.words
         exponent = sharp * self.sharpness
         bounded = self.raw_norm.endswith("l2norm") or self.raw_norm == "softmax"
@@ -172,7 +176,9 @@ class Attention:
                 exponent = exponent.masked_fill(~mask, torch.finfo(sharp.dtype).min)
             exponent = exponent - exponent.detach().amax(self.context, keepdim=True)
         weight = exponent.exp()
-        return weight if mask is None else weight.masked_fill(~mask, 0)
+        if mask is not None:
+            weight = weight.masked_fill(~mask, 0)
+        return focused(self.focus, weight, self.context, mask)
 
     def _spread(self, gram: Tensor, weight: Tensor) -> Tensor:
         """The Gram matrix times the weights: (n, L, I, R)."""

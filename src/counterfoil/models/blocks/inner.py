@@ -1,4 +1,4 @@
-"""Inner products of global vectors, never in half precision."""
+"""Inner products and squared lengths of vectors, never in half precision."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from counterfoil.records import Encoded
 def full(tensor: Tensor) -> Tensor:
     """The same in single precision, or in double where it is."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def square(tokens: Tensor) -> Tensor:
+    """Squared lengths of the vectors on the last axis, in at least single precision."""
+    return full(tokens).square().sum(-1)
 
 
 def inner_pairs(images: Encoded, texts: Encoded) -> Tensor:

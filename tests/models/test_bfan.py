@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.autograd import gradcheck
+from torch.nn.functional import cosine_similarity, leaky_relu
+
+from counterfoil.models.bfan import BFAN
+from counterfoil.models.blocks import fused, packing
+from counterfoil.models.blocks.focal import focused
+from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.regions import Regions
+from counterfoil.records import Encoded, Items
+
+RULES = ("equal", "prob")
+WIDTH = 6
+
+
+def model(focus: str = "equal", **options) -> BFAN:
+    image, text = Regions(features=2, width=WIDTH), GRU(words=3, word_width=2, width=WIDTH)
+    return BFAN(image=image, text=text, focus=focus, **options)
+
+
+def bags(seed: int = 0, images: int = 3, texts: int = 4) -> tuple[Encoded, Encoded]:
+    """Float64 images of 1 to 5 regions and texts of 1 to 6 words; garbage is what is hidden."""
+    rng = torch.Generator().manual_seed(seed)
+    found = []
+    for n, longest in ((images, 5), (texts, 6)):
+        tokens = torch.randn(n, longest, WIDTH, dtype=torch.double, generator=rng)
+        counts = torch.randint(1, longest + 1, (n, 1), generator=rng)
+        counts[:2] = torch.tensor([[1], [longest]])[:n]
+        mask = torch.arange(longest) < counts
+        found.append(Encoded(tokens.masked_fill(~mask.unsqueeze(-1), torch.nan), mask))
+    return found[0], found[1]
+
+
+def margins(focus: str, row: list[float]) -> list[float]:
+    """What the authors compare with 0, with its sums written out."""
+    if focus == "equal":
+        return [x * len(row) - sum(row) for x in row]
+    return [sum((x - y) * y**0.5 for y in row) for x in row]
+
+
+def keeps(focus: str, row: list[float]) -> list[bool]:
+    """The authors' rules, but the largest is always kept."""
+    above = margins(focus, row)
+    return [m > 0 or x == max(row) for m, x in zip(above, row, strict=True)]
+
+
+def slow_way(query: Tensor, context: Tensor, focus: str, softmax: float) -> float:
+    """Mean cosine of the queries with what they attend to, as the paper writes it."""
+    affinities = torch.stack([torch.stack([c @ q for q in query]) for c in context])
+    affinities = leaky_relu(affinities, 0.1)
+    affinities = affinities / (affinities.norm(dim=1, keepdim=True) + 1e-8)
+    weights = (softmax * affinities).softmax(0)
+    found = 0.0
+    for j, q in enumerate(query):
+        kept = torch.tensor(keeps(focus, weights[:, j].tolist()))
+        again = weights[:, j] * kept / (weights[:, j] * kept).sum()
+        attended = sum(again[k] * c for k, c in enumerate(context))
+        found += float(cosine_similarity(q, attended, dim=0))
+    return found / len(query)
+
+
+@pytest.mark.parametrize("softmax", [4.0, 20.0, 40.0])
+@pytest.mark.parametrize("focus", RULES)
+def test_equals_the_loop_over_pairs(focus, softmax):
+    images, texts = bags()
+    grid = model(focus, lambda_softmax=softmax).grid(images, texts)
+    for i, t in product(range(len(images)), range(len(texts))):
+        v, w = images.tokens[i][images.mask[i]], texts.tokens[t][texts.mask[t]]
+        expected = slow_way(w, v, focus, softmax) + slow_way(v, w, focus, softmax)
+        assert float(grid[i, t]) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.1], ids=["dense", "sparse"])
+@pytest.mark.parametrize("focus", RULES)
+def test_gradient(focus, share, monkeypatch):
+    monkeypatch.setattr(fused, "SPARSE", share)
+    images, texts = bags()
+    host = model(focus, lambda_softmax=4.0)
+
+    def grid(v, w):
+        return host.grid(Encoded(v, images.mask), Encoded(w, texts.mask))
+
+    def pairs(v, w):
+        return host.pairs(Encoded(v, images.mask), Encoded(w, texts.mask[:3]))
+
+    leaves = [x.tokens.nan_to_num(7.0).requires_grad_() for x in (images, texts)]
+    assert gradcheck(grid, leaves, fast_mode=True)
+    assert gradcheck(pairs, [leaves[0], leaves[1].detach()[:3].requires_grad_()], fast_mode=True)
+
+
+@pytest.mark.parametrize("focus", RULES)
+def test_pairs_are_entries_of_the_grid(focus):
+    images, texts = bags(images=6, texts=8)
+    image, text = torch.tensor([5, 0, 0, 3, 2, 5]), torch.tensor([1, 7, 0, 3, 3, 1])
+    leaves = [x.tokens.clone().requires_grad_() for x in (images, texts)]
+    host = model(focus)
+    images, texts = (Encoded(v, x.mask) for v, x in zip(leaves, (images, texts), strict=True))
+    both = host.pairs(images.rows(image), texts.rows(text)), host.grid(images, texts)[image, text]
+    found = [(s.detach(), *torch.autograd.grad(s.square().sum(), leaves)) for s in both]
+    for ours, theirs in zip(*found, strict=True):
+        assert ours.isfinite().all()
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("focus", RULES)
+def test_uniform_rows_stay_uniform(focus, dtype):
+    """Equal regions and equal words: nothing is above the mean, in values or in gradients."""
+    rng = torch.Generator().manual_seed(0)
+    for regions, words in product((1, 2, 7, 36), (1, 3, 11, 50)):
+        v = torch.randn(2, 1, WIDTH, generator=rng).to(dtype).expand(-1, regions, -1)
+        w = torch.randn(3, 1, WIDTH, generator=rng).to(dtype).expand(-1, words, -1)
+        leaves = [x.clone().requires_grad_() for x in (v, w)]
+        masks = [torch.ones(x.shape[:2], dtype=torch.bool) for x in leaves]
+        images, texts = (Encoded(x, m) for x, m in zip(leaves, masks, strict=True))
+        scores = model(focus).grid(images, texts)
+        expected = 2 * cosine_similarity(v[:, None, 0], w[None, :, 0], dim=-1)
+        torch.testing.assert_close(scores, expected, rtol=1e-5, atol=1e-5)
+        assert all(g.isfinite().all() for g in torch.autograd.grad(scores.sum(), leaves))
+        one = Encoded(leaves[1][:2], masks[1][:2])
+        torch.testing.assert_close(model(focus).pairs(images, one), scores.diagonal())
+
+
+@pytest.mark.parametrize("focus", RULES)
+def test_zero_vectors_give_no_nan(focus):
+    images, texts = bags()
+    for zero in (images, texts):
+        leaves = [
+            (x.tokens.float().nan_to_num() * (x is not zero)).requires_grad_()
+            for x in (images, texts)
+        ]
+        scores = model(focus).grid(Encoded(leaves[0], images.mask), Encoded(leaves[1], texts.mask))
+        assert scores.isfinite().all()
+        assert all(g.isfinite().all() for g in torch.autograd.grad(scores.sum(), leaves))
+
+
+def test_an_image_without_regions_gives_no_nan():
+    images, texts = bags()
+    nothing = Encoded(images.tokens, torch.zeros_like(images.mask))
+    for focus in RULES:
+        host = model(focus)
+        for scores in (host.grid(nothing, texts), host.pairs(nothing, texts.rows(slice(3)))):
+            assert torch.equal(scores, torch.zeros_like(scores))
+
+
+@pytest.mark.parametrize("focus", RULES)
+def test_tiles_change_nothing(focus, monkeypatch):
+    images, texts = bags(images=7, texts=9)
+    whole = model(focus).grid(images, texts)
+    monkeypatch.setattr(packing, "IMAGES_AT_ONCE", 3)
+    monkeypatch.setattr(packing, "CELLS_AT_ONCE", 100)
+    monkeypatch.setattr(fused, "CELLS_IN_CACHE", 40)
+    torch.testing.assert_close(model(focus).grid(images, texts), whole)
+
+
+@pytest.mark.parametrize("focus", RULES)
+def test_attention_sums_to_one_and_gives_the_score(focus):
+    images, texts = bags(images=4, texts=4)
+    host = model(focus)
+    by_words, by_regions = host.attention_maps(images, texts)
+    for p in range(4):
+        words, regions = texts.mask[p], images.mask[p]
+        v, w = images.tokens[p][regions], texts.tokens[p][words]
+        over_regions, over_words = (m[p][words][:, regions] for m in (by_words, by_regions))
+        torch.testing.assert_close(over_regions.sum(1), torch.ones(len(w), dtype=torch.double))
+        torch.testing.assert_close(over_words.sum(0), torch.ones(len(v), dtype=torch.double))
+        score = cosine_similarity(over_regions @ v, w).mean()
+        score = score + cosine_similarity(over_words.T @ w, v).mean()
+        torch.testing.assert_close(host.pairs(images, texts)[p], score)
+
+
+@settings(max_examples=100, deadline=None)
+@given(row=st.lists(st.integers(0, 50), min_size=1, max_size=12), padding=st.integers(0, 3))
+def test_the_closed_form_keeps_what_the_sums_keep(row, padding):
+    row = [(1 + x) / 51 for x in row]
+    weight = torch.tensor([*row, *[0.0] * padding], dtype=torch.double)
+    mask = torch.arange(len(weight)) < len(row)
+    for focus in RULES:
+        assume(len(set(row)) == 1 or min(map(abs, margins(focus, row))) > 1e-12)
+        kept = focused(focus, weight, 0, mask) > 0
+        assert kept.tolist() == [*keeps(focus, row), *[False] * padding]
+        assert torch.equal(focused(focus, 8 * weight, 0, mask) > 0, kept)
+
+
+def test_gram_matrices_are_kept_in_evaluation_only():
+    items = Items(torch.arange(2), torch.randn(2, 3, 2), torch.ones(2, 3, dtype=torch.bool))
+    host = model()
+    assert host.train().encode_images(items).gram is None
+    kept = host.eval().encode_images(items)
+    torch.testing.assert_close(kept.gram, kept.tokens @ kept.tokens.mT)
+
+
+def test_a_score_is_a_sum_of_two_cosines():
+    v = torch.eye(WIDTH)[:2, None]
+    both = Encoded(v, torch.ones(2, 1, dtype=torch.bool))
+    assert model().score_scale == 2.0
+    torch.testing.assert_close(model().grid(both, both), 2 * torch.eye(2))
+
+
+def test_what_is_unknown_is_refused():
+    with pytest.raises(ValueError, match="focus='none' is not known; use one of equal, prob"):
+        model("none")
+    with pytest.raises(ValueError, match="gives 4 numbers per vector and the text tower 6"):
+        BFAN(image=Regions(features=2, width=4), text=GRU(words=3, width=6))
