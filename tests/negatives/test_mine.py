@@ -1,12 +1,25 @@
 from __future__ import annotations
 
+import contextlib
+import functools
+import tempfile
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+from hypothesis import given as given_cases
+from hypothesis import settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 import processes
 from counterfoil.corpus.relation import Relation
+from counterfoil.engine.kept import SweepStopped
+from counterfoil.negatives.filters import FilterPlan, filters_of
 from counterfoil.negatives.mine import mine
+from engine_cases import given
+from filters_cases import PLANS, allowed, by_hand, case
 from negatives_cases import member, ragged, ranked
 
 SQUARE = Relation(torch.tensor([0, 1, 2]), images=3)
@@ -81,3 +94,155 @@ def test_large_scores_stay_finite_on_disk() -> None:
     lists = mine([member(images, texts)], relation.owner, texts_per_image=2, images_per_text=2)
     assert lists.text_scores is not None
     assert lists.text_scores.isfinite().all()
+
+
+# stopped and gone on with: filters x directions x tiles x processes x resume points
+
+TILES = [(16, 16), (5, 16), (40, 9)]
+H, K = 6, 5
+Rows = list[list[int]]
+
+
+class Clock:
+    """Says stop when it is asked for the nth time."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def __call__(self) -> bool:
+        self.times -= 1
+        return self.times < 0
+
+
+def filtered(
+    plan: FilterPlan, tile: tuple[int, int], folder: Path | None = None, stop_after: int = 999
+) -> tuple[Rows, Rows] | None:
+    """Lists both ways; None when stopped."""
+    torch.set_num_threads(1)
+    corpus, scores, guide = case(13, 37, 5)
+    guides = [given(guide)] if plan.needs_guide else []
+    try:
+        lists = mine(
+            [given(scores)],
+            corpus.owner,
+            texts_per_image=H,
+            images_per_text=K,
+            tile=tile,
+            filters=filters_of(plan, corpus, guides=guides),
+            keep=folder,
+            every=0.0,
+            stop=Clock(stop_after),
+        )
+    except SweepStopped:
+        return None
+    return lists.texts.tolist(), lists.images.tolist()
+
+
+@functools.cache
+def brute_force(plan: FilterPlan) -> tuple[Rows, Rows]:
+    corpus, scores, guide = case(13, 37, 5)
+    texts, images = (allowed(plan, corpus, scores, guide, side) for side in ("image", "text"))
+    return by_hand(scores, texts, H, plan.skip), by_hand(scores.T, images.T, K, plan.skip)
+
+
+def in_words(plan: FilterPlan) -> str:
+    return " ".join(plan.in_words()) or "off"
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("plan", PLANS, ids=in_words)
+def test_lists_equal_brute_force_however_often_mining_was_stopped(
+    plan: FilterPlan, tile: tuple[int, int], tmp_path: Path
+) -> None:
+    assert filtered(plan, tile) == brute_force(plan)
+    stops = 0
+    while (found := filtered(plan, tile, tmp_path, 0)) is None:
+        stops += 1
+    assert stops >= 2
+    assert found == brute_force(plan)
+
+
+def _every_plan(
+    tile: tuple[int, int], folder: Path, stop_after: int
+) -> list[tuple[Rows, Rows] | None]:
+    return [
+        filtered(plan, tile, folder / str(place), stop_after) for place, plan in enumerate(PLANS)
+    ]
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("sizes", [(2,), (2, 1), (1, 2), (2, 3, 2)], ids=str)
+def test_lists_equal_brute_force_for_any_number_of_processes(
+    sizes: tuple[int, ...], tile: tuple[int, int], tmp_path: Path
+) -> None:
+    for size in sizes[:-1]:
+        processes.run(_every_plan, size, tile, tmp_path, 0)
+    assert bool(list(tmp_path.rglob("*.npz"))) == (len(sizes) > 1)
+    for found in processes.run(_every_plan, sizes[-1], tile, tmp_path, 999):
+        for plan, lists in zip(PLANS, found, strict=True):
+            assert lists == brute_force(plan), in_words(plan)
+
+
+@settings(max_examples=30, deadline=None)
+@given_cases(
+    seed=st.integers(0, 999),
+    tile=st.tuples(st.integers(1, 20), st.integers(1, 20)),
+    stops=st.lists(st.integers(0, 3), max_size=3),
+)
+def test_any_tiles_and_resume_points_of_any_corpus(
+    seed: int, tile: tuple[int, int], stops: list[int]
+) -> None:
+    relation = ragged(11, seed, orphans=2)
+    images, texts = vectors(seed, relation)
+    expected = ranked(images @ texts.T, relation, 7, 5)
+    with tempfile.TemporaryDirectory() as folder:
+        for stop in (*stops, 999):
+            with contextlib.suppress(SweepStopped):
+                lists = mine(
+                    [member(images, texts)],
+                    relation.owner,
+                    texts_per_image=7,
+                    images_per_text=5,
+                    tile=tile,
+                    keep=Path(folder),
+                    stop=Clock(stop),
+                )
+    assert torch.equal(lists.texts, expected.texts)
+    assert torch.equal(lists.images, expected.images)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"texts_per_image": 3}, "texts of an image is 6 there and 3 here"),
+        ({"images_per_text": 3}, "images of a text is 5 there and 3 here"),
+        ({"run": "other data"}, "run is of this test there and other data here"),
+        ({"tile": (32, 32)}, "tiles is 1 x 3 of 16 x 16 there and 1 x 2 of 32 x 32 here"),
+        ({"owner": torch.zeros(37, dtype=torch.long)}, "true pairs is"),
+        ({"filters": FilterPlan(skip=1)}, "the 1 hardest of the rest here"),
+        ({"members": [given(torch.zeros(13, 37))] * 2}, "models is"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
+)
+def test_what_was_kept_of_another_mining_is_refused(
+    change: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    corpus, scores, _ = case(13, 37, 5)
+    asked: dict[str, Any] = {
+        "members": [given(scores)],
+        "owner": corpus.owner,
+        "texts_per_image": 6,
+        "images_per_text": 5,
+        "tile": (16, 16),
+        "keep": tmp_path,
+        "run": "of this test",
+    }
+    with pytest.raises(SweepStopped):
+        mine(**asked, stop=Clock(0))
+    asked |= change
+    if isinstance(plan := asked.get("filters"), FilterPlan):
+        asked["filters"] = filters_of(plan, corpus)
+    with pytest.raises(ValueError, match="is of something else") as error:
+        mine(**asked)
+    assert words in str(error.value)
+    assert "name another folder, or delete it" in str(error.value)
