@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import io
-import re
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-SERIES = 6
-INK, FAINT = "#010101", "#020202"  # stand-ins that the page's own colours replace
-MARKS = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
-SIZE = (5.2, 3.1)
-WIDE = (9.2, 3.1)
+from counterfoil.evaluate.drawing import (
+    INK,
+    MARKS,
+    SERIES,
+    SIZE,
+    WIDE,
+    dress,
+    literal,
+    note,
+    series_colour,
+    svg,
+)
 
 
 @final
@@ -70,11 +71,6 @@ class Figure:
     caption: tuple[str, ...]
 
 
-def series_colour(number: int) -> str:
-    """Stand-in for the page's colour of the n-th run."""
-    return f"#0a0a{number % SERIES + 10:02x}"
-
-
 def learning(curves: Sequence[Curve]) -> tuple[Figure, ...]:
     """Development RSum and training loss of every run, as far as they were measured."""
     drawn = []
@@ -117,17 +113,17 @@ def hardness(sources: Sequence[Hardness], margin: float | None = None) -> Figure
         axes.hist(gaps, bins, weights=share, histtype="stepfilled", color=colour, alpha=0.22)
         axes.hist(
             gaps, bins, weights=share, histtype="step", color=colour, linewidth=1.8,
-            linestyle=MARKS[number % SERIES], label=_literal(source.name),
+            linestyle=MARKS[number % SERIES], label=literal(source.name),
         )  # fmt: skip
     axes.axvline(0, color=INK, linewidth=1)
-    _note(axes, 0, "as high as the positive")
+    note(axes, 0, "as high as the positive")
     if margin:
         axes.axvline(-margin, color=INK, linewidth=1, linestyle=":")
-        _note(axes, -margin, "margin")
-    _dress(axes, "score of the negative − score of its positive", "share of negatives, %")
+        note(axes, -margin, "margin")
+    dress(axes, "score of the negative − score of its positive", "share of negatives, %")
     lines = [_words(source, margin) for source in sources]
     return Figure(
-        _svg(canvas, "hardness"),
+        svg(canvas, "hardness"),
         " ".join(lines),
         ("Further right is harder.", *lines),
     )
@@ -153,61 +149,9 @@ def _lines(
     axes = canvas.subplots()
     for number, (name, x, y) in enumerate(series):
         axes.plot(
-            x[: len(y)], y, color=series_colour(number), linewidth=2, label=_literal(name),
+            x[: len(y)], y, color=series_colour(number), linewidth=2, label=literal(name),
             linestyle=MARKS[number % SERIES], marker="o", markersize=3.2,
         )  # fmt: skip
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _dress(axes, "epoch", label)
-    return _svg(canvas, key)
-
-
-def _literal(name: str) -> str:
-    """A name that is neither read as a formula nor taken for one to be hidden."""
-    return "\u200b" + name.replace("$", r"\$")
-
-
-def _note(axes: Axes, x: float, text: str) -> None:
-    axes.annotate(
-        text, (x, 1), xycoords=("data", "axes fraction"), xytext=(0, 2), color=INK,
-        textcoords="offset points", va="bottom", ha="center", fontsize=9,
-    )  # fmt: skip
-
-
-def _dress(axes: Axes, x: str, y: str) -> None:
-    axes.set_xlabel(x, color=INK, fontsize=10)
-    axes.set_ylabel(y, color=INK, fontsize=10)
-    axes.tick_params(colors=INK, labelsize=9, length=0, pad=6)
-    axes.grid(axis="y", color=FAINT, linewidth=0.6)
-    axes.set_axisbelow(True)
-    for side in ("top", "left", "right"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(FAINT)
-    axes.legend(
-        frameon=False, labelcolor=INK, fontsize=9.5, handlelength=2.6, borderaxespad=0,
-        loc="lower left", bbox_to_anchor=(0, 1.07), ncols=3, columnspacing=1.6,
-    )  # fmt: skip
-    axes.margins(x=0.03)
-
-
-def _svg(canvas: Any, key: str) -> str:
-    """The drawing as an element of the page: its colours, its letters, ids of its own."""
-    import matplotlib as mpl
-
-    text = io.StringIO()
-    settings = {"svg.fonttype": "none", "svg.hashsalt": key}
-    with mpl.rc_context(settings), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # the page's own letters are used
-        canvas.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    svg = text.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
-    for side in ("width", "height"):
-        svg = re.sub(rf'(<svg[^>]*?) {side}="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r'\bid="', f'id="{key}-', svg)
-    svg = re.sub(r"url\(#", f"url(#{key}-", svg)
-    svg = re.sub(r'href="#', f'href="#{key}-', svg)
-    svg = svg.replace(INK, "var(--ink-2)").replace(FAINT, "var(--line)")
-    for number in range(SERIES):
-        svg = svg.replace(series_colour(number), f"var(--run-{number + 1})")
-    svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font: \1px var(--sans)", svg)  # until 3.9
-    return re.sub(r"font-family: [^;\"]*", "font-family: var(--sans)", svg)
+    dress(axes, "epoch", label)
+    return svg(canvas, key)

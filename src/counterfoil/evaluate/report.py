@@ -146,7 +146,7 @@ def render(page: ReportPage) -> str:
     """
     if not page.runs:
         raise ValueError("a report needs at least one evaluated run")
-    return _template("report.html.j2").render(
+    return template("report.html.j2").render(
         page=page,
         headline=headline(page.runs),
         groups=[(title, [row(page.runs, metric) for metric in names]) for title, names in GROUPS],
@@ -162,7 +162,7 @@ def write(page: ReportPage, path: Path) -> None:
 
 def write_gallery(gallery: Gallery, path: Path) -> None:
     """Write a page of retrievals alone, as of a search; whole or not at all."""
-    files.write_text(path, _template("gallery.html.j2").render(gallery=gallery))
+    files.write_text(path, template("gallery.html.j2").render(gallery=gallery))
 
 
 def headline(runs: tuple[RunResult, ...]) -> str:
@@ -221,7 +221,8 @@ def chance(p: float | None) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _template(name: str) -> Template:
+def template(name: str) -> Template:
+    """A template of the pages; what is put into it is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(

@@ -8,6 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from counterfoil.evaluate.analysis_page import Rows
 from counterfoil.evaluate.report import GROUPS, Cell, RunResult, row
 
 
@@ -31,6 +32,23 @@ def table(runs: Sequence[RunResult], protocol: str) -> Table:
         for metric in metrics:
             line = row(tuple(runs), metric)
             shown.add_row(f"  {line.metric}", *(part for c in line.cells for part in _parts(c)))
+    return shown
+
+
+def plain(rows: Rows, protocol: str) -> Table:
+    """A table of an analysis.
+
+    Args:
+        rows: the cells.
+        protocol: in one sentence; it stands below.
+    """
+    note = f"{protocol}. {rows.note}".rstrip()
+    shown = Table(title=rows.title or None, title_justify="left", box=box.SIMPLE_HEAD)
+    shown.caption, shown.caption_justify = Text(note), "left"
+    for place, name in enumerate(rows.head):
+        shown.add_column(Text(name), justify="right" if place else "left")
+    for cells in rows.rows:
+        shown.add_row(*(Text(cell) for cell in cells))
     return shown
 
 

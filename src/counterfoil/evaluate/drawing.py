@@ -1,0 +1,76 @@
+"""How a figure is drawn: inline SVG that takes its colours and letters from the page."""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SERIES = 6
+INK, FAINT = "#010101", "#020202"  # stand-ins that the page's own colours replace
+MARKS = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
+SIZE = (5.2, 3.1)
+WIDE = (9.2, 3.1)
+
+
+def series_colour(number: int) -> str:
+    """Stand-in for the page's colour of the n-th run."""
+    return f"#0a0a{number % SERIES + 10:02x}"
+
+
+def literal(name: str) -> str:
+    """A name that is neither read as a formula nor taken for one to be hidden."""
+    return "\u200b" + name.replace("$", r"\$")
+
+
+def note(axes: Axes, x: float, text: str) -> None:
+    """Words above the frame, over a place on the x axis."""
+    axes.annotate(
+        text, (x, 1), xycoords=("data", "axes fraction"), xytext=(0, 2), color=INK,
+        textcoords="offset points", va="bottom", ha="center", fontsize=9,
+    )  # fmt: skip
+
+
+def dress(axes: Axes, x: str, y: str) -> None:
+    """Labels, grid and legend, in the page's ink."""
+    axes.set_xlabel(x, color=INK, fontsize=10)
+    axes.set_ylabel(y, color=INK, fontsize=10)
+    axes.tick_params(colors=INK, labelsize=9, length=0, pad=6)
+    axes.grid(axis="y", color=FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "left", "right"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(FAINT)
+    axes.legend(
+        frameon=False, labelcolor=INK, fontsize=9.5, handlelength=2.6, borderaxespad=0,
+        loc="lower left", bbox_to_anchor=(0, 1.07), ncols=3, columnspacing=1.6,
+    )  # fmt: skip
+    axes.margins(x=0.03)
+
+
+def svg(canvas: Any, key: str) -> str:
+    """The drawing as an element of the page: its colours, its letters, ids of its own."""
+    import matplotlib as mpl
+
+    text = io.StringIO()
+    settings = {"svg.fonttype": "none", "svg.hashsalt": key}
+    with mpl.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # the page's own letters are used
+        canvas.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    drawn = text.getvalue()
+    drawn = drawn[drawn.index("<svg") :]
+    drawn = re.sub(r"<metadata>.*?</metadata>", "", drawn, flags=re.S)
+    for side in ("width", "height"):
+        drawn = re.sub(rf'(<svg[^>]*?) {side}="[^"]*"', r"\1", drawn, count=1)
+    drawn = re.sub(r'\bid="', f'id="{key}-', drawn)
+    drawn = re.sub(r"url\(#", f"url(#{key}-", drawn)
+    drawn = re.sub(r'href="#', f'href="#{key}-', drawn)
+    drawn = drawn.replace(INK, "var(--ink-2)").replace(FAINT, "var(--line)")
+    for number in range(SERIES):
+        drawn = drawn.replace(series_colour(number), f"var(--run-{number + 1})")
+    drawn = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font: \1px var(--sans)", drawn)  # until 3.9
+    return re.sub(r"font-family: [^;\"]*", "font-family: var(--sans)", drawn)

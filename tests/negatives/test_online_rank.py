@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from itertools import combinations
+from math import comb
+
+import pytest
+import torch
+
+from counterfoil.corpus.relation import Relation
+from counterfoil.negatives.online_rank import (
+    anchor_scores,
+    chance_of_top,
+    expected_rank,
+    missed,
+    online_ranks,
+    places,
+)
+from evaluation_cases import member, ragged, scores
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize(("captions", "images", "batch"), [(1, 9, 4), (2, 5, 4), (3, 3, 5)])
+def test_every_batch_there_is(captions, images, batch):
+    """The expectation and the chance, from all batches of an anchor with its siblings."""
+    texts = captions * images
+    ranked = range(captions - 1, texts - 1)  # of the others: siblings first, then by hardness
+    firsts, image_firsts = [], []
+    for drawn in combinations(range(texts - 1), batch - 1):
+        wrong = [place - (captions - 1) for place in drawn if place in ranked]
+        firsts.append(1 + min(wrong))
+        image_firsts.append(1 + min(wrong) // captions)
+    mean = sum(firsts) / len(firsts)
+    assert expected_rank(texts, batch) == pytest.approx(mean)
+    assert mean == pytest.approx(texts / batch)
+    top = sum(first <= 2 for first in firsts) / len(firsts)
+    assert chance_of_top(2, texts, batch) == pytest.approx(top)
+    of_images = sum(image_firsts) / len(firsts)
+    assert expected_rank(texts, batch, captions=captions) == pytest.approx(of_images)
+    top = sum(first <= 1 for first in image_firsts) / len(firsts)
+    assert chance_of_top(1, texts, batch, captions=captions) == pytest.approx(top)
+
+
+def test_the_paper_s_numbers():
+    """AOQ, section 1: about 4000, and about 2.2 % in MS-COCO's 566,435 captions."""
+    assert expected_rank(500_000, 128) == 3906.25
+    assert 100 * chance_of_top(100, 566_435, 128) == pytest.approx(2.2, abs=0.05)
+    assert 100 * chance_of_top(100, 500_000, 128) == pytest.approx(2.5, abs=0.05)
+
+
+def test_chances_of_many_captions():
+    texts, batch = 40, 7
+    exact = [comb(texts - 1 - k, batch - 1) / comb(texts - 1, batch - 1) for k in range(40)]
+    assert missed(torch.arange(40), texts, batch).tolist() == pytest.approx(exact)
+
+
+def test_places_count_wrong_ones_only():
+    found = torch.tensor([0.5, 0.9, 0.5, 0.1, 0.7])
+    wrong = torch.tensor([True, False, True, True, True])
+    assert places(found, wrong).tolist() == [2, 6, 3, 4, 1]
+
+
+def test_anchors_meet_everything():
+    owner = ragged(8, 0)
+    found = scores(8, owner, 0)
+    anchors = (owner >= 0).nonzero().squeeze(1)[:5]
+    relation = Relation(owner, images=8)
+    texts, images = anchor_scores([member(found)], relation, anchors)
+    torch.testing.assert_close(texts, found[owner[anchors]])
+    torch.testing.assert_close(images, found[:, anchors].T)
+
+
+def test_measured_is_the_hardest_of_the_whole_batch():
+    """A batch of everything finds the hardest negatives of all."""
+    owner = ragged(10, 2, orphans=4)
+    relation = Relation(owner, images=10)
+    found = scores(10, owner, 2)
+    most = int((owner >= 0).sum())
+    both = online_ranks([member(found)], relation, batches=[most], anchors=most, draws=2, rng=rng())
+    for ranks in both:
+        assert ranks.ranks.shape == (1, most, 2)
+        assert bool((ranks.ranks == 1).all())
+        assert ranks.top(0, 1) == 100
+        assert ranks.mean(0) == (1, 0)
+    texts = both[0].gaps[0, :, 0]
+    best = []
+    for row in (owner >= 0).nonzero().squeeze(1).tolist():
+        line = found[owner[row]]
+        best.append(float(line[(owner != owner[row]) & (owner >= 0)].max() - line[row]))
+    torch.testing.assert_close(texts.sort().values, torch.tensor(best).sort().values)
+
+
+def test_measured_is_near_what_counting_says():
+    owner = torch.arange(60).repeat_interleave(5)
+    relation, found = Relation(owner, images=60), scores(60, owner, 0)
+    sizes = (8, 32)
+    both = online_ranks([member(found)], relation, batches=sizes, anchors=150, draws=8, rng=rng())
+    for captions, ranks in zip((1, 5), both):
+        for place, batch in enumerate(sizes):
+            mean, half = ranks.mean(place)
+            assert abs(mean - expected_rank(300, batch, captions=captions)) < 2 * half
+            chance = 100 * chance_of_top(4, 300, batch, captions=captions)
+            assert ranks.top(place, 4) == pytest.approx(chance, abs=4)
+        assert ranks.gap(0) < ranks.gap(1)
+
+
+def test_the_same_seed_gives_the_same_ranks():
+    owner = ragged(12, 4)
+    relation, found = Relation(owner, images=12), scores(12, owner, 4)
+    settings = {"batches": (2, 5), "anchors": 4, "draws": 3}
+    first, again, other = (
+        online_ranks([member(found)], relation, **settings, rng=rng(seed))[0].ranks
+        for seed in (0, 0, 1)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_a_batch_of_siblings_has_no_negative():
+    owner = torch.tensor([0, 0, 0, 0, 1])
+    relation = Relation(owner, images=2)
+    both = online_ranks(
+        [member(torch.rand(2, 5))], relation, batches=[2], anchors=5, draws=20, rng=rng()
+    )
+    assert set(both[0].ranks.flatten().tolist()) == {0, 1, 2, 3, 4}
+    assert set(both[1].ranks.flatten().tolist()) == {0, 1}
+    assert all(torch.equal(ranks.gaps.isnan(), ranks.ranks == 0) for ranks in both)
+
+
+@pytest.mark.parametrize("batch", [1, 6])
+def test_a_batch_that_cannot_be_drawn(batch):
+    relation = Relation(torch.arange(5), images=5)
+    with pytest.raises(ValueError, match=f"batches of {batch} cannot be drawn from 5 captions"):
+        online_ranks(
+            [member(torch.rand(5, 5))], relation, batches=[batch], anchors=1, draws=1, rng=rng()
+        )
