@@ -203,6 +203,14 @@ def test_guides_have_to_fit() -> None:
         filters_of(FilterPlan(guided=0.1), corpus, guides=[scoring(guide[:3])])
 
 
+def test_a_guide_that_knows_nothing_is_refused() -> None:
+    corpus, scores, guide = case(4, 6, 0)
+    guide[2, 5] = math.nan
+    filters = filters_of(FilterPlan(guided=0.0), corpus, guides=[scoring(guide)])
+    with pytest.raises(ValueError, match="of the guide, the score of image row 2 and text row 0"):
+        sweep([scoring(scores)], [filters.on("image", TopK("image", 4, 2))])
+
+
 def test_what_cannot_be_compared_is_said() -> None:
     corpus = toy(3, 5, 0)
     with pytest.raises(ValueError, match="toy has neither features nor pictures"):

@@ -12,7 +12,7 @@ from torch import Tensor
 from counterfoil import world
 from counterfoil.engine.modes import evaluating
 from counterfoil.engine.sweep import Reducer
-from counterfoil.engine.tiles import Member, Side, Tile, pick
+from counterfoil.engine.tiles import Member, Side, Tile, not_a_number, pick
 from counterfoil.engine.topk import TopK
 from counterfoil.negatives.exclusions import Exclusions
 
@@ -70,11 +70,20 @@ class Guides:
         self._last: tuple[Tile, Tensor] | None = None
 
     def scores(self, tile: Tile) -> Tensor:
-        """(i, t) float32 mean scores of the tile's pairs."""
+        """(i, t) float32 mean scores of the tile's pairs.
+
+        Raises:
+            ValueError: one is not a number.
+        """
         if self._last is None or self._last[0] is not tile:
             with evaluating(member.matcher for member in self.members):
-                found = [self._one(member, tile) for member in self.members]
-            self._last = tile, torch.stack(found).mean(0) if len(found) > 1 else found[0]
+                each = [self._one(member, tile) for member in self.members]
+            found = each[0] if len(each) == 1 else torch.stack(each).mean(0)
+            if bool(found.amax().isnan()):
+                row, column = found.isnan().nonzero()[0].tolist()
+                known = not_a_number(int(tile.images[row]), int(tile.texts[column]))
+                raise ValueError(f"of the guide, {known}")
+            self._last = tile, found
         return self._last[1]
 
     def _one(self, member: Member, tile: Tile) -> Tensor:
@@ -155,12 +164,12 @@ class Filtered(Reducer):
         """Pass on what is left."""
         scores = tile.scores.clone()
         if self._limits is not None:
-            scores.masked_fill_(tile.scores > self._of(self._limits, tile), -torch.inf)
+            _keep(scores, torch.le(tile.scores, self._of(self._limits, tile), out=_like(scores)))
         if self.window.lowest is not None:
-            scores.masked_fill_(tile.scores < self.window.lowest, -torch.inf)
+            _keep(scores, torch.ge(tile.scores, self.window.lowest, out=_like(scores)))
         if self._guides is not None:
-            above = self._guides.scores(tile) > self._of(self._guide_limits, tile)
-            scores.masked_fill_(above, -torch.inf)
+            guide, limits = self._guides.scores(tile), self._of(self._guide_limits, tile)
+            _keep(scores, torch.le(guide, limits, out=_like(scores)))
         if self._excluded is not None:
             scores[self._excluded.places(tile)] = -torch.inf
         scores[tile.true(self._owner)] = -torch.inf
@@ -196,6 +205,18 @@ class Filtered(Reducer):
         if self.side == "image":
             return limits[tile.images].unsqueeze(1)
         return limits[tile.texts].unsqueeze(0)
+
+
+def _like(scores: Tensor) -> Tensor:
+    return torch.empty_like(scores)
+
+
+def _keep(scores: Tensor, within: Tensor) -> None:
+    """Put -inf where `within` is 0 and leave what is there where it is 1.
+
+    On the CPU a masked fill takes ten times as long.
+    """
+    torch.minimum(scores, within.sub_(0.5).div_(0.0), out=scores)
 
 
 def _wider(reducer: Reducer, skip: int) -> Reducer:
