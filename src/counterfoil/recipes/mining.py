@@ -100,6 +100,7 @@ def mined(
                 images_per_text=stage.images,
                 filters=filters,
                 keep=partial(place),
+                every=EVERY,
                 stop=watch.wanted,
                 run=_run(corpus, models, guides),
             )

@@ -1,0 +1,205 @@
+"""Mining that is stopped or killed goes on to the lists of one that was not."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import processes
+import recipes_cases
+from counterfoil.engine import sweep, tiles
+from counterfoil.negatives.store import NegativeStore
+from counterfoil.recipes import mining
+from counterfoil.recipes.run import Source
+from recipes_cases import aoq, run
+
+DATA = "scenes:images=80"
+DATA_OF_RUNS = "scenes:images=36"
+FILES = ("texts.npy", "images.npy", "text_scores.npy", "image_scores.npy")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    return recipes_cases.pixel_model(tmp_path_factory.mktemp("model") / "pixels")
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    """Many tiles, each saved after."""
+    torch.set_num_threads(1)
+    monkeypatch.setattr(tiles, "_VECTORS", dict.fromkeys(("cpu", "cuda"), (16, 16)))
+    monkeypatch.setattr(mining, "EVERY", 0.0)
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Tiles that take a while."""
+    visit = sweep._Pass._visit
+
+    def late(self, place, tile):
+        time.sleep(0.03)
+        visit(self, place, tile)
+
+    monkeypatch.setattr(sweep._Pass, "_visit", late)
+
+
+def mine(model: Path, out: Path, *more: object) -> int:
+    lists = ("--texts", "20", "--images-per-text", "5")
+    return run("mine", model, "--data", DATA, "--out", out, *lists, *more)
+
+
+def content(folder: Path) -> list[bytes]:
+    return [(folder / name).read_bytes() for name in FILES]
+
+
+@pytest.fixture(scope="module")
+def whole(model, tmp_path_factory) -> list[bytes]:
+    """Lists by a mining that was never interrupted, in tiles of the ordinary size."""
+    out = tmp_path_factory.mktemp("whole") / "lists"
+    assert mine(model, out) == 0
+    return content(out)
+
+
+def forked(model: Path, out: Path) -> int:
+    """Mining, begun or gone on with, in a process of its own; its number."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            quiet = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(quiet, 1)
+            os.dup2(quiet, 2)
+            code = mine(model, out, "--resume")
+        finally:
+            os._exit(code)
+    return child
+
+
+def wait_for(path: Path, child: int) -> None:
+    until = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < until, f"{path} never came"
+        assert os.waitpid(child, os.WNOHANG) == (0, 0), f"ended before {path} came"
+        time.sleep(0.002)
+
+
+def ended(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_terminated_and_gone_on_with(model, whole, tmp_path, slow, capsys):
+    out = tmp_path / "lists"
+    child = forked(model, out)
+    wait_for(tmp_path / "lists.partial" / "process-0.npz", child)
+    os.kill(child, signal.SIGTERM)
+    assert ended(child) == 3
+    assert not out.exists()
+    assert mine(model, out) == 2
+    assert "holds a mining that was stopped; add --resume to go on with it" in said(capsys)
+    assert mine(model, out, "--resume") == 0
+    assert content(out) == whole
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["lists"]
+
+
+def said(capsys) -> str:
+    shown = capsys.readouterr()
+    return " ".join((shown.out + shown.err).split())
+
+
+def test_out_of_time_and_gone_on_with(model, whole, tmp_path, slow, capsys):
+    out = tmp_path / "lists"
+    assert mine(model, out, "--minutes", "0.01") == 3
+    assert "stopped, out of time; add --resume to go on" in said(capsys)
+    assert mine(model, out, "--resume") == 0
+    assert content(out) == whole
+
+
+def test_other_lists_are_not_gone_on_with(model, tmp_path, slow, capsys):
+    out = tmp_path / "lists"
+    assert mine(model, out, "--minutes", "0.01") == 3
+    assert mine(model, out, "--resume", "--texts", "19") == 2
+    assert "texts of an image is 20 there and 19 here; name another folder" in said(capsys)
+    assert mine(model, out, "--resume", "--filter", "skip=1") == 2
+    assert "filters is there and the 1 hardest of the rest here" in said(capsys)
+    assert (tmp_path / "lists.partial" / "process-0.npz").is_file()
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_again_and_again(seed, model, whole, tmp_path, slow):
+    out, chance = tmp_path / "lists", random.Random(seed)
+    for patience in range(60):
+        child = forked(model, out)
+        time.sleep(chance.uniform(0.1, 0.3 + patience / 10))
+        os.kill(child, signal.SIGKILL)
+        if (code := ended(child)) != -signal.SIGKILL:
+            assert code == 0
+            break
+    assert patience
+    assert content(out) == whole
+    shutil.rmtree(tmp_path / "lists.partial", ignore_errors=True)  # a kill after the last act
+    assert not [f for f in tmp_path.rglob("*") if ".part" in f.name]
+
+
+def _mine_as_one_of_many(model: str, out: str, minutes: str) -> int:
+    torch.set_num_threads(1)
+    return mine(Path(model), Path(out), "--resume", *(("--minutes", minutes) if minutes else ()))
+
+
+@pytest.mark.parametrize("sizes", [(2, 1), (1, 2), (2, 3)], ids=str)
+def test_any_number_of_processes_goes_on(sizes, model, whole, tmp_path, slow):
+    out = tmp_path / "lists"
+    codes = processes.run(_mine_as_one_of_many, sizes[0], str(model), str(out), "0.01")
+    assert codes == [3] * sizes[0]
+    assert len(list((tmp_path / "lists.partial").iterdir())) == sizes[0]
+    assert processes.run(_mine_as_one_of_many, sizes[1], str(model), str(out), "") == [0] * sizes[1]
+    assert content(out) == whole
+
+
+def test_a_stage_is_terminated_and_gone_on_with(tmp_path, slow, monkeypatch):
+    """The whole recipe, with the signal while it mines."""
+    expected = tmp_path / "whole"
+    assert aoq(expected) == 0
+    folder = tmp_path / "run"
+    child = os.fork()
+    if not child:
+        os._exit(aoq(folder))
+    wait_for(folder / "lists.partial" / "process-0.npz", child)
+    os.kill(child, signal.SIGTERM)
+    assert ended(child) == 3
+    assert not (folder / "lists").exists()
+    assert aoq(folder) == 2
+    assert aoq(folder, DATA_OF_RUNS, "--resume") == 0
+    assert content(folder / "lists") == content(expected / "lists")
+    assert recipes_cases.results(folder) == recipes_cases.results(expected)
+    assert not (folder / "lists.partial").exists()
+
+
+def test_filters_and_guides_of_a_stage(tmp_path):
+    """As settings of a recipe; the manifest says them."""
+    settings = ("--set", "lists.filters.captions=0.9", "--set", "lists.filters.skip=1")
+    guide = ("--set", "lists.filters.guided=-0.1", "--set", "lists.guides=['online']")
+    assert aoq(tmp_path / "run", DATA_OF_RUNS, *settings, *guide) == 0
+    corpus = Source(DATA_OF_RUNS).split("train")
+    store = NegativeStore.open(tmp_path / "run" / "lists", fingerprint=corpus.fingerprint)
+    said = store.manifest.filters
+    assert said[0] == "texts within TF-IDF cosine 0.9 of a caption of the image"
+    assert said[1].startswith("pairs that the guide scores above")
+    assert said[2] == "the 1 hardest of the rest"
+    assert said[3].startswith("guide: ")
+
+
+def test_filters_of_the_command(model, tmp_path, capsys):
+    guide = ("--filter", "guided=0", "--guide", model)
+    assert mine(model, tmp_path / "a", "--filter", "captions=0.5", *guide) == 0
+    assert mine(model, tmp_path / "b", "--filter", "caption=0.5") == 2
+    assert "did you mean 'captions'?" in said(capsys)
+    assert mine(model, tmp_path / "c", "--filter", "guided=0") == 2
+    assert "guided=0.0 needs a guide model, and none was named" in said(capsys)
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["a"]
