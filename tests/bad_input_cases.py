@@ -872,3 +872,33 @@ typed(
     "'--texts'",
     "greater than or equal to 1",
 )
+
+
+# diagnose
+
+
+typed("diagnosis of no store", f"diagnose no --data {SCENES}", "no/manifest.json")
+typed("diagnosis of nothing", "diagnose x --samples 0", "'--samples'", "greater than or equal to 1")
+
+
+@case("was mined from corpus", "counterfoil mine")
+def diagnosis_against_other_data(here, models):
+    return "diagnose", str(models / "run" / "lists"), "--data", "scenes:images=40"
+
+
+@case("alike=1.5", "above 0 and up to 1")
+def diagnosis_with_an_impossible_cosine(here, models):
+    return "diagnose", str(models / "run" / "lists"), "--data", SCENES, "--alike", "1.5"
+
+
+@case("page.html is a folder; name a file")
+def diagnosis_page_that_is_a_folder(here, models):
+    (here / "page.html").mkdir()
+    store = str(models / "run" / "lists")
+    return "diagnose", store, "--data", SCENES, "--page", "page.html"
+
+
+@case("nowhere/at-all", "config.json")
+def diagnosis_with_no_such_model(here, models):
+    store = str(models / "run" / "lists")
+    return "diagnose", store, "--data", SCENES, "--model", "nowhere/at-all"

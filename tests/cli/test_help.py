@@ -32,7 +32,7 @@ def test_all_verbs_are_there():
     names = {" ".join(words) for words in VERBS}
     assert names >= {
         *("plan", "run", "train", "mine", "evaluate", "search", "data check"),
-        *("features", "convert"),
+        *("features", "convert", "diagnose", "negatives import", "negatives export"),
     }
 
 
