@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from counterfoil.cli import evidence, mine, negatives
+from counterfoil.cli import diagnose, evidence, mine, negatives
 from counterfoil.cli.answer import answer
 from counterfoil.cli.evidence import Budget, Ledger, Only, is_table, run_table
 from counterfoil.cli.options import (
@@ -39,6 +39,7 @@ data_app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(mine.app)
 app.add_typer(evidence.app)
+app.add_typer(diagnose.app)
 app.add_typer(negatives.app, name="negatives")
 
 
