@@ -7,6 +7,7 @@ hinges and the list length were chosen on dev with VSE++ and the online loss, an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -46,6 +47,7 @@ LOSSES: dict[Loss, Term] = {
     "OffTri": part(OfflineTriplet),
 }
 
+HARDEST: Term = part(HardestTriplet, margin=MARGIN)
 EVERY: tuple[Loss, ...] = tuple(LOSSES)
 
 
@@ -123,23 +125,27 @@ def experiment(host: Host, seed: int, budget: Budget) -> Experiment:
     size, key = SIZES[budget], f"{host}-{seed}"
     texts = size.texts
     lists = Mine(name=LISTS, using=(ONLINE,), texts=texts, images=max(1, texts // 5))
-    trained = [_train(ONLINE, host, part(HardestTriplet, margin=MARGIN), seed, size)]
-    trained += [_train(loss, host, term, seed, size) for loss, term in LOSSES.items()]
+    trained = [train(ONLINE, host, HARDEST, seed, size)]
+    trained += [train(loss, host, term, seed, size) for loss, term in LOSSES.items()]
     rows = [_row(host, seed, stage.name) for stage in trained]
     for guest, losses in size.guests.items() if host == "vsrn" else ():
         alone = guest not in size.seeds
         if alone:
             name = f"{guest}-{ONLINE}"
-            trained.append(_train(name, guest, part(HardestTriplet, margin=MARGIN), seed, size))
+            trained.append(train(name, guest, HARDEST, seed, size))
             rows.append(_row(guest, seed, name))
         for loss in losses:
-            trained.append(_train(f"{guest}-{loss}", guest, LOSSES[loss], seed, size))
+            trained.append(train(f"{guest}-{loss}", guest, LOSSES[loss], seed, size))
             rows.append(_row(guest, seed, f"{guest}-{loss}", lists="vsrn"))
-    stages: list[Stage] = []
-    for stage in trained:
-        stages += [stage, Evaluate(name=f"test-{stage.name}", using=(stage.name,), protocol=TEST)]
+    stages = tested(trained)
     recipe = Recipe(name=f"{NAME}/{key}", stages=(*stages[:2], lists, *stages[2:]), data=DATA)
     return Experiment(key=key, recipe=recipe, rows=tuple(rows))
+
+
+def tested(trained: Sequence[Train]) -> list[Stage]:
+    """Each training with its test behind it."""
+    tests = [Evaluate(name=f"test-{t.name}", using=(t.name,), protocol=TEST) for t in trained]
+    return [stage for pair in zip(trained, tests, strict=True) for stage in pair]
 
 
 def _row(host: Host, seed: int, stage: str, lists: Host | None = None) -> Row:
@@ -155,7 +161,8 @@ def _row(host: Host, seed: int, stage: str, lists: Host | None = None) -> Row:
     )
 
 
-def _train(name: str, host: Host, term: Term, seed: int, size: Size) -> Train:
+def train(name: str, host: Host, term: Term, seed: int, size: Size) -> Train:
+    """A training stage; on mined lists unless its name ends in "online"."""
     first = part(SumTriplet, margin=MARGIN)
     objective: Spec[Objective] = total(loss=part(Then, first=first, second=term, steps=size.warmup))
     return Train(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from counterfoil.recipes.evidence import aoq
+from counterfoil.recipes.evidence import ablations, aoq
 from counterfoil.recipes.evidence.plan import Table
 from counterfoil.spec import unknown
 
@@ -11,7 +11,7 @@ PREFIX = "evidence/"
 
 def tables() -> tuple[Table, ...]:
     """Every table."""
-    return (aoq.table(),)
+    return (aoq.table(), ablations.table())
 
 
 def find(name: str) -> Table:
