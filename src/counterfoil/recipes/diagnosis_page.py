@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from rich import box
 from rich.table import Table
 from rich.text import Text
@@ -91,7 +92,7 @@ def _hubs(found: Diagnosis) -> Numbers:
          _percent(side.hubs.crowd))
         for side in (found.texts, found.images)
     )  # fmt: skip
-    names = (_caption(found.corpus), _place(found.corpus))
+    names = (_caption(found.corpus), _described(found.corpus))
     largest = [
         f"Most listed of the {side.name}: "
         + "; ".join(
@@ -131,6 +132,8 @@ def _examples(found: Diagnosis, side: Side, count: int, *, of_images: bool) -> E
     chosen = list(lines.values())[::step][:count]
     rows = tuple(_example(found, side, line, of_images=of_images) for line in chosen)
     note = "Anchors spread over the split; marked is what may be true after all."
+    if of_images and side.gaps is not None:
+        note += " Above positive: above the one of the image's own captions that was drawn."
     return Examples(f"{side.name[0].upper()}{side.name[1:]}", note, rows)
 
 
@@ -174,6 +177,17 @@ def _known(score: float | None) -> float | None:
 
 def _caption(corpus: Corpus) -> Callable[[int], str]:
     return lambda row: f"“{corpus.texts[row]}”"
+
+
+def _described(corpus: Corpus) -> Callable[[int], str]:
+    """Images by id and first caption."""
+
+    def named(row: int) -> str:
+        captions, _ = corpus.relation.captions(torch.tensor([row]))
+        first = next((f" “{corpus.texts[text]}”" for text in captions.tolist()), "")
+        return f"{corpus.image_ids[row]}{first}"
+
+    return named
 
 
 def _place(corpus: Corpus) -> Callable[[int], str]:
