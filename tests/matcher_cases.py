@@ -6,17 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from counterfoil.matcher import Matcher
 from counterfoil.models.bfan import BFAN
+from counterfoil.models.blocks.captioner import Captioner
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.patches import Patches
 from counterfoil.models.blocks.regions import Regions
+from counterfoil.models.blocks.tower import ImageTower
 from counterfoil.models.clip import DualEncoder
 from counterfoil.models.scan import SCAN
 from counterfoil.models.vectors import Vectors
 from counterfoil.models.vse import VSE
+from counterfoil.models.vsrn import VSRN
 from counterfoil.records import Items
 from counterfoil.spec import Spec, of, part
 
@@ -57,7 +60,16 @@ class Case:
 
     def build(self) -> Matcher:
         torch.manual_seed(0)
-        return self.spec.build().eval()
+        return trained(self.spec.build()).eval()
+
+
+def trained(matcher: Matcher) -> Matcher:
+    """The same with batch norms that do something, as they do after training."""
+    for module in matcher.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            for tensor in (module.weight, module.bias, module.running_mean):
+                nn.init.normal_(tensor)
+    return matcher
 
 
 def _regions() -> Regions:
@@ -74,6 +86,15 @@ def _patches() -> Patches:
 
 def _scan(**options: object) -> Spec[Matcher]:
     return of(SCAN, image=_regions(), text=_gru(), **options)
+
+
+def _vsrn(image: ImageTower | None = None, **options: object) -> Spec[Matcher]:
+    text = _gru(bidirectional=False)
+    return of(VSRN, image=image or _regions(), text=text, layers=2, **options)
+
+
+def _captioner() -> Captioner:
+    return part(Captioner, words=WORDS, width=WIDTH, hidden=5, word_width=4)
 
 
 CASES = (
@@ -107,6 +128,10 @@ CASES = (
     Case("bfan", of(BFAN, image=_regions(), text=_gru())),
     Case("bfan-prob", of(BFAN, image=_regions(), text=_gru(), focus="prob")),
     Case("bfan-pixels", of(BFAN, image=_patches(), text=_gru()), images=pixels),
+    Case("vsrn", _vsrn(captioner=_captioner())),
+    Case("vsrn-f30k", _vsrn(normalise_regions=False, batch_norm=True)),
+    Case("vsrn-channel", _vsrn(region_norm="channel")),
+    Case("vsrn-pixels", _vsrn(_patches(), bn_passes="separate"), images=pixels),
     Case("vectors", of(Vectors), images=vectors, texts=vectors),
 )
 

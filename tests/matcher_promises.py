@@ -8,7 +8,7 @@ from torch import Tensor
 from counterfoil.matcher import Matcher
 from counterfoil.records import Batch, Encoded, Items, Pairs
 from counterfoil.spec import from_plain
-from matcher_cases import Case, poisoned
+from matcher_cases import Case, poisoned, trained
 
 I, T = 5, 7
 
@@ -38,6 +38,14 @@ def grid_equals_pairs_on_the_product(case: Case) -> None:
     assert grid.isfinite().all()
     assert grid.std() > 0
     same(matcher.pairs(*product(images, texts)).view(I, T), grid)
+
+
+def listed_pairs_are_entries_of_the_grid(case: Case) -> None:
+    matcher = case.build()
+    images, texts = encoded(case, matcher)
+    listed = Pairs(torch.tensor([4, 0, 0, 2, 4]), torch.tensor([1, 6, 0, 3, 1]))
+    scores = matcher.listed(images, texts, listed)
+    same(scores, matcher.grid(images, texts)[listed.image, listed.text])
 
 
 def numbers_of_images_and_texts_may_differ(case: Case) -> None:
@@ -133,7 +141,7 @@ def a_written_call_makes_the_same_model(case: Case) -> None:
     again = from_plain(case.spec.plain())
     assert again == case.spec
     torch.manual_seed(0)
-    other = again.build().eval()
+    other = trained(again.build()).eval()
     same(other.grid(*encoded(case, other)), case.build().grid(*encoded(case, case.build())))
 
 

@@ -14,9 +14,11 @@ from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.lens import CorpusLens, LensPlan
 from counterfoil.corpus.regions import Features
 from counterfoil.matcher import Matcher, one_view, product
+from counterfoil.models.blocks.captioner import Captioner
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.regions import Regions
 from counterfoil.models.scan import SCAN
+from counterfoil.models.vsrn import VSRN
 from counterfoil.records import INFERENCE, Batch, Encoded, Items, Pairs, Role, View, Views
 
 THINGS = ["dog", "cat", "car", "tree", "boat", "kite", "bird", "cup", "ball", "hat", "fish", "lamp"]
@@ -119,7 +121,8 @@ class Bag(Matcher):
     def forward(self, batch: Batch) -> Views:
         images, texts = self.encode_images(batch.images), self.encode_texts(batch.texts)
         plain = View(self.encode_images(batch.images), texts)
-        spread = {"spread": images.tokens.flatten(1).square().sum(1).mean()} if self.own else {}
+        total = images.tokens.flatten(1).square().sum() / len(batch.image_rows)
+        spread = {"spread": total} if self.own else {}
         return Views({INFERENCE: View(images, texts), "plain": plain}, spread)
 
 
@@ -154,7 +157,10 @@ def batch_of(lens: CorpusLens, texts: list[int], *, offline: bool = False, step:
 
 
 def host(kind: str, lens: CorpusLens, *, dropout: float = 0.0, seed: int = 0) -> Matcher:
-    """A host by name ("global", "bag", "own", "scan"), always with the same weights."""
+    """A host by name ("global", "bag", "own", "scan", "vsrn"), always with the same weights.
+
+    VSRN is in evaluation: several processes have batch statistics of their own.
+    """
     assert lens.lens.tokenizer is not None
     torch.manual_seed(seed)
     words = lens.lens.tokenizer.size
@@ -163,7 +169,25 @@ def host(kind: str, lens: CorpusLens, *, dropout: float = 0.0, seed: int = 0) ->
     if kind == "scan":
         towers = Regions(features=WIDTH, width=8), GRU(words=words, word_width=6, width=8)
         return SCAN(image=towers[0], text=towers[1])
+    if kind == "vsrn":
+        return vsrn(words)
     return Bag(words=words, dropout=dropout, own=kind == "own")
+
+
+def vsrn(words: int) -> Matcher:
+    """With a captioner, and relations that are not the identity."""
+    matcher = VSRN(
+        image=Regions(features=WIDTH, width=8),
+        text=GRU(words=words, word_width=6, width=8, bidirectional=False),
+        captioner=Captioner(words=words, width=8, hidden=5, word_width=4, longest=6),
+        caption_weight=0.5,
+        layers=1,
+        batch_norm=True,
+    )
+    for module in matcher.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            nn.init.normal_(module.weight)
+    return matcher.eval()
 
 
 def gradients(module: nn.Module) -> dict[str, Tensor]:

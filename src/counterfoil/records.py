@@ -53,25 +53,29 @@ class Items:
         values: (N, L, F) float features, (N, L) long word ids, or (N, C, H, W) float pixels.
         mask: (N, L) bool, True where a token is real; (N, 1) for pixels.
         boxes: (N, L, 4) float x1, y1, x2, y2 as fractions of the picture, where known.
+        targets: (N, C, L) long, token ids of the anchor captions of each image of a training
+            batch, which a model may learn to write; -1 behind the last token.
     """
 
     ids: Tensor
     values: Tensor
     mask: Tensor
     boxes: Tensor | None = None
+    targets: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def rows(self, index: Tensor | slice) -> Items:
         """The items at these places."""
-        picked = (_pick(t, index) for t in (self.ids, self.values, self.mask, self.boxes))
-        return Items(*picked)  # type: ignore[arg-type]
+        return Items(*(_pick(t, index) for t in self._tensors()))  # type: ignore[arg-type]
 
     def to(self, device: torch.device | str) -> Items:
         """The same items on another device."""
-        moved = (_move(t, device) for t in (self.ids, self.values, self.mask, self.boxes))
-        return Items(*moved)  # type: ignore[arg-type]
+        return Items(*(_move(t, device) for t in self._tensors()))  # type: ignore[arg-type]
+
+    def _tensors(self) -> tuple[Tensor | None, ...]:
+        return self.ids, self.values, self.mask, self.boxes, self.targets
 
 
 @final
@@ -208,7 +212,8 @@ class Views:
     Attributes:
         views: by name; "inference", the view used at test time over the whole pools, is always
             there, others exist in training only and cover the anchor block.
-        auxiliary: the model's own scalar losses, by name.
+        auxiliary: the model's own scalar losses, by name; each is this share's part of a sum over
+            the whole batch.
     """
 
     views: Mapping[str, View]

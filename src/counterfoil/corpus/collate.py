@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal, final
 
 import torch
@@ -49,6 +50,29 @@ def shared(rows: Tensor) -> Tensor:
     return rows[torch.arange(mine.start, mine.stop).clamp(max=len(rows) - 1)]
 
 
+def _told(lens: CorpusLens, texts: Tensor, row: Tensor, pool: int) -> Tensor | None:
+    """(N, C, L) token ids of the anchor captions of each image in this process's share.
+
+    Args:
+        lens: where texts come from.
+        texts: (B,) anchor text rows.
+        row: (B,) places of their images in the pool.
+        pool: how many images it has.
+    """
+    mine = world.share(pool)
+    count = mine.stop - mine.start
+    here = (row >= mine.start) & (row < mine.stop)
+    if not bool(here.any()):
+        return torch.full((count, 1, 1), -1)
+    items, place = lens.texts(texts[here]), row[here] - mine.start
+    if items.values.is_floating_point():
+        return None
+    earlier = (place.unsqueeze(1) == place).tril(-1).sum(1)
+    told = torch.full((count, int(earlier.max()) + 1, items.values.shape[1]), -1)
+    told[place, earlier] = items.values.masked_fill(~items.mask, -1)
+    return told
+
+
 def collate(
     lens: CorpusLens,
     texts: Tensor,
@@ -84,11 +108,12 @@ def collate(
     image_pool, text_pool = _Pool(images), _Pool(texts)
     pairs = _placed(drawn or {}, image_pool, text_pool)
     screened = _placed(candidates or {}, image_pool, text_pool)
+    seen = lens.images(shared(image_pool.rows()))
     return Batch(
         step=step,
         image_rows=image_pool.rows(),
         text_rows=text_pool.rows(),
-        images=lens.images(shared(image_pool.rows())),
+        images=replace(seen, targets=_told(lens, texts, row, len(image_pool.rows()))),
         texts=lens.texts(shared(text_pool.rows())),
         block=(len(images), len(texts)),
         positive=positive,

@@ -1,6 +1,7 @@
-"""Authors' checkpoints, converted: VSE++, SCAN and BFAN.
+"""Authors' checkpoints, converted: VSE++, SCAN, BFAN and VSRN.
 
-All save a list of two state dicts, image encoder and text encoder, with the options beside it.
+All save a list of two state dicts, image encoder and text encoder, with the options beside it; AOQ
+saves VSRN's captioner as a third.
 Only tensors and plain values are ever read from a file.
 """
 
@@ -22,10 +23,12 @@ from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.regions import Regions
 from counterfoil.models.scan import SCAN
 from counterfoil.models.vse import VSE
+from counterfoil.models.vsrn import VSRN
+from counterfoil.models.vsrn_names import convert_vsrn, written
 from counterfoil.spec import Spec, of, part, unknown
 
 State = dict[str, Tensor]
-PREFIXES = ("img_enc.", "txt_enc.")
+PREFIXES = ("img_enc.", "txt_enc.", "caption_model.")
 
 
 @final
@@ -34,7 +37,7 @@ class Checkpoint:
     """What the authors saved.
 
     Attributes:
-        state: their tensors under "img_enc." and "txt_enc.".
+        state: their tensors under "img_enc.", "txt_enc." and "caption_model.".
         options: their command line options, where the file has them.
     """
 
@@ -172,10 +175,35 @@ def bfan(checkpoint: Checkpoint) -> Converted:
     return Converted(spec, state)
 
 
+def vsrn(checkpoint: Checkpoint) -> Converted:
+    """VSRN from a checkpoint alone; without its options, Flickr30K's where it has that norm.
+
+    Raises:
+        ValueError: it is not a VSRN checkpoint.
+    """
+    state, options = convert_vsrn(checkpoint.state), checkpoint.options
+    batch_norm = "norm.weight" in state
+    if "data_name" in options:
+        batch_norm = batch_norm and options["data_name"].startswith("f30k")
+    if not batch_norm:
+        state = {name: value for name, value in state.items() if not name.startswith("norm.")}
+    spec = of(
+        VSRN,
+        image=_regions(state),
+        text=_gru(state),
+        captioner=written(state, options) if "captioner.fc.weight" in state else None,
+        region_norm="channel",
+        normalise_regions=not batch_norm,
+        batch_norm=batch_norm,
+    )
+    return Converted(spec, state)
+
+
 SYSTEMS: Mapping[str, Callable[[Checkpoint], Converted]] = {
     "vsepp": vsepp,
     "scan": scan,
     "bfan": bfan,
+    "vsrn": vsrn,
 }
 
 
@@ -206,8 +234,9 @@ def _parts(path: Path, saved: object) -> Checkpoint:
     if isinstance(saved, dict) and "model" in saved:
         options = vars(saved["opt"]) if isinstance(saved.get("opt"), argparse.Namespace) else {}
         saved = saved["model"]
-    if isinstance(saved, list | tuple) and len(saved) == 2:
-        named = zip(PREFIXES, saved, strict=True)
+    listed = isinstance(saved, list | tuple) and all(isinstance(one, dict) for one in saved)
+    if listed and len(saved) in (2, 3):
+        named = zip(PREFIXES, saved, strict=False)
         saved = {prefix + name: value for prefix, part_ in named for name, value in part_.items()}
     if not isinstance(saved, dict) or not all(isinstance(v, Tensor) for v in saved.values()):
         raise ValueError(

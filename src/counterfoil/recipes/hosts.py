@@ -7,14 +7,17 @@ from typing import Literal
 from counterfoil.matcher import Matcher
 from counterfoil.models.bfan import BFAN
 from counterfoil.models.blocks.attention import Direction
+from counterfoil.models.blocks.captioner import Captioner
 from counterfoil.models.blocks.focal import Rule
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.patches import Patches
 from counterfoil.models.blocks.pool import Pool
 from counterfoil.models.blocks.regions import Regions
+from counterfoil.models.blocks.relation import RegionNorm
 from counterfoil.models.blocks.tower import ImageTower
 from counterfoil.models.scan import SCAN
 from counterfoil.models.vse import VSE
+from counterfoil.models.vsrn import VSRN
 from counterfoil.spec import Spec, late, of, part
 
 Sees = Literal["features", "pixels"]
@@ -67,6 +70,48 @@ def bfan(*, focus: Rule = "equal", width: int = 1024, sees: Sees = "features") -
         image=_image(sees, width),
         text=part(GRU, words=late("words"), width=width),
         focus=focus,
+    )
+
+
+def vsrn(
+    *,
+    width: int = 2048,
+    word_width: int = 300,
+    sees: Sees = "features",
+    variant: Literal["f30k", "coco"] = "f30k",
+    region_norm: RegionNorm = "channel",
+    captions: bool = True,
+    hidden: int | None = None,
+) -> Spec[Matcher]:
+    """VSRN as the authors train it on Flickr30K or MS-COCO.
+
+    Args:
+        width: of the joint space.
+        word_width: of a word embedding.
+        sees: what it looks at.
+        variant: "f30k" normalises image vectors over the batch; "coco" regions before reasoning.
+        region_norm: "channel" is what the published numbers come from, "vector" what the paper
+            says.
+        captions: also learn to write the anchors' captions.
+        hidden: width of the networks that write; by default a quarter of `width`, as published.
+    """
+    told = part(
+        Captioner,
+        words=late("words"),
+        width=width,
+        hidden=hidden or max(1, width // 4),
+        word_width=word_width,
+    )
+    return of(
+        VSRN,
+        image=_image(sees, width),
+        text=part(
+            GRU, words=late("words"), word_width=word_width, width=width, bidirectional=False
+        ),
+        captioner=told if captions else None,
+        region_norm=region_norm,
+        normalise_regions=variant == "coco",
+        batch_norm=variant == "f30k",
     )
 
 

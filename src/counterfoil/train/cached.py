@@ -33,7 +33,7 @@ def cached_backward(
     The batch is encoded in pieces without a graph, all scores are judged on what came out, and
     each piece is encoded once more, with the same dropout, to carry its gradient on: memory for
     encoding grows with the piece, not with the batch. Equal to the plain gradient; the model's own
-    losses are averaged over the pieces, and running statistics of normalisation move twice.
+    losses are added up over the pieces, and running statistics of normalisation move twice.
 
     Gao et al., 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"
     (https://arxiv.org/abs/2101.06983).
@@ -129,7 +129,7 @@ def _joined(parts: Sequence[Views]) -> Views:
         for name in parts[0].views
     }
     auxiliary = {
-        name: torch.stack([part.auxiliary[name] for part in parts]).mean()
+        name: torch.stack([part.auxiliary[name] for part in parts]).sum()
         for name in parts[0].auxiliary
     }
     return Views(views, auxiliary)

@@ -220,7 +220,7 @@ def _gathered(share: Encoded, count: int) -> Encoded:
 
 
 def _whole(batch: Batch, share: Views) -> Views:
-    """The views of the whole batch; the model's own losses are averaged over processes."""
+    """The views of the whole batch; the model's own losses are added up over processes."""
     views = {
         name: View(
             _gathered(view.images, len(batch.image_rows)),
@@ -229,7 +229,7 @@ def _whole(batch: Batch, share: Views) -> Views:
         for name, view in share.views.items()
     }
     auxiliary = {
-        name: world.gather_rows(loss.reshape(1)).mean() for name, loss in share.auxiliary.items()
+        name: world.gather_rows(loss.reshape(1)).sum() for name, loss in share.auxiliary.items()
     }
     return replace(share, views=views, auxiliary=auxiliary)
 

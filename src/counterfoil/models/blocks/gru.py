@@ -52,11 +52,7 @@ class GRU(TextTower):
 
     def read(self, vectors: Tensor, mask: Tensor) -> Encoded:
         """The same from word embeddings (N, L, word_width)."""
-        lengths = mask.sum(1).clamp(min=1).cpu()
-        packed = pack_padded_sequence(vectors, lengths, batch_first=True, enforce_sorted=False)
-        states, _ = pad_packed_sequence(
-            self.rnn(packed)[0], batch_first=True, total_length=mask.shape[1]
-        )
+        states = recurrent(self.rnn, vectors, mask)
         if self.rnn.bidirectional:
             states = states.view(*mask.shape, 2, self.width).mean(-2)
         return Encoded(states, mask)
@@ -69,3 +65,18 @@ class GRU(TextTower):
                 "read the texts with the vocabulary that it was trained with"
             )
         return ids
+
+
+def recurrent(rnn: nn.GRU, vectors: Tensor, mask: Tensor) -> Tensor:
+    """(N, L, H) outputs of a network that stops at each item's last real vector.
+
+    Args:
+        rnn: the network, batch first.
+        vectors: (N, L, F).
+        mask: (N, L), True from the first real vector to the last.
+    """
+    lengths = mask.sum(1).clamp(min=1).cpu()
+    packed = pack_padded_sequence(vectors, lengths, batch_first=True, enforce_sorted=False)
+    states: Tensor
+    states, _ = pad_packed_sequence(rnn(packed)[0], batch_first=True, total_length=mask.shape[1])
+    return states
