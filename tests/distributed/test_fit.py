@@ -22,11 +22,21 @@ from counterfoil.train.log import read_metrics
 from counterfoil.train.loop import fit
 from counterfoil.train.optimise import Optimiser
 from counterfoil.train.plan import TrainPlan
+from counterfoil.train.refresh import Refresh
 
 PLAN = TrainPlan(epochs=2, batch=7, optimiser=Optimiser(rate=0.01), log_every=2)
 
 
-def train(folder: Path, plan: TrainPlan, dropout: float, signalled: bool = False) -> dict[str, Any]:
+NEVER, EVERY_EPOCH = Refresh(), Refresh(every=1, texts=8, images=4)
+
+
+def train(
+    folder: Path,
+    plan: TrainPlan,
+    dropout: float,
+    signalled: bool = False,
+    refresh: Refresh = NEVER,
+) -> dict[str, Any]:
     lens = cases.lens()
     matcher = cases.host("bag", lens, dropout=dropout)
     if world.rank():  # everybody takes over what the first process has
@@ -45,6 +55,7 @@ def train(folder: Path, plan: TrainPlan, dropout: float, signalled: bool = False
         lens,
         folder=folder,
         draws=cases.Offline(lens.corpus.owner),
+        refresh=refresh,
         evaluate=evaluate,
         resume=True,
     )
@@ -69,21 +80,35 @@ def test_two_processes_train_as_one(tmp_path: Path, change: dict[str, Any]) -> N
     same(first, second, 0.0)
 
 
-def sessions(folder: Path) -> dict[str, Any]:
+def test_two_processes_mine_anew_as_one(tmp_path: Path) -> None:
+    one = train(tmp_path / "one", PLAN, 0.0, refresh=EVERY_EPOCH)
+    first, second = processes.run(train, 2, tmp_path / "two", PLAN, 0.0, False, EVERY_EPOCH)
+    same(one, first, 1e-3)
+    same(first, second, 0.0)
+    lists = [sorted((tmp_path / f / "lists").iterdir()) for f in ("one", "two")]
+    assert [len(found) for found in lists] == [1, 1]
+    assert lists[0][0].name == lists[1][0].name
+    for name in ("texts.npy", "images.npy"):
+        rows = [np.load(found / name) for (found,) in lists]
+        assert (rows[0] == rows[1]).mean() > 0.9  # the weights differ in the last digits
+
+
+def sessions(folder: Path, refresh: Refresh) -> dict[str, Any]:
     """One step a session, till the end, with dropout."""
     result = {"why": "minutes"}
     while result["why"] == "minutes":
-        result = train(folder, replace(PLAN, minutes=1e-9), 0.3)
+        result = train(folder, replace(PLAN, minutes=1e-9), 0.3, refresh=refresh)
     return result
 
 
-def test_two_processes_resume(tmp_path: Path) -> None:
-    whole = processes.run(train, 2, tmp_path / "whole", PLAN, 0.3)
-    cut = processes.run(sessions, 2, tmp_path / "cut")
+@pytest.mark.parametrize("refresh", [NEVER, EVERY_EPOCH], ids=["first lists", "mined anew"])
+def test_two_processes_resume(tmp_path: Path, refresh: Refresh) -> None:
+    whole = processes.run(train, 2, tmp_path / "whole", PLAN, 0.3, False, refresh)
+    cut = processes.run(sessions, 2, tmp_path / "cut", refresh)
     same(whole[0], cut[0], 0.0)
     same(whole[1], cut[1], 0.0)
     with pytest.raises(ValueError, match="written by 2 processes and there are 1 now"):
-        train(tmp_path / "cut", PLAN, 0.3)
+        train(tmp_path / "cut", PLAN, 0.3, refresh=refresh)
 
 
 def test_a_signal_to_one_stops_all(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def of_scenes():
             yield pytest.param(recipe.name, marks=[pytest.mark.slow] if long else [])
 
 
-@pytest.mark.parametrize("name", of_scenes())
+@pytest.mark.parametrize("name", list(of_scenes()))
 def test_every_recipe_of_scenes(name, tmp_path):
     small = [*SMALL[1::2], "*.draw.texts=10", "*.draw.images=5"] if "aoq" in name else SMALL[1::2]
     recipe = catalogue.smoke(apply(catalogue.find(name), small))

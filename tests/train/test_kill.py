@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import train_cases as cases
+from counterfoil.negatives.mine import mine
 from counterfoil.objectives.infonce import InfoNCE
 from counterfoil.objectives.quintuplet import OfflineTriplet
 from counterfoil.objectives.term import Objective
@@ -23,14 +25,18 @@ from counterfoil.train.log import read_metrics
 from counterfoil.train.loop import fit
 from counterfoil.train.optimise import Optimiser
 from counterfoil.train.plan import TrainPlan
+from counterfoil.train.refresh import Refresh
 
-CLOCK = {"seconds", "dev_seconds", "pairs_per_second", "memory_mb"}
+CLOCK = {"seconds", "dev_seconds", "mined_seconds", "pairs_per_second", "memory_mb"}
 PLAN = TrainPlan(
     epochs=4, batch=6, optimiser=Optimiser(rate=0.02), log_every=3, average=0.8, save_minutes=0
 )
 
 
-def train(folder: Path, plan: TrainPlan, done: Any = None) -> None:
+NEVER = Refresh()
+
+
+def train(folder: Path, plan: TrainPlan, refresh: Refresh = NEVER) -> None:
     """The whole training; the final weights are written beside the metrics."""
     torch.set_num_threads(1)
     lens = cases.lens()
@@ -48,6 +54,7 @@ def train(folder: Path, plan: TrainPlan, done: Any = None) -> None:
         lens,
         folder=folder,
         draws=draws,
+        refresh=refresh,
         evaluate=evaluate,
         resume=True,
     )
@@ -56,11 +63,11 @@ def train(folder: Path, plan: TrainPlan, done: Any = None) -> None:
     (folder / "final.part").rename(folder / "final")
 
 
-def killed(folder: Path, plan: TrainPlan, rng: random.Random) -> int:
+def killed(folder: Path, plan: TrainPlan, rng: random.Random, refresh: Refresh) -> int:
     """Train in a process that is killed every few checkpoints; how often it was."""
     context, kills, mark = multiprocessing.get_context("fork"), 0, folder / "checkpoints"
     while not (folder / "final").exists():
-        job = context.Process(target=train, args=(folder, plan))
+        job = context.Process(target=train, args=(folder, plan, refresh))
         job.start()
         for _ in range(rng.randint(1, 6)):
             wait(mark / "last.safetensors", job)
@@ -91,12 +98,16 @@ def compare(one: Path, other: Path) -> None:
     files = [sorted(path.name for path in (f / "checkpoints").iterdir()) for f in (one, other)]
     assert files[0] == files[1]
     assert len(files[0]) == 2
+    stores = [sorted((f / "lists").glob("**/*")) for f in (one, other)]
+    assert [path.name for path in stores[0]] == [path.name for path in stores[1]]
+    for first_path, second_path in zip(*stores):
+        assert first_path.is_dir() or first_path.read_bytes() == second_path.read_bytes()
 
 
-def cut_often(folder: Path, plan: TrainPlan, rng: random.Random) -> None:
+def cut_often(folder: Path, plan: TrainPlan, rng: random.Random, refresh: Refresh = NEVER) -> None:
     """Kill and compare, until one training was killed twice: on a busy machine some get away."""
     for attempt in range(10):
-        kills = killed(folder / f"cut-{attempt}", plan, rng)
+        kills = killed(folder / f"cut-{attempt}", plan, rng, refresh)
         compare(folder / "whole", folder / f"cut-{attempt}")
         if kills > 1:
             return
@@ -106,6 +117,28 @@ def cut_often(folder: Path, plan: TrainPlan, rng: random.Random) -> None:
 def test_killed_at_random_points(tmp_path: Path) -> None:
     train(tmp_path / "whole", PLAN)
     cut_often(tmp_path, PLAN, random.Random(0))
+
+
+def test_killed_at_random_points_while_it_mines_anew(tmp_path: Path) -> None:
+    often = Refresh(every=1, texts=8, images=4)
+    train(tmp_path / "whole", PLAN, often)
+    assert list((tmp_path / "whole" / "lists").iterdir())
+    cut_often(tmp_path, PLAN, random.Random(1), often)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("change", [{}, {"average": 0.0}, {"accumulate": 3}])
+def test_killed_at_many_random_points_while_it_mines_anew(
+    tmp_path: Path, seed: int, change: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mining in small tiles, kept after each, so that many kills come in the middle of one."""
+    small = partial(mine, tile=(3, 4), every=0.0)
+    monkeypatch.setattr("counterfoil.train.refresh.mine", small)
+    plan = replace(PLAN, seed=seed, epochs=10, **change)
+    often = Refresh(every=1 + seed % 3, texts=8, images=4)
+    train(tmp_path / "whole", plan, often)
+    cut_often(tmp_path, plan, random.Random(seed), often)
 
 
 @pytest.mark.slow

@@ -66,6 +66,9 @@ class Mined:
         relation: who describes whom.
         plan: how to draw.
 
+    Attributes:
+        lengths: of the lists of texts and of images that were given.
+
     Raises:
         ValueError: lists of another corpus, shorter than the plan asks for, or anchors for which
             nothing can be drawn.
@@ -83,6 +86,7 @@ class Mined:
     def __init__(self, *, lists: Lists, relation: Relation, plan: MinedPlan | None = None) -> None:
         self.plan, self.relation = plan or MinedPlan(), relation
         lists.check(relation)
+        self.lengths = lists.texts.shape[1], lists.images.shape[1]
         texts = _head(lists.texts, self.plan.texts, "texts of an image")
         hardest = self.plan.images
         if hardest is None:

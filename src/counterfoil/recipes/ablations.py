@@ -103,15 +103,17 @@ def objective(loss: Loss, dataset: Dataset) -> Spec[Objective]:
     return warmed(found.term, 0 if found.cold else OFFLINE_WARMUP[dataset], "quintuplet")
 
 
+def listed(loss: Loss, dataset: Dataset) -> tuple[int, int]:
+    """How many of the hardest texts and images a variant draws from: h and h / 5."""
+    texts = VARIANTS[loss].texts
+    return (texts, texts // 5) if texts else HARDEST[dataset]
+
+
 def drawn(loss: Loss, dataset: Dataset) -> MinedPlan:
-    """How a variant draws: h texts and h / 5 images."""
-    found = VARIANTS[loss]
-    texts, images = HARDEST[dataset]
-    if found.texts:
-        texts, images = found.texts, found.texts // 5
-    return MinedPlan(
-        texts=texts, images=images, tied_rank=found.released, resample=not found.released
-    )
+    """How a variant draws."""
+    texts, images = listed(loss, dataset)
+    released = VARIANTS[loss].released
+    return MinedPlan(texts=texts, images=images, tied_rank=released, resample=not released)
 
 
 def variant(loss: Loss, name: Name, dataset: Dataset) -> Recipe:
@@ -144,8 +146,7 @@ def second(loss: Loss, one: Member, dataset: Dataset) -> Train:
 
 
 def _recipe(losses: tuple[Loss, ...], name: Name, dataset: Dataset, *, first: str) -> Recipe:
-    draws = [drawn(loss, dataset) for loss in losses]
-    texts, images = max(d.texts for d in draws), max(d.images for d in draws)
+    texts, images = (max(lengths) for lengths in zip(*(listed(loss, dataset) for loss in losses)))
     stages: list[Stage] = []
     for one in members(name):
         stages += aoq.self_mined(one, dataset, texts=texts, images=images)

@@ -18,6 +18,7 @@ from counterfoil.negatives.mined import MinedPlan
 from counterfoil.objectives.term import Objective
 from counterfoil.spec import Spec, digest, unknown
 from counterfoil.train.plan import TrainPlan
+from counterfoil.train.refresh import Refresh
 
 Protocol = Literal["whole", "flickr-1k", "coco-1k", "coco-5k"]
 
@@ -38,6 +39,7 @@ class Train:
         start: stage whose weights and lens to begin from, instead of random ones.
         negatives: stage whose mined lists to draw from.
         draw: how to draw from them.
+        refresh: whether, and how often, the model in training mines anew; 0 epochs for never.
         positives: which pairs are true, see `counterfoil.corpus.collate`.
     """
 
@@ -50,6 +52,7 @@ class Train:
     start: str | None = None
     negatives: str | None = None
     draw: MinedPlan = MinedPlan()
+    refresh: Refresh = field(default=Refresh(), metadata=LATER)
     positives: Positives = "id"
 
     @property

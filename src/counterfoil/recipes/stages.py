@@ -24,8 +24,9 @@ from counterfoil.recipes.mining import mined, tidy
 from counterfoil.recipes.model import MODEL, Model, open_model
 from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Stage, Train
 from counterfoil.recipes.show import say
-from counterfoil.train.loop import Fitted, fit
+from counterfoil.train.loop import Fitted, fit, sampler_of
 from counterfoil.train.plan import TrainPlan
+from counterfoil.train.refresh import check as check_lists
 from counterfoil.train.saved import CARD, read_card, save_model
 
 BATCH, SAMPLES = 128, 4096  # for the hardness of negatives in the report
@@ -43,6 +44,8 @@ def check(context: Context, stage: Stage) -> None:
             if stage.lens.images == "pixels" and not stage.start:
                 for corpus in corpora:
                     _pictures(corpus)
+            if stage.refresh.every:
+                _refreshed(context, stage)
         case Mine():
             context.split(stage.split)
         case Evaluate():
@@ -65,6 +68,8 @@ def train(context: Context, stage: Train, *, resume: bool) -> None:
         folder=place,
         draws=_draws(context, stage),
         positives=stage.positives,
+        refresh=stage.refresh,
+        draw=stage.draw,
         evaluate=_dev(context, model),
         run=context.digests[stage.name],
         resume=resume,
@@ -126,6 +131,17 @@ def _pictures(corpus: Corpus) -> None:
             f"{len(lost):,} of {len(corpus):,} pictures of {corpus.name} ({corpus.part}) are "
             f"missing, such as {lost[0]}; `counterfoil data check` lists them"
         )
+
+
+def _refreshed(context: Context, stage: Train) -> None:
+    batches = len(sampler_of(stage.plan, context.train))
+    check_lists(
+        stage.refresh,
+        stage.objective.build(),
+        stage.draw,
+        batches=batches,
+        listed=stage.negatives is not None,
+    )
 
 
 def _remove_checkpoints(context: Context, stage: Train) -> None:

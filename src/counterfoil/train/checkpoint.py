@@ -54,6 +54,7 @@ class Progress:
         windowed: over how many steps.
         since: first step at which the loss stayed where it is when all scores are equal, or -1.
         told: whether that has been said.
+        lists: name of the lists that were mined while training and are drawn from; empty for none.
     """
 
     step: int = 0
@@ -64,6 +65,7 @@ class Progress:
     windowed: int = 0
     since: int = -1
     told: bool = False
+    lists: str = ""
 
 
 @final

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from torch import nn
 
 from counterfoil import world
 from counterfoil.corpus.collate import Positives
+from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.lens import CorpusLens
 from counterfoil.corpus.sampler import Sampler
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.draws import Draws, Needed
 from counterfoil.negatives.guide import Guide
+from counterfoil.negatives.mined import Mined, MinedPlan
 from counterfoil.negatives.proposal import Proposer
 from counterfoil.objectives.term import Objective
+from counterfoil.records import Role
 from counterfoil.spec import digest
 from counterfoil.train.checkpoint import Checkpoints
 from counterfoil.train.log import check_trackers
 from counterfoil.train.plan import TrainPlan
 from counterfoil.train.prefetch import Stream
+from counterfoil.train.refresh import Refresh, Relisting, check
 from counterfoil.train.step import Step
 from counterfoil.train.training import Fitted, Measure, Training
 
-__all__ = ["Fitted", "Measure", "fit"]
+__all__ = ["Fitted", "Measure", "fit", "sampler_of"]
+
+_NEVER, _FROM_ALL = Refresh(), MinedPlan()
 
 
 def fit(
@@ -37,6 +44,8 @@ def fit(
     proposer: Proposer | None = None,
     guide: Guide | None = None,
     positives: Positives = "id",
+    refresh: Refresh = _NEVER,
+    draw: MinedPlan = _FROM_ALL,
     evaluate: Measure | None = None,
     run: str = "",
     resume: bool = False,
@@ -55,51 +64,76 @@ def fit(
         proposer: candidates that depend on the model as it is now.
         guide: soft targets.
         positives: which pairs are true.
+        refresh: when the model mines `train` anew; from then on its own lists are drawn from, kept
+            in ``lists/``.
+        draw: how to draw from them.
         evaluate: dev figures of the model in evaluation mode, after each epoch; every process
             calls it. `plan.select` is one of them.
         run: digest of what else the numbers depend on: the recipe, the weights to begin from.
         resume: go on from the last checkpoint, if there is one; else earlier ones are removed.
 
     Raises:
-        ValueError: what the objective needs is not provided, a tracker is not installed, the loss
-            is not finite, or the checkpoint is damaged or belongs to another training.
+        ValueError: what the objective needs is not provided, or not early enough, a tracker is not
+            installed, the loss is not finite, or the checkpoint is damaged or belongs to another
+            training.
     """
     check_trackers(plan.track)
     needed = Needed(draws, objective.needs) if draws else None
+    stream = _stream(plan, train, needed, positives)
+    later = _later(refresh, objective, draw, stream)
     step = Step(
         matcher,
         objective,
         proposer=proposer,
         guide=guide,
-        provides=needed.provides if needed else frozenset(),
+        provides=needed.provides if needed else later,
         precision=plan.precision,
         seed=plan.seed,
     ).to(world.device())
     if isinstance(guide, nn.Module):
         guide.to(world.device())
-    stream = Stream(
-        lens=train,
-        sampler=_sampler(plan, train),
-        epochs=plan.epochs,
-        seed=plan.seed,
-        draws=needed,
-        positives=positives,
-    )
     numbers = [run, plan.numbers(), train.corpus.fingerprint, positives, _shapes(step)]
-    checkpoints = Checkpoints(folder / "checkpoints", digest(numbers))
-    training = Training(plan, step, stream, checkpoints, evaluate)
+    key = digest([*numbers, asdict(refresh), asdict(draw)] if later else numbers)
+    lists = Relisting(refresh, stream, draw, later, folder / "lists", key) if later else None
+    saved = Checkpoints(folder / "checkpoints", key)
+    training = Training(plan, step, stream, saved, evaluate, lists)
     return training.run(folder / "metrics.jsonl", resume=resume)
 
 
-def _shapes(step: Step) -> list[tuple[str, list[int]]]:
-    return [(name, list(value.shape)) for name, value in step.state_dict().items()]
-
-
-def _sampler(plan: TrainPlan, train: CorpusLens) -> Sampler:
+def sampler_of(plan: TrainPlan, corpus: Corpus) -> Sampler:
+    """Which captions of a corpus meet."""
     return Sampler(
-        train.corpus.relation,
+        corpus.relation,
         batch=plan.batch,
         seed=plan.seed,
         one_caption=plan.one_caption,
         drop_last=plan.drop_last,
     )
+
+
+def _stream(
+    plan: TrainPlan, train: CorpusLens, draws: Needed | None, positives: Positives
+) -> Stream:
+    return Stream(
+        lens=train,
+        sampler=sampler_of(plan, train.corpus),
+        epochs=plan.epochs,
+        seed=plan.seed,
+        draws=draws,
+        positives=positives,
+    )
+
+
+def _later(
+    refresh: Refresh, objective: Objective, draw: MinedPlan, stream: Stream
+) -> frozenset[Role]:
+    """Roles that will be drawn from lists which the model mines while it is trained."""
+    if not refresh.every:
+        return frozenset()
+    batches, listed = len(stream.sampler), stream.draws is not None
+    check(refresh, objective, draw, batches=batches, listed=listed)
+    return Mined.provides & objective.needs
+
+
+def _shapes(step: Step) -> list[tuple[str, list[int]]]:
+    return [(name, list(value.shape)) for name, value in step.state_dict().items()]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import final
@@ -14,6 +14,7 @@ from typing import final
 import torch
 
 from counterfoil import world
+from counterfoil.engine.kept import SweepStopped
 from counterfoil.matcher import Matcher
 from counterfoil.progress import progress, stderr
 from counterfoil.records import Batch
@@ -24,6 +25,7 @@ from counterfoil.train.log import Metrics, Window, memory_mb
 from counterfoil.train.optimise import Average
 from counterfoil.train.plan import TrainPlan
 from counterfoil.train.prefetch import Stream, ahead
+from counterfoil.train.refresh import Relisting
 from counterfoil.train.seeds import seed_everything
 from counterfoil.train.step import Step
 from counterfoil.train.stopping import Stopping, Why, stopping
@@ -69,6 +71,7 @@ class Training:
         stream: its batches.
         checkpoints: where it is saved.
         evaluate: dev figures of the model after each epoch.
+        lists: what mines anew every so many epochs, if anything does.
     """
 
     def __init__(
@@ -78,9 +81,10 @@ class Training:
         stream: Stream,
         checkpoints: Checkpoints,
         evaluate: Measure | None,
+        lists: Relisting | None = None,
     ) -> None:
         self.plan, self.step, self.stream = plan, step, stream
-        self.checkpoints, self.evaluate = checkpoints, evaluate
+        self.checkpoints, self.evaluate, self.lists = checkpoints, evaluate, lists
         self.batches = len(stream.sampler)
         self.per_epoch, self.total = plan.steps_per_epoch(self.batches), plan.total(self.batches)
         seed_everything(plan.seed)
@@ -100,15 +104,18 @@ class Training:
             Metrics(path, keep=self.at.metrics, track=plan.track, step=start) as metrics,
             stopping(plan.minutes, plan.save_minutes) as watch,
             progress("training steps", self.total, start) as advance,
-            ahead(self._batches(self._next_batch(), world.device()), plan.ahead) as batches,
         ):
-            why = self._go(batches, metrics, watch, advance)
+            why: Why = "finished"
+            while self.at.step < self.total and why == "finished":
+                why = self._stretch(metrics, watch, advance)
         self._hand_over(why)
         epochs = self.at.step // self.per_epoch
         return Fitted(self.at.step, epochs, self.at.best, why, self.at.seconds, path)
 
     def _begin(self, *, resume: bool) -> None:
         restored = self.checkpoints.restore(self.moving) if resume else None
+        if self.lists:
+            self.lists.sweep_up(everything=restored is None)
         if restored is None:
             self.checkpoints.clear()
         else:
@@ -118,22 +125,58 @@ class Training:
         self.began = time.monotonic() - self.at.seconds
         self.step.train()
 
-    def _batches(self, start: int, device: torch.device) -> Callable[[], Iterator[Batch]]:
-        """Batches on the device; a thread has a current device of its own, so it is named here."""
-        return lambda: (batch.to(device) for batch in self.stream.batches(start))
+    def _stretch(self, metrics: Metrics, watch: Stopping, advance: Callable[[int], None]) -> Why:
+        """All epochs, or those that draw from the same lists."""
+        until = self.total
+        if self.lists:
+            why = self._listed(self.lists, metrics, watch)
+            if why:
+                return why
+            epoch = self.lists.since(self.at.step // self.per_epoch) + self.lists.plan.every
+            until = min(until, epoch * self.per_epoch)
+        with ahead(self._batches(until, world.device()), self.plan.ahead) as batches:
+            return self._go(until, batches, metrics, watch, advance)
 
-    def _next_batch(self) -> int:
+    def _listed(self, lists: Relisting, metrics: Metrics, watch: Stopping) -> Why | None:
+        """Draw from the lists of this epoch, mined now if it begins with that; why to stop."""
         epoch, place = divmod(self.at.step, self.per_epoch)
+        name, due = lists.name(lists.since(epoch)), epoch == lists.since(epoch) and not place
+        if not (due and name):
+            self.stream = replace(self.stream, draws=lists.open(name))
+            return None
+        began = time.monotonic()
+        try:
+            with self._kept() as matcher:
+                draws = lists.mine(name, matcher, watch.wanted)
+        except SweepStopped:
+            why, _ = watch.decide()
+            watch.heed()
+            return why or "signal"
+        self.stream, self.at.lists = replace(self.stream, draws=draws), name
+        took = round(time.monotonic() - began, 3)
+        metrics.write(self.at.step, {"epoch": epoch, "lists": name, "mined_seconds": took})
+        self.logged = time.monotonic()
+        return None
+
+    def _batches(self, until: int, device: torch.device) -> Callable[[], Iterator[Batch]]:
+        """Batches on the device; a thread has a current device of its own, so it is named here."""
+        first, stream = self._batch_at(self.at.step), self.stream
+        count = self._batch_at(until) - first
+        return lambda: (batch.to(device) for batch in islice(stream.batches(first), count))
+
+    def _batch_at(self, step: int) -> int:
+        epoch, place = divmod(step, self.per_epoch)
         return epoch * self.batches + place * self.plan.accumulate
 
     def _go(
         self,
+        until: int,
         batches: Iterator[Batch],
         metrics: Metrics,
         watch: Stopping,
         advance: Callable[[int], None],
     ) -> Why:
-        while self.at.step < self.total:
+        while self.at.step < until:
             batch = self._one(batches)
             advance(1)
             ended = self.at.step % self.per_epoch == 0 or self.at.step == self.total
@@ -201,14 +244,19 @@ class Training:
             self.logged = time.monotonic()
         _say(said)
 
-    @torch.no_grad()
     def _measured(self, evaluate: Measure) -> dict[str, float]:
         """Dev figures of the weights that would be kept."""
+        with self._kept() as matcher:
+            return {name: float(value) for name, value in evaluate(matcher).items()}
+
+    @contextmanager
+    def _kept(self) -> Iterator[Matcher]:
+        """The model in evaluation mode, with the weights that would be kept."""
         self.step.eval()
-        with self.average.in_place_of(self.step.matcher) if self.average else nullcontext():
-            dev = {name: float(value) for name, value in evaluate(self.step.matcher).items()}
+        lent = self.average.in_place_of(self.step.matcher) if self.average else nullcontext()
+        with torch.no_grad(), lent:
+            yield self.step.matcher
         self.step.train()
-        return dev
 
     def _save(self, metrics: Metrics) -> None:
         at = self.at
@@ -217,6 +265,8 @@ class Training:
         at.since, at.told = self.collapse.since, self.collapse.told
         at.metrics, at.seconds = metrics.bytes, time.monotonic() - self.began
         self.checkpoints.save(self.moving, at)
+        if self.lists:
+            self.lists.tidy(at.lists)
 
     def _hand_over(self, why: Why) -> None:
         """Leave the model with the weights of the best epoch, or the latest where it stopped."""

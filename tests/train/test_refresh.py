@@ -1,0 +1,291 @@
+"""A model that mines anew while it is trained."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import train_cases as cases
+from counterfoil.engine.encode import encode_images, encode_texts
+from counterfoil.engine.kept import weights_digest
+from counterfoil.engine.tiles import Member
+from counterfoil.matcher import Matcher
+from counterfoil.negatives.filters import FilterPlan
+from counterfoil.negatives.mine import mine
+from counterfoil.negatives.mined import Mined, MinedPlan
+from counterfoil.negatives.store import NegativeStore
+from counterfoil.objectives.curriculum import Then
+from counterfoil.objectives.quintuplet import AdaptiveQuintuplet, OfflineTriplet
+from counterfoil.objectives.term import Objective, Term
+from counterfoil.objectives.triplet import SumTriplet
+from counterfoil.train.log import read_metrics
+from counterfoil.train.loop import Fitted, fit
+from counterfoil.train.optimise import Optimiser
+from counterfoil.train.plan import TrainPlan
+from counterfoil.train.refresh import Refresh, Relisting
+from counterfoil.train.stopping import Stopping
+
+PLAN = TrainPlan(epochs=5, batch=8, optimiser=Optimiser(rate=0.02), log_every=2)
+CLOCK = {"seconds", "dev_seconds", "mined_seconds", "pairs_per_second", "memory_mb"}
+EVERY_2 = Refresh(every=2)
+BATCHES = 5  # of 36 captions
+
+
+def first_lists(lens: Any, host: Matcher, texts: int = 6, images: int = 3) -> Any:
+    rows = len(lens.corpus), len(lens.corpus.texts)
+    member = Member(
+        host, encode_images(host, lens.images, rows[0]), encode_texts(host, lens.texts, rows[1])
+    )
+    return mine([member], lens.corpus.owner, texts_per_image=texts, images_per_text=images)
+
+
+def train(
+    folder: Path,
+    plan: TrainPlan = PLAN,
+    *,
+    refresh: Refresh = EVERY_2,
+    term: Term | None = None,
+    listed: bool = True,
+    states: list[dict[str, torch.Tensor]] | None = None,
+    **more: Any,
+) -> tuple[Fitted, Matcher]:
+    lens = cases.lens()
+    matcher = cases.host(more.pop("kind", "bag"), lens, dropout=0.3)
+    lists = first_lists(lens, cases.host("bag", lens, seed=5))
+    draws = Mined(lists=lists, relation=lens.corpus.relation) if listed else None
+
+    def evaluate(model: torch.nn.Module) -> dict[str, float]:
+        if states is not None:
+            states.append({name: v.clone() for name, v in model.state_dict().items()})
+        return {"rsum": sum(p.abs().sum().item() for p in model.parameters())}
+
+    fitted = fit(
+        plan,
+        matcher,
+        Objective(terms={"t": (1.0, term or AdaptiveQuintuplet())}),
+        lens,
+        folder=folder,
+        draws=draws,
+        refresh=refresh,
+        evaluate=evaluate,
+        **more,
+    )
+    return fitted, matcher
+
+
+def stores(folder: Path) -> dict[int, NegativeStore]:
+    """Those on disk, by the epoch they were mined at."""
+    fingerprint = cases.lens().corpus.fingerprint
+    found = (p for p in (folder / "lists").glob("*") if p.suffix != ".partial")
+    return {
+        int(path.name.split("-")[1]): NegativeStore.open(path, fingerprint=fingerprint)
+        for path in found
+    }
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    found = read_metrics(folder / "metrics.jsonl")
+    return [{k: v for k, v in line.items() if k not in CLOCK} for line in found]
+
+
+def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_the_lists_are_those_of_the_model_at_that_epoch(tmp_path: Path) -> None:
+    states: list[dict[str, torch.Tensor]] = []
+    train(tmp_path, states=states)
+    mined = [line for line in lines(tmp_path) if "lists" in line]
+    assert [(line["epoch"], line["step"]) for line in mined] == [(2, 2 * BATCHES), (4, 4 * BATCHES)]
+    ((epoch, store),) = stores(tmp_path).items()
+    assert epoch == 4
+    host = cases.host("bag", cases.lens())
+    host.load_state_dict(states[3])
+    wanted = first_lists(cases.lens(), host)
+    assert torch.equal(store.lists.texts, wanted.texts)
+    assert torch.equal(store.lists.images, wanted.images)
+    assert store.manifest.sources[0].checkpoint == weights_digest(host)
+
+
+def test_the_draws_change_with_the_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every batch's negatives stand in the lists of its epoch, read ahead or not."""
+    drawn: list[tuple[Mined, int]] = []
+    draw = Mined.draw
+
+    def noted(self: Mined, texts: torch.Tensor, rng: torch.Generator) -> Any:
+        found = draw(self, texts, rng)
+        drawn.append((self, len(texts)))
+        return found
+
+    monkeypatch.setattr(Mined, "draw", noted)
+    train(tmp_path, replace(PLAN, ahead=7))
+    sources = [id(source) for source, _ in drawn]
+    changes = [n for n in range(1, len(sources)) if sources[n] != sources[n - 1]]
+    assert changes == [2 * BATCHES, 4 * BATCHES]
+    assert len(drawn) == 5 * BATCHES
+    kept = [source._texts for source in {id(s): s for s, _ in drawn}.values()]
+    assert not torch.equal(kept[0], kept[1])
+    assert not torch.equal(kept[1], kept[2])
+
+
+def test_without_refresh_nothing_is_mined(tmp_path: Path) -> None:
+    train(tmp_path / "never", refresh=Refresh())
+    train(tmp_path / "later", refresh=Refresh(every=9))
+    assert not (tmp_path / "never" / "lists").exists()
+    assert lines(tmp_path / "never") == lines(tmp_path / "later")
+
+
+@pytest.mark.parametrize("change", [{}, {"average": 0.8}, {"accumulate": 2}], ids=str)
+def test_stopped_at_every_step(tmp_path: Path, change: dict[str, Any]) -> None:
+    plan = replace(PLAN, **change)
+    whole, matcher = train(tmp_path / "whole", plan)
+    fitted, sessions = whole, 0
+    while sessions == 0 or not fitted.finished:
+        short = replace(plan, minutes=1e-9)
+        fitted, again = train(tmp_path / "cut", short, resume=True)
+        sessions += 1
+        assert len(stores(tmp_path / "cut")) <= 2
+    assert sessions > 10
+    assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
+    assert same(matcher, again)
+    names = [sorted(p.name for p in (tmp_path / f / "lists").iterdir()) for f in ("cut", "whole")]
+    assert names[0] == names[1]
+    assert len(names[0]) == 1
+
+
+def test_stopped_in_the_middle_of_mining(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, matcher = train(tmp_path / "whole")
+    monkeypatch.setattr("counterfoil.train.refresh.mine", partial(mine, tile=(4, 4)))
+    asked = iter([True])
+    monkeypatch.setattr(Stopping, "wanted", lambda self: next(asked, False))
+    monkeypatch.setattr(Stopping, "decide", stop_while(asked))
+    fitted, _ = train(tmp_path / "cut")
+    assert (fitted.finished, fitted.steps) == (False, 2 * BATCHES)
+    assert [path.suffix for path in (tmp_path / "cut" / "lists").iterdir()] == [".partial"]
+    monkeypatch.undo()
+    monkeypatch.setattr("counterfoil.train.refresh.mine", partial(mine, tile=(4, 4)))
+    fitted, again = train(tmp_path / "cut", resume=True)
+    assert fitted.finished
+    assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
+    assert same(matcher, again)
+
+
+def stop_while(asked: Any) -> Any:
+    """As `Stopping.decide` would answer once mining has been told to stop."""
+    return lambda self: ("minutes", True) if asked.__length_hint__() == 0 else (None, False)
+
+
+def test_mining_moves_nothing(tmp_path: Path) -> None:
+    """Neither generators nor running statistics nor modes."""
+    lens = cases.lens()
+    host = cases.host("vsrn", lens).train()
+    host.text.eval()
+    modes = [module.training for module in host.modules()]
+    before, weights = torch.get_rng_state(), weights_digest(host)
+    relisting(tmp_path, lens).mine("a-2", host, lambda: False)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert weights_digest(host) == weights
+    assert [module.training for module in host.modules()] == modes
+
+
+def relisting(folder: Path, lens: Any, refresh: Refresh = EVERY_2) -> Relisting:
+    from counterfoil.corpus.sampler import Sampler
+    from counterfoil.train.prefetch import Stream
+
+    sampler = Sampler(lens.corpus.relation, batch=8, seed=0)
+    stream = Stream(lens=lens, sampler=sampler, epochs=3, seed=0)
+    return Relisting(refresh, stream, MinedPlan(), OfflineTriplet.needs, folder / "lists", "a")
+
+
+def test_a_store_is_taken_up_and_one_of_other_weights_is_not(tmp_path: Path) -> None:
+    lens = cases.lens()
+    again = relisting(tmp_path, lens, Refresh(every=2, texts=5, images=2))
+    again.mine("a-2", cases.host("bag", lens), lambda: False)
+    place = tmp_path / "lists" / "a-2"
+    first = (place / "texts.npy").stat().st_mtime_ns
+    again.mine("a-2", cases.host("bag", lens), lambda: False)
+    assert (place / "texts.npy").stat().st_mtime_ns == first
+    again.mine("a-2", cases.host("bag", lens, seed=3), lambda: False)
+    assert (place / "texts.npy").stat().st_mtime_ns != first
+    assert stores(tmp_path)[2].lists.texts.shape == (12, 5)
+    again.tidy("")
+    assert not list((tmp_path / "lists").iterdir())
+
+
+def test_filters_hold_for_what_is_mined_anew(tmp_path: Path) -> None:
+    lens = cases.lens()
+    plan = Refresh(every=1, texts=4, images=2, filters=FilterPlan(skip=2))
+    relisting(tmp_path, lens, plan).mine("a-1", cases.host("bag", lens), lambda: False)
+    store = stores(tmp_path)[1]
+    whole = first_lists(lens, cases.host("bag", lens))
+    assert torch.equal(store.lists.texts, whole.texts[:, 2:])
+    assert store.manifest.filters == FilterPlan(skip=2).in_words()
+
+
+def test_lists_begin_with_the_first_mining(tmp_path: Path) -> None:
+    """Online until then; nothing is drawn."""
+    late = Then(first=SumTriplet(), second=AdaptiveQuintuplet(), steps=2 * BATCHES)
+    train(tmp_path, term=late, listed=False)
+    plain = Then(first=SumTriplet(), second=SumTriplet(), steps=2 * BATCHES)
+    train(tmp_path / "plain", term=plain, listed=False, refresh=Refresh())
+    found, wanted = lines(tmp_path), lines(tmp_path / "plain")
+    assert [line for line in found if line["step"] <= 2 * BATCHES and "lists" not in line] == [
+        line for line in wanted if line["step"] <= 2 * BATCHES
+    ]
+    assert stores(tmp_path)[4].lists.texts.shape == (12, 36)  # at most 300
+
+
+@pytest.mark.parametrize(
+    "more,message",
+    [
+        ({"listed": False}, "after 2 epochs, at batch 10, and the objective needs them from"),
+        (
+            {
+                "listed": False,
+                "term": Then(first=SumTriplet(), second=OfflineTriplet(), steps=9),
+            },
+            "needs them from batch 9 on",
+        ),
+        ({"term": SumTriplet()}, "no term of the objective needs them"),
+        (
+            {"refresh": Refresh(every=2, texts=5), "draw": MinedPlan(texts=6)},
+            "6 texts are to be drawn from, but lists of 5 are to be mined; set refresh.texts to 6",
+        ),
+        ({"refresh": Refresh(every=2, images=1), "draw": MinedPlan(images=2)}, "2 images are to"),
+    ],
+)
+def test_what_cannot_be(more: dict[str, Any], message: str, tmp_path: Path) -> None:
+    if isinstance(more.get("term"), SumTriplet):
+        more = {**more, "listed": False}
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path, **more)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "given,message",
+    [
+        ({"every": -1}, "every=-1"),
+        ({"texts": -2}, "texts=-2"),
+        ({"filters": FilterPlan(guided=0.0)}, "a guide cannot judge lists that are mined while"),
+    ],
+)
+def test_plans_out_of_range(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Refresh(**given)
+
+
+def test_lists_that_are_gone(tmp_path: Path) -> None:
+    steps = 0
+    while steps <= 2 * BATCHES:
+        steps = train(tmp_path, replace(PLAN, minutes=1e-9), resume=True)[0].steps
+    shutil.rmtree(tmp_path / "lists")
+    with pytest.raises(ValueError, match="is gone, the negatives that the training went on with"):
+        train(tmp_path, resume=True)
