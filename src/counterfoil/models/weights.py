@@ -234,9 +234,9 @@ def _parts(path: Path, saved: object) -> Checkpoint:
     if isinstance(saved, dict) and "model" in saved:
         options = vars(saved["opt"]) if isinstance(saved.get("opt"), argparse.Namespace) else {}
         saved = saved["model"]
-    listed = isinstance(saved, list | tuple) and all(isinstance(one, dict) for one in saved)
-    if listed and len(saved) in (2, 3):
-        named = zip(PREFIXES, saved, strict=False)
+    dicts = saved if isinstance(saved, list | tuple) else ()
+    if len(dicts) in (2, 3) and all(isinstance(one, dict) for one in dicts):
+        named = zip(PREFIXES, dicts, strict=False)
         saved = {prefix + name: value for prefix, part_ in named for name, value in part_.items()}
     if not isinstance(saved, dict) or not all(isinstance(v, Tensor) for v in saved.values()):
         raise ValueError(
