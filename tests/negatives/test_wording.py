@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import processes
 from counterfoil.negatives import duplicates, wording
 from counterfoil.negatives.wording import near_captions, plain_words
 
@@ -41,6 +43,14 @@ def check(texts: list[str], least: float) -> None:
     )
 
 
+def drawn() -> list[str]:
+    """Captions in which some words are frequent and most are rare."""
+    rng = torch.Generator().manual_seed(0)
+    length = torch.randint(1, 12, (80,), generator=rng).tolist()
+    words = [(torch.rand(n, generator=rng) ** 2 * 60).long().tolist() for n in length]
+    return [" ".join(f"w{word}" for word in line) for line in words]
+
+
 @given(CAPTIONS, st.sampled_from([1e-6, 0.1, 0.3, 0.5, 0.75, 0.9, 1.0]))
 def test_all_pairs_that_reach(texts, least):
     check(texts, least)
@@ -50,13 +60,23 @@ def test_all_pairs_that_reach(texts, least):
 def test_however_many_are_looked_at_together(monkeypatch, at_once, dense):
     monkeypatch.setattr(wording, "_AT_ONCE", at_once)
     monkeypatch.setattr(wording, "_DENSE", dense)
-    rng = torch.Generator().manual_seed(0)
-    length = torch.randint(1, 12, (80,), generator=rng).tolist()
-    # squared, so that some words are frequent and most are rare
-    drawn = [(torch.rand(n, generator=rng) ** 2 * 60).long().tolist() for n in length]
-    texts = [" ".join(f"w{word}" for word in words) for words in drawn]
     for least in (0.2, 0.5, 0.8):
-        check(texts, least)
+        check(drawn(), least)
+
+
+def found(least: float) -> list[np.ndarray]:
+    wording._DENSE = 8
+    near = near_captions(drawn(), least=least)
+    return [near.left.numpy(), near.right.numpy(), near.score.numpy()]
+
+
+@pytest.mark.parametrize("least", [0.3, 0.5])
+def test_processes_find_what_one_does(monkeypatch, least):
+    monkeypatch.setattr(wording, "_DENSE", 8)
+    alone = found(least)
+    assert len(alone[0])
+    for together in processes.run(found, 3, least):
+        assert all(np.array_equal(a, b) for a, b in zip(alone, together, strict=True))
 
 
 def test_the_same_words_in_any_order_and_case():

@@ -58,7 +58,7 @@ def near_pictures(
 ) -> Near:
     """Images whose pictures look alike: cosine of `looks` of at least `least`.
 
-    Blocks of the upper half of the matrix are dealt out to all processes.
+    Blocks of the upper half of the matrix are dealt out to all processes, so all have to ask.
 
     Args:
         corpus: with features or pictures.
@@ -86,7 +86,7 @@ def near_pictures(
             total += len(score)
             check_most("pictures", least, total)
             advance(world.size())
-    return _everybody(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+    return everybody(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
 
 def looks(corpus: Corpus) -> Tensor:
@@ -116,6 +116,16 @@ def looks(corpus: Corpus) -> Tensor:
     return normalize(grey - grey.mean(1, keepdim=True), dim=1)
 
 
+def everybody(left: Tensor, right: Tensor, score: Tensor) -> Near:
+    """The pairs that any process has found."""
+    mine = tuple(part.numpy() for part in (left, right, score))
+    parts: list[tuple[Tensor, ...]] = []
+    for theirs in world.gather_objects(mine):
+        assert isinstance(theirs, tuple)
+        parts.append(tuple(torch.from_numpy(part) for part in theirs))
+    return Near.of(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
 def check_least(name: str, least: float) -> None:
     """Whether a cosine can be asked for.
 
@@ -136,13 +146,3 @@ def check_most(name: str, least: float, count: int) -> None:
         raise ValueError(
             f"{name}={least} finds more than {MOST:,} pairs alike, so it tells little; raise it"
         )
-
-
-def _everybody(left: Tensor, right: Tensor, score: Tensor) -> Near:
-    """The pairs of all processes."""
-    mine = tuple(part.numpy() for part in (left, right, score))
-    parts: list[tuple[Tensor, ...]] = []
-    for theirs in world.gather_objects(mine):
-        assert isinstance(theirs, tuple)
-        parts.append(tuple(torch.from_numpy(part) for part in theirs))
-    return Near.of(*(torch.cat(column) for column in zip(*parts, strict=True)))

@@ -13,14 +13,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from counterfoil import world
 from counterfoil.corpus.words import split
-from counterfoil.negatives.duplicates import Near, check_least, check_most
+from counterfoil.negatives.duplicates import Near, check_least, check_most, everybody
 from counterfoil.progress import progress
 
 Array = npt.NDArray[Any]
@@ -81,7 +83,8 @@ def near_captions(texts: Sequence[str], *, least: float) -> Near:
 
     Exact: no word is too frequent to count. Words are looked up rarest first, and a caption is
     compared only with those whose words from the first shared one on can still reach the cosine
-    (the prefix filter of Bayardo et al., "Scaling up all pairs similarity search", WWW 2007).
+    (the prefix filter of Bayardo et al., "Scaling up all pairs similarity search", WWW 2007). All
+    processes share the work, so all have to ask.
 
     Args:
         texts: captions; equal ones are near.
@@ -105,7 +108,7 @@ def near_captions(texts: Sequence[str], *, least: float) -> Near:
             check_most("captions", least, total)
             advance(captions)
     columns = (torch.from_numpy(np.concatenate(column)) for column in (left, right, score))
-    return Near.of(*columns)
+    return everybody(*columns)
 
 
 @final
@@ -136,20 +139,30 @@ class _Index:
         self.dense = np.zeros((_DENSE, found.vocabulary))
 
     def candidates(self) -> Iterator[tuple[int, Array, Array]]:
-        """How many captions were looked up, and pairs with the lower one of each pair there."""
+        """How many captions were looked up, and pairs with the lower one of each pair there.
+
+        Parts are dealt out to all processes; those of the others have no pairs here.
+        """
         bounds = np.searchsorted(self.caption, np.arange(len(self.found) + 1))
         work = np.concatenate([[0], self.many.cumsum()])[bounds]
-        start = 0
-        while start < len(self.found):
+        start, none = 0, np.zeros(0, np.int64)
+        for turn in cycle(range(world.size())):
+            if start == len(self.found):
+                return
             stop = int(np.searchsorted(work, work[start] + _AT_ONCE, side="right")) - 1
             stop = min(max(stop, start + 1), start + _DENSE, len(self.found))
-            entries = slice(bounds[start], bounds[stop])
-            first, many = self.first[entries], self.many[entries]
-            a = np.repeat(self.caption[entries], many)
-            b = self.listed[_runs(first, many)]
-            pairs = np.unique(a[a < b] * len(self.found) + b[a < b])
-            yield stop - start, pairs // len(self.found), pairs % len(self.found)
+            if turn == world.rank():
+                yield stop - start, *self._pairs(slice(bounds[start], bounds[stop]))
+            else:
+                yield stop - start, none, none
             start = stop
+
+    def _pairs(self, entries: slice) -> tuple[Array, Array]:
+        """Pairs that these entries propose, each once, in order."""
+        a = np.repeat(self.caption[entries], self.many[entries])
+        b = self.listed[_runs(self.first[entries], self.many[entries])]
+        pairs = np.unique(a[a < b] * len(self.found) + b[a < b])
+        return pairs // len(self.found), pairs % len(self.found)
 
     def cosines(self, left: Array, right: Array) -> Array:
         """Cosine of each pair; all of `left` within as many captions as are spread out."""
