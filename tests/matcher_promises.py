@@ -192,6 +192,7 @@ def scores_keep_single_precision_under_autocast(case: Case) -> None:
 PROMISES = (
     scores_keep_single_precision_under_autocast,
     grid_equals_pairs_on_the_product,
+    listed_pairs_are_entries_of_the_grid,
     numbers_of_images_and_texts_may_differ,
     one_region_and_one_word_keep_their_shape,
     garbage_in_padding_of_items_changes_nothing,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from counterfoil.records import INFERENCE, Batch, Encoded, Items, View, Views
+from counterfoil.records import INFERENCE, Batch, Encoded, Items, Pairs, View, Views
 
 PAIRS_AT_ONCE = 4096
 
@@ -43,6 +43,10 @@ class Matcher(nn.Module, ABC):
     @abstractmethod
     def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
         """(P,) score of image p with text p, for P encoded images and P encoded texts."""
+
+    def listed(self, images: Encoded, texts: Encoded, pairs: Pairs) -> Tensor:
+        """(P,) score of every listed pair of rows of two pools; equal to `pairs` of those rows."""
+        return self.pairs(images.rows(pairs.image), texts.rows(pairs.text))
 
     @abstractmethod
     def grid(self, images: Encoded, texts: Encoded) -> Tensor:

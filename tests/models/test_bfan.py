@@ -190,12 +190,11 @@ def test_the_closed_form_keeps_what_the_sums_keep(row, padding):
         assert torch.equal(focused(focus, 8 * weight, 0, mask) > 0, kept)
 
 
-def test_gram_matrices_are_kept_in_evaluation_only():
+def test_gram_matrices_are_made_once():
     items = Items(torch.arange(2), torch.randn(2, 3, 2), torch.ones(2, 3, dtype=torch.bool))
-    host = model()
-    assert host.train().encode_images(items).gram is None
-    kept = host.eval().encode_images(items)
-    torch.testing.assert_close(kept.gram, kept.tokens @ kept.tokens.mT)
+    for host in (model().train(), model().eval()):
+        kept = host.encode_images(items)
+        torch.testing.assert_close(kept.gram, kept.tokens @ kept.tokens.mT)
 
 
 def test_a_score_is_a_sum_of_two_cosines():

@@ -13,11 +13,12 @@ from counterfoil.models.blocks.aggregate import aggregate
 from counterfoil.models.blocks.attention import Attention
 from counterfoil.models.blocks.focal import Rule
 from counterfoil.models.blocks.inner import square
+from counterfoil.models.blocks.listed import listed
 from counterfoil.models.blocks.packing import Packed, tiled
 from counterfoil.models.blocks.pool import chosen, unit
 from counterfoil.models.blocks.tower import ImageTower, TextTower
 from counterfoil.models.vse import same_width
-from counterfoil.records import Batch, Encoded, Items, Views
+from counterfoil.records import Batch, Encoded, Items, Pairs, Views
 
 
 @final
@@ -71,10 +72,9 @@ class BFAN(Matcher):
         self.normalise = (normalise_images, normalise_texts)
 
     def encode_images(self, images: Items) -> Encoded:
-        """N images as region vectors; with Gram matrices in evaluation, where they are reused."""
+        """N images as region vectors, with Gram matrices where the score reads them."""
         bag = self.image(images)
-        bag = unit(bag) if self.normalise[0] else bag
-        return bag if self.training else clean(bag)
+        return clean(unit(bag) if self.normalise[0] else bag)
 
     def encode_texts(self, texts: Items) -> Encoded:
         """N texts as word vectors."""
@@ -89,6 +89,10 @@ class BFAN(Matcher):
         by_words = words.cosine(square(texts.tokens).T)[0]  # (L, P)
         by_regions = regions.cosine(square(images.tokens).unsqueeze(1))[:, 0]  # (P, R)
         return _mean(by_words, 0, texts.mask.T) + _mean(by_regions, 1, images.mask)
+
+    def listed(self, images: Encoded, texts: Encoded, pairs: Pairs) -> Tensor:
+        """(P,) scores of pairs of rows of two pools, a few at a time."""
+        return listed(self.pairs, clean(images), texts, pairs)
 
     def grid(self, images: Encoded, texts: Encoded) -> Tensor:
         """(I, T) scores."""

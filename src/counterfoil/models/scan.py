@@ -13,11 +13,12 @@ from counterfoil.models.blocks.affinity import aligned, attended, clean
 from counterfoil.models.blocks.aggregate import Aggregate, aggregate
 from counterfoil.models.blocks.attention import Attention, Direction, RawNorm
 from counterfoil.models.blocks.inner import square
+from counterfoil.models.blocks.listed import listed
 from counterfoil.models.blocks.packing import Packed, tiled
 from counterfoil.models.blocks.pool import chosen, unit
 from counterfoil.models.blocks.tower import ImageTower, TextTower
 from counterfoil.models.vse import same_width
-from counterfoil.records import Batch, Encoded, Items, Views
+from counterfoil.records import Batch, Encoded, Items, Pairs, Views
 
 
 @final
@@ -73,10 +74,10 @@ class SCAN(Matcher):
         self.normalise = (normalise_images, normalise_texts)
 
     def encode_images(self, images: Items) -> Encoded:
-        """N images as region vectors; with Gram matrices in evaluation, where they are reused."""
+        """N images as region vectors, with Gram matrices where the score reads them."""
         bag = self.image(images)
         bag = unit(bag) if self.normalise[0] else bag
-        return clean(bag) if self._words_attend and not self.training else bag
+        return clean(bag) if self._words_attend else bag
 
     def encode_texts(self, texts: Items) -> Encoded:
         """N texts as word vectors."""
@@ -93,6 +94,10 @@ class SCAN(Matcher):
             return self._gather(cosine, 1, texts.mask.T[None])[0]
         cosine = found.cosine(square(images.tokens).unsqueeze(1))  # (P, 1, R)
         return self._gather(cosine, 2, images.mask.unsqueeze(1))[:, 0]
+
+    def listed(self, images: Encoded, texts: Encoded, pairs: Pairs) -> Tensor:
+        """(P,) scores of pairs of rows of two pools, a few at a time."""
+        return listed(self.pairs, clean(images, gram=self._words_attend), texts, pairs)
 
     def grid(self, images: Encoded, texts: Encoded) -> Tensor:
         """(I, T) scores."""

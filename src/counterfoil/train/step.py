@@ -180,8 +180,8 @@ class Step(nn.Module):
         )
         scores = _shared(
             len(flat.image),
-            lambda rows: self.matcher.pairs(
-                images.rows(flat.image[rows]), texts.rows(flat.text[rows])
+            lambda rows: self.matcher.listed(
+                images, texts, Pairs(flat.image[rows], flat.text[rows])
             ),
             batch.positive.device,
         )

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from counterfoil.models.bfan import BFAN
+from counterfoil.models.blocks import listed
+from counterfoil.models.blocks.affinity import clean
+from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.regions import Regions
+from counterfoil.models.scan import SCAN
+from counterfoil.records import Encoded, Pairs
+
+WIDTH = 5
+PAIRS = Pairs(torch.tensor([3, 0, 0, 2, 3, 3, 1]), torch.tensor([1, 4, 0, 2, 1, 3, 0]))
+
+
+def host(name: str):
+    parts = {"image": Regions(features=2, width=WIDTH), "text": GRU(words=3, width=WIDTH)}
+    return BFAN(**parts) if name == "bfan" else SCAN(**parts, direction=name)
+
+
+def bags(garbage: float = torch.nan) -> tuple[Encoded, Encoded]:
+    """Four images and five texts, padded with garbage."""
+    rng = torch.Generator().manual_seed(0)
+    found = []
+    for counts in ([4, 1, 3, 4], [2, 5, 1, 2, 3]):
+        tokens = torch.randn(len(counts), max(counts) + 1, WIDTH, dtype=torch.double, generator=rng)
+        mask = torch.arange(tokens.shape[1]) < torch.tensor(counts).unsqueeze(1)
+        found.append(Encoded(tokens.masked_fill(~mask.unsqueeze(-1), garbage), mask))
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["no gram", "gram"])
+@pytest.mark.parametrize("at_once", [1, 2, 16])
+@pytest.mark.parametrize("name", ["t2i", "i2t", "bfan"])
+def test_equals_pairs_of_gathered_rows(name, at_once, own, monkeypatch):
+    monkeypatch.setitem(listed.AT_ONCE, "cpu", at_once)
+    matcher, found = host(name), []
+    for ours in (True, False):
+        images, texts = bags()
+        leaves = [x.tokens.requires_grad_() for x in (images, texts)]
+        images = clean(images) if own else images
+        scores = (
+            matcher.listed(images, texts, PAIRS)
+            if ours
+            else matcher.pairs(images.rows(PAIRS.image), texts.rows(PAIRS.text))
+        )
+        weights = torch.arange(1.0, 8.0, dtype=torch.double)
+        found.append((scores.detach(), *torch.autograd.grad(scores @ weights, leaves)))
+    for ours, theirs in zip(*found, strict=True):
+        assert ours.isfinite().all()
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["t2i", "i2t", "bfan"])
+def test_gradient(name, monkeypatch):
+    monkeypatch.setitem(listed.AT_ONCE, "cpu", 3)
+    images, texts = bags(garbage=7.0)
+    matcher = host(name)
+
+    def scores(v, w):
+        return matcher.listed(Encoded(v, images.mask), Encoded(w, texts.mask), PAIRS)
+
+    assert gradcheck(scores, [x.tokens.requires_grad_() for x in (images, texts)], fast_mode=True)
+
+
+def test_only_one_side_may_learn():
+    images, texts = bags(garbage=0.0)
+    words = texts.tokens.requires_grad_()
+    host("bfan").listed(images, Encoded(words, texts.mask), PAIRS).sum().backward()
+    assert words.grad.isfinite().all()
+    assert words.grad.any()
+
+
+def test_half_precision_is_rounded_both_ways():
+    images, texts = (Encoded(x.tokens.float(), x.mask) for x in bags(garbage=0.0))
+    words, found = texts.tokens.requires_grad_(), []
+    for how in (
+        host("t2i").listed,
+        lambda v, w, p: host("t2i").pairs(v.rows(p.image), w.rows(p.text)),
+    ):
+        with torch.autocast("cpu", torch.bfloat16):
+            scores = how(images, Encoded(words, texts.mask), PAIRS)
+        assert scores.dtype == torch.float32
+        found.append((scores.detach(), *torch.autograd.grad(scores.sum(), words)))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0.02, atol=0.02)
+
+
+def test_no_pairs_have_no_scores():
+    nothing = torch.zeros(0, dtype=torch.long)
+    assert host("bfan").listed(*bags(), Pairs(nothing, nothing)).shape == (0,)
