@@ -1,0 +1,112 @@
+"""A run whose second round mines anew."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import processes
+from counterfoil.recipes import catalogue
+from counterfoil.recipes.recipe import digests
+from counterfoil.recipes.settings import apply
+from recipes_cases import SMALL, SMALL_LISTS, results, run
+
+DATA = "scenes:images=36"
+SETTINGS = (
+    *(*SMALL, *SMALL_LISTS),
+    *("--set", "*.model.text.dropout=0.2", "--set", "*.epochs=1", "--set", "adaptive.epochs=2"),
+    *(
+        "--set",
+        "online.objective.triplet.steps=4",
+        "--set",
+        "adaptive.objective.quintuplet.steps=4",
+    ),
+    *("--set", "adaptive.refresh.every=1"),
+)
+
+
+def again(folder: Path, *more: object) -> int:
+    words = ("run", "aoq/vsepp-scenes", "--data", DATA, "--folder", folder, *SETTINGS)
+    return run(*words, *more)
+
+
+def quiet(folder: str) -> int:
+    torch.set_num_threads(1)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        return again(Path(folder), "--resume")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert again(folder) == 0
+    return folder
+
+
+def test_the_last_lists_are_kept(whole):
+    (place,) = (whole / "adaptive" / "lists").iterdir()
+    manifest = json.loads((place / "manifest.json").read_text())
+    assert place.name.endswith("-1")
+    assert (manifest["texts_per_image"], manifest["images_per_text"]) == (20, 5)
+    assert not list(whole.rglob(".*"))
+    first, last = (folder / "texts.npy" for folder in (whole / "lists", place))
+    assert first.read_bytes() != last.read_bytes()
+
+
+def test_killed_when_it_mines_anew(whole, tmp_path):
+    folder = tmp_path / "run"
+    child = os.fork()
+    if not child:
+        os._exit(quiet(str(folder)))
+    until = time.monotonic() + 60
+    while not list((folder / "adaptive").glob("lists/*-1*")):
+        assert time.monotonic() < until
+        assert os.waitpid(child, os.WNOHANG) == (0, 0)
+        time.sleep(0.001)
+    os.kill(child, signal.SIGKILL)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert again(folder, "--resume") == 0
+    assert results(folder) == results(whole)
+    assert not list(folder.rglob(".*"))
+
+
+def test_two_processes(tmp_path):
+    folder = tmp_path / "run"
+    assert processes.run(quiet, 2, str(folder)) == [0, 0]
+    assert len(list((folder / "adaptive" / "lists").iterdir())) == 1
+
+
+def test_it_is_another_training_but_not_where_it_is_off():
+    recipe = catalogue.find("aoq/vsepp-scenes")
+    usual = digests(recipe, "d")
+    off, on = (apply(recipe, [f"adaptive.refresh.every={n}"]) for n in (0, 2))
+    assert digests(off, "d") == usual
+    found = digests(on, "d")
+    assert [name for name in found if found[name] != usual[name]] == [
+        "adaptive", "test-adaptive", "report"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "settings,message",
+    [
+        (("adaptive.refresh.every=-1",), "every=-1: it may not be below 0"),
+        (("adaptive.refresh.filters.guided=0.1",), "a guide cannot judge lists"),
+        (("adaptive.refresh.every=1", "adaptive.negatives=none"), "needs them from batch"),
+        (("online.refresh.every=1",), "no term of the objective needs"),
+        (("adaptive.refresh.texts=5", "adaptive.draw.texts=9"), "lists of 5 are to be mined"),
+    ],
+)
+def test_refused_before_anything_is_done(settings, message, tmp_path, capsys):
+    words = [word for setting in settings for word in ("--set", setting)]
+    assert again(tmp_path / "run", *words) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "run").exists()
