@@ -87,7 +87,7 @@ def _second(host: Host, seed: int, size: Size, longest: int) -> list[Train]:
 
     def of(name: str, term: Term = FINAL, *, texts: int = size.texts) -> Train:
         drawn = MinedPlan(texts=texts, images=max(1, texts // 5))
-        return replace(train(name, host, term, seed, size), draw=drawn)
+        return replace(train(name, host, term, seed, size, LISTS), draw=drawn)
 
     def longer(stage: Train, name: str) -> Train:
         return replace(stage, name=name, plan=replace(stage.plan, epochs=2 * size.epochs))

@@ -27,7 +27,6 @@ from counterfoil.train.plan import TrainPlan
 from counterfoil.train.schedule import Cosine
 
 Host = Literal["vsepp", "scan-t2i", "bfan", "vsrn"]
-Loss = Literal["OffTri", "OffQuin", "AdapOffQuin"]
 
 NAME = "evidence/aoq-flickr8k"
 ONLINE = "online"
@@ -41,14 +40,14 @@ TITLES: dict[Host, str] = {
     "bfan": "BFAN equal",
     "vsrn": "VSRN",
 }
-LOSSES: dict[Loss, Term] = {
+LOSSES: dict[str, Term] = {
     "AdapOffQuin": part(AdaptiveQuintuplet),
     "OffQuin": part(OfflineQuintuplet),
     "OffTri": part(OfflineTriplet),
 }
 
 HARDEST: Term = part(HardestTriplet, margin=MARGIN)
-EVERY: tuple[Loss, ...] = tuple(LOSSES)
+EVERY = tuple(LOSSES)
 
 
 @final
@@ -65,6 +64,7 @@ class Size:
         warmup: steps with the sum of hinges first.
         texts: length of an image's list; a text's is a fifth of it.
         seeds: by host that mines for itself, how many.
+        once: hosts whose first seed mines for all; the others mine for each seed.
         guests: hosts that train on VSRN's lists, as in the paper, and with which losses.
         steps: of each round at most; 0 for all epochs.
     """
@@ -77,7 +77,8 @@ class Size:
     warmup: int
     texts: int
     seeds: dict[Host, int]
-    guests: dict[Host, tuple[Loss, ...]]
+    guests: dict[Host, tuple[str, ...]]
+    once: tuple[Host, ...] = ()
     steps: int = 0
 
 
@@ -85,6 +86,7 @@ SIZES: dict[Budget, Size] = {
     "cpu": Size(
         width=128, word_width=128, dropout=0.2, epochs=5, rate=3e-3, warmup=235, texts=100,
         seeds={"vsepp": 3, "scan-t2i": 3, "vsrn": 1}, guests={"bfan": EVERY},
+        once=("scan-t2i",),
     ),
     "gpu": Size(
         width=1024, word_width=300, dropout=0.2, epochs=10, rate=5e-4, warmup=235, texts=100,
@@ -110,36 +112,63 @@ def table() -> Table:
 
 
 def experiments(budget: Budget) -> tuple[Experiment, ...]:
-    """First one seed of every host, then the next."""
-    seeds = SIZES[budget].seeds
-    return tuple(
-        experiment(host, seed, budget)
-        for seed in range(max(seeds.values()))
-        for host, count in seeds.items()
-        if seed < count
-    )
+    """First one seed of every host, then the next; hosts that mine once have one for all seeds."""
+    size = SIZES[budget]
+    alone = [
+        (seed, host, (seed,))
+        for host, count in size.seeds.items()
+        for seed in range(count)
+        if host not in size.once
+    ]
+    shared = [(0, host, tuple(range(size.seeds[host]))) for host in size.once]
+    hosts = list(size.seeds)
+    order = sorted([*alone, *shared], key=lambda one: (one[0], hosts.index(one[1])))
+    return tuple(_experiment(host, seeds, budget) for _, host, seeds in order)
 
 
-def experiment(host: Host, seed: int, budget: Budget) -> Experiment:
+def _experiment(host: Host, seeds: Sequence[int], budget: Budget) -> Experiment:
     """Round one, its lists, and round two with each loss; VSRN has its guests."""
-    size, key = SIZES[budget], f"{host}-{seed}"
+    size = SIZES[budget]
+    key = host if host in size.once else f"{host}-{seeds[0]}"
     texts = size.texts
     lists = Mine(name=LISTS, using=(ONLINE,), texts=texts, images=max(1, texts // 5))
-    trained = [train(ONLINE, host, HARDEST, seed, size)]
-    trained += [train(loss, host, term, seed, size) for loss, term in LOSSES.items()]
-    rows = [_row(host, seed, stage.name) for stage in trained]
+    found: list[tuple[Train, Row]] = []
+    for number, seed in enumerate(seeds):
+        after = f"-{seed}" if number else ""
+        found.append(_trained(host, ONLINE, seed, size, after=after))
+        found += [_trained(host, loss, seed, size, lists=host, after=after) for loss in LOSSES]
     for guest, losses in size.guests.items() if host == "vsrn" else ():
-        alone = guest not in size.seeds
-        if alone:
-            name = f"{guest}-{ONLINE}"
-            trained.append(train(name, guest, HARDEST, seed, size))
-            rows.append(_row(guest, seed, name))
+        if guest not in size.seeds:
+            found.append(_trained(guest, ONLINE, seeds[0], size, before=f"{guest}-"))
         for loss in losses:
-            trained.append(train(f"{guest}-{loss}", guest, LOSSES[loss], seed, size))
-            rows.append(_row(guest, seed, f"{guest}-{loss}", lists="vsrn"))
-    stages = tested(trained)
+            found.append(_trained(guest, loss, seeds[0], size, lists=host, before=f"{guest}-"))
+    stages = tested([stage for stage, _ in found])
     recipe = Recipe(name=f"{NAME}/{key}", stages=(*stages[:2], lists, *stages[2:]), data=DATA)
-    return Experiment(key=key, recipe=recipe, rows=tuple(rows))
+    return Experiment(key=key, recipe=recipe, rows=tuple(row for _, row in found))
+
+
+def _trained(
+    host: Host,
+    method: str,
+    seed: int,
+    size: Size,
+    *,
+    lists: Host | None = None,
+    before: str = "",
+    after: str = "",
+) -> tuple[Train, Row]:
+    """A training and its row of the table."""
+    name = f"{before}{method}{after}"
+    term = HARDEST if method == ONLINE else LOSSES[method]
+    row = Row(
+        host=TITLES[host],
+        method=method,
+        lists="" if lists is None else TITLES[lists],
+        seed=seed,
+        test=f"test-{name}",
+        models=(name,),
+    )
+    return train(name, host, term, seed, size, LISTS if lists else None), row
 
 
 def tested(trained: Sequence[Train]) -> list[Stage]:
@@ -148,21 +177,10 @@ def tested(trained: Sequence[Train]) -> list[Stage]:
     return [stage for pair in zip(trained, tests, strict=True) for stage in pair]
 
 
-def _row(host: Host, seed: int, stage: str, lists: Host | None = None) -> Row:
-    method = stage.removeprefix(f"{host}-")
-    mined = "" if method == ONLINE else TITLES[lists or host]
-    return Row(
-        host=TITLES[host],
-        method=method,
-        lists=mined,
-        seed=seed,
-        test=f"test-{stage}",
-        models=(stage,),
-    )
-
-
-def train(name: str, host: Host, term: Term, seed: int, size: Size) -> Train:
-    """A training stage; on mined lists unless its name ends in "online"."""
+def train(
+    name: str, host: Host, term: Term, seed: int, size: Size, negatives: str | None = None
+) -> Train:
+    """A training stage."""
     first = part(SumTriplet, margin=MARGIN)
     objective: Spec[Objective] = total(loss=part(Then, first=first, second=term, steps=size.warmup))
     return Train(
@@ -177,7 +195,7 @@ def train(name: str, host: Host, term: Term, seed: int, size: Size) -> Train:
             optimiser=Optimiser(rate=size.rate),
             schedule=Cosine(warmup=50),
         ),
-        negatives=None if name.endswith(ONLINE) else LISTS,
+        negatives=negatives,
     )
 
 
