@@ -563,6 +563,41 @@ def file_where_a_folder_should_be(here, models):
     return "mine", models / "pixels", "--data", "scenes:images=12", "--out", "file/lists"
 
 
+@case("lists.partial holds a mining that was stopped", "--resume")
+def lists_that_were_stopped(here, models):
+    (here / "lists.partial").mkdir()
+    return mining(models)
+
+
+def mining(models: Path, *more: object) -> tuple[object, ...]:
+    return "mine", models / "pixels", "--data", "scenes:images=12", "--out", "lists", *more
+
+
+@case("'caption=0.8'", "did you mean 'captions'?")
+def filter_of_another_name(here, models):
+    return mining(models, "--filter", "caption=0.8")
+
+
+@case("'captions' is no setting", "write key=value")
+def filter_without_a_value(here, models):
+    return mining(models, "--filter", "captions")
+
+
+@case("captions=1.5")
+def filter_out_of_range(here, models):
+    return mining(models, "--filter", "captions=1.5")
+
+
+@case("guided=0.0 needs a guide model, and none was named")
+def guided_by_nobody(here, models):
+    return mining(models, "--filter", "guided=0.0")
+
+
+@case("a guide model was named, but no filter asks it")
+def guide_that_is_not_asked(here, models):
+    return mining(models, "--guide", models / "pixels")
+
+
 @case("file is a file", "--folder")
 def run_in_a_file(here, models):
     (here / "file").write_text("x")
