@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from counterfoil.cli import diagnose, evidence, mine, negatives
+from counterfoil.cli import analyse, diagnose, evidence, mine, negatives
 from counterfoil.cli.answer import answer
 from counterfoil.cli.evidence import Budget, Ledger, Only, is_table, run_table
 from counterfoil.cli.options import (
@@ -41,6 +41,7 @@ app.add_typer(mine.app)
 app.add_typer(evidence.app)
 app.add_typer(diagnose.app)
 app.add_typer(negatives.app, name="negatives")
+app.add_typer(analyse.app, name="analyse")
 
 
 def _version(asked: bool) -> None:

@@ -40,10 +40,20 @@ class Counted:
     spread: tuple[float, ...] = ()
 
 
-def by_batch(series: Sequence[Counted], label: str, key: str, caption: str) -> Figure:
-    """A quantity by batch size on two logarithmic axes: lines by counting, points as measured."""
+def by_batch(
+    series: Sequence[Counted], label: str, key: str, caption: str, *, log: bool = False
+) -> Figure:
+    """A quantity by batch size: lines by counting, points as measured.
+
+    Args:
+        series: what to draw, at least one.
+        label: of the vertical axis.
+        key: of the figure on its page.
+        caption: what it shows.
+        log: whether the vertical axis is logarithmic, as the horizontal one is.
+    """
     from matplotlib.figure import Figure as Canvas
-    from matplotlib.ticker import FuncFormatter, NullLocator
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     canvas = Canvas(figsize=SIZE, layout="constrained")
     axes = canvas.subplots()
@@ -58,13 +68,17 @@ def by_batch(series: Sequence[Counted], label: str, key: str, caption: str) -> F
             markersize=4.5, elinewidth=1.2,
         )  # fmt: skip
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    if log:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_locator(NullLocator())
+    else:
+        axes.set_ylim(bottom=0)
     plain = FuncFormatter(lambda value, _: f"{value:,.6g}")
     axes.xaxis.set_major_formatter(plain)
     axes.yaxis.set_major_formatter(plain)
-    axes.set_xticks(series[0].batches if series else ())
+    axes.set_xticks(series[0].batches)
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_minor_locator(NullLocator())
     dress(axes, "captions in a batch", label)
     words = "; ".join(
         f"{line.name}: {line.measured[0]:.3g} at {line.batches[0]:,}, "

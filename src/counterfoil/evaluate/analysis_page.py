@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import final
 
-from counterfoil import files
 from counterfoil.evaluate.figures import Figure
 from counterfoil.evaluate.gallery import Shown
 from counterfoil.evaluate.report import Provenance, template
@@ -21,11 +19,13 @@ class Column:
         title: whose list.
         note: a line under it.
         found: pictures or captions, never both.
+        missed: a true counterpart that is not among them, where it is to be shown.
     """
 
     title: str
     note: str
     found: tuple[Shown, ...]
+    missed: Shown | None = None
 
 
 @final
@@ -105,8 +105,3 @@ class AnalysisPage:
 def render(page: AnalysisPage) -> str:
     """The page as HTML; everything that comes from data or users is escaped."""
     return template("analysis.html.j2").render(page=page)
-
-
-def write(page: AnalysisPage, path: Path) -> None:
-    """Write the page, whole or not at all."""
-    files.write_text(path, render(page))

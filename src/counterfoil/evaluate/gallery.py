@@ -100,12 +100,12 @@ class Exhibits:
     Attributes:
         captions: (T,) raw captions.
         owner: (T,) image of each, -1 for none.
-        picture: opens the picture of an image row.
+        picture: opens the picture of an image row; None where only features exist.
     """
 
     captions: Sequence[str]
     owner: Tensor
-    picture: Callable[[int], Image.Image]
+    picture: Callable[[int], Image.Image] | None
 
 
 def thumbnail(picture: Image.Image, side: int = SIDE) -> str:
@@ -188,13 +188,16 @@ def _retrieval(exhibits: Exhibits, found: Found, query: int, depth: int) -> Retr
     asks_image = found.ranked.direction == "i2t"
     image = int(found.ranked.images[query])
     if asks_image:
-        asked = _image(exhibits, query)
+        asked = shown_image(exhibits, query)
         items = [
-            _caption(exhibits, row, image, n, s) for n, (row, s) in enumerate(zip(rows, scores))
+            shown_caption(exhibits, row, image, n, s)
+            for n, (row, s) in enumerate(zip(rows, scores))
         ]
     else:
         asked = Shown(exhibits.captions[query])
-        items = [_image(exhibits, row, image, n, s) for n, (row, s) in enumerate(zip(rows, scores))]
+        items = [
+            shown_image(exhibits, row, image, n, s) for n, (row, s) in enumerate(zip(rows, scores))
+        ]
     others = tuple((name, int(other.ranks[query]) + 1) for name, other in found.others)
     missed = None if seen else _missed(exhibits, image, rank, asks_image)
     return Retrieval(asked, rank + 1, tuple(items), missed, others)
@@ -204,18 +207,38 @@ def _missed(exhibits: Exhibits, image: int, rank: int, asks_image: bool) -> Show
     if asks_image:
         first = int((exhibits.owner == image).nonzero()[0])
         return Shown(exhibits.captions[first], true=True)
-    return _image(exhibits, image, image, rank)
+    return shown_image(exhibits, image, image, rank)
 
 
-def _caption(exhibits: Exhibits, row: int, image: int, place: int, score: float | None) -> Shown:
-    true = int(exhibits.owner[row]) == image
+def shown_caption(
+    exhibits: Exhibits, row: int, wanted: int = -1, place: int = -1, score: float | None = None
+) -> Shown:
+    """A caption of a list.
+
+    Args:
+        exhibits: where it comes from.
+        row: its row.
+        wanted: the image whose captions are true.
+        place: from 0; -1 where it has none.
+        score: of the pair, where it is known.
+    """
+    true = wanted >= 0 and int(exhibits.owner[row]) == wanted
     return Shown(exhibits.captions[row], place=place + 1, true=true, score=score)
 
 
-def _image(
+def shown_image(
     exhibits: Exhibits, row: int, wanted: int = -1, place: int = -1, score: float | None = None
 ) -> Shown:
+    """An image of a list: its picture, or its first caption where there are no pictures.
+
+    Args:
+        exhibits: where it comes from.
+        row: its row.
+        wanted: the image that is true.
+        place: from 0; -1 where it has none.
+        score: of the pair, where it is known.
+    """
     mine = (exhibits.owner == row).nonzero().flatten()
     words = exhibits.captions[int(mine[0])] if len(mine) else f"image {row}"
-    picture = thumbnail(exhibits.picture(row))
+    picture = thumbnail(exhibits.picture(row)) if exhibits.picture else None
     return Shown(words, picture, place + 1, row == wanted, score)

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import platform
-import shlex
-import sys
 from itertools import groupby
 from pathlib import Path
 
-import numpy as np
-import torch
-
-from counterfoil import __version__
 from counterfoil.evaluate.figures import Curve, Hardness
 from counterfoil.evaluate.gallery import Exhibits, Found, Gallery, galleries
 from counterfoil.evaluate.report import Provenance, ReportPage, results
@@ -20,6 +13,7 @@ from counterfoil.evaluate.table import table
 from counterfoil.negatives import hardness as measured_hardness
 from counterfoil.recipes.context import Context
 from counterfoil.recipes.measured import Measured
+from counterfoil.recipes.provenance import made_now
 from counterfoil.recipes.recipe import Compare, Evaluate, Train
 from counterfoil.recipes.show import console, say
 from counterfoil.train.log import read_metrics
@@ -119,18 +113,8 @@ def _galleries(context: Context, stage: Compare, found: dict[str, Measured]) -> 
 
 def _provenance(context: Context, stage: Compare) -> Provenance:
     seeds = {s.plan.seed for s in context.recipe.stages if isinstance(s, Train)}
-    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-    return Provenance(
-        command=command,
+    return made_now(
         seed=seeds.pop() if len(seeds) == 1 else None,
         recipe=context.recipe.name,
         digest=context.digests[stage.name],
-        versions=(
-            ("counterfoil", __version__),
-            ("torch", torch.__version__),
-            ("NumPy", np.__version__),
-            ("Python", platform.python_version()),
-            ("device", "CUDA" if torch.cuda.is_available() else f"CPU {platform.machine()}"),
-        ),
-        reproduce=(command,),
     )

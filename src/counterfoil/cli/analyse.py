@@ -1,0 +1,154 @@
+"""``counterfoil analyse WHAT``: the analyses of AOQ, printed and drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from counterfoil.cli.options import Data, Features, Images, Split, example
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Draw what negatives, training and retrieval look like: a table, a page and JSON.",
+)
+
+OneModel = Annotated[
+    str, typer.Argument(help="Model folder, HF name, or `vectors`; joined by `+`: ensemble.")
+]
+Models = Annotated[
+    list[str], typer.Argument(help="Model folders or HF names; joined by `+`: ensemble.")
+]
+Out = Annotated[Path, typer.Option(help="Page to write, .html; must not exist yet.")]
+Seed = Annotated[int, typer.Option(help="Of what is drawn at random.")]
+
+
+@app.command(
+    "online-rank",
+    epilog=example(
+        "counterfoil analyse online-rank runs/demo/online --data scenes --out rank.html"
+    ),
+)
+def online_rank(
+    model: OneModel,
+    out: Out,
+    data: Data = None,
+    features: Features = None,
+    images: Images = None,
+    split: Split = "train",
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(min=2, help="Captions in a batch; many times; default 32 to 1,024."),
+    ] = None,
+    anchors: Annotated[int, typer.Option(min=2, help="How many anchor captions.")] = 200,
+    draws: Annotated[int, typer.Option(min=1, help="Batches for each anchor and size.")] = 20,
+    top: Annotated[int, typer.Option(min=1, help="So many captions are the hardest.")] = 100,
+    seed: Seed = 0,
+) -> None:
+    """Rank the hardest negatives of random batches in a whole split, for several batch sizes."""
+    from counterfoil.recipes.analyses import online_rank as analysis
+    from counterfoil.recipes.run import Source
+
+    source = Source(data or "scenes", features=features, images=images)
+    analysis.online_rank(
+        model, source, out, split=split, batches=batch or (), anchors=anchors, draws=draws,
+        top=top, seed=seed,
+    )  # fmt: skip
+
+
+@app.command(
+    epilog=example(
+        "counterfoil analyse negatives runs/demo/online --data scenes --lists runs/demo/lists "
+        "--out negatives.html"
+    )
+)
+def negatives(
+    model: OneModel,
+    out: Out,
+    data: Data = None,
+    features: Features = None,
+    images: Images = None,
+    split: Split = "train",
+    lists: Annotated[
+        Path | None, typer.Option(help="Folder of mined lists; default the model's own hardest.")
+    ] = None,
+    anchors: Annotated[int, typer.Option(min=1, help="How many images.")] = 6,
+    batch: Annotated[int, typer.Option(min=2, help="Captions in a batch.")] = 128,
+    top: Annotated[int, typer.Option(min=1, help="Draw from so many hardest captions.")] = 300,
+    shown: Annotated[int, typer.Option(min=1, help="Negatives of each kind.")] = 3,
+    seed: Seed = 0,
+) -> None:
+    """Set online and offline negatives of some anchors side by side."""
+    from counterfoil.recipes.analyses import examples as analysis
+    from counterfoil.recipes.run import Source
+
+    source = Source(data or "scenes", features=features, images=images)
+    analysis.examples(
+        model, source, out, split=split, lists=lists, anchors=anchors, batch=batch, top=top,
+        shown=shown, seed=seed,
+    )  # fmt: skip
+
+
+@app.command(epilog=example("counterfoil analyse curves runs/demo --out curves.html"))
+def curves(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Training stages, or runs with all their trainings.")
+    ],
+    out: Out,
+) -> None:
+    """Draw learning curves of several trainings, as one per loss."""
+    from counterfoil.recipes.analyses import curves as analysis
+
+    analysis.curves(folders, out)
+
+
+@app.command(
+    "cross-rank",
+    epilog=example(
+        "counterfoil analyse cross-rank runs/demo/online runs/demo/adaptive --data scenes "
+        "--out cross.html"
+    ),
+)
+def cross_rank(
+    models: Models,
+    out: Out,
+    data: Data = None,
+    features: Features = None,
+    images: Images = None,
+    split: Split = "test",
+) -> None:
+    """Count true pairs by their rank among wrong texts and wrong images alike."""
+    from counterfoil.recipes.analyses import cross_rank as analysis
+    from counterfoil.recipes.run import Source
+
+    source = Source(data or "scenes", features=features, images=images)
+    analysis.cross_rank(models, source, out, split=split)
+
+
+@app.command(
+    "side-by-side",
+    epilog=example(
+        "counterfoil analyse side-by-side runs/demo/online runs/demo/adaptive --data scenes "
+        "--out sides.html"
+    ),
+)
+def side_by_side(
+    models: Models,
+    out: Out,
+    data: Data = None,
+    features: Features = None,
+    images: Images = None,
+    split: Split = "test",
+    query: Annotated[
+        list[str] | None, typer.Option(help="A caption or image id of the split; many times.")
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="Queries of each kind.")] = 4,
+) -> None:
+    """Show what two models retrieve for the queries on which they differ most."""
+    from counterfoil.recipes.analyses import side_by_side as analysis
+    from counterfoil.recipes.run import Source
+
+    source = Source(data or "scenes", features=features, images=images)
+    analysis.side_by_side(models, source, out, split=split, queries=query or (), count=count)
