@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 import torch
 
 import processes
+from counterfoil.engine import sweep as sweep_module
 from counterfoil.engine.kept import Keeper, SweepStopped, weights_digest
 from counterfoil.engine.ranks import Ranks
 from counterfoil.engine.sweep import sweep
@@ -115,6 +118,28 @@ def test_when_one_process_is_asked_to_stop_all_do(tmp_path, whole):
 def test_a_finished_sweep_is_taken_up_too(tmp_path, whole):
     same(swept(str(tmp_path)), whole)
     same(swept(str(tmp_path), 0), whole)
+
+
+def _shown(folder: str, stop_after: int) -> list[int]:
+    """What the first process's bar counts: all, done before, done then."""
+    shown: list[int] = []
+
+    @contextlib.contextmanager
+    def bar(what: str, total: int, done: int) -> Iterator[Callable[[int], None]]:
+        shown.extend((total, done))
+        yield shown.append
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep_module, "progress", bar)
+        swept(folder, stop_after)
+    return [*shown[:2], sum(shown[2:])]
+
+
+def test_the_bar_counts_everybody_and_what_was_done_before(tmp_path):
+    assert _shown(str(tmp_path), 1) == [16, 0, 3]  # rounds of one and of two
+    assert processes.run(_shown, 2, str(tmp_path), 1)[0] == [16, 3, 6]
+    assert covered(tmp_path) == 9
+    assert processes.run(_shown, 2, str(tmp_path), 99)[0] == [16, 9, 7]
 
 
 def test_what_another_file_holds_is_counted_once(tmp_path, whole):

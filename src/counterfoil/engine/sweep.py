@@ -148,6 +148,7 @@ class _Pass:
                     self._visit(place, tile)
                     advance(min(left, world.size()))  # the first process stands for all
                     left -= min(left, world.size())
+            advance(left)  # of those with more to do
         for reducer in self.reducers:
             reducer.merge()
 
