@@ -82,6 +82,7 @@ def of_scenes():
 @pytest.mark.parametrize("name", list(of_scenes()))
 def test_every_recipe_of_scenes(name, tmp_path):
     small = [*SMALL[1::2], "*.draw.texts=10", "*.draw.images=5"] if "aoq" in name else SMALL[1::2]
+    small = [*small, "*.model.captioner.width=16"] if "vsrn" in name else small
     recipe = catalogue.smoke(apply(catalogue.find(name), small))
     assert execute(recipe, Source("scenes:images=30"), tmp_path / "run")
     for stage in recipe.stages:

@@ -17,8 +17,8 @@ Host = Literal[
 Ensemble = Literal["scan", "bfan", "vsrn"]
 Name = Host | Ensemble
 
-HOSTS: tuple[Host, ...] = get_args(Host)[:4]  # BFAN and VSRN follow
-NAMES: tuple[Name, ...] = (*HOSTS, "scan")
+HOSTS: tuple[Host, ...] = get_args(Host)
+NAMES: tuple[Name, ...] = (*HOSTS, *get_args(Ensemble))
 
 PAPERS: dict[Host, Paper] = {
     "vsepp": "vsepp",

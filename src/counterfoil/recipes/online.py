@@ -11,7 +11,7 @@ from counterfoil.objectives.curriculum import Then
 from counterfoil.objectives.term import Objective, Term, total
 from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
 from counterfoil.recipes import rounds
-from counterfoil.recipes.hosts import scan, vsepp
+from counterfoil.recipes.hosts import bfan, scan, vsepp, vsrn
 from counterfoil.recipes.members import HOSTS, Host, Member, Name, members, said
 from counterfoil.recipes.profiles import PROFILES, Dataset
 from counterfoil.recipes.published_online import PUBLISHED
@@ -31,23 +31,44 @@ WARMUP: dict[Dataset, int] = {"scenes": 320, "flickr8k": 470, "flickr30k": 0, "c
 
 def host(name: Host, dataset: Dataset) -> Spec[Matcher]:
     """The matcher of a paper at the width of a data set."""
+    width, sees = PROFILES[dataset].width, PROFILES[dataset].sees
+    match name:
+        case "vsepp":
+            return _vsepp(dataset)
+        case "scan-t2i":
+            return scan(width=width, sees=sees)
+        case "scan-t2i-avg":
+            return scan(aggregate="Mean", width=width, sees=sees)
+        case "scan-i2t":
+            lambda_lse = 20.0 if dataset == "coco" else 5.0
+            return scan(direction="i2t", lambda_lse=lambda_lse, width=width, sees=sees)
+        case "bfan-equal":
+            return bfan(focus="equal", width=width, sees=sees)
+        case "bfan-prob":
+            return bfan(focus="prob", width=width, sees=sees)
+        case "vsrn-single":
+            return _vsrn(dataset)
+
+
+def _vsepp(dataset: Dataset) -> Spec[Matcher]:
     profile = PROFILES[dataset]
-    if name == "vsepp" and dataset in ("flickr30k", "coco"):
+    if dataset in ("flickr30k", "coco"):
         return vsepp(width=profile.width, sees=profile.sees)
-    if name == "vsepp":
-        return vsepp(
-            width=profile.width,
-            word_width=profile.word_width,
-            sees=profile.sees,
-            image_pool="mean+max",
-            two_way=True,
-        )
-    if name == "scan-t2i":
-        return scan(width=profile.width, sees=profile.sees)
-    if name == "scan-t2i-avg":
-        return scan(aggregate="Mean", width=profile.width, sees=profile.sees)
-    lambda_lse = 20.0 if dataset == "coco" else 5.0
-    return scan(direction="i2t", lambda_lse=lambda_lse, width=profile.width, sees=profile.sees)
+    return vsepp(
+        width=profile.width,
+        word_width=profile.word_width,
+        sees=profile.sees,
+        image_pool="mean+max",
+        two_way=True,
+    )
+
+
+def _vsrn(dataset: Dataset) -> Spec[Matcher]:
+    """Twice as wide as the other hosts where the papers' sizes hold: 2048."""
+    profile = PROFILES[dataset]
+    if dataset in ("flickr30k", "coco"):
+        return vsrn(width=2 * profile.width, variant="coco" if dataset == "coco" else "f30k")
+    return vsrn(width=profile.width, word_width=profile.word_width, sees=profile.sees)
 
 
 def warmed(term: Term, warmup: int, name: str = "triplet") -> Spec[Objective]:
