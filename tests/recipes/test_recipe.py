@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from counterfoil.negatives.filters import FilterPlan
 from counterfoil.recipes import demo
 from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Recipe, Train, digests, plain
 from counterfoil.recipes.settings import apply
+from counterfoil.spec import digest
 
 WHOLE = demo.recipe()
 ONLINE = WHOLE.stages[0]
@@ -131,3 +133,24 @@ def test_plain_is_json():
         written = plain(stage)
         assert json.loads(json.dumps(written)) == json.loads(json.dumps(plain(stage)))
         assert written["name"] == stage.name
+
+
+def test_later_fields_count_only_when_they_are_set():
+    """Runs made before a stage had them are still known."""
+    stages = (train("a"), Mine(name="m", using=("a",)))
+    known = digests(made(*stages), "data")
+    old = {"texts": 300, "images": 60, "split": "train", "name": "m", "using": ["a"]}
+    assert known["m"] == digest({"kind": "mine", "data": "data", **old, "reads": [known["a"]]})
+    for change in ({"filters": FilterPlan(skip=1)}, {"guides": ("a",)}):
+        other = digests(made(stages[0], replace(stages[1], **change)), "data")
+        assert other["a"] == known["a"]
+        assert other["m"] != known["m"]
+
+
+def test_guides_are_read_too():
+    stages = train("a"), train("b"), Mine(name="m", using=("a",), guides=("b",))
+    assert made(*stages).stages[2].reads == ("a", "b")
+    with pytest.raises(ValueError, match="'m' reads 'b', which no earlier stage writes"):
+        made(stages[0], stages[2])
+    with pytest.raises(ValueError, match="'m' names no stage whose results it uses"):
+        made(stages[0], stages[1], replace(stages[2], using=()))

@@ -198,7 +198,8 @@ class Recipe:
             )
         if stage.name in known:
             raise ValueError(f"{self.name}: two stages are called {stage.name!r}")
-        if not stage.reads and not isinstance(stage, Train):
+        scored = stage.using if isinstance(stage, Mine) else stage.reads
+        if not scored and not isinstance(stage, Train):
             raise ValueError(f"{self.name}: {stage.name!r} names no stage whose results it uses")
         for name, kind in stage.wants:
             if name not in known:
