@@ -142,8 +142,17 @@ def test_every_number_is_of_one_model_or_of_an_ensemble(name):
     if compared:
         assert compared == {2 if ensemble else 1}
     for stage in recipe.stages:
-        if isinstance(stage, Evaluate) and len(stage.using) == 2:
+        if isinstance(stage, Evaluate) and len(stage.using) == 2 and stage.protocol != "coco-5k":
             assert all(sizes[f"{stage.name}-{one.rsplit('-')[-1]}"] == 1 for one in stage.using)
+
+
+def test_coco_is_measured_both_ways():
+    for name, recipe in ALL.items():
+        found = [s for s in recipe.stages if isinstance(s, Evaluate)]
+        both = {s.protocol for s in found} == {"coco-1k", "coco-5k"}
+        assert both == ("-coco" in name)
+        for stage in (s for s in found if s.protocol == "coco-5k"):
+            assert stage.using == recipe.stage(stage.name.removesuffix("-5k")).using
 
 
 def test_members_of_an_ensemble_differ():

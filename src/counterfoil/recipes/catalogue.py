@@ -59,11 +59,7 @@ def _listed() -> dict[str, Make]:
         for to in SETS:
             rows[f"aoq/{name}-{to}"] = partial(aoq.recipe, name, to)
     for name in NAMES:
-        for to in (
-            SETS
-            if PAPERS[members(name)[0].host] in ("scan", "bfan") and "vsrn-single" in HOSTS
-            else ()
-        ):
+        for to in SETS if PAPERS[members(name)[0].host] in ("scan", "bfan") else ():
             rows[f"aoq/{name}-{to}-vsrn-lists"] = partial(aoq.with_vsrn_lists, name, to)
     for name in NAMES:
         for to in SETS:

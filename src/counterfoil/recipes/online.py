@@ -110,23 +110,25 @@ def online(name: Host, dataset: Dataset, *, member: Member | None = None) -> Tra
 def evaluations(kind: str, name: Name, dataset: Dataset, test: str = "") -> tuple[Evaluate, ...]:
     """Evaluations of the trainings of a kind: of the ensemble, and of each model in it alone.
 
+    On MS-COCO also over all 5,000 test images, "<test>-5k".
+
     Args:
         kind: of the trainings, as in "online".
         name: whose models.
         dataset: by whose protocol.
         test: name of the evaluation; by default "test-<kind>".
     """
-    protocol, stage = PROFILES[dataset].protocol, test or f"test-{kind}"
-    models = members(name)
+    protocol, stage, models = PROFILES[dataset].protocol, test or f"test-{kind}", members(name)
     using = tuple(one.stage(kind) for one in models)
-    whole = Evaluate(name=stage, using=using, protocol=protocol)
-    if len(models) == 1:
-        return (whole,)
     singles = (
         Evaluate(name=one.stage(stage), using=(one.stage(kind),), protocol=protocol)
         for one in models
+        if one.part
     )
-    return (*singles, whole)
+    whole = Evaluate(name=stage, using=using, protocol=protocol)
+    if dataset != "coco":
+        return (*singles, whole)
+    return (*singles, whole, Evaluate(name=f"{stage}-5k", using=using, protocol="coco-5k"))
 
 
 def recipe(name: Name, dataset: Dataset) -> Recipe:
