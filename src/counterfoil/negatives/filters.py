@@ -49,8 +49,8 @@ class FilterPlan:
         highest: leave out scores above this.
         below_positive: leave out scores above the anchor's positive less this.
         below_share: leave out scores above this share of the anchor's positive p, that is above
-            p - (1 - share) |p| (NV-Retriever, https://arxiv.org/abs/2407.15831, section 3.1,
-            "TopK-PercPos", whose scores are not negative).
+            p - (1 - share) |p| (NV-Retriever, https://arxiv.org/abs/2407.15831, "TopK-PercPos",
+            for scores of either sign).
         guided: leave out pairs that a guide model scores above its own positive less this
             (GISTEmbed, https://arxiv.org/abs/2402.16829, where it is 0).
         positive: which of an image's positives stands for it, "lowest" or "highest".
