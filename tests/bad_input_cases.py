@@ -937,3 +937,85 @@ def diagnosis_page_that_is_a_folder(here, models):
 def diagnosis_with_no_such_model(here, models):
     store = str(models / "run" / "lists")
     return "diagnose", store, "--data", SCENES, "--model", "nowhere/at-all"
+
+
+# analyse
+
+
+ANALYSE = ("--data", SCENES, "--out", "page.html")
+
+typed("unknown analysis", "analyse online-rnk vectors", "'online-rnk'", "'online-rank'")
+typed("analysis without a page", "analyse curves .", "Missing option '--out'")
+typed("page of another kind", "analyse curves . --out page.pdf", "page.pdf", "ends in .html")
+typed("no log below", "analyse curves . --out page.html", "holds no metrics.jsonl")
+typed("no such log", "analyse curves nowhere --out page.html", "nowhere holds no metrics.jsonl")
+typed(
+    "batch of one", "analyse online-rank vectors --out a.html --batch 1", "'--batch'", "equal to 2"
+)
+typed(
+    "no anchors", "analyse negatives vectors --out a.html --anchors 0", "'--anchors'", "equal to 1"
+)
+typed(
+    "one side only",
+    "analyse side-by-side vectors --out a.html",
+    "1 models are given, but two are set side by side",
+)
+typed(
+    "half an ensemble",
+    "analyse cross-rank runs/a+ --out a.html --data scenes:images=12",
+    "'runs/a+' is no ensemble",
+)
+
+
+@case("page.html exists and is left alone")
+def page_that_exists(here, models):
+    (here / "page.html").write_text("mine")
+    return "analyse", "cross-rank", models / "pixels", *ANALYSE
+
+
+@case("page.json exists and is left alone")
+def numbers_that_exist(here, models):
+    (here / "page.json").write_text("mine")
+    return "analyse", "negatives", models / "pixels", *ANALYSE
+
+
+@case("pixels is given twice")
+def the_same_model_twice(here, models):
+    return "analyse", "cross-rank", models / "pixels", models / "pixels", *ANALYSE
+
+
+@case("batches of 7, 121 cannot be drawn from 120 captions", "2 to 120")
+def batch_of_more_than_there_is(here, models):
+    sizes = ("--batch", "121", "--batch", "7")
+    return "analyse", "online-rank", models / "pixels", *sizes, *ANALYSE
+
+
+@case("manifest.json does not exist")
+def lists_that_are_not_there(here, models):
+    return "analyse", "negatives", models / "pixels", "--lists", "nowhere", *ANALYSE
+
+
+@case("run/lists", "corpus")
+def lists_of_another_split(here, models):
+    other = ("--lists", models / "run/lists", "--split", "test")
+    return "analyse", "negatives", models / "pixels", *other, *ANALYSE
+
+
+@case("'a blue dog' is neither a caption nor an image id of scenes test", "--query")
+def query_of_another_split(here, models):
+    both = (models / "pixels", models / "run/online")
+    return "analyse", "side-by-side", *both, "--query", "a blue dog", *ANALYSE
+
+
+@case("metrics.jsonl holds no epoch")
+def log_without_an_epoch(here, models):
+    (here / "metrics.jsonl").write_text('{"step": 1}\n')
+    return "analyse", "curves", ".", "--out", "page.html"
+
+
+@case("stage.json is no note of a stage")
+def note_of_something_else(here, models):
+    (here / "stage").mkdir()
+    (here / "stage" / "metrics.jsonl").write_text('{"epoch": 1.0, "loss": 1.0}\n')
+    (here / "stage.json").write_text('{"stage": 3}')
+    return "analyse", "curves", "stage", "--out", "page.html"

@@ -43,7 +43,7 @@ def plain(rows: Rows, protocol: str) -> Table:
         protocol: in one sentence; it stands below.
     """
     note = f"{protocol}. {rows.note}".rstrip()
-    shown = Table(title=rows.title or None, title_justify="left", box=box.SIMPLE_HEAD)
+    shown = Table(title=Text(rows.title), title_justify="left", box=box.SIMPLE_HEAD)
     shown.caption, shown.caption_justify = Text(note), "left"
     for place, name in enumerate(rows.head):
         shown.add_column(Text(name), justify="right" if place else "left")

@@ -49,7 +49,7 @@ def examples(
         lists: folder of mined lists to draw offline negatives from; without it the model's own.
         anchors: how many images, each with one of its captions.
         batch: captions in a batch; all there are, where there are fewer.
-        top: length of the lists that offline negatives are drawn from.
+        top: draw offline from so many captions of an image; from all, where there are fewer.
         shown: how many batches, and how many offline negatives.
         seed: of anchors, batches and draws.
 
@@ -61,8 +61,7 @@ def examples(
     corpus = source.split(split)
     scorers = open_scorers([name])
     store = NegativeStore.open(lists, fingerprint=corpus.fingerprint) if lists else None
-    images = max(1, round(top * len(corpus) / max(1, len(corpus.texts))))
-    kinds = Kinds(batch=min(batch, len(corpus.texts)), texts=top, images=images, shown=shown)
+    kinds = _kinds(corpus, batch=batch, top=top, shown=shown)
     found = drawn(
         scorers[0].on(corpus),
         corpus.relation,
@@ -72,11 +71,19 @@ def examples(
         lists=store.lists if store else None,
     )
     whose = f"lists of {lists}" if lists else "the model's own lists"
-    drawing = f"offline: drawn from {top} texts and {images} images, {whose}"
+    drawing = f"offline: drawn from {kinds.texts} texts and {kinds.images} images, {whose}"
     numbers = {"models": [name], "seed": seed, **asdict(kinds), "anchors": _plain(found, corpus)}
     protocol = f"{said(corpus, scorers, seed=seed)}; batches of {kinds.batch}; {drawing}"
     publish(_page(found, corpus, kinds, protocol), numbers, out)
     return found
+
+
+def _kinds(corpus: Corpus, *, batch: int, top: int, shown: int) -> Kinds:
+    """What was asked for, as far as the corpus goes."""
+    many = max(1, len(corpus.texts))
+    texts = min(top, many)
+    images = max(1, round(texts * len(corpus) / many))
+    return Kinds(batch=min(batch, many), texts=texts, images=images, shown=shown)
 
 
 def _page(found: Found, corpus: Corpus, kinds: Kinds, protocol: str) -> AnalysisPage:

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import html
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from corpus_cases import random_array
+from counterfoil import open_corpus, open_model
+from counterfoil.evaluate.cross_rank import BINS
+from counterfoil.negatives.online_rank import expected_rank
+from counterfoil.recipes.analyses.scorers import parts, short_names
+from recipes_cases import run
+
+SCENES = "scenes:images=36"
+
+
+@pytest.fixture
+def analysed(capsys, tmp_path):
+    """What an analysis printed in one line, its page and its numbers."""
+
+    def analysed(*words: object, data: str | None = SCENES, name: str = "page"):
+        out = tmp_path / f"{name}.html"
+        given = ("--data", data) if data else ()
+        code = run("analyse", *words, *given, "--out", out)
+        shown = capsys.readouterr()
+        assert code == 0, shown.err
+        numbers = json.loads(out.with_suffix(".json").read_text())
+        page = html.unescape(out.read_text())
+        assert numbers["protocol"] in page
+        assert numbers["provenance"]["command"]
+        return " ".join(shown.out.split()), page, numbers
+
+    return analysed
+
+
+def dense(model, split):
+    corpus = open_corpus(SCENES).split(split)
+    member = open_model(model).member(corpus)
+    return corpus, member.matcher.grid(member.images, member.texts).detach()
+
+
+def test_online_rank(models, analysed):
+    few = ("--anchors", "20", "--draws", "4", "--seed", "5", "--top", "10")
+    shown, page, numbers = analysed("online-rank", models / "run/online", *few)
+    for said in ("scenes train, whole split: 24 images, 120 texts", "sampling seed 5"):
+        assert said in shown
+    assert "single model, trained with seed 0" in shown
+    assert "20 anchors, 4 batches of each size" in shown
+    assert [line["batch"] for line in numbers["lines"]] == [32, 64, 32, 64]
+    assert [line["hardest"] for line in numbers["lines"]] == [10, 10, 2, 2]
+    assert numbers["lines"][0]["expected_rank"] == 120 / 32
+    assert numbers["lines"][2]["expected_rank"] == expected_rank(120, 32, captions=5)
+    assert page.count("<svg") == 2
+    again = analysed("online-rank", models / "run/online", *few, name="again")[2]
+    assert again["lines"] == numbers["lines"]
+
+
+def test_online_rank_of_given_batches(models, analysed):
+    sizes = ("--batch", "100", "--batch", "7", "--anchors", "5", "--draws", "2")
+    pair = f"{models / 'run/online'}+{models / 'pixels'}"
+    shown, _, numbers = analysed("online-rank", pair, *sizes, "--split", "train")
+    assert [line["batch"] for line in numbers["lines"]] == [7, 100, 7, 100]
+    assert "ensemble of 2 by mean score" in shown
+
+
+def test_negatives(models, analysed):
+    few = ("--anchors", "3", "--batch", "16", "--top", "12", "--shown", "2")
+    shown, page, numbers = analysed("negatives", models / "run/online", *few)
+    assert "offline: drawn from 12 texts and 2 images, the model's own lists" in shown
+    assert len(numbers["anchors"]) == 3
+    corpus, scores = dense(models / "run/online", "train")
+    for anchor in numbers["anchors"]:
+        image = corpus.image_ids.index(anchor["image"])
+        wrong = (corpus.owner != image).nonzero().flatten()
+        hardest = wrong[scores[image, wrong].topk(12).indices].tolist()
+        assert set(anchor["texts"]["offline"]["rows"]) <= set(hardest)
+        assert anchor["caption"] in page
+    assert page.count("data:image/") >= 3 * 4
+
+
+def test_negatives_from_lists(models, analysed):
+    lists = models / "run/lists"
+    drawn = analysed("negatives", models / "pixels", "--lists", lists, "--top", "4")
+    rows = np.load(lists / "texts.npy")
+    for anchor in drawn[2]["anchors"]:
+        found = anchor["texts"]
+        assert set(found["offline"]["rows"]) <= set(rows[found["row"], :4].tolist())
+    assert f"lists of {lists}" in drawn[2]["protocol"]
+
+
+def test_curves_of_a_run(models, analysed):
+    shown, page, numbers = analysed("curves", models / "run", data=None)
+    names = [one["curve"]["name"] for one in numbers["trainings"]]
+    assert names == ["adaptive", "online"]
+    losses = [one["losses"] for one in numbers["trainings"]]
+    assert losses == ["SumTriplet then AdaptiveQuintuplet", "SumTriplet then HardestTriplet"]
+    assert "scenes dev, whole split: RSum after each epoch" in shown
+    assert "single models; seed 0" in shown
+    assert page.count("<svg") == 2
+    lines = (models / "run/online/metrics.jsonl").read_text().splitlines()
+    dev = [json.loads(line)["dev_rsum"] for line in lines if "dev_rsum" in line]
+    assert numbers["trainings"][1]["curve"]["dev_rsum"] == dev
+
+
+def test_curves_of_a_bare_log(analysed, tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "epoch": 1.0, "loss": 2.0}\n')
+    shown, _, numbers = analysed("curves", tmp_path, data=None)
+    assert "Training loss of 1 trainings; none was measured on dev" in shown
+    assert numbers["trainings"][0]["seed"] is None
+
+
+def test_cross_rank(models, analysed):
+    first, second = models / "run/online", models / "pixels"
+    shown, page, numbers = analysed("cross-rank", first, second, f"{first}+{second}")
+    assert set(numbers["percent"]) == {"online", "pixels", "online + pixels"}
+    assert "online + pixels: ensemble of 2 by mean score" in shown
+    assert "Percent of 30 true pairs" in shown
+    assert numbers["bins"] == list(BINS)
+    corpus, scores = dense(second, "test")
+    ranks = []
+    for text, image in enumerate(corpus.owner.tolist()):
+        wrong = corpus.owner != image
+        r_t = 1 + int((scores[image, wrong] > scores[image, text]).sum())
+        r_i = 1 + int((scores[:, text] > scores[image, text]).sum())
+        ranks.append(max(5 * r_i - 4, r_t))
+    assert numbers["percent"]["pixels"][0] == pytest.approx(100 * ranks.count(1) / 30, abs=1e-4)
+    assert numbers["median"]["pixels"] == float(torch.tensor(ranks).median())
+    assert page.count("<svg") == 1
+
+
+def test_side_by_side(models, analysed):
+    both = (models / "run/online", models / "pixels")
+    shown, page, numbers = analysed("side-by-side", *both, "--count", "2")
+    assert set(numbers["results"]) == {"online", "pixels"}
+    assert f"{numbers['results']['online']['rsum']:.1f}" in shown
+    corpus, scores = dense(both[1], "test")
+    for query in numbers["queries"]:
+        assert query["rank"]["online"] != query["rank"]["pixels"]
+        asks_image = query["direction"] == "i2t"
+        ids = corpus.image_ids if asks_image else corpus.texts
+        line = (
+            scores[ids.index(query["query"])]
+            if asks_image
+            else scores[:, ids.index(query["query"])]
+        )
+        names = corpus.text_ids if asks_image else corpus.image_ids
+        best = line.sort(descending=True, stable=True).indices[: 5 if asks_image else 3].tolist()
+        assert query["found"]["pixels"] == [names[row] for row in best]
+    assert "first true one at place" in page
+    assert "Text to image: for pixels" in page
+
+
+def test_side_by_side_for_given_queries(models, analysed):
+    corpus = open_corpus(SCENES).split("test")
+    asked = ("--query", corpus.texts[7], "--query", corpus.image_ids[2])
+    both = (models / "run/online", models / "pixels")
+    numbers = analysed("side-by-side", *both, *asked)[2]
+    found = [(query["direction"], query["query"]) for query in numbers["queries"]]
+    assert found == [("i2t", corpus.image_ids[2]), ("t2i", corpus.texts[7])]
+
+
+def test_vectors_without_pictures(analysed, tmp_path):
+    """Captions stand for images where there are no pictures; ready-made texts may be empty."""
+    data = tmp_path / "vectors"
+    data.mkdir()
+    np.save(data / "images.npy", random_array(6, 8))
+    np.save(data / "texts.npy", random_array(18, 8))
+    whole = ("vectors", "--split", "all")
+    shown, _, numbers = analysed("negatives", *whole, "--anchors", "2", data=data)
+    assert len(numbers["anchors"]) == 2
+    assert "batches of 18; offline: drawn from 18 texts and 6 images" in shown
+    analysed("cross-rank", *whole, data=data, name="cross")
+    analysed("online-rank", *whole, data=data, name="rank")
+
+
+def test_names_that_tell_apart():
+    assert short_names(["a", "b/c"]) == ("a", "c")
+    assert short_names(["x/m/model", "y/m/model"]) == ("x/m", "y/m")
+    assert short_names(["x/m", "x/m/model"]) == ("x/m", "x/m/model")
+    assert short_names(["openai/clip"]) == ("clip",)
+
+
+def test_a_folder_with_a_plus_in_its_name(tmp_path):
+    (tmp_path / "a+b").mkdir()
+    assert parts(str(tmp_path / "a+b")) == [str(tmp_path / "a+b")]
+    assert parts("a + b") == ["a", "b"]

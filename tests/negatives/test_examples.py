@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from counterfoil.corpus.relation import Relation
+from counterfoil.negatives.examples import Kinds, examples
+from counterfoil.negatives.lists import Lists
+from evaluation_cases import member, ragged, scores
+
+KINDS = Kinds(batch=6, texts=5, images=3, shown=2)
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def made(seed: int = 0, lists: Lists | None = None, kinds: Kinds = KINDS):
+    owner = ragged(12, 1, orphans=2)
+    found = scores(12, owner, 1)
+    relation = Relation(owner, images=12)
+    drawn = examples([member(found)], relation, kinds=kinds, anchors=4, rng=rng(seed), lists=lists)
+    return owner, found, drawn
+
+
+def check(listed, line, wrong, true):
+    """Scores, order and places of what is listed."""
+    assert list(listed.scores) == [float(line[row]) for row in listed.rows]
+    assert list(listed.scores) == sorted(listed.scores, reverse=True)
+    for row, place in zip(listed.rows, listed.places):
+        assert bool(wrong[row]) is not true
+        assert place == 1 + int((wrong & (line > line[row])).sum())
+
+
+def test_both_sides_of_an_anchor():
+    owner, found, drawn = made()
+    assert len(drawn) == 4
+    for image, text in drawn:
+        assert int(owner[text.row]) == image.row
+        wrong = (owner >= 0) & (owner != image.row)
+        check(image.true, found[image.row], wrong, true=True)
+        assert sorted(image.true.rows) == (owner == image.row).nonzero().flatten().tolist()
+        for listed in (image.online, image.offline):
+            check(listed, found[image.row], wrong, true=False)
+        described = torch.bincount(owner[owner >= 0], minlength=12) > 0
+        others = described & (torch.arange(12) != image.row)
+        assert text.true.rows == (image.row,)
+        for listed in (text.online, text.offline):
+            check(listed, found[:, text.row], others, true=False)
+
+
+def test_offline_negatives_are_the_hardest():
+    _, _, drawn = made()
+    for image, text in drawn:
+        assert len(image.offline.rows) == len(text.offline.rows) == 2
+        assert max(image.offline.places) <= KINDS.texts
+        assert max(text.offline.places) <= KINDS.images
+
+
+def test_a_batch_of_everything_finds_the_hardest():
+    _, _, drawn = made(kinds=Kinds(batch=1000, texts=5, images=3, shown=3))
+    for pair in drawn:
+        assert [example.online.places for example in pair] == [(1,), (1,)]
+
+
+def test_lists_of_others():
+    owner = ragged(12, 1, orphans=2)
+    texts = torch.full((12, 4), -1, dtype=torch.int32)
+    images = torch.full((len(owner), 2), -1, dtype=torch.int32)
+    for image in range(12):
+        wrong = ((owner >= 0) & (owner != image)).nonzero().flatten()
+        texts[image, 0] = wrong[-1]
+    described = owner[owner >= 0].unique().tolist()
+    for text, own in enumerate(owner.tolist()):
+        images[text, 0] = next(row for row in described if row != own)
+    _, _, drawn = made(lists=Lists(texts, images))
+    for image, text in drawn:
+        assert image.offline.rows == (int(texts[image.row, 0]),)
+        assert text.offline.rows == (int(images[text.row, 0]),)
+
+
+def test_the_seed_chooses():
+    assert made(0)[2] == made(0)[2]
+    assert made(0)[2] != made(1)[2]
+
+
+def test_one_image_has_no_negatives():
+    relation = Relation(torch.tensor([0, 0]), images=2)
+    with pytest.raises(ValueError, match="1 images have captions; negatives need at least 2"):
+        examples([member(torch.rand(2, 2))], relation, kinds=KINDS, anchors=1, rng=rng())
