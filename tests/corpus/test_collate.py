@@ -113,3 +113,36 @@ def test_processes_share_the_pools(size, anchors):
 def test_one_process_has_it_all():
     rows = torch.tensor([5, 2, 9])
     assert torch.equal(shared(rows), rows)
+
+
+@given(texts)
+def test_targets_are_the_anchor_captions_of_each_image(anchors):
+    lens = laid()
+    negatives = drawn_pairs(lens, torch.tensor(anchors), seed=1)
+    batch = collate(lens, torch.tensor(anchors), drawn={Role.HARD_TEXT: negatives})
+    assert len(batch.images.targets) == len(batch.image_rows)
+    owner = lens.corpus.owner.tolist()
+    for row, told in zip(batch.image_rows.tolist(), batch.images.targets, strict=True):
+        wanted = [anchor for anchor in anchors if owner[anchor] == row]
+        found = [caption[caption >= 0].tolist() for caption in told if caption[0] >= 0]
+        if wanted:
+            read = lens.texts(torch.tensor(wanted))
+            wanted = [ids[m].tolist() for ids, m in zip(read.values, read.mask, strict=True)]
+        assert found == wanted
+
+
+def shares_of_targets(anchors, positives):
+    batch = collate(laid(), torch.tensor(anchors), positives=positives)
+    told = batch.images.targets.flatten(0, 1)
+    return [caption[caption >= 0].tolist() for caption in told if caption[0] >= 0]
+
+
+@pytest.mark.parametrize("positives", ["id", "diagonal"])
+def test_every_anchor_caption_is_the_target_of_one_process(positives):
+    anchors = [2, 0, 3, 7, 5]
+    shares = processes.run(shares_of_targets, 2, anchors, positives)
+    lens = laid()
+    items = lens.texts(torch.tensor(anchors))
+    wanted = [ids[mask].tolist() for ids, mask in zip(items.values, items.mask, strict=True)]
+    assert sorted(shares[0] + shares[1]) == sorted(wanted)
+    assert shares[1]

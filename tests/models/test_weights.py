@@ -8,10 +8,13 @@ import torch
 from safetensors.torch import save_file
 
 from counterfoil.models.bfan import BFAN
+from counterfoil.models.blocks.captioner import Captioner
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.regions import Regions
 from counterfoil.models.scan import SCAN
 from counterfoil.models.vse import VSE
+from counterfoil.models.vsrn import VSRN
+from counterfoil.models.vsrn_names import PREFIXES, convert_vsrn
 from counterfoil.models.weights import convert, convert_scan, convert_vsepp, read_checkpoint
 
 
@@ -117,6 +120,61 @@ def test_another_systems_tensors_are_refused():
         convert_scan({"img_enc.Rs_GCN_1.g.weight": torch.zeros(1)})
     with pytest.raises(ValueError, match=r"has no 'image\.fc\.weight'"):
         convert_scan({"txt_enc.embed.weight": torch.zeros(1)})
+
+
+def vsrn_authors(*, f30k: bool = True) -> tuple[VSRN, list[dict[str, torch.Tensor]]]:
+    """A model, and its three state dicts under the authors' names and in their shapes."""
+    torch.manual_seed(0)
+    model = VSRN(
+        image=Regions(features=6, width=4),
+        text=GRU(words=9, word_width=3, width=4, bidirectional=False),
+        captioner=Captioner(words=9, width=4, hidden=5, word_width=3),
+        region_norm="channel",
+        normalise_regions=not f30k,
+        batch_norm=f30k,
+    )
+    for tensor in model.state_dict().values():
+        tensor.copy_(torch.rand(tensor.shape))
+    parts: list[dict[str, torch.Tensor]] = [{}, {}, {}]
+    theirs = {ours: name for name, ours in PREFIXES.items()}
+    for name, value in model.state_dict().items():
+        ours = max((prefix for prefix in theirs if name.startswith(prefix)), key=len)
+        full = theirs[ours] + name.removeprefix(ours)
+        full += "_l0" if name.startswith("captioner.writer.") else ""
+        side, _, rest = full.partition(".")
+        conv = name.startswith("relations.") and value.dim() == 2
+        place = ("img_enc", "txt_enc", "caption_model").index(side)
+        parts[place][rest] = value.unsqueeze(-1) if conv else value
+    return model.eval(), parts
+
+
+@pytest.mark.parametrize("f30k", [True, False])
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("named", [True, False])
+def test_vsrn(tmp_path, f30k, told, named):
+    model, parts = vsrn_authors(f30k=f30k)
+    options = {"opt": argparse.Namespace(data_name="f30k_precomp" if f30k else "coco_precomp")}
+    path = saved(tmp_path / "a.pth.tar", parts if told else parts[:2], **(options if named else {}))
+    built = convert(path, "vsrn").build()
+    assert isinstance(built, VSRN)
+    assert (built.captioner is not None) is told
+    assert (built.norm is not None) is f30k is not built.normalise_regions
+    for name, value in built.state_dict().items():
+        assert torch.equal(value, model.state_dict()[name]), name
+
+
+def test_a_norm_that_coco_does_not_use_is_left_out(tmp_path):
+    _, parts = vsrn_authors(f30k=True)
+    options = argparse.Namespace(data_name="coco_precomp")
+    built = convert(saved(tmp_path / "a.pth.tar", parts, opt=options), "vsrn").build()
+    assert built.norm is None
+
+
+def test_tensors_of_no_vsrn_are_refused():
+    with pytest.raises(ValueError, match=r"'img_enc.cnn.0' is no tensor of a VSRN checkpoint"):
+        convert_vsrn({"img_enc.cnn.0": torch.zeros(1)})
+    with pytest.raises(ValueError, match=r"has no 'image\.fc\.weight'"):
+        convert_vsrn({"txt_enc.embed.weight": torch.zeros(1)})
 
 
 class Trap:

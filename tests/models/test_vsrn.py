@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import train_cases
+from counterfoil import open_corpus
+from counterfoil.corpus.lens import LensPlan
+from counterfoil.models.blocks.captioner import Captioner
+from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.regions import Regions
+from counterfoil.models.vsrn import VSRN
+from counterfoil.objectives.term import Objective
+from counterfoil.objectives.triplet import SumTriplet
+from counterfoil.recipes.hosts import vsrn
+from counterfoil.records import Batch, Items
+from counterfoil.train.step import Step
+
+WORDS, WIDTH = 40, 8
+ANCHORS = [0, 1, 5, 7, 9]  # captions 0 and 1 share an image
+
+
+def model(**options) -> VSRN:
+    torch.manual_seed(0)
+    captioner = Captioner(words=WORDS, width=WIDTH, hidden=5, word_width=4)
+    text = GRU(words=WORDS, word_width=6, width=WIDTH, bidirectional=False)
+    image = Regions(features=train_cases.WIDTH, width=WIDTH)
+    return VSRN(image=image, text=text, **({"captioner": captioner, "layers": 2} | options))
+
+
+def batch(*, offline: bool = True) -> Batch:
+    return train_cases.batch_of(train_cases.lens(), ANCHORS, offline=offline)
+
+
+def test_the_caption_loss_is_the_mean_over_anchors_and_sees_no_negative():
+    host, made = model().eval(), batch()
+    assert len(made.image_rows) > made.block[0]
+    lens = train_cases.lens()
+    total = torch.zeros(())
+    for anchor in ANCHORS:
+        image = lens.images(lens.corpus.owner[[anchor]])
+        caption = lens.texts(torch.tensor([anchor]))
+        total += host.captioner(host.regions(image), caption.values)
+    told = host(made).auxiliary["caption"]
+    torch.testing.assert_close(told, total / len(ANCHORS))
+    torch.testing.assert_close(host(batch(offline=False)).auxiliary["caption"], told)
+
+
+def test_the_weight_multiplies_and_at_zero_nothing_is_built():
+    whole, half = model(layers=0).eval(), model(layers=0, caption_weight=0.5).eval()
+    made = batch()
+    expected = whole(made).auxiliary["caption"] / 2
+    torch.testing.assert_close(half(made).auxiliary["caption"], expected)
+    none = model(caption_weight=0)
+    assert not none(made).auxiliary
+    assert not [name for name in none.state_dict() if name.startswith("captioner")]
+
+
+def test_the_branch_is_saved_and_never_asked_at_test_time(monkeypatch):
+    host, items = model().eval(), batch().images
+    assert "captioner.out.weight" in host.state_dict()
+    monkeypatch.setattr(host, "captioner", None)
+    assert host.encode_images(items).tokens.isfinite().all()
+
+
+def test_relations_begin_as_the_identity():
+    host, none = model(), model(layers=0)
+    none.load_state_dict({n: v for n, v in host.state_dict().items() if "relations" not in n})
+    items = batch().images
+    assert torch.equal(host.encode_images(items).tokens, none.encode_images(items).tokens)
+
+
+def test_the_order_of_regions_is_read():
+    host = model().eval()
+    items = Items(torch.arange(1), torch.randn(1, 4, 6), torch.ones(1, 4, dtype=torch.bool))
+    turned = Items(items.ids, items.values.flip(1), items.mask)
+    distance = host.encode_images(items).tokens - host.encode_images(turned).tokens
+    assert distance.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("norm", ["channel", "vector"])
+@pytest.mark.parametrize("coco", [True, False])
+def test_empty_images_give_no_nan(norm, coco):
+    host = model(region_norm=norm, normalise_regions=coco, batch_norm=not coco)
+    for training in (True, False):
+        items = Items(torch.arange(2), torch.zeros(2, 3, 6), torch.ones(2, 3, dtype=torch.bool))
+        vectors = host.train(training).encode_images(items).tokens
+        (vectors * torch.randn(WIDTH)).sum().backward()
+        assert vectors.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in host.parameters() if p.grad is not None)
+
+
+def test_one_image_can_be_trained_on():
+    host = model(batch_norm=True)
+    lonely = train_cases.batch_of(train_cases.lens(), [4])
+    assert host(lonely).inference.images.tokens.isfinite().all()
+
+
+def test_passes_of_their_own_keep_the_order_and_the_statistics_apart():
+    together, separate = model(), model(bn_passes="separate")
+    made = batch()
+    trained = [host.eval()(made).inference.images.tokens for host in (together, separate)]
+    torch.testing.assert_close(*trained)
+    for host in (together, separate):
+        torch.nn.init.ones_(host.relations[0].norm.weight)
+        host.train()
+    anchors = Batch(
+        0,
+        made.image_rows[: made.block[0]],
+        made.text_rows,
+        made.images.rows(slice(made.block[0])),
+        made.texts,
+        made.block,
+        made.positive,
+        made.anchors,
+    )
+    alone = together(anchors).inference.images.tokens
+    assert not torch.allclose(together(made).inference.images.tokens[: made.block[0]], alone)
+    before = separate.relations[0].norm.num_batches_tracked.item()
+    found = separate(made).inference.images.tokens[: made.block[0]]
+    torch.testing.assert_close(found, alone)
+    assert separate.relations[0].norm.num_batches_tracked == before + 2
+
+
+def test_what_cannot_be_built():
+    with pytest.raises(ValueError, match="region_norm='row' is not known; use one of channel"):
+        model(region_norm="row")
+    with pytest.raises(ValueError, match="bn_passes='three' is not known; use one of together"):
+        model(bn_passes="three")
+
+
+@pytest.mark.parametrize("variant", ["f30k", "coco"])
+def test_the_recipe_learns_scenes(variant):
+    corpus = open_corpus("scenes:images=24").split("train")
+    lens = LensPlan(images="pixels", size=32).fit(corpus).on(corpus)
+    spec = vsrn(width=16, word_width=8, sees="pixels", variant=variant)
+    torch.manual_seed(0)
+    host = spec.resolve({"words": lens.lens.tokenizer.size, "size": 32}).build()
+    assert host.captioner.out.in_features == 4
+    step = Step(host, Objective(terms={"triplet": (1.0, SumTriplet(reduction="mean"))}))
+    made = train_cases.batch_of(lens, list(range(0, 24, 2)))
+    optimiser = torch.optim.Adam(step.parameters(), lr=0.01)
+    first: dict[str, float] = {}
+    for _ in range(30):
+        losses = step(made)
+        first = first or {name: loss.item() for name, loss in losses.items()}
+        optimiser.zero_grad()
+        sum(losses.values()).backward()
+        optimiser.step()
+    assert losses["triplet"] < 0.7 * first["triplet"]
+    assert losses["model_caption"] < 0.85 * first["model_caption"]
+
+
+def test_the_recipe_without_captions():
+    spec = vsrn(width=16, captions=False).resolve({"words": 9, "features": 3})
+    assert spec.build().captioner is None
