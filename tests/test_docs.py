@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,23 @@ def test_recipe_of_the_tutorial():
     from counterfoil.recipes.recipe import Recipe
 
     assert isinstance(ran("docs/tutorial.md", -1)["recipe"], Recipe)
+
+
+def test_recipes_of_the_page_exist():
+    from counterfoil.recipes import ablations, catalogue, members
+    from counterfoil.recipes.settings import apply
+
+    assert catalogue.find(ran("docs/recipes.md")["recipe"].name)
+    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in page for name in (*members.NAMES, *ablations.LOSSES))
+    lines = [
+        ln for block in blocks(ROOT / "docs/recipes.md", "console") for ln in block.split("\n")
+    ]
+    for line in lines:
+        words = shlex.split(line)
+        settings = [word for before, word in pairwise(words) if before == "--set"]
+        if len(words) > 2:
+            assert apply(catalogue.find(words[2]), settings)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
