@@ -123,7 +123,7 @@ def run(
     epilog=example("counterfoil train vsepp --data my-photos/ --folder runs/mine"),
 )
 def train(
-    model: Annotated[str, typer.Argument(help="One host: vsepp, scan-t2i, bfan-prob, vsrn-single.")],
+    model: Annotated[str, typer.Argument(help="vsepp, scan-t2i, bfan-prob, vsrn-single, …")],
     data: Data = None,
     features: Features = None,
     images: Images = None,
