@@ -59,7 +59,7 @@ def focal(focus: str, direction: str, what: str, caption: int) -> Tensor:
     length = int(one.mask[0].sum())
     (head,) = (head for head in model.heads if head.direction == direction)
     if what == "pre_attn":
-        (block,) = aligned((head,), clean(images), clean(one, gram=False))
+        (block,) = aligned((head,), clean(images), clean(one))
         weights = replace(head, focus="none").weights(block)
         maps = weights[0].transpose(0, 1) if direction == "t2i" else weights[:, :, 0]
     else:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.matcher import Matcher, one_view
-from counterfoil.models.blocks.affinity import aligned, attended, clean
+from counterfoil.models.blocks.affinity import aligned, attended, clean, squares
 from counterfoil.models.blocks.aggregate import aggregate
 from counterfoil.models.blocks.attention import Attention
 from counterfoil.models.blocks.focal import Rule
@@ -83,11 +83,11 @@ class BFAN(Matcher):
 
     def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
         """(P,) scores of aligned pairs."""
-        images, texts = clean(images), clean(texts, gram=False)
+        images, texts = clean(images), clean(texts)
         blocks = aligned(self.heads, images, texts)
         words, regions = (h.attend(b) for h, b in zip(self.heads, blocks, strict=True))
-        by_words = words.cosine(square(texts.tokens).T)[0]  # (L, P)
-        by_regions = regions.cosine(square(images.tokens).unsqueeze(1))[:, 0]  # (P, R)
+        by_words = words.cosine(squares(texts).T)[0]  # (L, P)
+        by_regions = regions.cosine(squares(images).unsqueeze(1))[:, 0]  # (P, R)
         return _mean(by_words, 0, texts.mask.T) + _mean(by_regions, 1, images.mask)
 
     def listed(self, images: Encoded, texts: Encoded, pairs: Pairs) -> Tensor:
@@ -107,7 +107,7 @@ class BFAN(Matcher):
 
         The first sums to 1 over the regions, the second over the words.
         """
-        images, texts = clean(images), clean(texts, gram=False)
+        images, texts = clean(images), clean(texts)
         blocks = aligned(self.heads, images, texts)
         words, regions = (h.weights(b) for h, b in zip(self.heads, blocks, strict=True))
         return words[0].transpose(0, 1), regions[:, :, 0]
@@ -119,7 +119,7 @@ class BFAN(Matcher):
         runs = (cosine[run.words].view(run.n, run.length, -1) for run in texts.runs())
         by_words = torch.cat([_mean(block, 1, None) for block in runs])
         mask = None if bool(images.mask.all()) else images.mask.unsqueeze(0)
-        return by_words + _mean(regions.cosine(square(images.tokens)), 2, mask)
+        return by_words + _mean(regions.cosine(squares(images)), 2, mask)
 
 
 def _mean(cosine: Tensor, dim: int, mask: Tensor | None) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.matcher import Matcher, one_view
-from counterfoil.models.blocks.affinity import aligned, attended, clean
+from counterfoil.models.blocks.affinity import aligned, attended, clean, squares
 from counterfoil.models.blocks.aggregate import Aggregate, aggregate
 from counterfoil.models.blocks.attention import Attention, Direction, RawNorm
 from counterfoil.models.blocks.inner import square
@@ -86,13 +86,16 @@ class SCAN(Matcher):
 
     def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
         """(P,) scores of aligned pairs."""
-        images, texts = clean(images, gram=self._words_attend), clean(texts, gram=False)
+        images, texts = (
+            clean(images, gram=self._words_attend),
+            clean(texts, gram=not self._words_attend),
+        )
         (block,) = aligned((self.attention,), images, texts)
         found = self.attention.attend(block)
         if self._words_attend:  # (1, L, P)
-            cosine = found.cosine(square(texts.tokens).T)
+            cosine = found.cosine(squares(texts).T)
             return self._gather(cosine, 1, texts.mask.T[None])[0]
-        cosine = found.cosine(square(images.tokens).unsqueeze(1))  # (P, 1, R)
+        cosine = found.cosine(squares(images).unsqueeze(1))  # (P, 1, R)
         return self._gather(cosine, 2, images.mask.unsqueeze(1))[:, 0]
 
     def listed(self, images: Encoded, texts: Encoded, pairs: Pairs) -> Tensor:
@@ -110,7 +113,10 @@ class SCAN(Matcher):
 
     def attention_maps(self, images: Encoded, texts: Encoded) -> Tensor:
         """(P, L, R) attention of aligned pairs; sums to 1 over what is attended to."""
-        images, texts = clean(images, gram=self._words_attend), clean(texts, gram=False)
+        images, texts = (
+            clean(images, gram=self._words_attend),
+            clean(texts, gram=not self._words_attend),
+        )
         (block,) = aligned((self.attention,), images, texts)
         weights = self.attention.weights(block)
         return weights[0].transpose(0, 1) if self._words_attend else weights[:, :, 0]
@@ -130,7 +136,7 @@ class SCAN(Matcher):
         """(T, I) scores of a tile."""
         (found,) = attended(images, texts, (self.attention,))
         mask = None if bool(images.mask.all()) else images.mask.unsqueeze(0)
-        return self._gather(found.cosine(square(images.tokens)), 2, mask)
+        return self._gather(found.cosine(squares(images)), 2, mask)
 
     def _gather(self, cosine: Tensor, dim: int, mask: Tensor | None = None) -> Tensor:
         return aggregate(self.aggregate, cosine, dim, mask, self.lambda_lse)

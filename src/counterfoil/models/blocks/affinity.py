@@ -10,7 +10,7 @@ from torch import Tensor
 
 from counterfoil.models.blocks.attention import Attended, Attention, Block
 from counterfoil.models.blocks.fused import Fused, Plan
-from counterfoil.models.blocks.inner import full
+from counterfoil.models.blocks.inner import full, square
 from counterfoil.models.blocks.packing import Packed
 from counterfoil.records import Encoded
 
@@ -35,6 +35,13 @@ def own_products(tokens: Tensor) -> Tensor:
     with torch.autocast(tokens.device.type, enabled=False):
         vectors = full(tokens)
         return torch.bmm(vectors, vectors.transpose(1, 2))
+
+
+def squares(items: Encoded) -> Tensor:
+    """(N, L) squared lengths of the vectors; the Gram matrices have them where they are known."""
+    if items.gram is None:
+        return square(items.tokens)
+    return items.gram.diagonal(dim1=1, dim2=2)
 
 
 def attended(images: Encoded, texts: Packed, heads: tuple[Attention, ...]) -> tuple[Attended, ...]:
@@ -76,5 +83,6 @@ def _aligned(head: Attention, affinity: Tensor, images: Encoded, texts: Encoded)
         assert images.gram is not None
         words, regions = texts.mask.T[None, :, :, None], images.mask[None, None]
         return Block(affinity.transpose(0, 1)[None], images.gram, words, regions)
+    assert texts.gram is not None
     words, regions = texts.mask[:, :, None, None], images.mask[:, None, None]
-    return Block(affinity[:, :, None], own_products(texts.tokens), words, regions)
+    return Block(affinity[:, :, None], texts.gram, words, regions)

@@ -15,7 +15,7 @@ def full(tensor: Tensor) -> Tensor:
 
 def square(tokens: Tensor) -> Tensor:
     """Squared lengths of the vectors on the last axis, in at least single precision."""
-    return full(tokens).square().sum(-1)
+    return torch.linalg.vector_norm(full(tokens), dim=-1).square()  # no tensor of squares
 
 
 def inner_pairs(images: Encoded, texts: Encoded) -> Tensor:

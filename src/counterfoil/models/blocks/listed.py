@@ -60,9 +60,13 @@ class _Plan:
     autocast: torch.dtype | None
 
     def parts(self) -> Iterator[slice]:
-        """Which pairs go together."""
-        size = AT_ONCE.get(self.order.device.type, AT_ONCE["cuda"])
-        return (slice(first, first + size) for first in range(0, len(self.lengths), size))
+        """Which pairs go together; on the CPU their texts are equally long."""
+        device, last = self.order.device.type, 0
+        ends = [i for i in range(1, len(self.lengths)) if self.lengths[i - 1] != self.lengths[i]]
+        for end in [*(ends if device == "cpu" else []), len(self.lengths)]:
+            size = AT_ONCE.get(device, AT_ONCE["cuda"])
+            yield from (slice(first, min(end, first + size)) for first in range(last, end, size))
+            last = end
 
     def gathered(
         self, part: slice, images: Tensor, gram: Tensor | None, texts: Tensor
