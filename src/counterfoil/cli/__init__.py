@@ -231,7 +231,7 @@ def features(
 
 @app.command(epilog=example("counterfoil convert scan model_best.pth.tar vocab.json scan-f30k/"))
 def convert(
-    host: Annotated[str, typer.Argument(help="vsepp or scan.")],
+    host: Annotated[str, typer.Argument(help="vsepp, scan, bfan or vsrn.")],
     checkpoint: Annotated[Path, typer.Argument(help="The authors' checkpoint.")],
     vocabulary: Annotated[Path, typer.Argument(help="Its vocabulary, JSON or pickle.")],
     out: Annotated[Path, typer.Argument(help="Folder of the model; must not exist yet.")],
