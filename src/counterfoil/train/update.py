@@ -57,6 +57,7 @@ class Update:
         norm = clipped(self._parameters, self.plan.optimiser.clip)
         self.rate = self.plan.optimiser.set_rate(self.optimiser, factor)
         self.optimiser.step()
+        world.agree(self.step.buffers())  # running statistics are each process's own
         self._judged = _objective(losses)
         total = torch.stack(list(means.values())).sum()
         return {"loss": total, **means, "grad_norm": norm}

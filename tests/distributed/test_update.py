@@ -1,0 +1,37 @@
+"""What one optimiser step leaves behind on several processes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import processes
+import train_cases as cases
+from counterfoil.objectives.term import Objective
+from counterfoil.objectives.triplet import SumTriplet
+from counterfoil.train.optimise import Optimiser
+from counterfoil.train.plan import TrainPlan
+from counterfoil.train.step import Step
+from counterfoil.train.update import Update
+
+
+def updated(chunk: int) -> dict[str, np.ndarray]:
+    """VSRN in training mode after two steps: each process saw images of its own."""
+    lens = cases.lens()
+    step = Step(cases.host("vsrn", lens).train(), Objective(terms={"sum": (1.0, SumTriplet())}))
+    plan = TrainPlan(optimiser=Optimiser(rate=0.01), chunk=chunk)
+    torch.manual_seed(0)
+    update = Update(plan, step)
+    for anchors in ([0, 3, 6, 9, 12, 15], [1, 4, 7, 10, 13, 17]):
+        update([cases.batch_of(lens, anchors, offline=True)], 1.0)
+    return {name: value.numpy().copy() for name, value in step.state_dict().items()}
+
+
+@pytest.mark.parametrize("chunk", [0, 4])
+def test_every_process_has_the_same_weights_and_statistics(chunk: int) -> None:
+    first, second = processes.run(updated, 2, chunk)
+    for name, value in first.items():
+        assert np.array_equal(value, second[name]), name
+    moved = [name for name in first if name.endswith("running_mean") and first[name].any()]
+    assert len(moved) == 2
