@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import processes
 from counterfoil.engine.pair_ranks import PairRanks
 from counterfoil.engine.sweep import sweep
 from engine_cases import given
@@ -60,3 +61,17 @@ def given_exactly(found):
 def _cut(found, images, texts):
     rows = images.tokens[:, 0, 0].long()
     return found[rows][:, texts.tokens[:, 0].argmax(1)]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_processes_agree(size):
+    owner = ragged(45, 4, orphans=2)
+    found = scores(45, owner, 4, levels=2)
+    for ranks in processes.run(_ranks, size, found, owner):
+        assert ranks == slow(found, owner)
+
+
+def _ranks(found, owner):
+    ranks = PairRanks(owner)
+    sweep([given(found)], [ranks], tile=(16, 16))
+    return ranks.ranks().tolist()
