@@ -111,6 +111,34 @@ def test_two_processes_resume(tmp_path: Path, refresh: Refresh) -> None:
         train(tmp_path / "cut", PLAN, 0.3, refresh=refresh)
 
 
+def measured(folder: Path) -> list[float]:
+    """Sums of all that a model with running statistics has learnt, as each evaluation sees it."""
+    lens, seen = cases.lens(), []
+
+    def evaluate(model: torch.nn.Module) -> dict[str, float]:
+        seen.append(sum(v.double().sum().item() for v in model.state_dict().values()))
+        return {"rsum": seen[-1]}
+
+    fit(
+        PLAN,
+        cases.host("vsrn", lens),
+        Objective(terms={"offline": (1.0, OfflineTriplet())}),
+        lens,
+        folder=folder,
+        draws=cases.Offline(lens.corpus.owner),
+        refresh=EVERY_EPOCH,
+        evaluate=evaluate,
+    )
+    return seen
+
+
+def test_running_statistics_are_one_model_s_when_it_is_measured_and_mines(tmp_path: Path) -> None:
+    first, second = processes.run(measured, 2, tmp_path)
+    assert len(first) == 2
+    assert first == second
+    assert len(list((tmp_path / "lists").iterdir())) == 1
+
+
 def test_a_signal_to_one_stops_all(tmp_path: Path) -> None:
     results = processes.run(train, 2, tmp_path, PLAN, 0.3, True)
     assert [result["why"] for result in results] == ["signal", "signal"]

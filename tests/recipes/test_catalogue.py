@@ -35,14 +35,28 @@ def test_every_recipe_plans(name, capsys):
 
 
 def test_the_list_names_all(capsys, monkeypatch):
-    """A line for each family: DATA stands for one of the data sets beside it."""
+    """A line for each family: HOST is one of those beside it, DATA one of those below."""
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["plan"]) == 0
     lines = capsys.readouterr().out.splitlines()
     cells = [[cell.strip() for cell in line.split("│")[1:3]] for line in lines if "│" in line]
-    shown = {name.replace("DATA", to) for name, sets in cells for to in sets.split() or [""]}
+    (sets,) = [line.removeprefix("DATA: ").split() for line in lines if line.startswith("DATA: ")]
+    shown = {
+        family.replace("HOST-DATA", f"{host}-{to}")
+        for family, hosts in cells
+        for host in hosts.split() or [""]
+        for to in sets
+    }
     assert shown == set(ALL)
     assert all(loss in " ".join(lines) for loss in ablations.LOSSES)
+
+
+def test_the_list_is_readable_on_a_narrow_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["plan"]) == 0
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert len(shown.splitlines()) < 40
 
 
 @pytest.mark.parametrize("name", ALL)

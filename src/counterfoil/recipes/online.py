@@ -140,7 +140,7 @@ def recipe(name: Name, dataset: Dataset) -> Recipe:
         name=f"{name}-{dataset}",
         stages=(*trained, *evaluations("online", name, dataset, "test")),
         data=PROFILES[dataset].data,
-        about=f"{said(name)}, online hardest triplet",
+        about=f"{said(name)}; online hardest triplet",
     )
 
 

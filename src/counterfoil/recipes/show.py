@@ -7,11 +7,12 @@ from typing import Any, get_args
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from rich.tree import Tree
 
 from counterfoil import world
 from counterfoil.recipes.ablations import LOSSES
+from counterfoil.recipes.members import NAMES
 from counterfoil.recipes.profiles import Dataset
 from counterfoil.recipes.recipe import Recipe, Stage, Train, plain
 
@@ -25,23 +26,27 @@ def say(line: str) -> None:
 
 
 def catalogue(recipes: Iterable[Recipe]) -> None:
-    """All recipes; those that differ in the data set alone share a line."""
-    table = Table("recipe", "DATA", "about")
-    found: dict[str, tuple[list[str], str]] = {}
+    """All recipes; those that differ in host and data set alone share a line."""
+    found: dict[str, tuple[dict[str, None], str]] = {}
     for recipe in recipes:
-        family, data = _family(recipe.name)
-        found.setdefault(family, ([], recipe.about))[0].append(data)
-    for family, (sets, about) in found.items():
-        table.add_row(*(escape(text) for text in (family, " ".join(sets), about)))
+        family, host = _family(recipe.name)
+        about = recipe.about.split("; ")[-1]
+        found.setdefault(family, ({}, about))[0][host] = None
+    table = Table(Column("recipe", min_width=max(map(len, found))), "HOST", "about")
+    for family, (hosts, about) in found.items():
+        table.add_row(*(escape(text) for text in (family, " ".join(hosts), about)))
     console.print(table)
-    say(f"aoq/ablations/LOSS/HOST-DATA is one of them alone; LOSS is {', '.join(LOSSES)}")
+    say(f"DATA: {' '.join(get_args(Dataset))}")
+    say("scan, bfan and vsrn are ensembles of 2, all other hosts are single models")
+    say(f"aoq/ablations/LOSS/HOST-DATA is one of them alone; LOSS: {' '.join(LOSSES)}")
 
 
 def _family(name: str) -> tuple[str, str]:
-    """A recipe's name with DATA where the data set's stands, and the data set."""
-    for data in get_args(Dataset):
-        if f"-{data}" in name:
-            return name.replace(f"-{data}", "-DATA"), data
+    """A recipe's name with HOST-DATA where host and data set stand, and the host."""
+    for host in sorted(NAMES, key=len, reverse=True):
+        for data in get_args(Dataset):
+            if f"{host}-{data}" in name:
+                return name.replace(f"{host}-{data}", "HOST-DATA"), host
     return name, ""
 
 

@@ -114,13 +114,13 @@ class Relisting:
     def mine(self, name: str, matcher: Matcher, stop: Callable[[], bool]) -> Draws:
         """Mine with the model as it is now, from where that was stopped on, and save the lists.
 
-        No generator is moved, and the model's modes are left as they are.
+        All processes have the same weights and running statistics. No generator is moved, and the
+        model's modes are left as they are.
 
         Raises:
             ValueError: what the model's scores or the filters forbid.
             SweepStopped: `stop` asked for it; what was done is kept.
         """
-        world.agree(matcher.state_dict().values())  # running statistics are each process's own
         place, weights = self.folder / name, weights_digest(matcher)
         if (place / MANIFEST).is_file():
             found = self._stored(place)

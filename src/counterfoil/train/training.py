@@ -129,8 +129,7 @@ class Training:
         """All epochs, or those that draw from the same lists."""
         until = self.total
         if self.lists:
-            why = self._listed(self.lists, metrics, watch)
-            if why:
+            if why := self._listed(self.lists, metrics, watch):
                 return why
             epoch = self.lists.since(self.at.step // self.per_epoch) + self.lists.plan.every
             until = min(until, epoch * self.per_epoch)
@@ -255,6 +254,7 @@ class Training:
         self.step.eval()
         lent = self.average.in_place_of(self.step.matcher) if self.average else nullcontext()
         with torch.no_grad(), lent:
+            world.agree(self.step.matcher.state_dict().values())  # running statistics differ
             yield self.step.matcher
         self.step.train()
 
