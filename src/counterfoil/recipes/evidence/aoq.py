@@ -21,7 +21,7 @@ from counterfoil.recipes.evidence.plan import Budget, Experiment, Row, Table
 from counterfoil.recipes.hosts import bfan, scan, vsepp, vsrn
 from counterfoil.recipes.profiles import PROFILES, Dataset
 from counterfoil.recipes.recipe import Evaluate, Mine, Protocol, Recipe, Stage, Train
-from counterfoil.spec import Spec, late, part
+from counterfoil.spec import Spec, late, of, part
 from counterfoil.train.optimise import Optimiser
 from counterfoil.train.plan import TrainPlan
 from counterfoil.train.schedule import Cosine
@@ -201,13 +201,8 @@ def train(
 
 def _model(host: Host, size: Size) -> Spec[Matcher]:
     width = size.width
-    text = part(
-        GRU,
-        words=late("words"),
-        word_width=size.word_width,
-        width=width,
-        dropout=size.dropout,
-        bidirectional=host != "vsrn",
+    text = of(
+        GRU, words=late("words"), word_width=size.word_width, width=width, dropout=size.dropout
     )
     match host:
         case "vsepp":
@@ -218,4 +213,5 @@ def _model(host: Host, size: Size) -> Spec[Matcher]:
             found = bfan(width=width)
         case "vsrn":
             found = vsrn(width=width, word_width=size.word_width)
+            text = text.but(bidirectional=False)
     return found.but(text=text)
