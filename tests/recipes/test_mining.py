@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import shutil
@@ -9,6 +10,7 @@ import signal
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -203,3 +205,28 @@ def test_filters_of_the_command(model, tmp_path, capsys):
     assert mine(model, tmp_path / "c", "--filter", "guided=0") == 2
     assert "guided=0.0 needs a guide model, and none was named" in said(capsys)
     assert sorted(f.name for f in tmp_path.iterdir()) == ["a"]
+
+
+def test_one_model_proposes_and_another_looks_closer(model, whole, tmp_path, capsys):
+    """A model that looks at what it has proposed itself lists what it would have listed."""
+    assert mine(model, tmp_path / "a", "--propose", model, "--proposals", "2") == 0
+    for name, expected in zip(FILES[2:], whole[2:], strict=True):
+        scores = np.load(tmp_path / "a" / name), np.load(io.BytesIO(expected))
+        np.testing.assert_allclose(*scores, rtol=1e-3)  # rounded to float16
+    corpus = Source(DATA).split("train")
+    found = NegativeStore.open(tmp_path / "a", fingerprint=corpus.fingerprint).manifest
+    assert found.proposing == found.sources
+    assert found.proposals == 2
+    assert mine(model, tmp_path / "b", "--propose", model, "--filter", "highest=1") == 2
+    assert "leave out all filters but captions and pictures" in said(capsys)
+    assert mine(model, tmp_path / "b", model, "--propose", model) == 2
+    assert "re-ranks what others propose with one model, but names 2" in said(capsys)
+
+
+def test_a_stage_proposes(tmp_path):
+    setting = ("--set", "lists.proposing=['online']", "--set", "lists.proposals=3")
+    assert aoq(tmp_path / "run", DATA_OF_RUNS, *setting) == 0
+    corpus = Source(DATA_OF_RUNS).split("train")
+    store = NegativeStore.open(tmp_path / "run" / "lists", fingerprint=corpus.fingerprint)
+    assert store.manifest.proposals == 3
+    assert store.lists.texts.shape == (24, 20)

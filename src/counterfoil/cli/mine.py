@@ -43,6 +43,12 @@ def mine(
     ] = 60,
     filters: Filter = None,
     guide: Annotated[list[str] | None, typer.Option(help="A model that judges too.")] = None,
+    propose: Annotated[
+        list[str] | None, typer.Option(help="A quick model that chooses the pairs to look at.")
+    ] = None,
+    proposals: Annotated[
+        int, typer.Option(min=1, help="It chooses so many times as many as are kept.")
+    ] = 4,
     resume: Annotated[bool, typer.Option(help="Go on where it was stopped.")] = False,
     minutes: Minutes = None,
 ) -> None:
@@ -53,7 +59,14 @@ def mine(
 
     source = Source(data or "scenes", features=features, images=images)
     stage = asked(
-        model, split, texts=texts, images=hard_images, filters=filters or (), guides=guide or ()
+        model,
+        split,
+        texts=texts,
+        images=hard_images,
+        filters=filters or (),
+        guides=guide or (),
+        proposing=propose or (),
+        proposals=proposals,
     )
     if not mine_with(stage, source, out, resume=resume, minutes=minutes):
         raise typer.Exit(STOPPED)

@@ -97,6 +97,13 @@ class FilterPlan:
         """Whether a guide model has to score the pairs too."""
         return self.guided is not None
 
+    @property
+    def judges_scores(self) -> bool:
+        """Whether more than captions and pictures are compared."""
+        return self != FilterPlan(
+            captions=self.captions, pictures=self.pictures, positive=self.positive
+        )
+
     def in_words(self) -> tuple[str, ...]:
         """What is left out, in order, for the manifest of a store; nothing where all is off."""
         own = f"the anchor's {self.positive} positive"

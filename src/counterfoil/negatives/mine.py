@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.engine.kept import EVERY, Keeper, weights_digest
+from counterfoil.engine.rerank import rerank
 from counterfoil.engine.sweep import MEMORY, sweep
 from counterfoil.engine.tiles import Member
 from counterfoil.engine.topk import TopK
@@ -79,6 +80,39 @@ def mine(
     )
 
 
+def reordered(
+    member: Member,
+    proposed: Lists,
+    *,
+    texts_per_image: int,
+    images_per_text: int,
+    device: torch.device | str | None = None,
+) -> Lists:
+    """The hardest of what another model has listed, by this one's scores; ties to the lower row.
+
+    Coarse to fine: an embedding model lists more than is wanted, a slow one looks at those pairs
+    alone. What was not proposed cannot come back.
+
+    Args:
+        member: the finer model with what it encoded.
+        proposed: lists of this corpus, without true pairs.
+        texts_per_image: how many to keep of an image's list.
+        images_per_text: how many to keep of a text's list.
+        device: where to compute, see `sweep`.
+
+    Raises:
+        ValueError: lists of another corpus.
+    """
+    texts = rerank(member, "image", proposed.texts, device=device)
+    images = rerank(member, "text", proposed.images, device=device)
+    return Lists(
+        texts.rows[:, :texts_per_image].contiguous(),
+        images.rows[:, :images_per_text].contiguous(),
+        _half(texts.scores[:, :texts_per_image]),
+        _half(images.scores[:, :images_per_text]),
+    )
+
+
 def _facts(
     members: Sequence[Member], owner: Tensor, longest: tuple[int, int], filters: Filters | None
 ) -> dict[str, str | int]:
@@ -106,4 +140,4 @@ def _half(scores: Tensor) -> Tensor:
     """float16 on the CPU; a finite score stays finite."""
     largest = torch.finfo(torch.half).max
     finite = scores.clamp(-largest, largest).half()
-    return torch.where(scores.isinf(), scores.half(), finite).cpu()
+    return torch.where(scores.isinf(), scores.half(), finite).cpu().contiguous()

@@ -52,6 +52,8 @@ class Manifest(BaseModel):
         scored: whether the scores are kept beside the rows.
         seed: of what was drawn on the way, if anything was.
         filters: what was taken out of the lists, in words, in order.
+        proposing: whose scores chose the pairs that the sources looked at; none for all pairs.
+        proposals: how many times as many as are listed were proposed; 0 for all pairs.
         version: the counterfoil that wrote it.
     """
 
@@ -67,6 +69,8 @@ class Manifest(BaseModel):
     scored: bool
     seed: int | None = None
     filters: tuple[str, ...] = ()
+    proposing: tuple[Source, ...] = ()
+    proposals: int = Field(default=0, ge=0)
     version: str
 
 
@@ -92,6 +96,8 @@ class NegativeStore:
         sources: tuple[Source, ...],
         seed: int | None = None,
         filters: tuple[str, ...] = (),
+        proposing: tuple[Source, ...] = (),
+        proposals: int = 0,
     ) -> Self:
         """A store of these lists; see `Manifest` for the rest."""
         manifest = Manifest(
@@ -105,6 +111,8 @@ class NegativeStore:
             scored=lists.text_scores is not None,
             seed=seed,
             filters=filters,
+            proposing=proposing,
+            proposals=proposals,
             version=__version__,
         )
         return cls(manifest, lists)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self, final
 
 from counterfoil import world
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.engine.kept import EVERY, SweepStopped
 from counterfoil.engine.tiles import Member
 from counterfoil.negatives.filters import FilterPlan, filters_of
-from counterfoil.negatives.mine import mine
+from counterfoil.negatives.lists import Lists
+from counterfoil.negatives.mine import mine, reordered
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.recipes.context import Stopped
 from counterfoil.recipes.model import Model, open_model
@@ -29,6 +32,8 @@ def asked(
     images: int,
     filters: Sequence[str] = (),
     guides: Sequence[str] = (),
+    proposing: Sequence[str] = (),
+    proposals: int = 4,
 ) -> Mine:
     """The stage that a command line asks for.
 
@@ -39,9 +44,11 @@ def asked(
         images: of a text's list.
         filters: fields of a `FilterPlan`, ``key=value``.
         guides: names of those that judge too.
+        proposing: names of those that choose the pairs to look at.
+        proposals: how many times as many as are listed they choose.
 
     Raises:
-        ValueError: an unknown filter, or one out of range.
+        ValueError: an unknown filter, one out of range, or one that does not go with the rest.
     """
     plan = FilterPlan()
     for setting in filters:
@@ -54,6 +61,8 @@ def asked(
         split=split,
         filters=plan,
         guides=tuple(guides),
+        proposing=tuple(proposing),
+        proposals=proposals,
     )
 
 
@@ -86,32 +95,21 @@ def mined(
         ValueError: models and data do not fit, or what was kept is of another mining.
         Stopped: the time was up, or a signal came.
     """
-    models, guides = ([open_model(find(n)) for n in names] for names in (stage.using, stage.guides))
-    members = [model.member(corpus) for model in models]
-    judges = [guide.member(corpus) for guide in guides]
-    filters = filters_of(stage.filters, corpus, guides=judges, device=world.device())
-    minutes = left()
-    with stopping(0 if minutes is None else max(minutes, 0.01), EVERY / 60) as watch:
-        try:
-            lists = mine(
-                members,
-                corpus.owner,
-                texts_per_image=stage.texts,
-                images_per_text=stage.images,
-                filters=filters,
-                keep=partial(place),
-                every=EVERY,
-                stop=watch.wanted,
-                run=_run(corpus, models, guides),
-            )
-        except SweepStopped:
-            raise _stopped(watch) from None
+    cast = _Cast.of(stage, find)
+    members = [model.member(corpus) for model in cast.using]
+    lists = _listed(stage, corpus, cast, members, partial(place), left)
+    if cast.proposing:
+        wanted = stage.texts, stage.images
+        lists = reordered(members[0], lists, texts_per_image=wanted[0], images_per_text=wanted[1])
+    guides = tuple(f"guide: {guide.source().matcher}" for guide in cast.guides)
     store = NegativeStore.of(
         lists,
         corpus=corpus.fingerprint,
         split=stage.split,
-        sources=tuple(model.source() for model in models),
-        filters=(*stage.filters.in_words(), *(f"guide: {g.source().matcher}" for g in guides)),
+        sources=tuple(model.source() for model in cast.using),
+        filters=(*stage.filters.in_words(), *guides),
+        proposing=tuple(model.source() for model in cast.proposing),
+        proposals=stage.proposals if cast.proposing else 0,
     )
     if world.rank() == 0:
         store.save(place)
@@ -124,10 +122,57 @@ def tidy(place: Path) -> None:
         shutil.rmtree(partial(place), ignore_errors=True)
 
 
-def _run(corpus: Corpus, models: list[Model], guides: list[Model]) -> str:
-    """Digest of what the lists depend on besides the stage's numbers."""
-    scorers = [[model.source().model_dump() for model in some] for some in (models, guides)]
-    return digest({"corpus": corpus.fingerprint, "scorers": scorers})
+@final
+@dataclass(frozen=True, slots=True)
+class _Cast:
+    """The models of a stage, by what they do."""
+
+    using: tuple[Model, ...]
+    guides: tuple[Model, ...]
+    proposing: tuple[Model, ...]
+
+    @classmethod
+    def of(cls, stage: Mine, find: Callable[[str], str]) -> Self:
+        names = stage.using, stage.guides, stage.proposing
+        return cls(*(tuple(open_model(find(name)) for name in some) for some in names))
+
+    def digest(self, corpus: Corpus) -> str:
+        """Of what the lists that are swept for depend on, besides the stage's numbers."""
+        scorers = [
+            [model.source().model_dump() for model in some]
+            for some in (self.proposing or self.using, self.guides)
+        ]
+        return digest({"corpus": corpus.fingerprint, "scorers": scorers})
+
+
+def _listed(
+    stage: Mine,
+    corpus: Corpus,
+    cast: _Cast,
+    members: Sequence[Member],
+    keep: Path,
+    left: Callable[[], float | None],
+) -> Lists:
+    """What the stage's models list, or what others propose to them."""
+    judges = [guide.member(corpus) for guide in cast.guides]
+    filters = filters_of(stage.filters, corpus, guides=judges, device=world.device())
+    proposers = [model.member(corpus) for model in cast.proposing]
+    minutes, many = left(), stage.proposals if proposers else 1
+    with stopping(0 if minutes is None else max(minutes, 0.01), EVERY / 60) as watch:
+        try:
+            return mine(
+                proposers or members,
+                corpus.owner,
+                texts_per_image=stage.texts * many,
+                images_per_text=stage.images * many,
+                filters=filters,
+                keep=keep,
+                every=EVERY,
+                stop=watch.wanted,
+                run=cast.digest(corpus),
+            )
+        except SweepStopped:
+            raise _stopped(watch) from None
 
 
 def _stopped(watch: Stopping) -> Stopped:

@@ -80,6 +80,11 @@ class Mine:
         split: what is mined.
         filters: what to leave out of the lists because it may be true.
         guides: stages whose models judge too, for `FilterPlan.guided`.
+        proposing: stages whose models choose the pairs that `using` looks at; none for all pairs.
+        proposals: how many times as many as are listed they choose.
+
+    Raises:
+        ValueError: what proposes does not go with an ensemble or with filters that judge scores.
     """
 
     kind: ClassVar[str] = "mine"
@@ -90,11 +95,27 @@ class Mine:
     split: str = "train"
     filters: FilterPlan = field(default=FilterPlan(), metadata=LATER)
     guides: tuple[str, ...] = field(default=(), metadata=LATER)
+    proposing: tuple[str, ...] = field(default=(), metadata=LATER)
+    proposals: int = field(default=4, metadata=LATER)
+
+    def __post_init__(self) -> None:
+        if self.proposals < 1:
+            raise ValueError(f"proposals={self.proposals}: at least 1 is needed")
+        if self.proposing and len(self.using) > 1:
+            raise ValueError(
+                f"{self.name!r} re-ranks what others propose with one model, but names "
+                f"{len(self.using)}; name one, or propose nothing"
+            )
+        if self.proposing and self.filters.judges_scores:
+            raise ValueError(
+                f"{self.name!r} re-ranks what others propose, whose scores are not its own; leave "
+                "out all filters but captions and pictures, or propose nothing"
+            )
 
     @property
     def reads(self) -> tuple[str, ...]:
         """Stages whose results this one needs."""
-        return (*self.using, *self.guides)
+        return (*self.using, *self.guides, *self.proposing)
 
     @property
     def wants(self) -> tuple[tuple[str, str], ...]:
