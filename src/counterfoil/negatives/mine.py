@@ -75,8 +75,8 @@ def mine(
     return Lists(
         hard_texts.rows.cpu(),
         hard_images.rows.cpu(),
-        _half(hard_texts.scores),
-        _half(hard_images.scores),
+        half(hard_texts.scores),
+        half(hard_images.scores),
     )
 
 
@@ -108,8 +108,8 @@ def reordered(
     return Lists(
         texts.rows[:, :texts_per_image].contiguous(),
         images.rows[:, :images_per_text].contiguous(),
-        _half(texts.scores[:, :texts_per_image]),
-        _half(images.scores[:, :images_per_text]),
+        half(texts.scores[:, :texts_per_image]),
+        half(images.scores[:, :images_per_text]),
     )
 
 
@@ -136,7 +136,7 @@ def _seen(lists: TopK, filters: Filters | None) -> TopK | Filtered:
     return seen
 
 
-def _half(scores: Tensor) -> Tensor:
+def half(scores: Tensor) -> Tensor:
     """float16 on the CPU; a finite score stays finite."""
     largest = torch.finfo(torch.half).max
     finite = scores.clamp(-largest, largest).half()

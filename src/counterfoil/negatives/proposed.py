@@ -1,0 +1,138 @@
+"""Coarse to fine: one model proposes negatives, another one keeps those it finds hardest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch import Tensor
+
+from counterfoil.engine.scored import score_pairs
+from counterfoil.engine.select import NOTHING, descending, rank_keys, rows_of, scores_of
+from counterfoil.engine.tiles import Member, Side
+from counterfoil.negatives.lists import Lists
+from counterfoil.negatives.mine import half
+
+
+@final
+class Rescored:
+    """Scores of all pairs in two sets of lists; a pair that stands in both is scored once.
+
+    Args:
+        members: matchers with what they encoded; their mean counts.
+        texts: (I, h) proposed text rows, -1 for none.
+        images: (T, h') proposed image rows, -1 for none.
+        device: where to compute, see `sweep`.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        texts: Tensor,
+        images: Tensor,
+        *,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self._lists: dict[Side, Tensor] = {"image": texts.cpu(), "text": images.cpu()}
+        self._count = max(1, len(images))
+        places = [self._places(side)[self._lists[side] >= 0] for side in self._lists]
+        self._pairs = torch.cat(places).unique()  # type: ignore[no-untyped-call]
+        image = torch.div(self._pairs, self._count, rounding_mode="floor")
+        text = self._pairs - image * self._count
+        self._scores = score_pairs(members, image, text, device=device)
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def scores(self, side: Side) -> Tensor:
+        """(Q, h) float32 scores of the proposals of one side, -inf where there is none."""
+        none = self._lists[side] < 0
+        if not len(self._pairs):
+            return torch.full(none.shape, -torch.inf)
+        place = torch.searchsorted(self._pairs, self._places(side)).clamp_(max=len(self) - 1)
+        return self._scores[place].masked_fill_(none, -torch.inf)
+
+    def hardest(self, side: Side, k: int) -> tuple[Tensor, Tensor]:
+        """(Q, k) int32 rows and (Q, k) scores, best first; ties to the lower row, -1 where short.
+
+        Args:
+            side: who asks.
+            k: how many to keep, at most the length of the proposals.
+        """
+        scores, rows = self.scores(side), self._lists[side].long()
+        keys = rank_keys(scores, rows.clamp(min=0)).masked_fill_(scores.isneginf(), NOTHING)
+        keys = descending(keys)[:, :k].contiguous()
+        return rows_of(keys).int(), scores_of(keys)
+
+    def _places(self, side: Side) -> Tensor:
+        """(Q, h) a number for each pair, ascending by image and then by text."""
+        rows = self._lists[side].long()
+        query = torch.arange(len(rows)).unsqueeze(1)
+        return query * self._count + rows if side == "image" else rows * self._count + query
+
+
+def reranked(
+    proposed: Lists,
+    members: Sequence[Member],
+    owner: Tensor,
+    *,
+    texts_per_image: int,
+    images_per_text: int,
+    device: torch.device | str | None = None,
+) -> Lists:
+    """The hardest of the negatives that another model has proposed, by these models' scores.
+
+    An embedding model lists, with `mine`, more than is wanted; a model that is dear to ask scores
+    those pairs only. What was not proposed cannot come back: with proposals as long as the corpus
+    the lists are those of `mine`, but for scores that differ by less than 1e-6, because pairs are
+    multiplied in another order. They are the same for any number of processes.
+
+    Args:
+        proposed: another model's lists of the same corpus.
+        members: matchers with what they encoded; several are an ensemble.
+        owner: (T,) image of each text, -1 for none; true pairs are left out.
+        texts_per_image: length of an image's list, at most what was proposed.
+        images_per_text: length of a text's list, at most what was proposed.
+        device: where to compute, see `sweep`.
+
+    Raises:
+        ValueError: a list shorter than 1 or longer than what was proposed, or proposals for
+            another corpus.
+    """
+    texts, images = proposed.texts.cpu(), proposed.images.cpu()
+    _check(members, texts, images)
+    for name, given, many in (
+        ("texts", texts_per_image, texts.shape[1]),
+        ("images", images_per_text, images.shape[1]),
+    ):
+        if not 1 <= given <= many:
+            raise ValueError(
+                f"{name}={given}: 1 to {many} can be kept of {many} proposed; keep fewer, or "
+                "propose more"
+            )
+    own = owner.cpu().int()
+    rows = torch.arange(len(texts), dtype=torch.int32).unsqueeze(1)
+    texts = texts.masked_fill(own[texts.long()] == rows, -1)
+    images = images.masked_fill(images == own.unsqueeze(1), -1)
+    rescored = Rescored(members, texts, images, device=device)
+    hard_texts, text_scores = rescored.hardest("image", texts_per_image)
+    hard_images, image_scores = rescored.hardest("text", images_per_text)
+    return Lists(hard_texts, hard_images, half(text_scores), half(image_scores))
+
+
+def _check(members: Sequence[Member], texts: Tensor, images: Tensor) -> None:
+    have = len(texts), len(images)
+    for member in members:
+        want = len(member.images), len(member.texts)
+        if have != want:
+            raise ValueError(
+                f"the proposals are for {have[0]} images and {have[1]} texts, but {want[0]} and "
+                f"{want[1]} were encoded; propose from the same split"
+            )
+    for what, rows, count in (("text", texts, have[1]), ("image", images, have[0])):
+        if rows.numel() and int(rows.max()) >= count:
+            raise ValueError(
+                f"{what} row {int(rows.max())} was proposed, but there are {count}; propose from "
+                "the same split"
+            )
