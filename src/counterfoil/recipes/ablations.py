@@ -10,8 +10,8 @@ from counterfoil.objectives.online_quintuplet import OnlineQuintuplet
 from counterfoil.objectives.quintuplet import AdaptiveQuintuplet, OfflineQuintuplet, OfflineTriplet
 from counterfoil.objectives.term import Objective, Term
 from counterfoil.recipes import aoq, rounds
-from counterfoil.recipes.aoq import ALPHA, BETA, HARDEST, OFFLINE_MARGIN, OFFLINE_WARMUP
-from counterfoil.recipes.members import Member, Name, members, said
+from counterfoil.recipes.aoq import ALPHA, BETA, HARDEST, OFFLINE_MARGIN
+from counterfoil.recipes.members import Host, Member, Name, members, said
 from counterfoil.recipes.online import MARGIN, evaluations, warmed
 from counterfoil.recipes.profiles import PROFILES, Dataset
 from counterfoil.recipes.recipe import Compare, Recipe, Stage, Train
@@ -97,10 +97,10 @@ VARIANTS: dict[Loss, Variant] = {
 }
 
 
-def objective(loss: Loss, dataset: Dataset) -> Spec[Objective]:
-    """The loss of a variant, with the data set's warm-up."""
+def objective(loss: Loss, host: Host, dataset: Dataset) -> Spec[Objective]:
+    """The loss of a variant, with the warm-up that host and data set need."""
     found = VARIANTS[loss]
-    return warmed(found.term, 0 if found.cold else OFFLINE_WARMUP[dataset], "quintuplet")
+    return warmed(found.term, 0 if found.cold else aoq.offline_warmup(host, dataset), "quintuplet")
 
 
 def listed(loss: Loss, dataset: Dataset) -> tuple[int, int]:
@@ -136,7 +136,9 @@ def table(name: Name, dataset: Dataset) -> Recipe:
 def second(loss: Loss, one: Member, dataset: Dataset) -> Train:
     """Round two of one model with one loss."""
     found = VARIANTS[loss]
-    stage = aoq.second(one, dataset, objective(loss, dataset), kind=loss, draw=drawn(loss, dataset))
+    stage = aoq.second(
+        one, dataset, objective(loss, one.host, dataset), kind=loss, draw=drawn(loss, dataset)
+    )
     if found.fine_tune:
         stage = replace(stage, start=one.stage("online"))
     if found.released:

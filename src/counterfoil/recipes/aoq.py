@@ -15,7 +15,7 @@ from counterfoil.objectives.quintuplet import AdaptiveQuintuplet
 from counterfoil.objectives.term import Objective
 from counterfoil.recipes import rounds
 from counterfoil.recipes.members import Host, Member, Name, members, said
-from counterfoil.recipes.online import MARGIN, WARMUP, evaluations, host, online, warmed
+from counterfoil.recipes.online import MARGIN, WARMUP, evaluations, host, online, warmed, warmup
 from counterfoil.recipes.profiles import PROFILES, Dataset
 from counterfoil.recipes.published_aoq import PUBLISHED
 from counterfoil.recipes.recipe import Compare, Mine, Recipe, Stage, Train
@@ -24,7 +24,8 @@ from counterfoil.train.plan import TrainPlan
 
 __all__ = [
     "ALPHA", "BETA", "HARDEST", "IMAGES", "OFFLINE_MARGIN", "OFFLINE_WARMUP", "PUBLISHED", "TEXTS",
-    "adaptive", "recipe", "second", "second_round", "self_mined", "with_vsrn_lists",
+    "adaptive", "offline_warmup", "recipe", "second", "second_round", "self_mined",
+    "with_vsrn_lists",
 ]  # fmt: skip
 
 TEXTS, IMAGES = 300, 60
@@ -52,6 +53,11 @@ def adaptive(warmup: int) -> Spec[Objective]:
         AdaptiveQuintuplet, online=MARGIN, offline=OFFLINE_MARGIN, alpha=ALPHA, beta=BETA
     )
     return warmed(quintuplet, warmup, "quintuplet")
+
+
+def offline_warmup(name: Host, dataset: Dataset) -> int:
+    """Steps with the hinges of all negatives of the batch before mined ones are met."""
+    return max(OFFLINE_WARMUP[dataset], warmup(name, dataset))
 
 
 def second_round(name: Host, dataset: Dataset) -> TrainPlan:
@@ -107,9 +113,10 @@ def second(
 
 def recipe(name: Name, dataset: Dataset) -> Recipe:
     """Both rounds of every model, measured by the same protocol and set side by side."""
-    loss, models = adaptive(OFFLINE_WARMUP[dataset]), members(name)
+    models = members(name)
     trained: list[Stage] = []
     for one in models:
+        loss = adaptive(offline_warmup(one.host, dataset))
         trained += [*self_mined(one, dataset), second(one, dataset, loss)]
     measured = (*evaluations("online", name, dataset), *evaluations("adaptive", name, dataset))
     report = Compare(
@@ -125,10 +132,12 @@ def recipe(name: Name, dataset: Dataset) -> Recipe:
 
 def with_vsrn_lists(name: Name, dataset: Dataset) -> Recipe:
     """Round two on the lists of one VSRN: how the paper trains SCAN and BFAN, without round one."""
-    loss, teacher = adaptive(OFFLINE_WARMUP[dataset]), Member("vsrn-single")
+    teacher = Member("vsrn-single")
     first, lists = self_mined(teacher, dataset)
     trained: list[Stage] = [replace(first, name="teacher"), replace(lists, using=("teacher",))]
-    trained += [second(one, dataset, loss, lists="lists") for one in members(name)]
+    for one in members(name):
+        loss = adaptive(offline_warmup(one.host, dataset))
+        trained.append(second(one, dataset, loss, lists="lists"))
     teachers = evaluations("teacher", "vsrn-single", dataset)
     report = Compare(name="report", results=("test-teacher", "test-adaptive"), negatives="lists")
     return Recipe(
