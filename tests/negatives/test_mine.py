@@ -17,7 +17,7 @@ import processes
 from counterfoil.corpus.relation import Relation
 from counterfoil.engine.kept import SweepStopped
 from counterfoil.negatives.filters import FilterPlan, filters_of
-from counterfoil.negatives.mine import mine, reordered
+from counterfoil.negatives.mine import mine
 from engine_cases import given
 from filters_cases import PLANS, allowed, by_hand, case
 from negatives_cases import member, ragged, ranked
@@ -246,36 +246,3 @@ def test_what_was_kept_of_another_mining_is_refused(
         mine(**asked)
     assert words in str(error.value)
     assert "name another folder, or delete it" in str(error.value)
-
-
-# coarse to fine
-
-
-@settings(max_examples=20, deadline=None)
-@given_cases(seed=st.integers(0, 999), many=st.integers(1, 4))
-def test_reordered_lists_are_the_best_of_what_was_proposed(seed: int, many: int) -> None:
-    relation = ragged(9, seed, orphans=2)
-    quick, slow = vectors(seed, relation), vectors(seed + 1, relation)
-    sizes = {"texts_per_image": 3, "images_per_text": 2}
-    wide = {name: many * size for name, size in sizes.items()}
-    proposed = mine([member(*quick)], relation.owner, **wide)  # type: ignore[arg-type]
-    found = reordered(member(*slow), proposed, **sizes)
-    scores = slow[0] @ slow[1].T
-    for lines, kept, chosen in (
-        (scores, found.texts, proposed.texts),
-        (scores.T, found.images, proposed.images),
-    ):
-        for line, rows, given_rows in zip(lines.tolist(), kept.tolist(), chosen.tolist()):
-            order = sorted((-line[row], row) for row in given_rows if row >= 0)
-            best = [row for _, row in order] + [-1] * len(rows)
-            assert rows == best[: len(rows)]
-
-
-def test_reordering_all_that_can_be_proposed_is_mining() -> None:
-    relation = ragged(9, 3, orphans=2)
-    quick, slow = member(*vectors(1, relation)), member(*vectors(2, relation))
-    everything = mine([quick], relation.owner, texts_per_image=99, images_per_text=99)
-    found = reordered(slow, everything, texts_per_image=5, images_per_text=4)
-    expected = mine([slow], relation.owner, texts_per_image=5, images_per_text=4)
-    for name in ("texts", "images", "text_scores", "image_scores"):
-        assert torch.equal(getattr(found, name), getattr(expected, name))

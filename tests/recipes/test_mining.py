@@ -219,8 +219,21 @@ def test_one_model_proposes_and_another_looks_closer(model, whole, tmp_path, cap
     assert found.proposals == 2
     assert mine(model, tmp_path / "b", "--propose", model, "--filter", "highest=1") == 2
     assert "leave out all filters but captions and pictures" in said(capsys)
-    assert mine(model, tmp_path / "b", model, "--propose", model) == 2
-    assert "re-ranks what others propose with one model, but names 2" in said(capsys)
+
+
+def test_half_precision_lists_the_same_and_says_why(model, whole, tmp_path, capsys):
+    assert mine(model, tmp_path / "a", "--precision", "bf16", "--filter", "captions=1") == 0
+    assert mine(model, tmp_path / "b", "--filter", "captions=1") == 0
+    for name in FILES[2:]:
+        scores = np.load(tmp_path / "a" / name), np.load(tmp_path / "b" / name)
+        np.testing.assert_allclose(*scores, rtol=1e-3)  # rounded to float16
+    corpus = Source(DATA).split("train")
+    found = NegativeStore.open(tmp_path / "a", fingerprint=corpus.fingerprint).manifest
+    assert found.precision.startswith("bfloat16, then float32: ")
+    assert mine(model, tmp_path / "c", "--precision", "bf17") == 2
+    assert "did you mean 'bf16'?" in said(capsys)
+    assert mine(model, tmp_path / "c", "--precision", "bf16", "--filter", "skip=1") == 2
+    assert "precision=bf16 goes with all pairs" in said(capsys)
 
 
 def test_a_stage_proposes(tmp_path):

@@ -19,6 +19,17 @@ Filter = Annotated[
     ),
 ]
 
+HardImages = Annotated[
+    int, typer.Option("--images-per-text", min=1, help="Hardest images kept for each text.")
+]
+Guide = Annotated[list[str] | None, typer.Option(help="A model that judges too.")]
+Propose = Annotated[
+    list[str] | None, typer.Option(help="A quick model that chooses the pairs to look at.")
+]
+Proposals = Annotated[
+    int, typer.Option(min=1, help="It chooses so many times as many as are kept.")
+]
+
 app = typer.Typer(rich_markup_mode="markdown")
 
 
@@ -38,17 +49,12 @@ def mine(
     images: Images = None,
     split: Split = "train",
     texts: Annotated[int, typer.Option(min=1, help="Hardest texts kept for each image.")] = 300,
-    hard_images: Annotated[
-        int, typer.Option("--images-per-text", min=1, help="Hardest images kept for each text.")
-    ] = 60,
+    hard_images: HardImages = 60,
     filters: Filter = None,
-    guide: Annotated[list[str] | None, typer.Option(help="A model that judges too.")] = None,
-    propose: Annotated[
-        list[str] | None, typer.Option(help="A quick model that chooses the pairs to look at.")
-    ] = None,
-    proposals: Annotated[
-        int, typer.Option(min=1, help="It chooses so many times as many as are kept.")
-    ] = 4,
+    guide: Guide = None,
+    propose: Propose = None,
+    proposals: Proposals = 4,
+    precision: Annotated[str, typer.Option(help="fp32; bf16 looks again at what counts.")] = "fp32",
     resume: Annotated[bool, typer.Option(help="Go on where it was stopped.")] = False,
     minutes: Minutes = None,
 ) -> None:
@@ -67,6 +73,7 @@ def mine(
         guides=guide or (),
         proposing=propose or (),
         proposals=proposals,
+        precision=precision,
     )
     if not mine_with(stage, source, out, resume=resume, minutes=minutes):
         raise typer.Exit(STOPPED)

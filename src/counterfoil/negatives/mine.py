@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from counterfoil.engine.kept import EVERY, Keeper, weights_digest
-from counterfoil.engine.rerank import rerank
 from counterfoil.engine.sweep import MEMORY, sweep
 from counterfoil.engine.tiles import Member
 from counterfoil.engine.topk import TopK
@@ -77,39 +76,6 @@ def mine(
         hard_images.rows.cpu(),
         half(hard_texts.scores),
         half(hard_images.scores),
-    )
-
-
-def reordered(
-    member: Member,
-    proposed: Lists,
-    *,
-    texts_per_image: int,
-    images_per_text: int,
-    device: torch.device | str | None = None,
-) -> Lists:
-    """The hardest of what another model has listed, by this one's scores; ties to the lower row.
-
-    Coarse to fine: an embedding model lists more than is wanted, a slow one looks at those pairs
-    alone. What was not proposed cannot come back.
-
-    Args:
-        member: the finer model with what it encoded.
-        proposed: lists of this corpus, without true pairs.
-        texts_per_image: how many to keep of an image's list.
-        images_per_text: how many to keep of a text's list.
-        device: where to compute, see `sweep`.
-
-    Raises:
-        ValueError: lists of another corpus.
-    """
-    texts = rerank(member, "image", proposed.texts, device=device)
-    images = rerank(member, "text", proposed.images, device=device)
-    return Lists(
-        texts.rows[:, :texts_per_image].contiguous(),
-        images.rows[:, :images_per_text].contiguous(),
-        half(texts.scores[:, :texts_per_image]),
-        half(images.scores[:, :images_per_text]),
     )
 
 

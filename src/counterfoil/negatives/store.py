@@ -54,6 +54,7 @@ class Manifest(BaseModel):
         filters: what was taken out of the lists, in words, in order.
         proposing: whose scores chose the pairs that the sources looked at; none for all pairs.
         proposals: how many times as many as are listed were proposed; 0 for all pairs.
+        precision: how the pairs were scored, and why that is exact; "" for float32.
         version: the counterfoil that wrote it.
     """
 
@@ -71,6 +72,7 @@ class Manifest(BaseModel):
     filters: tuple[str, ...] = ()
     proposing: tuple[Source, ...] = ()
     proposals: int = Field(default=0, ge=0)
+    precision: str = ""
     version: str
 
 
@@ -98,6 +100,7 @@ class NegativeStore:
         filters: tuple[str, ...] = (),
         proposing: tuple[Source, ...] = (),
         proposals: int = 0,
+        precision: str = "",
     ) -> Self:
         """A store of these lists; see `Manifest` for the rest."""
         manifest = Manifest(
@@ -113,6 +116,7 @@ class NegativeStore:
             filters=filters,
             proposing=proposing,
             proposals=proposals,
+            precision=precision,
             version=__version__,
         )
         return cls(manifest, lists)

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, final
+from typing import Self, cast, final
 
 from counterfoil import world
 from counterfoil.corpus.corpus import Corpus
@@ -14,11 +14,13 @@ from counterfoil.engine.kept import EVERY, SweepStopped
 from counterfoil.engine.tiles import Member
 from counterfoil.negatives.filters import FilterPlan, filters_of
 from counterfoil.negatives.lists import Lists
-from counterfoil.negatives.mine import mine, reordered
+from counterfoil.negatives.mine import mine
+from counterfoil.negatives.proposed import reranked
+from counterfoil.negatives.shortlist import mine_halved
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.recipes.context import Stopped
 from counterfoil.recipes.model import Model, open_model
-from counterfoil.recipes.recipe import Mine
+from counterfoil.recipes.recipe import Mine, MinePrecision
 from counterfoil.recipes.settings import changed
 from counterfoil.spec import digest
 from counterfoil.train.stopping import Stopping, stopping
@@ -34,6 +36,7 @@ def asked(
     guides: Sequence[str] = (),
     proposing: Sequence[str] = (),
     proposals: int = 4,
+    precision: str = "fp32",
 ) -> Mine:
     """The stage that a command line asks for.
 
@@ -46,6 +49,7 @@ def asked(
         guides: names of those that judge too.
         proposing: names of those that choose the pairs to look at.
         proposals: how many times as many as are listed they choose.
+        precision: "fp32" or "bf16".
 
     Raises:
         ValueError: an unknown filter, one out of range, or one that does not go with the rest.
@@ -63,6 +67,7 @@ def asked(
         guides=tuple(guides),
         proposing=tuple(proposing),
         proposals=proposals,
+        precision=cast(MinePrecision, precision),  # the stage checks it
     )
 
 
@@ -95,21 +100,30 @@ def mined(
         ValueError: models and data do not fit, or what was kept is of another mining.
         Stopped: the time was up, or a signal came.
     """
-    cast = _Cast.of(stage, find)
-    members = [model.member(corpus) for model in cast.using]
-    lists = _listed(stage, corpus, cast, members, partial(place), left)
-    if cast.proposing:
-        wanted = stage.texts, stage.images
-        lists = reordered(members[0], lists, texts_per_image=wanted[0], images_per_text=wanted[1])
-    guides = tuple(f"guide: {guide.source().matcher}" for guide in cast.guides)
+    crew = _Crew.of(stage, find)
+    members = [model.member(corpus) for model in crew.using]
+    if stage.precision == "bf16":
+        lists, precision = _halved(stage, corpus, members)
+    else:
+        lists, precision = _listed(stage, corpus, crew, members, partial(place), left), ""
+    if crew.proposing:
+        lists = reranked(
+            lists,
+            members,
+            corpus.owner,
+            texts_per_image=min(stage.texts, lists.texts.shape[1]),
+            images_per_text=min(stage.images, lists.images.shape[1]),
+        )
+    guides = tuple(f"guide: {guide.source().matcher}" for guide in crew.guides)
     store = NegativeStore.of(
         lists,
         corpus=corpus.fingerprint,
         split=stage.split,
-        sources=tuple(model.source() for model in cast.using),
+        sources=tuple(model.source() for model in crew.using),
         filters=(*stage.filters.in_words(), *guides),
-        proposing=tuple(model.source() for model in cast.proposing),
-        proposals=stage.proposals if cast.proposing else 0,
+        proposing=tuple(model.source() for model in crew.proposing),
+        proposals=stage.proposals if crew.proposing else 0,
+        precision=precision,
     )
     if world.rank() == 0:
         store.save(place)
@@ -124,7 +138,7 @@ def tidy(place: Path) -> None:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Cast:
+class _Crew:
     """The models of a stage, by what they do."""
 
     using: tuple[Model, ...]
@@ -145,18 +159,30 @@ class _Cast:
         return digest({"corpus": corpus.fingerprint, "scorers": scorers})
 
 
+def _halved(stage: Mine, corpus: Corpus, members: Sequence[Member]) -> tuple[Lists, str]:
+    """Lists by way of half precision, and why they are exact."""
+    lists, certificate = mine_halved(
+        members,
+        corpus.owner,
+        texts_per_image=stage.texts,
+        images_per_text=stage.images,
+        filters=filters_of(stage.filters, corpus, device=world.device()),
+    )
+    return lists, f"bfloat16, then float32: {certificate.in_words()}"
+
+
 def _listed(
     stage: Mine,
     corpus: Corpus,
-    cast: _Cast,
+    crew: _Crew,
     members: Sequence[Member],
     keep: Path,
     left: Callable[[], float | None],
 ) -> Lists:
     """What the stage's models list, or what others propose to them."""
-    judges = [guide.member(corpus) for guide in cast.guides]
+    judges = [guide.member(corpus) for guide in crew.guides]
     filters = filters_of(stage.filters, corpus, guides=judges, device=world.device())
-    proposers = [model.member(corpus) for model in cast.proposing]
+    proposers = [model.member(corpus) for model in crew.proposing]
     minutes, many = left(), stage.proposals if proposers else 1
     with stopping(0 if minutes is None else max(minutes, 0.01), EVERY / 60) as watch:
         try:
@@ -169,7 +195,7 @@ def _listed(
                 keep=keep,
                 every=EVERY,
                 stop=watch.wanted,
-                run=cast.digest(corpus),
+                run=crew.digest(corpus),
             )
         except SweepStopped:
             raise _stopped(watch) from None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, Literal, final, get_args
 
 from counterfoil.corpus.collate import Positives
 from counterfoil.corpus.lens import LensPlan
@@ -22,6 +22,7 @@ from counterfoil.train.refresh import Refresh
 
 Protocol = Literal["whole", "flickr-1k", "coco-1k", "coco-5k"]
 
+MinePrecision = Literal["fp32", "bf16"]
 LATER = {"later": True}  # of a field that says nothing at its default, so older runs keep digests
 
 
@@ -82,9 +83,11 @@ class Mine:
         guides: stages whose models judge too, for `FilterPlan.guided`.
         proposing: stages whose models choose the pairs that `using` looks at; none for all pairs.
         proposals: how many times as many as are listed they choose.
+        precision: "bf16" scores all pairs in half precision and those that count again; it cannot
+            be gone on with where it was stopped.
 
     Raises:
-        ValueError: what proposes does not go with an ensemble or with filters that judge scores.
+        ValueError: what proposes, or half precision, does not go with filters that judge scores.
     """
 
     kind: ClassVar[str] = "mine"
@@ -97,14 +100,18 @@ class Mine:
     guides: tuple[str, ...] = field(default=(), metadata=LATER)
     proposing: tuple[str, ...] = field(default=(), metadata=LATER)
     proposals: int = field(default=4, metadata=LATER)
+    precision: MinePrecision = field(default="fp32", metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.proposals < 1:
             raise ValueError(f"proposals={self.proposals}: at least 1 is needed")
-        if self.proposing and len(self.using) > 1:
+        if self.precision not in get_args(MinePrecision):
+            known = list(get_args(MinePrecision))
+            raise ValueError(unknown(self.precision, known, "a precision of mining"))
+        if self.precision != "fp32" and (self.proposing or self.filters.judges_scores):
             raise ValueError(
-                f"{self.name!r} re-ranks what others propose with one model, but names "
-                f"{len(self.using)}; name one, or propose nothing"
+                f"precision={self.precision} goes with all pairs, and with filters of captions and "
+                "pictures alone; leave out the others and what proposes, or mine in fp32"
             )
         if self.proposing and self.filters.judges_scores:
             raise ValueError(
