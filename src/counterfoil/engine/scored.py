@@ -27,20 +27,21 @@ def score_pairs(
 ) -> Tensor:
     """(P,) float32 scores of pairs of rows, the mean over members, on the CPU.
 
-    On the CPU an image with bags of vectors meets all its texts in one grid, which spares copying
-    the image for each of them; elsewhere pairs are gathered in parts of one size. How pairs are cut
-    depends on the pairs and the kind of device alone, so several processes, which deal out the
-    parts, find what one does.
+    On the CPU an image with a bag of vectors meets its texts in grids of at most 512, which spares
+    copying the image for each of them; otherwise pairs are gathered in parts of one size. How pairs
+    are cut depends on the members, the pairs and the kind of device alone, so several processes,
+    which deal out the parts, find what one does, bit for bit.
 
     Args:
         members: matchers with their encodings of the same images and texts.
-        images: (P,) long rows on the CPU, ascending.
+        images: (P,) long rows on the CPU, in ascending order.
         texts: (P,) long rows on the CPU.
         device: where to compute, as in `sweep`.
 
     Raises:
         ValueError: a score that is not a number.
     """
+    assert bool((images.diff() >= 0).all())
     found = torch.zeros(len(images))
     if not len(images):
         return found

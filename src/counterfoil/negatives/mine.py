@@ -9,7 +9,7 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from counterfoil.engine.kept import EVERY, Keeper, weights_digest
+from counterfoil.engine.kept import EVERY, Fact, Keeper, weights_digest
 from counterfoil.engine.sweep import MEMORY, sweep
 from counterfoil.engine.tiles import Member
 from counterfoil.engine.topk import TopK
@@ -64,10 +64,11 @@ def mine(
     images, texts = (len(members[0].images), len(members[0].texts)) if members else (0, 0)
     hard_texts = TopK("image", images, max(1, min(texts_per_image, texts)), owner)
     hard_images = TopK("text", texts, max(1, min(images_per_text, images)), owner)
-    seen = _seen(hard_texts, filters), _seen(hard_images, filters)
+    lists = hard_texts, hard_images
+    seen = seen_by(hard_texts, filters), seen_by(hard_images, filters)
     keeper = None
     if keep or stop:
-        facts = {"run": run, **_facts(members, owner, (hard_texts.k, hard_images.k), filters)}
+        facts = {"run": run, "precision": "float32", **facts_of(members, owner, lists, filters)}
         kept = dict(zip(("texts", "images"), seen))
         keeper = Keeper(kept, facts, folder=keep, every=every, stop=stop)
     sweep(members, seen, memory=memory, device=device, tile=tile, keeper=keeper)
@@ -79,21 +80,28 @@ def mine(
     )
 
 
-def _facts(
-    members: Sequence[Member], owner: Tensor, longest: tuple[int, int], filters: Filters | None
-) -> dict[str, str | int]:
-    """What the lists depend on, in words."""
+def facts_of(
+    members: Sequence[Member], owner: Tensor, lists: tuple[TopK, TopK], filters: Filters | None
+) -> dict[str, Fact]:
+    """What lists depend on, in words.
+
+    Args:
+        members: matchers with what they encoded.
+        owner: (T,) image of each text.
+        lists: those of images, and those of texts.
+        filters: what else is left out.
+    """
     return {
         "models": ", ".join(weights_digest(member.matcher) for member in members),
         "images and texts": ", ".join(f"{len(m.images)} x {len(m.texts)}" for m in members),
         "true pairs": crc32(owner.cpu().contiguous().numpy().tobytes()),
-        "texts of an image": longest[0],
-        "images of a text": longest[1],
+        "texts of an image": lists[0].k,
+        "images of a text": lists[1].k,
         "filters": "; ".join(filters.plan.in_words()) if filters else "",
     }
 
 
-def _seen(lists: TopK, filters: Filters | None) -> TopK | Filtered:
+def seen_by(lists: TopK, filters: Filters | None) -> TopK | Filtered:
     """What sees the tiles in place of the lists."""
     if filters is None:
         return lists

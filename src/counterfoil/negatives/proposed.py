@@ -97,8 +97,8 @@ def reranked(
         device: where to compute, see `sweep`.
 
     Raises:
-        ValueError: a list shorter than 1 or longer than what was proposed, or proposals for
-            another corpus.
+        ValueError: no model, a list shorter than 1 or longer than what was proposed, or proposals
+            for another corpus.
     """
     texts, images = proposed.texts.cpu(), proposed.images.cpu()
     _check(members, texts, images)
@@ -123,6 +123,8 @@ def reranked(
 
 def _check(members: Sequence[Member], texts: Tensor, images: Tensor) -> None:
     have = len(texts), len(images)
+    if not members:
+        raise ValueError("no model is there to look at what was proposed; give at least one")
     for member in members:
         want = len(member.images), len(member.texts)
         if have != want:

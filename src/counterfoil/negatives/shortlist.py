@@ -2,65 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import final
 
 import torch
 from torch import Tensor
 
+from counterfoil.engine.kept import EVERY, Keeper
 from counterfoil.engine.sweep import MEMORY, Reducer, sweep
-from counterfoil.engine.tiles import Member, Tile, device_of
+from counterfoil.engine.tiles import Member, Side, Tile, device_of
 from counterfoil.engine.topk import TopK
+from counterfoil.negatives.certificate import Certificate, certain, disagreement
 from counterfoil.negatives.filters import Filters
 from counterfoil.negatives.lists import Lists
-from counterfoil.negatives.mine import half
+from counterfoil.negatives.mine import facts_of, half, seen_by
 from counterfoil.negatives.proposed import Rescored
 
 SLACK = 64
 SAFETY = 2.0
 _SPARSE = {"captions", "pictures", "positive"}  # settings of filters that ask for no score
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Certificate:
-    """Why lists from half precision are those of single precision.
-
-    A query whose k-th score in float32 is above the last bfloat16 score on its short list by more
-    than `bound` can have missed nothing, as long as no score of the matrix is off by more than
-    that. All others were mined again in float32.
-
-    Attributes:
-        images: how many images asked.
-        texts: how many texts asked.
-        certain_images: images whose first lists were certain.
-        certain_texts: texts whose first lists were certain.
-        pairs: how many pairs were scored again in float32.
-        error: largest difference between the two scores of a pair among these.
-        bound: the difference that no pair was taken to exceed.
-        measured: whether the bound is a multiple of `error`, or was given.
-    """
-
-    images: int
-    texts: int
-    certain_images: int
-    certain_texts: int
-    pairs: int
-    error: float
-    bound: float
-    measured: bool
-
-    def in_words(self) -> str:
-        """The whole of it as a sentence."""
-        source = f"{self.bound / self.error:g} times that" if self.error else "the same"
-        source = source if self.measured else "as given"
-        return (
-            f"{self.certain_images:,} of {self.images:,} images and {self.certain_texts:,} of "
-            f"{self.texts:,} texts were certain at once, the others were mined again in float32; "
-            f"{self.pairs:,} pairs were scored twice and differed by {self.error:.2g} at most, and "
-            f"the bound was {self.bound:.2g}, {source}"
-        )
 
 
 def mine_halved(
@@ -76,6 +38,10 @@ def mine_halved(
     device: torch.device | str | None = None,
     tile: tuple[int, int] | None = None,
     filters: Filters | None = None,
+    keep: Path | None = None,
+    every: float = EVERY,
+    stop: Callable[[], bool] | None = None,
+    run: str = "",
 ) -> tuple[Lists, Certificate]:
     """What `mine` finds, with the whole matrix in bfloat16 and few of its pairs in float32.
 
@@ -84,6 +50,8 @@ def mine_halved(
     scores that differ by less than 1e-6, because pairs are multiplied in another order. They are
     the same for any number of processes. Only scores whose large products follow autocast gain,
     such as those of attention; plain cosines are in float32 either way.
+
+    The bound that is taken by default is measured on the short lists, not proven for the others.
 
     Args:
         members: matchers with what they encoded; several are an ensemble.
@@ -97,74 +65,125 @@ def mine_halved(
         device: where to compute, see `sweep`.
         tile: images and texts scored together, see `sweep`.
         filters: what else to leave out; near duplicates only.
+        keep: folder where the sweep in bfloat16 saves how far it is, see `mine`; what comes after
+            it begins anew.
+        every: seconds between two saves.
+        stop: asked now and then while tiles are scored, see `mine`.
+        run: digest of what else the lists depend on.
 
     Raises:
-        ValueError: a number out of range, or filters that look at scores.
+        ValueError: a number out of range, filters that look at scores, or `keep` holds something
+            else.
+        SweepStopped: `stop` asked for it.
     """
     _check(texts_per_image, images_per_text, slack, bound, safety, filters)
     images, texts = (len(members[0].images), len(members[0].texts)) if members else (0, 0)
-    lengths = max(1, min(texts_per_image, texts)), max(1, min(images_per_text, images))
+    wanted = max(1, min(texts_per_image, texts)), max(1, min(images_per_text, images))
     near = (
-        TopK("image", images, max(1, min(lengths[0] + slack, texts)), owner),
-        TopK("text", texts, max(1, min(lengths[1] + slack, images)), owner),
+        TopK("image", images, max(1, min(wanted[0] + slack, texts)), owner),
+        TopK("text", texts, max(1, min(wanted[1] + slack, images)), owner),
     )
-    kind = device_of(members[0]) if device is None and members else torch.device(device or "cpu")
-    with torch.autocast(kind.type, dtype=torch.bfloat16):
-        seen = [_seen(side, filters) for side in near]
-        sweep(members, seen, memory=memory, device=device, tile=tile)
+    matrix = _Matrix(members, owner, filters, memory, device, tile, stop)
+    matrix.halved(near, keep, every, run)
     rescored = Rescored(members, near[0].rows, near[1].rows, device=device)
-    error = max(_error(side, rescored) for side in near)
+    error = max(disagreement(side, rescored) for side in near)
     limit = safety * error if bound is None else bound
-    found, certain = [], []
-    for side, k in zip(near, lengths, strict=True):
-        rows, scores = rescored.hardest(side.query, k)
-        sure = _certain(side, scores, limit)
-        certain.append(int(sure.sum()))
+    hard_texts, hard_images = (
+        matrix.settled(side, rescored, k, limit) for side, k in zip(near, wanted, strict=True)
+    )
+    counts = images, texts, hard_texts.certain, hard_images.certain
+    return (
+        Lists(hard_texts.rows, hard_images.rows, half(hard_texts.scores), half(hard_images.scores)),
+        Certificate(*counts, len(rescored), error, limit, bound is None),
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """Lists of one side, and how many of them were certain at once."""
+
+    rows: Tensor
+    scores: Tensor
+    certain: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """The scores of all pairs, and how to go through them."""
+
+    members: Sequence[Member]
+    owner: Tensor
+    filters: Filters | None
+    memory: int
+    device: torch.device | str | None
+    tile: tuple[int, int] | None
+    stop: Callable[[], bool] | None
+
+    def halved(self, near: tuple[TopK, TopK], keep: Path | None, every: float, run: str) -> None:
+        """Fill the short lists from scores in bfloat16."""
+        seen = seen_by(near[0], self.filters), seen_by(near[1], self.filters)
+        keeper = None
+        if keep or self.stop:
+            whole = facts_of(self.members, self.owner, near, self.filters)
+            facts = {"run": run, "precision": "bfloat16", **whole}
+            kept = dict(zip(("texts", "images"), seen))
+            keeper = Keeper(kept, facts, folder=keep, every=every, stop=self.stop)
+        kind = torch.device(self.device or (device_of(self.members[0]) if self.members else "cpu"))
+        with torch.autocast(kind.type, dtype=torch.bfloat16):
+            self._sweep(self.members, seen, keeper)
+
+    def settled(self, near: TopK, rescored: Rescored, k: int, bound: float) -> _Settled:
+        """The k best of each short list, and what is not certain from scores in float32."""
+        rows, scores = rescored.hardest(near.query, k)
+        first = self.members[0]
+        answers = len(first.texts if near.query == "image" else first.images)
+        sure = certain(near, answers, scores, bound)
         left = (~sure).nonzero().squeeze(1)
         if len(left):
-            again = _again(members, TopK(side.query, side.queries, k, owner), left, filters)
-            sweep(*again, memory=memory, device=device, tile=tile)
-            hard = again[1][0].lists
-            rows[left], scores[left] = hard.rows.cpu()[left], hard.scores.cpu()[left]
-        found.append((rows, half(scores)))
-    (hard_texts, text_scores), (hard_images, image_scores) = found
-    certificate = Certificate(
-        images, texts, certain[0], certain[1], len(rescored), error, limit, bound is None
-    )
-    return Lists(hard_texts, hard_images, text_scores, image_scores), certificate
+            lists = self._again(TopK(near.query, near.queries, k, self.owner), left)
+            rows[left], scores[left] = lists.rows.cpu()[left], lists.scores.cpu()[left]
+        return _Settled(rows, scores, int(sure.sum()))
+
+    def _again(self, lists: TopK, rows: Tensor) -> TopK:
+        """Fill the lists of these queries from scores in float32; the others stay empty."""
+        first = self.members[0]
+        shape = len(first.images), len(first.texts)
+        some = self.members
+        if len(rows) < lists.queries:
+            some = [_asking(member, lists.query, rows) for member in some]
+        among = _Among(lists.query, rows, shape, seen_by(lists, self.filters))
+        keeper = None if self.stop is None else Keeper({}, {}, stop=self.stop)
+        self._sweep(some, [among], keeper)
+        return lists
+
+    def _sweep(
+        self, members: Sequence[Member], seen: Sequence[Reducer], keeper: Keeper | None
+    ) -> None:
+        sweep(members, seen, memory=self.memory, device=self.device, tile=self.tile, keeper=keeper)
 
 
-def _error(side: TopK, rescored: Rescored) -> float:
-    """Largest difference between the two scores of a pair on the short lists."""
-    listed = side.rows.cpu() >= 0
-    if not bool(listed.any()):
-        return 0.0
-    coarse, fine = side.scores.cpu()[listed], rescored.scores(side.query)[listed]
-    return float((coarse.double() - fine.double()).abs().max())
-
-
-def _certain(near: TopK, scores: Tensor, bound: float) -> Tensor:
-    """(Q,) whether nothing that was left out can belong to a list.
-
-    Args:
-        near: the short lists.
-        scores: (Q, k) float32 scores of the lists, best first.
-        bound: by how much no score is off.
-    """
-    last = near.scores.cpu()[:, -1].double()
-    return last.isneginf() | (scores[:, -1].double() > last + bound)
+def _asking(member: Member, side: Side, rows: Tensor) -> Member:
+    """The member with these queries only."""
+    if side == "image":
+        return Member(member.matcher, member.images.rows(rows), member.texts)
+    return Member(member.matcher, member.images, member.texts.rows(rows))
 
 
 @final
 class _Among(Reducer):
     """Shows a reducer of the whole matrix what a sweep over some of its queries finds.
 
-    Attributes:
-        lists: where the results are.
+    Args:
+        side: who asks.
+        rows: (q,) long, ascending, the queries that are swept.
+        shape: images and texts of the whole matrix.
+        seen: the reducer.
     """
 
-    def __init__(self, lists: TopK, rows: Tensor, shape: tuple[int, int], seen: Reducer) -> None:
-        self.lists, self._rows, self._shape, self._seen = lists, rows, shape, seen
+    def __init__(self, side: Side, rows: Tensor, shape: tuple[int, int], seen: Reducer) -> None:
+        self._side, self._rows, self._shape, self._seen = side, rows, shape, seen
 
     def start(self, images: int, texts: int, device: torch.device) -> None:
         """Make room for all queries."""
@@ -173,7 +192,7 @@ class _Among(Reducer):
 
     def update(self, tile: Tile) -> None:
         """Pass on the tile as it lies in the whole matrix."""
-        if self.lists.query == "image":
+        if self._side == "image":
             self._seen.update(Tile(tile.scores, self._rows[tile.images], tile.texts))
         else:
             self._seen.update(Tile(tile.scores, tile.images, self._rows[tile.texts]))
@@ -181,28 +200,6 @@ class _Among(Reducer):
     def merge(self) -> None:
         """Merge the lists."""
         self._seen.merge()
-
-
-def _again(
-    members: Sequence[Member], lists: TopK, rows: Tensor, filters: Filters | None
-) -> tuple[list[Member], list[_Among]]:
-    """A sweep over some queries: the members that encoded them, and what keeps their lists."""
-    shape = len(members[0].images), len(members[0].texts)
-    whole = len(rows) == lists.queries
-    some = [
-        m
-        if whole
-        else Member(m.matcher, m.images.rows(rows), m.texts)
-        if lists.query == "image"
-        else Member(m.matcher, m.images, m.texts.rows(rows))
-        for m in members
-    ]
-    return some, [_Among(lists, rows, shape, _seen(lists, filters))]
-
-
-def _seen(lists: TopK, filters: Filters | None) -> Reducer:
-    """What sees the tiles in place of the lists."""
-    return filters.on(lists.query, lists) if filters else lists
 
 
 def _check(

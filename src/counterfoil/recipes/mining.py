@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, cast, final
 
+from torch import Tensor
+
 from counterfoil import world
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.engine.kept import EVERY, SweepStopped
 from counterfoil.engine.tiles import Member
-from counterfoil.negatives.filters import FilterPlan, filters_of
+from counterfoil.negatives.filters import FilterPlan, Filters, filters_of
 from counterfoil.negatives.lists import Lists
 from counterfoil.negatives.mine import mine
 from counterfoil.negatives.proposed import reranked
@@ -102,10 +104,7 @@ def mined(
     """
     crew = _Crew.of(stage, find)
     members = [model.member(corpus) for model in crew.using]
-    if stage.precision == "bf16":
-        lists, precision = _halved(stage, corpus, members)
-    else:
-        lists, precision = _listed(stage, corpus, crew, members, partial(place), left), ""
+    lists, precision = _listed(stage, corpus, crew, members, partial(place), left)
     if crew.proposing:
         lists = reranked(
             lists,
@@ -159,18 +158,6 @@ class _Crew:
         return digest({"corpus": corpus.fingerprint, "scorers": scorers})
 
 
-def _halved(stage: Mine, corpus: Corpus, members: Sequence[Member]) -> tuple[Lists, str]:
-    """Lists by way of half precision, and why they are exact."""
-    lists, certificate = mine_halved(
-        members,
-        corpus.owner,
-        texts_per_image=stage.texts,
-        images_per_text=stage.images,
-        filters=filters_of(stage.filters, corpus, device=world.device()),
-    )
-    return lists, f"bfloat16, then float32: {certificate.in_words()}"
-
-
 def _listed(
     stage: Mine,
     corpus: Corpus,
@@ -178,15 +165,18 @@ def _listed(
     members: Sequence[Member],
     keep: Path,
     left: Callable[[], float | None],
-) -> Lists:
-    """What the stage's models list, or what others propose to them."""
+) -> tuple[Lists, str]:
+    """What the stage's models list, or what others propose to them; why half precision is exact."""
     judges = [guide.member(corpus) for guide in crew.guides]
     filters = filters_of(stage.filters, corpus, guides=judges, device=world.device())
     proposers = [model.member(corpus) for model in crew.proposing]
-    minutes, many = left(), stage.proposals if proposers else 1
+    minutes, run = left(), crew.digest(corpus)
     with stopping(0 if minutes is None else max(minutes, 0.01), EVERY / 60) as watch:
         try:
-            return mine(
+            if stage.precision == "bf16":
+                return _halved(stage, corpus.owner, members, filters, keep, watch.wanted, run)
+            many = stage.proposals if proposers else 1
+            lists = mine(
                 proposers or members,
                 corpus.owner,
                 texts_per_image=stage.texts * many,
@@ -195,10 +185,35 @@ def _listed(
                 keep=keep,
                 every=EVERY,
                 stop=watch.wanted,
-                run=crew.digest(corpus),
+                run=run,
             )
         except SweepStopped:
             raise _stopped(watch) from None
+    return lists, ""
+
+
+def _halved(
+    stage: Mine,
+    owner: Tensor,
+    members: Sequence[Member],
+    filters: Filters,
+    keep: Path,
+    stop: Callable[[], bool],
+    run: str,
+) -> tuple[Lists, str]:
+    """Lists by way of half precision, and why they are exact."""
+    lists, certificate = mine_halved(
+        members,
+        owner,
+        texts_per_image=stage.texts,
+        images_per_text=stage.images,
+        filters=filters,
+        keep=keep,
+        every=EVERY,
+        stop=stop,
+        run=run,
+    )
+    return lists, f"bfloat16, then float32: {certificate.in_words()}"
 
 
 def _stopped(watch: Stopping) -> Stopped:

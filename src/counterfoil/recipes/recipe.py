@@ -83,8 +83,7 @@ class Mine:
         guides: stages whose models judge too, for `FilterPlan.guided`.
         proposing: stages whose models choose the pairs that `using` looks at; none for all pairs.
         proposals: how many times as many as are listed they choose.
-        precision: "bf16" scores all pairs in half precision and those that count again; it cannot
-            be gone on with where it was stopped.
+        precision: "bf16" scores all pairs in half precision, and those that count again.
 
     Raises:
         ValueError: what proposes, or half precision, does not go with filters that judge scores.
