@@ -29,7 +29,7 @@ NAME = "evidence/aoq-ablations-flickr8k"
 LONGEST = 1000
 FILTERED = "filtered"
 FILTERS = FilterPlan(captions=0.5, below_positive=0.0)
-SHORTER, LONGER = (20,), (300, LONGEST)  # list lengths beside the usual one
+LENGTHS = (LONGEST, 300, 20)  # of an image's list, beside the usual one
 
 FINAL: Term = part(AdaptiveQuintuplet)
 TERMS: dict[str, Term] = {
@@ -93,15 +93,15 @@ def _second(host: Host, seed: int, size: Size, longest: int) -> list[Train]:
         return replace(stage, name=name, plan=replace(stage.plan, epochs=2 * size.epochs))
 
     usual = of("AdapOffQuin")
-    only = of("OnlyOffline", part(OfflineQuintuplet, online=None))
-    lengths = [of(f"h{n}", texts=n) for n in (*SHORTER, *LONGER) if n <= longest]
+    only = part(OfflineQuintuplet, online=None)
+    lengths = [of(f"h{n}", texts=n) for n in LENGTHS if n <= longest]
     return [
-        usual,
         replace(of("filtered-lists"), negatives=FILTERED),
-        replace(of("fine-tuned"), start=ONLINE, objective=total(loss=FINAL)),
         *lengths,
+        replace(of("fine-tuned"), start=ONLINE, objective=total(loss=FINAL)),
         longer(train(ONLINE, host, HARDEST, seed, size), "longer-online"),
         longer(usual, "longer-AdapOffQuin"),
-        replace(only, objective=total(loss=part(OfflineQuintuplet, online=None))),
         *(of(name, term) for name, term in TERMS.items()),
+        replace(of("OnlyOffline"), objective=total(loss=only)),
+        usual,
     ]
