@@ -53,8 +53,24 @@ def test_every_row_of_a_table_reaches_the_ledger_once(tmp_path) -> None:
     )
     assert all(e.training["epochs"] == 1 for e in entries)
     before = ledger.read_bytes()
-    assert run(_table(), "cpu", source, tmp_path / "runs", ledger)
+    assert run(_table(), "cpu", source, tmp_path / "elsewhere", ledger)
     assert ledger.read_bytes() == before
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_only_what_a_missing_row_needs_is_run(tmp_path) -> None:
+    source, ledger = Source("scenes:images=36"), tmp_path / "ledger.jsonl"
+    assert run(_table(1), "cpu", source, tmp_path / "runs", ledger)
+    before = {entry.method: entry for entry in read(ledger)}
+    ledger.write_text(ledger.read_text().splitlines(keepends=True)[1])  # online is lost
+    assert [entry.method for entry in read(ledger)] == ["adaptive"]
+    assert run(_table(1), "cpu", source, tmp_path / "again", ledger)
+    folder = tmp_path / "again" / "vsepp-0"
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == {"online", "test-online"}
+    for entry in read(ledger):
+        old = before.pop(entry.method)
+        assert (entry.digest, entry.numbers) == (old.digest, old.numbers)
+    assert not before
 
 
 def test_time_that_is_up_leaves_what_is_done_and_resume_ends_with_the_same(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,10 +13,10 @@ from counterfoil import __version__, world
 from counterfoil.evaluate.result import METRICS
 from counterfoil.files import read_json
 from counterfoil.recipes.contents import contents
-from counterfoil.recipes.evidence.ledger import Entry, add, bands
+from counterfoil.recipes.evidence.ledger import Entry, add, bands, read
 from counterfoil.recipes.evidence.plan import Experiment, Row, Table
 from counterfoil.recipes.measured import Measured
-from counterfoil.recipes.recipe import digests
+from counterfoil.recipes.recipe import Recipe, digests
 from counterfoil.recipes.run import Source, execute
 from counterfoil.recipes.show import say
 from counterfoil.train.log import read_metrics
@@ -32,7 +33,9 @@ def run(
     resume: bool = False,
     minutes: float | None = None,
 ) -> bool:
-    """Run what is missing of a table; every finished evaluation goes into the ledger at once.
+    """Run what is missing of a table; every finished evaluation goes into the ledger.
+
+    Rows that stand in the ledger are not run again, wherever they were run.
 
     Args:
         table: what to run.
@@ -54,14 +57,28 @@ def run(
     for number, experiment in enumerate(todo := table.of(budget, only), 1):
         left = None if deadline is None else max(0.01, (deadline - time.monotonic()) / 60)
         say(f"{table.name} ({budget}), {number} of {len(todo)}: {experiment.key}")
-        place = folder / experiment.key
-        done = execute(experiment.recipe, source, place, resume=resume, minutes=left)
+        recipe, place = _missing(experiment, source, ledger), folder / experiment.key
+        if recipe is None:
+            say(f"{experiment.key}: kept, {ledger}")
+            continue
+        done = execute(recipe, source, place, resume=resume, minutes=left)
         if world.rank() == 0:
             add(ledger, found(table, budget, experiment, source, place))
         world.wait()
         if not done:
             return False
     return True
+
+
+def _missing(experiment: Experiment, source: Source, ledger: Path) -> Recipe | None:
+    """The stages behind the rows that the ledger does not hold yet; None where it holds all."""
+    named = digests(experiment.recipe, contents(source.open()))
+    have = {entry.digest for entry in read(ledger)} if ledger.exists() else set()
+    wanted = [row.test for row in experiment.rows if named[row.test] not in have]
+    for name in wanted:  # grows by what each stage reads
+        wanted += [read for read in experiment.recipe.stage(name).reads if read not in wanted]
+    stages = tuple(stage for stage in experiment.recipe.stages if stage.name in wanted)
+    return replace(experiment.recipe, stages=stages) if stages else None
 
 
 def found(
