@@ -127,6 +127,9 @@ def test_what_cannot_be_built():
         model(region_norm="row")
     with pytest.raises(ValueError, match="bn_passes='three' is not known; use one of together"):
         model(bn_passes="three")
+    narrow = Captioner(words=WORDS, width=WIDTH - 1)
+    with pytest.raises(ValueError, match="reads 7 numbers per region and the image tower gives 8"):
+        model(captioner=narrow)
 
 
 @pytest.mark.parametrize("variant", ["f30k", "coco"])

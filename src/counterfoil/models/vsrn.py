@@ -62,11 +62,19 @@ class VSRN(Matcher):
             bn_passes: "together", or "separate": anchors and offline negatives have batch
                 statistics of their own. The authors' form has three passes, with the negatives of
                 images and those of texts apart.
+
+        Raises:
+            ValueError: a word that is not known, or parts of different widths.
         """
         super().__init__()
         chosen("region_norm", region_norm, get_args(RegionNorm))
         chosen("bn_passes", bn_passes, get_args(Passes))
         same_width(image, text)
+        if captioner is not None and captioner.width != image.width:
+            raise ValueError(
+                f"the captioner reads {captioner.width} numbers per region and the image tower "
+                f"gives {image.width}; give both the same width"
+            )
         self.image, self.text = image, text
         self.relations = nn.ModuleList(Relation(width=image.width) for _ in range(layers))
         self.reader = nn.GRU(image.width, image.width, batch_first=True)
@@ -128,12 +136,12 @@ class VSRN(Matcher):
 
     def _encoded(self, batch: Batch) -> tuple[Encoded, Encoded]:
         """Vectors and regions of the batch's images, in as many passes as asked for."""
+        if self.bn_passes == "together":
+            regions = self.regions(batch.images)
+            return self.read(regions), regions
         anchors = batch.image_rows[: batch.block[0]].to(batch.images.ids.device)
         anchor = torch.isin(batch.images.ids, anchors)
         places = [places for some in (anchor, ~anchor) if len(places := some.nonzero()[:, 0])]
-        if self.bn_passes == "together" or len(places) == 1:
-            regions = self.regions(batch.images)
-            return self.read(regions), regions
         parts = [self.regions(batch.images.rows(some)) for some in places]
         back = torch.cat(places).argsort()
         images = Encoded.cat([self.read(part) for part in parts])

@@ -69,10 +69,18 @@ class Captioner(nn.Module):
             word_width: width of a word embedding.
             dropout: share of what both networks read that is dropped in training.
             longest: longer captions are cut to so many tokens, their last one kept.
+
+        Raises:
+            ValueError: a size that is not possible.
         """
         super().__init__()
-        positive(words=words, width=width, hidden=hidden, word_width=word_width, longest=longest)
-        self.longest = longest
+        positive(words=words, width=width, hidden=hidden, word_width=word_width)
+        if longest < 2:
+            raise ValueError(
+                f"longest={longest} leaves no token to predict after the first one; it must be at "
+                "least 2"
+            )
+        self.width, self.longest = width, longest
         self.fc = nn.Linear(width, hidden)
         self.reader = nn.GRU(hidden, hidden, batch_first=True)
         self.embed = nn.Embedding(words, word_width)
