@@ -748,6 +748,11 @@ def converted_with_unknown_setting(here, models):
     return "convert", "scan", "best.pth.tar", "vocab.json", "out", "--set", "directoin=i2t"
 
 
+@case("these weights do not fit", "rnn.weight_ih_l0_reverse", "the settings that it was trained")
+def converted_with_a_setting_of_another_shape(here, models):
+    return (*authors(here), "--set", "text.bidirectional=true")
+
+
 class Owned:
     def __reduce__(self):
         return (open, ("owned", "w"))

@@ -177,6 +177,22 @@ def test_tensors_of_no_vsrn_are_refused():
         convert_vsrn({"txt_enc.embed.weight": torch.zeros(1)})
 
 
+@pytest.mark.parametrize(
+    "lost,message",
+    [
+        ("Rs_GCN_2.theta.weight", r'Missing key.*"relations\.1\.theta\.weight".*whole checkpoint'),
+        ("encoder.vid2hid.weight", r"has no 'captioner\.fc\.weight'"),
+        ("decoder.embedding.weight", r"has no 'captioner\.embed\.weight'"),
+    ],
+)
+def test_a_vsrn_with_a_tensor_missing_is_refused(tmp_path, lost, message):
+    _, parts = vsrn_authors()
+    assert sum(part.pop(lost, None) is not None for part in parts) == 1
+    path = saved(tmp_path / "a.pth.tar", parts)
+    with pytest.raises(ValueError, match=message):
+        convert(path, "vsrn").build()
+
+
 class Trap:
     def __reduce__(self):
         return (Path.touch, (Path("sprung"),))
@@ -198,7 +214,7 @@ def test_what_cannot_be_read(tmp_path):
         with pytest.raises(ValueError, match=name):
             read_checkpoint(tmp_path / name)
     torch.save([1, 2, 3], tmp_path / "b.pth.tar")
-    with pytest.raises(ValueError, match="holds a list, not the two state dicts"):
+    with pytest.raises(ValueError, match="holds a list, not the state dicts"):
         read_checkpoint(tmp_path / "b.pth.tar")
 
 

@@ -40,6 +40,7 @@ NEEDED = (
     "text.embed.weight",
     "text.rnn.weight_ih_l0",
 )
+TOLD = ("captioner.fc.weight", "captioner.embed.weight")  # needed where there is a captioner
 
 
 def convert_vsrn(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -59,7 +60,8 @@ def convert_vsrn(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
             ours = ours.removesuffix("_l0")
         # their projections are convolutions of width 1
         new[ours] = value.squeeze(-1) if ours.startswith("relations.") else value
-    if missing := [name for name in NEEDED if name not in new]:
+    told = TOLD if any(name.startswith("captioner.") for name in new) else ()
+    if missing := [name for name in (*NEEDED, *told) if name not in new]:
         raise ValueError(f"this VSRN checkpoint has no {missing[0]!r}; is it another system's?")
     return new
 

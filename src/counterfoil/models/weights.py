@@ -1,8 +1,7 @@
 """Authors' checkpoints, converted: VSE++, SCAN, BFAN and VSRN.
 
 All save a list of two state dicts, image encoder and text encoder, with the options beside it; AOQ
-saves VSRN's captioner as a third.
-Only tensors and plain values are ever read from a file.
+saves VSRN's captioner as a third. Only tensors and plain values are ever read from a file.
 """
 
 from __future__ import annotations
@@ -59,9 +58,19 @@ class Converted:
     state: State
 
     def build(self) -> Matcher:
-        """The model with its weights, ready to evaluate."""
+        """The model with its weights, ready to evaluate.
+
+        Raises:
+            ValueError: tensors are missing or of other shapes.
+        """
         matcher = self.matcher.build()
-        matcher.load_state_dict(self.state)
+        try:
+            matcher.load_state_dict(self.state)
+        except RuntimeError as error:
+            raise ValueError(
+                f"these weights do not fit ({str(error).splitlines()[-1].strip()}); give a whole "
+                "checkpoint and the settings that it was trained with"
+            ) from error
         return matcher.eval()
 
 
@@ -240,8 +249,8 @@ def _parts(path: Path, saved: object) -> Checkpoint:
         saved = {prefix + name: value for prefix, part_ in named for name, value in part_.items()}
     if not isinstance(saved, dict) or not all(isinstance(v, Tensor) for v in saved.values()):
         raise ValueError(
-            f"{path} holds a {type(saved).__name__}, not the two state dicts [image, text] of a "
-            "VSE++ or SCAN checkpoint"
+            f"{path} holds a {type(saved).__name__}, not the state dicts [image, text] of VSE++, "
+            "SCAN, BFAN or VSRN; give one of their checkpoints"
         )
     return Checkpoint(saved, options)
 
@@ -252,11 +261,8 @@ def _renamed(state: Mapping[str, Tensor], system: str) -> State:
         side, _, rest = name.removeprefix("module.").partition(".")
         to = {"img_enc": "image.", "txt_enc": "text."}.get(side)
         if to is None or not rest.startswith(("fc.", "embed.", "rnn.")):
-            hint = (
-                "; it was trained on pixels: extract features with its network first"
-                if rest.startswith("cnn.")
-                else ""
-            )
+            pixels = "; it was trained on pixels: extract features with its network first"
+            hint = pixels if rest.startswith("cnn.") else ""
             raise ValueError(f"{name!r} is no tensor of a {system} checkpoint on features{hint}")
         new[to + rest] = value
     needed = ("image.fc.weight", "image.fc.bias", "text.embed.weight", "text.rnn.weight_ih_l0")

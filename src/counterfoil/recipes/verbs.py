@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import get_args
 
@@ -70,12 +70,12 @@ def mine_with(
         return None if minutes is None else minutes - (time.monotonic() - began) / 60
 
     try:
-        mined(stage, corpus, out, left=left)
+        store, _ = mined(stage, corpus, out, left=left)
     except Stopped as stopped:
         say(f"stopped, {stopped}; add --resume to go on")
         return False
     tidy(out)
-    say(f"{len(corpus):,} images and {len(corpus.texts):,} texts of {stage.split}: {out}")
+    say(f"{store.lists.in_words()}, {corpus.name} {corpus.part}: {out}")
     return True
 
 
@@ -185,8 +185,7 @@ def convert_checkpoint(
     spec = found.matcher
     for setting in settings:
         spec = changed(spec, setting)
-    matcher = spec.build()
-    matcher.load_state_dict(found.state)
+    matcher = replace(found, matcher=spec).build()
     width = next(v for k, v in found.state.items() if k.endswith("image.fc.weight")).shape[1]
     save_model(
         out,
