@@ -69,7 +69,7 @@ def test_online_rank_of_given_batches(models, analysed):
 def test_negatives(models, analysed):
     few = ("--anchors", "3", "--batch", "16", "--top", "12", "--shown", "2")
     shown, page, numbers = analysed("negatives", models / "run/online", *few)
-    assert "offline: drawn from 12 texts and 2 images, the model's own lists" in shown
+    assert "offline: drawn from 12 texts and 3 images, the model's own lists" in shown
     assert len(numbers["anchors"]) == 3
     corpus, scores = dense(models / "run/online", "train")
     for anchor in numbers["anchors"]:

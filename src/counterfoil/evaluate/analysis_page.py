@@ -69,7 +69,7 @@ class Rows:
         title: over it; empty where the page's title is enough.
         head: names of the columns.
         rows: one cell for each column.
-        note: what the columns mean, under it.
+        note: what the columns mean, under it, a paragraph a line.
     """
 
     title: str

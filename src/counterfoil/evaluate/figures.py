@@ -152,6 +152,6 @@ def _lines(
             x[: len(y)], y, color=series_colour(number), linewidth=2, label=literal(name),
             linestyle=MARKS[number % SERIES], marker="o", markersize=3.2,
         )  # fmt: skip
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     dress(axes, "epoch", label)
     return svg(canvas, key)

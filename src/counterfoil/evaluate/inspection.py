@@ -7,30 +7,10 @@ from pathlib import Path
 from typing import final
 
 from counterfoil import files
+from counterfoil.evaluate.analysis_page import Rows
 from counterfoil.evaluate.figures import Figure
 from counterfoil.evaluate.gallery import Shown
-from counterfoil.evaluate.report import template
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """A table of words and numbers.
-
-    Attributes:
-        title: above it.
-        columns: headings.
-        rows: cells, as many as columns in each.
-        notes: lines below it.
-    """
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        assert all(len(row) == len(self.columns) for row in self.rows)
+from counterfoil.evaluate.report import Provenance, template
 
 
 @final
@@ -84,13 +64,15 @@ class InspectionPage:
         tables: of numbers.
         figures: below them.
         groups: of examples.
+        provenance: for the foot of the page.
     """
 
     title: str
     note: str
-    tables: tuple[Numbers, ...]
+    tables: tuple[Rows, ...]
     figures: tuple[Figure, ...]
     groups: tuple[Examples, ...]
+    provenance: Provenance
 
 
 def write_inspection(page: InspectionPage, path: Path) -> None:

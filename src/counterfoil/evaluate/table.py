@@ -35,14 +35,14 @@ def table(runs: Sequence[RunResult], protocol: str) -> Table:
     return shown
 
 
-def plain(rows: Rows, protocol: str) -> Table:
-    """A table of an analysis.
+def plain(rows: Rows, protocol: str = "") -> Table:
+    """A table of words and numbers.
 
     Args:
         rows: the cells.
         protocol: in one sentence; it stands below.
     """
-    note = f"{protocol}. {rows.note}".rstrip()
+    note = f"{protocol}. {rows.note}".rstrip() if protocol else rows.note
     shown = Table(title=Text(rows.title), title_justify="left", box=box.SIMPLE_HEAD)
     shown.caption, shown.caption_justify = Text(note), "left"
     for place, name in enumerate(rows.head):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from counterfoil import world
+from counterfoil.evaluate.table import plain
 from counterfoil.files import check_file, write_json
 from counterfoil.negatives.store import NegativeStore, read_manifest
 from counterfoil.recipes import diagnosis_page
@@ -48,7 +49,7 @@ def diagnose_with(
     found = diagnose(store, corpus, [open_model(name) for name in names], plan)
     if world.rank() == 0:
         for table in diagnosis_page.tables(found):
-            console.print(diagnosis_page.printed(table))
+            console.print(plain(table))
         diagnosis_page.write(found, page, title=str(folder), examples=examples)
         if out is not None:
             write_json(out, {"store": str(folder), "models": list(names), **found.plain()})

@@ -15,6 +15,7 @@ from counterfoil.negatives.diagnosis import Ranks, by_rank, pair_scores
 from counterfoil.negatives.hubs import Hubs, hubs, overlap
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.negatives.suspects import Looked, Suspects, above, by_truth, by_words, look
+from counterfoil.recipes.analyses.scorers import Scorer
 from counterfoil.recipes.model import Model
 from counterfoil.records import Pairs
 
@@ -167,15 +168,16 @@ def _scored(
     images = _once(looked[0].anchors.image)
     texts, counts = corpus.relation.captions(images)
     whose = " + ".join(model.name for model in models)
+    kind = Scorer(whose, whose, tuple(models)).said()
     if kept[0] is not None and _made_by(store, models):
         part = [model.member(corpus.subset(images)) for model in models]
         place = torch.arange(len(images)).repeat_interleave(counts)
         own[texts] = pair_scores(part, Pairs(place, torch.arange(len(texts)))).half().float()
-        return _Scored(own, kept, f"scores of {whose}, those of the lists as they were kept")
+        return _Scored(own, kept, f"scores of {whose} ({kind}), in lists as kept")
     members = [model.member(corpus) for model in models]
     own[texts] = pair_scores(members, Pairs(corpus.owner[texts], texts))
     found = tuple(_listed_scores(members, side) for side in looked)
-    return _Scored(own, (found[0], found[1]), f"scores of {whose}")
+    return _Scored(own, (found[0], found[1]), f"scores of {whose} ({kind})")
 
 
 def _once(rows: Tensor) -> Tensor:

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.evaluate import figures
+from counterfoil.evaluate.analysis_page import Rows
 from counterfoil.evaluate.figures import Figure, Hardness
 from counterfoil.evaluate.gallery import Shown, thumbnail
 from counterfoil.evaluate.inspection import (
@@ -19,62 +17,52 @@ from counterfoil.evaluate.inspection import (
     Examples,
     InspectionPage,
     Listed,
-    Numbers,
     write_inspection,
 )
 from counterfoil.recipes.diagnosis import Diagnosis, Side
+from counterfoil.recipes.provenance import made_now
 
 DEPTH = 6  # negatives shown of each anchor
 
 
-def tables(found: Diagnosis) -> tuple[Numbers, ...]:
+def tables(found: Diagnosis) -> tuple[Rows, ...]:
     """Hardness and suspects by rank of both sides, what the columns mean below them, and hubs."""
     ranks = _ranks(found.texts, ()), _ranks(found.images, _meanings(found.images))
     return (*ranks, _hubs(found))
 
 
-def printed(table: Numbers) -> Table:
-    """A table for the terminal."""
-    shown = Table(
-        title=Text(table.title),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        caption=Text("\n".join(table.notes)),
-        caption_justify="left",
-    )
-    for place, column in enumerate(table.columns):
-        shown.add_column(Text(column), justify="right" if place else "left")
-    for row in table.rows:
-        shown.add_row(*(Text(cell) for cell in row))
-    return shown
-
-
 def write(found: Diagnosis, page: Path, *, title: str, examples: int) -> None:
     """Write the page: the tables, how far negatives score below their positives, examples."""
-    note = f"{found.line[0].upper()}{found.line[1:]}"
     groups = tuple(
         _examples(found, side, examples, of_images=side is found.texts)
         for side in (found.texts, found.images)
     )
     write_inspection(
-        InspectionPage(f"Mined negatives in {title}", note, tables(found), _gaps(found), groups),
+        InspectionPage(
+            title=f"Mined negatives in {title}",
+            note=found.line,
+            tables=tables(found),
+            figures=_gaps(found),
+            groups=groups,
+            provenance=made_now(),
+        ),
         page,
     )
 
 
-def _ranks(side: Side, notes: tuple[str, ...]) -> Numbers:
+def _ranks(side: Side, notes: tuple[str, ...]) -> Rows:
     scored = side.gaps is not None
     rows = []
     for place, rank in enumerate(side.ranks):
         whole = place > 0 and place == len(side.ranks) - 1
-        span = f"{rank.first}" if rank.first == rank.last else f"{rank.first} to {rank.last}"
+        span = f"{rank.first}" if rank.first == rank.last else f"{rank.first}–{rank.last}"
         gap = "–" if rank.gap is None else f"{rank.gap:+.3f}".replace("-", "−")
         cells = ["all" if whole else span, f"{rank.pairs:,}", *([gap] if scored else [])]
         rows.append((*cells, *(_percent(share) for share in rank.suspected)))
     columns = ("rank", "pairs", *(["median gap"] if scored else []))
     heads = tuple(f"{estimate.name}, %" for estimate in side.estimates)
     title = f"{side.name[0].upper()}{side.name[1:]}: hardness and suspects"
-    return Numbers(title, (*columns, *heads), tuple(rows), notes)
+    return Rows(title, (*columns, *heads), tuple(rows), "\n".join(notes))
 
 
 def _meanings(side: Side) -> tuple[str, ...]:
@@ -86,7 +74,7 @@ def _meanings(side: Side) -> tuple[str, ...]:
     )
 
 
-def _hubs(found: Diagnosis) -> Numbers:
+def _hubs(found: Diagnosis) -> Rows:
     rows = tuple(
         (side.name, f"{side.hubs.skewness:.2f}", _percent(side.hubs.never),
          _percent(side.hubs.crowd))
@@ -110,7 +98,7 @@ def _hubs(found: Diagnosis) -> Numbers:
         *largest,
         f"Two captions of an image share {shared} % of their first {found.first} images (Jaccard).",
     )
-    return Numbers("Hubs", ("lists", "skewness", "never, %", "hundredth, %"), rows, notes)
+    return Rows("Hubs", ("lists", "skewness", "never, %", "hundredth, %"), rows, "\n".join(notes))
 
 
 def _gaps(found: Diagnosis) -> tuple[Figure, ...]:

@@ -14,6 +14,7 @@ from counterfoil.evaluate.analysis_page import AnalysisPage, Card, Cards, Column
 from counterfoil.evaluate.gallery import Exhibits, shown_caption, shown_image
 from counterfoil.negatives.examples import Example, Kinds, Listed
 from counterfoil.negatives.examples import examples as drawn
+from counterfoil.negatives.mined import as_many_images
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.recipes.analyses.results import check_out, publish
 from counterfoil.recipes.analyses.scorers import exhibits, open_scorers, said
@@ -61,7 +62,7 @@ def examples(
     corpus = source.split(split)
     scorers = open_scorers([name])
     store = NegativeStore.open(lists, fingerprint=corpus.fingerprint) if lists else None
-    kinds = _kinds(corpus, batch=batch, top=top, shown=shown)
+    kinds = _kinds(corpus, store, batch=batch, top=top, shown=shown)
     found = drawn(
         scorers[0].on(corpus),
         corpus.relation,
@@ -78,11 +79,16 @@ def examples(
     return found
 
 
-def _kinds(corpus: Corpus, *, batch: int, top: int, shown: int) -> Kinds:
-    """What was asked for, as far as the corpus goes."""
+def _kinds(
+    corpus: Corpus, store: NegativeStore | None, *, batch: int, top: int, shown: int
+) -> Kinds:
+    """What was asked for, as far as the corpus and the lists go."""
     many = max(1, len(corpus.texts))
     texts = min(top, many)
-    images = max(1, round(texts * len(corpus) / many))
+    images = as_many_images(texts, corpus.relation)
+    if store is not None:
+        texts = min(texts, store.lists.texts.shape[1])
+        images = min(images, store.lists.images.shape[1])
     return Kinds(batch=min(batch, many), texts=texts, images=images, shown=shown)
 
 

@@ -169,10 +169,10 @@ def _rows(lines: Sequence[Line]) -> Rows:
     cells = tuple(
         (
             f"{line.batch:,}",
-            f"{line.mean_rank:,.1f} ± {line.half_interval:,.1f}",
+            f"{line.mean_rank:,.1f}\u00a0±\u00a0{line.half_interval:,.1f}",
             f"{line.expected_rank:,.1f}",
-            f"{line.top:.2f} %",
-            f"{line.expected_top:.2f} %",
+            f"{line.top:.2f}\u00a0%",
+            f"{line.expected_top:.2f}\u00a0%",
             f"{line.median_gap:+.3f}".replace("-", "−"),
         )
         for line in lines

@@ -39,7 +39,7 @@ class Scorer:
     def said(self) -> str:
         """Whether it is a single model, and the seeds it was trained from where they are known."""
         found = [model.card.provenance.get("seed") for model in self.models if model.card]
-        seeds = ", ".join(str(seed) for seed in found if seed is not None)
+        seeds = " and ".join(dict.fromkeys(str(seed) for seed in found if seed is not None))
         many = len(self.models)
         kind = "single model" if many == 1 else f"ensemble of {many} by mean score"
         return f"{kind}, trained with seed {seeds}" if seeds else kind
