@@ -100,7 +100,8 @@ def test_evaluate_another_split(models, said):
 def test_mine(models, said, tmp_path):
     model, out = models / "run/online", tmp_path / "lists"
     lists = ("--out", out, "--texts", "7", "--images-per-text", "3")
-    assert "24 images and 120 texts of train" in said("mine", model, "--data", SCENES, *lists)
+    shown = said("mine", model, "--data", SCENES, *lists)
+    assert "7 texts of each of 24 images and 3 images of each of 120 texts, scenes train" in shown
     corpus = open_corpus(SCENES).split("train")
     store = NegativeStore.open(out, fingerprint=corpus.fingerprint)
     assert store.lists.texts.shape == (24, 7)

@@ -185,8 +185,8 @@ class Keeper:
         known = facts if isinstance(facts, dict) else {}
         name = next(n for n in {**self.facts, **known} if known.get(n) != self.facts.get(n))
         return (
-            f"{self.folder} is of something else: {name} is {known.get(name)} there and "
-            f"{self.facts.get(name)} here; name another folder, or delete it"
+            f"{self.folder} is of something else: {name} is {known.get(name) or 'none'} there and "
+            f"{self.facts.get(name) or 'none'} here; name another folder, or delete it"
         )
 
     def _absorb(self, number: int, done: Tensor) -> None:

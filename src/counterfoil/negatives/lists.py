@@ -35,6 +35,14 @@ class Lists:
         assert self.texts.dtype == self.images.dtype == torch.int32
         assert (self.text_scores is None) == (self.image_scores is None)
 
+    def in_words(self) -> str:
+        """How many there are, and how long they are."""
+        (images, texts_each), (texts, images_each) = self.texts.shape, self.images.shape
+        return (
+            f"{texts_each:,} texts of each of {images:,} images and {images_each:,} images of each "
+            f"of {texts:,} texts"
+        )
+
     def check(self, relation: Relation) -> None:
         """Whether they can be the lists of this corpus.
 

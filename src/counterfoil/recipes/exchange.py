@@ -33,7 +33,7 @@ def import_lists(folder: Path, source: Source, split: str, out: Path, *, name: s
     corpus = source.split(split)
     lists = read_aoq(folder, name, corpus.relation)
     NegativeStore.of(lists, corpus=corpus.fingerprint, split=split, sources=()).save(out)
-    say(f"{_depths(lists)}, from {folder}: {out}")
+    say(f"{lists.in_words()}, from {folder}: {out}")
 
 
 def export_lists(
@@ -72,7 +72,7 @@ def export_lists(
     mined = NegativeStore.open(store, fingerprint=corpus.fingerprint).lists
     lists = Lists(mined.texts[:, :texts].contiguous(), mined.images[:, :images].contiguous())
     write_aoq(lists, out, name, corpus.relation)
-    say(f"{_depths(lists)}: {', '.join(str(path) for path in paths(out, name))}")
+    say(f"{lists.in_words()}: {', '.join(str(path) for path in paths(out, name))}")
     if lists.texts.shape[1] < READ[0] or lists.images.shape[1] < READ[1]:
         say(f"AOQ's code reads {READ[0]} texts and {READ[1]} images unless told otherwise")
 
@@ -86,10 +86,3 @@ def _only(folder: Path) -> str:
             f"but holds {what}"
         )
     return found[0]
-
-
-def _depths(lists: Lists) -> str:
-    return (
-        f"{lists.texts.shape[1]:,} texts of each of {len(lists.texts):,} images and "
-        f"{lists.images.shape[1]:,} images of each of {len(lists.images):,} texts"
-    )

@@ -32,7 +32,7 @@ def catalogue(recipes: Iterable[Recipe]) -> None:
         family, host = _family(recipe.name)
         about = recipe.about.split("; ")[-1]
         found.setdefault(family, ({}, about))[0][host] = None
-    table = Table(Column("recipe", min_width=max(map(len, found))), "HOST", "about")
+    table = Table(Column("recipe", no_wrap=True), "HOST", "about")
     for family, (hosts, about) in found.items():
         table.add_row(*(escape(text) for text in (family, " ".join(hosts), about)))
     console.print(table)

@@ -95,10 +95,7 @@ def mine(context: Context, stage: Mine) -> None:
         found = hardness(members, corpus.owner, texts, batch=BATCH, samples=SAMPLES, rng=rng)
         comparison.save_hardness(found, place)
     tidy(place)
-    say(
-        f"{stage.name}: {stage.texts} texts for each of {len(corpus):,} images and {stage.images} "
-        f"images for each of {len(corpus.texts):,} texts, {place}"
-    )
+    say(f"{stage.name}: {store.lists.in_words()}, {place}")
 
 
 def evaluate(context: Context, stage: Evaluate) -> None:
@@ -247,4 +244,5 @@ def _provenance(context: Context, stage: Train, fitted: Fitted) -> dict[str, obj
 def _best(fitted: Fitted) -> str:
     if fitted.best is None:
         return f"{fitted.epochs} epochs"
-    return f"best epoch {fitted.best.epoch} of {fitted.epochs}, dev RSum {fitted.best.value:.1f}"
+    begun = max(fitted.epochs, fitted.best.epoch)  # the last one may be cut short
+    return f"best epoch {fitted.best.epoch} of {begun}, dev RSum {fitted.best.value:.1f}"
