@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+import processes
 import train_cases as cases
+from counterfoil import world
 from counterfoil.engine.encode import encode_images, encode_texts
 from counterfoil.engine.kept import weights_digest
 from counterfoil.engine.tiles import Member
@@ -23,7 +25,7 @@ from counterfoil.negatives.store import NegativeStore
 from counterfoil.objectives.curriculum import Then
 from counterfoil.objectives.quintuplet import AdaptiveQuintuplet, OfflineTriplet
 from counterfoil.objectives.term import Objective, Term
-from counterfoil.objectives.triplet import SumTriplet
+from counterfoil.objectives.triplet import RankedBelow, SumTriplet
 from counterfoil.train.log import read_metrics
 from counterfoil.train.loop import Fitted, fit
 from counterfoil.train.optimise import Optimiser
@@ -204,6 +206,22 @@ def relisting(folder: Path, lens: Any, refresh: Refresh = EVERY_2) -> Relisting:
     return Relisting(refresh, stream, MinedPlan(), OfflineTriplet.needs, folder / "lists", "a")
 
 
+def mined_by_unlike_processors(folder: str) -> tuple[str, str]:
+    lens = cases.lens()
+    host = cases.host("bag", lens)
+    with torch.no_grad():
+        for parameter in host.parameters():
+            parameter *= 1 + 1e-6 * world.rank()
+    relisting(Path(folder), lens).mine("a-2", host, lambda: False)
+    return weights_digest(host), weights_digest(cases.host("bag", lens))
+
+
+def test_processes_whose_weights_have_drifted_mine_with_the_first_ones(tmp_path: Path) -> None:
+    found = processes.run(mined_by_unlike_processors, 2, str(tmp_path))
+    assert len({digest for both in found for digest in both}) == 1
+    assert [source.checkpoint for source in stores(tmp_path)[2].manifest.sources] == [found[0][0]]
+
+
 def test_a_store_is_taken_up_and_one_of_other_weights_is_not(tmp_path: Path) -> None:
     lens = cases.lens()
     again = relisting(tmp_path, lens, Refresh(every=2, texts=5, images=2))
@@ -254,6 +272,7 @@ def test_lists_begin_with_the_first_mining(tmp_path: Path) -> None:
             "needs them from batch 9 on",
         ),
         ({"term": SumTriplet()}, "no term of the objective needs them"),
+        ({"term": RankedBelow(role="written")}, "no term of the objective needs them"),
         (
             {"refresh": Refresh(every=2, texts=5), "draw": MinedPlan(texts=6)},
             "6 texts are to be drawn from, but lists of 5 are to be mined; set refresh.texts to 6",
@@ -262,7 +281,7 @@ def test_lists_begin_with_the_first_mining(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be(more: dict[str, Any], message: str, tmp_path: Path) -> None:
-    if isinstance(more.get("term"), SumTriplet):
+    if isinstance(more.get("term"), SumTriplet | RankedBelow):
         more = {**more, "listed": False}
     with pytest.raises(ValueError, match=message):
         train(tmp_path, **more)

@@ -114,13 +114,14 @@ class Relisting:
     def mine(self, name: str, matcher: Matcher, stop: Callable[[], bool]) -> Draws:
         """Mine with the model as it is now, from where that was stopped on, and save the lists.
 
-        All processes have the same weights and running statistics. No generator is moved, and the
+        The first process's weights and running statistics count. No generator is moved, and the
         model's modes are left as they are.
 
         Raises:
             ValueError: what the model's scores or the filters forbid.
             SweepStopped: `stop` asked for it; what was done is kept.
         """
+        world.agree(matcher.state_dict().values())  # unlike processors round unlike
         place, weights = self.folder / name, weights_digest(matcher)
         if (place / MANIFEST).is_file():
             found = self._stored(place)
@@ -205,7 +206,7 @@ def check(
     Raises:
         ValueError: a term needs lists earlier, no term ever does, or they are too short.
     """
-    if not objective.needs:
+    if not objective.needs & Mined.provides:
         raise ValueError(
             f"lists are to be mined every {plan.every} epochs, and no term of the objective needs "
             "them; choose another objective, or set refresh.every to 0"
@@ -229,8 +230,8 @@ def check(
 
 
 def _quiet(term: Term) -> float:
-    """For how many batches a term needs nothing that is drawn."""
-    if not term.needs:
+    """For how many batches a term needs nothing that is drawn from lists."""
+    if not term.needs & Mined.provides:
         return float("inf")
     if not isinstance(term, Then):
         return 0.0
