@@ -12,6 +12,9 @@ from counterfoil.engine.tiles import Member
 from counterfoil.matcher import Matcher, one_view
 from counterfoil.negatives.lists import Lists
 from counterfoil.records import Batch, Encoded, Items, Views
+from matcher_cases import CASES
+
+HOSTS = ("scan-t2i", "bfan", "vse", "vsrn-f30k")
 
 
 @final
@@ -68,3 +71,30 @@ def random_lists(relation: Relation, h: int, k: int, seed: int = 0) -> Lists:
     rng = torch.Generator().manual_seed(seed)
     scores = torch.rand(relation.images, len(relation.owner), generator=rng)
     return ranked(scores, relation, h, k)
+
+
+@torch.no_grad()
+def host(name: str, images: int, texts: int) -> Member:
+    """A small untrained host with what it has encoded."""
+    (case,) = (case for case in CASES if case.name == name)
+    matcher, rng = case.build(), torch.Generator().manual_seed(1)
+    left, right = case.images(images, rng), case.texts(texts, rng)
+    return Member(matcher, matcher.encode_images(left), matcher.encode_texts(right))
+
+
+@torch.no_grad()
+def alike(found: Lists, exact: Lists, members: list[Member], owner: Tensor) -> bool:
+    """Whether lists hold no true pair, nothing twice, and differ where scores do by < 1e-6."""
+    grids = [m.matcher.grid(m.images, m.texts) for m in members]
+    scores = torch.stack(grids).mean(0)
+    true = owner == torch.arange(len(scores)).unsqueeze(1)
+    scores = scores.masked_fill(true, -9.0)
+    for ours, theirs, table in (
+        (found.texts.long(), exact.texts.long(), scores),
+        (found.images.long(), exact.images.long(), scores.T),
+    ):
+        off = (table.gather(1, ours) - table.gather(1, theirs)).abs()
+        twice = ours.sort(1).values.diff(dim=1) == 0
+        if bool((ours < 0).any() | twice.any() | (off >= 1e-6).any()):
+            return False
+    return True

@@ -1,16 +1,23 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
 import processes
+from counterfoil.corpus.relation import Relation
+from counterfoil.engine.kept import SweepStopped
 from counterfoil.engine.tiles import Member
+from counterfoil.negatives.certificate import Certificate
+from counterfoil.negatives.filters import FilterPlan, filters_of
 from counterfoil.negatives.lists import Lists
 from counterfoil.negatives.mine import mine
-from counterfoil.negatives.proposed import reranked
-from counterfoil.negatives.shortlist import Certificate, mine_halved
-from negatives_cases import member, ragged, ranked
+from counterfoil.negatives.shortlist import mine_halved
+from engine_cases import given
+from filters_cases import allowed, by_hand, case
+from negatives_cases import HOSTS, alike, host, member, ragged
 
 
 def made(seed: int, images: int = 40, near: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
@@ -21,7 +28,7 @@ def made(seed: int, images: int = 40, near: float = 1.0) -> tuple[Tensor, Tensor
     return left, torch.randn(len(owner), 8, generator=rng), owner
 
 
-def halved(members: list[Member], owner: Tensor, **more: float) -> tuple[Lists, Certificate]:
+def halved(members: list[Member], owner: Tensor, **more: object) -> tuple[Lists, Certificate]:
     return mine_halved(members, owner, texts_per_image=6, images_per_text=4, **more)  # type: ignore[arg-type]
 
 
@@ -49,21 +56,6 @@ def test_what_is_uncertain_is_mined_again() -> None:
     assert "as given" in certificate.in_words()
 
 
-def test_everything_proposed_is_mining_and_less_is_a_sort_of_that() -> None:
-    left, right, owner = made(3)
-    relation = ragged(40, 3, 2)
-    every = ranked(torch.randn(40, len(owner)), relation, len(owner), 40)
-    exact = mine([member(left, right)], owner, texts_per_image=6, images_per_text=4)
-    sizes = {"texts_per_image": 6, "images_per_text": 4}
-    assert same(reranked(every, [member(left, right)], owner, **sizes), exact)
-    few = Lists(every.texts[:, :9], every.images[:, :7])
-    got = reranked(few, [member(left, right)], owner, **sizes)
-    scores = left @ right.T
-    for image, row in enumerate(got.texts.tolist()):
-        listed = few.texts[image].tolist()
-        assert row == sorted(listed, key=lambda text: -scores[image, text].item())[:6]
-
-
 def _here() -> list[list[list[int]]]:
     torch.set_num_threads(1)
     left, right, owner = made(4)
@@ -74,3 +66,155 @@ def _here() -> list[list[list[int]]]:
 def test_two_processes_find_what_one_does() -> None:
     alone = _here()
     assert processes.run(_here, 2) == [alone, alone]
+
+
+@pytest.mark.parametrize("slack", [0, 5, 99])
+@pytest.mark.parametrize("name", HOSTS)
+def test_every_host_mines_the_same_in_half_precision(name: str, slack: int) -> None:
+    owner = ragged(24, 5, 2).owner
+    members = [host(name, 24, len(owner))]
+    lists, certificate = halved(members, owner, slack=slack)
+    exact = mine(members, owner, texts_per_image=6, images_per_text=4)
+    assert alike(lists, exact, members, owner)
+    if name in ("scan-t2i", "bfan"):  # large products follow autocast
+        assert certificate.error > 1e-4
+    if slack == 99:
+        assert (certificate.certain_images, certificate.certain_texts) == (24, len(owner))
+
+
+def test_an_ensemble_of_hosts_mines_the_same_in_half_precision() -> None:
+    owner = ragged(24, 5, 2).owner
+    members = [host(name, 24, len(owner)) for name in HOSTS]
+    lists, _ = halved(members, owner, slack=3)
+    exact = mine(members, owner, texts_per_image=6, images_per_text=4)
+    assert alike(lists, exact, members, owner)
+
+
+def test_lists_as_long_as_the_corpus_are_certain_at_once() -> None:
+    left, right, owner = made(6)
+    lists, certificate = halved([member(left, right)], owner, slack=999, bound=9e9)
+    assert (certificate.certain_images, certificate.certain_texts) == (40, len(owner))
+    assert same(lists, mine([member(left, right)], owner, texts_per_image=6, images_per_text=4))
+
+
+def test_short_lists_end_in_minus_one() -> None:
+    owner = Relation(torch.tensor([0, 0, 0, 1]), images=2).owner
+    members = [member(torch.randn(2, 8), torch.randn(4, 8))]
+    for slack in (0, 3):
+        lists, _ = halved(members, owner, slack=slack)
+        assert (lists.texts >= 0).sum(1).tolist() == [1, 3]
+        assert (lists.images >= 0).sum(1).tolist() == [1, 1, 1, 1]
+        assert lists.text_scores is not None
+        assert torch.equal(lists.text_scores.isinf(), lists.texts < 0)
+
+
+@pytest.mark.parametrize("slack", [0, 4])
+@pytest.mark.parametrize(
+    "plan",
+    [FilterPlan(captions=0.7), FilterPlan(pictures=0.6), FilterPlan(captions=0.8, pictures=0.8)],
+    ids=lambda plan: " ".join(plan.in_words()),
+)
+def test_near_duplicates_are_left_out(plan: FilterPlan, slack: int) -> None:
+    corpus, scores, guide = case(13, 37, 5)
+    lists, certificate = halved(
+        [given(scores)], corpus.owner, slack=slack, bound=0.25, filters=filters_of(plan, corpus)
+    )
+    assert certificate.error == 0.0  # eighths are exact in bfloat16
+    texts, images = (allowed(plan, corpus, scores, guide, side) for side in ("image", "text"))
+    assert lists.texts.tolist() == by_hand(scores, texts, 6, 0)
+    assert lists.images.tolist() == by_hand(scores.T, images.T, 4, 0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"texts_per_image": 0}, "texts=0: a list of negatives has at least 1"),
+        ({"images_per_text": -1}, "images=-1: a list of negatives has at least 1"),
+        ({"slack": -1}, "slack=-1: 0 or more are kept besides the wanted ones"),
+        ({"bound": -0.5}, "bound=-0.5: 0 or more is needed"),
+        ({"bound": float("nan")}, "bound=nan: 0 or more is needed"),
+        ({"safety": 0.5}, "safety=0.5: at least 1 times the measured error is needed"),
+    ],
+    ids=str,
+)
+def test_numbers_out_of_range_are_refused(wrong: dict[str, float], message: str) -> None:
+    left, right, owner = made(1)
+    settings = {"texts_per_image": 2, "images_per_text": 2, **wrong}
+    with pytest.raises(ValueError, match=message):
+        mine_halved([member(left, right)], owner, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("setting", [{"skip": 2}, {"lowest": -1.0}, {"below_positive": 0.1}])
+def test_filters_that_judge_scores_are_refused(setting: dict[str, float]) -> None:
+    corpus, scores, _ = case(13, 37, 5)
+    filters = filters_of(FilterPlan(**setting), corpus)  # type: ignore[arg-type]
+    (name,) = setting
+    with pytest.raises(ValueError, match=rf"{name}=.* judges scores, .*; mine in float32, or"):
+        halved([given(scores)], corpus.owner, filters=filters)
+
+
+def test_no_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="their sizes are none"):
+        halved([], torch.zeros(0, dtype=torch.long))
+
+
+def kept(folder: Path, stop_after: int, **more: object) -> tuple[Lists, Certificate] | None:
+    """Lists of SCAN in small tiles; None when stopped."""
+    torch.set_num_threads(1)
+    owner = ragged(40, 5, 2).owner
+    left = [stop_after]
+
+    def stop() -> bool:
+        left[0] -= 1
+        return left[0] < 0
+
+    members = [host("scan-t2i", 40, len(owner))]
+    settings = {"tile": (16, 16), "slack": 2, "keep": folder, "every": 0.0, "stop": stop, **more}
+    try:
+        return halved(members, owner, **settings)
+    except SweepStopped:
+        return None
+
+
+def test_half_precision_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    expected = kept(tmp_path / "whole", 999)
+    stops, found = 0, None
+    while found is None:
+        found = kept(tmp_path / "kept", stops)
+        stops += 1
+    assert stops >= 3
+    assert expected is not None
+    assert same(found[0], expected[0])
+    assert found[1] == expected[1]
+
+
+def test_what_is_uncertain_may_be_stopped_too(tmp_path: Path) -> None:
+    asked = [0]
+
+    def count() -> bool:
+        asked[0] += 1
+        return False
+
+    assert kept(tmp_path / "counted", 0, stop=count, bound=9e9, slack=0) is not None
+    assert kept(tmp_path / "kept", asked[0] - 2, bound=9e9, slack=0) is None
+    assert kept(tmp_path / "kept", 999, bound=9e9, slack=0) is not None
+
+
+def test_what_was_kept_in_another_precision_is_refused(tmp_path: Path) -> None:
+    assert kept(tmp_path, 1) is None
+    owner = ragged(40, 5, 2).owner
+    members = [host("scan-t2i", 40, len(owner))]
+    with pytest.raises(ValueError, match="precision is bfloat16 there and float32 here"):
+        mine(members, owner, texts_per_image=8, images_per_text=6, tile=(16, 16), keep=tmp_path)
+
+
+def _stopped_here(folder: Path, stop_after: int) -> list[list[list[int]]] | None:
+    found = kept(folder, stop_after)
+    return found and [found[0].texts.tolist(), found[0].images.tolist()]
+
+
+def test_another_number_of_processes_goes_on(tmp_path: Path) -> None:
+    alone = _stopped_here(tmp_path / "whole", 999)
+    assert processes.run(_stopped_here, 2, tmp_path / "kept", 0) == [None, None]
+    assert len(list((tmp_path / "kept").iterdir())) == 2
+    assert processes.run(_stopped_here, 3, tmp_path / "kept", 999) == [alone] * 3
