@@ -11,6 +11,7 @@ from counterfoil.cli import main
 from counterfoil.recipes import ablations, catalogue, members, rounds
 from counterfoil.recipes.profiles import Dataset
 from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Train, digests
+from counterfoil.recipes.settings import apply
 from counterfoil.spec import Spec, from_plain
 
 ALL = {recipe.name: recipe for recipe in catalogue.all_recipes()}
@@ -115,7 +116,23 @@ def _without_steps(spec: Spec) -> str:
 def test_smoke_meets_the_loss_after_the_warm_up():
     objective = catalogue.smoke(ALL["aoq/vsepp-scenes"]).stage("adaptive").objective
     steps = [int(found) for found in re.findall(r"steps=(\d+)", repr(objective))]
+    assert steps
     assert all(found < catalogue.SMOKE_STEPS for found in steps)
+
+
+def test_smoke_leaves_a_warm_up_that_waits_for_lists():
+    settings = ("refresh.every=1", "negatives=none", "objective.quintuplet.steps=400")
+    recipe = apply(ALL["aoq/vsepp-scenes"], [f"adaptive.{setting}" for setting in settings])
+    short = catalogue.smoke(recipe)
+    assert short.stage("adaptive").objective == recipe.stage("adaptive").objective
+    assert short.stage("online").objective != recipe.stage("online").objective
+
+
+def test_the_released_code_of_vsrn_normalises_negatives_apart():
+    recipe = ablations.variant("released-code", "vsrn", "flickr30k")
+    for stage in (s for s in recipe.stages if isinstance(s, Train)):
+        apart = stage.model.arguments.get("bn_passes") == "separate"
+        assert apart == (stage.negatives is not None)
 
 
 def test_published_numbers_have_their_source():

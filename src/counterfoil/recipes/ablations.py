@@ -11,7 +11,7 @@ from counterfoil.objectives.quintuplet import AdaptiveQuintuplet, OfflineQuintup
 from counterfoil.objectives.term import Objective, Term
 from counterfoil.recipes import aoq, rounds
 from counterfoil.recipes.aoq import ALPHA, BETA, HARDEST, OFFLINE_MARGIN
-from counterfoil.recipes.members import Host, Member, Name, members, said
+from counterfoil.recipes.members import PAPERS, Host, Member, Name, members, said
 from counterfoil.recipes.online import MARGIN, evaluations, warmed
 from counterfoil.recipes.profiles import PROFILES, Dataset
 from counterfoil.recipes.recipe import Compare, Recipe, Stage, Train
@@ -46,7 +46,8 @@ class Variant:
         texts: hardest texts of an image that are drawn from, images a fifth; 0 for the usual.
         cold: whether it begins without the sum of hinges, where the data set has such a warm-up.
         fine_tune: whether it begins from round one instead of from scratch.
-        released: whether draws, positives and rates are those of the authors' code.
+        released: whether draws, positives, rates and VSRN's batch statistics are those of the
+            authors' code.
     """
 
     about: str
@@ -141,10 +142,14 @@ def second(loss: Loss, one: Member, dataset: Dataset) -> Train:
     )
     if found.fine_tune:
         stage = replace(stage, start=one.stage("online"))
-    if found.released:
-        plan = rounds.released(one.host, dataset, seed=one.seed)
-        stage = replace(stage, plan=plan, positives="diagonal")
-    return stage
+    return _released(stage, one, dataset) if found.released else stage
+
+
+def _released(stage: Train, one: Member, dataset: Dataset) -> Train:
+    plan = rounds.released(one.host, dataset, seed=one.seed)
+    apart = PAPERS[one.host] == "vsrn"
+    model = stage.model.but(bn_passes="separate") if apart else stage.model
+    return replace(stage, plan=plan, positives="diagonal", model=model)
 
 
 def _recipe(losses: tuple[Loss, ...], name: Name, dataset: Dataset, *, first: str) -> Recipe:

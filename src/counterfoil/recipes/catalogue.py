@@ -78,13 +78,16 @@ def _ablations() -> Iterator[tuple[str, Make]]:
 def smoke(recipe: Recipe) -> Recipe:
     """The recipe with at most 20 training steps a stage, to see whether it runs at all.
 
-    Warm-ups are cut too, so that the loss that follows them is met.
+    Warm-ups are cut too, so that the loss that follows them is met, unless it draws from lists that
+    are mined only after some epochs.
     """
     stages: list[Stage] = []
     for stage in recipe.stages:
         if isinstance(stage, Train):
             short = replace(stage.plan, epochs=1, steps=SMOKE_STEPS, log_every=1)
-            stages.append(replace(stage, plan=short, objective=_hurried(stage.objective)))
+            early = stage.negatives or not stage.refresh.every
+            hurried = _hurried(stage.objective) if early else stage.objective
+            stages.append(replace(stage, plan=short, objective=hurried))
         else:
             stages.append(stage)
     return replace(recipe, stages=tuple(stages))
