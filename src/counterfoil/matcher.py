@@ -45,7 +45,10 @@ class Matcher(nn.Module, ABC):
         """(P,) score of image p with text p, for P encoded images and P encoded texts."""
 
     def listed(self, images: Encoded, texts: Encoded, pairs: Pairs) -> Tensor:
-        """(P,) score of every listed pair of rows of two pools; equal to `pairs` of those rows."""
+        """(P,) score of every listed pair of rows of two pools; equal to `pairs` of those rows.
+
+        The pools hold about as many items as occur, as in a training batch.
+        """
         return self.pairs(images.rows(pairs.image), texts.rows(pairs.text))
 
     @abstractmethod

@@ -12,7 +12,7 @@ from torch import Tensor
 import golden_scores
 import golden_vectors
 from counterfoil.models.blocks import fused
-from counterfoil.models.blocks.affinity import aligned, clean
+from counterfoil.models.blocks.affinity import aligned
 from counterfoil.models.weights import bfan
 from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
 from counterfoil.records import Encoded, Grid, Scores
@@ -59,7 +59,7 @@ def focal(focus: str, direction: str, what: str, caption: int) -> Tensor:
     length = int(one.mask[0].sum())
     (head,) = (head for head in model.heads if head.direction == direction)
     if what == "pre_attn":
-        (block,) = aligned((head,), clean(images), clean(one))
+        block = aligned((head,), images, one).block(head)
         weights = replace(head, focus="none").weights(block)
         maps = weights[0].transpose(0, 1) if direction == "t2i" else weights[:, :, 0]
     else:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.matcher import Matcher, one_view
-from counterfoil.models.blocks.affinity import aligned, attended, clean, squares
+from counterfoil.models.blocks.affinity import Aligned, aligned, attended, clean, squares
 from counterfoil.models.blocks.aggregate import aggregate
 from counterfoil.models.blocks.attention import Attention
 from counterfoil.models.blocks.focal import Rule
@@ -83,16 +83,11 @@ class BFAN(Matcher):
 
     def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
         """(P,) scores of aligned pairs."""
-        images, texts = clean(images), clean(texts)
-        blocks = aligned(self.heads, images, texts)
-        words, regions = (h.attend(b) for h, b in zip(self.heads, blocks, strict=True))
-        by_words = words.cosine(squares(texts).T)[0]  # (L, P)
-        by_regions = regions.cosine(squares(images).unsqueeze(1))[:, 0]  # (P, R)
-        return _mean(by_words, 0, texts.mask.T) + _mean(by_regions, 1, images.mask)
+        return self._score(aligned(self.heads, images, texts))
 
     def listed(self, images: Encoded, texts: Encoded, pairs: Pairs) -> Tensor:
-        """(P,) scores of pairs of rows of two pools, a few at a time."""
-        return listed(self.pairs, clean(images), texts, pairs)
+        """(P,) scores of pairs of rows of two pools."""
+        return self._score(listed(self.heads, images, texts, pairs))
 
     def grid(self, images: Encoded, texts: Encoded) -> Tensor:
         """(I, T) scores."""
@@ -107,10 +102,15 @@ class BFAN(Matcher):
 
         The first sums to 1 over the regions, the second over the words.
         """
-        images, texts = clean(images), clean(texts)
-        blocks = aligned(self.heads, images, texts)
-        words, regions = (h.weights(b) for h, b in zip(self.heads, blocks, strict=True))
-        return words[0].transpose(0, 1), regions[:, :, 0]
+        pairs = aligned(self.heads, images, texts)
+        by_words, by_regions = (pairs.weights(head) for head in self.heads)
+        return by_words, by_regions
+
+    def _score(self, pairs: Aligned) -> Tensor:
+        by_words, by_regions = (
+            _mean(pairs.cosine(head), 1, pairs.asking(head).mask) for head in self.heads
+        )
+        return by_words + by_regions
 
     def _tile(self, images: Encoded, texts: Packed) -> Tensor:
         """(T, I) scores."""

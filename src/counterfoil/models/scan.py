@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.matcher import Matcher, one_view
-from counterfoil.models.blocks.affinity import aligned, attended, clean, squares
+from counterfoil.models.blocks.affinity import Aligned, aligned, attended, clean, squares
 from counterfoil.models.blocks.aggregate import Aggregate, aggregate
 from counterfoil.models.blocks.attention import Attention, Direction, RawNorm
 from counterfoil.models.blocks.inner import square
@@ -86,21 +86,11 @@ class SCAN(Matcher):
 
     def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
         """(P,) scores of aligned pairs."""
-        images, texts = (
-            clean(images, gram=self._words_attend),
-            clean(texts, gram=not self._words_attend),
-        )
-        (block,) = aligned((self.attention,), images, texts)
-        found = self.attention.attend(block)
-        if self._words_attend:  # (1, L, P)
-            cosine = found.cosine(squares(texts).T)
-            return self._gather(cosine, 1, texts.mask.T[None])[0]
-        cosine = found.cosine(squares(images).unsqueeze(1))  # (P, 1, R)
-        return self._gather(cosine, 2, images.mask.unsqueeze(1))[:, 0]
+        return self._score(aligned((self.attention,), images, texts))
 
     def listed(self, images: Encoded, texts: Encoded, pairs: Pairs) -> Tensor:
-        """(P,) scores of pairs of rows of two pools, a few at a time."""
-        return listed(self.pairs, clean(images, gram=self._words_attend), texts, pairs)
+        """(P,) scores of pairs of rows of two pools."""
+        return self._score(listed((self.attention,), images, texts, pairs))
 
     def grid(self, images: Encoded, texts: Encoded) -> Tensor:
         """(I, T) scores."""
@@ -113,17 +103,14 @@ class SCAN(Matcher):
 
     def attention_maps(self, images: Encoded, texts: Encoded) -> Tensor:
         """(P, L, R) attention of aligned pairs; sums to 1 over what is attended to."""
-        images, texts = (
-            clean(images, gram=self._words_attend),
-            clean(texts, gram=not self._words_attend),
-        )
-        (block,) = aligned((self.attention,), images, texts)
-        weights = self.attention.weights(block)
-        return weights[0].transpose(0, 1) if self._words_attend else weights[:, :, 0]
+        return aligned((self.attention,), images, texts).weights(self.attention)
 
     @property
     def _words_attend(self) -> bool:
         return self.attention.direction == "t2i"
+
+    def _score(self, pairs: Aligned) -> Tensor:
+        return self._gather(pairs.cosine(self.attention), 1, pairs.asking(self.attention).mask)
 
     def _by_words(self, images: Encoded, texts: Packed) -> Tensor:
         """(T, I) scores of a tile."""

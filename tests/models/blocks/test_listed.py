@@ -5,7 +5,6 @@ import torch
 from torch.autograd import gradcheck
 
 from counterfoil.models.bfan import BFAN
-from counterfoil.models.blocks import listed
 from counterfoil.models.blocks.affinity import clean
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.regions import Regions
@@ -33,10 +32,8 @@ def bags(garbage: float = torch.nan) -> tuple[Encoded, Encoded]:
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["no gram", "gram"])
-@pytest.mark.parametrize("at_once", [1, 2, 16])
 @pytest.mark.parametrize("name", ["t2i", "i2t", "bfan"])
-def test_equals_pairs_of_gathered_rows(name, at_once, own, monkeypatch):
-    monkeypatch.setitem(listed.AT_ONCE, "cpu", at_once)
+def test_equals_pairs_of_gathered_rows(name, own):
     matcher, found = host(name), []
     for ours in (True, False):
         images, texts = bags()
@@ -56,7 +53,6 @@ def test_equals_pairs_of_gathered_rows(name, at_once, own, monkeypatch):
 
 @pytest.mark.parametrize("name", ["t2i", "i2t", "bfan"])
 def test_gradient(name, monkeypatch):
-    monkeypatch.setitem(listed.AT_ONCE, "cpu", 3)
     images, texts = bags(garbage=7.0)
     matcher = host(name)
 
@@ -92,3 +88,33 @@ def test_half_precision_is_rounded_both_ways():
 def test_no_pairs_have_no_scores():
     nothing = torch.zeros(0, dtype=torch.long)
     assert host("bfan").listed(*bags(), Pairs(nothing, nothing)).shape == (0,)
+
+
+@pytest.mark.parametrize("name", ["t2i", "i2t", "bfan"])
+def test_padding_may_stand_between_the_words(name):
+    images, texts = bags()
+    texts.tokens[1, 1], texts.mask[1, 1] = torch.nan, False
+    ours = host(name).listed(images, texts, PAIRS)
+    theirs = host(name).pairs(images.rows(PAIRS.image), texts.rows(PAIRS.text))
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["t2i", "i2t", "bfan"])
+def test_a_loss_may_look_at_no_score(name):
+    images, texts = bags(garbage=0.0)
+    words = texts.tokens.requires_grad_()
+    (host(name).listed(images, Encoded(words, texts.mask), PAIRS) * 0).sum().backward()
+    assert not words.grad.any()
+
+
+@pytest.mark.parametrize("name", ["t2i", "i2t", "bfan"])
+def test_pools_may_lie_the_other_way_in_memory(name):
+    found = []
+    for turn in (False, True):
+        leaves = [x.tokens.requires_grad_() for x in bags(garbage=0.0)]
+        tokens = [x.mT.contiguous().mT if turn else x for x in leaves]
+        pools = (Encoded(x, bag.mask) for x, bag in zip(tokens, bags(), strict=True))
+        scores = host(name).listed(*pools, PAIRS)
+        found.append((scores.detach(), *torch.autograd.grad(scores.sum(), leaves)))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs)

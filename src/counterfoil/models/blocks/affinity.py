@@ -5,6 +5,9 @@ All with all goes through one matrix product: see `counterfoil.models.blocks.fus
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import final
+
 import torch
 from torch import Tensor
 
@@ -68,21 +71,83 @@ def attended(images: Encoded, texts: Packed, heads: tuple[Attention, ...]) -> tu
     return tuple(Attended(*flat[3 * h : 3 * h + 3]) for h in range(len(heads)))
 
 
-def aligned(heads: tuple[Attention, ...], images: Encoded, texts: Encoded) -> tuple[Block, ...]:
-    """P images with P texts, cleaned, as one block for each head.
+def aligned(heads: tuple[Attention, ...], images: Encoded, texts: Encoded) -> Aligned:
+    """P images with P texts.
 
-    When words attend the pairs take the images' place, (1, L, P, R), and else the captions',
-    (P, L, 1, R), so that each has its own context.
+    Args:
+        heads: attentions that share the affinities.
+        images: P of them.
+        texts: P of them.
     """
+    by_words, by_regions = (any(h.direction == d for h in heads) for d in ("t2i", "i2t"))
+    images, texts = clean(images, gram=by_words), clean(texts, gram=by_regions)
     affinity = full(torch.bmm(texts.tokens, images.tokens.transpose(1, 2)))
-    return tuple(_aligned(head, affinity, images, texts) for head in heads)
+    return Aligned(
+        affinity,
+        Side(images.mask, squares(images) if by_regions else None, images.gram),
+        Side(texts.mask, squares(texts) if by_words else None, texts.gram),
+    )
 
 
-def _aligned(head: Attention, affinity: Tensor, images: Encoded, texts: Encoded) -> Block:
-    if head.direction == "t2i":
-        assert images.gram is not None
-        words, regions = texts.mask.T[None, :, :, None], images.mask[None, None]
-        return Block(affinity.transpose(0, 1)[None], images.gram, words, regions)
-    assert texts.gram is not None
-    words, regions = texts.mask[:, :, None, None], images.mask[:, None, None]
-    return Block(affinity[:, :, None], texts.gram, words, regions)
+@final
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of P pairs, without its vectors.
+
+    Attributes:
+        mask: (P, L) bool, True where a vector is real.
+        square: (P, L) squared lengths of vectors that attend.
+        gram: (P, L, L) inner products of vectors that are attended to.
+    """
+
+    mask: Tensor
+    square: Tensor | None
+    gram: Tensor | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Aligned:
+    """P images with P texts, without their vectors.
+
+    Attributes:
+        affinity: (P, L, R) inner products of words and regions, 0 at padding.
+        images: regions.
+        texts: words.
+    """
+
+    affinity: Tensor
+    images: Side
+    texts: Side
+
+    def asking(self, head: Attention) -> Side:
+        """The side that attends."""
+        return self.texts if head.direction == "t2i" else self.images
+
+    def block(self, head: Attention) -> Block:
+        """The pairs as one block, each with its own context.
+
+        When words attend the pairs take the images' place, (1, L, P, R), and else the captions',
+        (P, L, 1, R).
+        """
+        words, regions = self.texts.mask, self.images.mask
+        if head.direction == "t2i":
+            assert self.images.gram is not None
+            at = self.affinity.transpose(0, 1)[None]
+            return Block(at, self.images.gram, words.T[None, :, :, None], regions[None, None])
+        assert self.texts.gram is not None
+        at = self.affinity[:, :, None]
+        return Block(at, self.texts.gram, words[:, :, None, None], regions[:, None, None])
+
+    def cosine(self, head: Attention) -> Tensor:
+        """(P, L) cosines of words, or (P, R) of regions, with what they attend to."""
+        found, square = head.attend(self.block(head)), self.asking(head).square
+        assert square is not None
+        if head.direction == "t2i":
+            return found.cosine(square.T)[0].T
+        return found.cosine(square.unsqueeze(1))[:, 0]
+
+    def weights(self, head: Attention) -> Tensor:
+        """(P, L, R) attention."""
+        weights = head.weights(self.block(head))
+        return weights[0].transpose(0, 1) if head.direction == "t2i" else weights[:, :, 0]

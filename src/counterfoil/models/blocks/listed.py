@@ -1,12 +1,13 @@
-"""Scores of pairs that are listed by their rows in two pools, a few at a time.
+"""Pairs that are listed by their rows in two pools.
 
-What is gathered for a few pairs stays in the cache; a copy of both sides of all pairs would cost
-more than their scores. The same few are gathered and scored again for the gradient.
+A copy of both sides of all pairs costs more than their scores. So on the CPU every pair is
+multiplied where it lies, in the order of the images: what a pair needs is then in the cache when
+it is needed again, and nothing but the pools is kept for the gradient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -14,136 +15,164 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from counterfoil.models.blocks.affinity import Aligned, Side, aligned, clean
+from counterfoil.models.blocks.attention import Attention
+from counterfoil.models.blocks.inner import full
 from counterfoil.records import Encoded, Pairs
 
-AT_ONCE = {"cpu": 16, "cuda": 4096}
 
-Score = Callable[[Encoded, Encoded], Tensor]
-Gradients = tuple[Tensor | None, ...]
-
-
-def listed(score: Score, images: Encoded, texts: Encoded, pairs: Pairs) -> Tensor:
-    """(P,) scores of pairs of rows of two pools.
+def listed(heads: tuple[Attention, ...], images: Encoded, texts: Encoded, pairs: Pairs) -> Aligned:
+    """What the scores of pairs of rows of two pools are made of.
 
     Args:
-        score: of aligned pairs; depends on what it is given and on no parameter.
-        images: pool of images.
-        texts: pool of texts.
+        heads: attentions that share the affinities.
+        images: pool of images, about as many as occur: each is looked at.
+        texts: pool of texts, likewise.
         pairs: (P,) rows of the pools.
     """
-    plan = _plan(score, images, texts, pairs)
-    scores: Tensor = _Listed.apply(  # type: ignore[no-untyped-call]
-        plan, images.tokens, images.gram, texts.tokens
+    device = images.tokens.device
+    by_words, by_regions = (any(h.direction == d for h in heads) for d in ("t2i", "i2t"))
+    images, pairs = clean(images, gram=by_words), pairs.to(device)
+    image, text = pairs.image, pairs.text
+    if device.type != "cpu":
+        return aligned(heads, images.rows(image), texts.rows(text))
+    if bool((texts.mask[:, 1:] > texts.mask[:, :-1]).any()):  # padding between the words
+        texts = clean(texts, gram=False)
+    affinity, seen, read = _Products.apply(  # type: ignore[no-untyped-call]
+        _plan(images, texts, pairs, by_regions), images.tokens, texts.tokens
     )
-    return scores[plan.order.argsort()]
+    read = read.index_select(0, text)
+    return Aligned(
+        affinity,
+        Side(
+            images.mask[image],
+            seen.index_select(0, image) if by_regions else None,
+            None if images.gram is None else images.gram.index_select(0, image),
+        ),
+        Side(
+            texts.mask[text],
+            read.diagonal(dim1=1, dim2=2) if by_regions else read,
+            read if by_regions else None,
+        ),
+    )
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Pairs by the length of their texts.
+    """What is computed of two pools.
 
     Attributes:
-        score: of aligned pairs.
-        masks: of images and texts.
-        pairs: rows of the pools, in this order.
-        order: (P,) which of the pairs that were asked for stands where.
-        lengths: room that each text needs.
-        autocast: type of large products, None where they are not rounded.
+        pairs: rows of the pools.
+        lengths: (T,) room that each text needs.
+        by_regions: regions attend, so their squared lengths and the texts' Gram matrices are
+            wanted; else the squared lengths of the words.
+        dtype: of the affinities; all else has at least single precision.
     """
 
-    score: Score
-    masks: tuple[Tensor, Tensor]
     pairs: Pairs
-    order: Tensor
-    lengths: list[int]
-    autocast: torch.dtype | None
+    lengths: Tensor
+    by_regions: bool
+    dtype: torch.dtype
 
-    def parts(self) -> Iterator[slice]:
-        """Which pairs go together; on the CPU their texts are equally long."""
-        device, last = self.order.device.type, 0
-        ends = [i for i in range(1, len(self.lengths)) if self.lengths[i - 1] != self.lengths[i]]
-        for end in [*(ends if device == "cpu" else []), len(self.lengths)]:
-            size = AT_ONCE.get(device, AT_ONCE["cuda"])
-            yield from (slice(first, min(end, first + size)) for first in range(last, end, size))
-            last = end
+    def visits(self) -> Iterator[tuple[int, int, int, bool, bool]]:
+        """Place, image and text of each pair, and whether image and text come the first time."""
+        order = self.pairs.image.argsort(stable=True)
+        rows = (order, self.pairs.image[order], self.pairs.text[order])
+        images, texts = set[int](), set[int]()
+        for place, image, text in zip(*(x.tolist() for x in rows), strict=True):
+            yield place, image, text, image not in images, text not in texts
+            images.add(image)
+            texts.add(text)
 
-    def gathered(
-        self, part: slice, images: Tensor, gram: Tensor | None, texts: Tensor
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """What some pairs need of the pools."""
-        image, text = self.pairs.image[part], self.pairs.text[part]
-        return (
-            images.index_select(0, image),
-            None if gram is None else gram.index_select(0, image),
-            texts[:, : max(self.lengths[part])].index_select(0, text),
-        )
+    def words(self, items: Tensor, texts: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Views of what stands at the words of each text.
 
-    def scored(self, part: slice, image: Tensor, gram: Tensor | None, text: Tensor) -> Tensor:
-        """Scores of some pairs from what was gathered for them."""
-        seen, read = self.masks[0][self.pairs.image[part]], self.masks[1][self.pairs.text[part]]
-        with torch.autocast(image.device.type, self.autocast, enabled=self.autocast is not None):
-            return self.score(Encoded(image, seen, gram), Encoded(text, read[:, : text.shape[1]]))
-
-    def spread(self, part: slice, room: Gradients, found: Gradients) -> None:
-        """Add what some pairs move to what all of them move."""
-        image, text = self.pairs.image[part], self.pairs.text[part]
-        for whole, piece, rows in zip(room, found, (image, image, text), strict=True):
-            if whole is not None and piece is not None:
-                _add(whole[:, : piece.shape[1]], rows, piece)
+        Args:
+            items: (N, L, ...) of the pool of texts, or of these.
+            texts: (N,) rows of the pool.
+        """
+        lengths = self.lengths if texts is None else self.lengths[texts]
+        sizes = torch.stack([lengths, items.shape[1] - lengths], 1).flatten()
+        return torch.split(items.flatten(0, 1), sizes.tolist())[::2]
 
 
-def _plan(score: Score, images: Encoded, texts: Encoded, pairs: Pairs) -> _Plan:
-    device = images.tokens.device
-    image, text = pairs.image.to(device), pairs.text.to(device)
-    place = torch.arange(1, texts.mask.shape[1] + 1, device=device)
-    length = (texts.mask * place).amax(1).clamp(min=1)[text]
-    order = length.argsort(stable=True)
-    rounded = torch.is_autocast_enabled(device.type)
-    return _Plan(
-        score,
-        (images.mask, texts.mask),
-        Pairs(image[order], text[order]),
-        order,
-        length[order].tolist(),
-        torch.get_autocast_dtype(device.type) if rounded else None,
-    )
-
-
-def _add(whole: Tensor, rows: Tensor, piece: Tensor) -> None:
-    """Add to these rows; one by one on the CPU, where `index_add_` of a slice is slow."""
-    if whole.device.type != "cpu":
-        whole.index_add_(0, rows, piece)
-        return
-    for row, values in zip(rows.tolist(), piece.unbind(), strict=True):
-        whole[row].add_(values)
+def _plan(images: Encoded, texts: Encoded, pairs: Pairs, by_regions: bool) -> _Plan:
+    rounded = torch.is_autocast_enabled("cpu")
+    dtype = torch.get_autocast_dtype("cpu") if rounded else images.tokens.dtype
+    place = torch.arange(1, texts.mask.shape[1] + 1)
+    return _Plan(pairs, (texts.mask * place).amax(1), by_regions, dtype)
 
 
 @final
-class _Listed(torch.autograd.Function):
-    """Scores in the order of the plan."""
+class _Products(torch.autograd.Function):
+    """Affinities (P, L, R); squares of regions (I, R); squares (T, L) of words or Grams (T, L, L).
+
+    Items of which there is no pair are passed over: what is theirs is 0.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, plan: _Plan, images: Tensor, gram: Tensor | None, texts: Tensor
-    ) -> Tensor:
+        ctx: Any, plan: _Plan, images: Tensor, texts: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.plan = plan
-        ctx.save_for_backward(images, gram, texts)
-        pools = images, gram, texts
-        found = [plan.scored(part, *plan.gathered(part, *pools)) for part in plan.parts()]
-        return torch.cat(found) if found else images.new_zeros(0)
+        ctx.save_for_backward(images, texts)
+        with torch.autocast("cpu", enabled=False):
+            return _forward(plan, images, texts)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        plan, pools = ctx.plan, ctx.saved_tensors
-        room = tuple(None if pool is None else torch.zeros_like(pool) for pool in pools)
-        for part in plan.parts():
-            gathered = plan.gathered(part, *pools)
-            leaves = [leaf.requires_grad_() for leaf in gathered if leaf is not None]
-            with torch.enable_grad():
-                scores = plan.scored(part, *gathered)
-            moved = iter(torch.autograd.grad(scores, leaves, grad[part], allow_unused=True))
-            found = tuple(None if leaf is None else next(moved) for leaf in gathered)
-            plan.spread(part, room, found)
-        return None, *room
+    def backward(ctx: Any, affinity: Tensor, seen: Tensor, read: Tensor) -> tuple[Any, ...]:
+        images, texts = ctx.saved_tensors
+        with torch.autocast("cpu", enabled=False):
+            found = _backward(ctx.plan, full(images), full(texts), (affinity, seen, read))
+        return None, found[0].to(images.dtype), found[1].to(texts.dtype)
+
+
+def _forward(plan: _Plan, images: Tensor, texts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    affinity = torch.zeros(len(plan.pairs.image), texts.shape[1], images.shape[1], dtype=plan.dtype)
+    places = plan.words(affinity, plan.pairs.text)
+    left, right = plan.words(texts.to(plan.dtype)), images.to(plan.dtype).mT.unbind()
+    words, regions = plan.words(full(texts)), full(images).unbind()
+    seen = full(images).new_zeros(images.shape[:2])
+    read = full(texts).new_zeros(*texts.shape[:2], *(texts.shape[1:2] if plan.by_regions else ()))
+    own, lengths = plan.words(read), seen.unbind()
+    for place, image, text, first, new in plan.visits():
+        if first and plan.by_regions:
+            torch.linalg.vector_norm(regions[image], dim=1, out=lengths[image])
+        torch.mm(left[text], right[image], out=places[place])
+        if new and plan.by_regions:
+            torch.mm(words[text], words[text].T, out=own[text][:, : len(words[text])])
+        elif new:
+            torch.linalg.vector_norm(words[text], dim=1, out=own[text])
+    return full(affinity), seen.square_(), read if plan.by_regions else read.square_()
+
+
+def _backward(
+    plan: _Plan, images: Tensor, texts: Tensor, grads: tuple[Tensor, Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the pools, each row of which is written where it was read."""
+    d_images, d_texts = (x.new_zeros(x.shape) for x in (images, texts))  # in rows, as words are
+    words, d_words = plan.words(texts), plan.words(d_texts)
+    regions, d_regions = images.unbind(), d_images.unbind()
+    pulls, seen = plan.words(grads[0], plan.pairs.text), (2 * grads[1]).unsqueeze(2).unbind()
+    read = grads[2] + grads[2].mT if plan.by_regions else 2 * grads[2].unsqueeze(2)
+    own = plan.words(read)
+    for place, image, text, first, new in plan.visits():
+        _add(d_words[text], pulls[place], regions[image], fresh=new)
+        _add(d_regions[image], pulls[place].T, words[text], fresh=first)
+        if first and plan.by_regions:
+            d_regions[image].addcmul_(regions[image], seen[image])
+        if new and plan.by_regions:
+            d_words[text].addmm_(own[text][:, : len(words[text])], words[text])
+        elif new:
+            d_words[text].addcmul_(words[text], own[text])
+    return d_images, d_texts
+
+
+def _add(room: Tensor, left: Tensor, right: Tensor, *, fresh: bool) -> None:
+    """Add a product; what is fresh is written without being read, which costs half."""
+    if fresh:
+        torch.mm(left, right, out=room)
+    else:
+        room.addmm_(left, right)
