@@ -13,6 +13,7 @@ from counterfoil.engine.modes import evaluating
 from counterfoil.engine.select import NOTHING, descending, rank_keys, rows_of, scores_of
 from counterfoil.engine.tiles import Member, Side, device_of, not_a_number
 from counterfoil.progress import progress
+from counterfoil.records import Pairs
 
 _NUMBERS = 2**24  # that the encodings of the pairs scored together may hold
 
@@ -94,14 +95,21 @@ def _scores(member: Member, left: Tensor, right: Tensor, device: torch.device) -
     with progress("pairs scored", len(left)) as advance:
         for place in range(world.rank(), len(parts), world.size()):
             images, texts = (_filled(rows, size) for rows in parts[place])
-            pair = member.images.rows(images).to(device), member.texts.rows(texts).to(device)
-            found[place] = member.matcher.pairs(*pair).float()
+            (seen, image), (read, text) = _once(images), _once(texts)
+            pools = member.images.rows(seen).to(device), member.texts.rows(read).to(device)
+            found[place] = member.matcher.listed(*pools, Pairs(image, text)).float()
             advance(len(parts[place][0]) * world.size())
     scores = world.gather(found).sum(0).flatten()[: len(left)].cpu()
     if bool(scores.isnan().any()):
         place = int(scores.isnan().nonzero()[0])
         raise not_a_number(int(left[place]), int(right[place]))
     return scores
+
+
+def _once(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows that occur, and the place of each among them."""
+    occurring, places = rows.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    return occurring, places
 
 
 def _filled(rows: Tensor, size: int) -> Tensor:
