@@ -9,7 +9,16 @@ import typer
 
 from counterfoil.cli import analyse, diagnose, evidence, mine, negatives
 from counterfoil.cli.answer import answer
-from counterfoil.cli.evidence import Budget, Ledger, Only, is_table, run_table
+from counterfoil.cli.evidence import (
+    TABLES,
+    Budget,
+    Ledger,
+    Only,
+    is_table,
+    plan_table,
+    plan_tables,
+    run_table,
+)
 from counterfoil.cli.options import (
     STOPPED,
     Data,
@@ -61,7 +70,13 @@ def _options(
     """Image-text retrieval models, trained on the negatives that matter."""
 
 
-@app.command(epilog=example("counterfoil plan demo", "counterfoil plan aoq/scan-t2i-flickr8k"))
+@app.command(
+    epilog=example(
+        "counterfoil plan demo",
+        "counterfoil plan aoq/scan-t2i-flickr8k",
+        "counterfoil plan evidence/aoq-flickr8k",
+    )
+)
 def plan(
     recipe: Annotated[
         str | None, typer.Argument(help="Name or `.py` file; none lists all.")
@@ -74,6 +89,9 @@ def plan(
 
     if recipe is None:
         show.catalogue(catalogue.all_recipes())
+        plan_tables()
+    elif recipe.startswith(TABLES) and not settings:
+        plan_table(recipe)
     else:
         show.plan(apply(catalogue.find(recipe), settings or ()))
 

@@ -20,6 +20,25 @@ Only = Annotated[
 Ledger = Annotated[Path | None, typer.Option(help="Its raw results, JSONL; default in the folder.")]
 
 
+TABLES = "evidence/"  # what their names begin with
+
+
+def plan_tables() -> None:
+    """List all tables."""
+    from counterfoil.recipes.evidence.catalogue import tables
+    from counterfoil.recipes.evidence.shown import planned
+
+    planned(tables())
+
+
+def plan_table(name: str) -> None:
+    """Show the experiments of a table."""
+    from counterfoil.recipes.evidence.catalogue import find
+    from counterfoil.recipes.evidence.shown import planned_experiments
+
+    planned_experiments(find(name))
+
+
 def is_table(
     name: str,
     budget: str | None,
@@ -34,7 +53,7 @@ def is_table(
     Raises:
         ValueError: options of the one with the name of the other.
     """
-    if name.startswith("evidence/"):
+    if name.startswith(TABLES):
         if settings or smoke:
             raise ValueError(
                 f"{name} is a table, whose settings are fixed by --budget; --set and --smoke go "

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from counterfoil.cli import main
 from counterfoil.evaluate.intervals import compare
 from counterfoil.recipes.evidence.ledger import add
 from counterfoil.recipes.evidence.shown import as_markdown, drawn, show
@@ -77,3 +78,12 @@ def test_it_is_shown_with_its_protocol(tmp_path, capsys) -> None:
     show([path], figure=tmp_path / "figure.svg")
     assert "AdapOffQuin" in capsys.readouterr().out
     assert (tmp_path / "figure.svg").read_text().startswith("<?xml")
+
+
+def test_what_would_be_run_is_shown(capsys) -> None:
+    assert main(["plan", "evidence/aoq-flickr8k"]) == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "BFAN equal, seed 0: online, AdapOffQuin (lists of VSE++)" in shown
+    assert "--budget gpu" in shown
+    assert main(["plan"]) == 0
+    assert "evidence/aoq-ablations-flickr8k" in capsys.readouterr().out

@@ -111,7 +111,7 @@ def table() -> Table:
     """The table."""
     return Table(
         name=NAME,
-        about="four losses on four hosts, each mining for itself",
+        about="AOQ: four losses on four hosts",
         data=DATA,
         first=ONLINE,
         experiments=experiments,

@@ -6,8 +6,6 @@ from counterfoil.recipes.evidence import ablations, aoq
 from counterfoil.recipes.evidence.plan import Table
 from counterfoil.spec import unknown
 
-PREFIX = "evidence/"
-
 
 def tables() -> tuple[Table, ...]:
     """Every table."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import get_args
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
+from rich.tree import Tree
 
 from counterfoil.files import check_file, write_text
 from counterfoil.recipes.evidence.ledger import Entry, read
+from counterfoil.recipes.evidence.plan import Budget, Row
+from counterfoil.recipes.evidence.plan import Table as Plan
 from counterfoil.recipes.evidence.summary import RECALLS, RSUM, Line, lines
 from counterfoil.recipes.show import console
 
@@ -21,6 +25,28 @@ NOTE = (
     "with all their captions anew; p exchanges the two methods' answers image by image and says "
     "nothing about other seeds; neither is corrected for the number of rows. Single models."
 )
+
+
+def planned(tables: Iterable[Plan]) -> None:
+    """All tables, a line each."""
+    shown = Table("table of experiments", "about")
+    for table in tables:
+        shown.add_row(table.name, table.about)
+    console.print(shown)
+
+
+def planned_experiments(table: Plan) -> None:
+    """The experiments of a table, those that come first first."""
+    for budget in get_args(Budget):
+        tree = Tree(f"[bold]{table.name} --budget {budget}[/bold]  {table.about}")
+        for one in table.of(budget):
+            branch = tree.add(f"[bold]{one.key}[/bold]")
+            methods: dict[str, list[str]] = {}
+            for row in one.rows:
+                methods.setdefault(f"{row.host}, seed {row.seed}", []).append(_named(row))
+            for host, trained in methods.items():
+                branch.add(f"{host}: {', '.join(trained)}")
+        console.print(tree)
 
 
 def show(ledgers: Sequence[Path], *, markdown: bool = False, figure: Path | None = None) -> None:
@@ -64,7 +90,7 @@ def drawn(found: Sequence[Line]) -> str:
         axes.plot([against.low, against.high], [place, place], color="#4a6fa5", linewidth=2)
         axes.plot(against.mean, place, "o", color="#4a6fa5")
     axes.axvline(0, color="#888888", linewidth=0.8)
-    axes.set_yticks(range(len(rows)), [f"{line.host}, {_method(line)}" for line in rows])
+    axes.set_yticks(range(len(rows)), [f"{line.host}, {_named(line)}" for line in rows])
     axes.invert_yaxis()
     axes.set_xlabel("RSum against the online loss, 95 % interval")
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -84,7 +110,7 @@ def _terminal(entries: Sequence[Entry], found: Sequence[Line]) -> Table:
         _, _, seeds, *numbers, rsum, difference, p, better = _cells(line)
         both = f"{'  '.join(numbers[:3])}\n{'  '.join(numbers[3:])}"
         against = f"{difference}\np {p}, {better}" if line.against else ""
-        name = f"{line.host}\n  {_method(line)}"
+        name = f"{line.host}\n  {_named(line)}"
         shown.add_row(*(Text(cell) for cell in (name, seeds, both, rsum, against)))
     return shown
 
@@ -92,7 +118,7 @@ def _terminal(entries: Sequence[Entry], found: Sequence[Line]) -> Table:
 def _cells(line: Line) -> list[str]:
     spread = "" if line.deviation is None else f" ± {line.deviation:.1f}"
     numbers = [f"{line.means[metric]:.1f}" for metric in RECALLS]
-    cells = [line.host, _method(line), str(len(line.seeds)), *numbers]
+    cells = [line.host, _named(line), str(len(line.seeds)), *numbers]
     cells.append(f"{line.means[RSUM]:.1f}{spread}")
     if line.against is None:
         return [*cells, "", "", ""]
@@ -105,9 +131,10 @@ def _cells(line: Line) -> list[str]:
     ]
 
 
-def _method(line: Line) -> str:
-    own = line.lists in ("", line.host)
-    return line.method if own else f"{line.method}, lists of {line.lists}"
+def _named(row: Line | Row) -> str:
+    """A method, and whose lists it had if not its own."""
+    own = row.lists in ("", row.host)
+    return row.method if own else f"{row.method} (lists of {row.lists})"
 
 
 def _protocol(entries: Sequence[Entry]) -> str:
