@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterable
 from typing import final
@@ -28,6 +29,8 @@ def join() -> bool:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    if dist.get_backend() == "gloo":  # whose threads abort a process that ends before them
+        atexit.register(leave)
     return True
 
 
