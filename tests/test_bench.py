@@ -13,6 +13,7 @@ SMALL = ["--images", "64", "--texts", "320", "--width", "32", "--device", "cpu"]
 def gpu_mining(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     from bench import gpu_mining
+
     from counterfoil.engine import tiles
 
     monkeypatch.setitem(tiles._BAGS, "cpu", (16, 64))  # many tiles
