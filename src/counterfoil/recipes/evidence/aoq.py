@@ -140,16 +140,14 @@ def _experiment(host: Host, seeds: Sequence[int], budget: Budget) -> Experiment:
     texts = size.texts
     lists = Mine(name=LISTS, using=(ONLINE,), texts=texts, images=max(1, texts // 5))
     found: list[tuple[Train, Row]] = []
-    for number, seed in enumerate(seeds):
-        after = f"-{seed}" if number else ""
-        found.append(_trained(host, ONLINE, seed, size, after=after))
-        found += [_trained(host, loss, seed, size, lists=host, after=after) for loss in LOSSES]
+    for method in (ONLINE, *LOSSES):
+        for seed in seeds:
+            after = "" if seed == seeds[0] else f"-{seed}"
+            found.append(_trained(host, method, seed, size, host, after=after))
     hosting = host == size.teacher and seeds[0] < size.visits
     for guest, losses in size.guests.items() if hosting else ():
-        if guest not in size.seeds:
-            found.append(_trained(guest, ONLINE, seeds[0], size, before=f"{guest}-"))
-        for loss in losses:
-            found.append(_trained(guest, loss, seeds[0], size, lists=host, before=f"{guest}-"))
+        methods = losses if guest in size.seeds else (ONLINE, *losses)
+        found += [_trained(guest, m, seeds[0], size, host, before=f"{guest}-") for m in methods]
     stages = tested([stage for stage, _ in found])
     recipe = Recipe(name=f"{NAME}/{key}", stages=(*stages[:2], lists, *stages[2:]), data=DATA)
     return Experiment(key=key, recipe=recipe, rows=tuple(row for _, row in found))
@@ -160,8 +158,8 @@ def _trained(
     method: str,
     seed: int,
     size: Size,
+    lists: Host,
     *,
-    lists: Host | None = None,
     before: str = "",
     after: str = "",
 ) -> tuple[Train, Row]:
@@ -171,12 +169,12 @@ def _trained(
     row = Row(
         host=TITLES[host],
         method=method,
-        lists="" if lists is None else TITLES[lists],
+        lists="" if method == ONLINE else TITLES[lists],
         seed=seed,
         test=f"test-{name}",
         models=(name,),
     )
-    return train(name, host, term, seed, size, LISTS if lists else None), row
+    return train(name, host, term, seed, size, None if method == ONLINE else LISTS), row
 
 
 def tested(trained: Sequence[Train]) -> list[Stage]:
