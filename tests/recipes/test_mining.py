@@ -236,6 +236,18 @@ def test_half_precision_lists_the_same_and_says_why(model, whole, tmp_path, caps
     assert "precision=bf16 goes with all pairs" in said(capsys)
 
 
+def test_half_precision_goes_on_where_it_was_stopped(model, tmp_path, slow, capsys):
+    halved = ("--precision", "bf16")
+    assert mine(model, tmp_path / "a", *halved) == 0
+    assert mine(model, tmp_path / "b", *halved, "--minutes", "0.01") == 3
+    assert (tmp_path / "b.partial" / "process-0.npz").is_file()
+    assert mine(model, tmp_path / "b", "--resume") == 2
+    assert "precision is bfloat16 there and float32 here" in said(capsys)
+    assert mine(model, tmp_path / "b", *halved, "--resume") == 0
+    assert content(tmp_path / "b") == content(tmp_path / "a")
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["a", "b"]
+
+
 def test_a_stage_proposes(tmp_path):
     setting = ("--set", "lists.proposing=['online']", "--set", "lists.proposals=3")
     assert aoq(tmp_path / "run", DATA_OF_RUNS, *setting) == 0
