@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import html
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -103,6 +104,17 @@ def test_curves_of_a_run(models, analysed):
     lines = (models / "run/online/metrics.jsonl").read_text().splitlines()
     dev = [json.loads(line)["dev_rsum"] for line in lines if "dev_rsum" in line]
     assert numbers["trainings"][1]["curve"]["dev_rsum"] == dev
+
+
+def test_curves_on_different_data(models, analysed, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(models / "run/online", other / "online")
+    note = json.loads((models / "run/online.json").read_text())
+    note["data"]["fingerprint"] = "another"
+    (other / "online.json").write_text(json.dumps(note))
+    shown, _, numbers = analysed("curves", models / "run/online", other, data=None)
+    assert "2 trainings on different data, whose figures do not compare." in shown
+    assert numbers["trainings"][1]["fingerprint"] == "another"
 
 
 def test_curves_of_a_bare_log(analysed, tmp_path):

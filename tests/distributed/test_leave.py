@@ -24,7 +24,7 @@ world.wait()
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="of groups without GPUs")
 def test_a_joined_process_leaves_before_it_ends() -> None:
-    """A gloo group that is still there when the interpreter goes aborts the process now and then."""
+    """A gloo group that outlives the interpreter aborts the process now and then."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

@@ -29,6 +29,7 @@ class Trained:
         losses: what it minimised, in words.
         seed: of the training, where it was noted.
         data: name of the data, where it was noted.
+        fingerprint: of the data, where it was noted.
     """
 
     curve: Curve
@@ -36,6 +37,7 @@ class Trained:
     losses: str = ""
     seed: int | None = None
     data: str = ""
+    fingerprint: str = ""
 
 
 def curves(folders: Sequence[Path], out: Path) -> tuple[Trained, ...]:
@@ -77,8 +79,8 @@ def _logs(folder: Path) -> list[Path]:
     return found
 
 
-def _read(name: str, folder: Path) -> Trained:
-    found = curve(name, folder / METRICS)
+def _read(short: str, folder: Path) -> Trained:
+    found = curve(short, folder / METRICS)
     if not found.epochs:
         raise ValueError(f"{folder / METRICS} holds no epoch; was the training stopped at once?")
     note = folder.with_name(f"{folder.name}.json")
@@ -86,10 +88,11 @@ def _read(name: str, folder: Path) -> Trained:
     try:
         stage = noted.get("stage", {})
         losses = ", ".join(dict.fromkeys(_called(stage.get("objective", {}).get("terms", {}))))
-        seed, data = stage.get("plan", {}).get("seed"), noted.get("data", {}).get("name", "")
+        seed, data = stage.get("plan", {}).get("seed"), noted.get("data", {})
+        name, fingerprint = data.get("name", ""), data.get("fingerprint", "")
     except AttributeError as error:
         raise ValueError(f"{note} is no note of a stage: {error}") from error
-    return Trained(found, str(folder), losses, seed, data)
+    return Trained(found, str(folder), losses, seed, name, fingerprint)
 
 
 def _called(written: Any) -> Iterator[str]:
@@ -141,5 +144,7 @@ def _headline(found: Sequence[Trained]) -> str:
     best = max(top.dev_rsum)
     if len(measured) == 1:
         return f"{top.name} reaches dev RSum {best:.1f} in {len(top.epochs)} epochs."
+    if len({one.fingerprint for one in found if one.fingerprint}) > 1:
+        return f"{len(found)} trainings on different data, whose figures do not compare."
     others = ", ".join(f"{max(o.dev_rsum):.1f} by {o.name}" for o in measured if o is not top)
     return f"The best dev RSum is {best:.1f} by {top.name}; {others}."
