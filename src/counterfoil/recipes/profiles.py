@@ -21,6 +21,7 @@ class Profile:
         lens: features or pixels, and the vocabulary's threshold.
         width: of the joint space.
         word_width: of a word embedding.
+        dropout: share of a word embedding's entries dropped in training.
         protocol: how the test split is measured.
     """
 
@@ -28,6 +29,7 @@ class Profile:
     lens: LensPlan
     width: int
     word_width: int = 300
+    dropout: float = 0.0
     protocol: Literal["whole", "flickr-1k", "coco-1k", "coco-5k"]
 
     @property
@@ -49,7 +51,9 @@ PROFILES: dict[Dataset, Profile] = {
     "flickr8k": Profile(
         data="flickr8k",
         lens=LensPlan(images="features", standardise=True, min_count=4),
-        width=256,
+        width=128,
+        word_width=128,
+        dropout=0.2,
         protocol="flickr-1k",
     ),
     "flickr30k": Profile(data="f30k_precomp", lens=_BUTD, width=1024, protocol="flickr-1k"),
