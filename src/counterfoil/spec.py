@@ -130,8 +130,8 @@ def digest(plain: object) -> str:
 def unknown(given: str, known: list[str], what: str) -> str:
     """One sentence for a name that does not exist: the nearest one, then all of them."""
     near = difflib.get_close_matches(given, known, 1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"{given!r} is not {what}; {hint}Known: {', '.join(sorted(known)) or 'none'}."
+    hint = f"did you mean {near[0]!r}? Known" if near else "known"
+    return f"{given!r} is not {what}; {hint}: {', '.join(sorted(known)) or 'none'}."
 
 
 def from_plain(plain: object, *, allow: tuple[str, ...] = ("counterfoil",)) -> Spec[Any]:

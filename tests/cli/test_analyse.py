@@ -89,7 +89,9 @@ def test_negatives_from_lists(models, analysed):
     for anchor in drawn[2]["anchors"]:
         found = anchor["texts"]
         assert set(found["offline"]["rows"]) <= set(rows[found["row"], :4].tolist())
-    assert f"lists of {lists}" in drawn[2]["protocol"]
+    assert f"drawn from 4 texts and 1 images, lists of {lists}" in drawn[2]["protocol"]
+    whole = analysed("negatives", models / "pixels", "--lists", lists, name="whole")[2]
+    assert f"drawn from {rows.shape[1]} texts and" in whole["protocol"]
 
 
 def test_curves_of_a_run(models, analysed):

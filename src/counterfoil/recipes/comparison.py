@@ -14,7 +14,7 @@ from counterfoil.negatives import hardness as measured_hardness
 from counterfoil.recipes.context import Context
 from counterfoil.recipes.measured import Measured
 from counterfoil.recipes.provenance import made_now
-from counterfoil.recipes.recipe import Compare, Evaluate, Train
+from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Train
 from counterfoil.recipes.show import console, say
 from counterfoil.train.log import read_metrics
 from counterfoil.train.tensors import read_tensors, write_tensors
@@ -33,7 +33,7 @@ def page(context: Context, stage: Compare) -> ReportPage:
         protocol=next(iter(reports.values())).setting.line(),
         runs=results(reports),
         curves=tuple(curve(name, context.place(name) / "metrics.jsonl") for name in trained),
-        hardness=_hardness(context.place(stage.negatives)) if stage.negatives else (),
+        hardness=_hardness(context, stage.negatives) if stage.negatives else (),
         galleries=_galleries(context, stage, found),
         provenance=_provenance(context, stage),
     )
@@ -71,12 +71,15 @@ def save_hardness(found: measured_hardness.Hardness, folder: Path) -> None:
     write_tensors(folder / HARDNESS, tensors, {"batch": found.batch})
 
 
-def _hardness(folder: Path) -> tuple[Hardness, ...]:
-    tensors, about = read_tensors(folder / HARDNESS, "the hardness of negatives")
-    positive = tensors["positive"]
+def _hardness(context: Context, mining: str) -> tuple[Hardness, ...]:
+    stage = context.recipe.stage(mining)
+    assert isinstance(stage, Mine)
+    path = context.place(mining) / HARDNESS
+    tensors, about = read_tensors(path, "the hardness of negatives")
+    positive, scorer = tensors["positive"], " + ".join(stage.using)
     names = {
-        "online": f"online: hardest of a batch of {about['batch']}",
-        "offline": "offline: mined",
+        "online": f"online: hardest of a batch of {about['batch']}, by {scorer}",
+        "offline": f"offline: mined, by {scorer}",
     }
     return tuple(Hardness(name, (tensors[kind] - positive).numpy()) for kind, name in names.items())
 
