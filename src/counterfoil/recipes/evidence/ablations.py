@@ -102,6 +102,6 @@ def _second(host: Host, seed: int, size: Size, longest: int) -> list[Train]:
         longer(train(ONLINE, host, HARDEST, seed, size), "longer-online"),
         longer(usual, "longer-AdapOffQuin"),
         *(of(name, term) for name, term in TERMS.items()),
-        replace(of("OnlyOffline"), objective=total(loss=only)),
+        replace(of("OnlyOffline", only), objective=total(loss=only)),
         usual,
     ]

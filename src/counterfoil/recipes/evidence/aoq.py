@@ -2,7 +2,7 @@
 
 A host trains on lists that its own round one mined, or, as in the paper, on those of another.
 Widths and epochs are the same for every row of a budget. The rate, the warm-up with the sum of
-hinges and the list length were chosen on dev with VSE++ and the online loss, and are used for all.
+hinges were chosen on dev with VSE++ and the online loss, and are used for all that learn with them.
 """
 
 from __future__ import annotations
