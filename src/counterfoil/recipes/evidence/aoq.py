@@ -1,7 +1,7 @@
 """AOQ's comparison on Flickr8k: four losses on four hosts.
 
 A host trains on lists that its own round one mined, or, as in the paper, on those of another.
-Widths and epochs are the same for every row of a budget. The rate, the warm-up with the sum of
+Widths and epochs are the same for every row of a budget. The rate and the warm-up with the sum of
 hinges were chosen on dev with VSE++ and the online loss, and are used for all that learn with them.
 """
 
