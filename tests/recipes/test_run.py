@@ -232,3 +232,11 @@ def test_a_corpus_without_dev_keeps_the_last_epoch(tmp_path, capsys):
     recipe = catalogue.smoke(apply(catalogue.find("vsepp-scenes"), SMALL[1::2]))
     assert execute(recipe, Source("scenes:images=30,dev=0"), tmp_path / "run")
     assert "has no dev split" in capsys.readouterr().out
+
+
+def test_lists_shorter_than_the_draws_are_refused_before_anything_is_done(tmp_path, capsys):
+    words = ("aoq/ablations/h1000/vsepp-scenes", "--data", "scenes:images=36", "--smoke")
+    assert run("run", *words, "--folder", tmp_path / "run") == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "'h1000' draws from the 1,000 hardest texts of an image" in told
+    assert not (tmp_path / "run").exists()

@@ -36,7 +36,8 @@ def check(context: Context, stage: Stage) -> None:
     """Refuse what would fail only after hours: a split or a picture that is not there.
 
     Raises:
-        ValueError: there is no such split, its protocol does not fit, or pictures are missing.
+        ValueError: there is no such split, its protocol does not fit, pictures are missing, or
+            lists will be shorter than what is drawn from them.
     """
     match stage:
         case Train():
@@ -46,10 +47,29 @@ def check(context: Context, stage: Stage) -> None:
                     _pictures(corpus)
             if stage.refresh.every:
                 _refreshed(context, stage)
+            if stage.negatives:
+                _long_enough(context, stage)
         case Mine():
             context.split(stage.split)
         case Evaluate():
             folds_of(named(stage.protocol), len(context.split(stage.split)))
+
+
+def _long_enough(context: Context, stage: Train) -> None:
+    """Whether the lists will be as long as the draws."""
+    assert stage.negatives
+    mined = context.recipe.stage(stage.negatives)
+    assert isinstance(mined, Mine)
+    corpus = context.split(mined.split)
+    for what, drawn, kept, there in (
+        ("texts of an image", stage.draw.texts, mined.texts, len(corpus.texts)),
+        ("images of a text", stage.draw.images or 0, mined.images, len(corpus)),
+    ):
+        if drawn > min(kept, there):
+            raise ValueError(
+                f"{stage.name!r} draws from the {drawn:,} hardest {what}, but {mined.name!r} keeps "
+                f"{kept:,} of {there:,}; set {stage.name}.draw to fewer, or mine longer lists"
+            )
 
 
 def train(context: Context, stage: Train, *, resume: bool) -> None:
