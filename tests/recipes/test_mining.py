@@ -129,7 +129,7 @@ def test_other_lists_are_not_gone_on_with(model, tmp_path, slow, capsys):
     assert mine(model, out, "--resume", "--texts", "19") == 2
     assert "texts of an image is 20 there and 19 here; name another folder" in said(capsys)
     assert mine(model, out, "--resume", "--filter", "skip=1") == 2
-    assert "filters is there and the 1 hardest of the rest here" in said(capsys)
+    assert "filters is none there and the 1 hardest of the rest here" in said(capsys)
     assert (tmp_path / "lists.partial" / "process-0.npz").is_file()
 
 
