@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 from torch.nn.functional import cosine_similarity, leaky_relu
 
+from bag_cases import WIDTH, bags
 from counterfoil.models.bfan import BFAN
 from counterfoil.models.blocks import fused, packing
 from counterfoil.models.blocks.focal import focused
@@ -18,25 +19,11 @@ from counterfoil.models.blocks.regions import Regions
 from counterfoil.records import Encoded, Items
 
 RULES = ("equal", "prob")
-WIDTH = 6
 
 
 def model(focus: str = "equal", **options) -> BFAN:
     image, text = Regions(features=2, width=WIDTH), GRU(words=3, word_width=2, width=WIDTH)
     return BFAN(image=image, text=text, focus=focus, **options)
-
-
-def bags(seed: int = 0, images: int = 3, texts: int = 4) -> tuple[Encoded, Encoded]:
-    """Float64 images of 1 to 5 regions and texts of 1 to 6 words; garbage is what is hidden."""
-    rng = torch.Generator().manual_seed(seed)
-    found = []
-    for n, longest in ((images, 5), (texts, 6)):
-        tokens = torch.randn(n, longest, WIDTH, dtype=torch.double, generator=rng)
-        counts = torch.randint(1, longest + 1, (n, 1), generator=rng)
-        counts[:2] = torch.tensor([[1], [longest]])[:n]
-        mask = torch.arange(longest) < counts
-        found.append(Encoded(tokens.masked_fill(~mask.unsqueeze(-1), torch.nan), mask))
-    return found[0], found[1]
 
 
 def margins(focus: str, row: list[float]) -> list[float]:

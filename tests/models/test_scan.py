@@ -8,6 +8,7 @@ import torch
 from torch.autograd import gradcheck
 from torch.nn.functional import cosine_similarity, leaky_relu
 
+from bag_cases import WIDTH, bags
 from counterfoil.models.blocks import fused, packing
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.regions import Regions
@@ -18,26 +19,12 @@ DIRECTIONS = ("t2i", "i2t")
 NORMS = ("clipped_l2norm", "l2norm", "softmax", "clipped", "no_norm")
 AGGREGATES = ("LogSumExp", "Mean", "Max", "Sum")
 EVERY = tuple(product(DIRECTIONS, NORMS))
-WIDTH = 6
 
 
 def model(**options) -> SCAN:
     options = {"lambda_softmax": 4.0, "lambda_lse": 5.0} | options
     image, text = Regions(features=2, width=WIDTH), GRU(words=3, word_width=2, width=WIDTH)
     return SCAN(image=image, text=text, **options)
-
-
-def bags(seed: int = 0, images: int = 3, texts: int = 4) -> tuple[Encoded, Encoded]:
-    """Float64 images of 1 to 5 regions and texts of 1 to 6 words; garbage is what is hidden."""
-    rng = torch.Generator().manual_seed(seed)
-    found = []
-    for n, longest in ((images, 5), (texts, 6)):
-        tokens = torch.randn(n, longest, WIDTH, dtype=torch.double, generator=rng)
-        counts = torch.randint(1, longest + 1, (n, 1), generator=rng)
-        counts[:2] = torch.tensor([[1], [longest]])[:n]
-        mask = torch.arange(longest) < counts
-        found.append(Encoded(tokens.masked_fill(~mask.unsqueeze(-1), torch.nan), mask))
-    return found[0], found[1]
 
 
 def slow(regions, words, direction, norm, how, softmax, lse):

@@ -13,12 +13,12 @@ from typing import Literal, final
 
 from counterfoil.matcher import Matcher
 from counterfoil.models.blocks.gru import GRU
-from counterfoil.objectives.curriculum import Then
 from counterfoil.objectives.quintuplet import AdaptiveQuintuplet, OfflineQuintuplet, OfflineTriplet
-from counterfoil.objectives.term import Objective, Term, total
-from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
+from counterfoil.objectives.term import Term
+from counterfoil.objectives.triplet import HardestTriplet
 from counterfoil.recipes.evidence.plan import Budget, Experiment, Row, Table
 from counterfoil.recipes.hosts import bfan, scan, vsepp, vsrn
+from counterfoil.recipes.online import MARGIN, warmed
 from counterfoil.recipes.profiles import PROFILES, Dataset
 from counterfoil.recipes.recipe import Evaluate, Mine, Protocol, Recipe, Stage, Train
 from counterfoil.spec import Spec, late, of, part
@@ -31,7 +31,6 @@ Host = Literal["vsepp", "scan-t2i", "bfan", "vsrn"]
 NAME = "evidence/aoq-flickr8k"
 ONLINE = "online"
 LISTS = "lists"
-MARGIN = 0.2
 DATA: Dataset = "flickr8k"
 TEST: Protocol = "flickr-1k"
 TITLES: dict[Host, str] = {
@@ -188,12 +187,10 @@ def train(
 ) -> Train:
     """A training stage."""
     rate, warmup = size.own.get(host, (size.rate, size.warmup))
-    first = part(SumTriplet, margin=MARGIN)
-    objective: Spec[Objective] = total(loss=part(Then, first=first, second=term, steps=warmup))
     return Train(
         name=name,
         model=_model(host, size),
-        objective=objective,
+        objective=warmed(term, warmup, "loss"),
         lens=PROFILES[DATA].lens,
         plan=TrainPlan(
             epochs=size.epochs,

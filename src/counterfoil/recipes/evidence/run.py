@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,25 +54,27 @@ def run(
         ValueError: as `execute` does, or there is no such budget or experiment.
     """
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
-    for number, experiment in enumerate(todo := table.of(budget, only), 1):
+    todo = table.of(budget, only)
+    data = contents(source.open())
+    for number, experiment in enumerate(todo, 1):
         left = None if deadline is None else max(0.01, (deadline - time.monotonic()) / 60)
         say(f"{table.name} ({budget}), {number} of {len(todo)}: {experiment.key}")
-        recipe, place = _missing(experiment, source, ledger), folder / experiment.key
+        named = digests(experiment.recipe, data)
+        recipe, place = _missing(experiment, named, ledger), folder / experiment.key
         if recipe is None:
             say(f"{experiment.key}: kept, {ledger}")
             continue
         done = execute(recipe, source, place, resume=resume, minutes=left)
         if world.rank() == 0:
-            add(ledger, found(table, budget, experiment, source, place))
+            add(ledger, found(table, budget, experiment, named, place))
         world.wait()
         if not done:
             return False
     return True
 
 
-def _missing(experiment: Experiment, source: Source, ledger: Path) -> Recipe | None:
+def _missing(experiment: Experiment, named: Mapping[str, str], ledger: Path) -> Recipe | None:
     """The stages behind the rows that the ledger does not hold yet; None where it holds all."""
-    named = digests(experiment.recipe, contents(source.open()))
     have = {entry.digest for entry in read(ledger)} if ledger.exists() else set()
     wanted = [row.test for row in experiment.rows if named[row.test] not in have]
     for name in wanted:  # grows by what each stage reads
@@ -82,10 +84,9 @@ def _missing(experiment: Experiment, source: Source, ledger: Path) -> Recipe | N
 
 
 def found(
-    table: Table, budget: str, experiment: Experiment, source: Source, folder: Path
+    table: Table, budget: str, experiment: Experiment, named: Mapping[str, str], folder: Path
 ) -> tuple[Entry, ...]:
-    """What is finished of an experiment."""
-    named = digests(experiment.recipe, contents(source.open()))
+    """What is finished of an experiment whose stages have these digests."""
     return tuple(
         _entry(table, budget, row, named[row.test], folder)
         for row in experiment.rows
