@@ -26,11 +26,13 @@ class Matcher(nn.Module, ABC):
 
     Attributes:
         score_scale: units of a score: 1.0 for a cosine or a mean of cosines.
-        grids: names of the views of `forward`, each of which gives a score block.
+        grids: names of the views of `forward` and `relate`, each of which gives a score block.
+        relates: whether `relate` adds something.
     """
 
     score_scale: float = 1.0
     grids: frozenset[str] = frozenset({INFERENCE})
+    relates: bool = False
 
     @abstractmethod
     def encode_images(self, images: Items) -> Encoded:
@@ -57,7 +59,20 @@ class Matcher(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Batch) -> Views:
-        """Encode a training batch."""
+        """Encode this process's share of a training batch."""
+
+    def relate(self, batch: Batch, views: Views, wanted: frozenset[str]) -> Views:
+        """The views of a whole batch, with those that arise only where all of it is seen at once.
+
+        Called in training where `relates` is set, on every process with the same tensors and the
+        same random state.
+
+        Args:
+            batch: the batch; its items are this process's share.
+            views: what `forward` made of all shares.
+            wanted: the grids that are judged at this step; others may be left out.
+        """
+        return views
 
 
 def product(

@@ -55,6 +55,8 @@ class Items:
         boxes: (N, L, 4) float x1, y1, x2, y2 as fractions of the picture, where known.
         targets: (N, C, L) long, token ids of the anchor captions of each image of a training
             batch, which a model may learn to write; -1 behind the last token.
+        words: (N, L) long, which word of its text each token is a piece of; -1 for special tokens
+            and padding. None where every token is a word.
     """
 
     ids: Tensor
@@ -62,6 +64,7 @@ class Items:
     mask: Tensor
     boxes: Tensor | None = None
     targets: Tensor | None = None
+    words: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -75,7 +78,7 @@ class Items:
         return Items(*(_move(t, device) for t in self._tensors()))  # type: ignore[arg-type]
 
     def _tensors(self) -> tuple[Tensor | None, ...]:
-        return self.ids, self.values, self.mask, self.boxes, self.targets
+        return self.ids, self.values, self.mask, self.boxes, self.targets, self.words
 
 
 @final
@@ -198,10 +201,18 @@ class Batch:
 @final
 @dataclass(frozen=True, slots=True)
 class View:
-    """Images and texts of a batch as a model sees them."""
+    """Images and texts of a batch as a model sees them.
+
+    Attributes:
+        images: of the pool, item after item.
+        texts: of the pool, item after item.
+        copies: how often each item stands there, its copies side by side: rows 2n and 2n + 1 are
+            item n when it is 2.
+    """
 
     images: Encoded
     texts: Encoded
+    copies: int = 1
 
 
 @final
@@ -233,10 +244,11 @@ class Grid:
     Attributes:
         scores: (I, T).
         positive: (I, T) bool.
-        anchor: (B,) scores of the anchor pairs.
+        anchor: (B,) scores of the anchor pairs; of several copies the lowest.
         guide: (I, T) how similar the pairs ought to be, or None.
         scale: units of a score, see `Matcher.score_scale`.
         name: which view it came from.
+        copies: how often each image and each text stands in it, side by side, see `View`.
     """
 
     scores: Tensor
@@ -245,6 +257,7 @@ class Grid:
     guide: Tensor | None = None
     scale: float = 1.0
     name: str = INFERENCE
+    copies: int = 1
 
 
 @final
@@ -271,9 +284,13 @@ class Scores:
         pairs: (B, N) scores by role, aligned with the anchors.
         words: word tasks by name.
         step: how many batches came before.
+        guides: (B, N) how similar the pairs of a role ought to be, for roles that a term asks for.
+        seed: of what a term draws at this step, the same on every process.
     """
 
     grids: Mapping[str, Grid]
     pairs: Mapping[Role, Tensor] = field(default_factory=dict)
     words: Mapping[str, WordTask] = field(default_factory=dict)
     step: int = 0
+    guides: Mapping[Role, Tensor] = field(default_factory=dict)
+    seed: int = 0

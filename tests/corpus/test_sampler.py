@@ -71,3 +71,23 @@ def test_short_batch_can_be_left_out():
 def test_what_cannot_be_drawn(counts, batch, words):
     with pytest.raises(ValueError, match=words):
         Sampler(relation(counts), batch=batch, seed=0, drop_last=True)
+
+
+@given(counts, st.integers(1, 7), st.integers(0, 3))
+def test_every_image_with_all_its_captions(counts, batch, start):
+    related = relation(counts)
+    sampler = Sampler(related, batch=batch, seed=1, all_captions=True)
+    batches = list(sampler.epoch(2))
+    assert len(batches) == len(sampler)
+    for rows in batches[:-1]:
+        owners, found = related.owner[rows].unique(return_counts=True)
+        assert len(owners) == batch
+        assert torch.equal(found, related.counts[owners])
+    assert sorted(torch.cat(batches).tolist()) == list(range(sum(counts)))
+    again = list(sampler.epoch(2, start=start))
+    assert all(map(torch.equal, again, batches[start:]))
+
+
+def test_one_caption_or_all():
+    with pytest.raises(ValueError, match="one caption or with all"):
+        Sampler(relation([2, 1]), batch=1, seed=0, one_caption=True, all_captions=True)

@@ -9,12 +9,25 @@ import pytest
 import torch
 
 import train_cases as cases
+from counterfoil.matcher import Matcher
 from counterfoil.negatives.proposal import Proposal
+from counterfoil.objectives.curriculum import After
 from counterfoil.objectives.infonce import InfoNCE
 from counterfoil.objectives.quintuplet import OfflineTriplet
-from counterfoil.objectives.term import Objective, Term
+from counterfoil.objectives.term import Objective, Term, dice
 from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
-from counterfoil.records import Items, Pairs, Role, Scores, WordTask
+from counterfoil.records import (
+    INFERENCE,
+    Batch,
+    Encoded,
+    Items,
+    Pairs,
+    Role,
+    Scores,
+    View,
+    Views,
+    WordTask,
+)
 from counterfoil.train.step import Step
 
 ANCHORS = [0, 1, 5, 7, 9]
@@ -168,3 +181,106 @@ def test_level_is_the_loss_of_equal_scores() -> None:
 def test_sources_are_no_parameters() -> None:
     step = made(Seen(needs_guide=True), guide=torch.nn.Linear(2, 2))
     assert not [name for name, _ in step.named_parameters() if "guide" in name]
+
+
+class Twofold(Matcher):
+    """Every item twice, the second copy shifted, and a view that sees the whole batch."""
+
+    grids = frozenset({INFERENCE, "copies", "mixed"})
+    relates = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[frozenset[str]] = []
+
+    def encode_images(self, images: Items) -> Encoded:
+        tokens = images.values.masked_fill(~images.mask.unsqueeze(2), 0).sum(1, keepdim=True)
+        return Encoded(tokens, images.mask[:, :1])
+
+    def encode_texts(self, texts: Items) -> Encoded:
+        tokens = texts.values.masked_fill(~texts.mask, 0).sum(1).float().view(-1, 1, 1)
+        return Encoded(tokens.expand(-1, -1, cases.WIDTH), texts.mask[:, :1])
+
+    def pairs(self, images: Encoded, texts: Encoded) -> torch.Tensor:
+        return (images.tokens * texts.tokens).sum((1, 2))
+
+    def grid(self, images: Encoded, texts: Encoded) -> torch.Tensor:
+        return images.tokens[:, 0] @ texts.tokens[:, 0].T
+
+    def forward(self, batch: Batch) -> Views:
+        one = View(self.encode_images(batch.images), self.encode_texts(batch.texts))
+        return Views({INFERENCE: one, "copies": View(twice(one.images), twice(one.texts), 2)})
+
+    def relate(self, batch: Batch, views: Views, wanted: frozenset[str]) -> Views:
+        self.asked.append(wanted)
+        one = views.inference
+        mixed = Encoded(one.images.tokens + torch.rand(1), one.images.mask)
+        return Views({**views.views, "mixed": View(mixed, one.texts)}, {"own": mixed.tokens.sum()})
+
+
+def twice(bag: Encoded) -> Encoded:
+    tokens = torch.stack([bag.tokens, bag.tokens + 1], 1).flatten(0, 1)
+    return Encoded(tokens, bag.mask.repeat_interleave(2, 0))
+
+
+def test_copies_make_a_larger_grid() -> None:
+    term = Seen(needs_grid="copies")
+    batch = cases.batch_of(cases.lens(), ANCHORS)
+    Step(Twofold(), Objective(terms={"t": (1.0, term)}))(batch)
+    grid, (images, texts) = term.scores.grids["copies"], batch.block
+    assert grid.copies == 2
+    assert grid.scores.shape == grid.positive.shape == (2 * images, 2 * texts)
+    for i in range(2 * images):
+        for t in range(2 * texts):
+            assert grid.positive[i, t] == batch.positive[i // 2, t // 2]
+    for n, (i, t) in enumerate(zip(batch.anchors.image, batch.anchors.text, strict=True)):
+        assert grid.anchor[n] == grid.scores[2 * i : 2 * i + 2, 2 * t : 2 * t + 2].min()
+
+
+def test_what_sees_the_whole_batch_draws_alike_and_only_when_it_is_judged() -> None:
+    matcher, late = Twofold(), Seen(needs_grid="mixed")
+    terms = {"now": (1.0, Seen()), "late": (1.0, After(term=late, steps=3))}
+    step = Step(matcher, Objective(terms=terms), seed=5)
+    early = step(cases.batch_of(cases.lens(), ANCHORS, step=2))
+    assert early["late"] == 0
+    assert "model_own" in early
+    state = torch.get_rng_state()
+    torch.manual_seed(1)
+    once = step(cases.batch_of(cases.lens(), ANCHORS, step=3))
+    torch.manual_seed(2)
+    assert once == step(cases.batch_of(cases.lens(), ANCHORS, step=3))
+    torch.set_rng_state(state)
+    assert matcher.asked == [frozenset({INFERENCE}), *[frozenset({INFERENCE, "mixed"})] * 2]
+
+
+class Knows:
+    """A guide of the block and of pairs."""
+
+    def __call__(self, batch: Batch) -> torch.Tensor:
+        return torch.zeros(batch.block)
+
+    def pairs(self, batch: Batch, pairs: Pairs) -> torch.Tensor:
+        return (batch.image_rows[pairs.image] * 100 + batch.text_rows[pairs.text]).float()
+
+
+def test_drawn_pairs_are_guided_where_a_term_asks() -> None:
+    term = Seen(needs_guided=frozenset({Role.HARD_TEXT}), needs=frozenset({Role.HARD_TEXT}))
+    batch = cases.batch_of(cases.lens(), ANCHORS, offline=True)
+    made(term, provides=cases.Offline.provides, guide=Knows())(batch)
+    pairs = batch.pairs[Role.HARD_TEXT]
+    rows = batch.image_rows[pairs.image] * 100 + batch.text_rows[pairs.text]
+    assert torch.equal(term.scores.guides[Role.HARD_TEXT], rows.float())
+    with pytest.raises(ValueError, match="guide for drawn pairs"):
+        made(term, provides=cases.Offline.provides, guide=lambda batch: torch.zeros(1))
+    with pytest.raises(ValueError, match="guided pairs"):
+        made(Seen(needs_guided=frozenset({Role.WRITTEN})), guide=Knows())
+
+
+def test_a_term_draws_the_same_at_the_same_step() -> None:
+    term = Seen()
+    step = Step(Twofold(), Objective(terms={"t": (1.0, term)}), seed=5)
+    seeds = []
+    for number in (0, 1, 0):
+        step(cases.batch_of(cases.lens(), ANCHORS, step=number))
+        seeds.append(torch.rand(1, generator=dice(term.scores, "x")).item())
+    assert seeds[0] == seeds[2] != seeds[1]

@@ -22,6 +22,7 @@ class Sampler:
         one_caption: draw each image once an epoch with one of its captions, instead of every
             caption once.
         drop_last: leave out a short last batch.
+        all_captions: draw each image once an epoch with all of its captions; `batch` counts images.
 
     Raises:
         ValueError: there is not even one batch.
@@ -35,11 +36,14 @@ class Sampler:
         seed: int,
         one_caption: bool = False,
         drop_last: bool = False,
+        all_captions: bool = False,
     ) -> None:
         if batch < 1:
             raise ValueError(f"a batch of {batch} cannot be drawn; it needs at least one anchor")
         self.relation, self.batch, self.seed = relation, batch, seed
-        self.one_caption, self.drop_last = one_caption, drop_last
+        if one_caption and all_captions:
+            raise ValueError("an image is drawn with one caption or with all; name one of the two")
+        self.one_caption, self.drop_last, self.all_captions = one_caption, drop_last, all_captions
         self._texts = (relation.owner >= 0).nonzero().squeeze(1)
         self._images = (relation.counts > 0).nonzero().squeeze(1)
         if len(self) < 1:
@@ -51,7 +55,7 @@ class Sampler:
 
     @property
     def _count(self) -> int:
-        return len(self._images if self.one_caption else self._texts)
+        return len(self._images if self.one_caption or self.all_captions else self._texts)
 
     def __len__(self) -> int:
         """Batches in an epoch."""
@@ -60,6 +64,9 @@ class Sampler:
     def epoch(self, number: int, *, start: int = 0) -> Iterator[Tensor]:
         """(B,) text rows of each batch of an epoch, from batch `start` on."""
         rng = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
+        if self.all_captions:
+            yield from self._whole(rng, start)
+            return
         if self.one_caption:
             images = self._images[torch.randperm(self._count, generator=rng)]
             rows = self.relation.random_caption(images, rng)
@@ -67,3 +74,9 @@ class Sampler:
             rows = self._texts[torch.randperm(self._count, generator=rng)]
         for place in range(start, len(self)):
             yield rows[place * self.batch : (place + 1) * self.batch]
+
+    def _whole(self, rng: torch.Generator, start: int) -> Iterator[Tensor]:
+        """Batches of images with all of their captions."""
+        images = self._images[torch.randperm(self._count, generator=rng)]
+        for place in range(start, len(self)):
+            yield self.relation.captions(images[place * self.batch : (place + 1) * self.batch])[0]

@@ -1,12 +1,12 @@
-"""Where soft targets for the anchor block come from."""
+"""Where soft targets come from."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from counterfoil.records import Batch
+from counterfoil.records import Batch, Pairs
 
 
 class Guide(Protocol):
@@ -14,4 +14,13 @@ class Guide(Protocol):
 
     def __call__(self, batch: Batch) -> Tensor:
         """(I, T) targets on the scale of the inference grid, the same on every process."""
+        ...
+
+
+@runtime_checkable
+class PairGuide(Guide, Protocol):
+    """Knows single pairs too, such as those drawn from lists."""
+
+    def pairs(self, batch: Batch, pairs: Pairs) -> Tensor:
+        """(B, N) targets of pairs of places in the pools, on the scale of the inference grid."""
         ...

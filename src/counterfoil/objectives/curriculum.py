@@ -49,8 +49,49 @@ class Then(Term):
         self.needs_guide = first.needs_guide or second.needs_guide
         self.needs_words = first.needs_words | second.needs_words
         self.needs_grid = first.needs_grid
+        self.needs_guided = first.needs_guided | second.needs_guided
 
     def forward(self, scores: Scores) -> Tensor:
         """Scalar loss."""
         loss: Tensor = self.first(scores) if scores.step < self.steps else self.second(scores)
+        return loss
+
+
+@final
+class After(Term):
+    """A term that is silent at first.
+
+    HREM (https://arxiv.org/abs/2210.08908) judges its enhanced embeddings only when the plain ones
+    have been learnt for a while. Until then neither the term nor its grid costs anything.
+
+    Args:
+        term: what holds from step `steps` on.
+        steps: how long nothing does.
+
+    Raises:
+        ValueError: a negative number of steps.
+
+    >>> import torch
+    >>> from counterfoil.objectives.term import Objective
+    >>> from counterfoil.objectives.triplet import HardestTriplet
+    >>> from counterfoil.records import Grid
+    >>> s = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
+    >>> grid = Grid(scores=s, positive=torch.eye(3).bool(), anchor=s.diagonal())
+    >>> loss = Objective(terms={"late": (1.0, After(term=HardestTriplet(), steps=100))})
+    >>> [round(loss(Scores({"inference": grid}, step=n))["late"].item(), 3) for n in (99, 100)]
+    [0.0, 0.8]
+    """
+
+    def __init__(self, *, term: Term, steps: int) -> None:
+        super().__init__()
+        if steps < 0:
+            raise ValueError(f"{steps} steps of silence were given; use 0 or more")
+        self.term, self.begins = term, max(steps, term.begins)
+        self.needs, self.needs_guide = term.needs, term.needs_guide
+        self.needs_words, self.needs_grid = term.needs_words, term.needs_grid
+        self.needs_guided = term.needs_guided
+
+    def forward(self, scores: Scores) -> Tensor:
+        """Scalar loss."""
+        loss: Tensor = self.term(scores)
         return loss

@@ -16,6 +16,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
+from hashlib import sha256
 from typing import Literal, cast, final
 
 import torch
@@ -38,6 +39,8 @@ class Term(nn.Module, ABC):
         needs_guide: whether its grid must carry a guide.
         needs_words: names of the word tasks that must be there.
         needs_grid: name of the grid it judges.
+        needs_guided: roles whose pairs must carry a guide too.
+        begins: step up to which it is silent and its grid is not asked for.
 
     Raises:
         ValueError: another reduction.
@@ -47,6 +50,8 @@ class Term(nn.Module, ABC):
     needs_guide: bool = False
     needs_words: frozenset[str] = frozenset()
     needs_grid: str = INFERENCE
+    needs_guided: frozenset[Role] = frozenset()
+    begins: int = 0
 
     def __init__(self, *, reduction: Reduction = "sum") -> None:
         super().__init__()
@@ -110,13 +115,29 @@ class Objective(nn.Module):
         """Grids that some term judges."""
         return frozenset(term.needs_grid for term in self._terms())
 
+    @property
+    def needs_guided(self) -> frozenset[Role]:
+        """Roles whose pairs some term wants guided."""
+        return frozenset[Role]().union(*(term.needs_guided for term in self._terms()))
+
+    def grids_at(self, step: int) -> frozenset[str]:
+        """Grids that are judged at a step."""
+        return frozenset(term.needs_grid for term in self._terms() if step >= term.begins)
+
     def forward(self, scores: Scores) -> dict[str, Tensor]:
         """Weighted losses by name; their sum is what is minimised.
 
         Scores in half precision are judged in float32: a sum over a batch needs it.
         """
         scores = _in_full_precision(scores)
-        return {name: self.weights[name] * term(scores) for name, term in self.terms.items()}
+        return {name: weight * self._loss(name, scores) for name, weight in self.weights.items()}
+
+    def _loss(self, name: str, scores: Scores) -> Tensor:
+        term = cast("Term", self.terms[name])
+        if scores.step < term.begins:
+            return next(iter(scores.grids.values())).scores.new_zeros(())
+        loss: Tensor = term(scores)
+        return loss
 
     def _terms(self) -> list[Term]:
         return [cast("Term", term) for term in self.terms.values()]
@@ -140,8 +161,15 @@ def _in_full_precision(scores: Scores) -> Scores:
         scores,
         grids={name: grid(g) for name, g in scores.grids.items()},
         pairs={role: _full(pair) for role, pair in scores.pairs.items()},
+        guides={role: _full(guide) for role, guide in scores.guides.items()},
         words={name: WordTask(_full(w.logits), w.labels) for name, w in scores.words.items()},
     )
+
+
+def dice(scores: Scores, what: str) -> torch.Generator:
+    """A generator for what a term draws at this step, the same on every process."""
+    name = f"{scores.seed}/{what}".encode()
+    return torch.Generator().manual_seed(int.from_bytes(sha256(name).digest()[:7], "big"))
 
 
 def _full(tensor: Tensor) -> Tensor:

@@ -102,7 +102,7 @@ def _mapped(views: Views, change: Callable[[Tensor], Tensor]) -> Views:
         return Encoded(change(e.tokens), e.mask, None if e.gram is None else change(e.gram))
 
     return Views(
-        {name: View(encoded(v.images), encoded(v.texts)) for name, v in views.views.items()},
+        {n: View(encoded(v.images), encoded(v.texts), v.copies) for n, v in views.views.items()},
         {name: change(loss) for name, loss in views.auxiliary.items()},
     )
 
@@ -125,8 +125,9 @@ def _joined(parts: Sequence[Views]) -> Views:
         name: View(
             Encoded.cat([part.views[name].images for part in parts]),
             Encoded.cat([part.views[name].texts for part in parts]),
+            view.copies,
         )
-        for name in parts[0].views
+        for name, view in parts[0].views.items()
     }
     auxiliary = {
         name: torch.stack([part.auxiliary[name] for part in parts]).sum()

@@ -108,6 +108,7 @@ def sampler_of(plan: TrainPlan, corpus: Corpus) -> Sampler:
         seed=plan.seed,
         one_caption=plan.one_caption,
         drop_last=plan.drop_last,
+        all_captions=plan.all_captions,
     )
 
 

@@ -32,6 +32,7 @@ class TrainPlan:
         average: decay of the moving average of the weights that is evaluated and kept; 0 for none.
         one_caption: draw each image once an epoch with one of its captions.
         drop_last: leave out a short last batch of an epoch.
+        all_captions: draw each image once an epoch with all of its captions; `batch` counts images.
         steps: stop after so many optimiser steps; 0 for no limit.
         minutes: stop after so many minutes with a checkpoint to resume from; 0 for no limit.
         save_minutes: between two checkpoints; one is written after each epoch in any case.
@@ -62,6 +63,7 @@ class TrainPlan:
     log_every: int = 10
     ahead: int = 2
     track: tuple[Tracker, ...] = ()
+    all_captions: bool = False
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "accumulate", "log_every", "ahead"):
@@ -89,4 +91,5 @@ class TrainPlan:
 
     def numbers(self) -> dict[str, Any]:
         """What the result depends on, JSON-ready: all but how a run is cut up and watched."""
-        return {name: value for name, value in asdict(self).items() if name not in _FREE}
+        silent = _FREE if self.all_captions else (*_FREE, "all_captions")  # older runs keep digests
+        return {name: value for name, value in asdict(self).items() if name not in silent}

@@ -8,22 +8,33 @@ exactly the gradient of one process with the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
-from counterfoil import world
 from counterfoil.matcher import Matcher
-from counterfoil.negatives.guide import Guide
+from counterfoil.negatives.guide import Guide, PairGuide
 from counterfoil.negatives.proposal import Proposal, Proposer
 from counterfoil.objectives.term import Objective
-from counterfoil.records import INFERENCE, Batch, Encoded, Grid, Pairs, Role, Scores, View, Views
+from counterfoil.records import (
+    INFERENCE,
+    Batch,
+    Encoded,
+    Grid,
+    Pairs,
+    Role,
+    Scores,
+    View,
+    Views,
+    WordTask,
+)
 from counterfoil.train.plan import Precision
 from counterfoil.train.seeds import seed_of
+from counterfoil.train.shares import gathered, mine, shared, whole
 
 OWN = "model_"  # begins the names of losses that are the model's own
 
@@ -86,6 +97,7 @@ class Step(nn.Module):
                 f"pairs in the role of {', '.join(sorted(twice))} are both drawn and proposed; "
                 "drop one of the two sources"
             )
+        _guided(objective.needs_guided, guide, provides)
         self.matcher, self.objective = matcher, objective
         self.sources = Sources(proposer, guide)  # not registered: no parameters of this step
         self.precision, self.seed = precision, seed
@@ -108,11 +120,11 @@ class Step(nn.Module):
             share: what `encode` made of this process's share of it.
         """
         with self._cast(batch):
-            views = _whole(batch, share)
+            views = self._related(batch, whole(batch, share))
             grids = self._grids(batch, views)
             proposal = self._proposal(batch, views, grids[INFERENCE].scores)
             pairs = self._pairs(batch, views, proposal)
-        losses: dict[str, Tensor] = self.objective(Scores(grids, pairs, proposal.words, batch.step))
+        losses = self._losses(batch, grids, pairs, proposal.words)
         return {**losses, **{f"{OWN}{name}": loss for name, loss in views.auxiliary.items()}}
 
     @torch.no_grad()
@@ -124,10 +136,41 @@ class Step(nn.Module):
         if self.objective.needs - set(batch.pairs) or self.objective.needs_words:
             return None
         flat = torch.zeros(batch.block, device=batch.positive.device)
-        grids = {n: self._judged(batch, flat, n) for n in self.objective.needs_grids}
+        grids = {n: self._judged(batch, flat, n) for n in self._wanted(batch)}
         pairs = {role: flat.new_zeros(pair.shape) for role, pair in batch.pairs.items()}
-        losses = self.objective(Scores(grids, pairs, {}, batch.step))
+        losses = self._losses(batch, grids, pairs, {})
         return torch.stack(list(losses.values())).sum()
+
+    def _losses(
+        self,
+        batch: Batch,
+        grids: Mapping[str, Grid],
+        pairs: Mapping[Role, Tensor],
+        words: Mapping[str, WordTask],
+    ) -> dict[str, Tensor]:
+        guide = self.sources.guide
+        guides = (
+            {role: guide.pairs(batch, batch.pairs[role]) for role in self.objective.needs_guided}
+            if isinstance(guide, PairGuide)
+            else {}
+        )
+        seed = seed_of(self.seed, "judge", batch.step)
+        losses: dict[str, Tensor] = self.objective(
+            Scores(grids, pairs, words, batch.step, guides, seed)
+        )
+        return losses
+
+    def _wanted(self, batch: Batch) -> frozenset[str]:
+        return self.objective.grids_at(batch.step) | {INFERENCE}
+
+    def _related(self, batch: Batch, views: Views) -> Views:
+        """With what arises only where the whole batch is seen; drawn alike on every process."""
+        if not self.matcher.relates:
+            return views
+        device = batch.positive.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(seed_of(self.seed, "relate", batch.step))
+            return self.matcher.relate(batch, views, self._wanted(batch))
 
     def _cast(self, batch: Batch) -> AbstractContextManager[object]:
         if self.precision == "fp32":
@@ -138,13 +181,13 @@ class Step(nn.Module):
         """Scores of the anchor block, in the view for inference and in those that are judged."""
         return {
             name: self._judged(batch, self._block(batch, views.views[name]), name)
-            for name in sorted({INFERENCE, *self.objective.needs_grids})
+            for name in sorted(self._wanted(batch))
         }
 
     def _block(self, batch: Batch, view: View) -> Tensor:
-        images = view.images.rows(slice(batch.block[0]))
-        texts = view.texts.rows(slice(batch.block[1]))
-        return _shared(
+        images = view.images.rows(slice(batch.block[0] * view.copies))
+        texts = view.texts.rows(slice(batch.block[1] * view.copies))
+        return shared(
             len(images),
             lambda rows: self.matcher.grid(images.rows(rows), texts),
             batch.positive.device,
@@ -152,13 +195,20 @@ class Step(nn.Module):
 
     def _judged(self, batch: Batch, scores: Tensor, name: str) -> Grid:
         guide = self.sources.guide if self.objective.needs_guide and name == INFERENCE else None
+        copies = len(scores) // batch.block[0]
+        image, text = batch.anchors.image, batch.anchors.text
+        blocks = scores.view(batch.block[0], copies, batch.block[1], copies)
+        positive = batch.positive
+        if copies > 1:
+            positive = positive.repeat_interleave(copies, 0).repeat_interleave(copies, 1)
         return Grid(
             scores=scores,
-            positive=batch.positive,
-            anchor=scores[batch.anchors.image, batch.anchors.text],
+            positive=positive,
+            anchor=blocks[image, :, text].flatten(1).amin(1),
             guide=guide(batch) if guide else None,
             scale=self.matcher.score_scale,
             name=name,
+            copies=copies,
         )
 
     def _proposal(self, batch: Batch, views: Views, grid: Tensor) -> Proposal:
@@ -178,7 +228,7 @@ class Step(nn.Module):
             torch.cat([pair.image.flatten() for pair in wanted.values()]),
             torch.cat([pair.text.flatten() for pair in wanted.values()]),
         )
-        scores = _shared(
+        scores = shared(
             len(flat.image),
             lambda rows: self.matcher.listed(
                 images, texts, Pairs(flat.image[rows], flat.text[rows])
@@ -193,45 +243,9 @@ class Step(nn.Module):
         texts = views.inference.texts
         if proposal.texts is None:
             return texts
-        rows = _mine(len(proposal.texts), texts.tokens.device)
+        rows = mine(len(proposal.texts), texts.tokens.device)
         new = self.matcher.encode_texts(proposal.texts.rows(rows))
-        return Encoded.cat([texts, _gathered(new, len(proposal.texts))])
-
-
-def _mine(count: int, device: torch.device) -> Tensor | slice:
-    """This process's share of `count` rows; the last row stands in where they do not divide."""
-    mine = world.share(count)
-    if mine.stop <= count:
-        return mine
-    return torch.arange(mine.start, mine.stop, device=device).clamp(max=count - 1)
-
-
-def _shared(count: int, score: Callable[[Tensor | slice], Tensor], device: torch.device) -> Tensor:
-    """`score` of all rows, of which each process computes a share."""
-    return world.gather_rows(score(_mine(count, device)))[:count]
-
-
-def _gathered(share: Encoded, count: int) -> Encoded:
-    """All processes' items, without those that only stood in."""
-    share = share.padded(world.largest(share.tokens.shape[1]))
-    gram = None if share.gram is None else world.gather_rows(share.gram)[:count]
-    tokens, mask = world.gather_rows(share.tokens), world.gather_rows(share.mask)
-    return Encoded(tokens[:count], mask[:count], gram)
-
-
-def _whole(batch: Batch, share: Views) -> Views:
-    """The views of the whole batch; the model's own losses are added up over processes."""
-    views = {
-        name: View(
-            _gathered(view.images, len(batch.image_rows)),
-            _gathered(view.texts, len(batch.text_rows)),
-        )
-        for name, view in share.views.items()
-    }
-    auxiliary = {
-        name: world.gather_rows(loss.reshape(1)).sum() for name, loss in share.auxiliary.items()
-    }
-    return replace(share, views=views, auxiliary=auxiliary)
+        return Encoded.cat([texts, gathered(new, len(proposal.texts))])
 
 
 def _names(roles: Iterable[Role]) -> frozenset[str]:
@@ -244,3 +258,15 @@ def _check(what: str, needed: frozenset[str], provided: frozenset[str]) -> None:
         raise ValueError(
             f"the objective needs {what} {', '.join(sorted(missing))}, but provided are: {offered}"
         )
+
+
+def _guided(roles: frozenset[Role], guide: Guide | None, drawn: frozenset[Role]) -> None:
+    """Whether a guide says something of the pairs that an objective wants guided."""
+    if not roles:
+        return
+    if not isinstance(guide, PairGuide):
+        raise ValueError(
+            "the objective needs a guide for drawn pairs too, and there is none that knows them; "
+            "name the teachers"
+        )
+    _check("guided pairs in the role of", _names(roles), _names(drawn))
