@@ -13,17 +13,19 @@ from rich.text import Text
 from rich.tree import Tree
 
 from counterfoil.files import check_file, write_text
+from counterfoil.recipes.evidence.catalogue import tables
 from counterfoil.recipes.evidence.ledger import Entry, read
 from counterfoil.recipes.evidence.plan import Budget, Row
 from counterfoil.recipes.evidence.plan import Table as Plan
-from counterfoil.recipes.evidence.summary import RECALLS, RSUM, Line, lines
+from counterfoil.recipes.evidence.summary import ONLINE, RECALLS, RSUM, Line, lines, setting
 from counterfoil.recipes.show import console
 
-HEAD = ("host", "loss", "seeds", *RECALLS, RSUM, "against online (95 %)", "p", "better in")
+HEAD = ("host", "loss", "seeds", *RECALLS, RSUM, "against {first} (95 %)", "p", "better in")
 NOTE = (
     "Mean over seeds; RSum ± standard deviation between seeds. The interval draws seeds and images "
     "with all their captions anew; p exchanges the two methods' answers image by image and says "
-    "nothing about other seeds; neither is corrected for the number of rows. Single models."
+    "nothing about other seeds; neither is corrected for the number of rows. Single models, "
+    "but where a row says ensemble."
 )
 
 
@@ -58,26 +60,32 @@ def show(ledgers: Sequence[Path], *, markdown: bool = False, figure: Path | None
     if figure is not None:
         check_file(figure)
     entries = [entry for path in ledgers for entry in read(path)]
-    found = lines(entries)
+    found = lines(entries, first_of(entries))
     if markdown:
         console.print(as_markdown(entries, found), markup=False, highlight=False, soft_wrap=True)
     else:
         console.print(_terminal(entries, found))
     if figure is not None:
-        write_text(figure, drawn(found))
+        write_text(figure, drawn(found, first_of(entries)))
+
+
+def first_of(entries: Sequence[Entry]) -> str:
+    """The method that others are compared with, as the table has it."""
+    known = {table.name: table.first for table in tables()}
+    return known.get(entries[0].table, ONLINE) if entries else ONLINE
 
 
 def as_markdown(entries: Sequence[Entry], found: Sequence[Line]) -> str:
     """A Markdown table with its protocol."""
     head = [
-        f"| {' | '.join(HEAD)} |",
+        f"| {' | '.join(HEAD).format(first=first_of(entries))} |",
         f"|{'---|' * len(HEAD)}",
     ]
     rows = [f"| {' | '.join(_cells(line))} |" for line in found]
     return "\n".join([f"{_protocol(entries)}.", "", *head, *rows, "", NOTE])
 
 
-def drawn(found: Sequence[Line]) -> str:
+def drawn(found: Sequence[Line], first: str = ONLINE) -> str:
     """Differences of RSum with their intervals, a line of the figure each, as SVG."""
     from matplotlib.figure import Figure
 
@@ -92,7 +100,7 @@ def drawn(found: Sequence[Line]) -> str:
     axes.axvline(0, color="#888888", linewidth=0.8)
     axes.set_yticks(range(len(rows)), [f"{line.host}, {_named(line)}" for line in rows])
     axes.invert_yaxis()
-    axes.set_xlabel("RSum against the online loss, 95 % interval")
+    axes.set_xlabel(f"RSum against {first}, 95 % interval")
     axes.spines[["top", "right", "left"]].set_visible(False)
     written = io.StringIO()
     canvas.savefig(written, format="svg", metadata={"Date": None})
@@ -101,10 +109,11 @@ def drawn(found: Sequence[Line]) -> str:
 
 def _terminal(entries: Sequence[Entry], found: Sequence[Line]) -> Table:
     """Two lines of 80 letters for each method."""
+    first = first_of(entries)
     shown = Table(box=box.SIMPLE_HEAD, caption=Text(f"{_protocol(entries)}. {NOTE}"))
     shown.caption_justify = "left"
     shown.add_column("host\n  loss", no_wrap=True)
-    for name in ("seeds", "i2t R@1, 5, 10\nt2i R@1, 5, 10", "RSum", "against online\n(95 %), p"):
+    for name in ("seeds", "i2t R@1, 5, 10\nt2i R@1, 5, 10", "RSum", f"against {first}\n(95 %), p"):
         shown.add_column(name, justify="right")
     for line in found:
         _, _, seeds, *numbers, rsum, difference, p, better = _cells(line)
@@ -138,5 +147,4 @@ def _named(row: Line | Row) -> str:
 
 
 def _protocol(entries: Sequence[Entry]) -> str:
-    told = entries[0].protocol.partition("; seed")[0]
-    return f"{entries[0].table}, budget {entries[0].budget}: {told}"
+    return f"{entries[0].table}, budget {entries[0].budget}: {setting(entries[0].protocol)}"

@@ -12,6 +12,7 @@ from torch import Tensor
 from counterfoil.evaluate.result import METRICS
 from counterfoil.recipes.evidence.ledger import Entry
 
+ONLINE = "online"
 RSUM = METRICS[-1]
 RECALLS = tuple(metric for metric in METRICS if "R@" in metric)
 RESAMPLES, FLIPS, LEVEL = 2000, 10_000, 0.95
@@ -63,7 +64,7 @@ class Line:
     against: Difference | None
 
 
-def lines(entries: Sequence[Entry], first: str = "online") -> tuple[Line, ...]:
+def lines(entries: Sequence[Entry], first: str = ONLINE) -> tuple[Line, ...]:
     """A line for each host and method, in the order in which they were first met.
 
     Args:
@@ -83,12 +84,18 @@ def lines(entries: Sequence[Entry], first: str = "online") -> tuple[Line, ...]:
     return tuple(_line(sorted(rows[row], key=lambda e: e.seed), base, first) for row in order)
 
 
+def setting(protocol: str) -> str:
+    """A protocol without how many models there are and their seed: what rows may differ in."""
+    own = ("single model", "ensemble of ", "seed ", "seeds ")
+    return "; ".join(part for part in protocol.split("; ") if not part.startswith(own))
+
+
 def _check_same(entries: Sequence[Entry]) -> None:
     if not entries:
         raise ValueError("there is no result yet; run the table first")
     for what, given in (
         ("tables", {(e.table, e.budget) for e in entries}),
-        ("protocols", {e.protocol.partition("; seed")[0] for e in entries}),
+        ("protocols", {setting(e.protocol) for e in entries}),
         ("data sets", {e.data for e in entries}),
     ):
         if len(given) > 1:
