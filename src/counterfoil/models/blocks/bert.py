@@ -7,6 +7,7 @@ from typing import Self, final
 import torch
 from torch import Tensor, nn
 
+from counterfoil.models.blocks.augment import WordDrop
 from counterfoil.models.blocks.pretrained import load, rest_unused
 from counterfoil.models.blocks.tower import TextTower, masked_ids, positive, projection
 from counterfoil.records import Encoded, Items
@@ -17,7 +18,14 @@ class Bert(TextTower):
     """Last hidden states of a Hugging Face text model, projected."""
 
     def __init__(
-        self, *, name: str, width: int = 1024, trained: bool = True, pretrained: bool = True
+        self,
+        *,
+        name: str,
+        width: int = 1024,
+        trained: bool = True,
+        pretrained: bool = True,
+        word_drop: float = 0.0,
+        mask: int | None = None,
     ) -> None:
         """Keyword arguments.
 
@@ -26,12 +34,20 @@ class Bert(TextTower):
             width: of the joint space.
             trained: train the model too.
             pretrained: load its weights; else it starts from fresh ones.
+            word_drop: share of words that are masked, replaced or deleted in training, all pieces
+                of a word alike, see `drop_words`; special tokens stay.
+            mask: id of the tokenizer's mask token, where words are dropped.
 
         Raises:
-            ValueError: there is no such model.
+            ValueError: there is no such model, or words are to be dropped without a mask.
         """
         super().__init__()
         positive(width=width)
+        if word_drop and mask is None:
+            raise ValueError(
+                f"word_drop={word_drop} needs mask, the id of the tokenizer's mask token, such as "
+                "103 for bert-base-uncased"
+            )
         self.width, self.trained = width, trained
         model = load(name, pretrained=pretrained)
         self.body: nn.Module = getattr(model, "text_model", model).requires_grad_(trained)
@@ -39,9 +55,12 @@ class Bert(TextTower):
         seen = self._states(one, one == 0)
         rest_unused(self.body, seen)
         self.fc = projection(seen.shape[-1], width)
+        tokens = _vocabulary(self.body) if word_drop else 1
+        self.augment = WordDrop(share=word_drop, mask=mask or 0, vocabulary=tokens, ends=False)
 
     def forward(self, items: Items) -> Encoded:
         """Read every text."""
+        items = self.augment(items)
         with torch.set_grad_enabled(self.trained and torch.is_grad_enabled()):
             states = self._states(masked_ids(items), items.mask)
         return Encoded(self.fc(states), items.mask)
@@ -56,3 +75,8 @@ class Bert(TextTower):
     def _states(self, ids: Tensor, mask: Tensor) -> Tensor:
         states: Tensor = self.body(input_ids=ids, attention_mask=mask.long()).last_hidden_state
         return states
+
+
+def _vocabulary(body: nn.Module) -> int:
+    """How many tokens the model knows."""
+    return int(body.get_input_embeddings().num_embeddings)  # type: ignore[operator]

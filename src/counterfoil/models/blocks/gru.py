@@ -7,6 +7,7 @@ from typing import final
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from counterfoil.models.blocks.augment import WordDrop
 from counterfoil.models.blocks.tower import TextTower, masked_ids, positive
 from counterfoil.records import Encoded, Items
 
@@ -27,6 +28,8 @@ class GRU(TextTower):
         layers: int = 1,
         bidirectional: bool = True,
         dropout: float = 0.0,
+        word_drop: float = 0.0,
+        drop_ends: bool = True,
     ) -> None:
         """Keyword arguments.
 
@@ -37,18 +40,25 @@ class GRU(TextTower):
             layers: how many recurrent layers.
             bidirectional: read in both directions and average them.
             dropout: share of word embedding entries dropped in training.
+            word_drop: share of words that are masked, replaced or deleted in training, see
+                `drop_words`; above 0 there is one more embedding, the last, of a masked word.
+            drop_ends: do that with ``<start>`` and ``<end>`` too.
         """
         super().__init__()
         positive(words=words, word_width=word_width, width=width, layers=layers)
         self.width = width
-        self.embed = nn.Embedding(words, word_width)
+        self.words = words
+        self.augment = WordDrop(share=word_drop, mask=words, vocabulary=words, ends=drop_ends)
+        self.embed = nn.Embedding(words + (word_drop > 0), word_width)
         self.dropout = nn.Dropout(dropout)
         self.rnn = nn.GRU(word_width, width, layers, batch_first=True, bidirectional=bidirectional)
         nn.init.uniform_(self.embed.weight, -0.1, 0.1)
 
     def forward(self, items: Items) -> Encoded:
         """Read every text; the mask must be True from the first word to the last."""
-        return self.read(self.dropout(self.embed(self._ids(items))), items.mask)
+        self._check(items)
+        items = self.augment(items)
+        return self.read(self.dropout(self.embed(masked_ids(items))), items.mask)
 
     def read(self, vectors: Tensor, mask: Tensor) -> Encoded:
         """The same from word embeddings (N, L, word_width)."""
@@ -57,14 +67,13 @@ class GRU(TextTower):
             states = states.view(*mask.shape, 2, self.width).mean(-2)
         return Encoded(states, mask)
 
-    def _ids(self, items: Items) -> Tensor:
-        ids, known = masked_ids(items), self.embed.num_embeddings
+    def _check(self, items: Items) -> None:
+        ids, known = masked_ids(items), self.words
         if ids.numel() and int(ids.max()) >= known:
             raise ValueError(
                 f"word id {int(ids.max())} is not in this model's vocabulary of {known} words; "
                 "read the texts with the vocabulary that it was trained with"
             )
-        return ids
 
 
 def recurrent(rnn: nn.GRU, vectors: Tensor, mask: Tensor) -> Tensor:

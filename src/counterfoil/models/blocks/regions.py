@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
+from counterfoil.models.blocks.augment import RegionDrop
 from counterfoil.models.blocks.tower import ImageTower, hidden, positive, projection
 from counterfoil.records import Encoded, Items
 
@@ -12,16 +13,18 @@ from counterfoil.records import Encoded, Items
 class Regions(ImageTower):
     """One linear layer per region (VSE++, SCAN); a global feature is a single region."""
 
-    def __init__(self, *, features: int, width: int = 1024) -> None:
+    def __init__(self, *, features: int, width: int = 1024, region_drop: float = 0.0) -> None:
         """Keyword arguments.
 
         Args:
             features: width of the features as they are read.
             width: of the joint space.
+            region_drop: share of regions that are left out in training.
         """
         super().__init__()
         positive(features=features, width=width)
         self.width = width
+        self.augment = RegionDrop(share=region_drop)
         self.fc = projection(features, width)
 
     def forward(self, items: Items) -> Encoded:
@@ -32,5 +35,6 @@ class Regions(ImageTower):
                 f"image features of shape {tuple(given)} do not fit a model that reads "
                 f"(images, regions, {wanted}); use the features it was trained on"
             )
+        items = self.augment(items)
         values = items.values.to(self.fc.weight.dtype)
         return Encoded(self.fc(hidden(values, items.mask)), items.mask)
