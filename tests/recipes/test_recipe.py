@@ -6,7 +6,17 @@ import pytest
 
 from counterfoil.negatives.filters import FilterPlan
 from counterfoil.recipes import demo
-from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Recipe, Train, digests, plain
+from counterfoil.recipes.catalogue import find
+from counterfoil.recipes.recipe import (
+    Compare,
+    Evaluate,
+    Mine,
+    Recipe,
+    Teach,
+    Train,
+    digests,
+    plain,
+)
 from counterfoil.recipes.settings import apply
 from counterfoil.spec import digest
 
@@ -52,6 +62,18 @@ def made(*stages) -> Recipe:
         (
             (train("a"), Mine(name="m", using=("a",)), Compare(name="c", results=("m",))),
             "'c' needs an evaluate stage where it names 'm', a mine stage",
+        ),
+        (
+            (train("a"), train("b", guide="a")),
+            "'b' needs a guide stage where it names 'a', a train stage",
+        ),
+        (
+            (train("a"), Teach(name="t", using=("a",)), train("b", negatives="t")),
+            "'b' needs a mine stage where it names 't', a teach stage",
+        ),
+        (
+            (train("a"), Teach(name="t", using=())),
+            "'t' names no stage whose results it uses",
         ),
         (
             (train("a"), Evaluate(name="e", using=())),
@@ -154,3 +176,32 @@ def test_guides_are_read_too():
         made(stages[0], stages[2])
     with pytest.raises(ValueError, match="'m' names no stage whose results it uses"):
         made(stages[0], stages[1], replace(stages[2], using=()))
+
+
+def test_runs_of_before_guides_keep_their_digests():
+    known = {"online": "42baf7b16b4c", "lists": "0645f6d380f4", "adaptive": "9c25e2aee629"}
+    found = digests(find("aoq/vsepp-flickr8k"), "data")
+    assert {name: found[name] for name in known} == known
+
+
+def test_a_guide_counts():
+    stages = (train("a"), Teach(name="t", using=("a",)), train("b"))
+    guided = digests(made(*stages[:2], train("b", guide="t")), "d")
+    assert guided["b"] != digests(made(*stages), "d")["b"]
+    other = digests(
+        made(stages[0], replace(stages[1], standardise=True), train("b", guide="t")), "d"
+    )
+    assert other["b"] != guided["b"]
+
+
+@pytest.mark.parametrize(
+    "change,message",
+    [
+        ({"form": "store"}, "a form of teachers"),
+        ({"precision": "bf16"}, "a precision of stored encodings"),
+        ({"inputs": "same"}, "'t' stores what teachers make of clean items"),
+    ],
+)
+def test_teaching_that_cannot_be_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        Teach(name="t", using=("a",), **change)

@@ -16,11 +16,24 @@ from counterfoil.matcher import Matcher
 from counterfoil.negatives.filters import FilterPlan
 from counterfoil.negatives.mined import MinedPlan
 from counterfoil.objectives.term import Objective
+from counterfoil.recipes.guides import GUIDE, GUIDES, Teach
+from counterfoil.recipes.measures import Compare, Evaluate, Protocol
 from counterfoil.spec import Spec, digest, unknown
 from counterfoil.train.plan import TrainPlan
 from counterfoil.train.refresh import Refresh
 
-Protocol = Literal["whole", "flickr-1k", "coco-1k", "coco-5k"]
+__all__ = [
+    "Compare",
+    "Evaluate",
+    "Mine",
+    "Protocol",
+    "Recipe",
+    "Stage",
+    "Teach",
+    "Train",
+    "digests",
+    "plain",
+]
 
 MinePrecision = Literal["fp32", "bf16"]
 LATER = {"later": True}  # of a field that says nothing at its default, so older runs keep digests
@@ -42,6 +55,7 @@ class Train:
         draw: how to draw from them.
         refresh: whether, and how often, the model in training mines anew; 0 epochs for never.
         positives: which pairs are true, see `counterfoil.corpus.collate`.
+        guide: stage that says how similar pairs ought to be, of a kind in `GUIDES`.
     """
 
     kind: ClassVar[str] = "train"
@@ -55,6 +69,7 @@ class Train:
     draw: MinedPlan = MinedPlan()
     refresh: Refresh = field(default=Refresh(), metadata=LATER)
     positives: Positives = "id"
+    guide: str | None = field(default=None, metadata=LATER)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -64,7 +79,7 @@ class Train:
     @property
     def wants(self) -> tuple[tuple[str, str], ...]:
         """Stages whose results this one needs, and of which kind they have to be."""
-        wanted = ((self.start, "train"), (self.negatives, "mine"))
+        wanted = ((self.start, "train"), (self.negatives, "mine"), (self.guide, GUIDE))
         return tuple((name, kind) for name, kind in wanted if name)
 
 
@@ -129,64 +144,7 @@ class Mine:
         return tuple((name, "train") for name in self.reads)
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Evaluate:
-    """Measure retrieval. Writes metrics and ranks.
-
-    Attributes:
-        name: of the stage and of its folder.
-        using: stages whose models score; several are one ensemble.
-        split: what is measured.
-        protocol: "whole" ranks the split as it is; see `counterfoil.evaluate.protocols`.
-    """
-
-    kind: ClassVar[str] = "evaluate"
-    name: str
-    using: tuple[str, ...]
-    split: str = "test"
-    protocol: Protocol = "whole"
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Stages whose results this one needs."""
-        return self.using
-
-    @property
-    def wants(self) -> tuple[tuple[str, str], ...]:
-        """Stages whose results this one needs, and of which kind they have to be."""
-        return tuple((name, "train") for name in self.using)
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Compare:
-    """Set evaluations side by side. Writes ``report.html``.
-
-    Attributes:
-        name: of the stage and of its folder.
-        results: evaluation stages; the first is what the others are compared with.
-        negatives: mining stage whose hardness is shown, if any.
-    """
-
-    kind: ClassVar[str] = "compare"
-    name: str
-    results: tuple[str, ...]
-    negatives: str | None = None
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Stages whose results this one needs."""
-        return tuple(name for name, _ in self.wants)
-
-    @property
-    def wants(self) -> tuple[tuple[str, str], ...]:
-        """Stages whose results this one needs, and of which kind they have to be."""
-        mined = ((self.negatives, "mine"),) if self.negatives else ()
-        return (*((name, "evaluate") for name in self.results), *mined)
-
-
-Stage = Train | Mine | Evaluate | Compare
+Stage = Train | Mine | Teach | Evaluate | Compare
 
 
 @final
@@ -233,7 +191,7 @@ class Recipe:
                 raise ValueError(
                     f"{self.name}: {stage.name!r} reads {name!r}, which no earlier stage writes"
                 )
-            if known[name] != kind:
+            if known[name] not in (GUIDES if kind == GUIDE else (kind,)):
                 raise ValueError(
                     f"{self.name}: {stage.name!r} needs {_a(kind)} stage where it names {name!r}, "
                     f"{_a(known[name])} stage"

@@ -16,7 +16,7 @@ from typing import final
 from counterfoil import world
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.reading import open_corpus
-from counterfoil.recipes import notes, stages
+from counterfoil.recipes import guiding, notes, stages
 from counterfoil.recipes.contents import contents
 from counterfoil.recipes.context import Context, Stopped
 from counterfoil.recipes.recipe import (
@@ -25,6 +25,7 @@ from counterfoil.recipes.recipe import (
     Mine,
     Recipe,
     Stage,
+    Teach,
     Train,
     digests,
 )
@@ -128,6 +129,8 @@ def _do(context: Context, stage: Stage, *, resume: bool) -> None:
             stages.train(context, stage, resume=resume)
         case Mine():
             stages.mine(context, stage)
+        case Teach():
+            guiding.teach(context, stage)
         case Evaluate():
             stages.evaluate(context, stage)
         case Compare():

@@ -19,6 +19,7 @@ from counterfoil.negatives.mined import Mined
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.recipes import comparison
 from counterfoil.recipes.context import Context, Stopped
+from counterfoil.recipes.guiding import guide
 from counterfoil.recipes.measured import Measured
 from counterfoil.recipes.mining import mined, tidy
 from counterfoil.recipes.model import MODEL, Model, open_model
@@ -87,6 +88,7 @@ def train(context: Context, stage: Train, *, resume: bool) -> None:
         model.lens.on(context.train),
         folder=place,
         draws=_draws(context, stage),
+        guide=guide(context, stage, model.matcher.score_scale),
         positives=stage.positives,
         refresh=stage.refresh,
         draw=stage.draw,

@@ -1,0 +1,67 @@
+"""Stages that say how similar images and texts ought to be, as records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final, get_args
+
+from counterfoil.spec import unknown
+
+GUIDE = "guide"  # what a training asks for where it names any of the following kinds
+GUIDES = ("teach",)
+
+Form = Literal["stored", "models"]
+StorePrecision = Literal["fp32", "fp16"]
+Inputs = Literal["clean", "same"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Teach:
+    """Let trained models say how similar all pairs of the training split are. Writes a store.
+
+    Attributes:
+        name: of the stage and of its folder.
+        using: stages whose models teach; their mean counts.
+        form: "stored" encodes the split once and reads what a batch needs from the disk; "models"
+            encodes every batch anew and stores nothing.
+        precision: of what is stored.
+        inputs: what models see of a batch: "clean" items of their own, or the "same" ones as the
+            student, augmented as those are.
+        standardise: bring the scores of teachers of different kinds to one mean and deviation.
+
+    Raises:
+        ValueError: no such form, precision or inputs, or stored teachers that see the same items.
+    """
+
+    kind: ClassVar[str] = "teach"
+    name: str
+    using: tuple[str, ...]
+    form: Form = "stored"
+    precision: StorePrecision = "fp32"
+    inputs: Inputs = "clean"
+    standardise: bool = False
+
+    def __post_init__(self) -> None:
+        for value, known, what in (
+            (self.form, Form, "a form of teachers"),
+            (self.precision, StorePrecision, "a precision of stored encodings"),
+            (self.inputs, Inputs, "what teachers see"),
+        ):
+            if value not in get_args(known):
+                raise ValueError(unknown(value, list(get_args(known)), what))
+        if self.inputs == "same" and self.form == "stored":
+            raise ValueError(
+                f"{self.name!r} stores what teachers make of clean items, so they cannot see the "
+                "same ones as the student; use form=models, or inputs=clean"
+            )
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Stages whose results this one needs."""
+        return self.using
+
+    @property
+    def wants(self) -> tuple[tuple[str, str], ...]:
+        """Stages whose results this one needs, and of which kind they have to be."""
+        return tuple((name, "train") for name in self.using)

@@ -1,0 +1,65 @@
+"""Stages that measure what others have trained, as records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
+
+Protocol = Literal["whole", "flickr-1k", "coco-1k", "coco-5k"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Evaluate:
+    """Measure retrieval. Writes metrics and ranks.
+
+    Attributes:
+        name: of the stage and of its folder.
+        using: stages whose models score; several are one ensemble.
+        split: what is measured.
+        protocol: "whole" ranks the split as it is; see `counterfoil.evaluate.protocols`.
+    """
+
+    kind: ClassVar[str] = "evaluate"
+    name: str
+    using: tuple[str, ...]
+    split: str = "test"
+    protocol: Protocol = "whole"
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Stages whose results this one needs."""
+        return self.using
+
+    @property
+    def wants(self) -> tuple[tuple[str, str], ...]:
+        """Stages whose results this one needs, and of which kind they have to be."""
+        return tuple((name, "train") for name in self.using)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Compare:
+    """Set evaluations side by side. Writes ``report.html``.
+
+    Attributes:
+        name: of the stage and of its folder.
+        results: evaluation stages; the first is what the others are compared with.
+        negatives: mining stage whose hardness is shown, if any.
+    """
+
+    kind: ClassVar[str] = "compare"
+    name: str
+    results: tuple[str, ...]
+    negatives: str | None = None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Stages whose results this one needs."""
+        return tuple(name for name, _ in self.wants)
+
+    @property
+    def wants(self) -> tuple[tuple[str, str], ...]:
+        """Stages whose results this one needs, and of which kind they have to be."""
+        mined = ((self.negatives, "mine"),) if self.negatives else ()
+        return (*((name, "evaluate") for name in self.results), *mined)
