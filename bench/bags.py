@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 
 from counterfoil.matcher import Matcher
 from counterfoil.models.bfan import BFAN
-from counterfoil.models.blocks.attention import Direction
+from counterfoil.models.blocks.head import Direction
 from counterfoil.models.blocks.focal import Rule
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.regions import Regions

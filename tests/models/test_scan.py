@@ -10,6 +10,7 @@ from torch.nn.functional import cosine_similarity, leaky_relu
 
 from bag_cases import WIDTH, bags
 from counterfoil.models.blocks import fused, packing
+from counterfoil.models.blocks.attention import Attention
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.regions import Regions
 from counterfoil.models.scan import SCAN
@@ -95,13 +96,13 @@ def test_a_loss_on_few_pairs_has_the_same_gradient(direction, monkeypatch):
 def test_untouched_pairs_are_not_visited(monkeypatch):
     images, texts = bags(images=6, texts=8)
     visited = []
-    derivative = fused.Attention.derivative
+    derivative = Attention.derivative
 
     def spy(self, block, dot, square):
         visited.append(block.affinity.shape[2])
         return derivative(self, block, dot, square)
 
-    monkeypatch.setattr(fused.Attention, "derivative", spy)
+    monkeypatch.setattr(Attention, "derivative", spy)
     words = texts.tokens.nan_to_num().requires_grad_()
     clean = Encoded(images.tokens.nan_to_num(), images.mask)
     model().grid(clean, Encoded(words, texts.mask))[1, 2].backward()

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import final, get_args
 
-import torch
 from torch import Tensor
 
 from counterfoil.matcher import Matcher, one_view
-from counterfoil.models.blocks.affinity import Aligned, aligned, attended, clean, squares
+from counterfoil.models.blocks.affinity import (
+    Aligned,
+    aligned,
+    attended,
+    clean,
+    hidden_regions,
+    squares,
+)
 from counterfoil.models.blocks.aggregate import aggregate
 from counterfoil.models.blocks.attention import Attention
 from counterfoil.models.blocks.focal import Rule
@@ -116,10 +122,8 @@ class BFAN(Matcher):
         """(T, I) scores."""
         words, regions = attended(images, texts, self.heads)
         cosine = words.cosine(square(texts.words).unsqueeze(1))
-        runs = (cosine[run.words].view(run.n, run.length, -1) for run in texts.runs())
-        by_words = torch.cat([_mean(block, 1, None) for block in runs])
-        mask = None if bool(images.mask.all()) else images.mask.unsqueeze(0)
-        return by_words + _mean(regions.cosine(squares(images)), 2, mask)
+        by_words = texts.gathered(cosine, lambda block: _mean(block, 1, None))
+        return by_words + _mean(regions.cosine(squares(images)), -1, hidden_regions(images))
 
 
 def _mean(cosine: Tensor, dim: int, mask: Tensor | None) -> Tensor:

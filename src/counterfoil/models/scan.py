@@ -5,13 +5,20 @@ from __future__ import annotations
 from shutil import which
 from typing import final, get_args
 
-import torch
 from torch import Tensor
 
 from counterfoil.matcher import Matcher, one_view
-from counterfoil.models.blocks.affinity import Aligned, aligned, attended, clean, squares
+from counterfoil.models.blocks.affinity import (
+    Aligned,
+    aligned,
+    attended,
+    clean,
+    hidden_regions,
+    squares,
+)
 from counterfoil.models.blocks.aggregate import Aggregate, aggregate
-from counterfoil.models.blocks.attention import Attention, Direction, RawNorm
+from counterfoil.models.blocks.attention import Attention, RawNorm
+from counterfoil.models.blocks.head import Direction
 from counterfoil.models.blocks.inner import square
 from counterfoil.models.blocks.listed import listed
 from counterfoil.models.blocks.packing import Packed, tiled
@@ -116,14 +123,12 @@ class SCAN(Matcher):
         """(T, I) scores of a tile."""
         (found,) = attended(images, texts, (self.attention,))
         cosine = found.cosine(square(texts.words).unsqueeze(1))
-        blocks = (cosine[run.words].view(run.n, run.length, -1) for run in texts.runs())
-        return torch.cat([self._gather(block, 1) for block in blocks])
+        return texts.gathered(cosine, lambda block: self._gather(block, 1))
 
     def _by_regions(self, images: Encoded, texts: Packed) -> Tensor:
         """(T, I) scores of a tile."""
         (found,) = attended(images, texts, (self.attention,))
-        mask = None if bool(images.mask.all()) else images.mask.unsqueeze(0)
-        return self._gather(found.cosine(squares(images)), 2, mask)
+        return self._gather(found.cosine(squares(images)), -1, hidden_regions(images))
 
     def _gather(self, cosine: Tensor, dim: int, mask: Tensor | None = None) -> Tensor:
         return aggregate(self.aggregate, cosine, dim, mask, self.lambda_lse)

@@ -6,10 +6,10 @@ from typing import Literal
 
 from counterfoil.matcher import Matcher
 from counterfoil.models.bfan import BFAN
-from counterfoil.models.blocks.attention import Direction
 from counterfoil.models.blocks.captioner import Captioner
 from counterfoil.models.blocks.focal import Rule
 from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.head import Direction
 from counterfoil.models.blocks.patches import Patches
 from counterfoil.models.blocks.pool import Pool
 from counterfoil.models.blocks.regions import Regions

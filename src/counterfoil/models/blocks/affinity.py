@@ -11,8 +11,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from counterfoil.models.blocks.attention import Attended, Attention, Block
+from counterfoil.models.blocks.attention import Attended, Attention
 from counterfoil.models.blocks.fused import Fused, Plan
+from counterfoil.models.blocks.head import Block, Head
 from counterfoil.models.blocks.inner import full, square
 from counterfoil.models.blocks.packing import Packed
 from counterfoil.records import Encoded
@@ -47,39 +48,56 @@ def squares(items: Encoded) -> Tensor:
     return items.gram.diagonal(dim1=1, dim2=2)
 
 
+def hidden_regions(images: Encoded) -> Tensor | None:
+    """The mask of the regions where it hides some; None when all are real."""
+    return None if bool(images.mask.all()) else images.mask
+
+
 def attended(images: Encoded, texts: Packed, heads: tuple[Attention, ...]) -> tuple[Attended, ...]:
-    """Attend with every image and every caption, in one or both directions.
+    """Attend with every image and every caption, in one or both directions: see `asked`."""
+    return tuple(Attended(*found) for found in asked(images, texts, heads))
+
+
+def asked(
+    images: Encoded, texts: Packed, heads: tuple[Head, ...]
+) -> tuple[tuple[Tensor, ...], ...]:
+    """What heads find with every image and every caption.
 
     Args:
         images: what `clean` gave.
         texts: packed captions.
-        heads: attentions that share the affinities.
+        heads: what is asked of the same affinities.
 
     Returns:
-        For each head (W, I) when words attend, (T, I, R) when regions do.
+        For each head its results: (W, I) when words ask, (T, I, R) when regions do.
     """
     device, dtype = images.tokens.device.type, images.tokens.dtype
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
-    mask = None if bool(images.mask.all()) else images.mask
-    by_regions = any(head.direction == "i2t" for head in heads)
+    _, by_regions = grams_wanted(heads)
     word_gram = own_products(texts.padded()) if by_regions else None
-    plan = Plan(heads, tuple(texts.runs()), mask, dtype)
+    plan = Plan(heads, tuple(texts.runs()), hidden_regions(images), dtype)
     flat = Fused.apply(  # type: ignore[no-untyped-call]
         plan, texts.words, images.tokens, images.gram, word_gram
     )
-    return tuple(Attended(*flat[3 * h : 3 * h + 3]) for h in range(len(heads)))
+    return tuple(plan.split(flat))
 
 
-def aligned(heads: tuple[Attention, ...], images: Encoded, texts: Encoded) -> Aligned:
+def grams_wanted(heads: tuple[Head, ...]) -> tuple[bool, bool]:
+    """Whether heads read the Gram matrices of regions, and those of words."""
+    wanted = {head.direction for head in heads if head.grams}
+    return "t2i" in wanted, "i2t" in wanted
+
+
+def aligned(heads: tuple[Head, ...], images: Encoded, texts: Encoded) -> Aligned:
     """P images with P texts.
 
     Args:
-        heads: attentions that share the affinities.
+        heads: what is asked of the same affinities.
         images: P of them.
         texts: P of them.
     """
-    by_words, by_regions = (any(h.direction == d for h in heads) for d in ("t2i", "i2t"))
+    by_words, by_regions = grams_wanted(heads)
     images, texts = clean(images, gram=by_words), clean(texts, gram=by_regions)
     affinity = full(torch.bmm(texts.tokens, images.tokens.transpose(1, 2)))
     return Aligned(
@@ -120,11 +138,11 @@ class Aligned:
     images: Side
     texts: Side
 
-    def asking(self, head: Attention) -> Side:
+    def asking(self, head: Head) -> Side:
         """The side that attends."""
         return self.texts if head.direction == "t2i" else self.images
 
-    def block(self, head: Attention) -> Block:
+    def block(self, head: Head) -> Block:
         """The pairs as one block, each with its own context.
 
         When words attend the pairs take the images' place, (1, L, P, R), and else the captions',
@@ -132,20 +150,23 @@ class Aligned:
         """
         words, regions = self.texts.mask, self.images.mask
         if head.direction == "t2i":
-            assert self.images.gram is not None
             at = self.affinity.transpose(0, 1)[None]
             return Block(at, self.images.gram, words.T[None, :, :, None], regions[None, None])
-        assert self.texts.gram is not None
         at = self.affinity[:, :, None]
         return Block(at, self.texts.gram, words[:, :, None, None], regions[:, None, None])
 
+    def found(self, head: Head) -> tuple[Tensor, ...]:
+        """(P, L) results of words, or (P, R) of regions."""
+        results = head.attend(self.block(head))
+        if head.direction == "t2i":
+            return tuple(result[0].T for result in results)
+        return tuple(result[:, 0] for result in results)
+
     def cosine(self, head: Attention) -> Tensor:
         """(P, L) cosines of words, or (P, R) of regions, with what they attend to."""
-        found, square = head.attend(self.block(head)), self.asking(head).square
+        square = self.asking(head).square
         assert square is not None
-        if head.direction == "t2i":
-            return found.cosine(square.T)[0].T
-        return found.cosine(square.unsqueeze(1))[:, 0]
+        return Attended(*self.found(head)).cosine(square)
 
     def weights(self, head: Attention) -> Tensor:
         """(P, L, R) attention."""

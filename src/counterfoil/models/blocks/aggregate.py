@@ -22,7 +22,8 @@ def aggregate(
         kind: what to do.
         similarity: (..., Q, ...).
         dim: axis of the queries.
-        mask: bool with as many axes, broadcastable, True where a query is real; None when all are.
+        mask: bool, True where a query is real; None when all are. Broadcastable, and its axis `dim`
+            is that of the queries too.
         sharpness: lambda of LogSumExp.
     """
     if kind in ("LogSumExp", "Max"):
@@ -39,3 +40,32 @@ def aggregate(
     if mask is None:
         return total / similarity.shape[dim]
     return total / mask.sum(dim).clamp(min=1)
+
+
+Pooling = Literal["LSE", "Mean", "Max", "Sum", "Softmax"]
+
+
+def pooled(
+    kind: Pooling, similarity: Tensor, dim: int, mask: Tensor | None, temperature: float
+) -> Tensor:
+    """One score from the similarities along `dim` (CHAN, CVPR 2023, section 3.3).
+
+    "LSE" is log(sum(exp(s / temperature))), in units of the similarity over the temperature;
+    "Softmax" is the mean weighted with softmax(s / temperature). The rest is `aggregate`'s.
+
+    Args:
+        kind: what to do.
+        similarity: (..., Q, ...).
+        dim: axis of the queries.
+        mask: as in `aggregate`.
+        temperature: of "LSE" and "Softmax".
+    """
+    if kind == "LSE":
+        return aggregate("LogSumExp", similarity, dim, mask, 1 / temperature) / temperature
+    if kind != "Softmax":
+        return aggregate(kind, similarity, dim, mask, 1 / temperature)
+    if mask is not None:
+        similarity = similarity.masked_fill(~mask, 0)
+    sharp = similarity / temperature
+    weight = sharp if mask is None else sharp.masked_fill(~mask, -torch.inf)
+    return (weight.softmax(dim) * similarity).sum(dim)

@@ -5,21 +5,21 @@ a = sum_k p_k c_k. Two identities give it from what is already there: q.a = sum_
 entries of the regions x words affinity, and |a|^2 = p^T G p with G the context's own Gram matrix.
 Both scale with the weights, so the weights need not even be normalised.
 
-Axes of a block: n captions of L words each, I images of R regions each: (n, L, I, R).
+Axes of a block as in `counterfoil.models.blocks.head`: (n, L, I, R).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import ClassVar, Literal, NamedTuple, final
 
 import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from counterfoil.models.blocks.focal import Focus, focused
+from counterfoil.models.blocks.head import Block, Direction
 
-Direction = Literal["t2i", "i2t"]
 RawNorm = Literal["clipped_l2norm", "l2norm", "softmax", "clipped", "no_norm"]
 EPS = 1e-8
 SLOPE = 0.1
@@ -27,26 +27,7 @@ SAFE_EXPONENT = 20.0
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Affinities of n captions of L words with I images of R regions.
-
-    Attributes:
-        affinity: (n, L, I, R) inner products; 0 at padding.
-        gram: of the context vectors: (I, R, R) when words attend, (n, L, L) when regions do.
-        words: (n, L, I, 1)-broadcastable bool, True where a word is real; None when all are.
-        regions: (1, 1, I, R) bool, True where a region is real; None when all are.
-    """
-
-    affinity: Tensor
-    gram: Tensor
-    words: Tensor | None = None
-    regions: Tensor | None = None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Attended:
+class Attended(NamedTuple):
     """What a query needs to know of the vector that it attends to, at an arbitrary common scale.
 
     Shapes are the block's without its context axis: (n, L, I) words or (n, I, R) regions.
@@ -87,6 +68,10 @@ class Attention:
         focus: which of its context a query goes on attending to; the rest gets no weight.
     """
 
+    results: ClassVar[int] = 3
+    learnt: ClassVar[int] = 2
+    grams: ClassVar[bool] = True
+
     direction: Direction
     raw_norm: RawNorm
     sharpness: float
@@ -118,15 +103,14 @@ class Attention:
         total = weight.sum(self.context, keepdim=True)
         return weight / total.clamp(min=torch.finfo(weight.dtype).tiny)
 
-    def derivative(self, block: Block, dot: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
+    def derivative(self, block: Block, *pulls: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients of the affinity and of the Gram matrix, in closed form.
 
         Args:
             block: what was attended to.
-            dot: gradient of `Attended.dot`.
-            square: gradient of `Attended.square`.
+            pulls: gradients of `Attended.dot` and `Attended.square`.
         """
-        dot, square = dot.unsqueeze(self.context), square.unsqueeze(self.context)
+        dot, square = (pull.unsqueeze(self.context) for pull in pulls)
         sharp, inverse = self._sharpen(block)
         weight = self._weigh(block, sharp)
         direct = weight * dot
@@ -180,8 +164,9 @@ class Attention:
             weight = weight.masked_fill(~mask, 0)
         return focused(self.focus, weight, self.context, mask)
 
-    def _spread(self, gram: Tensor, weight: Tensor) -> Tensor:
+    def _spread(self, gram: Tensor | None, weight: Tensor) -> Tensor:
         """The Gram matrix times the weights: (n, L, I, R)."""
+        assert gram is not None
         n, words, images, regions = weight.shape
         if self.direction == "t2i":
             rows = weight.reshape(n * words, images, regions).transpose(0, 1)

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate, pairwise
 from typing import Any, final
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from counterfoil.models.blocks.attention import Attention, Block
+from counterfoil.models.blocks.head import Block, Head
 from counterfoil.models.blocks.inner import full
 from counterfoil.models.blocks.packing import Run
 
@@ -31,16 +32,21 @@ class Plan:
     """What one fused call computes.
 
     Attributes:
-        heads: attentions that share the affinities.
+        heads: what is asked of the affinities.
         runs: captions by length.
         mask: (I, R) bool, or None when all regions are real.
         dtype: of the large products; all else has at least single precision.
     """
 
-    heads: tuple[Attention, ...]
+    heads: tuple[Head, ...]
     runs: tuple[Run, ...]
     mask: Tensor | None
     dtype: torch.dtype
+
+    def split(self, flat: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
+        """What belongs to each head, of all their results in a row."""
+        ends = list(accumulate((head.results for head in self.heads), initial=0))
+        return [flat[a:b] for a, b in pairwise(ends)]
 
     def blocks(self, affinity: Tensor, regions: int) -> Iterator[tuple[Run, Tensor]]:
         """Views (n, L, I, R) of (W, I * R), small enough for the cache."""
@@ -49,7 +55,7 @@ class Plan:
                 block = affinity[cut.words].view(cut.n, cut.length, -1, regions)
                 yield cut, block
 
-    def block(self, head: Attention, run: Run, affinity: Tensor, grams: Grams) -> Block:
+    def block(self, head: Head, run: Run, affinity: Tensor, grams: Grams) -> Block:
         """One view with what the head needs beside it."""
         mask = None if self.mask is None else self.mask[None, None]
         return Block(affinity, grams.of(head, run), None, mask)
@@ -63,13 +69,14 @@ class Grams:
     regions: Tensor | None
     words: Tensor | None
 
-    def of(self, head: Attention, run: Run) -> Tensor:
-        """Those of the head's context in a run, as a view."""
-        gram = self.regions if head.direction == "t2i" else self.words
-        assert gram is not None
+    def of(self, head: Head, run: Run) -> Tensor | None:
+        """Those of the head's context in a run, as a view, if it reads them."""
+        if not head.grams:
+            return None
         if head.direction == "t2i":
-            return gram
-        return gram[run.captions, : run.length, : run.length]
+            return self.regions
+        assert self.words is not None
+        return self.words[run.captions, : run.length, : run.length]
 
     def zeros(self) -> Grams:
         """Room for gradients."""
@@ -77,23 +84,23 @@ class Grams:
         return Grams(*both)
 
 
-def _method(head: Attention, name: str) -> Callable[..., Any]:
-    """A method of `Attention`, compiled where the head says so."""
-    plain: Callable[..., Any] = getattr(Attention, name)
-    return _compiled(name) if head.compiled else plain
+def _method(head: Head, name: str) -> Callable[..., Any]:
+    """A method of the head's class, compiled where the head says so."""
+    plain: Callable[..., Any] = getattr(type(head), name)
+    return _compiled(plain) if head.compiled else plain
 
 
 @cache
-def _compiled(name: str) -> Callable[..., Any]:
-    return torch.compile(getattr(Attention, name), dynamic=True)
+def _compiled(plain: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(plain, dynamic=True)
 
 
-def _place(head: Attention, run: Run) -> slice:
+def _place(head: Head, run: Run) -> slice:
     """Rows of a head's results that belong to a run."""
     return run.words if head.direction == "t2i" else run.captions
 
 
-def _queries(head: Attention, view: Tensor, rows: Tensor) -> Tensor:
+def _queries(head: Head, view: Tensor, rows: Tensor) -> Tensor:
     """Rows of a head's results in the shape of a block without its context axis."""
     n, words, images, regions = view.shape
     return rows.view(n, words, images) if head.direction == "t2i" else rows.view(n, images, regions)
@@ -121,18 +128,20 @@ class Fused(torch.autograd.Function):
             for run, view in plan.blocks(affinity, per_image):
                 for head, room in zip(plan.heads, out, strict=True):
                     found = _method(head, "attend")(head, plan.block(head, run, view, grams))
-                    for tensor, part in zip(room, (found.dot, found.square, found.mass)):
+                    for tensor, part in zip(room, found, strict=True):
                         tensor[_place(head, run)] = part.view(-1, *tensor.shape[1:])
         ctx.plan = plan
         ctx.save_for_backward(words, regions, region_gram, word_gram, affinity)
-        ctx.mark_non_differentiable(*(room[2] for room in out))
+        fixed = (room[head.learnt :] for head, room in zip(plan.heads, out, strict=True))
+        ctx.mark_non_differentiable(*(tensor for tensors in fixed for tensor in tensors))
         return tuple(tensor for room in out for tensor in room)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         words, regions, region_gram, word_gram, affinity = ctx.saved_tensors
-        pulls = [(grads[3 * h], grads[3 * h + 1]) for h in range(len(ctx.plan.heads))]
+        parts = ctx.plan.split(grads)
+        pulls = [part[: head.learnt] for head, part in zip(ctx.plan.heads, parts, strict=True)]
         job = _Backward(ctx.plan, words, regions, affinity, Grams(region_gram, word_gram), pulls)
         with torch.autocast(words.device.type, enabled=False):
             touched = job.touched()
@@ -141,13 +150,10 @@ class Fused(torch.autograd.Function):
         return None, d_words, d_regions, grams.regions, grams.words
 
 
-def _room(
-    plan: Plan, head: Attention, affinity: Tensor, shape: tuple[int, int]
-) -> tuple[Tensor, Tensor, Tensor]:
+def _room(plan: Plan, head: Head, affinity: Tensor, shape: tuple[int, int]) -> tuple[Tensor, ...]:
     captions = sum(run.n for run in plan.runs)
     size = (len(affinity), shape[0]) if head.direction == "t2i" else (captions, *shape)
-    a, b, c = (affinity.new_empty(size) for _ in range(3))
-    return a, b, c
+    return tuple(affinity.new_empty(size) for _ in range(head.results))
 
 
 @final
@@ -156,7 +162,7 @@ class _Backward:
     """The gradient of `Fused`.
 
     Attributes:
-        pulls: gradients of each head's `dot` and `square`.
+        pulls: gradients of what each head learns from.
     """
 
     plan: Plan
@@ -164,18 +170,18 @@ class _Backward:
     regions: Tensor
     affinity: Tensor
     grams: Grams
-    pulls: list[tuple[Tensor, Tensor]]
+    pulls: list[tuple[Tensor, ...]]
 
     def touched(self) -> Tensor:
         """(T, I) pairs with a gradient."""
         rows = []
         for run in self.plan.runs:
             any_head = torch.zeros(1, dtype=torch.bool, device=self.words.device)
-            for head, pull in zip(self.plan.heads, self.pulls, strict=True):
-                moved = (pull[0][_place(head, run)] != 0) | (pull[1][_place(head, run)] != 0)
-                by_words = head.direction == "t2i"
-                moved = moved.view(run.n, run.length, -1).any(1) if by_words else moved.any(2)
-                any_head = any_head | moved
+            for head, pulls in zip(self.plan.heads, self.pulls, strict=True):
+                for moved in (pull[_place(head, run)] != 0 for pull in pulls):
+                    by_words = head.direction == "t2i"
+                    pairs = moved.view(run.n, run.length, -1).any(1) if by_words else moved.any(2)
+                    any_head = any_head | pairs
             rows.append(any_head)
         return torch.cat(rows)
 
@@ -224,20 +230,23 @@ class _Backward:
         pairs = view[caption, :, image]
         mask = None if self.plan.mask is None else self.plan.mask[image]
         total = torch.zeros_like(pairs)
-        for head, pull in zip(self.plan.heads, self.pulls, strict=True):
+        for head, pulls in zip(self.plan.heads, self.pulls, strict=True):
             gram, d_gram = self.grams.of(head, run), grams.of(head, run)
-            if head.direction == "t2i":  # the pairs take the images' place: (1, L, P, R)
+            by_words = head.direction == "t2i"
+            own = image if by_words else caption
+            near = None if gram is None else gram[own]
+            if by_words:  # the pairs take the images' place: (1, L, P, R)
                 seen = None if mask is None else mask[None, None]
-                block = Block(pairs.transpose(0, 1)[None], gram[image], None, seen)
-                rows = (g[run.words].view(run.n, run.length, -1)[caption, :, image] for g in pull)
+                block = Block(pairs.transpose(0, 1)[None], near, None, seen)
+                rows = (g[run.words].view(run.n, run.length, -1)[caption, :, image] for g in pulls)
                 moved, part = head.derivative(block, *(g.T[None] for g in rows))
                 total += moved[0].transpose(0, 1)
-                d_gram.index_add_(0, image, part)
             else:  # the captions' place: (P, L, 1, R)
                 seen = None if mask is None else mask[:, None, None]
-                block = Block(pairs[:, :, None], gram[caption], None, seen)
-                rows = (g[run.captions][caption, image][:, None] for g in pull)
+                block = Block(pairs[:, :, None], near, None, seen)
+                rows = (g[run.captions][caption, image][:, None] for g in pulls)
                 moved, part = head.derivative(block, *rows)
                 total += moved[:, :, 0]
-                d_gram.index_add_(0, caption, part)
+            if d_gram is not None and part is not None:
+                d_gram.index_add_(0, own, part)
         return total

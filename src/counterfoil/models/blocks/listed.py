@@ -15,23 +15,23 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from counterfoil.models.blocks.affinity import Aligned, Side, aligned, clean
-from counterfoil.models.blocks.attention import Attention
+from counterfoil.models.blocks.affinity import Aligned, Side, aligned, clean, grams_wanted
+from counterfoil.models.blocks.head import Head
 from counterfoil.models.blocks.inner import full
 from counterfoil.records import Encoded, Pairs
 
 
-def listed(heads: tuple[Attention, ...], images: Encoded, texts: Encoded, pairs: Pairs) -> Aligned:
+def listed(heads: tuple[Head, ...], images: Encoded, texts: Encoded, pairs: Pairs) -> Aligned:
     """What the scores of pairs of rows of two pools are made of.
 
     Args:
-        heads: attentions that share the affinities.
+        heads: what is asked of the same affinities.
         images: pool of images, about as many as occur: each is looked at.
         texts: pool of texts, likewise.
         pairs: (P,) rows of the pools.
     """
     device = images.tokens.device
-    by_words, by_regions = (any(h.direction == d for h in heads) for d in ("t2i", "i2t"))
+    by_words, by_regions = grams_wanted(heads)
     images, pairs = clean(images, gram=by_words), pairs.to(device)
     image, text = pairs.image, pairs.text
     if device.type != "cpu":
@@ -39,7 +39,7 @@ def listed(heads: tuple[Attention, ...], images: Encoded, texts: Encoded, pairs:
     if bool((texts.mask[:, 1:] > texts.mask[:, :-1]).any()):  # padding between the words
         texts = clean(texts, gram=False)
     affinity, seen, read = _Products.apply(  # type: ignore[no-untyped-call]
-        _plan(images, texts, pairs, by_regions), images.tokens, texts.tokens
+        _plan(images, texts, pairs, (by_words, by_regions)), images.tokens, texts.tokens
     )
     read = read.index_select(0, text)
     return Aligned(
@@ -51,7 +51,7 @@ def listed(heads: tuple[Attention, ...], images: Encoded, texts: Encoded, pairs:
         ),
         Side(
             texts.mask[text],
-            read.diagonal(dim1=1, dim2=2) if by_regions else read,
+            read.diagonal(dim1=1, dim2=2) if by_regions else read if by_words else None,
             read if by_regions else None,
         ),
     )
@@ -65,13 +65,14 @@ class _Plan:
     Attributes:
         pairs: rows of the pools.
         lengths: (T,) room that each text needs.
-        by_regions: regions attend, so their squared lengths and the texts' Gram matrices are
-            wanted; else the squared lengths of the words.
+        by_words: words attend, so their squared lengths are wanted.
+        by_regions: regions attend, so theirs are, and the texts' Gram matrices.
         dtype: of the affinities; all else has at least single precision.
     """
 
     pairs: Pairs
     lengths: Tensor
+    by_words: bool
     by_regions: bool
     dtype: torch.dtype
 
@@ -97,11 +98,11 @@ class _Plan:
         return torch.split(items.flatten(0, 1), sizes.tolist())[::2]
 
 
-def _plan(images: Encoded, texts: Encoded, pairs: Pairs, by_regions: bool) -> _Plan:
+def _plan(images: Encoded, texts: Encoded, pairs: Pairs, by: tuple[bool, bool]) -> _Plan:
     rounded = torch.is_autocast_enabled("cpu")
     dtype = torch.get_autocast_dtype("cpu") if rounded else images.tokens.dtype
     place = torch.arange(1, texts.mask.shape[1] + 1)
-    return _Plan(pairs, (texts.mask * place).amax(1), by_regions, dtype)
+    return _Plan(pairs, (texts.mask * place).amax(1), *by, dtype)
 
 
 @final
@@ -143,7 +144,7 @@ def _forward(plan: _Plan, images: Tensor, texts: Tensor) -> tuple[Tensor, Tensor
         torch.mm(left[text], right[image], out=places[place])
         if new and plan.by_regions:
             torch.mm(words[text], words[text].T, out=own[text][:, : len(words[text])])
-        elif new:
+        elif new and plan.by_words:
             torch.linalg.vector_norm(words[text], dim=1, out=own[text])
     return full(affinity), seen.square_(), read if plan.by_regions else read.square_()
 
@@ -165,7 +166,7 @@ def _backward(
             d_regions[image].addcmul_(regions[image], seen[image])
         if new and plan.by_regions:
             d_words[text].addmm_(own[text][:, : len(words[text])], words[text])
-        elif new:
+        elif new and plan.by_words:
             d_words[text].addcmul_(words[text], own[text])
     return d_images, d_texts
 

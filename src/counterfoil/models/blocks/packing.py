@@ -78,6 +78,16 @@ class Packed:
             word += length
         return runs
 
+    def gathered(self, rows: Tensor, gather: Callable[[Tensor], Tensor]) -> Tensor:
+        """(T, I) what is made of the words of each caption.
+
+        Args:
+            rows: (W, I) a number for each word and image.
+            gather: makes (n, I) of the (n, L, I) of captions of one length.
+        """
+        blocks = (rows[run.words].view(run.n, run.length, -1) for run in self.runs())
+        return torch.cat([gather(block) for block in blocks])
+
     def parts(self, words: int) -> list[Packed]:
         """The same captions, at most `words` words at a time, never less than one caption."""
         cuts, total = [0], 0
