@@ -11,8 +11,9 @@ from counterfoil.matcher import Matcher
 from counterfoil.models.blocks.captioner import Captioner
 from counterfoil.models.blocks.gru import recurrent
 from counterfoil.models.blocks.inner import inner_grid, inner_pairs
+from counterfoil.models.blocks.norm import normed
 from counterfoil.models.blocks.pool import chosen, pool, single, unit
-from counterfoil.models.blocks.relation import RegionNorm, Relation, level, normed
+from counterfoil.models.blocks.relation import RegionNorm, Relation, level
 from counterfoil.models.blocks.tower import ImageTower, TextTower, hidden
 from counterfoil.models.vse import same_width
 from counterfoil.records import INFERENCE, Batch, Encoded, Items, View, Views

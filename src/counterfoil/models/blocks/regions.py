@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from counterfoil.models.blocks.augment import RegionDrop
-from counterfoil.models.blocks.tower import ImageTower, hidden, positive, projection
+from counterfoil.models.blocks.tower import ImageTower, fits, hidden, positive, projection
 from counterfoil.records import Encoded, Items
 
 
@@ -29,12 +29,7 @@ class Regions(ImageTower):
 
     def forward(self, items: Items) -> Encoded:
         """Project every region."""
-        given, wanted = items.values.shape, self.fc.in_features
-        if len(given) != 3 or given[-1] != wanted:
-            raise ValueError(
-                f"image features of shape {tuple(given)} do not fit a model that reads "
-                f"(images, regions, {wanted}); use the features it was trained on"
-            )
+        fits(items, self.fc.in_features)
         items = self.augment(items)
         values = items.values.to(self.fc.weight.dtype)
         return Encoded(self.fc(hidden(values, items.mask)), items.mask)

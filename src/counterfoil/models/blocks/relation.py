@@ -6,8 +6,8 @@ from typing import Literal, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import batch_norm
 
+from counterfoil.models.blocks.norm import normed_tokens
 from counterfoil.models.blocks.tower import hidden, positive
 
 RegionNorm = Literal["channel", "vector"]
@@ -42,20 +42,10 @@ class Relation(nn.Module):
         relation = self.theta(tokens) @ self.phi(tokens).mT
         if mask is None:
             change = self.out(relation @ self.value(tokens) / tokens.shape[1])
-            return tokens + normed(self.norm, change.flatten(0, 1)).view_as(change)
-        count = mask.sum(1).clamp(min=1).view(-1, 1, 1)
-        change = self.out(relation @ hidden(self.value(tokens), mask) / count)
-        rows = normed(self.norm, change[mask])
-        spread = torch.zeros(change.shape, dtype=rows.dtype, device=rows.device)
-        return tokens + spread.masked_scatter(mask.unsqueeze(-1), rows)
-
-
-def normed(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
-    """(P, D) batch normalisation; by the running statistics where a batch has only one row."""
-    if len(rows) > 1 or not norm.training:
-        normal: Tensor = norm(rows)
-        return normal
-    return batch_norm(rows, norm.running_mean, norm.running_var, norm.weight, norm.bias)
+        else:
+            count = mask.sum(1).clamp(min=1).view(-1, 1, 1)
+            change = self.out(relation @ hidden(self.value(tokens), mask) / count)
+        return tokens + normed_tokens(self.norm, change, mask)
 
 
 def level(kind: RegionNorm, tokens: Tensor) -> Tensor:

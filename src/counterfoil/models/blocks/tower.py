@@ -50,6 +50,20 @@ def hidden(values: Tensor, mask: Tensor) -> Tensor:
     return values.masked_fill(~mask.unsqueeze(-1), 0)
 
 
+def fits(items: Items, features: int) -> None:
+    """Check that items hold vectors of the width that a model reads.
+
+    Raises:
+        ValueError: they do not.
+    """
+    given = items.values.shape
+    if len(given) != 3 or given[-1] != features:
+        raise ValueError(
+            f"image features of shape {tuple(given)} do not fit a model that reads "
+            f"(images, regions, {features}); use the features it was trained on"
+        )
+
+
 def masked_ids(items: Items) -> Tensor:
     """(N, L) token ids, 0 at padding."""
     return items.values.masked_fill(~items.mask, 0)

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from counterfoil.models.blocks.mlp import MLPRegions
+from counterfoil.records import Items
+
+FEATURES, WIDTH = 6, 8
+
+
+def tower(**options: object) -> MLPRegions:
+    torch.manual_seed(0)
+    made = MLPRegions(features=FEATURES, width=WIDTH, **options)
+    for tensor in (made.norm.weight, made.norm.bias, made.norm.running_mean):
+        torch.nn.init.normal_(tensor)
+    return made.double()
+
+
+def items(counts: list[int], padding: float = torch.nan) -> Items:
+    rng = torch.Generator().manual_seed(1)
+    mask = torch.arange(max(counts)) < torch.tensor(counts).unsqueeze(1)
+    values = torch.randn(*mask.shape, FEATURES, generator=rng, dtype=torch.float64)
+    values = values.masked_fill(~mask.unsqueeze(-1), padding)
+    return Items(torch.arange(len(counts)), values, mask)
+
+
+def by_hand(made: MLPRegions, rows: torch.Tensor, stats: torch.Tensor) -> torch.Tensor:
+    """The same from rows and from the rows that the batch statistics are taken of."""
+    inner, seen = made.enter(rows), made.enter(stats)
+    spread = (seen.var(0, correction=0) + made.norm.eps).sqrt()
+    normal = (inner - seen.mean(0)) / spread * made.norm.weight + made.norm.bias
+    return made.fc(rows) + made.leave(normal.clamp(min=0))
+
+
+def test_padding_takes_no_part():
+    made, given = tower(), items([3, 1, 2])
+    real = given.values[given.mask]
+    torch.testing.assert_close(made(given).tokens[given.mask], by_hand(made, real, real))
+
+
+def test_padding_takes_part_where_the_authors_let_it():
+    made, given = tower(norm_padding=True), items([3, 1, 2])
+    rows = items([3, 1, 2], padding=0).values.flatten(0, 1)
+    expected = by_hand(made, rows, rows).view(3, 3, WIDTH)
+    torch.testing.assert_close(made(given).tokens[given.mask], expected[given.mask])
+
+
+def test_the_switch_changes_training_only():
+    given = items([3, 1, 2])
+    ours, theirs = (tower(norm_padding=switch) for switch in (False, True))
+    assert not torch.allclose(ours(given).tokens[given.mask], theirs(given).tokens[given.mask])
+    theirs.load_state_dict(ours.state_dict())
+    found, expected = ours.eval()(given).tokens, theirs.eval()(given).tokens
+    assert torch.equal(found[given.mask], expected[given.mask])
+
+
+def test_one_region_can_be_trained_on():
+    assert tower()(items([1])).tokens.isfinite().all()
+
+
+def test_padding_reaches_no_gradient():
+    made, given = tower(), items([3, 1])
+    made(given).tokens[given.mask].square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in made.parameters())
+
+
+def test_layers_start_as_the_authors_start_them():
+    made = MLPRegions(features=40, width=60)
+    assert made.enter.out_features == 30
+    assert not made.fc.bias.any()
+    assert made.enter.bias.any()
+    assert made.leave.weight.abs().max() <= 30**-0.5
+    made = MLPRegions(features=40, width=60, init="xavier")
+    for layer in (made.fc, made.enter, made.leave):
+        limit = (6 / sum(layer.weight.shape)) ** 0.5
+        assert 0.95 * limit < layer.weight.abs().max() <= limit
+        assert not layer.bias.any()
+
+
+def test_regions_are_dropped_in_training():
+    made, given = tower(region_drop=0.5), items([4] * 20)
+    assert made(given).mask.sum() < given.mask.sum()
+    assert torch.equal(made.eval()(given).mask, given.mask)
+
+
+def test_what_cannot_be_built_or_read():
+    with pytest.raises(ValueError, match="init='zeros' is not known; use one of default, xavier"):
+        tower(init="zeros")
+    with pytest.raises(ValueError, match="inner=0 is not possible"):
+        tower(inner=0)
+    with pytest.raises(ValueError, match=r"shape \(2, 3, 4\) do not fit .*\(images, regions, 6\)"):
+        tower()(Items(torch.arange(2), torch.ones(2, 3, 4), torch.ones(2, 3, dtype=torch.bool)))
