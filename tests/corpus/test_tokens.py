@@ -1,16 +1,19 @@
+from typing import final
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from counterfoil.corpus import tokens as module
 from counterfoil.corpus.tokens import cache, pack, tokenise
-from counterfoil.corpus.words import Words
+from counterfoil.corpus.words import Reading, Tokenizer, Words
 
 
 @given(st.lists(st.lists(st.integers(1, 9), max_size=5), min_size=1, max_size=6), st.randoms())
 def test_rows_come_back_padded(ids, random):
-    tokens = pack(ids, 0)
+    tokens = pack(Reading(ids), 0)
     rows = [random.randrange(len(ids)) for _ in range(random.randrange(1, 5))]
     values, mask = tokens.take(torch.tensor(rows))
     assert len(tokens) == len(ids)
@@ -22,10 +25,49 @@ def test_rows_come_back_padded(ids, random):
 
 
 def test_padding_is_the_tokenizers():
-    values, mask = pack([[1], [2, 3]], 7).take(torch.arange(2))
+    values, mask = pack(Reading([[1], [2, 3]]), 7).take(torch.arange(2))
     assert values.tolist() == [[1, 7], [2, 3]]
     assert mask.tolist() == [[True, False], [True, True]]
-    assert pack([], 0).take(torch.tensor([], dtype=torch.long))[0].shape == (0, 0)
+    assert pack(Reading([]), 0).take(torch.tensor([], dtype=torch.long))[0].shape == (0, 0)
+
+
+@final
+class Letters(Tokenizer):
+    """Every letter is an id and a piece of its word."""
+
+    size, divides = 256, True
+
+    def read(self, texts):
+        words = [[n for n, word in enumerate(text.split()) for _ in word] for text in texts]
+        return Reading(self.encode(texts), words)
+
+    def encode(self, texts):
+        return [[ord(letter) for letter in text if letter != " "] for text in texts]
+
+    def tokens(self, ids):
+        return [chr(i) for i in ids]
+
+    def save(self, folder):
+        raise NotImplementedError
+
+    digest = "letters"
+
+
+def test_words_stand_with_their_pieces(kept):
+    for _ in range(2):  # tokenised, then read from the cache
+        items = tokenise(TEXTS, Letters()).items(torch.tensor([7, 8]), torch.tensor([1, 0]))
+        assert items.ids.tolist() == [7, 8]
+        assert items.words.tolist() == [[0, 1, 1, 1, 2, 2, 2, 2], [0, 1, 1, 1, -1, -1, -1, -1]]
+        assert items.words.shape == items.mask.shape == items.values.shape
+
+
+def test_a_cache_from_before_words_were_kept_is_made_again(kept):
+    first = tokenise(TEXTS, Letters())
+    (path,) = (cache() / "tokens").glob("*.safetensors")
+    for words in ({}, {"words": first.words[:-1]}):
+        save_file({"flat": first.flat, "starts": first.starts, **words}, path)
+        assert torch.equal(tokenise(TEXTS, Letters()).words, first.words)
+    assert "words" in load_file(path)
 
 
 @pytest.fixture

@@ -106,11 +106,33 @@ def test_pieces_of_hugging_face(pieces, tmp_path):
     assert ids == [[2, 6, 4, 3], [2, 6, 6, 3], [2, 3]]
     assert pieces.tokens([2, 4, 5]) == ["[CLS]", "dog", "##s"]
     assert (pieces.size, pieces.pad) == (8, 0)
+    assert (pieces.mask, pieces.divides) == (7, True)
     before = pieces.digest
     pieces.save(tmp_path / "saved")
     back = open_tokenizer(tmp_path / "saved")
     assert back.encode(["A dogs"]) == pieces.encode(["A dogs"])
     assert back.digest == pieces.digest == before
+
+
+def test_pieces_of_one_word_are_known(pieces):
+    pieces.longest = 9
+    read = pieces.read(["a dogs' dogss", "dogs", ""])
+    assert read.ids == [[2, 6, 4, 5, 1, 4, 5, 5, 3], [2, 4, 5, 3], [2, 3]]
+    assert read.words == [[-1, 0, 1, 1, 2, 3, 3, 3, -1], [-1, 0, 0, -1], [-1, -1]]
+    pieces.longest = 4
+    assert pieces.read(["a dogs dogs"]).words == [[-1, 0, 1, -1]]
+
+
+def test_every_id_of_a_vocabulary_is_a_word():
+    words = Words.of(["a dog"])
+    read = words.read(["a dog", "x"])
+    assert (read.ids, read.words) == (words.encode(["a dog", "x"]), None)
+    assert (words.mask, words.divides) == (None, False)
+
+
+def test_a_tokenizer_that_cannot_tell_its_words_tells_none(pieces):
+    pieces.divides = False
+    assert pieces.read(["a dogs"]).words is None
 
 
 def test_digest_of_pieces_does_not_depend_on_what_was_encoded(pieces):

@@ -156,10 +156,8 @@ class Lens:
             raise ValueError("this model compares ready-made vectors and cannot read a caption")
         if empty := [place for place, text in enumerate(texts) if not text.strip()]:
             raise ValueError(f"caption {empty[0]} of {len(texts)} is empty; give it words")
-        values, mask = pack(self.tokenizer.encode(texts), self.tokenizer.pad).take(
-            torch.arange(len(texts))
-        )
-        return Items(torch.full((len(texts),), -1), values, mask)
+        tokens = pack(self.tokenizer.read(texts), self.tokenizer.pad)
+        return tokens.items(torch.full((len(texts),), -1), torch.arange(len(texts)))
 
     def save(self, folder: Path) -> None:
         """Write what `Lens.open` reads: ``lens.json`` and the tokenizer's files."""
@@ -210,7 +208,7 @@ class CorpusLens:
     def texts(self, rows: Tensor) -> Items:
         """Items of these texts."""
         if self._tokens is not None:
-            return Items(rows, *self._tokens.take(rows))
+            return self._tokens.items(rows, rows)
         if self.corpus.text_features is None:
             raise ValueError(f"{self.corpus.name} has no text vectors and the model no tokenizer")
         return self.corpus.text_features.take(rows)

@@ -16,6 +16,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -46,16 +47,39 @@ def split(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a tokenizer makes of texts.
+
+    Attributes:
+        ids: of each text.
+        words: which word of its text each id is a piece of, -1 for special ones; None where every
+            id is a word.
+    """
+
+    ids: list[list[int]]
+    words: list[list[int]] | None = None
+
+
 class Tokenizer(ABC):
     """Turns captions into ids; saved with the model that reads them.
 
     Attributes:
         size: how many ids there are.
         pad: the id of padding.
+        mask: the id that stands for a hidden word; None where there is none.
+        divides: whether a word may become several ids, and `read` says which.
     """
 
     size: int
     pad: int = 0
+    mask: int | None = None
+    divides: bool = False
+
+    @abstractmethod
+    def read(self, texts: Sequence[str]) -> Reading:
+        """What `encode` gives, and the words it belongs to."""
 
     @abstractmethod
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -107,6 +131,9 @@ class Words(Tokenizer):
         kept.sort(key=lambda word: (-counts[word], word))
         return Words([*SPECIAL, *(w for w in kept if w not in SPECIAL)], longest=longest)
 
+    def read(self, texts: Sequence[str]) -> Reading:
+        return Reading(self.encode(texts))
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         ids, unknown = self._ids, 3
         return [
@@ -141,10 +168,19 @@ class Pieces(Tokenizer):
         self._pieces = _pretrained(name)
         self.size = len(self._pieces)
         self.pad = int(self._pieces.pad_token_id or 0)
+        self.mask = self._pieces.mask_token_id
+        self.divides = bool(self._pieces.is_fast)
+
+    def read(self, texts: Sequence[str]) -> Reading:
+        out = self._pieces(list(texts), truncation=True, max_length=self.longest)
+        ids = [list(row) for row in out["input_ids"]]
+        if not self.divides:
+            return Reading(ids)
+        words = ([-1 if w is None else w for w in out.word_ids(n)] for n in range(len(ids)))
+        return Reading(ids, list(words))
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        out = self._pieces(list(texts), truncation=True, max_length=self.longest)
-        return [list(ids) for ids in out["input_ids"]]
+        return self.read(texts).ids
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return list(self._pieces.convert_ids_to_tokens(list(ids)))

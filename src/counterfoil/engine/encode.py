@@ -70,7 +70,8 @@ def encode_texts(
 
     def trimmed(rows: Tensor) -> Items:
         items, longest = look(rows), int(lengths[rows].max())
-        return Items(items.ids, items.values[:, :longest], items.mask[:, :longest])
+        words = None if items.words is None else items.words[:, :longest]
+        return Items(items.ids, items.values[:, :longest], items.mask[:, :longest], words=words)
 
     batches = list(torch.split(order, batch))
     where = _place(device)
