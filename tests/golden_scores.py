@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import golden_vectors
-from counterfoil.models.weights import Checkpoint
+from counterfoil.models.authors import Checkpoint
 from counterfoil.records import Items
 
 load = cache(golden_vectors.load)

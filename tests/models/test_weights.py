@@ -7,15 +7,17 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from counterfoil.models.authors import read_checkpoint
 from counterfoil.models.bfan import BFAN
 from counterfoil.models.blocks.captioner import Captioner
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.regions import Regions
 from counterfoil.models.scan import SCAN
+from counterfoil.models.scan_names import convert_scan, convert_vsepp
 from counterfoil.models.vse import VSE
 from counterfoil.models.vsrn import VSRN
 from counterfoil.models.vsrn_names import PREFIXES, convert_vsrn
-from counterfoil.models.weights import convert, convert_scan, convert_vsepp, read_checkpoint
+from counterfoil.models.weights import convert
 
 
 def authors(bidirectional: bool) -> list[dict[str, torch.Tensor]]:

@@ -13,7 +13,7 @@ import golden_scores
 import golden_vectors
 from counterfoil.models.blocks import fused
 from counterfoil.models.blocks.affinity import aligned
-from counterfoil.models.weights import bfan
+from counterfoil.models.scan_names import bfan
 from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
 from counterfoil.records import Encoded, Grid, Scores
 

@@ -11,7 +11,7 @@ from torch import Tensor
 import golden_scores
 import golden_vectors
 from counterfoil.models.blocks import fused
-from counterfoil.models.weights import scan
+from counterfoil.models.scan_names import scan
 from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
 from counterfoil.records import Encoded, Grid, Scores
 

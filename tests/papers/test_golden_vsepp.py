@@ -10,7 +10,7 @@ from torch import Tensor
 
 import golden_scores
 import golden_vectors
-from counterfoil.models.weights import vsepp
+from counterfoil.models.scan_names import vsepp
 from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
 from counterfoil.records import Grid, Scores
 

@@ -12,8 +12,7 @@ from torch import Tensor
 import golden_scores
 import golden_vectors
 from counterfoil.models.vsrn import VSRN
-from counterfoil.models.vsrn_names import convert_vsrn
-from counterfoil.models.weights import vsrn
+from counterfoil.models.vsrn_names import convert_vsrn, vsrn
 from counterfoil.objectives.triplet import HardestTriplet
 from counterfoil.records import Batch, Encoded, Grid, Items, Pairs, Scores
 

@@ -7,8 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
+from counterfoil.models.authors import Checkpoint, Converted, gru, regions
 from counterfoil.models.blocks.captioner import Captioner
-from counterfoil.spec import part
+from counterfoil.models.vsrn import VSRN
+from counterfoil.spec import of, part
 
 RELATION = {"g": "value", "theta": "theta", "phi": "phi", "W.0": "out", "W.1": "norm"}
 BRANCH = {
@@ -83,3 +85,27 @@ def written(state: Mapping[str, Tensor], options: Mapping[str, Any]) -> Captione
         word_width=word_width,
         longest=options.get("max_len", 60),
     )
+
+
+def vsrn(checkpoint: Checkpoint) -> Converted:
+    """VSRN from a checkpoint alone; without its options, Flickr30K's where it has that norm.
+
+    Raises:
+        ValueError: it is not a VSRN checkpoint.
+    """
+    state, options = convert_vsrn(checkpoint.state), checkpoint.options
+    batch_norm = "norm.weight" in state
+    if "data_name" in options:
+        batch_norm = batch_norm and options["data_name"].startswith("f30k")
+    if not batch_norm:
+        state = {name: value for name, value in state.items() if not name.startswith("norm.")}
+    spec = of(
+        VSRN,
+        image=regions(state),
+        text=gru(state),
+        captioner=written(state, options) if "captioner.fc.weight" in state else None,
+        region_norm="channel",
+        normalise_regions=not batch_norm,
+        batch_norm=batch_norm,
+    )
+    return Converted(spec, state)
