@@ -1,0 +1,192 @@
+"""How near captions are in meaning, kept on disk, and a guide that says it of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, Self, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
+
+from counterfoil import __version__
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.files import read_array, read_json, replacing_folder, write_array, write_json
+from counterfoil.negatives.latent import SpacePlan, latent, nearness
+from counterfoil.records import Batch
+from counterfoil.spec import unknown
+
+FORMAT = 1
+MANIFEST, POINTS = "manifest.json", "points.npy"
+
+Measure = Literal["inner", "cosine"]
+
+
+@final
+class Manifest(BaseModel):
+    """What the points were made from, so that they are never read against anything else.
+
+    Attributes:
+        format: version of this layout.
+        corpus: fingerprint of the corpus whose text rows the points stand for.
+        split: what it was cut to, as in "train".
+        text_count: texts, T.
+        width: dimensions of a point, K.
+        components: asked for, see `SpacePlan`.
+        passes: see `SpacePlan`.
+        seed: see `SpacePlan`.
+        stem: see `SpacePlan`.
+        version: the counterfoil that wrote it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    format: int = Field(default=FORMAT, ge=1)
+    corpus: str
+    split: str
+    text_count: int = Field(ge=1)
+    width: int = Field(ge=1)
+    components: int = Field(ge=1)
+    passes: int = Field(ge=1)
+    seed: int
+    stem: bool
+    version: str
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Semantics:
+    """Points of all captions of a corpus, by text row.
+
+    On disk a folder: ``manifest.json`` and ``points.npy`` (T, K) float32, which stays mapped.
+    """
+
+    manifest: Manifest
+    points: npt.NDArray[np.float32]
+
+    @classmethod
+    def of(cls, corpus: Corpus, plan: SpacePlan) -> Self:
+        """The points of a corpus.
+
+        Raises:
+            ValueError: it has no captions, or the stemmer is not installed.
+        """
+        points = latent(corpus.texts, plan).numpy()
+        manifest = Manifest(
+            corpus=corpus.fingerprint,
+            split=corpus.part,
+            text_count=points.shape[0],
+            width=points.shape[1],
+            version=__version__,
+            **asdict(plan),
+        )
+        return cls(manifest, points)
+
+    def save(self, folder: Path) -> None:
+        """Write the folder, whole or not at all; older ones there are replaced.
+
+        Raises:
+            ValueError: something else is there.
+        """
+        if folder.is_file() or (
+            folder.is_dir() and any(folder.iterdir()) and not (folder / POINTS).is_file()
+        ):
+            raise ValueError(
+                f"{folder} exists and holds no semantics; it is left alone, name another"
+            )
+        with replacing_folder(folder) as temporary:
+            write_array(temporary / POINTS, self.points)
+            write_json(temporary / MANIFEST, self.manifest.model_dump(mode="json"))
+
+    @classmethod
+    def open(cls, folder: Path, *, fingerprint: str) -> Self:
+        """Read a folder and check all of it.
+
+        Args:
+            folder: what `save` wrote.
+            fingerprint: of the corpus that the text rows belong to.
+
+        Raises:
+            ValueError: no semantics, damaged, of another corpus or of a newer version.
+        """
+        manifest = _manifest(folder)
+        if manifest.corpus != fingerprint:
+            raise ValueError(
+                f"{folder} knows the captions of corpus {manifest.corpus} (split "
+                f"{manifest.split!r}), but this one is {fingerprint}; name the data it was made "
+                "from, or make it again"
+            )
+        points = read_array(folder / POINTS, "points of captions")
+        shape = (manifest.text_count, manifest.width)
+        if points.shape != shape or points.dtype != np.float32:
+            raise ValueError(
+                f"{folder / POINTS} holds {points.dtype} of shape {points.shape}, but its manifest "
+                f"promises float32 of shape {shape}; make it again"
+            )
+        if not bool(np.isfinite(points).all()):
+            raise ValueError(f"{folder / POINTS} holds what is no number; make it again")
+        return cls(manifest, points)
+
+    def take(self, rows: Tensor) -> Tensor:
+        """(N, K) points of these text rows."""
+        return torch.from_numpy(np.array(self.points[rows.cpu().numpy()]))
+
+
+@final
+class CaptionSemantics:
+    """Guides by how near captions are: an image stands for its anchor captions.
+
+    LSEH (Gong and Cosma, Pattern Recognition 2023): row i says how near each caption of the batch
+    is to the caption of image i, divided by the largest of the row; both directions of a loss read
+    the same matrix. An image with several anchor captions has the mean of their rows, which is what
+    one of them gives on average. These are shares of a margin, in no unit of a score; see
+    `counterfoil.objectives.semantic`.
+
+    A pair that is true by id but counts as wrong, as with "diagonal" positives, is at -inf.
+
+    Args:
+        semantics: points of the captions.
+        measure: "inner", or "cosine": points at length 1, so that long captions count no more.
+
+    Raises:
+        ValueError: another measure.
+    """
+
+    def __init__(self, *, semantics: Semantics, measure: Measure = "inner") -> None:
+        if measure not in ("inner", "cosine"):
+            raise ValueError(unknown(measure, ["inner", "cosine"], "a measure of nearness"))
+        self.semantics, self.measure = semantics, measure
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """(I, T) nearness of each anchor text to the captions of each anchor image."""
+        device = batch.positive.device
+        images, texts = batch.block
+        image, text = batch.anchors.image.cpu(), batch.anchors.text.cpu()
+        near = nearness(
+            self.semantics.take(batch.text_rows[:texts]).to(device),
+            cosine=self.measure == "cosine",
+        )
+        told = torch.zeros(images, texts).index_put_((image, text), torch.tensor(1.0))
+        guide = (told / told.sum(1, keepdim=True)).to(device) @ near
+        owner = torch.full((texts,), -1).index_put_((text,), batch.image_rows[image])
+        same = (batch.image_rows[:images].unsqueeze(1) == owner).to(device)
+        return guide.masked_fill(same & ~batch.positive, -torch.inf)
+
+
+def _manifest(folder: Path) -> Manifest:
+    plain = read_json(folder / MANIFEST, "the manifest of semantics")
+    if isinstance(plain, dict) and isinstance(found := plain.get("format"), int) and found > FORMAT:
+        raise ValueError(
+            f"{folder} has format {found} and this version of counterfoil reads up to {FORMAT}; "
+            "upgrade counterfoil or make it again"
+        )
+    try:
+        return Manifest.model_validate(plain)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the whole"
+        raise ValueError(
+            f"{folder / MANIFEST} is damaged: {where}: {first['msg'].lower()}; make it again"
+        ) from None

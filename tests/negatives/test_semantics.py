@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import processes
+import train_cases as cases
+from counterfoil.corpus.collate import collate
+from counterfoil.negatives.latent import SpacePlan
+from counterfoil.negatives.semantics import CaptionSemantics, Semantics
+from counterfoil.records import Batch
+
+ANCHORS = [0, 1, 5, 7, 9, 30]  # captions 0 and 1 share an image
+
+
+def stored() -> Semantics:
+    return Semantics.of(cases.corpus(), SpacePlan(components=6))
+
+
+def batch_of(texts: list[int], **options: Any) -> Batch:
+    return collate(cases.lens(), torch.tensor(texts), **options)
+
+
+def loop_guide(points: torch.Tensor, texts: list[int], owner: list[int]) -> dict[Any, list[float]]:
+    """By corpus image: the mean over its anchor captions of F to each anchor text."""
+    inner = {t: [float(points[t] @ points[u]) for u in texts] for t in texts}
+    rows = {t: [x / (max(inner[t]) or 1.0) for x in inner[t]] for t in texts}
+    images = {owner[t] for t in texts}
+    told = {i: [rows[t] for t in texts if owner[t] == i] for i in images}
+    return {i: [sum(column) / len(some) for column in zip(*some)] for i, some in told.items()}
+
+
+def test_an_image_stands_for_its_captions() -> None:
+    semantics, batch = stored(), batch_of(ANCHORS)
+    owner = cases.corpus().owner.tolist()
+    found = CaptionSemantics(semantics=semantics)(batch)
+    wanted = loop_guide(semantics.take(torch.arange(36)), ANCHORS, owner)
+    rows = [wanted[image] for image in batch.image_rows[: batch.block[0]].tolist()]
+    torch.testing.assert_close(found, torch.tensor(rows))
+    assert found.isfinite().all()
+    assert found.shape == (5, 6)
+    assert (found.T[0] != found.T[2]).any()
+
+
+def test_diagonal_positives_mark_the_other_captions() -> None:
+    semantics = stored()
+    found = CaptionSemantics(semantics=semantics)(batch_of(ANCHORS, positives="diagonal"))
+    marked = torch.zeros(6, 6, dtype=torch.bool)
+    marked[0, 1] = marked[1, 0] = True
+    assert torch.equal(found.isneginf(), marked)
+    by_id = CaptionSemantics(semantics=semantics)(batch_of(ANCHORS))
+    torch.testing.assert_close(found[2:], by_id[1:])
+
+
+def test_drawn_items_behind_the_block_say_nothing() -> None:
+    guide = CaptionSemantics(semantics=stored())
+    plain = cases.batch_of(cases.lens(), ANCHORS)
+    drawn = cases.batch_of(cases.lens(), ANCHORS, offline=True)
+    assert len(drawn.text_rows) > len(plain.text_rows)
+    assert torch.equal(guide(plain), guide(drawn))
+
+
+def test_cosine_is_symmetric() -> None:
+    batch = batch_of([0, 3, 6, 9])
+    cosine = CaptionSemantics(semantics=stored(), measure="cosine")(batch)
+    torch.testing.assert_close(cosine, cosine.T)
+    torch.testing.assert_close(cosine.diagonal(), torch.ones(4))
+
+
+def worker() -> np.ndarray:
+    return CaptionSemantics(semantics=stored())(batch_of(ANCHORS)).numpy()
+
+
+def test_processes_agree() -> None:
+    for found in processes.run(worker, 2):
+        assert (found == worker()).all()
+
+
+def test_comes_back_from_disk(tmp_path: Path) -> None:
+    semantics, corpus = stored(), cases.corpus()
+    semantics.save(tmp_path / "s")
+    semantics.save(tmp_path / "s")  # replaced
+    found = Semantics.open(tmp_path / "s", fingerprint=corpus.fingerprint)
+    assert found.manifest == semantics.manifest
+    assert isinstance(found.points, np.memmap)
+    rows = torch.tensor([3, 0, 3])
+    assert torch.equal(found.take(rows), semantics.take(rows))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s"]
+
+
+def damaged(folder: Path, what: str) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    points = np.array(np.load(folder / "points.npy"))
+    if what == "nan":
+        points[3, 1] = np.nan
+    if what == "short":
+        points = points[:-1]
+    if what == "lost":
+        (folder / "points.npy").unlink()
+        return
+    manifest |= {"format": {"format": 99}, "field": {"width": 0}}.get(what, {})
+    np.save(folder / "points.npy", points)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("nan", "what is no number"),
+        ("short", r"shape \(35, 6\), but its manifest promises float32 of shape \(36, 6\)"),
+        ("lost", "points of captions is needed"),
+        ("format", "has format 99"),
+        ("field", "is damaged: width"),
+    ],
+)
+def test_damage_is_told(what: str, words: str, tmp_path: Path) -> None:
+    stored().save(tmp_path / "s")
+    damaged(tmp_path / "s", what)
+    with pytest.raises(ValueError, match=words):
+        Semantics.open(tmp_path / "s", fingerprint=cases.corpus().fingerprint)
+
+
+def test_another_corpus_is_refused(tmp_path: Path) -> None:
+    stored().save(tmp_path / "s")
+    with pytest.raises(ValueError, match=r"knows the captions of corpus .* but this one is"):
+        Semantics.open(tmp_path / "s", fingerprint=cases.corpus(seed=1).fingerprint)
+
+
+def test_a_strangers_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    with pytest.raises(ValueError, match="holds no semantics"):
+        stored().save(tmp_path / "mine")
+    assert (tmp_path / "mine" / "thesis.txt").exists()
+
+
+def test_vectors_have_no_semantics() -> None:
+    corpus = cases.corpus()
+    with pytest.raises(ValueError, match="none of the 36 captions"):
+        Semantics.of(replace(corpus, texts=[""] * len(corpus.texts)), SpacePlan())
+    with pytest.raises(ValueError, match="'dot' is not a measure of nearness"):
+        CaptionSemantics(semantics=stored(), measure="dot")  # type: ignore[arg-type]
