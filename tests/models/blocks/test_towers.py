@@ -99,3 +99,16 @@ def test_pictures_of_another_size_are_refused():
     items = Items(torch.arange(1), torch.zeros(1, 3, 8, 8), torch.ones(1, 1, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"shape \(3, 8, 8\) do not fit .* \(3, 16, 16\)"):
         Patches(size=16, patch=8)(items)
+
+
+def test_word_embeddings_may_begin_with_ready_made_vectors():
+    torch.manual_seed(0)
+    tower = GRU(words=500, word_width=8, width=4, word_drop=0.2)
+    rows, vectors = torch.tensor([7, 3]), torch.randn(2, 8)
+    tower.begin_with(rows, vectors)
+    assert torch.equal(tower.embed.weight[rows], vectors)
+    rest = torch.cat([tower.embed.weight[:3], tower.embed.weight[8:]])
+    assert rest.std().item() == pytest.approx(1, abs=0.03)
+    assert tower.embed.weight.requires_grad
+    with pytest.raises(ValueError, match=r"word vectors of 5 numbers .*of 8; .* word_width=5"):
+        tower.begin_with(rows, torch.randn(2, 5))

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from counterfoil.models.blocks.augment import WordDrop
-from counterfoil.models.blocks.tower import TextTower, masked_ids, positive
+from counterfoil.models.blocks.tower import WordTower, masked_ids, positive
 from counterfoil.records import Encoded, Items
 
 
 @final
-class GRU(TextTower):
+class GRU(WordTower):
     """Word embeddings and a GRU: both directions averaged (SCAN), or one (VSE++).
 
     A word's vector does not depend on the padding behind it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Tensor, nn
 
 from counterfoil.records import Encoded, Items
@@ -35,6 +36,36 @@ class TextTower(nn.Module, ABC):
     @abstractmethod
     def forward(self, items: Items) -> Encoded:
         """N texts to (N, L, width) vectors, not normalised; what the mask hides is arbitrary."""
+
+
+class WordTower(TextTower, ABC):
+    """Texts to word vectors, by an embedding for each word of a vocabulary.
+
+    Attributes:
+        embed: its rows are the words, and behind them what the vocabulary does not have.
+    """
+
+    embed: nn.Embedding
+
+    @torch.no_grad()
+    def begin_with(self, rows: Tensor, vectors: Tensor) -> None:
+        """Start from ready-made word vectors; all other embeddings start from N(0, 1).
+
+        Args:
+            rows: (W,) long, ids of the words that have one.
+            vectors: (W, F).
+
+        Raises:
+            ValueError: F is not the width of a word embedding.
+        """
+        wanted = self.embed.embedding_dim
+        if vectors.shape[1] != wanted:
+            raise ValueError(
+                f"word vectors of {vectors.shape[1]} numbers do not fit word embeddings of "
+                f"{wanted}; use vectors of that width, or set word_width={vectors.shape[1]}"
+            )
+        nn.init.normal_(self.embed.weight)
+        self.embed.weight[rows.to(self.embed.weight.device)] = vectors.to(self.embed.weight)
 
 
 def projection(features: int, width: int) -> nn.Linear:
