@@ -1,0 +1,264 @@
+"""NDGL's terms against loops over ids."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from counterfoil.objectives.guided import agreement
+from counterfoil.objectives.margins import HardestRectified, MarginDistribution
+from counterfoil.objectives.term import total
+from counterfoil.records import INFERENCE, Grid, Role, Scores
+from counterfoil.spec import part
+from objectives_cases import judged
+
+owners = st.lists(st.integers(0, 3), min_size=1, max_size=6)
+FORMS = (
+    {},
+    {"emphasis": "hard", "tau": 0.5},
+    {"emphasis": "easy", "tau": 0.5, "direction": "teacher_student"},
+    {"include_positive": True},
+    {"operand": "similarity", "include_positive": True, "tau": 0.3},
+    {"form": "flat_softmax"},
+    {"form": "bernoulli", "tau": 0.2},
+    {"form": "gaussian", "over": "sum"},
+    {"form": "mse"},
+)
+
+
+def guided(owner: list[int], seed: int = 0, images: int = 4, count: int = 2) -> Scores:
+    """A float64 block with its guide, and drawn pairs with theirs; the leaves want gradients."""
+    rng = torch.Generator().manual_seed(seed)
+
+    def some(*shape: int) -> Tensor:
+        return torch.rand(shape, generator=rng, dtype=torch.float64)
+
+    found = judged(some(images, len(owner)).requires_grad_(), owner)
+    grid = replace(found.grids[INFERENCE], guide=some(images, len(owner)))
+    shape = len(owner), count
+    pairs = {role: some(*shape).requires_grad_() for role in (Role.HARD_TEXT, Role.HARD_IMAGE)}
+    return replace(
+        found, grids={INFERENCE: grid}, pairs=pairs, guides={r: some(*shape) for r in pairs}
+    )
+
+
+def softmax(values: list[float]) -> list[float]:
+    top = sum(math.exp(v) for v in values)
+    return [math.exp(v) / top for v in values]
+
+
+def divergence(p: list[float], q: list[float]) -> float:
+    return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
+
+
+def anchors(scores: Scores, owner: list[int], *, offline: bool) -> list[tuple[list[float], ...]]:
+    """Every anchor's negatives, student and teacher; one for each pair where pairs are drawn."""
+    grid = scores.grids[INFERENCE]
+    s, g = grid.scores.tolist(), grid.guide.tolist()
+    found = []
+    rows = [(i, None) for i in range(len(s))]
+    columns = [(t, None) for t in range(len(owner))]
+    if offline:
+        rows, columns = [(i, b) for b, i in enumerate(owner)], [(b, b) for b in range(len(owner))]
+    for i, b in rows:
+        at = [t for t in range(len(owner)) if owner[t] != i]
+        more = drawn(scores, Role.HARD_TEXT, b)
+        found.append(([s[i][t] for t in at] + more[0], [g[i][t] for t in at] + more[1]))
+    for t, b in columns:
+        at = [i for i in range(len(s)) if owner[t] != i]
+        more = drawn(scores, Role.HARD_IMAGE, b)
+        found.append(([s[i][t] for i in at] + more[0], [g[i][t] for i in at] + more[1]))
+    return found
+
+
+def drawn(scores: Scores, role: Role, b: int | None) -> tuple[list[float], list[float]]:
+    if b is None:
+        return [], []
+    return scores.pairs[role][b].tolist(), scores.guides[role][b].tolist()
+
+
+@pytest.mark.parametrize("offline", [False, True])
+@settings(max_examples=25, deadline=None)
+@given(owner=owners, seed=st.integers(0, 999))
+def test_equals_a_loop_over_ids(offline: bool, owner: list[int], seed: int) -> None:
+    scores = guided(owner, seed)
+    expected = sum(
+        divergence(softmax([-x for x in own]), softmax([-x for x in taught]))
+        for own, taught in anchors(scores, owner, offline=offline)
+        if own
+    )
+    found = MarginDistribution(offline=offline)(scores)
+    assert found.item() == pytest.approx(expected, abs=1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(owner=owners, seed=st.integers(0, 999), gamma=st.sampled_from([0.0, 0.01, 0.5]))
+def test_rectified_equals_a_loop_over_ids(owner: list[int], seed: int, gamma: float) -> None:
+    scores, expected = guided(owner, seed), 0.0
+    for own, taught in anchors(scores, owner, offline=False):
+        if own and (a := own.index(max(own))) != (b := taught.index(max(taught))):
+            expected += max(0.0, gamma - own[b] + own[a])
+    found = HardestRectified(gamma=gamma)(scores)
+    assert found.item() == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.3])
+def test_rectified_by_drawn_pairs_equals_a_loop(gamma: float) -> None:
+    owner = [0, 1, 1, 3]
+    scores, expected = guided(owner, 5, count=3), 0.0
+    s = scores.grids[INFERENCE].scores.tolist()
+    for b, image in enumerate(owner):
+        for role, batch in (
+            (Role.HARD_TEXT, [s[image][t] for t in range(4) if owner[t] != image]),
+            (Role.HARD_IMAGE, [s[i][b] for i in range(4) if i != image]),
+        ):
+            pairs, guide = drawn(scores, role, b)
+            chosen = pairs[guide.index(max(guide))]
+            expected += max(0.0, gamma - chosen + max(batch))
+    found = HardestRectified(gamma=gamma, candidates="offline")(scores)
+    assert found.item() == pytest.approx(expected, abs=1e-9)
+
+
+def test_gamma_matters_with_drawn_candidates_only() -> None:
+    owner = [0, 1, 2, 3]
+
+    def gradient(gamma: float, candidates: str) -> Tensor:
+        scores = guided(owner, 1)
+        HardestRectified(gamma=gamma, candidates=candidates)(scores).backward()
+        return scores.grids[INFERENCE].scores.grad
+
+    assert torch.equal(gradient(0.0, "batch"), gradient(0.5, "batch"))
+    assert not torch.equal(gradient(-0.3, "offline"), gradient(0.5, "offline"))
+
+
+def test_equally_hard_negatives_are_told_apart_by_place() -> None:
+    s = torch.tensor([[0.9, 0.5, 0.5], [0.1, 0.9, 0.1], [0.1, 0.1, 0.9]])
+    guide = torch.tensor([[0.9, 0.7, 0.7], [0.2, 0.9, 0.2], [0.2, 0.2, 0.9]])
+    grid = Grid(s, torch.eye(3).bool(), s.diagonal(), guide)
+    assert HardestRectified()(Scores({INFERENCE: grid})).item() == 0.0
+
+
+@pytest.mark.parametrize("options", FORMS, ids=str)
+def test_gradients(options: dict[str, object]) -> None:
+    scores, term = guided([0, 1, 1, 3], 2), MarginDistribution(**options)
+    grid = scores.grids[INFERENCE]
+    assert torch.autograd.gradcheck(
+        lambda s: term(Scores({INFERENCE: replace(grid, scores=s)})), grid.scores
+    )
+
+
+@pytest.mark.parametrize("term", [MarginDistribution(offline=True)], ids=["offline"])
+def test_gradients_of_drawn_pairs(term: MarginDistribution) -> None:
+    scores = guided([0, 1, 1, 3], 2)
+    leaves = tuple(scores.pairs.values())
+    assert torch.autograd.gradcheck(
+        lambda *drawn: term(replace(scores, pairs=dict(zip(scores.pairs, drawn)))), leaves
+    )
+
+
+@pytest.mark.parametrize("options", FORMS, ids=str)
+def test_a_student_like_its_teachers_has_no_loss(options: dict[str, object]) -> None:
+    scores = guided([0, 1, 1, 3], 3)
+    grid = scores.grids[INFERENCE]
+    like = replace(grid, guide=grid.scores.detach())
+    loss = MarginDistribution(**options)(Scores({INFERENCE: like}))
+    assert loss.item() == pytest.approx(0, abs=1e-12)
+    moved = MarginDistribution(**options)(Scores({INFERENCE: grid}))
+    assert moved.item() > 1e-4
+
+
+@pytest.mark.parametrize("options", FORMS, ids=str)
+def test_an_anchor_without_negatives_says_nothing(options: dict[str, object]) -> None:
+    scores = guided([0, 0, 0], images=1)
+    loss = MarginDistribution(**options)(scores) + HardestRectified()(scores)
+    loss.backward()
+    assert loss.item() == 0
+    assert torch.equal(scores.grids[INFERENCE].scores.grad, torch.zeros(1, 3))
+
+
+def test_units_of_the_score_do_not_matter() -> None:
+    scores = guided([0, 1, 1, 3], 4)
+    grid = scores.grids[INFERENCE]
+    scaled = replace(grid, scores=10 * grid.scores, guide=10 * grid.guide, scale=10.0)
+    for term in (MarginDistribution(), HardestRectified()):
+        assert term(Scores({INFERENCE: scaled})).item() == pytest.approx(term(scores).item())
+
+
+def test_the_positive_changes_nothing_by_default() -> None:
+    scores = guided([0, 1, 2, 3], 4)
+    MarginDistribution()(scores).backward()
+    assert scores.grids[INFERENCE].scores.grad.diagonal().abs().max() < 1e-12
+
+
+def test_copies_are_taught_alike() -> None:
+    scores = guided([0, 1, 2, 3], 4)
+    grid = scores.grids[INFERENCE]
+    twice = grid.scores.repeat_interleave(2, 0).repeat_interleave(2, 1)
+    positive = grid.positive.repeat_interleave(2, 0).repeat_interleave(2, 1)
+    copied = Grid(twice, positive, grid.anchor, grid.guide, copies=2)
+    loss = MarginDistribution(reduction="mean")
+    assert loss(Scores({INFERENCE: copied})).item() == pytest.approx(loss(scores).item())
+
+
+def test_the_mean_is_over_the_anchors_of_a_direction() -> None:
+    owner = [0, 0, 1, 1, 2, 3]
+    scores = guided(owner, 4)
+    each = [
+        divergence(softmax([-x for x in own]), softmax([-x for x in taught]))
+        for own, taught in anchors(scores, owner, offline=False)
+    ]
+    found = MarginDistribution(reduction="mean")(scores)
+    assert found.item() == pytest.approx(sum(each[:4]) / 4 + sum(each[4:]) / 6)
+
+
+def test_agreement_equals_a_loop() -> None:
+    owner = [0, 1, 1, 3]
+    scores = guided(owner, 7)
+    grid = scores.grids[INFERENCE]
+    g, apart, above, distance = grid.guide.tolist(), [], [], []
+    sides = anchors(scores, owner, offline=False)
+    for text, image in enumerate(owner):
+        for own, taught in (sides[image], sides[4 + text]):
+            apart.append(own.index(max(own)) != taught.index(max(taught)))
+            above.append(max(taught) > g[image][text])
+            distance.append(divergence(softmax(own), softmax(taught)))
+    found = agreement(grid)
+    assert found.disagree.item() == pytest.approx(100 * sum(apart) / 8)
+    assert found.outranked.item() == pytest.approx(100 * sum(above) / 8)
+    assert found.divergence.item() == pytest.approx(sum(distance) / 8, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options,message",
+    [
+        ({"form": "softmax"}, "'softmax' is not a form; did you mean"),
+        ({"operand": "margins"}, "'margins' is not an operand"),
+        ({"emphasis": "soft"}, "'soft' is not an emphasis"),
+        ({"direction": "both"}, "'both' is not a direction"),
+        ({"over": "max"}, "'max' is not a reduction over negatives"),
+        ({"tau": 0.0}, "tau=0.0 cannot be a temperature"),
+    ],
+)
+def test_unknown_options_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MarginDistribution(**options)
+
+
+def test_unknown_candidates_are_refused() -> None:
+    with pytest.raises(ValueError, match="'queue' is not where candidates come from"):
+        HardestRectified(candidates="queue")
+
+
+def test_they_say_what_they_need() -> None:
+    drawn = frozenset({Role.HARD_TEXT, Role.HARD_IMAGE})
+    plain = total(mr=(100.0, part(MarginDistribution)), hnr=(0.5, part(HardestRectified))).build()
+    assert plain.needs_guide
+    assert not plain.needs | plain.needs_guided
+    for term in (MarginDistribution(offline=True), HardestRectified(candidates="offline")):
+        assert term.needs == term.needs_guided == drawn

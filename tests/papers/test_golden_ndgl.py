@@ -1,0 +1,235 @@
+"""NDGL, of which no code was published: formula cases in float64. Every key of the folder is run.
+
+Where the folder has an image twice (rows and columns of one id), each row counts the pair on the
+diagonal as its own, which no batch of ours has: every item stands in it once. Readings that look at
+the positive are then asked one direction at a time, with the anchors written out.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+import golden_scores
+import golden_vectors
+from counterfoil.negatives.teachers import concatenated
+from counterfoil.objectives.guided import Side, Sides, choices, expanded, sides_of
+from counterfoil.objectives.margins import HardestRectified, MarginDistribution
+from counterfoil.objectives.term import Term
+from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
+from counterfoil.records import INFERENCE, Grid, Scores
+
+SYSTEM = "ndgl"
+pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
+WAYS = {"st": "student_teacher", "ts": "teacher_student"}
+TRIPLETS = {"hardest": HardestTriplet, "sum": SumTriplet}
+PARTS = ("i2t", "t2i", "value", "grad_S")
+CHOSEN = re.compile(r"hnr/([^/]+)/(student|teacher)_hardest_(caption|image)")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A student's and its teachers' block, what is true, and each row's and column's own pair."""
+
+    student: Tensor
+    teacher: Tensor
+    positive: Tensor
+    scale: float = 1.0
+    copies: int = 1
+
+    @property
+    def grid(self) -> Grid:
+        anchor = self.student[self.positive]
+        return Grid(
+            self.student, self.positive, anchor, self.teacher, self.scale, copies=self.copies
+        )
+
+    @property
+    def sides(self) -> Sides:
+        if self.student.shape[0] != self.student.shape[1]:
+            return sides_of(self.grid, each_pair=False)
+        plain = sides_of(self.grid, each_pair=False)
+        teacher = expanded(self.grid)
+        own, taught = (s.diagonal() / self.scale for s in (self.student, teacher))
+        return Sides(*(Side(side.student, side.teacher, side.wrong, own, taught) for side in plain))
+
+
+def leaf(golden: golden_vectors.Golden, name: str) -> Tensor:
+    return golden.inputs[name].double().requires_grad_()
+
+
+def same(ids: Tensor) -> Tensor:
+    return ids.unsqueeze(1) == ids
+
+
+def case(golden: golden_vectors.Golden, name: str) -> Case:
+    """The block that a key begins with, or whose option tells true pairs by the diagonal alone."""
+    inputs = golden.inputs
+    if name == "rect":
+        hat, positive = inputs["rect_S_hat"].double(), inputs["rect_pos_mask"].bool()
+        return Case(leaf(golden, "rect_S"), hat, positive)
+    if name == "esa":
+        student, hat = leaf(golden, "esa_S"), inputs["esa_S_hat_samples"].double()
+        copies = len(student) // len(hat)
+        return Case(student, hat, same(torch.arange(len(student)) // copies), copies=copies)
+    if name.startswith("edge_"):
+        ids = inputs[f"{name}_ids"]
+        hat = inputs["S_teachers"].double().mean(0)[: len(ids), : len(ids)]
+        student = inputs["S"].double()[: len(ids), : len(ids)].clone().requires_grad_()
+        return Case(student, hat, same(ids))
+    if name.startswith("scaled"):
+        hat = inputs["S_scaled_teachers"].double().mean(0)
+        scale = 1 / float(name.removeprefix("scaled")) if name != "scaled" else 1.0
+        return Case(leaf(golden, "S_scaled"), hat, same(inputs["image_ids"]), scale)
+    hat, ids = inputs["S_teachers"].double().mean(0), inputs["image_ids"]
+    told = torch.arange(len(ids)) if name == "diagonal_only" else ids
+    return Case(leaf(golden, "S"), hat, same(told))
+
+
+def guided(options: dict[str, object]) -> MarginDistribution:
+    """The term that an option of the folder stands for."""
+    form, _, over = str(options["form"]).rpartition("_")
+    softmax = over == "softmax"
+    return MarginDistribution(
+        form=str(options["form"]) if softmax else form,
+        over="mean" if softmax else over,
+        operand=options["operand"],
+        tau=options["tau"],
+        emphasis=options["emph"],
+        direction=WAYS[options["direction"]],
+        include_positive=options["incl"],
+        reduction=options["red"],
+    )
+
+
+def option(golden: golden_vectors.Golden, name: str) -> MarginDistribution:
+    base, named = golden.meta["config"]["base_option"], golden.meta["config"]["options"]
+    return guided({**base, **named.get(name, {})})
+
+
+def whole(term: Term, case: Case) -> Tensor:
+    return term(Scores({INFERENCE: case.grid}))
+
+
+def ways(term: Term, case: Case) -> list[Tensor]:
+    """The two directions of a term."""
+    sides = case.sides
+    if isinstance(term, MarginDistribution):
+        each = [term.form.distances(side) for side in sides]
+    else:
+        assert isinstance(term, HardestRectified)
+        each = [term.rectified(side) for side in sides]
+    return [part.mean() if term.reduction == "mean" else part.sum() for part in each]
+
+
+def part(term: Term, case: Case, what: str) -> Tensor:
+    found = dict(zip(("i2t", "t2i"), ways(term, case)))
+    if what in found:
+        return found[what]
+    value = found["i2t"] + found["t2i"]
+    if isinstance(term, HardestRectified) or not term.form.reads_positive:
+        torch.testing.assert_close(whole(term, case), value)  # the term itself, on a whole block
+    return value if what == "value" else torch.autograd.grad(value, case.student)[0]
+
+
+def triplet(golden: golden_vectors.Golden, kind: str, case: Case) -> Tensor:
+    """Our term on one anchor of one direction after the other, of which each has one positive."""
+    term = TRIPLETS[kind](margin=golden.meta["config"]["margin"])
+    total = case.student.new_zeros(())
+    for scores, wrong in ((case.student, ~case.positive), (case.student.T, ~case.positive.T)):
+        for n in range(len(scores)):
+            row = torch.cat([scores[n, n : n + 1], scores[n][wrong[n]]]).unsqueeze(0)
+            true = torch.arange(row.shape[1]).unsqueeze(0) == 0
+            total = total + term(Scores({INFERENCE: Grid(row, true, row[0, :1])}))
+    return total
+
+
+def total(golden: golden_vectors.Golden, name: str) -> tuple[Tensor, Tensor]:
+    config, here = golden.meta["config"], case(golden, name)
+    term = option(golden, name)
+    value = triplet(golden, "hardest", here)
+    if name != "no_mr":
+        value = value + config["lambda1"] * term.form.tau**2 * sum(ways(term, here))
+    if name != "no_hnr":
+        rectified = HardestRectified(gamma=config["gamma"])
+        value = value + config["lambda2"] * sum(ways(rectified, here))
+    return value, here.student
+
+
+def rectified(golden: golden_vectors.Golden, name: str) -> HardestRectified:
+    found = re.fullmatch(r"gamma([\d.]+)", name)
+    return HardestRectified(gamma=float(found[1]) if found else golden.meta["config"]["gamma"])
+
+
+def ours(golden: golden_vectors.Golden, key: str) -> Tensor:
+    """Our value for an output, by its name; an unknown name is an error."""
+    head, *rest = key.split("/")
+    if key == "S_hat":
+        return case(golden, "").teacher
+    if key == "S_hat_from_embeddings":
+        images, texts = (golden.inputs[f"teacher_{n}_emb"].double() for n in ("img", "cap"))
+        weights = torch.full((len(images),), 1 / len(images))
+        return concatenated(images, weights) @ concatenated(texts).T
+    if key == "esa/S_hat_expanded":
+        return expanded(case(golden, "esa").grid)
+    if found := CHOSEN.fullmatch(key):
+        sides = case(golden, found[1]).sides
+        return choices(sides[found[3] == "image"])[found[2] == "teacher"]
+    name, what = rest
+    if head == "triplet":
+        kind, _, told = name.partition("_")
+        here = case(golden, told)
+        value = triplet(golden, kind, here)
+        return value if what == "value" else torch.autograd.grad(value, here.student)[0]
+    if head == "total":
+        value, student = total(golden, name)
+        return value if what == "value" else torch.autograd.grad(value, student)[0]
+    assert what in PARTS, f"the golden folder has {key!r}, which no test understands"
+    if head == "mr":
+        return part(option(golden, name), case(golden, name), what)
+    if head == "hnr":
+        return part(rectified(golden, name), case(golden, name), what)
+    return odd(golden, head, name, what)
+
+
+def odd(golden: golden_vectors.Golden, head: str, name: str, what: str) -> Tensor:
+    """Blocks of other scales and shapes."""
+    if head == "scaled":
+        kind, _, how = name.partition("_")
+        here = case(golden, "scaled" + how.removeprefix("score_scale_").replace("unscaled", ""))
+        return part(term_of(golden, kind), here, what)
+    if head == "edge":
+        block, _, kind = name.rpartition("_")
+        block = "all_same_ids" if block == "all_same" else block
+        return part(term_of(golden, kind), case(golden, f"edge_{block.removesuffix('_ids')}"), what)
+    assert head in ("rect", "esa"), f"the golden folder has {head!r}, which no test understands"
+    kind, reduction = name.split("_")
+    return part(term_of(golden, kind, reduction), case(golden, head), what)
+
+
+def term_of(golden: golden_vectors.Golden, kind: str, reduction: str = "sum") -> Term:
+    if kind == "mr":
+        return MarginDistribution(reduction=reduction)
+    assert kind == "hnr"
+    return HardestRectified(gamma=golden.meta["config"]["gamma"], reduction=reduction)
+
+
+@pytest.mark.parametrize("key", golden_vectors.keys(SYSTEM))
+def test_agrees_with_the_formulas(key):
+    golden = golden_scores.load(SYSTEM)
+    value = ours(golden, key)
+    theirs = golden.outputs[key]
+    assert value.shape == theirs.shape
+    if golden.exact(key) or not theirs.is_floating_point():
+        assert torch.equal(value.long(), theirs.long())
+    else:
+        golden_scores.agrees(golden, key, value.float())
+
+
+def test_every_tensor_is_described():
+    golden = golden_scores.load(SYSTEM)
+    assert set(golden.outputs) == set(golden_vectors.keys(SYSTEM))
