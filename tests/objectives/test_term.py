@@ -6,9 +6,12 @@ import pytest
 import torch
 
 from counterfoil.objectives.curriculum import Then
+from counterfoil.objectives.debiased import Debiased
 from counterfoil.objectives.infonce import InfoNCE
 from counterfoil.objectives.online_quintuplet import OnlineQuintuplet
+from counterfoil.objectives.posterior import PosteriorTriplet
 from counterfoil.objectives.quintuplet import AdaptiveQuintuplet, OfflineQuintuplet, OfflineTriplet
+from counterfoil.objectives.selective import SelectivelyHardest
 from counterfoil.objectives.sigmoid import Sigmoid
 from counterfoil.objectives.term import Objective, Term, total
 from counterfoil.objectives.triplet import HardestTriplet, RankedBelow, SemiHard, SumTriplet
@@ -27,6 +30,11 @@ def every_term(reduction: str = "sum") -> list[Term]:
         OfflineTriplet(online=None, reduction=reduction),
         OfflineQuintuplet(squared=True, reduction=reduction),
         AdaptiveQuintuplet(reference="positive", reduction=reduction),
+    ]
+    terms += [
+        Debiased(tau_plus=0.05, beta=0.5, reduction=reduction),
+        SelectivelyHardest(epsilon=0.2, reduction=reduction),
+        PosteriorTriplet(margin=0.5, reduction=reduction).eval(),
     ]
     return [*terms, RankedBelow(role="hard text", margin=0.4, reduction=reduction)]
 
