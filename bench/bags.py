@@ -10,9 +10,9 @@ from torch.nn.functional import normalize
 
 from counterfoil.matcher import Matcher
 from counterfoil.models.bfan import BFAN
-from counterfoil.models.blocks.head import Direction
 from counterfoil.models.blocks.focal import Rule
 from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.head import Direction
 from counterfoil.models.blocks.regions import Regions
 from counterfoil.models.scan import SCAN
 from counterfoil.records import Encoded

@@ -15,6 +15,7 @@ from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.patches import Patches
 from counterfoil.models.blocks.regions import Regions
 from counterfoil.models.blocks.tower import ImageTower
+from counterfoil.models.chan import CHAN
 from counterfoil.models.clip import DualEncoder
 from counterfoil.models.scan import SCAN
 from counterfoil.models.vectors import Vectors
@@ -88,6 +89,10 @@ def _scan(**options: object) -> Spec[Matcher]:
     return of(SCAN, image=_regions(), text=_gru(), **options)
 
 
+def _chan(**options: object) -> Spec[Matcher]:
+    return of(CHAN, image=_regions(), text=_gru(), **options)
+
+
 def _vsrn(image: ImageTower | None = None, **options: object) -> Spec[Matcher]:
     text = _gru(bidirectional=False)
     return of(VSRN, image=image or _regions(), text=text, layers=2, **options)
@@ -132,6 +137,15 @@ CASES = (
     Case("vsrn-f30k", _vsrn(normalise_regions=False, batch_norm=True)),
     Case("vsrn-channel", _vsrn(region_norm="channel")),
     Case("vsrn-pixels", _vsrn(_patches(), bn_passes="separate"), images=pixels),
+    Case("chan", _chan(block="selfattention")),
+    Case("chan-mean", _chan(pooling="Mean")),
+    Case("chan-softmax", _chan(pooling="Softmax", block="transformer", heads=4)),
+    Case("chan-max", _chan(pooling="Max")),
+    Case("chan-tha", _chan(coding="THA")),
+    Case("chan-tha-softmax", _chan(coding="THA", pooling="Softmax")),
+    Case("chan-vsa", _chan(coding="VSA", pooling="Sum", alpha=0.2)),
+    Case("chan-vsa-max", _chan(coding="VSA", pooling="Max", normalise_images=False)),
+    Case("chan-pixels", of(CHAN, image=_patches(), text=_gru()), images=pixels),
     Case("vectors", of(Vectors), images=vectors, texts=vectors),
 )
 

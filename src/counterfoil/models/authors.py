@@ -127,7 +127,8 @@ def _parts(path: Path, saved: object) -> Checkpoint:
     if isinstance(saved, dict) and "model" in saved:
         options = vars(saved["opt"]) if isinstance(saved.get("opt"), argparse.Namespace) else {}
         saved = saved["model"]
-    dicts = saved if isinstance(saved, list | tuple) else ()
+    # CHAN also saves parts that have no tensors
+    dicts = [one for one in saved if one != {}] if isinstance(saved, list | tuple) else []
     if len(dicts) in (2, 3) and all(isinstance(one, dict) for one in dicts):
         named = zip(PREFIXES, dicts, strict=False)
         saved = {prefix + name: value for prefix, part_ in named for name, value in part_.items()}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from counterfoil.models.authors import Checkpoint, Converted, read_checkpoint
+from counterfoil.models.chan_names import chan
 from counterfoil.models.scan_names import bfan, scan, vsepp
 from counterfoil.models.vsrn_names import vsrn
 from counterfoil.spec import unknown
@@ -15,6 +16,7 @@ SYSTEMS: Mapping[str, Callable[[Checkpoint], Converted]] = {
     "scan": scan,
     "bfan": bfan,
     "vsrn": vsrn,
+    "chan": chan,
 }
 
 

@@ -22,8 +22,12 @@ class InfoNCE(Term):
     is the same value. Each true pair competes with wrong pairs only, so that two captions of one
     image never push each other away, and a row in which all is true costs nothing.
 
+    With a margin every wrong score counts as that much higher (an option of CHAN's code, which
+    adds the means of both directions up: twice this value).
+
     Args:
         temperature: scores are divided by it; with `learnable`, where it starts.
+        margin: in units of a score.
         learnable: whether it is trained.
         smallest: a trained temperature does not fall below this (CLIP: 0.01).
         reduction: see `Term`.
@@ -43,6 +47,7 @@ class InfoNCE(Term):
         self,
         *,
         temperature: float = 0.07,
+        margin: float = 0.0,
         learnable: bool = False,
         smallest: float = 0.01,
         reduction: Reduction = "sum",
@@ -53,6 +58,7 @@ class InfoNCE(Term):
                 f"a temperature of {temperature} was given; it must be positive and not below "
                 f"`smallest`, which is {smallest}"
             )
+        self.margin = margin
         self.highest = -math.log(smallest)
         start = torch.tensor(-math.log(temperature))
         self.log_scale = nn.Parameter(start, requires_grad=learnable)
@@ -65,7 +71,7 @@ class InfoNCE(Term):
         scale = self.log_scale.exp().to(grid.scores.dtype)
         true, logits = positives(grid), grid.scores * scale
         wrong = logits.masked_fill(grid.positive, -torch.inf)  # after scaling: -inf * 0 is NaN
-        logit = true.score * scale
+        logit = (true.score - self.margin) * scale
         texts = softplus(wrong.logsumexp(1)[true.image] - logit)
         images = softplus(wrong.logsumexp(0)[true.text] - logit)
         return self.reduced((texts + images).sum() / 2, grid)

@@ -191,11 +191,12 @@ class _Backward:
         d_affinity = torch.empty_like(self.affinity)
         for run, view in plan.blocks(self.affinity, self.regions.shape[1]):
             total: Tensor | None = None
-            for head, pull in zip(plan.heads, self.pulls, strict=True):
-                dot, square = (_queries(head, view, g[_place(head, run)]) for g in pull)
+            for head, pulls in zip(plan.heads, self.pulls, strict=True):
+                rows = (_queries(head, view, g[_place(head, run)]) for g in pulls)
                 block = plan.block(head, run, view, self.grams)
-                moved, gram = _method(head, "derivative")(head, block, dot, square)
-                grams.of(head, run).add_(gram)
+                moved, gram = _method(head, "derivative")(head, block, *rows)
+                if (room := grams.of(head, run)) is not None:
+                    room.add_(gram)
                 total = moved if total is None else total.add_(moved)
             assert total is not None
             d_affinity[run.words] = total.flatten(0, 1).flatten(1)
