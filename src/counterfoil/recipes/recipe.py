@@ -56,6 +56,8 @@ class Train:
         refresh: whether, and how often, the model in training mines anew; 0 epochs for never.
         positives: which pairs are true, see `counterfoil.corpus.collate`.
         guide: stage that says how similar pairs ought to be, of a kind in `GUIDES`.
+        word_vectors: file in GloVe's text format that word embeddings begin with, see
+            `counterfoil.corpus.glove`.
     """
 
     kind: ClassVar[str] = "train"
@@ -70,6 +72,7 @@ class Train:
     refresh: Refresh = field(default=Refresh(), metadata=LATER)
     positives: Positives = "id"
     guide: str | None = field(default=None, metadata=LATER)
+    word_vectors: str | None = field(default=None, metadata=LATER)
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from counterfoil.negatives.hardness import hardness
 from counterfoil.negatives.mined import Mined
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.recipes import comparison
+from counterfoil.recipes.begin import begun, check_word_vectors
 from counterfoil.recipes.context import Context, Stopped
 from counterfoil.recipes.guiding import guide
 from counterfoil.recipes.measured import Measured
@@ -46,6 +47,7 @@ def check(context: Context, stage: Stage) -> None:
             if stage.lens.images == "pixels" and not stage.start:
                 for corpus in corpora:
                     _pictures(corpus)
+            check_word_vectors(stage)
             if stage.refresh.every:
                 _refreshed(context, stage)
             if stage.negatives:
@@ -78,7 +80,7 @@ def train(context: Context, stage: Train, *, resume: bool) -> None:
     if resume and _saved(context, stage):
         _remove_checkpoints(context, stage)
         return
-    model = _begun(context, stage)
+    model = begun(context, stage)
     assert model.lens is not None
     place = context.place(stage.name)
     fitted = fit(
@@ -169,24 +171,6 @@ def _remove_checkpoints(context: Context, stage: Train) -> None:
         shutil.rmtree(context.place(stage.name) / "checkpoints", ignore_errors=True)
 
 
-def _begun(context: Context, stage: Train) -> Model:
-    """The model with the weights it begins from, and what it sees."""
-    start = open_model(str(context.place(stage.start))) if stage.start else None
-    lens = start.lens if start else stage.lens.fit(context.train)
-    assert lens is not None
-    known = {
-        "words": lens.tokenizer.size if lens.tokenizer else 0,
-        "features": lens.eye.width,
-        "size": stage.lens.size if stage.lens.images == "pixels" else 0,
-    }
-    spec = stage.model.resolve(known)
-    torch.manual_seed(stage.plan.seed)
-    matcher = spec.build()
-    if start:
-        _begin_from(start, matcher, stage)
-    return Model(matcher, lens, stage.name, spec)
-
-
 def _save(context: Context, stage: Train, model: Model, fitted: Fitted) -> None:
     assert model.lens is not None
     assert model.spec is not None
@@ -198,16 +182,6 @@ def _save(context: Context, stage: Train, model: Model, fitted: Fitted) -> None:
         provenance=_provenance(context, stage, fitted),
         metrics=fitted.best.dev if fitted.best else {},
     )
-
-
-def _begin_from(start: Model, matcher: Matcher, stage: Train) -> None:
-    try:
-        matcher.load_state_dict(start.matcher.state_dict())
-    except RuntimeError as error:
-        raise ValueError(
-            f"{stage.name!r} starts from {stage.start!r}, which is another model: "
-            f"{str(error).splitlines()[-1].strip()}"
-        ) from error
 
 
 def _timed(plan: TrainPlan, left: float | None) -> TrainPlan:
