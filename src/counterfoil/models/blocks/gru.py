@@ -56,9 +56,14 @@ class GRU(WordTower):
 
     def forward(self, items: Items) -> Encoded:
         """Read every text; the mask must be True from the first word to the last."""
+        words = self.embedded(items)
+        return self.read(words.tokens, words.mask)
+
+    def embedded(self, items: Items) -> Encoded:
+        """Word embeddings (N, L, word_width), of what is left of each text in training."""
         self._check(items)
         items = self.augment(items)
-        return self.read(self.dropout(self.embed(masked_ids(items))), items.mask)
+        return Encoded(self.dropout(self.embed(masked_ids(items))), items.mask)
 
     def read(self, vectors: Tensor, mask: Tensor) -> Encoded:
         """The same from word embeddings (N, L, word_width)."""

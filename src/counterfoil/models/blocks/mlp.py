@@ -1,4 +1,4 @@
-"""A linear layer and a small network side by side over every region (GPO, ESA, HREM)."""
+"""A linear layer and a small network over every region, side by side or stacked."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ Init = Literal["default", "xavier"]
 class MLPRegions(ImageTower):
     """Linear(x) + Linear(ReLU(BatchNorm(Linear(x)))) of every region (Chen et al., CVPR 2021).
 
+    GPO, ESA and HREM let both read the features; in DivE the network reads what the linear layer
+    made of them.
+
     Several processes normalise by their own images each.
 
     Departs from the authors' code in: padding takes no part in the batch statistics, and a batch
@@ -34,6 +37,8 @@ class MLPRegions(ImageTower):
         init: Init = "default",
         norm_padding: bool = False,
         region_drop: float = 0.0,
+        stacked: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         """Keyword arguments.
 
@@ -46,6 +51,8 @@ class MLPRegions(ImageTower):
             norm_padding: let padding, as zeros, take part in the batch statistics, as the
                 authors' code does.
             region_drop: share of regions that are left out in training.
+            stacked: the network reads the output of the linear layer.
+            dropout: share of the sum's entries dropped in training.
 
         Raises:
             ValueError: a size below 1, or a word that is not known.
@@ -58,7 +65,9 @@ class MLPRegions(ImageTower):
         self.width, self.norm_padding = width, norm_padding
         self.augment = RegionDrop(share=region_drop)
         self.fc = projection(features, width)
-        self.enter, self.leave = layer(features, inner), layer(inner, width)
+        self.stacked, self.dropout = stacked, nn.Dropout(dropout)
+        self.enter = layer(width if stacked else features, inner)
+        self.leave = layer(inner, width)
         self.norm = nn.BatchNorm1d(inner)
 
     def forward(self, items: Items) -> Encoded:
@@ -66,10 +75,12 @@ class MLPRegions(ImageTower):
         fits(items, self.fc.in_features)
         items = self.augment(items)
         values = hidden(items.values.to(self.fc.weight.dtype), items.mask)
-        return Encoded(self.fc(values) + self._deep(values, items.mask), items.mask)
+        linear = self.fc(values)
+        deep = self._deep(linear if self.stacked else values, items.mask)
+        return Encoded(self.dropout(linear + deep), items.mask)
 
     def _deep(self, values: Tensor, mask: Tensor) -> Tensor:
-        """(N, R, width) what the network makes of them."""
+        """(N, R, width) what the network makes of values."""
         everything = not self.norm.training or self.norm_padding or bool(mask.all())
         normal = normed_tokens(self.norm, self.enter(values), None if everything else mask)
         deep: Tensor = self.leave(normal.relu())
