@@ -12,11 +12,13 @@ from counterfoil.matcher import Matcher
 from counterfoil.models.bfan import BFAN
 from counterfoil.models.blocks.captioner import Captioner
 from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.mlp import MLPRegions
 from counterfoil.models.blocks.patches import Patches
 from counterfoil.models.blocks.regions import Regions
 from counterfoil.models.blocks.tower import ImageTower
 from counterfoil.models.chan import CHAN
 from counterfoil.models.clip import DualEncoder
+from counterfoil.models.gpo import GPO
 from counterfoil.models.scan import SCAN
 from counterfoil.models.vectors import Vectors
 from counterfoil.models.vse import VSE
@@ -146,6 +148,12 @@ CASES = (
     Case("chan-vsa", _chan(coding="VSA", pooling="Sum", alpha=0.2)),
     Case("chan-vsa-max", _chan(coding="VSA", pooling="Max", normalise_images=False)),
     Case("chan-pixels", of(CHAN, image=_patches(), text=_gru()), images=pixels),
+    Case("gpo", of(GPO, image=part(MLPRegions, features=FEATURES, width=WIDTH), text=_gru())),
+    Case(
+        "gpo-raw",
+        of(GPO, image=_regions(), text=_gru(), normalise_images=False, normalise_texts=False),
+    ),
+    Case("gpo-pixels", of(GPO, image=_patches(), text=_gru()), images=pixels),
     Case("vectors", of(Vectors), images=vectors, texts=vectors),
 )
 

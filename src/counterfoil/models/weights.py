@@ -7,6 +7,7 @@ from pathlib import Path
 
 from counterfoil.models.authors import Checkpoint, Converted, read_checkpoint
 from counterfoil.models.chan_names import chan
+from counterfoil.models.gpo_names import gpo
 from counterfoil.models.scan_names import bfan, scan, vsepp
 from counterfoil.models.vsrn_names import vsrn
 from counterfoil.spec import unknown
@@ -16,6 +17,7 @@ SYSTEMS: Mapping[str, Callable[[Checkpoint], Converted]] = {
     "scan": scan,
     "bfan": bfan,
     "vsrn": vsrn,
+    "gpo": gpo,
     "chan": chan,
 }
 

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import hub_cases
+import train_cases
+from counterfoil.models.blocks.bert import Bert
+from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.mlp import MLPRegions
+from counterfoil.models.blocks.regions import Regions
+from counterfoil.models.gpo import GPO
+from counterfoil.objectives.term import Objective
+from counterfoil.objectives.triplet import SumTriplet
+from counterfoil.records import Items
+from counterfoil.train.step import Step
+
+WORDS, WIDTH = 40, 8
+
+
+def model(**options: object) -> GPO:
+    torch.manual_seed(0)
+    parts = {
+        "image": MLPRegions(features=train_cases.WIDTH, width=WIDTH),
+        "text": GRU(words=WORDS, word_width=6, width=WIDTH),
+    }
+    return GPO(**(parts | options))
+
+
+def test_vectors_are_pooled_tower_outputs_at_length_one():
+    host, items = model().eval(), train_cases.batch_of(train_cases.lens(), [0, 1, 5]).texts
+    pooled = host.text_pool(host.text(items))
+    found = host.encode_texts(items)
+    assert found.tokens.shape == (3, 1, WIDTH)
+    torch.testing.assert_close(found.tokens[:, 0], pooled / pooled.norm(dim=1, keepdim=True))
+    raw = model(normalise_texts=False).eval().encode_texts(items)
+    torch.testing.assert_close(raw.tokens[:, 0], pooled)
+
+
+def test_each_side_has_a_pool_of_its_own():
+    host = model()
+    images, texts = (set(map(id, p.parameters())) for p in (host.image_pool, host.text_pool))
+    assert images
+    assert not images & texts
+    assert sum(p.numel() for p in host.image_pool.parameters()) == 12_704
+
+
+def test_an_image_without_regions_scores_zero():
+    host = model().eval()
+    items = Items(torch.arange(2), torch.zeros(2, 3, 6), torch.zeros(2, 3, dtype=torch.bool))
+    assert not host.encode_images(items).tokens.any()
+
+
+def test_words_of_a_pretrained_model_are_pooled(tmp_path):
+    host = model(text=Bert(name=hub_cases.bert(tmp_path), width=WIDTH)).eval()
+    items = train_cases.batch_of(train_cases.lens(), [0, 1, 5]).texts
+    alone = host.encode_texts(items.rows(slice(1, 2))).tokens
+    torch.testing.assert_close(host.encode_texts(items).tokens[1:2], alone)
+
+
+def test_towers_of_different_widths_are_refused():
+    with pytest.raises(ValueError, match="the image tower gives 9 numbers per vector and the text"):
+        model(image=Regions(features=3, width=9))
+
+
+@pytest.mark.parametrize("image", [MLPRegions, Regions])
+def test_it_learns(image):
+    host = model(image=image(features=train_cases.WIDTH, width=WIDTH, region_drop=0.2))
+    step = Step(host, Objective(terms={"triplet": (1.0, SumTriplet(reduction="mean"))}))
+    made = train_cases.batch_of(train_cases.lens(), [0, 5, 10, 15])
+    optimiser = torch.optim.Adam(step.parameters(), lr=0.02)
+    losses = []
+    for _ in range(30):
+        loss = step(made)["triplet"]
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert min(losses[-3:]) < 0.5 * losses[0]
