@@ -8,6 +8,7 @@ from pathlib import Path
 from counterfoil.models.authors import Checkpoint, Converted, read_checkpoint
 from counterfoil.models.chan_names import chan
 from counterfoil.models.gpo_names import gpo
+from counterfoil.models.hrem_names import hrem
 from counterfoil.models.scan_names import bfan, scan, vsepp
 from counterfoil.models.vsrn_names import vsrn
 from counterfoil.spec import unknown
@@ -18,6 +19,7 @@ SYSTEMS: Mapping[str, Callable[[Checkpoint], Converted]] = {
     "bfan": bfan,
     "vsrn": vsrn,
     "gpo": gpo,
+    "hrem": hrem,
     "chan": chan,
 }
 

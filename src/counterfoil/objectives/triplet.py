@@ -9,7 +9,7 @@ from torch import Tensor
 
 from counterfoil.objectives.block import hardest, hinge, negatives, positives
 from counterfoil.objectives.term import Reduction, Term
-from counterfoil.records import Role, Scores
+from counterfoil.records import INFERENCE, Role, Scores
 from counterfoil.spec import unknown
 
 
@@ -25,6 +25,7 @@ class SumTriplet(Term):
     Args:
         margin: in units of a score.
         reduction: see `Term`.
+        grid: name of the grid it judges.
 
     >>> from counterfoil.records import Grid
     >>> s = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
@@ -33,9 +34,11 @@ class SumTriplet(Term):
     0.9
     """
 
-    def __init__(self, *, margin: float = 0.2, reduction: Reduction = "sum") -> None:
+    def __init__(
+        self, *, margin: float = 0.2, reduction: Reduction = "sum", grid: str = INFERENCE
+    ) -> None:
         super().__init__(reduction=reduction)
-        self.margin = margin
+        self.margin, self.needs_grid = margin, grid
 
     def forward(self, scores: Scores) -> Tensor:
         """Scalar loss."""
@@ -58,6 +61,7 @@ class HardestTriplet(Term):
     Args:
         margin: in units of a score.
         reduction: see `Term`.
+        grid: name of the grid it judges.
 
     >>> from counterfoil.records import Grid
     >>> s = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
@@ -66,9 +70,11 @@ class HardestTriplet(Term):
     0.8
     """
 
-    def __init__(self, *, margin: float = 0.2, reduction: Reduction = "sum") -> None:
+    def __init__(
+        self, *, margin: float = 0.2, reduction: Reduction = "sum", grid: str = INFERENCE
+    ) -> None:
         super().__init__(reduction=reduction)
-        self.margin = margin
+        self.margin, self.needs_grid = margin, grid
 
     def forward(self, scores: Scores) -> Tensor:
         """Scalar loss."""

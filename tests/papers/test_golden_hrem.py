@@ -1,0 +1,244 @@
+"""HREM (https://github.com/CrossmodalGroup/HREM, 1ad2612). Every key of the folder is run.
+
+"graph_clean" has neither padded regions nor short captions: there we agree as we are, but for the
+direction of the divergence. "graph_compat" has both, and wants the authors' padding.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import golden_scores
+import golden_vectors
+from counterfoil.models.blocks.fragments import found
+from counterfoil.models.blocks.residual import top_mean
+from counterfoil.models.hrem import BOTH, FRAGMENTS, HREM, IMAGES, TEXTS
+from counterfoil.models.hrem_names import hrem, renamed
+from counterfoil.objectives.distance_weighted import DistanceWeighted, drawn
+from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
+from counterfoil.records import INFERENCE, Batch, Encoded, Grid, Items, Pairs, Scores, Views
+
+SYSTEM = "hrem"
+pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
+TERMS = {"hardest": HardestTriplet, "sum": SumTriplet}
+GRIDS = frozenset({INFERENCE, IMAGES, TEXTS, BOTH})
+ENCODED = re.compile(r"(img|txt)/(\w+)/(emb|emb_no_norm|regions|words_valid)")
+GRAPH = re.compile(r"graph_(clean|compat)/(.+)")
+EDGES = re.compile(r"(connect|relation)/(i2i|i2t|t2i|t2t)")
+LOSS = re.compile(r"loss_(\w+)/(value|grad_img_emb|grad_cap_emb|grad/.+)")
+SAMPLED = re.compile(r"dw/(.+)")
+FEATURES = 6  # of the images, that the pooling case reads
+
+
+@cache
+def bert() -> str:
+    """A folder that says how small their text model is."""
+    folder = Path(tempfile.mkdtemp(prefix="counterfoil-hrem-"))
+    tiny = golden_scores.load(SYSTEM).meta["config"]["tiny_bert"]
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert"} | tiny))
+    return str(folder)
+
+
+def build(case: str) -> HREM:
+    """The authors' model; "clean" reads no padding."""
+    checkpoint = golden_scores.checkpoint(SYSTEM, **golden_scores.load(SYSTEM).meta["config"])
+    matcher = hrem(checkpoint, bert=bert()).build()
+    assert isinstance(matcher, HREM)
+    assert matcher.graph is not None
+    if case == "clean":
+        matcher.graph.padding = "hidden"
+    return matcher
+
+
+def masked(values: Tensor, lengths: Tensor) -> Items:
+    mask = torch.arange(values.shape[1]) < lengths.unsqueeze(1)
+    return Items(torch.arange(len(values)), values, mask)
+
+
+def images(kind: str) -> Items:
+    inputs = golden_scores.load(SYSTEM).inputs
+    name = {"full": "images", "padded": "images_padded"}[kind]
+    return masked(inputs[name], inputs[f"image_lengths_{kind}"])
+
+
+def texts(kind: str) -> Items:
+    inputs = golden_scores.load(SYSTEM).inputs
+    return masked(inputs[f"captions_{kind}"], inputs[f"lengths_{kind}"])
+
+
+def batch(case: str) -> Batch:
+    """Every row is an image and a text, as theirs are, though some share an image."""
+    kinds = {"clean": ("full", "long"), "compat": ("padded", "short")}[case]
+    pools = images(kinds[0]), texts(kinds[1])
+    rows, n = torch.arange(len(pools[0])), len(pools[0])
+    block = torch.eye(n, dtype=torch.bool)
+    return Batch(0, rows, rows, *pools, (n, n), block, Pairs(rows, rows))
+
+
+@dataclass
+class Run:
+    """One pass through model, graph and losses."""
+
+    matcher: HREM
+    views: Views
+    through: Views  # the same with what the graph adds
+
+    @staticmethod
+    def of(case: str) -> Run:
+        matcher, made = build(case), batch(case)
+        plain = matcher(made)
+        own = plain.inference
+        for side in (own.images, own.texts):
+            side.tokens.retain_grad()
+        return Run(matcher, plain, matcher.relate(made, plain, GRIDS))
+
+    def loss(self, kind: str, grids: frozenset[str]) -> Tensor:
+        """Over the grids: a row has its own caption, and others of its image are left out."""
+        golden = golden_scores.load(SYSTEM)
+        ids, true = golden.inputs["img_ids"], torch.eye(len(golden.inputs["img_ids"])).bool()
+        none = (ids.unsqueeze(0) == ids.unsqueeze(1)) & ~true
+        total = torch.zeros(())
+        for name in grids:
+            view = self.through.views[name]
+            block = self.matcher.grid(view.images, view.texts)
+            grid = Grid(block.masked_fill(none, -torch.inf), true, block.diagonal(), name=name)
+            term = TERMS[kind](margin=golden.meta["config"]["margin"], grid=name)
+            total = total + term(Scores({name: grid}))
+        return total
+
+
+def encoded(side: str, kind: str, what: str) -> Tensor:
+    matcher = build("clean")
+    items = images(kind) if side == "img" else texts(kind)
+    tower, head = (
+        (matcher.image, matcher.image_pool) if side == "img" else (matcher.text, matcher.text_pool)
+    )
+    bag = tower(items)
+    if what == "regions":
+        return bag.tokens
+    if what == "words_valid":
+        return bag.tokens.masked_fill(~bag.mask.unsqueeze(-1), 0)
+    if what == "emb_no_norm":
+        return head(bag)
+    encode = matcher.encode_images if side == "img" else matcher.encode_texts
+    return encode(items).tokens[:, 0]
+
+
+def graph(case: str, what: str) -> Tensor:
+    run = Run.of(case)
+    matcher, plain, fragments = run.matcher, run.views.inference, run.views.views[FRAGMENTS]
+    vectors = plain.images.tokens[:, 0], plain.texts.tokens[:, 0]
+    if what == "base_scores":
+        return matcher.grid(plain.images, plain.texts)
+    if what == "words_incl_padding":
+        return fragments.texts.tokens
+    if what == "loss_before_graph_warmup":
+        return run.loss("hardest", frozenset({INFERENCE}))
+    if what in ("enhanced_img_emb", "enhanced_cap_emb"):
+        view = run.through.views[BOTH]
+        return (view.images if "img" in what else view.texts).tokens[:, 0]
+    if what == "reg_loss":
+        return run.through.auxiliary["relations"] / matcher.graph.weight
+    if what.startswith("mean_score/"):
+        borrowed = matcher.graph.padding == "borrowed"
+        by_images, by_texts = found(
+            fragments.images, fragments.texts, matcher.graph.best, borrowed=borrowed
+        )
+        return {"i2t": by_images, "t2i": by_texts}[what.removeprefix("mean_score/")].mean
+    if loss := LOSS.fullmatch(what):
+        return judged(run, *loss.groups())
+    relations = matcher.graph.relations(*vectors, fragments.images, fragments.texts)
+    if what == "attention_bias":
+        return relations.bias(matcher.graph.mask_weight)
+    edges = EDGES.fullmatch(what)
+    assert edges, f"the golden folder has {what!r}, which no test understands"
+    edge = getattr(relations, edges[2])
+    return edge.kept if edges[1] == "connect" else edge.relevance
+
+
+def judged(run: Run, kind: str, what: str) -> Tensor:
+    total = run.loss(kind, GRIDS) + run.through.auxiliary["relations"]
+    if what == "value":
+        return total
+    total.backward()
+    plain = run.views.inference
+    if what in ("grad_img_emb", "grad_cap_emb"):
+        return (plain.images if "img" in what else plain.texts).tokens.grad[:, 0]
+    theirs = what.removeprefix("grad/")
+    return dict(run.matcher.named_parameters())[renamed(theirs)].grad
+
+
+def sampled(what: str) -> Tensor:
+    golden = golden_scores.load(SYSTEM)
+    ids, settings = golden.inputs["img_ids"], golden.meta["config"]["dw"]
+    pool = [golden.inputs[f"dw_{side}_emb"].clone().requires_grad_() for side in ("img", "cap")]
+    block, positive = pool[0] @ pool[1].T, ids.unsqueeze(1) == ids.unsqueeze(0)
+    term = DistanceWeighted(
+        margin=settings["margin_used"],
+        nearest=settings["cut_off"],
+        furthest=settings["nonzero_loss_cutoff"],
+        dimensions=settings["d"],
+    )
+    pairs = positive.nonzero()
+    uniforms = golden.inputs["dw_uniforms"][: 2 * len(pairs)]
+    if what == "anchor_positive_pairs":
+        return pairs
+    if what.startswith(("weights_", "sampled_negative_")):
+        by_texts = what.endswith("t2i")
+        chances = term.chances(block.T if by_texts else block, positive)[pairs[:, 0]]
+        return chances if "weights" in what else drawn(chances, uniforms.chunk(2)[by_texts])
+    loss = term.judged(Grid(block, positive, block.diagonal()), uniforms)
+    if what == "loss":
+        return loss
+    loss.backward()
+    return {"grad_img_emb": pool[0], "grad_cap_emb": pool[1]}[what].grad
+
+
+def pooled(what: str) -> Tensor:
+    inputs = golden_scores.load(SYSTEM).inputs
+    values = golden_scores.load(SYSTEM).outputs[f"kpool/{what}"]
+    bag = masked(inputs["images"][:, :, : values.shape[1]], inputs["kpool_lengths"])
+    return top_mean(Encoded(bag.values, bag.mask), 2, shrinking=what == "compat_shrinking_k")
+
+
+def ours(key: str) -> Tensor:
+    """Our value for an authors' output, by its name; an unknown name is an error."""
+    if key.startswith("kpool/"):
+        return pooled(key.removeprefix("kpool/"))
+    if match := ENCODED.fullmatch(key):
+        return encoded(*match.groups())
+    if match := GRAPH.fullmatch(key):
+        return graph(*match.groups())
+    match = SAMPLED.fullmatch(key)
+    assert match, f"the golden folder has {key!r}, which no test understands"
+    return sampled(match[1])
+
+
+@pytest.mark.parametrize("key", golden_vectors.keys(SYSTEM))
+def test_agrees_with_the_authors(key):
+    golden, value = golden_scores.load(SYSTEM), ours(key)
+    assert value.shape == golden.outputs[key].shape
+    if golden.exact(key):
+        assert torch.equal(value.long(), golden.outputs[key].long())
+    else:
+        golden_scores.agrees(golden, key, value)
+
+
+def test_without_their_padding_the_padded_batch_gives_other_views():
+    golden, made, matcher = golden_scores.load(SYSTEM), batch("compat"), build("clean")
+    told = matcher.relate(made, matcher(made), GRIDS).views[BOTH].images.tokens[:, 0]
+    assert (told - golden.outputs["graph_compat/enhanced_img_emb"]).abs().max() > 1e-4
+
+
+def test_every_tensor_is_described():
+    golden = golden_scores.load(SYSTEM)
+    assert set(golden.outputs) == set(golden_vectors.keys(SYSTEM))
