@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +74,20 @@ class Matcher(nn.Module, ABC):
             wanted: the grids that are judged at this step; others may be left out.
         """
         return views
+
+
+@runtime_checkable
+class EmbedsWords(Protocol):
+    """A part of a model that looks words up in a table, where a gradient can be asked."""
+
+    def word_table(self) -> nn.Module:
+        """What makes (N, L, D) vectors of (N, L) token ids."""
+        ...
+
+    @property
+    def mask_word(self) -> int | None:
+        """Id of the token that hides a word; None where there is none."""
+        ...
 
 
 def product(

@@ -31,6 +31,8 @@ class Role(Enum):
     COMPANION = "companion"  # (image of the negative text, a caption of the negative image)
     WRITTEN = "written"  # (anchor image, machine-written text)
     EDITED = "edited"  # (anchor, counterfactually edited counterpart)
+    MASKED_POSITIVE = "masked positive"  # (anchor, true counterpart without what counts most)
+    MASKED_NEGATIVE = "masked negative"  # (anchor, hardest wrong one without what counts most)
 
 
 def _pick(tensor: Tensor | None, index: Tensor | slice) -> Tensor | None:

@@ -10,16 +10,20 @@ from torch import nn
 
 
 @contextmanager
-def evaluating(models: Iterable[nn.Module]) -> Iterator[None]:
-    """Run the block in evaluation mode and without gradients; then every part is as it was.
+def evaluating(models: Iterable[nn.Module], *, gradients: bool = False) -> Iterator[None]:
+    """Run the block in evaluation mode; then every part is as it was.
 
     Not `torch.inference_mode`: what is made inside are ordinary tensors.
+
+    Args:
+        models: whose parts are switched.
+        gradients: keep a graph for them.
     """
     modes = {part: part.training for model in models for part in model.modules()}
     for part in modes:
         part.training = False
     try:
-        with torch.no_grad():
+        with torch.set_grad_enabled(gradients):
             yield
     finally:
         for part, mode in modes.items():  # parts may have been frozen in evaluation mode before

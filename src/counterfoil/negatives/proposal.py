@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, final
+from typing import Protocol, final, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -20,13 +20,16 @@ class Proposal:
 
     Attributes:
         texts: new texts; their places follow those of the batch's text pool.
-        pairs: pairs to score, by role; text places may point at the new texts; each (B, N).
+        pairs: pairs to score, by role; places may point at new items, and a pair with the place -1
+            is none, which scores -inf; each (B, N).
         words: word tasks that were solved on the way.
+        images: new images; their places follow those of the batch's image pool.
     """
 
     texts: Items | None = None
     pairs: Mapping[Role, Pairs] = field(default_factory=dict)
     words: Mapping[str, WordTask] = field(default_factory=dict)
+    images: Items | None = None
 
 
 class Proposer(Protocol):
@@ -55,3 +58,28 @@ class Proposer(Protocol):
             rng: in the same state on every process.
         """
         ...
+
+
+@runtime_checkable
+class Choosy(Proposer, Protocol):
+    """Does not go with every model."""
+
+    def check(self, matcher: Matcher) -> None:
+        """Whether it goes with this one, before training begins.
+
+        Raises:
+            ValueError: it does not.
+        """
+        ...
+
+
+def existing(pairs: Pairs, score: Callable[[Pairs], Tensor]) -> Tensor:
+    """(P,) scores of listed pairs; -inf, and not asked for, where a place is -1."""
+    there = ((pairs.image >= 0) & (pairs.text >= 0)).nonzero().squeeze(1)
+    if len(there) == len(pairs.image):
+        return score(pairs)
+    none = torch.full(pairs.shape, -torch.inf, device=pairs.image.device)
+    if not len(there):
+        return none
+    found = score(Pairs(pairs.image[there], pairs.text[there]))
+    return none.to(found.dtype).index_put((there,), found)

@@ -8,7 +8,7 @@ exactly the gradient of one process with the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import final
@@ -18,13 +18,14 @@ from torch import Tensor, nn
 
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.guide import Guide, PairGuide
-from counterfoil.negatives.proposal import Proposal, Proposer
+from counterfoil.negatives.proposal import Choosy, Proposal, Proposer, existing
 from counterfoil.objectives.term import Objective
 from counterfoil.records import (
     INFERENCE,
     Batch,
     Encoded,
     Grid,
+    Items,
     Pairs,
     Role,
     Scores,
@@ -67,7 +68,8 @@ class Step(nn.Module):
         seed: of what the proposer draws.
 
     Raises:
-        ValueError: the objective needs what nobody provides, or a role is provided twice.
+        ValueError: the objective needs what nobody provides, a role is provided twice, or the
+            proposer does not go with the model.
     """
 
     def __init__(
@@ -98,6 +100,8 @@ class Step(nn.Module):
                 "drop one of the two sources"
             )
         _guided(objective.needs_guided, guide, provides)
+        if isinstance(proposer, Choosy):
+            proposer.check(matcher)
         self.matcher, self.objective = matcher, objective
         self.sources = Sources(proposer, guide)  # not registered: no parameters of this step
         self.precision, self.seed = precision, seed
@@ -223,29 +227,33 @@ class Step(nn.Module):
         wanted = {**batch.pairs, **proposal.pairs}
         if not wanted:
             return {}
-        images, texts = views.inference.images, self._extended(views, proposal)
+        images, texts = views.inference.images, views.inference.texts
+        images = _extended(images, proposal.images, self.matcher.encode_images)
+        texts = _extended(texts, proposal.texts, self.matcher.encode_texts)
         flat = Pairs(
             torch.cat([pair.image.flatten() for pair in wanted.values()]),
             torch.cat([pair.text.flatten() for pair in wanted.values()]),
         )
-        scores = shared(
-            len(flat.image),
-            lambda rows: self.matcher.listed(
-                images, texts, Pairs(flat.image[rows], flat.text[rows])
+        scores = existing(
+            flat,
+            lambda there: shared(
+                len(there.image),
+                lambda rows: self.matcher.listed(
+                    images, texts, Pairs(there.image[rows], there.text[rows])
+                ),
+                batch.positive.device,
             ),
-            batch.positive.device,
         )
         parts = torch.split(scores, [pair.image.numel() for pair in wanted.values()])
         return {r: part.view(wanted[r].shape) for r, part in zip(wanted, parts, strict=True)}
 
-    def _extended(self, views: Views, proposal: Proposal) -> Encoded:
-        """The text pool with the proposed texts behind it."""
-        texts = views.inference.texts
-        if proposal.texts is None:
-            return texts
-        rows = mine(len(proposal.texts), texts.tokens.device)
-        new = self.matcher.encode_texts(proposal.texts.rows(rows))
-        return Encoded.cat([texts, gathered(new, len(proposal.texts))])
+
+def _extended(pool: Encoded, proposed: Items | None, encode: Callable[[Items], Encoded]) -> Encoded:
+    """A pool with the proposed items behind it."""
+    if proposed is None:
+        return pool
+    new = encode(proposed.rows(mine(len(proposed), pool.tokens.device)))
+    return Encoded.cat([pool, gathered(new, len(proposed))])
 
 
 def _names(roles: Iterable[Role]) -> frozenset[str]:

@@ -24,6 +24,7 @@ class Bert(TextTower):
         width: int = 1024,
         trained: bool = True,
         pretrained: bool = True,
+        dropout: float = 0.0,
         word_drop: float = 0.0,
         mask: int | None = None,
     ) -> None:
@@ -34,6 +35,7 @@ class Bert(TextTower):
             width: of the joint space.
             trained: train the model too.
             pretrained: load its weights; else it starts from fresh ones.
+            dropout: share of entries of the projected states that is dropped in training.
             word_drop: share of words that are masked, replaced or deleted in training, all pieces
                 of a word alike, see `drop_words`; special tokens stay.
             mask: id of the tokenizer's mask token, where words are dropped.
@@ -48,13 +50,14 @@ class Bert(TextTower):
                 f"word_drop={word_drop} needs mask, the id of the tokenizer's mask token, such as "
                 "103 for bert-base-uncased"
             )
-        self.width, self.trained = width, trained
+        self.width, self.trained, self.mask = width, trained, mask
         model = load(name, pretrained=pretrained)
         self.body: nn.Module = getattr(model, "text_model", model).requires_grad_(trained)
         one = torch.zeros(1, 1, dtype=torch.long)
         seen = self._states(one, one == 0)
         rest_unused(self.body, seen)
         self.fc = projection(seen.shape[-1], width)
+        self.dropout = nn.Dropout(dropout)
         tokens = _vocabulary(self.body) if word_drop else 1
         self.augment = WordDrop(share=word_drop, mask=mask or 0, vocabulary=tokens, ends=False)
 
@@ -63,7 +66,7 @@ class Bert(TextTower):
         items = self.augment(items)
         with torch.set_grad_enabled(self.trained and torch.is_grad_enabled()):
             states = self._states(masked_ids(items), items.mask)
-        return Encoded(self.fc(states), items.mask)
+        return Encoded(self.dropout(self.fc(states)), items.mask)
 
     def train(self, mode: bool = True) -> Self:
         """Switch to training; a model that is not trained stays in evaluation."""
@@ -71,6 +74,16 @@ class Bert(TextTower):
         if not self.trained:
             self.body.eval()
         return self
+
+    def word_table(self) -> nn.Module:
+        """What token ids are looked up in."""
+        table: nn.Module = self.body.get_input_embeddings()  # type: ignore[operator]
+        return table
+
+    @property
+    def mask_word(self) -> int | None:
+        """Id of the tokenizer's mask token, where it was given."""
+        return self.mask
 
     def _states(self, ids: Tensor, mask: Tensor) -> Tensor:
         states: Tensor = self.body(input_ids=ids, attention_mask=mask.long()).last_hidden_state

@@ -72,8 +72,17 @@ class GRU(WordTower):
             states = states.view(*mask.shape, 2, self.width).mean(-2)
         return Encoded(states, mask)
 
+    def word_table(self) -> nn.Module:
+        """What word ids are looked up in."""
+        return self.embed
+
+    @property
+    def mask_word(self) -> int | None:
+        """Id of the embedding of a masked word."""
+        return self.words if self.embed.num_embeddings > self.words else None
+
     def _check(self, items: Items) -> None:
-        ids, known = masked_ids(items), self.words
+        ids, known = masked_ids(items), self.embed.num_embeddings
         if ids.numel() and int(ids.max()) >= known:
             raise ValueError(
                 f"word id {int(ids.max())} is not in this model's vocabulary of {known} words; "

@@ -1,0 +1,221 @@
+"""CFM against vectors of the authors' code. Every key that the folder holds is run."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import BertConfig
+
+import golden_scores
+import golden_vectors
+from counterfoil.models.gpo_names import PREFIXES, gpo
+from counterfoil.negatives.edited import Edited
+from counterfoil.negatives.proposal import existing
+from counterfoil.negatives.triplets import broken
+from counterfoil.objectives.counterfactual import SelfAdjusted, SelfExplored
+from counterfoil.objectives.term import Objective
+from counterfoil.objectives.triplet import HardestTriplet
+from counterfoil.records import Batch, Encoded, Grid, Pairs, Role, Scores, View, Views
+from counterfoil.train.step import Step
+
+SYSTEM = "cfm"
+pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
+ITEMS = {
+    "sa/images_syn": ("images", Role.EDITED),
+    "se/images_pos_masked": ("images", Role.MASKED_POSITIVE),
+    "se/images_neg_masked": ("images", Role.MASKED_NEGATIVE),
+    "sa/captions_syn": ("texts", Role.EDITED),
+    "se/captions_pos_masked": ("texts", Role.MASKED_POSITIVE),
+    "se/captions_neg_masked": ("texts", Role.MASKED_NEGATIVE),
+}
+EMBEDDINGS = {
+    "sa/img_emb": ("images", Role.EDITED),
+    "se/img_emb_pos": ("images", Role.MASKED_POSITIVE),
+    "se/img_emb_neg": ("images", Role.MASKED_NEGATIVE),
+    "sa/cap_emb": ("texts", Role.EDITED),
+    "se/cap_emb_pos": ("texts", Role.MASKED_POSITIVE),
+    "se/cap_emb_neg": ("texts", Role.MASKED_NEGATIVE),
+}
+ORDER = (Role.EDITED, Role.MASKED_POSITIVE, Role.MASKED_NEGATIVE)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def bert(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A folder with the tiny text model's configuration, where `Case` finds it."""
+    where = tmp_path_factory.mktemp("bert")
+    config = golden_vectors.load(SYSTEM).meta["config"]["tiny_bert"]
+    BertConfig(**config).save_pretrained(where)
+    Case.folder = str(where)
+    case.cache_clear()
+
+
+class Case:
+    """The authors' batch, both branches on, the way from scores to losses step by step."""
+
+    folder = ""
+
+    def __init__(self) -> None:
+        self.golden = golden_scores.load(SYSTEM)
+        self.config = self.golden.meta["config"]
+        self.model = gpo(golden_scores.checkpoint(SYSTEM), bert=self.folder).build().eval()
+        self.batch = self._batch()
+        self.source = Edited(
+            margin=self.config["margin"],
+            adjust=self.config["prob_sa"],
+            explore=self.config["prob_se"],
+            swapped=self.config["rate_exchange"],
+            hidden=self.config["rate_drop"],
+            mask=self.config["mask_token"],
+            gradients="token",
+            specials=True,
+        )
+        self.images = leaf(self.model.encode_images(self.batch.images))
+        self.texts = leaf(self.model.encode_texts(self.batch.texts))
+        self.grid = self.model.grid(self.images, self.texts)
+        views = Views({"inference": View(self.images, self.texts)})
+        self.proposal = self.source.propose(
+            self.model, self.batch, views, self.grid, torch.Generator()
+        )
+        self.by_image, self.by_text = broken(self.batch, self.grid, self.source.margin)
+        self.new_images = leaf(self.model.encode_images(self.proposal.images))
+        self.new_texts = leaf(self.model.encode_texts(self.proposal.texts))
+
+    def _batch(self) -> Batch:
+        images = golden_scores.images(self.golden.inputs)
+        texts = golden_scores.captions(self.golden.inputs)
+        rows = torch.arange(len(images))
+        eye = torch.eye(len(images), dtype=torch.bool)
+        return Batch(0, rows, rows, images, texts, tuple(eye.shape), eye, Pairs(rows, rows))
+
+    def terms(self) -> Objective:
+        margin = self.config["margin2"]
+        return Objective(
+            terms={
+                "triplet": (1.0, HardestTriplet(margin=self.config["margin"])),
+                "sa": (1.0, SelfAdjusted(margin=margin)),
+                "se": (1.0, SelfExplored(margin=margin)),
+            }
+        )
+
+    def losses(self) -> dict[str, Tensor]:
+        images = Encoded.cat([self.images, self.new_images])
+        texts = Encoded.cat([self.texts, self.new_texts])
+        pairs = {
+            role: existing(p.flatten(), lambda q: self.model.listed(images, texts, q)).view(p.shape)
+            for role, p in self.proposal.pairs.items()
+        }
+        grid = Grid(self.grid, self.batch.positive, self.grid.diagonal())
+        return self.terms()(Scores({"inference": grid}, pairs))
+
+    def part(self, side: str, role: Role, whole: Tensor) -> Tensor:
+        """The rows of a role among everything that was made of one side."""
+        count = len(self.by_text if side == "images" else self.by_image)
+        nth = ORDER.index(role)
+        return whole[nth * count : (nth + 1) * count]
+
+
+def leaf(bag: Encoded) -> Encoded:
+    return Encoded(bag.tokens.detach().requires_grad_(), bag.mask)
+
+
+@cache
+def case() -> Case:
+    return Case()
+
+
+def active(found: object, count: int) -> Tensor:
+    return torch.zeros(count, dtype=torch.uint8).index_fill_(0, found.number, 1)
+
+
+def importance(made: Case, key: str) -> Tensor:
+    """What `Edited` ranks tokens by, caught on its way to the edits."""
+    caught: list[tuple[Tensor, Tensor]] = []
+    patch = pytest.MonkeyPatch()
+    import counterfoil.negatives.edited as module
+
+    real = module.overwritten
+
+    def spy(into, source, ranks, may, *, share):  # type: ignore[no-untyped-def]
+        caught.append(tuple(r.masked_fill(~m.mask, 0) for r, m in zip(ranks, (into, source))))
+        return real(into, source, ranks, may, share=share)
+
+    with patch.context() as patched:
+        patched.setattr(module, "overwritten", spy)
+        views = Views({"inference": View(made.images, made.texts)})
+        made.source.propose(made.model, made.batch, views, made.grid, torch.Generator())
+    words, regions = caught
+    found = regions if "regions" in key else words
+    return found[0] if key.endswith("pos") else found[1]
+
+
+def parameter(name: str) -> Tensor:
+    """Gradient of the whole step, as training makes it, at one of the authors' parameters."""
+    made = Case()
+    step = Step(made.model, made.terms(), proposer=made.source)
+    torch.stack(list(step(made.batch).values())).sum().backward()
+    prefix = next(theirs for theirs in PREFIXES if name.startswith(theirs))
+    return dict(made.model.named_parameters())[PREFIXES[prefix] + name.removeprefix(prefix)].grad
+
+
+def ours(key: str) -> Tensor:
+    """Our value for an authors' output, by its name; an unknown name is an error."""
+    made = case()
+    count = len(made.grid)
+    if key == "scores":
+        return made.grid
+    if key in ("mask_i2t", "mask_t2i"):
+        return active(made.by_image if key == "mask_i2t" else made.by_text, count)
+    if key in ("hard_caption_per_image", "hard_image_per_caption"):
+        found = broken(made.batch, made.grid, 1e3)[key == "hard_image_per_caption"]
+        return found.negative
+    if key.startswith("importance/"):
+        return importance(made, key)
+    if key in ITEMS:
+        side, role = ITEMS[key]
+        items = made.proposal.images if side == "images" else made.proposal.texts
+        values = items.values if side == "images" else items.values * items.mask
+        return made.part(side, role, values)
+    if key.removesuffix("_lengths") in ITEMS:
+        side, role = ITEMS[key.removesuffix("_lengths")]
+        return made.part(side, role, made.proposal.texts.mask.sum(1))
+    if key in EMBEDDINGS:
+        side, role = EMBEDDINGS[key]
+        new = made.new_images if side == "images" else made.new_texts
+        return made.part(side, role, new.tokens[:, 0])
+    if found := re.fullmatch(r"total/grad/(.+)", key):
+        return parameter(found[1])
+    losses = made.losses()
+    total = torch.stack(list(losses.values())).sum()
+    if found := re.fullmatch(r"(triplet|sa|se|total)/loss", key):
+        return total if found[1] == "total" else losses[found[1]]
+    leaves = {
+        "total/grad_img_emb": made.images,
+        "total/grad_cap_emb": made.texts,
+        "total/grad_img_emb_pack": made.new_images,
+        "total/grad_cap_emb_pack": made.new_texts,
+    }
+    assert key in leaves, f"the golden folder has {key!r}, which no test understands"
+    return torch.autograd.grad(total, leaves[key].tokens, retain_graph=True)[0][:, 0]
+
+
+@pytest.mark.parametrize("key", golden_vectors.keys(SYSTEM))
+def test_agrees_with_the_authors(key: str) -> None:
+    golden = golden_vectors.load(SYSTEM)
+    if golden.exact(key):
+        golden_vectors.same(golden, key, ours(key))
+    else:
+        golden_scores.agrees(golden, key, ours(key))
+
+
+def test_a_step_gives_the_same_losses() -> None:
+    made = Case()
+    found = Step(made.model, made.terms(), proposer=made.source)(made.batch)
+    for name, loss in made.losses().items():
+        torch.testing.assert_close(found[name], loss)
+    torch.testing.assert_close(
+        torch.stack(list(found.values())).sum(), made.golden.outputs["total/loss"]
+    )
