@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from counterfoil.models.vse import VSE
     from counterfoil.negatives.store import NegativeStore
     from counterfoil.objectives.infonce import InfoNCE
+    from counterfoil.objectives.margins import HardestRectified, MarginDistribution
     from counterfoil.objectives.online_quintuplet import OnlineQuintuplet
     from counterfoil.objectives.quintuplet import (
         AdaptiveQuintuplet,
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
     from counterfoil.objectives.sigmoid import Sigmoid
     from counterfoil.objectives.term import Objective, Term, total
     from counterfoil.objectives.triplet import HardestTriplet, SemiHard, SumTriplet
+    from counterfoil.recipes.guides import Teach
+    from counterfoil.recipes.measures import Compare, Evaluate
     from counterfoil.recipes.model import Model, open_model
-    from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Recipe, Train
+    from counterfoil.recipes.recipe import Mine, Recipe, Train
     from counterfoil.recipes.run import execute
     from counterfoil.spec import Spec, late, of, part
     from counterfoil.train.plan import TrainPlan
@@ -54,14 +57,17 @@ _WHERE = {
     "OfflineQuintuplet": "objectives.quintuplet",
     "AdaptiveQuintuplet": "objectives.quintuplet",
     "OnlineQuintuplet": "objectives.online_quintuplet",
+    "MarginDistribution": "objectives.margins",
+    "HardestRectified": "objectives.margins",
     "NegativeStore": "negatives.store",
     "Model": "recipes.model",
     "open_model": "recipes.model",
     "Recipe": "recipes.recipe",
     "Train": "recipes.recipe",
     "Mine": "recipes.recipe",
-    "Evaluate": "recipes.recipe",
-    "Compare": "recipes.recipe",
+    "Teach": "recipes.guides",
+    "Evaluate": "recipes.measures",
+    "Compare": "recipes.measures",
     "execute": "recipes.run",
     "TrainPlan": "train.plan",
     "Spec": "spec",
@@ -77,10 +83,12 @@ __all__ = [
     "Compare",
     "Corpus",
     "Evaluate",
+    "HardestRectified",
     "HardestTriplet",
     "InfoNCE",
     "Lens",
     "LensPlan",
+    "MarginDistribution",
     "Matcher",
     "Mine",
     "Model",
@@ -94,6 +102,7 @@ __all__ = [
     "Sigmoid",
     "Spec",
     "SumTriplet",
+    "Teach",
     "Term",
     "Train",
     "TrainPlan",

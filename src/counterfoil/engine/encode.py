@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeAlias, final
 
 import torch
@@ -16,7 +16,6 @@ from counterfoil.progress import progress
 from counterfoil.records import Encoded, Items
 
 Look: TypeAlias = Callable[[Tensor], Items]
-Encoder: TypeAlias = Callable[[Items], Encoded]
 
 
 def encode_images(
@@ -44,10 +43,7 @@ def encode_images(
     Raises:
         ValueError: nothing to encode, or a batch below 1.
     """
-    rows = list(torch.split(_rows(count, batch, "images"), batch))
-    where = _place(device)
-    with evaluating([matcher.to(where)]):
-        return _encode(matcher.encode_images, look, rows, where, torch.device(keep), "images")
+    return _pooled(images_in_batches(matcher, look, count, batch=batch, device=device), count, keep)
 
 
 def encode_texts(
@@ -64,6 +60,42 @@ def encode_texts(
     The result is in row order, padded to the longest text. Every text is looked at twice: for its
     length, and to be encoded. Arguments and errors are those of `encode_images`.
     """
+    return _pooled(texts_in_batches(matcher, look, count, batch=batch, device=device), count, keep)
+
+
+def images_in_batches(
+    matcher: Matcher,
+    look: Look,
+    count: int,
+    *,
+    batch: int = 128,
+    device: torch.device | str | None = None,
+    done: int = 0,
+) -> Iterator[tuple[Tensor, Encoded]]:
+    """Rows and encodings of `encode_images`, batch after batch, on every process.
+
+    Args:
+        matcher: the model.
+        look: rows -> images.
+        count: how many there are.
+        batch: images encoded together.
+        device: where to compute; by default `world.device()`.
+        done: how many batches to leave out, as they are known already.
+    """
+    batches = list(torch.split(_rows(count, batch, "images"), batch))
+    return _in_batches(matcher, look, batches, _place(device), done, texts=False)
+
+
+def texts_in_batches(
+    matcher: Matcher,
+    look: Look,
+    count: int,
+    *,
+    batch: int = 256,
+    device: torch.device | str | None = None,
+    done: int = 0,
+) -> Iterator[tuple[Tensor, Encoded]]:
+    """Rows and encodings of `encode_texts`, batch after batch; arguments as `images_in_batches`."""
     parts = torch.split(_rows(count, batch, "texts"), batch)
     lengths = torch.cat([_lengths(look(rows)) for rows in parts])
     order = lengths.argsort(descending=True, stable=True)  # the longest first: it sets the room
@@ -74,9 +106,7 @@ def encode_texts(
         return Items(items.ids, items.values[:, :longest], items.mask[:, :longest], words=words)
 
     batches = list(torch.split(order, batch))
-    where = _place(device)
-    with evaluating([matcher.to(where)]):
-        return _encode(matcher.encode_texts, trimmed, batches, where, torch.device(keep), "texts")
+    return _in_batches(matcher, trimmed, batches, _place(device), done, texts=True)
 
 
 def _rows(count: int, batch: int, what: str) -> Tensor:
@@ -91,26 +121,38 @@ def _place(device: torch.device | str | None) -> torch.device:
     return world.device() if device is None else torch.device(device)
 
 
-def _encode(
-    encoder: Encoder,
+def _pooled(
+    batches: Iterator[tuple[Tensor, Encoded]], count: int, keep: torch.device | str
+) -> Encoded:
+    pool = _Pool(count, torch.device(keep))
+    for rows, part in batches:
+        pool.put(rows, part)
+    return pool.encoded()
+
+
+def _in_batches(
+    matcher: Matcher,
     look: Look,
     batches: list[Tensor],
     device: torch.device,
-    keep: torch.device,
-    what: str,
-) -> Encoded:
+    done: int,
+    *,
+    texts: bool,
+) -> Iterator[tuple[Tensor, Encoded]]:
     count, world_size = sum(map(len, batches)), world.size()
-    pool = _Pool(count, keep)
-    with progress(f"{what} encoded", count) as advance:
-        for start in range(0, len(batches), world_size):
+    matcher.to(device)
+    encoder = matcher.encode_texts if texts else matcher.encode_images
+    what = "texts encoded" if texts else "images encoded"
+    with progress(what, count, sum(map(len, batches[:done]))) as advance:
+        for start in range(done, len(batches), world_size):
             mine = batches[min(start + world.rank(), len(batches) - 1)]
-            encoded = encoder(look(mine).to(device))
+            with evaluating([matcher]):
+                encoded = encoder(look(mine).to(device))
             for rows, part in zip(
                 batches[start : start + world_size], _everyone(encoded, len(batches[0]))
             ):
-                pool.put(rows, part)
+                yield rows, part.rows(slice(len(rows)))
                 advance(len(rows))
-    return pool.encoded()
 
 
 def _everyone(encoded: Encoded, batch: int) -> list[Encoded]:

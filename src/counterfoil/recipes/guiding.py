@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from counterfoil.negatives.guide import Guide
-from counterfoil.recipes.context import Context
+from counterfoil.negatives.taught import TaughtStore, weigher
+from counterfoil.negatives.teach import Trained, WritingStopped, write
+from counterfoil.negatives.teachers import Fragments, Frozen, Teacher, Teachers, Vectors
+from counterfoil.recipes.context import Context, Stopped
 from counterfoil.recipes.guides import Teach
+from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.recipe import Train
+from counterfoil.recipes.show import say
+from counterfoil.train.stopping import stopping
+
+EVERY = 1.0  # minutes
+
+
+def check(stage: Train) -> None:
+    """Refuse a loss that needs a guide where none is named, before teachers are trained for it.
+
+    Raises:
+        ValueError: the stage names no guide.
+    """
+    objective = stage.objective.build()
+    if stage.guide is None and (objective.needs_guide or objective.needs_guided):
+        raise ValueError(
+            f"the loss of {stage.name!r} needs a guide that says how similar images and texts "
+            "ought to be, and the stage names none; set guide to a stage such as Teach"
+        )
 
 
 def guide(context: Context, stage: Train, scale: float) -> Guide | None:
@@ -20,14 +44,52 @@ def guide(context: Context, stage: Train, scale: float) -> Guide | None:
         return None
     match context.recipe.stage(stage.guide):
         case Teach() as taught:
-            return _teachers(context, taught, scale)
+            return Teachers(teachers=tuple(_teachers(context, taught, scale)))
     raise AssertionError(f"no guide is made of {stage.guide!r}")
 
 
 def teach(context: Context, stage: Teach) -> None:
-    """Write down what a split looks like to the teachers."""
-    raise NotImplementedError
+    """Write down what the training split looks like to the teachers."""
+    trained = []
+    for name in stage.using:
+        model = open_model(str(context.place(name)))
+        trained.append(Trained(model.matcher, model.on(context.train), model.source()))
+    left, place = context.left(), context.place(stage.name)
+    with stopping(0 if left is None else max(left, 0.01), EVERY) as watch:
+        try:
+            write(place, trained, form=stage.form, precision=stage.precision, stop=watch.wanted)
+        except WritingStopped:
+            watch.heed()
+            late = watch.late and watch.asked is None
+            raise Stopped("out of time" if late else "interrupted") from None
+    many = f"{len(trained)} teacher{'s' if len(trained) > 1 else ''}"
+    say(f"{stage.name}: {many}, {stage.form} for {len(context.train):,} images, {place}")
 
 
-def _teachers(context: Context, stage: Teach, scale: float) -> Guide:
-    raise NotImplementedError
+def _teachers(context: Context, stage: Teach, scale: float) -> Iterator[Teacher]:
+    """The stage's teachers; all that are plain vectors are one."""
+    place = context.place(stage.name)
+    store = TaughtStore.open(place, fingerprint=context.train.fingerprint)
+    weights = weigher(store.manifest.teachers, scale, standardise=stage.standardise)
+    if stage.form == "models":
+        for number, weight in enumerate(weights):
+            model = _opened(context, stage, store, number)
+            lens = model.on(context.train)
+            yield Frozen(matcher=model.matcher, lens=lens, inputs=stage.inputs, weight=weight)
+        return
+    plain = [n for n, taught in enumerate(store.manifest.teachers) if taught.plain]
+    if plain:
+        stores = [store.encodings[n] for n in plain]
+        yield Vectors(stores=stores, weights=[weights[n] for n in plain])
+    for number, weight in enumerate(weights):
+        if number not in plain:
+            images, texts = store.encodings[number]
+            matcher = _opened(context, stage, store, number).matcher
+            yield Fragments(matcher=matcher, images=images, texts=texts, weight=weight)
+
+
+def _opened(context: Context, stage: Teach, store: TaughtStore, number: int) -> Model:
+    """A teacher's model, if it is still the one that was asked."""
+    model = open_model(str(context.place(stage.using[number])))
+    store.check(number, model.source(), context.place(stage.name))
+    return model

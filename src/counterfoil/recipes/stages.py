@@ -20,6 +20,7 @@ from counterfoil.negatives.store import NegativeStore
 from counterfoil.recipes import comparison
 from counterfoil.recipes.begin import begun, check_word_vectors
 from counterfoil.recipes.context import Context, Stopped
+from counterfoil.recipes.guiding import check as check_guide
 from counterfoil.recipes.guiding import guide
 from counterfoil.recipes.measured import Measured
 from counterfoil.recipes.mining import mined, tidy
@@ -43,6 +44,7 @@ def check(context: Context, stage: Stage) -> None:
     """
     match stage:
         case Train():
+            check_guide(stage)
             corpora = [context.train, *([context.dev] if context.dev else [])]
             if stage.lens.images == "pixels" and not stage.start:
                 for corpus in corpora:
