@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from counterfoil.matcher import Matcher
 from counterfoil.models.bfan import BFAN
 from counterfoil.models.blocks.captioner import Captioner
+from counterfoil.models.blocks.graph import BatchGraph
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.mlp import MLPRegions
 from counterfoil.models.blocks.patches import Patches
@@ -18,7 +19,9 @@ from counterfoil.models.blocks.regions import Regions
 from counterfoil.models.blocks.tower import ImageTower
 from counterfoil.models.chan import CHAN
 from counterfoil.models.clip import DualEncoder
+from counterfoil.models.esa import ESA
 from counterfoil.models.gpo import GPO
+from counterfoil.models.hrem import HREM
 from counterfoil.models.scan import SCAN
 from counterfoil.models.vectors import Vectors
 from counterfoil.models.vse import VSE
@@ -104,6 +107,11 @@ def _captioner() -> Captioner:
     return part(Captioner, words=WORDS, width=WIDTH, hidden=5, word_width=4)
 
 
+def _hrem(image: ImageTower, **options: object) -> Spec[Matcher]:
+    graph = part(BatchGraph, width=WIDTH, heads=2, best=3)
+    return of(HREM, image=image, text=_gru(), graph=graph, heads=2, **options)
+
+
 CASES = (
     Case("vse", of(VSE, image=_regions(), text=_gru(bidirectional=False))),
     Case(
@@ -154,6 +162,12 @@ CASES = (
         of(GPO, image=_regions(), text=_gru(), normalise_images=False, normalise_texts=False),
     ),
     Case("gpo-pixels", of(GPO, image=_patches(), text=_gru()), images=pixels),
+    Case("hrem", _hrem(part(MLPRegions, features=FEATURES, width=WIDTH, init="xavier"))),
+    Case("hrem-plain", of(HREM, image=_regions(), text=_gru(), heads=4, residual=0.5)),
+    Case("hrem-pixels", _hrem(_patches(), residual=0.0), images=pixels),
+    Case("esa", of(ESA, image=part(MLPRegions, features=FEATURES, width=WIDTH), text=_gru())),
+    Case("esa-raw", of(ESA, image=_regions(), text=_gru(), copies=3, normalise_images=False)),
+    Case("esa-pixels", of(ESA, image=_patches(), text=_gru()), images=pixels),
     Case("vectors", of(Vectors), images=vectors, texts=vectors),
 )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from counterfoil.models.authors import Checkpoint, Converted, read_checkpoint
 from counterfoil.models.chan_names import chan
+from counterfoil.models.esa_names import esa
 from counterfoil.models.gpo_names import gpo
 from counterfoil.models.hrem_names import hrem
 from counterfoil.models.scan_names import bfan, scan, vsepp
@@ -19,6 +20,7 @@ SYSTEMS: Mapping[str, Callable[[Checkpoint], Converted]] = {
     "bfan": bfan,
     "vsrn": vsrn,
     "gpo": gpo,
+    "esa": esa,
     "hrem": hrem,
     "chan": chan,
 }

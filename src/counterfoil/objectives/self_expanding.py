@@ -8,7 +8,7 @@ from torch import Tensor
 
 from counterfoil.objectives.block import hinge, negatives
 from counterfoil.objectives.term import Reduction, Term
-from counterfoil.records import Scores
+from counterfoil.records import Grid, Scores
 from counterfoil.spec import unknown
 
 EXPANDED = "expanded"
@@ -67,6 +67,11 @@ class SelfExpanding(Term):
     def forward(self, scores: Scores) -> Tensor:
         """Scalar loss."""
         grid = self.grid(scores)
+        images, texts = self.directions(grid)
+        return self.reduced(images + texts, grid)
+
+    def directions(self, grid: Grid) -> tuple[Tensor, Tensor]:
+        """Sums over copies of images, for which texts are wrong, and over copies of texts."""
         copies = grid.copies
         text, image = grid.positive[::copies, ::copies].T.nonzero(as_tuple=True)
         images, texts = (size // copies for size in grid.scores.shape)
@@ -74,7 +79,7 @@ class SelfExpanding(Term):
         wrong = negatives(grid)
         rows = self._one_way(wrong.view(images, copies, -1)[image], blocks.amin(2))
         columns = self._one_way(wrong.T.reshape(texts, copies, -1)[text], blocks.amin(1))
-        return self.reduced(rows + columns, grid)
+        return rows, columns
 
     def _one_way(self, wrong: Tensor, true: Tensor) -> Tensor:
         """Of (P, h, C) candidates, -inf where none, against (P, h) positives."""

@@ -1,0 +1,72 @@
+"""ESA's tensors under our names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from counterfoil.models.authors import Checkpoint, Converted, State
+from counterfoil.models.esa import ESA
+from counterfoil.models.gpo_names import image_tower, text_tower
+from counterfoil.spec import of
+
+PREFIXES = {
+    "img_enc.fc.": "image.fc.",
+    "img_enc.mlp.layers.0.": "image.enter.",
+    "img_enc.mlp.layers.1.": "image.leave.",
+    "img_enc.mlp.bns.0.": "image.norm.",
+    "img_enc.linear1.": "image_pool.fc.",
+    "txt_enc.embed.": "text.embed.",
+    "txt_enc.rnn.": "text.rnn.",
+    "txt_enc.bert.": "text.body.",
+    "txt_enc.linear.": "text.fc.",
+    "txt_enc.linear1.": "text_pool.fc.",
+}
+UNUSED = ("img_enc.mlp.bns.1.", "txt_enc.bert.embeddings.position_ids")
+PIXELS = ("img_enc.backbone.", "img_enc.image_encoder.")
+NEEDED = ("image.fc.weight", "image_pool.fc.weight", "text_pool.fc.weight")
+
+
+def convert_esa(state: Mapping[str, Tensor]) -> State:
+    """ESA's tensors under the names of `ESA`.
+
+    Raises:
+        ValueError: a tensor is missing or unknown.
+    """
+    new: State = {}
+    for name, value in state.items():
+        plain = name.replace("module.", "")
+        if plain.startswith(UNUSED):
+            continue
+        prefix = next((theirs for theirs in PREFIXES if plain.startswith(theirs)), None)
+        if prefix is None:
+            pixels = "; it was trained on pixels: extract features with its network first"
+            hint = pixels if plain.startswith(PIXELS) else ""
+            raise ValueError(f"{name!r} is no tensor of an ESA checkpoint on features{hint}")
+        new[PREFIXES[prefix] + plain.removeprefix(prefix)] = value
+    text = "text.fc.weight" if "text.fc.weight" in new else "text.embed.weight"
+    if missing := [name for name in (*NEEDED, text) if name not in new]:
+        raise ValueError(f"this ESA checkpoint has no {missing[0]!r}; is it another system's?")
+    return new
+
+
+def esa(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> Converted:
+    """ESA on features from a checkpoint alone, on regions or on grid cells, with BiGRU or BERT.
+
+    Args:
+        checkpoint: as the authors saved it.
+        bert: folder or name of the text model that was trained, for its configuration.
+
+    Raises:
+        ValueError: it is not an ESA checkpoint on features.
+    """
+    state, options = convert_esa(checkpoint.state), checkpoint.options
+    spec = of(
+        ESA,
+        image=image_tower(state),
+        text=text_tower(state, bert),
+        normalise_images=not options.get("no_imgnorm", False),
+        normalise_texts=not options.get("no_txtnorm", False),
+    )
+    return Converted(spec, state)

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import pytest
+import torch
+
+import hub_cases
+import processes
+import train_cases
+from counterfoil.models.blocks.bert import Bert
+from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.mlp import MLPRegions
+from counterfoil.models.blocks.regions import Regions
+from counterfoil.models.esa import ESA, EXPANDED
+from counterfoil.models.esa_names import PREFIXES, UNUSED, convert_esa
+from counterfoil.models.weights import convert
+from counterfoil.objectives.self_expanding import SelfExpanding
+from counterfoil.objectives.term import Objective
+from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
+from counterfoil.records import Batch, Items
+from counterfoil.train.cached import cached_backward
+from counterfoil.train.step import Step
+
+WORDS, WIDTH = 40, 8
+ANCHORS = [0, 1, 5, 7, 9, 12, 30]  # captions 0 and 1 share an image
+
+
+def model(*, quiet: bool = False, **options: Any) -> ESA:
+    """In training mode; quiet: nothing is drawn and nothing depends on the batch."""
+    torch.manual_seed(0)
+    more = {} if quiet else {"dropout": 0.1, "word_drop": 0.2}
+    image = Regions if quiet else MLPRegions
+    parts = {
+        "image": image(features=train_cases.WIDTH, width=WIDTH),
+        "text": GRU(words=WORDS, word_width=6, width=WIDTH, **more),
+    }
+    return ESA(**(parts | ({"region_drop": 0.0} if quiet else {}) | options))
+
+
+def batch(anchors: list[int] = ANCHORS, *, offline: bool = False) -> Batch:
+    return train_cases.batch_of(train_cases.lens(), anchors, offline=offline)
+
+
+def vectors(bag: Any) -> torch.Tensor:
+    return bag.tokens[:, 0].detach()
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3])
+def test_in_training_every_item_stands_there_several_times(copies):
+    made = batch(offline=True)
+    views = model(copies=copies)(made).views
+    expanded, inference = views[EXPANDED], views["inference"]
+    assert expanded.copies == copies
+    assert inference.copies == 1
+    for side, pool in (("images", made.image_rows), ("texts", made.text_rows)):
+        several, one = getattr(expanded, side), getattr(inference, side)
+        assert len(several) == copies * len(pool)
+        assert torch.equal(several.tokens[::copies], one.tokens)
+        torch.testing.assert_close(vectors(several).norm(dim=1), torch.ones(len(several)))
+
+
+def test_copies_of_an_item_differ():
+    expanded = model(region_drop=0.5)(batch()).views[EXPANDED]
+    for bag in (expanded.images, expanded.texts):
+        first, second = bag.tokens[::2, 0], bag.tokens[1::2, 0]
+        assert (first - second).abs().amax(1).gt(1e-4).float().mean() > 0.5
+
+
+def test_copies_of_an_image_differ_in_the_regions_that_are_pooled():
+    host, made = model(), batch()
+    host.image.eval()
+    torch.manual_seed(3)
+    found = vectors(host(made).views[EXPANDED].images)
+    bag = host.image(made.images)
+    torch.manual_seed(3)
+    keep = torch.rand(len(bag), 2, bag.mask.shape[1]) >= 0.2
+    torch.testing.assert_close(found, vectors(host.pooled(bag, keep)))
+    torch.testing.assert_close(vectors(host.pooled(bag)), vectors(host.encode_images(made.images)))
+
+
+def test_where_nothing_is_dropped_copies_are_what_is_used():
+    host, made = model(quiet=True, copies=3), batch()
+    expanded = host(made).views[EXPANDED]
+    for bag, used in (
+        (expanded.images, host.eval().encode_images(made.images)),
+        (expanded.texts, host.encode_texts(made.texts)),
+    ):
+        torch.testing.assert_close(vectors(bag), vectors(used).repeat_interleave(3, 0))
+
+
+def test_in_evaluation_there_is_one_clean_copy():
+    host, made = model().eval(), batch()
+    views = host(made).views
+    assert {name: view.copies for name, view in views.items()} == {"inference": 1, EXPANDED: 1}
+    for view in views.values():
+        torch.testing.assert_close(
+            host.grid(view.images, view.texts),
+            host.grid(host.encode_images(made.images), host.encode_texts(made.texts)),
+        )
+
+
+def test_an_image_is_read_once_whatever_its_copies():
+    host, made = model(copies=3), batch()
+    seen = []
+    host.image.register_forward_hook(lambda _, items, __: seen.append(len(items[0])))
+    host(made)
+    assert seen == [len(made.images)]
+    assert host.image.norm.num_batches_tracked == 1
+
+
+def test_each_term_judges_its_view():
+    """Copies of equals: the loss over copies is the plain one, twice."""
+    terms = {"copies": (1.0, SelfExpanding()), "plain": (1.0, HardestTriplet())}
+    step = Step(model(quiet=True), Objective(terms=terms))
+    losses = step(batch())
+    assert losses["plain"] > 0
+    torch.testing.assert_close(losses["copies"], 2 * losses["plain"])
+
+
+def test_pieces_of_a_batch_give_the_gradient_of_the_whole():
+    steps = [Step(model(quiet=True), Objective(terms={"a": (1.0, SelfExpanding())})) for _ in "ab"]
+    made = batch()
+    steps[0](made)["a"].backward()
+    cached_backward(steps[1], made, 3)
+    whole, pieces = (train_cases.gradients(step) for step in steps)
+    for name, wanted in whole.items():
+        torch.testing.assert_close(pieces[name], wanted, rtol=1e-4, atol=1e-6)
+
+
+def shared() -> dict[str, Any]:
+    terms = {"copies": (1.0, SelfExpanding(against="all")), "plain": (0.5, SumTriplet())}
+    step = torch.nn.parallel.DistributedDataParallel(
+        Step(model(quiet=True), Objective(terms=terms))
+    )
+    losses = step(batch())
+    sum(losses.values()).backward()
+    found = {name: loss.item() for name, loss in losses.items()}
+    return found | {n: g.numpy() for n, g in train_cases.gradients(step.module).items()}
+
+
+def test_two_processes_give_the_loss_and_gradient_of_one():
+    (one,) = processes.run(shared, 1)
+    for found in processes.run(shared, 2):
+        assert found.keys() == one.keys()
+        for name, wanted in one.items():
+            torch.testing.assert_close(found[name], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_an_image_without_regions_scores_zero():
+    items = Items(torch.arange(2), torch.zeros(2, 3, 6), torch.zeros(2, 3, dtype=torch.bool))
+    assert not model().eval().encode_images(items).tokens.any()
+
+
+def test_words_of_a_pretrained_model_are_pooled(tmp_path):
+    text = Bert(name=hub_cases.bert(tmp_path), width=WIDTH, dropout=0.5)
+    host, items = model(text=text), batch([0, 1, 5]).texts
+    dropped = vectors(host.encode_texts(items))
+    alone = vectors(host.eval().encode_texts(items.rows(slice(1, 2))))
+    torch.testing.assert_close(vectors(host.encode_texts(items))[1:2], alone)
+    assert not torch.allclose(dropped, vectors(host.encode_texts(items)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"copies": 0}, "copies=0 is not possible; it must be at least 1"),
+        ({"region_drop": 1.0}, r"region_drop=1\.0 is not possible; give a share from 0"),
+        ({"image": Regions(features=3, width=9)}, "the image tower gives 9 numbers per vector"),
+    ],
+)
+def test_what_cannot_be_built(wrong, words):
+    with pytest.raises(ValueError, match=words):
+        model(**wrong)
+
+
+def authors(host: ESA) -> list[dict[str, torch.Tensor]]:
+    """Two state dicts under the authors' names."""
+    sides: dict[str, dict[str, torch.Tensor]] = {"img_enc": {}, "txt_enc": {}}
+    for name, value in host.state_dict().items():
+        for theirs, ours in PREFIXES.items():
+            if name.startswith(ours):
+                side, _, rest = theirs.partition(".")
+                sides[side][rest + name.removeprefix(ours)] = value
+                break
+    sides["img_enc"]["mlp.bns.1.weight"] = torch.ones(WIDTH)  # which they never use
+    return list(sides.values())
+
+
+def test_the_authors_checkpoints_are_read(tmp_path):
+    path, host = tmp_path / "model_best.pth", model().eval()
+    options = argparse.Namespace(no_imgnorm=True)
+    torch.save({"model": authors(host), "opt": options}, path)
+    found = convert(path, "esa").build()
+    assert isinstance(found, ESA)
+    assert found.normalise == (False, True)
+    made = batch()
+    expected = host.encode_texts(made.texts)
+    torch.testing.assert_close(vectors(found.encode_texts(made.texts)), vectors(expected))
+    raw = found.encode_images(made.images).tokens
+    unit = raw / raw.norm(dim=2, keepdim=True)
+    torch.testing.assert_close(unit, host.encode_images(made.images).tokens)
+
+
+def test_other_checkpoints_are_refused():
+    with pytest.raises(ValueError, match=r"'img_enc\.gpool\.x' is no tensor of an ESA checkpoint"):
+        convert_esa({"img_enc.gpool.x": torch.zeros(1)})
+    with pytest.raises(ValueError, match="trained on pixels: extract features"):
+        convert_esa({"img_enc.backbone.conv.weight": torch.zeros(1)})
+    with pytest.raises(ValueError, match=r"has no 'image\.fc\.weight'; is it another"):
+        convert_esa({f"{UNUSED[0]}weight": torch.zeros(1)})
+
+
+def test_it_learns():
+    step = Step(model(), Objective(terms={"copies": (1.0, SelfExpanding(reduction="mean"))}))
+    made = batch([0, 5, 10, 15])
+    optimiser = torch.optim.Adam(step.parameters(), lr=0.02)
+    losses = []
+    for _ in range(40):
+        loss = step(made)["copies"]
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert sum(losses[-5:]) / 5 < 0.5 * losses[0]
