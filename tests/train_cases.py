@@ -15,8 +15,10 @@ from counterfoil.corpus.lens import CorpusLens, LensPlan
 from counterfoil.corpus.regions import Features
 from counterfoil.matcher import Matcher, one_view, product
 from counterfoil.models.blocks.captioner import Captioner
+from counterfoil.models.blocks.graph import BatchGraph
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.regions import Regions
+from counterfoil.models.hrem import HREM
 from counterfoil.models.scan import SCAN
 from counterfoil.models.vsrn import VSRN
 from counterfoil.records import INFERENCE, Batch, Encoded, Items, Pairs, Role, View, Views
@@ -157,7 +159,7 @@ def batch_of(lens: CorpusLens, texts: list[int], *, offline: bool = False, step:
 
 
 def host(kind: str, lens: CorpusLens, *, dropout: float = 0.0, seed: int = 0) -> Matcher:
-    """A host by name ("global", "bag", "own", "scan", "vsrn"), always with the same weights.
+    """A host by name, from "global" to "hrem", always with the same weights.
 
     VSRN is in evaluation: several processes have batch statistics of their own.
     """
@@ -171,6 +173,8 @@ def host(kind: str, lens: CorpusLens, *, dropout: float = 0.0, seed: int = 0) ->
         return SCAN(image=towers[0], text=towers[1])
     if kind == "vsrn":
         return vsrn(words)
+    if kind == "hrem":
+        return hrem(words, dropout)
     return Bag(words=words, dropout=dropout, own=kind == "own")
 
 
@@ -188,6 +192,17 @@ def vsrn(words: int) -> Matcher:
         if isinstance(module, nn.BatchNorm1d):
             nn.init.normal_(module.weight)
     return matcher.eval()
+
+
+def hrem(words: int, dropout: float) -> Matcher:
+    """With a graph over the batch."""
+    return HREM(
+        image=Regions(features=WIDTH, width=8),
+        text=GRU(words=words, word_width=6, width=8),
+        graph=BatchGraph(width=8, heads=2, dropout=dropout, best=3),
+        heads=2,
+        dropout=dropout,
+    )
 
 
 def gradients(module: nn.Module) -> dict[str, Tensor]:

@@ -12,7 +12,10 @@ from torch.nn.parallel import DistributedDataParallel
 import processes
 import train_cases as cases
 from counterfoil import world
+from counterfoil.models.hrem import BOTH, IMAGES, TEXTS
 from counterfoil.negatives.proposal import Proposal
+from counterfoil.objectives.curriculum import After
+from counterfoil.objectives.distance_weighted import DistanceWeighted
 from counterfoil.objectives.infonce import InfoNCE
 from counterfoil.objectives.quintuplet import OfflineQuintuplet
 from counterfoil.objectives.term import Objective, Term
@@ -72,6 +75,11 @@ def step_of(kind: str, lens: Any) -> Step:
     }
     if kind in ("bag", "own"):
         terms["plain"] = (0.3, OnPlain())
+    if kind == "hrem":
+        terms["drawn"] = (0.3, DistanceWeighted(grid=BOTH))
+        terms["images"], terms["texts"] = (
+            (0.3, After(term=SumTriplet(grid=grid), steps=3)) for grid in (IMAGES, TEXTS)
+        )
     step = Step(
         cases.host(kind, lens),
         Objective(terms=terms),
@@ -117,6 +125,8 @@ CASES = [
     ("scan", "odd", 3),
     *(("vsrn", anchors, 0) for anchors in ANCHORS),  # the last share has few anchors, or none
     ("vsrn", "odd", 2),
+    *(("hrem", anchors, 0) for anchors in ANCHORS),
+    ("hrem", "odd", 2),
     ("global", "odd", 2),
     ("bag", "odd", 2),
 ]

@@ -4,9 +4,12 @@ import pytest
 import torch
 
 import train_cases as cases
+from counterfoil.models.hrem import BOTH
+from counterfoil.objectives.distance_weighted import DistanceWeighted
 from counterfoil.objectives.infonce import InfoNCE
 from counterfoil.objectives.quintuplet import OfflineQuintuplet
 from counterfoil.objectives.term import Objective
+from counterfoil.objectives.triplet import SumTriplet
 from counterfoil.records import Batch
 from counterfoil.train import cached
 from counterfoil.train.cached import cached_backward
@@ -22,6 +25,12 @@ def step(kind: str, dropout: float) -> Step:
     }
     matcher = cases.host(kind, cases.lens(), dropout=dropout)
     return Step(matcher, Objective(terms=terms), provides=cases.Offline.provides)
+
+
+def enhanced(dropout: float) -> Step:
+    terms = {"plain": SumTriplet(), "drawn": DistanceWeighted(grid=BOTH)}
+    objective = Objective(terms={name: (1.0, term) for name, term in terms.items()})
+    return Step(cases.host("hrem", cases.lens(), dropout=dropout), objective)
 
 
 def batch(anchors: list[int] = ANCHORS) -> Batch:
@@ -68,6 +77,14 @@ def test_dropout_is_the_same_both_times(kind: str) -> None:
     third = step(kind, 0.5)
     cached_backward(third, made, 4)
     assert not torch.allclose(third.matcher.image.weight.grad, other.matcher.image.weight.grad)
+
+
+def test_what_relates_a_whole_batch_equals_the_plain_gradient() -> None:
+    one, other = enhanced(0.0), enhanced(0.0)
+    wanted = plain(one, batch())
+    losses = cached_backward(other, batch(), 4)
+    near(cases.gradients(other), wanted)
+    assert losses.keys() == {"plain", "drawn", "model_relations"}
 
 
 def test_the_generator_goes_on_from_the_first_encoding() -> None:
