@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ import processes
 import train_cases as cases
 from counterfoil.objectives.term import Objective
 from counterfoil.objectives.triplet import SumTriplet
-from counterfoil.train.optimise import Optimiser
+from counterfoil.train.optimise import Group, Optimiser
 from counterfoil.train.plan import TrainPlan
 from counterfoil.train.step import Step
 from counterfoil.train.update import Update
@@ -35,3 +37,30 @@ def test_every_process_has_the_same_weights_and_statistics(chunk: int) -> None:
         assert np.array_equal(value, second[name]), name
     moved = [name for name in first if name.endswith("running_mean") and first[name].any()]
     assert len(moved) == 2
+
+
+def woken(chunk: int) -> list[dict[str, np.ndarray]]:
+    """The weights before training and after each epoch, the image side resting in the first."""
+    lens = cases.lens()
+    step = Step(cases.host("global", lens), Objective(terms={"sum": (1.0, SumTriplet())}))
+    optimiser = Optimiser(rate=0.01, groups=(Group(match="image.*", rate=0.5, begins=1),))
+    update = Update(TrainPlan(optimiser=optimiser, chunk=chunk), step)
+    seen = [{name: p.detach().numpy().copy() for name, p in step.named_parameters()}]
+    for epoch in range(3):
+        update([cases.batch_of(lens, [0, 3, 6, 9, 12, 15])], 1.0, epoch=epoch)
+        seen.append({name: p.detach().numpy().copy() for name, p in step.named_parameters()})
+    return seen
+
+
+@pytest.mark.parametrize("chunk", [0, 4])
+def test_a_group_begins_later_on_every_process(chunk: int) -> None:
+    alone = woken(chunk)
+    for seen in processes.run(woken, 2, chunk):
+        for epoch, (now, wanted) in enumerate(zip(seen, alone, strict=True)):
+            for name, value in wanted.items():
+                assert np.allclose(now[name], value, atol=1e-6), (epoch, name)
+        same = [
+            np.array_equal(a["matcher.image.weight"], b["matcher.image.weight"])
+            for a, b in pairwise(seen)
+        ]
+        assert same == [True, False, False]

@@ -24,7 +24,7 @@ from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
 from counterfoil.records import Scores
 from counterfoil.train.log import read_metrics
 from counterfoil.train.loop import Fitted, fit
-from counterfoil.train.optimise import Optimiser
+from counterfoil.train.optimise import Group, Optimiser
 from counterfoil.train.plan import TrainPlan
 from counterfoil.train.schedule import Linear
 
@@ -122,8 +122,9 @@ def test_metrics_say_what_was_done(tmp_path: Path) -> None:
         {"average": 0.9},
         {"precision": "bf16", "chunk": 3},
         {"one_caption": True, "batch": 5, "drop_last": True},
+        {"optimiser": Optimiser(rate=0.02, groups=(Group(match="image.*", begins=1),))},
     ],
-    ids=str,
+    ids=lambda change: "optimiser" if "optimiser" in change else str(change),
 )
 def test_a_stopped_training_goes_on_as_if_it_had_not(tmp_path: Path, change: Any) -> None:
     plan = replace(PLAN, **change)

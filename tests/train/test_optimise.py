@@ -8,7 +8,9 @@ import train_cases as cases
 from counterfoil.objectives.infonce import InfoNCE
 from counterfoil.objectives.term import Objective
 from counterfoil.train.optimise import Average, Group, Optimiser, clipped
+from counterfoil.train.plan import TrainPlan
 from counterfoil.train.step import Step
+from counterfoil.train.update import Update
 
 
 def step() -> Step:
@@ -57,11 +59,27 @@ def test_what_is_frozen_does_not_move() -> None:
     }
 
 
+def test_a_group_that_begins_later_stays_and_costs_no_gradient() -> None:
+    module, lens = step(), cases.lens()
+    groups = (Group(match="image.*", rate=0.1, begins=2), Group(match="word.*", begins=1))
+    update = Update(TrainPlan(optimiser=Optimiser(rate=0.1, decay=0.1, groups=groups)), module)
+    batch, seen = cases.batch_of(lens, [0, 3, 6]), []
+    for epoch in (0, 1, 2, 1):
+        before = {name: p.detach().clone() for name, p in module.named_parameters()}
+        update([batch], 1.0, epoch=epoch)
+        moved = {n for n, p in module.named_parameters() if not torch.equal(p, before[n])}
+        assert moved == {n for n, p in module.named_parameters() if p.grad is not None}
+        seen.append({n.removeprefix("matcher.") for n in moved} - {"objective.terms.nce.log_scale"})
+    images, words = {"image.weight", "image.bias"}, {"word.weight"}
+    assert seen == [set(), words, images | words, words]
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: Optimiser(rate=0.0), "rate=0.0: a learning rate is above 0"),
         (lambda: Optimiser(clip=-1.0), "clip=-1.0"),
+        (lambda: Group(match="word.*", begins=-1), r"begins=-1: give the epochs, from 0, during"),
         (lambda: Optimiser(rule="adamm"), "'adamm' is not a rule.*did you mean 'adam"),
         (lambda: Optimiser(freeze=("imag.*",)).freeze_in(step()), r"'imag\.\*' is not a pattern"),
         (lambda: Optimiser(groups=(Group(match="wrd.*"),)).build(step()), "did you mean 'word"),

@@ -24,11 +24,22 @@ class Group:
             with ``objective.``.
         rate: multiplier of the learning rate.
         decay: weight decay of this group, or None for that of all.
+        begins: epochs during which it does not move yet, nor costs a gradient.
+
+    Raises:
+        ValueError: it begins before the first epoch.
     """
 
     match: str
     rate: float = 1.0
     decay: float | None = None
+    begins: int = 0
+
+    def __post_init__(self) -> None:
+        if self.begins < 0:
+            raise ValueError(
+                f"begins={self.begins}: give the epochs, from 0, during which {self.match!r} stays"
+            )
 
 
 @final
@@ -84,7 +95,7 @@ class Optimiser:
             raise ValueError(f"freeze={self.freeze} leaves no parameter to train")
 
     def build(self, module: nn.Module) -> torch.optim.Optimizer:
-        """The optimiser of a step's moving parameters; `rates` sets its learning rates.
+        """The optimiser of a step's moving parameters; `set_rate` sets its learning rates.
 
         Raises:
             ValueError: a group that fits no parameter.
@@ -92,24 +103,42 @@ class Optimiser:
         named = {name: p for name, p in _named(module) if p.requires_grad}
         for group in self.groups:
             _matching(group.match, [name for name, _ in _named(module)], "groups")
-        groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+        groups: dict[tuple[float, float, int], list[nn.Parameter]] = {}
         for name, parameter in named.items():
             groups.setdefault(self._treatment(name, parameter), []).append(parameter)
         settings = [
-            {"params": parameters, "lr": self.rate * rate, "share": rate, "weight_decay": decay}
-            for (rate, decay), parameters in groups.items()
+            {
+                "params": parameters,
+                "lr": self.rate * rate,
+                "share": rate,
+                "weight_decay": decay,
+                "begins": begins,
+            }
+            for (rate, decay, begins), parameters in groups.items()
         ]
         rule = torch.optim.Adam if self.rule == "adam" else torch.optim.AdamW
         return rule(settings, lr=self.rate, betas=self.betas, eps=self.epsilon)
 
-    def _treatment(self, name: str, parameter: Tensor) -> tuple[float, float]:
-        """Multiplier of the rate, and weight decay."""
+    def wake(self, optimiser: torch.optim.Optimizer, epoch: int) -> None:
+        """Let the groups move whose time has come, and no others.
+
+        Args:
+            optimiser: what `build` gave.
+            epoch: whole epochs made before.
+        """
+        for group in optimiser.param_groups:
+            if group["begins"]:
+                for parameter in group["params"]:
+                    parameter.requires_grad_(epoch >= group["begins"])
+
+    def _treatment(self, name: str, parameter: Tensor) -> tuple[float, float, int]:
+        """Multiplier of the rate, weight decay, and epochs before it moves."""
         decays = parameter.ndim > 1
         for group in self.groups:
             if fnmatchcase(name, group.match):
                 decay = self.decay if group.decay is None else group.decay
-                return group.rate, decay if decays else 0.0
-        return 1.0, self.decay if decays else 0.0
+                return group.rate, decay if decays else 0.0, group.begins
+        return 1.0, self.decay if decays else 0.0, 0
 
     def set_rate(self, optimiser: torch.optim.Optimizer, factor: float) -> float:
         """Set every group's learning rate for the next step; returns that of the main group."""

@@ -21,6 +21,7 @@ from counterfoil.records import Batch
 from counterfoil.spec import unknown
 from counterfoil.train.checkpoint import Best, Checkpoints, Moving, Progress
 from counterfoil.train.collapse import Collapse
+from counterfoil.train.guidance import in_words
 from counterfoil.train.log import Metrics, Window, memory_mb
 from counterfoil.train.optimise import Average
 from counterfoil.train.plan import TrainPlan
@@ -95,6 +96,7 @@ class Training:
         self.moving = Moving(step, self.update.optimiser, shadow)
         self.at, self.window, self.collapse = Progress(), Window(), Collapse()
         self.began = self.logged = time.monotonic()
+        self.guided = ""  # how the student stood to its guide in the last line of metrics
 
     def run(self, path: Path, *, resume: bool) -> Fitted:
         """Train to the end, or until something says stop."""
@@ -178,8 +180,7 @@ class Training:
         while self.at.step < until:
             batch = self._one(batches)
             advance(1)
-            ended = self.at.step % self.per_epoch == 0 or self.at.step == self.total
-            whole = ended or self.at.step % self.plan.log_every == 0
+            ended, whole = self._ends(self.at.step), self._logged(self.at.step)
             if whole:
                 self._log(batch, metrics)
             if ended:
@@ -194,13 +195,20 @@ class Training:
                     return why
         return "finished"
 
+    def _ends(self, step: int) -> bool:
+        """Whether an epoch has come to its end."""
+        return step % self.per_epoch == 0 or step == self.total
+
+    def _logged(self, step: int) -> bool:
+        return self._ends(step) or step % self.plan.log_every == 0
+
     def _one(self, batches: Iterator[Batch]) -> Batch:
         """One optimiser step; the last batch of its group."""
         left = self.batches - self.at.step % self.per_epoch * self.plan.accumulate
         group = list(islice(batches, min(left, self.plan.accumulate)))
-        schedule = self.plan.schedule
-        factor = schedule.factor(self.at.step, per_epoch=self.per_epoch, total=self.total)
-        self.window.add(self.update(group, factor), sum(len(b.anchors.image) for b in group))
+        factor = self.plan.schedule.factor(self.at.step, per_epoch=self.per_epoch, total=self.total)
+        found = self.update(group, factor, epoch=self.at.step // self.per_epoch)
+        self.window.add(found, sum(len(b.anchors.image) for b in group))
         if self.average:
             self.average.update(self.step.matcher)
         self.at.step += 1
@@ -215,7 +223,10 @@ class Training:
         means["memory_mb"] = round(memory_mb(world.device()), 1)
         means["seconds"] = round(now - self.began, 3)
         self.logged = now
-        metrics.write(self.at.step, {"epoch": round(self.at.step / self.per_epoch, 4), **means})
+        guided = self.step.watch.take()
+        epoch = round(self.at.step / self.per_epoch, 4)
+        metrics.write(self.at.step, {"epoch": epoch, **means, **guided})
+        self.guided = in_words(guided)
         level = self.step.level(batch)
         if level is None:
             return
@@ -241,7 +252,7 @@ class Training:
             metrics.write(self.at.step, {"epoch": epoch, **line, **took})
             said += f": dev {self.plan.select} {value:.2f}{' (best)' if better else ''}"
             self.logged = time.monotonic()
-        _say(said)
+        _say(f"{said}; {self.guided}" if self.guided else said)
 
     def _measured(self, evaluate: Measure) -> dict[str, float]:
         """Dev figures of the weights that would be kept."""

@@ -41,13 +41,17 @@ class Update:
         self._judged = torch.zeros(())
         self.rate = 0.0
 
-    def __call__(self, group: Sequence[Batch], factor: float) -> dict[str, Tensor]:
+    def __call__(
+        self, group: Sequence[Batch], factor: float, *, epoch: int = 0
+    ) -> dict[str, Tensor]:
         """One step; its mean losses and the norm of its gradient.
 
         Args:
             group: batches on the step's device, whose gradients are averaged.
             factor: multiplier of the learning rates.
+            epoch: whole epochs made before.
         """
+        self.plan.optimiser.wake(self.optimiser, epoch)
         self.optimiser.zero_grad()
         sums: dict[str, Tensor] = {}
         for number, batch in enumerate(group):
