@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
-from counterfoil.models.blocks.gpo import GeneralPool, positions
+from counterfoil.models.blocks.gpo import GeneralPool, sinusoids
 from counterfoil.records import Encoded
 
 WIDTH = 4
@@ -146,7 +146,7 @@ def test_half_precision_is_pooled_in_single():
 
 
 def test_encodings_of_an_odd_width():
-    assert positions(9, 5).shape == (9, 5)
+    assert sinusoids(torch.arange(9), 5).shape == (9, 5)
     made = GeneralPool(positions=5)
     assert made(Encoded(torch.randn(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))).shape == (2, 4)
 

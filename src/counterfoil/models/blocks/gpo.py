@@ -15,7 +15,7 @@ from counterfoil.models.blocks.inner import full
 from counterfoil.models.blocks.tower import positive
 from counterfoil.records import Encoded
 
-FREQUENCY = 10000.0
+BASE = 10_000.0
 
 
 @final
@@ -70,8 +70,7 @@ class GeneralPool(nn.Module):
         """(U, longest of them) theta, worked out."""
         place = torch.arange(max(1, int(lengths.max())), device=lengths.device)
         real = place < lengths.clamp(min=1).unsqueeze(1)
-        weight = self.score.weight
-        codes = positions(len(place), self.rnn.input_size).to(weight)
+        codes = sinusoids(place, self.rnn.input_size).to(self.score.weight.dtype)
         states = recurrent(self.rnn, codes.expand(len(lengths), -1, -1), real)
         states = states.view(*real.shape, 2, -1).mean(-2)
         scores = self.score(states).squeeze(-1) / self.temperature
@@ -103,10 +102,10 @@ def ranked(bag: Encoded) -> Tensor:
     return values.masked_fill((place >= bag.mask.sum(1, keepdim=True)).unsqueeze(1), 0)
 
 
-def positions(length: int, width: int) -> Tensor:
-    """(length, width) sines and cosines of positions, side by side at each frequency."""
-    rates = torch.exp(torch.arange(0, width, 2) * (-math.log(FREQUENCY) / width))
-    angles = torch.arange(length).unsqueeze(1) * rates
+def sinusoids(place: Tensor, width: int) -> Tensor:
+    """(L, width) sines and cosines of L positions, side by side at each frequency."""
+    rates = torch.exp(torch.arange(0, width, 2, device=place.device) * (-math.log(BASE) / width))
+    angles = place.unsqueeze(1) * rates
     return torch.stack((angles.sin(), angles.cos()), -1).flatten(1)[:, :width]
 
 
