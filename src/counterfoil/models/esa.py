@@ -68,7 +68,7 @@ class ESA(Matcher):
         positive(copies=copies)
         self.image, self.text = image, text
         self.image_pool, self.text_pool = External(width=image.width), External(width=text.width)
-        self.copies, self.region_drop = copies, share_of(region_drop=region_drop)
+        self.copies, self.region_drop = copies, share_of(region_drop, "region_drop")
         self.normalise = (normalise_images, normalise_texts)
 
     def encode_images(self, images: Items) -> Encoded:

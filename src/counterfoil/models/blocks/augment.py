@@ -29,7 +29,7 @@ class RegionDrop(nn.Module):
             share: of the regions that are left out.
         """
         super().__init__()
-        self.share = share_of(region_drop=share)
+        self.share = share_of(share, "region_drop")
 
     def forward(self, items: Items) -> Items:
         """The items, without some of their regions in training."""
@@ -50,7 +50,7 @@ class WordDrop(nn.Module):
             ends: see `drop_words`.
         """
         super().__init__()
-        self.share = share_of(word_drop=share)
+        self.share = share_of(share, "word_drop")
         self.mask, self.vocabulary, self.ends = mask, vocabulary, ends
 
     def forward(self, items: Items) -> Items:
@@ -120,13 +120,12 @@ def drop_cells(bag: Encoded, share: float) -> Encoded:
     return Encoded(_taken(bag.tokens, order), mask)
 
 
-def share_of(**shares: float) -> float:
+def share_of(share: float, name: str) -> float:
     """Check the share that something drops.
 
     Raises:
         ValueError: it is not from 0 up to, not including, 1.
     """
-    ((name, share),) = shares.items()
     if not 0 <= share < 1:
         raise ValueError(f"{name}={share} is not possible; give a share from 0 to below 1")
     return share

@@ -62,7 +62,7 @@ class Grids(ImageTower):
                 f"smallest={smallest}, mirror={mirror}: give shares up to 1, of which the first is "
                 "above 0"
             )
-        self.cell_drop = share_of(cell_drop=cell_drop)
+        self.cell_drop = share_of(cell_drop, "cell_drop")
         self.width, self.trained, self.smallest, self.mirror = width, trained, smallest, mirror
         self.body = _network(name, pretrained=pretrained).requires_grad_(trained)
         self.fc = projection(int(self.body.num_features), width)  # type: ignore[arg-type]
