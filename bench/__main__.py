@@ -14,7 +14,7 @@ from rich.table import Table
 
 from bench import Result
 
-NAMES = ("scan", "bfan", "offline", "selfmining", "shortlist", "mining", "recall")
+NAMES = ("scan", "bfan", "gpo", "chan", "offline", "selfmining", "shortlist", "mining", "recall")
 COLUMNS = ("figure", "x plain product", "target", "authors", "note")
 
 

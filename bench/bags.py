@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from bench import Result
+from bench.gemm import against
 from counterfoil.matcher import Matcher
 from counterfoil.models.bfan import BFAN
+from counterfoil.models.blocks.aggregate import Pooling
 from counterfoil.models.blocks.focal import Rule
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.head import Direction
 from counterfoil.models.blocks.regions import Regions
+from counterfoil.models.chan import CHAN, Coding
 from counterfoil.models.scan import SCAN
 from counterfoil.records import Encoded
 
@@ -49,6 +53,12 @@ def bfan(focus: Rule, width: int) -> BFAN:
     return BFAN(image=image, text=text, focus=focus)
 
 
+def chan(coding: Coding, pooling: Pooling, width: int) -> CHAN:
+    """CHAN."""
+    image, text = Regions(features=1, width=width), GRU(words=1, word_width=1, width=width)
+    return CHAN(image=image, text=text, coding=coding, pooling=pooling)
+
+
 def hardest(weights: Tensor) -> Tensor:
     """The gradient where a hardest triplet loss has one: positives, hardest of row and column."""
     kept = torch.eye(len(weights), dtype=torch.bool)
@@ -77,3 +87,26 @@ def both(model: Matcher, images: Encoded, texts: Encoded, weights: Tensor) -> Ca
         scores.backward(weights)
 
     return work
+
+
+Row = tuple[str, Callable[[], object], float | None, float | None]
+
+
+def compared(name: str, images: Encoded, texts: Encoded, rows: tuple[Row, ...]) -> Iterator[Result]:
+    """Works, with their targets and what the authors' code takes, against the plain product.
+
+    Args:
+        name: what is measured.
+        images: all of them whole.
+        texts: their real words are multiplied with the regions.
+        rows: what is done, the work, its target and the authors' ratio.
+    """
+    words, regions = texts.tokens[texts.mask], images.tokens.flatten(0, 1)
+
+    def plain() -> Tensor:
+        return words @ regions.T
+
+    for what, work, target, authors in rows:
+        timing = against(plain, work, warm=2)
+        note = f"{timing.work * 1e3:.0f} ms; plain {timing.plain * 1e3:.0f} ms"
+        yield Result(f"{name}: {what}", timing.ratio, target, authors, note)

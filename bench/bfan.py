@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from typing import get_args
 
 import torch
-from torch import Tensor
 
 from bench import Result
-from bench.bags import bags, bfan, both, forward, hardest
-from bench.gemm import against
+from bench.bags import bags, bfan, both, compared, forward, hardest
 from bench.scan import IMAGES, SIZE, TEXTS, WIDTH
 from counterfoil.models.blocks.focal import Rule
 
@@ -22,11 +20,6 @@ def results(threads: int) -> Iterator[Result]:
     """Both focal rules, forward and with the gradient of all scores or of the hardest."""
     images, texts = bags(IMAGES, TEXTS, WIDTH)
     weights = torch.randn(IMAGES, TEXTS, generator=torch.Generator().manual_seed(1))
-    words, regions = texts.tokens[texts.mask], images.tokens.flatten(0, 1)
-
-    def plain() -> Tensor:
-        return words @ regions.T
-
     for focus in get_args(Rule):
         model, authors = bfan(focus, WIDTH), AUTHORS[focus]
         sparse = both(model, images, texts, hardest(weights))
@@ -35,7 +28,4 @@ def results(threads: int) -> Iterator[Result]:
             ("forward + backward", both(model, images, texts, weights), TARGETS[1], authors[1]),
             ("forward + backward, hardest triplet", sparse, None, None),
         )
-        for what, work, target, theirs in rows:
-            timing = against(plain, work, warm=2)
-            note = f"{timing.work * 1e3:.0f} ms; plain {timing.plain * 1e3:.0f} ms"
-            yield Result(f"BFAN {focus}, {SIZE}: {what}", timing.ratio, target, theirs, note)
+        yield from compared(f"BFAN {focus}, {SIZE}", images, texts, rows)

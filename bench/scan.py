@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 from bench import Result
-from bench.bags import REGIONS, bags, both, forward, hardest, scan
-from bench.gemm import against
+from bench.bags import REGIONS, bags, both, compared, forward, hardest, scan
 
 IMAGES, TEXTS, WIDTH = 128, 128, 1024
 SIZE = f"{IMAGES} x {TEXTS}, {REGIONS} regions, width {WIDTH}"
@@ -20,12 +18,7 @@ AUTHORS = {"t2i": (12.9, 66.8), "i2t": (25.1, 115.4)}
 def results(threads: int) -> Iterator[Result]:
     images, texts = bags(IMAGES, TEXTS, WIDTH)
     weights = torch.randn(IMAGES, TEXTS, generator=torch.Generator().manual_seed(1))
-    words, regions = texts.tokens[texts.mask], images.tokens.flatten(0, 1)
     sparse = hardest(weights)
-
-    def plain() -> Tensor:
-        return words @ regions.T
-
     for direction in ("t2i", "i2t"):
         model = scan(direction, WIDTH)
         compiled = scan(direction, WIDTH, compiled=True)
@@ -43,7 +36,4 @@ def results(threads: int) -> Iterator[Result]:
             ("forward, compiled", forward(compiled, images, texts), None, None),
             ("forward + backward, compiled", both(compiled, images, texts, weights), None, None),
         )
-        for what, work, target, theirs in rows:
-            timing = against(plain, work, warm=2)
-            note = f"{timing.work * 1e3:.0f} ms; plain {timing.plain * 1e3:.0f} ms"
-            yield Result(f"{name}: {what}", timing.ratio, target, theirs, note)
+        yield from compared(name, images, texts, rows)

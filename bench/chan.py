@@ -1,0 +1,47 @@
+"""CHAN's score of 128 images with 128 captions, against the plain product of the real words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from bench import Result
+from bench.bags import bags, both, chan, compared, forward, hardest
+from bench.scan import IMAGES, SIZE, TEXTS, WIDTH
+from counterfoil.models.blocks.aggregate import Pooling
+from counterfoil.models.chan import Coding
+from counterfoil.records import Encoded
+
+TARGETS = (1.3, 4.2)
+Theirs = tuple[float | None, float | None]
+CASES: tuple[tuple[Coding, Pooling, Theirs], ...] = (
+    ("VHA", "LSE", (2.62, 6.58)),
+    ("VHA", "Mean", (2.66, 6.52)),
+    ("THA", "Mean", (2.72, None)),
+    ("VSA", "LSE", (None, None)),
+)
+
+
+def results(threads: int) -> Iterator[Result]:
+    """Forward and with the gradient of all scores or of the hardest; attention has no targets."""
+    images, texts = bags(IMAGES, TEXTS, WIDTH)
+    weights = torch.randn(IMAGES, TEXTS, generator=torch.Generator().manual_seed(1))
+    for coding, pooling, authors in CASES:
+        model = chan(coding, pooling, WIDTH)
+        targets = (None, None) if coding == "VSA" else TARGETS
+        sparse = both(model, images, texts, hardest(weights))
+        rows = (
+            ("forward", forward(model, images, texts), targets[0], authors[0]),
+            ("forward + backward", both(model, images, texts, weights), targets[1], authors[1]),
+            ("forward + backward, hardest triplet", sparse, None, None),
+            ("forward, 22 to 36 regions", forward(model, fewer(images), texts), targets[0], None),
+        )
+        yield from compared(f"CHAN {coding} {pooling}, {SIZE}", images, texts, rows)
+
+
+def fewer(images: Encoded) -> Encoded:
+    """The same with 22 to all of their regions."""
+    rng = torch.Generator().manual_seed(3)
+    counts = torch.randint(22, images.mask.shape[1] + 1, (len(images), 1), generator=rng)
+    return Encoded(images.tokens, torch.arange(images.mask.shape[1]) < counts)
