@@ -33,6 +33,7 @@ from counterfoil.records import (
     Views,
     WordTask,
 )
+from counterfoil.train.guidance import Watch
 from counterfoil.train.plan import Precision
 from counterfoil.train.seeds import seed_of
 from counterfoil.train.shares import gathered, mine, shared, whole
@@ -105,6 +106,8 @@ class Step(nn.Module):
         self.matcher, self.objective = matcher, objective
         self.sources = Sources(proposer, guide)  # not registered: no parameters of this step
         self.precision, self.seed = precision, seed
+        self._copies: dict[str, int] = {}
+        self.watch = Watch()
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Weighted losses by name, the model's own among them; their sum is minimised."""
@@ -126,9 +129,11 @@ class Step(nn.Module):
         with self._cast(batch):
             views = self._related(batch, whole(batch, share))
             grids = self._grids(batch, views)
+            self._copies = {name: grid.copies for name, grid in grids.items()}
             proposal = self._proposal(batch, views, grids[INFERENCE].scores)
             pairs = self._pairs(batch, views, proposal)
         losses = self._losses(batch, grids, pairs, proposal.words)
+        self.watch.look(grids[INFERENCE], losses)
         return {**losses, **{f"{OWN}{name}": loss for name, loss in views.auxiliary.items()}}
 
     @torch.no_grad()
@@ -140,10 +145,15 @@ class Step(nn.Module):
         if self.objective.needs - set(batch.pairs) or self.objective.needs_words:
             return None
         flat = torch.zeros(batch.block, device=batch.positive.device)
-        grids = {n: self._judged(batch, flat, n) for n in self._wanted(batch)}
+        grids = {n: self._judged(batch, self._flat(batch, n), n) for n in self._wanted(batch)}
         pairs = {role: flat.new_zeros(pair.shape) for role, pair in batch.pairs.items()}
         losses = self._losses(batch, grids, pairs, {})
         return torch.stack(list(losses.values())).sum()
+
+    def _flat(self, batch: Batch, name: str) -> Tensor:
+        """Equal scores, as many as the grid of this name had of the batch before."""
+        images, texts = (size * self._copies.get(name, 1) for size in batch.block)
+        return torch.zeros(images, texts, device=batch.positive.device)
 
     def _losses(
         self,

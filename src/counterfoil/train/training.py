@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -18,9 +17,9 @@ from counterfoil.engine.kept import SweepStopped
 from counterfoil.matcher import Matcher
 from counterfoil.progress import progress, stderr
 from counterfoil.records import Batch
-from counterfoil.spec import unknown
 from counterfoil.train.checkpoint import Best, Checkpoints, Moving, Progress
 from counterfoil.train.collapse import Collapse
+from counterfoil.train.figures import chosen, finite
 from counterfoil.train.guidance import in_words
 from counterfoil.train.log import Metrics, Window, memory_mb
 from counterfoil.train.optimise import Average
@@ -207,6 +206,7 @@ class Training:
         left = self.batches - self.at.step % self.per_epoch * self.plan.accumulate
         group = list(islice(batches, min(left, self.plan.accumulate)))
         factor = self.plan.schedule.factor(self.at.step, per_epoch=self.per_epoch, total=self.total)
+        self.step.watch.wanted = self._logged(self.at.step + 1)
         found = self.update(group, factor, epoch=self.at.step // self.per_epoch)
         self.window.add(found, sum(len(b.anchors.image) for b in group))
         if self.average:
@@ -216,7 +216,7 @@ class Training:
 
     def _log(self, batch: Batch, metrics: Metrics) -> None:
         means, pairs = self.window.take()
-        _finite(means, self.at.step)
+        finite(means, self.at.step)
         now = time.monotonic()
         means["lr"] = self.update.rate
         means["pairs_per_second"] = round(pairs / max(now - self.logged, 1e-9), 1)
@@ -241,7 +241,7 @@ class Training:
         if self.evaluate:
             began = time.monotonic()
             dev = self._measured(self.evaluate)
-            value = _chosen(dev, self.plan.select)
+            value = chosen(dev, self.plan.select)
             better = self.at.best is None or value > self.at.best.value
             if better:
                 self.at.best = Best(self.at.step, epoch, value, dev)
@@ -271,7 +271,7 @@ class Training:
     def _save(self, metrics: Metrics) -> None:
         at = self.at
         at.window, at.windowed = self.window.sums(), self.window.steps
-        _finite(at.window, at.step)
+        finite(at.window, at.step)
         at.since, at.told = self.collapse.since, self.collapse.told
         at.metrics, at.seconds = metrics.bytes, time.monotonic() - self.began
         self.checkpoints.save(self.moving, at)
@@ -285,24 +285,6 @@ class Training:
         elif self.average:
             self.step.matcher.load_state_dict(self.average.shadow)
         self.step.eval()
-
-
-def _finite(losses: Mapping[str, float], step: int) -> None:
-    if bad := [f"{name} is {value}" for name, value in losses.items() if not math.isfinite(value)]:
-        raise ValueError(
-            f"training broke down by step {step}: {', '.join(bad)}; use a lower learning rate or "
-            "a longer warm-up, and look for NaN features with `counterfoil data check`"
-        )
-
-
-def _chosen(dev: Mapping[str, float], select: str) -> float:
-    if select not in dev:
-        raise ValueError(unknown(select, list(dev), "a dev figure to select by"))
-    if math.isnan(dev[select]):
-        raise ValueError(
-            f"the dev figure {select!r} is not a number, so no epoch can be chosen by it"
-        )
-    return dev[select]
 
 
 def _say(text: str) -> None:
