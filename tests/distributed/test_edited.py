@@ -1,0 +1,100 @@
+"""Several processes edit the same items, and give the losses and gradients of one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import processes
+import train_cases as cases
+from counterfoil import world
+from counterfoil.corpus.collate import shared
+from counterfoil.negatives.edited import Edited
+from counterfoil.objectives.counterfactual import SelfAdjusted, SelfExplored
+from counterfoil.objectives.term import Objective
+from counterfoil.objectives.triplet import HardestTriplet
+from counterfoil.train.cached import cached_backward
+from counterfoil.train.step import Step
+
+ANCHORS = [0, 1, 5, 7, 9, 13, 30]  # captions 0 and 1 share an image
+CASES = [
+    ("scan", "occurrence", 0),
+    ("scan", "token", 0),
+    ("scan", "occurrence", 3),
+    ("vsrn", "occurrence", 0),
+    ("vsrn", "token", 2),
+]
+
+
+def worker(kind: str, gradients: Any, chunk: int) -> dict[str, Any]:
+    lens = cases.lens()
+    source = Edited(margin=-0.02, adjust=1.0, explore=1.0, mask=3, gradients=gradients)
+    terms = {
+        "triplet": (1.0, HardestTriplet(margin=0.4)),
+        "adjusted": (1.0, SelfAdjusted(margin=0.3)),
+        "explored": (0.5, SelfExplored(margin=0.3)),
+    }
+    step = Step(cases.host(kind, lens), Objective(terms=terms), proposer=source).double()
+    batch = cases.batch_of(lens, ANCHORS, offline=True, step=3)
+    batch = replace(batch, images=replace(batch.images, values=batch.images.values.double()))
+    edited = []
+    real = source.propose
+
+    def spy(*given: Any) -> Any:
+        edited.append(real(*given))
+        return edited[-1]
+
+    source.propose = spy  # type: ignore[method-assign]
+    if chunk:
+        losses = cached_backward(step, batch, chunk)
+        world.mean_gradients(step.parameters())
+    else:
+        module = (
+            DistributedDataParallel(step, find_unused_parameters=True) if world.size() > 1 else step
+        )
+        losses = module(batch)
+        torch.stack(list(losses.values())).sum().backward()
+    (found,) = edited
+    return {
+        "losses": {name: loss.item() for name, loss in losses.items()},
+        "gradients": {n: g.numpy() for n, g in cases.gradients(step).items()},
+        "texts": found.texts.values.numpy(),
+        "images": found.images.values.numpy(),
+        "share": len(shared(batch.image_rows)),
+    }
+
+
+def every(given: list[tuple[str, str, int]]) -> list[dict[str, Any]]:
+    return [worker(*case) for case in given]
+
+
+@pytest.fixture(scope="module")
+def two() -> list[list[dict[str, Any]]]:
+    return processes.run(every, 2, CASES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_two_processes_equal_one(case: tuple[str, str, int], two: Any) -> None:
+    one = worker(case[0], case[1], 0)
+    assert one["losses"]["adjusted"] > 0
+    assert one["losses"]["explored"] > 0
+    for results in two:
+        several = results[CASES.index(case)]
+        assert several["share"] < one["share"]
+        assert (several["texts"] == one["texts"]).all()
+        assert abs(several["images"] - one["images"]).max() < 1e-12
+        assert several["losses"] == pytest.approx(one["losses"], rel=1e-9)
+        assert several["gradients"].keys() == one["gradients"].keys()
+        for name, value in one["gradients"].items():
+            assert abs(several["gradients"][name] - value).max() < 1e-9, name
+
+
+def test_three_processes_equal_one() -> None:
+    one = worker("scan", "occurrence", 0)
+    for result in processes.run(worker, 3, "scan", "occurrence", 0):
+        assert (result["texts"] == one["texts"]).all()
+        assert result["losses"] == pytest.approx(one["losses"], rel=1e-9)

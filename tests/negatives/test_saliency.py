@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import matcher_cases
+import train_cases as cases
+from counterfoil.matcher import Matcher
+from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.regions import Regions
+from counterfoil.models.scan import SCAN
+from counterfoil.models.vse import VSE
+from counterfoil.negatives.saliency import at_regions, at_words, by_token, check_words, words_of
+from counterfoil.records import Items
+
+WEIGHT = torch.tensor([0.5, 1.0, -0.25, -2.0], dtype=torch.float64)
+
+
+def host(kind: str, words: int = 20) -> Matcher:
+    torch.manual_seed(0)
+    image, text = Regions(features=6, width=8), GRU(words=words, word_width=5, width=8, dropout=0.4)
+    return (SCAN if kind == "scan" else VSE)(image=image, text=text).double()
+
+
+def items() -> tuple[Items, Items]:
+    rng = torch.Generator().manual_seed(1)
+    images, texts = matcher_cases.regions(4, rng), matcher_cases.words(4, rng)
+    texts.values[0] = texts.values[0, 0]  # one word over and over
+    texts.mask[0] = True
+    return replace(images, values=images.values.double()), texts
+
+
+def total(matcher: Matcher, images: Items, texts: Items) -> Tensor:
+    matcher.eval()
+    scores = matcher.pairs(matcher.encode_images(images), matcher.encode_texts(texts))
+    return (WEIGHT * scores).sum()
+
+
+@pytest.mark.parametrize("kind", ["scan", "vse"])
+def test_regions_are_those_of_finite_differences(kind: str) -> None:
+    matcher, (images, texts) = host(kind), items()
+    found = at_regions(matcher, images, matcher.eval().encode_texts(texts), WEIGHT)
+    with torch.no_grad():
+        for place in [(0, 0, 1), (1, 0, 5), (2, 0, 0), (3, 0, 2)]:
+            step = torch.zeros_like(images.values)
+            step[place] = 1e-6
+            up, down = (
+                total(matcher, replace(images, values=images.values + s), texts)
+                for s in (step, -step)
+            )
+            assert found[place].item() == pytest.approx(float(up - down) / 2e-6, abs=1e-7)
+    assert not found.masked_fill(images.mask.unsqueeze(2), 0).any()
+
+
+def spread(matcher: Matcher, texts: Items) -> tuple[Matcher, Items]:
+    """A model with a row for every occurrence of a word, so that its table tells them apart."""
+    ids = texts.values.masked_fill(~texts.mask, 0)
+    other = host("scan" if isinstance(matcher, SCAN) else "vse", words=ids.numel())
+    state = matcher.state_dict()
+    state["text.embed.weight"] = state["text.embed.weight"][ids.flatten()]
+    other.load_state_dict(state)
+    return other, replace(texts, values=torch.arange(ids.numel()).view(ids.shape))
+
+
+@pytest.mark.parametrize("kind", ["scan", "vse"])
+def test_words_are_those_of_a_table_of_occurrences(kind: str) -> None:
+    matcher, (images, texts) = host(kind), items()
+    found = at_words(matcher, texts, matcher.eval().encode_images(images), WEIGHT)
+    other, alone = spread(matcher, texts)
+    total(other, images, alone).backward()
+    wanted = other.text.embed.weight.grad.view(found.shape)
+    torch.testing.assert_close(found[texts.mask], wanted[texts.mask])
+    assert found[0, 0].norm() != found[0, 1].norm()
+
+
+def test_tokens_are_those_of_the_table_itself() -> None:
+    matcher, (images, texts) = host("scan"), items()
+    found = at_words(matcher, texts, matcher.eval().encode_images(images), WEIGHT)
+    total(matcher, images, texts).backward()
+    wanted = matcher.text.embed.weight.grad[texts.values]
+    torch.testing.assert_close(by_token(found, texts)[texts.mask], wanted[texts.mask])
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    matcher, (images, texts) = host("scan").train(), items()
+    matcher.text.rnn.eval()
+    seen = matcher.encode_images(images), matcher.encode_texts(texts)
+    state = torch.get_rng_state()
+    with torch.no_grad():
+        one = at_words(matcher, texts, seen[0], WEIGHT)
+        at_regions(matcher, images, seen[1], WEIGHT)
+    assert torch.equal(state, torch.get_rng_state()), "no dropout"
+    torch.testing.assert_close(one, at_words(matcher, texts, seen[0], WEIGHT))
+    assert matcher.training
+    assert matcher.text.dropout.training
+    assert not matcher.text.rnn.training
+    assert all(parameter.grad is None for parameter in matcher.parameters())
+    assert not matcher.text.embed._forward_hooks
+    assert not images.values.requires_grad
+
+
+@pytest.mark.parametrize("dtype", [torch.half, torch.bfloat16])
+def test_features_in_half_precision(dtype: torch.dtype) -> None:
+    matcher, (images, texts) = host("scan").float(), items()
+    half = replace(images, values=images.values.to(dtype))
+    seen = matcher.eval().encode_texts(texts)
+    found = at_regions(matcher, half, seen, WEIGHT.float())
+    wanted = at_regions(matcher, replace(half, values=half.values.float()), seen, WEIGHT.float())
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, wanted)
+
+
+class TwoReaders(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.ModuleList([GRU(words=5, width=8), GRU(words=5, width=8)])
+
+
+def test_who_looks_words_up() -> None:
+    matcher = host("scan")
+    assert words_of(matcher) is check_words(matcher) is matcher.text
+    with pytest.raises(ValueError, match="Global has 0 text encoders that tell where they look"):
+        words_of(cases.host("global", cases.lens()))
+    with pytest.raises(ValueError, match="TwoReaders has 2 text encoders"):
+        words_of(TwoReaders())  # type: ignore[arg-type]
+
+
+def test_what_does_not_listen_to_its_words() -> None:
+    matcher = host("scan")
+    matcher.text.read = lambda vectors, mask: GRU.read(matcher.text, vectors.detach(), mask)
+    with pytest.raises(ValueError, match="the text encoder GRU is not trained, so no gradient"):
+        check_words(matcher)
