@@ -137,3 +137,15 @@ def test_a_term_can_judge_another_grid_than_its_anchors_come_from() -> None:
 
 def test_the_cases_cover_what_a_step_draws() -> None:
     assert set(ROLES) < set(Role)
+
+
+@pytest.mark.parametrize("kind", [SumTriplet, HardestTriplet])
+def test_another_grid_is_judged_where_it_is_named(kind):
+    scores = drawn(0, [0, 1, 1], 3)[0].detach()
+    other = judged(scores, [0, 1, 1]).grids[INFERENCE]
+    flat = judged(torch.zeros_like(scores), [0, 1, 1]).grids[INFERENCE]
+    both = Scores({INFERENCE: flat, "both enhanced": other})
+    term = kind(grid="both enhanced")
+    assert term.needs_grid == "both enhanced"
+    assert torch.equal(term(both), kind()(Scores({INFERENCE: other})))
+    assert not torch.equal(term(both), kind()(both))

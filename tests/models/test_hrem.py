@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import train_cases
+from counterfoil.models.blocks.graph import BatchGraph
+from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.mlp import MLPRegions
+from counterfoil.models.hrem import BOTH, FRAGMENTS, HREM, IMAGES, TEXTS
+from counterfoil.objectives.curriculum import After
+from counterfoil.objectives.distance_weighted import DistanceWeighted
+from counterfoil.objectives.term import Objective, Term
+from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
+from counterfoil.records import INFERENCE, Batch
+from counterfoil.train.loop import fit
+from counterfoil.train.optimise import Optimiser
+from counterfoil.train.plan import TrainPlan
+from counterfoil.train.step import Step
+
+WIDTH, WORDS = 8, 40
+ANCHORS = [0, 1, 5, 7, 9]  # captions 0 and 1 share an image
+ENHANCED = {"images": IMAGES, "texts": TEXTS, "both": BOTH}
+
+
+def model(*, graph: bool = True, dropout: float = 0.0, best: int = 3, **options) -> HREM:
+    torch.manual_seed(0)
+    return HREM(
+        image=MLPRegions(features=train_cases.WIDTH, width=WIDTH, init="xavier"),
+        text=GRU(words=WORDS, word_width=6, width=WIDTH),
+        graph=BatchGraph(width=WIDTH, heads=2, dropout=dropout, best=best) if graph else None,
+        heads=2,
+        dropout=dropout,
+        **options,
+    )
+
+
+def batch(step: int = 0, *, offline: bool = False) -> Batch:
+    made = train_cases.batch_of(train_cases.lens(), ANCHORS, offline=offline)
+    return replace(made, step=step)
+
+
+def objective(steps: int) -> Objective:
+    late = {name: After(term=SumTriplet(grid=grid), steps=steps) for name, grid in ENHANCED.items()}
+    return Objective(terms={n: (1.0, term) for n, term in {"plain": SumTriplet(), **late}.items()})
+
+
+def test_before_its_terms_begin_the_graph_is_never_asked():
+    step = Step(model(), objective(4))
+    asked = []
+    step.matcher.graph.register_forward_hook(lambda *_: asked.append(1))
+    losses = step(batch(3))
+    assert not asked
+    assert losses.keys() == {"plain", "images", "texts", "both"}
+    assert sum(losses[name].item() for name in ENHANCED) == 0
+    torch.stack(list(losses.values())).sum().backward()
+    assert all(p.grad is None for p in step.matcher.graph.parameters())
+    losses = step(batch(4))
+    assert asked == [1]
+    assert losses["model_relations"] > 0
+    assert min(losses[name].item() for name in ENHANCED) > 0
+
+
+def test_images_of_several_captions_and_negatives_behind_them():
+    host, made = model().eval(), batch(offline=True)
+    assert made.block[0] < made.block[1] < len(made.text_rows)
+    views = host.relate(made, host(made), frozenset({IMAGES}))
+    for name in ENHANCED.values():
+        view = views.views[name]
+        assert (len(view.images), len(view.texts)) == made.block
+    anchors = batch()
+    alone = host.relate(anchors, host(anchors), frozenset({BOTH})).views[BOTH]
+    torch.testing.assert_close(views.views[BOTH].images.tokens, alone.images.tokens)
+    torch.testing.assert_close(views.views[BOTH].texts.tokens, alone.texts.tokens)
+
+
+def test_each_view_enhances_its_side():
+    host, made = model().eval(), batch()
+    views = host.relate(made, host(made), frozenset({BOTH})).views
+    plain = views[INFERENCE]
+    told = views[BOTH]
+    assert torch.equal(views[IMAGES].images.tokens, told.images.tokens)
+    assert torch.equal(views[IMAGES].texts.tokens, plain.texts.tokens)
+    assert torch.equal(views[TEXTS].images.tokens, plain.images.tokens)
+    assert torch.equal(views[TEXTS].texts.tokens, told.texts.tokens)
+    assert (told.images.tokens - plain.images.tokens).abs().max() > 1e-3
+
+
+def test_fragments_teach_nobody():
+    host, made = model(), batch()
+    views = host(made).views
+    assert not views[FRAGMENTS].images.tokens.requires_grad
+    assert not views[FRAGMENTS].texts.tokens.requires_grad
+    assert FRAGMENTS not in host.grids
+    only = Objective(terms={"t": (1.0, SumTriplet(grid=BOTH))})
+    Step(host, only)(made)["t"].backward()
+    assert all(p.grad is not None for p in host.parameters())
+
+
+def test_without_a_graph_there_are_no_enhanced_grids():
+    host = model(graph=False)
+    assert not host.relates
+    assert host(batch()).views.keys() == {INFERENCE}
+    with pytest.raises(ValueError, match="needs the grids both enhanced, images enhanced"):
+        Step(host, objective(0))
+
+
+def test_the_graph_is_saved_and_never_asked_at_test_time(monkeypatch):
+    host, other, made = model().eval(), model().eval(), batch()
+    assert "graph.by_texts.0.weight" in host.state_dict()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(1)
+    other.load_state_dict(host.state_dict())
+    wanted = frozenset({BOTH})
+    one, two = (x.relate(made, x(made), wanted).views[BOTH].images.tokens for x in (host, other))
+    assert torch.equal(one, two)
+    monkeypatch.setattr(host, "graph", None)
+    assert host.encode_images(made.images).tokens.isfinite().all()
+
+
+def test_dropout_in_the_graph_is_of_its_step_and_not_of_what_came_before():
+    step = Step(model(dropout=0.3), Objective(terms={"t": (1.0, SumTriplet(grid=BOTH))}))
+    step.matcher.image_pool.eval(), step.matcher.text_pool.eval()
+
+    def loss(seed: int, number: int) -> float:
+        torch.manual_seed(seed)
+        return step(batch(number))["t"].item()
+
+    assert loss(0, 1) == loss(5, 1)
+    assert loss(0, 1) != loss(0, 2)
+
+
+@pytest.mark.parametrize("chunk", [0, 3])
+def test_a_stopped_training_goes_on_as_if_it_had_not(tmp_path: Path, chunk: int):
+    plan = TrainPlan(epochs=1, batch=5, optimiser=Optimiser(rate=0.02), chunk=chunk)
+    lens = train_cases.lens()
+
+    def train(folder: str, plan: TrainPlan, **more) -> tuple[object, HREM]:
+        host = model(dropout=0.2)
+        return fit(plan, host, objective(3), lens, folder=tmp_path / folder, **more), host
+
+    whole, expected = train("whole", plan)
+    assert whole.steps > 5
+    fitted, sessions = None, 0
+    while fitted is None or not fitted.finished:
+        fitted, host = train("cut", replace(plan, minutes=1e-9), resume=True)
+        sessions += 1
+        assert sessions <= whole.steps
+    assert sessions > 2
+    for name, value in expected.state_dict().items():
+        assert torch.equal(host.state_dict()[name], value), name
+
+
+@pytest.mark.parametrize("term", [HardestTriplet, DistanceWeighted])
+def test_it_learns_with_the_graph(term: type[Term]):
+    torch.manual_seed(0)
+    terms = {"plain": term(), **{name: term(grid=grid) for name, grid in ENHANCED.items()}}
+    step = Step(model(dropout=0.1), Objective(terms={n: (1.0, t) for n, t in terms.items()}))
+    optimiser, made = torch.optim.AdamW(step.parameters(), lr=0.01), batch()
+    first: dict[str, float] = {}
+    for _ in range(30):
+        losses = step(made)
+        first = first or {name: loss.item() for name, loss in losses.items()}
+        optimiser.zero_grad()
+        torch.stack(list(losses.values())).sum().backward()
+        optimiser.step()
+    assert losses["plain"] < 0.5 * first["plain"]
+    assert losses["both"] < 0.5 * first["both"]
+
+
+def test_what_cannot_be_built():
+    with pytest.raises(ValueError, match="the graph reads 4 numbers per item and the image tower"):
+        HREM(
+            image=MLPRegions(features=3, width=8),
+            text=GRU(words=9, word_width=2, width=8),
+            graph=BatchGraph(width=4, heads=2),
+            heads=2,
+        )
+    with pytest.raises(ValueError, match="the image tower gives 8 numbers per vector and the text"):
+        HREM(image=MLPRegions(features=3, width=8), text=GRU(words=9, width=4), heads=2)
