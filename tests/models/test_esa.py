@@ -119,6 +119,15 @@ def test_each_term_judges_its_view():
     torch.testing.assert_close(losses["copies"], 2 * losses["plain"])
 
 
+def test_the_level_of_equal_scores_counts_the_copies():
+    step, made = (
+        Step(model(), Objective(terms={"copies": (1.0, SelfExpanding(margin=0.3))})),
+        batch(),
+    )
+    step(made)
+    assert step.level(made).item() == pytest.approx(4 * len(ANCHORS) * 0.3)
+
+
 def test_pieces_of_a_batch_give_the_gradient_of_the_whole():
     steps = [Step(model(quiet=True), Objective(terms={"a": (1.0, SelfExpanding())})) for _ in "ab"]
     made = batch()
