@@ -14,11 +14,13 @@ from counterfoil.models.blocks.captioner import Captioner
 from counterfoil.models.blocks.graph import BatchGraph
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.mlp import MLPRegions
+from counterfoil.models.blocks.parts import PooledParts, WordsAndStates
 from counterfoil.models.blocks.patches import Patches
 from counterfoil.models.blocks.regions import Regions
-from counterfoil.models.blocks.tower import ImageTower
+from counterfoil.models.blocks.tower import ImageTower, TextTower
 from counterfoil.models.chan import CHAN
 from counterfoil.models.clip import DualEncoder
+from counterfoil.models.dive import DivE
 from counterfoil.models.esa import ESA
 from counterfoil.models.gpo import GPO
 from counterfoil.models.hrem import HREM
@@ -112,6 +114,17 @@ def _hrem(image: ImageTower, **options: object) -> Spec[Matcher]:
     return of(HREM, image=image, text=_gru(), graph=graph, heads=2, **options)
 
 
+def _pooled(tower: ImageTower | TextTower) -> PooledParts:
+    return part(PooledParts, tower=tower)
+
+
+def _dive(image: PooledParts | None = None, **options: object) -> Spec[Matcher]:
+    regions = part(MLPRegions, features=FEATURES, width=WIDTH, stacked=True)
+    text = part(WordsAndStates, gru=_gru())
+    sizes = {"heads": 2, "head_width": 4, **options}
+    return of(DivE, image=image or _pooled(regions), text=text, **sizes)
+
+
 CASES = (
     Case("vse", of(VSE, image=_regions(), text=_gru(bidirectional=False))),
     Case(
@@ -168,6 +181,12 @@ CASES = (
     Case("esa", of(ESA, image=part(MLPRegions, features=FEATURES, width=WIDTH), text=_gru())),
     Case("esa-raw", of(ESA, image=_regions(), text=_gru(), copies=3, normalise_images=False)),
     Case("esa-pixels", of(ESA, image=_patches(), text=_gru()), images=pixels),
+    Case("dive", _dive()),
+    Case("dive-euclidean", _dive(similarity="smooth_chamfer_euclidean", slots=2)),
+    Case("dive-chamfer", _dive(similarity="chamfer", rounds=1)),
+    Case("dive-max", _dive(similarity="max", mmd_weight=0.0, diversity_weight=0.0)),
+    Case("dive-sigmoid", _dive(_pooled(_patches()), similarity="mean_sigmoid"), images=pixels),
+    Case("dive-one", of(DivE, image=_pooled(_regions()), text=_pooled(_gru()), slots=1)),
     Case("vectors", of(Vectors), images=vectors, texts=vectors),
 )
 

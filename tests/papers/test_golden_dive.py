@@ -68,12 +68,9 @@ def state(text: str) -> dict[str, Tensor]:
 
 def model(text: str, bert: str, *, compat: bool) -> DivE:
     options = {**config()["options"], "txt_pooling": "cls" if text.endswith("cls") else "max"}
-    made = dive(Checkpoint(state(text), options))
+    made = dive(Checkpoint(state(text), options), bert=bert)
     changes = {"heads": config()["heads"], "head_width": config()["dim_head"]}
     spec = made.matcher.but(released_padding=compat, **changes)
-    if "bert" in text:
-        tower = spec.arguments["text"]
-        spec = spec.but(text=tower.but(tower=tower.arguments["tower"].but(name=bert)))
     built = replace(made, matcher=spec).build()
     assert isinstance(built, DivE)
     return built

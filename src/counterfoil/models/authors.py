@@ -1,7 +1,8 @@
 """What authors saved of their models, and what is made of it.
 
 All save a list of two state dicts, image encoder and text encoder, with the options beside it; AOQ
-saves VSRN's captioner as a third. Only tensors and plain values are ever read from a file.
+saves VSRN's captioner as a third, and DivE one dict of both. Only tensors and plain values are ever
+read from a file.
 """
 
 from __future__ import annotations
@@ -125,7 +126,8 @@ def _parts(path: Path, saved: object) -> Checkpoint:
     """The two state dicts and the options, from whatever the file held."""
     options: Mapping[str, Any] = {}
     if isinstance(saved, dict) and "model" in saved:
-        options = vars(saved["opt"]) if isinstance(saved.get("opt"), argparse.Namespace) else {}
+        named = saved.get("opt", saved.get("args"))
+        options = vars(named) if isinstance(named, argparse.Namespace) else {}
         saved = saved["model"]
     # CHAN also saves parts that have no tensors
     dicts = [one for one in saved if one != {}] if isinstance(saved, list | tuple) else []

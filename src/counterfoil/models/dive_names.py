@@ -73,7 +73,10 @@ def convert_dive(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         first = _of_the_first_round(plain)
         if first != plain:
             if not torch.equal(value, state[name.replace(plain, first)]):
-                raise ValueError(f"{name!r} is not {first!r}: only rounds that share are read")
+                raise ValueError(
+                    f"{name!r} differs from that of the first round; only rounds that share their "
+                    "layers are read"
+                )
             continue
         if not plain.endswith("position_ids"):  # of older versions of BERT
             new[renamed(plain)] = value
@@ -94,8 +97,12 @@ def renamed(name: str) -> str:
     return PREFIXES[prefix] + name.removeprefix(prefix)
 
 
-def dive(checkpoint: Checkpoint) -> Converted:
+def dive(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> Converted:
     """DivE from a checkpoint alone, with the padding that its weights have learnt with.
+
+    Args:
+        checkpoint: as the authors saved it.
+        bert: folder or name of the text model that was trained, for its configuration.
 
     Raises:
         ValueError: it is not a DivE checkpoint.
@@ -114,7 +121,7 @@ def dive(checkpoint: Checkpoint) -> Converted:
     spec = of(
         DivE,
         image=part(PooledParts, tower=image, pool=options.get("img_res_pool", "max")),
-        text=_text(state, options.get("txt_pooling", "max")),
+        text=_text(state, options.get("txt_pooling", "max"), bert),
         slots=len(state["image_slots.latents"]),
         heads=HEADS,
         head_width=len(state["image_slots.query.weight"]) // HEADS,
@@ -126,20 +133,15 @@ def dive(checkpoint: Checkpoint) -> Converted:
     return Converted(spec, state)
 
 
-def _text(state: Mapping[str, Tensor], pooling: str) -> PartsTower:
+def _text(state: Mapping[str, Tensor], pooling: str, bert: str) -> PartsTower:
     """The text tower that fits these tensors, written down."""
     if "text.gru.embed.weight" in state:
         plain = {name.replace("text.gru.", "text."): value for name, value in state.items()}
         return part(WordsAndStates, gru=gru(plain))
     apart = state["text.tower.fc.weight"].shape[0] > state["text_norm.weight"].shape[0]
     pool: Pool = "first" if pooling == "cls" else "max"
-    bert = part(
-        Bert,
-        name="bert-base-uncased",
-        width=len(state["text.tower.fc.weight"]),
-        pretrained=False,
-    )
-    return part(PooledParts, tower=bert, pool=pool, apart=apart)
+    tower = part(Bert, name=bert, width=len(state["text.tower.fc.weight"]), pretrained=False)
+    return part(PooledParts, tower=tower, pool=pool, apart=apart)
 
 
 def _of_the_first_round(name: str) -> str:

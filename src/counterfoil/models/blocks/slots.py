@@ -105,7 +105,7 @@ class Slots(nn.Module):
 
     def _split(self, vectors: Tensor) -> Tensor:
         """(N, L, heads * head_width) as (N, heads, L, head_width)."""
-        return vectors.unflatten(2, (self.heads, -1)).transpose(1, 2)
+        return vectors.view(*vectors.shape[:2], self.heads, -1).transpose(1, 2)
 
     def _codes(self, mask: Tensor, like: Tensor) -> Tensor:
         length = mask.sum(1, keepdim=True)

@@ -1,0 +1,140 @@
+"""DivE's losses of whole sets are the same with any number of processes or pieces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import processes
+import train_cases as cases
+from counterfoil import world
+from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.mlp import MLPRegions
+from counterfoil.models.blocks.parts import PooledParts, WordsAndStates
+from counterfoil.models.dive import DivE
+from counterfoil.objectives.term import Objective
+from counterfoil.objectives.triplet import HardestTriplet
+from counterfoil.train.cached import cached_backward
+from counterfoil.train.step import Step
+
+ANCHORS = {
+    "odd": [0, 1, 2, 3, 4, 5, 9, 10, 11],  # three images with all of their captions
+    "even": [0, 1, 2, 3, 4, 5],
+    "uneven": [0, 1, 3, 9, 10, 11, 30],
+    "lonely": [4],
+}
+
+
+def host(words: int, dropout: float = 0.0) -> DivE:
+    """In evaluation but for its dropout: several processes have batch statistics of their own."""
+    torch.manual_seed(0)
+    gru = GRU(words=words, word_width=6, width=8, dropout=dropout)
+    made = DivE(
+        image=PooledParts(tower=MLPRegions(features=cases.WIDTH, width=8, stacked=True)),
+        text=WordsAndStates(gru=gru, dropout=dropout),
+        slots=3,
+        heads=2,
+        head_width=4,
+        rounds=2,
+        dropout=dropout,
+        alpha=4.0,
+        mmd_weight=0.3,
+        diversity_weight=0.2,
+        correlation_weight=0.1,
+        query_weight=0.05,
+    )
+    made.image.tower.norm.eval()
+    return made
+
+
+def step_of(lens: Any, dropout: float = 0.0) -> Step:
+    assert lens.lens.tokenizer is not None
+    terms = {"triplet": (1.0, HardestTriplet(reduction="mean"))}
+    provides = cases.Offline.provides
+    return Step(
+        host(lens.lens.tokenizer.size, dropout), Objective(terms=terms), provides=provides
+    ).double()
+
+
+def worker(anchors: str, chunk: int, offline: bool) -> dict[str, Any]:
+    lens = cases.lens()
+    step = step_of(lens)
+    batch = cases.batch_of(lens, ANCHORS[anchors], offline=offline, step=3)
+    batch = replace(batch, images=replace(batch.images, values=batch.images.values.double()))
+    if chunk:
+        losses = cached_backward(step, batch, chunk)
+        world.mean_gradients(step.parameters())
+    else:
+        module = DistributedDataParallel(step) if world.size() > 1 else step
+        losses = module(batch)
+        torch.stack(list(losses.values())).sum().backward()
+    return {
+        "losses": {name: loss.item() for name, loss in losses.items()},
+        "gradients": {n: g.numpy() for n, g in cases.gradients(step).items()},
+    }
+
+
+CASES = [("odd", 0, False), ("odd", 2, True), ("even", 0, True), ("uneven", 0, True)]
+CASES.append(("lonely", 0, True))
+
+
+def every() -> list[dict[str, Any]]:
+    return [worker(*case) for case in CASES]
+
+
+def same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert found["losses"] == pytest.approx(wanted["losses"], rel=1e-9)
+    assert found["gradients"].keys() == wanted["gradients"].keys()
+    for name, value in wanted["gradients"].items():
+        assert abs(found["gradients"][name] - value).max() < 1e-9, name
+
+
+@pytest.fixture(scope="module")
+def two() -> list[list[dict[str, Any]]]:
+    return processes.run(every, 2)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_two_processes_equal_one(case: tuple[str, int, bool], two: Any) -> None:
+    one = worker(case[0], 0, case[2])
+    for results in two:
+        same(results[CASES.index(case)], one)
+
+
+@pytest.mark.parametrize("anchors", ANCHORS)
+def test_pieces_equal_the_whole(anchors: str) -> None:
+    same(worker(anchors, 2, True), worker(anchors, 0, True))
+
+
+def test_every_loss_and_parameter_is_tested() -> None:
+    one = worker("odd", 0, False)
+    names = {"triplet", "model_mmd", "model_diversity", "model_correlation", "model_queries"}
+    assert one["losses"].keys() == names
+    assert min(one["losses"].values()) > 1e-4
+    for name, gradient in one["gradients"].items():
+        if name.endswith("slot_norm.bias"):
+            continue  # shifts all slots alike, which their softmax does not see
+        assert abs(gradient).max() > 1e-6, f"{name} would not be tested"
+
+
+def test_offline_negatives_behind_the_anchors_cost_nothing() -> None:
+    alone, behind = (worker("odd", 0, offline)["losses"] for offline in (False, True))
+    assert behind == pytest.approx(alone, rel=1e-9)
+
+
+def test_dropout_is_the_same_both_times() -> None:
+    lens = cases.lens()
+    batch = cases.batch_of(lens, ANCHORS["odd"])
+    batch = replace(batch, images=replace(batch.images, values=batch.images.values.double()))
+    found = []
+    for _ in range(2):
+        step = step_of(lens, dropout=0.5)
+        torch.manual_seed(1)
+        cached_backward(step, batch, 2)
+        found.append(cases.gradients(step))
+    for name, value in found[0].items():
+        assert torch.equal(found[1][name], value), name
