@@ -249,9 +249,13 @@ def features(
 
 @app.command(epilog=example("counterfoil convert scan model_best.pth.tar vocab.json scan-f30k/"))
 def convert(
-    host: Annotated[str, typer.Argument(help="vsepp, scan, bfan or vsrn.")],
+    host: Annotated[
+        str, typer.Argument(help="vsepp, scan, bfan, vsrn, gpo, chan, esa, hrem or dive.")
+    ],
     checkpoint: Annotated[Path, typer.Argument(help="The authors' checkpoint.")],
-    vocabulary: Annotated[Path, typer.Argument(help="Its vocabulary, JSON or pickle.")],
+    vocabulary: Annotated[
+        Path, typer.Argument(help="Its vocabulary, JSON or pickle; or BERT's folder.")
+    ],
     out: Annotated[Path, typer.Argument(help="Folder of the model; must not exist yet.")],
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="key=value of the model, as direction=i2t.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -15,13 +16,15 @@ from counterfoil.corpus.findings import shown
 from counterfoil.corpus.lens import FeatureEye, Lens
 from counterfoil.corpus.pictures import is_picture_name
 from counterfoil.corpus.vocabulary import read_vocabulary
+from counterfoil.corpus.words import Pieces, Tokenizer
 from counterfoil.engine.sweep import sweep
 from counterfoil.engine.tiles import Member
 from counterfoil.engine.topk import TopK
 from counterfoil.evaluate.protocols import PROTOCOLS, folds_of
 from counterfoil.evaluate.recall import TIES, Tie
 from counterfoil.files import check_file, check_folder, write_json
-from counterfoil.models.weights import convert
+from counterfoil.models.authors import Converted
+from counterfoil.models.weights import MODERN, convert
 from counterfoil.recipes import found_page, many_true
 from counterfoil.recipes.context import Stopped
 from counterfoil.recipes.measured import Measured
@@ -33,6 +36,9 @@ from counterfoil.recipes.settings import changed
 from counterfoil.recipes.show import console, say
 from counterfoil.spec import unknown
 from counterfoil.train.saved import save_model
+
+IMAGE_LAYER = re.compile(r"image\.(tower\.)?fc\.weight")
+EMBEDDINGS = re.compile(r"text\.(.*\.)?(embed|word_embeddings)\.weight")
 
 
 def mine_with(
@@ -167,26 +173,30 @@ def convert_checkpoint(
 ) -> None:
     """Turn an authors' checkpoint and its vocabulary into a model folder.
 
+    Args:
+        system: whose checkpoint it is.
+        checkpoint: the file.
+        vocabulary: its vocabulary file; where it reads texts by BERT, the folder of that model,
+            with its configuration and tokenizer.
+        out: the new folder.
+        settings: ``key=value`` of the model.
+
     Raises:
         ValueError: `out` exists, or the files are not what they should be or do not fit.
     """
     if out.exists():
         raise ValueError(f"{out} exists and is left alone; name a new folder")
     check_folder(out)
-    found = convert(checkpoint, system)
-    words = read_vocabulary(vocabulary)
-    matcher = found.build()
-    embedded = next(v for k, v in found.state.items() if k.endswith("embed.weight")).shape[0]
-    if embedded != words.size:
-        raise ValueError(
-            f"{vocabulary} has {words.size} words and {checkpoint} was trained with {embedded}; "
-            "give the vocabulary that belongs to it"
-        )
+    pieces = vocabulary.is_dir()
+    found = convert(checkpoint, system, bert=str(vocabulary) if pieces else None)
+    words = Pieces(str(vocabulary)) if pieces else read_vocabulary(vocabulary)
+    _check_vocabulary(found, words, vocabulary, masks=system in MODERN)
+    found.build()
     spec = found.matcher
     for setting in settings:
         spec = changed(spec, setting)
     matcher = replace(found, matcher=spec).build()
-    width = next(v for k, v in found.state.items() if k.endswith("image.fc.weight")).shape[1]
+    width = next(v for k, v in found.state.items() if IMAGE_LAYER.fullmatch(k)).shape[1]
     save_model(
         out,
         spec=spec,
@@ -195,6 +205,25 @@ def convert_checkpoint(
         provenance={"converted_from": checkpoint.name, "system": system},
     )
     say(f"{spec!r}: {out}")
+
+
+def _check_vocabulary(found: Converted, words: Tokenizer, given: Path, *, masks: bool) -> None:
+    """Refuse a vocabulary that the embeddings were not trained with."""
+    name, table = next((k, v) for k, v in found.state.items() if EMBEDDINGS.fullmatch(k))
+    pieces = name.endswith("word_embeddings.weight")
+    if pieces != isinstance(words, Pieces):
+        raise ValueError(
+            f"this checkpoint reads texts by BERT and {given} is a file; give the folder of that "
+            "model, with its config.json and tokenizer"
+            if pieces
+            else f"this checkpoint reads words and {given} is a folder; give its vocabulary file"
+        )
+    spare = len(table) - words.size  # BERT may have room for more pieces than there are
+    if spare < 0 or (spare > masks and not pieces):
+        raise ValueError(
+            f"{given} has {words.size} words and this checkpoint was trained with {len(table)}; "
+            "give the vocabulary that belongs to it"
+        )
 
 
 def _seed(models: Sequence[Model]) -> int | None:

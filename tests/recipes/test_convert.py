@@ -1,0 +1,120 @@
+"""Checkpoints of VSE-infinity and its kin become model folders; `tests/cli` has the older ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tokenizers
+import torch
+import transformers
+from safetensors.torch import save_file
+from torch import Tensor
+
+import hub_cases
+from corpus_cases import small_corpus
+from counterfoil import open_model
+from counterfoil.corpus.words import SPECIAL
+from counterfoil.matcher import Matcher
+from counterfoil.models import gpo_names, weights
+from counterfoil.models.blocks.bert import Bert
+from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.mlp import MLPRegions
+from counterfoil.models.gpo import GPO
+from counterfoil.recipes.verbs import convert_checkpoint
+
+WORDS = [*SPECIAL, "a", "dog", "in", "the", "snow"]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "##s", "in", "snow"]
+
+
+def vocabulary(folder: Path) -> Path:
+    index = {word: n for n, word in enumerate(WORDS)}
+    plain = {"word2idx": index, "idx2word": {n: w for w, n in index.items()}, "idx": len(WORDS)}
+    path = folder / "vocab.json"
+    path.write_text(json.dumps(plain))
+    return path
+
+
+def bert(folder: Path) -> Path:
+    """A text model's folder, with a tokenizer of fewer pieces than it has room for."""
+    hub_cases.bert(folder)
+    ids = {piece: n for n, piece in enumerate(PIECES)}
+    model = tokenizers.Tokenizer(tokenizers.models.WordPiece(ids, unk_token="[UNK]"))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    model.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    transformers.BertTokenizerFast(tokenizer_object=model).save_pretrained(folder)
+    return folder
+
+
+def saved(host: Matcher, path: Path) -> Path:
+    """Its weights under the authors' names."""
+    theirs = {ours: name for name, ours in gpo_names.PREFIXES.items()}
+    state: dict[str, Tensor] = {}
+    for name, value in host.state_dict().items():
+        ours = next(prefix for prefix in theirs if name.startswith(prefix))
+        state[theirs[ours] + name.removeprefix(ours)] = value
+    save_file(state, path)
+    return path
+
+
+def host(text: GRU | Bert) -> GPO:
+    return GPO(image=MLPRegions(features=4, width=6), text=text).eval()
+
+
+@pytest.mark.parametrize("masks", [0, 1])
+def test_a_word_for_masks_may_have_been_added(tmp_path, masks):
+    made = host(GRU(words=len(WORDS) + masks, word_width=5, width=6))
+    checkpoint = saved(made, tmp_path / "a.safetensors")
+    convert_checkpoint("gpo", checkpoint, vocabulary(tmp_path), tmp_path / "out", settings=())
+    opened = open_model(tmp_path / "out")
+    corpus = small_corpus((2, 1, 3, 2))
+    member, lens = opened.member(corpus), opened.on(corpus)
+    images = made.encode_images(lens.images(torch.arange(4)))
+    texts = made.encode_texts(lens.texts(torch.arange(8)))
+    found = member.matcher.grid(member.images, member.texts)
+    torch.testing.assert_close(found, made.grid(images, texts))
+
+
+def test_bert_comes_with_its_folder(tmp_path):
+    folder = bert(tmp_path / "bert")
+    made = host(Bert(name=str(folder), width=6))
+    checkpoint = saved(made, tmp_path / "a.safetensors")
+    convert_checkpoint("gpo", checkpoint, folder, tmp_path / "out", settings=())
+    opened = open_model(tmp_path / "out")
+    assert opened.lens.tokenizer.tokens(opened.lens.tokenizer.encode(["dogs"])[0]) == [
+        *("[CLS]", "dog", "##s", "[SEP]")
+    ]
+    texts = opened.on(small_corpus((2, 1))).texts(torch.arange(3))
+    torch.testing.assert_close(
+        opened.matcher.encode_texts(texts).tokens, made.encode_texts(texts).tokens
+    )
+
+
+def refused(system: str, made: GPO, given: Path, folder: Path, message: str) -> None:
+    checkpoint = saved(made, folder / "a.safetensors")
+    with pytest.raises(ValueError, match=message):
+        convert_checkpoint(system, checkpoint, given, folder / "out", settings=())
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize("more", [-1, 2])
+def test_another_vocabulary_is_refused(tmp_path, more):
+    made = host(GRU(words=len(WORDS) + more, word_width=5, width=6))
+    message = f"has 9 words and this checkpoint was trained with {9 + more}; give the vocabulary"
+    refused("gpo", made, vocabulary(tmp_path), tmp_path, message)
+
+
+def test_words_and_pieces_are_not_confused(tmp_path):
+    folder = bert(tmp_path / "bert")
+    made = host(Bert(name=str(folder), width=6))
+    refused("gpo", made, vocabulary(tmp_path), tmp_path, "by BERT and .*vocab.json is a file; give")
+    made = host(GRU(words=len(WORDS), word_width=5, width=6))
+    refused("gpo", made, folder, tmp_path, "reads words and .*bert is a folder; give its vocab")
+    refused("scan", made, folder, tmp_path, "scan never reads texts by BERT, and .*bert was given")
+
+
+def test_older_systems_add_no_word(tmp_path, monkeypatch):
+    made = host(GRU(words=len(WORDS) + 1, word_width=5, width=6))
+    monkeypatch.setitem(weights.SYSTEMS, "scan", gpo_names.gpo)
+    refused("scan", made, vocabulary(tmp_path), tmp_path, "has 9 words and this .* with 10")
