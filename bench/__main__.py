@@ -14,7 +14,18 @@ from rich.table import Table
 
 from bench import Result
 
-NAMES = ("scan", "bfan", "gpo", "chan", "offline", "selfmining", "shortlist", "mining", "recall")
+NAMES = (
+    "scan",
+    "bfan",
+    "gpo",
+    "chan",
+    "hrem",
+    "offline",
+    "selfmining",
+    "shortlist",
+    "mining",
+    "recall",
+)
 COLUMNS = ("figure", "x plain product", "target", "authors", "note")
 
 
