@@ -82,13 +82,13 @@ class BagWriter:
             raise ValueError(
                 f"{folder} was begun in {self.written.precision}, not {precision}; delete it"
             )
-        self._files = {}
-        for name, size in self.written.sizes().items():
-            path = folder / name
+        sizes = {folder / name: size for name, size in self.written.sizes().items()}
+        for path, size in sizes.items():
             if (path.stat().st_size if path.exists() else 0) < size:
                 raise ValueError(f"{path} is shorter than {folder / WRITTEN} says; delete {folder}")
-            self._files[name] = path.open("ab")
-            self._files[name].truncate(size)
+        self._files = {path.name: path.open("ab") for path in sizes}
+        for path, size in sizes.items():
+            self._files[path.name].truncate(size)
         self._saved = time.monotonic()
 
     def put(self, rows: Tensor, part: Encoded) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import final
+from typing import cast, final
 
 import torch
 from torch import Tensor
@@ -82,7 +82,8 @@ def _pull(loss: Tensor, scores: Tensor) -> Tensor:
     """Norm of a loss's gradient with respect to the scores."""
     if not (loss.requires_grad and scores.requires_grad):
         return scores.new_zeros(())
-    (gradient,) = torch.autograd.grad(loss, scores, retain_graph=True, allow_unused=True)
+    found = torch.autograd.grad(loss, scores, retain_graph=True, allow_unused=True)
+    gradient = cast("Tensor | None", found[0])
     if gradient is None:
         return scores.new_zeros(())
     norm: Tensor = torch.linalg.vector_norm(gradient.float())

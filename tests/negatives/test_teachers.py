@@ -1,0 +1,256 @@
+"""Three forms of teachers, one guide."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import processes
+from counterfoil.negatives.guide import PairGuide
+from counterfoil.negatives.store import Source
+from counterfoil.negatives.taught import MANIFEST, TaughtStore, read_taught, weigher
+from counterfoil.negatives.teach import WritingStopped, partial_of, write
+from counterfoil.objectives.margins import HardestRectified, MarginDistribution
+from counterfoil.objectives.term import total
+from counterfoil.objectives.triplet import HardestTriplet
+from counterfoil.records import Role
+from counterfoil.spec import part
+from counterfoil.train.step import Step
+from teachers_cases import TEXTS, expected, frozen, stored, trained
+from train_cases import Offline, batch_of, gradients, host, lens
+
+KINDS = {
+    "global": ("global", "global", "global"),
+    "bag": ("bag", "bag"),
+    "mixed": ("global", "bag"),
+}
+LENS = lens()
+
+
+def close(found, other, atol=1e-5):
+    torch.testing.assert_close(found, other, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_forms_agree_with_a_loop_over_pairs(tmp_path, kind):
+    models, batch = trained(KINDS[kind], LENS), batch_of(LENS, TEXTS)
+    each = expected(models, (batch.image_rows, batch.text_rows))
+    mean = sum(s / one.matcher.score_scale for s, one in zip(each, models)) / len(models)
+    for name, guide in forms(tmp_path, models).items():
+        assert isinstance(guide, PairGuide)
+        close(guide(batch), 3 * mean, 1e-5 if name != "fp16" else 2e-2)
+
+
+def forms(folder, models, scale=3.0):
+    return {
+        "stored": stored(folder / "a", models, scale=scale),
+        "fragments": stored(folder / "b", models, scale=scale, vectors=False),
+        "fp16": stored(folder / "c", models, scale=scale, precision="fp16"),
+        "clean": frozen(folder / "d", models, scale=scale),
+        "same": frozen(folder / "e", models, scale=scale, inputs="same"),
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drawn_pairs_are_guided_alike(tmp_path, kind):
+    models, batch = trained(KINDS[kind], LENS), batch_of(LENS, TEXTS, offline=True)
+    each = expected(models, (batch.image_rows, batch.text_rows))
+    mean = sum(s / one.matcher.score_scale for s, one in zip(each, models)) / len(models)
+    for name, guide in forms(tmp_path, models, scale=1.0).items():
+        block = guide(batch)
+        close(block, mean[: batch.block[0], : batch.block[1]], 1e-5 if name != "fp16" else 1e-2)
+        for role in (Role.HARD_TEXT, Role.HARD_IMAGE):
+            pairs = batch.pairs[role]
+            found = guide.pairs(batch, pairs)
+            close(found, mean[pairs.image, pairs.text], 1e-5 if name != "fp16" else 1e-2)
+
+
+def test_guides_know_one_batch_from_the_next(tmp_path):
+    models = trained(("bag",), LENS)
+    guide = frozen(tmp_path / "a", models)
+    for texts in (TEXTS, TEXTS[3:], TEXTS[:4]):
+        batch = batch_of(LENS, texts)
+        close(guide(batch), expected(models, (batch.image_rows, batch.text_rows))[0] / 2)
+
+
+def test_teachers_are_frozen(tmp_path):
+    models = trained(("bag",), LENS)
+    guide = frozen(tmp_path / "a", models)
+    target = guide(batch_of(LENS, TEXTS))
+    assert not target.requires_grad
+    assert not models[0].matcher.training
+    assert not any(p.requires_grad for p in models[0].matcher.parameters())
+
+
+def test_teachers_are_no_part_of_the_step(tmp_path):
+    guide = frozen(tmp_path / "a", trained(("global",), LENS))
+    step = guided_step(guide)
+    assert {name.split(".")[0] for name in step.state_dict()} == {"matcher"}
+    before = {name: value.clone() for name, value in guide.teachers[0].matcher.state_dict().items()}
+    torch.stack(list(step(batch_of(LENS, TEXTS)).values())).sum().backward()
+    assert gradients(step)
+    for name, value in guide.teachers[0].matcher.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_half_precision_of_the_student_leaves_teachers_alone(tmp_path):
+    guide, batch = stored(tmp_path / "a", trained(("global",), LENS)), batch_of(LENS, TEXTS)
+    plain = guide(batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(guide(batch), plain)
+
+
+def test_standardised_teachers_have_one_mean_and_deviation(tmp_path):
+    models = trained(("global", "bag"), LENS)
+    manifest = write(tmp_path / "m", models, form="models")
+    weights = weigher(manifest.teachers, 1.0, standardise=True)
+    means = {round(t.mean * w * 2 + m * 2, 6) for t, (w, m) in zip(manifest.teachers, weights)}
+    deviations = {round(t.deviation * w * 2, 6) for t, (w, _) in zip(manifest.teachers, weights)}
+    assert len(means) == len(deviations) == 1
+    assert means == {round(sum(t.mean / t.scale for t in manifest.teachers) / 2, 6)}
+    batch = batch_of(LENS, TEXTS)
+    both = [
+        make(tmp_path / name, models, standardise=True)(batch)
+        for name, make in (("a", stored), ("b", frozen))
+    ]
+    close(*both)
+    assert (both[0] - stored(tmp_path / "c", models)(batch)).abs().max() > 1e-3
+
+
+def test_teachers_of_one_kind_are_hardly_moved_by_standardising(tmp_path):
+    models, batch = trained(("global",), LENS), batch_of(LENS, TEXTS)
+    plain = stored(tmp_path / "a", models)(batch)
+    close(stored(tmp_path / "b", models, standardise=True)(batch), plain)
+
+
+def test_the_manifest_says_who_they_are(tmp_path):
+    models = trained(("global", "bag"), LENS)
+    manifest = write(tmp_path / "a", models)
+    assert manifest == read_taught(tmp_path / "a")
+    assert [taught.plain for taught in manifest.teachers] == [True, False]
+    assert [taught.scale for taught in manifest.teachers] == [1.0, 2.0]
+    assert manifest.corpus == LENS.corpus.fingerprint
+    assert not partial_of(tmp_path / "a").exists()
+    assert not list((tmp_path / "a").rglob(".*"))
+
+
+def test_a_score_that_only_looks_like_one_vector_is_not_plain(tmp_path):
+    models = trained(("global",), LENS)
+    grid = type(models[0].matcher).grid
+    models[0].matcher.grid = lambda images, texts: grid(models[0].matcher, images, texts).exp()
+    assert not write(tmp_path / "a", models, form="models").teachers[0].plain
+
+
+def guided_step(guide, kind="global", **more):
+    objective = total(
+        triplet=part(HardestTriplet),
+        margins=(100.0, part(MarginDistribution, offline=bool(more))),
+        rectified=(0.5, part(HardestRectified)),
+    ).build()
+    return Step(host(kind, LENS, seed=9), objective, guide=guide, **more)
+
+
+def losses(folder, kinds, form, offline):
+    """Losses and gradients of a guided step on this process."""
+    models = trained(kinds, LENS)
+    made = frozen(folder, models, inputs=form) if form != "stored" else stored(folder, models)
+    more = {"provides": Offline.provides} if offline else {}
+    step = guided_step(made, **more)
+    found = step(batch_of(LENS, TEXTS, offline=offline))
+    torch.stack(list(found.values())).sum().backward()
+    plain = {name: loss.item() for name, loss in found.items()}
+    return plain, {name: grad.numpy() for name, grad in gradients(step).items()}
+
+
+@pytest.mark.parametrize("kinds", [("global", "global"), ("bag", "global")], ids=str)
+@pytest.mark.parametrize("form", ["stored", "clean", "same"])
+@pytest.mark.parametrize("offline", [False, True])
+def test_two_processes_judge_as_one(tmp_path, kinds, form, offline):
+    alone, _ = losses(tmp_path / "one", kinds, form, offline)
+    for plain, _ in processes.run(losses, 2, tmp_path / "two", kinds, form, offline):
+        assert plain == pytest.approx(alone, abs=1e-4)
+
+
+def test_two_processes_write_the_same_store(tmp_path):
+    def writing(folder):
+        write(folder, trained(("bag", "global"), LENS))
+
+    writing(tmp_path / "one")
+    processes.run(writing, 2, tmp_path / "two")
+    files = [p.relative_to(tmp_path / "one") for p in (tmp_path / "one").rglob("*") if p.is_file()]
+    assert len(files) > 20
+    for name in files:
+        if name.suffix in (".f32",):
+            one, two = (
+                torch.frombuffer(
+                    bytearray((tmp_path / n / name).read_bytes() or b"\0" * 4), dtype=torch.float32
+                )
+                for n in ("one", "two")
+            )
+            torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
+        elif name.name != MANIFEST:
+            assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_writing_that_was_stopped_goes_on(tmp_path, after):
+    models, asked = trained(("bag", "global"), LENS), []
+
+    def stop() -> bool:
+        asked.append(None)
+        return len(asked) == after
+
+    with pytest.raises(WritingStopped):
+        write(tmp_path / "a", models, stop=stop)
+    assert not (tmp_path / "a").exists()
+    write(tmp_path / "a", models)
+    write(tmp_path / "b", models)
+    for path in (tmp_path / "b").rglob("*"):
+        if path.is_file():
+            other = tmp_path / "a" / path.relative_to(tmp_path / "b")
+            assert other.read_bytes() == path.read_bytes()
+
+
+def test_what_was_begun_for_others_is_refused(tmp_path):
+    with pytest.raises(WritingStopped):
+        write(tmp_path / "a", trained(("bag",), LENS), stop=lambda: True)
+    with pytest.raises(ValueError, match="is of other teachers or data; delete it"):
+        write(tmp_path / "a", trained(("global",), LENS))
+
+
+def test_another_corpus_is_refused(tmp_path):
+    write(tmp_path / "a", trained(("global",), LENS))
+    other = lens(seed=1).corpus.fingerprint
+    with pytest.raises(ValueError, match=f"was taught on corpus .* but this one is {other}"):
+        TaughtStore.open(tmp_path / "a", fingerprint=other)
+
+
+def test_other_weights_are_refused(tmp_path):
+    write(tmp_path / "a", trained(("global",), LENS))
+    store = TaughtStore.open(tmp_path / "a", fingerprint=LENS.corpus.fingerprint)
+    with pytest.raises(ValueError, match=r"had the weights .* but the model has 1234"):
+        store.check(0, Source(matcher="global", checkpoint="1234"), tmp_path / "a")
+
+
+def test_a_truncated_store_is_refused(tmp_path):
+    write(tmp_path / "a", trained(("global",), LENS))
+    path = tmp_path / "a" / "0" / "texts" / "tokens.f32"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ValueError, match="is truncated or damaged"):
+        TaughtStore.open(tmp_path / "a", fingerprint=LENS.corpus.fingerprint)
+
+
+def test_damaged_manifests_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="does not exist; the manifest of stored teachers"):
+        read_taught(tmp_path)
+    write(tmp_path / "a", trained(("global",), LENS), form="models")
+    path = tmp_path / "a" / MANIFEST
+    plain = json.loads(path.read_text())
+    path.write_text(json.dumps({**plain, "format": 99}))
+    with pytest.raises(ValueError, match="has format 99 and this version"):
+        read_taught(tmp_path / "a")
+    path.write_text(json.dumps({**plain, "teachers": []}))
+    with pytest.raises(ValueError, match="is damaged: teachers: "):
+        read_taught(tmp_path / "a")
