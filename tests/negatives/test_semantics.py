@@ -13,14 +13,14 @@ import processes
 import train_cases as cases
 from counterfoil.corpus.collate import collate
 from counterfoil.negatives.latent import SpacePlan
-from counterfoil.negatives.semantics import CaptionSemantics, Semantics
+from counterfoil.negatives.semantics import CaptionSemantics, CaptionSpace
 from counterfoil.records import Batch
 
 ANCHORS = [0, 1, 5, 7, 9, 30]  # captions 0 and 1 share an image
 
 
-def stored() -> Semantics:
-    return Semantics.of(cases.corpus(), SpacePlan(components=6))
+def stored() -> CaptionSpace:
+    return CaptionSpace.of(cases.corpus(), SpacePlan(components=6))
 
 
 def batch_of(texts: list[int], **options: Any) -> Batch:
@@ -37,10 +37,10 @@ def loop_guide(points: torch.Tensor, texts: list[int], owner: list[int]) -> dict
 
 
 def test_an_image_stands_for_its_captions() -> None:
-    semantics, batch = stored(), batch_of(ANCHORS)
+    space, batch = stored(), batch_of(ANCHORS)
     owner = cases.corpus().owner.tolist()
-    found = CaptionSemantics(semantics=semantics)(batch)
-    wanted = loop_guide(semantics.take(torch.arange(36)), ANCHORS, owner)
+    found = CaptionSemantics(space=space)(batch)
+    wanted = loop_guide(space.take(torch.arange(36)), ANCHORS, owner)
     rows = [wanted[image] for image in batch.image_rows[: batch.block[0]].tolist()]
     torch.testing.assert_close(found, torch.tensor(rows))
     assert found.isfinite().all()
@@ -49,17 +49,17 @@ def test_an_image_stands_for_its_captions() -> None:
 
 
 def test_diagonal_positives_mark_the_other_captions() -> None:
-    semantics = stored()
-    found = CaptionSemantics(semantics=semantics)(batch_of(ANCHORS, positives="diagonal"))
+    space = stored()
+    found = CaptionSemantics(space=space)(batch_of(ANCHORS, positives="diagonal"))
     marked = torch.zeros(6, 6, dtype=torch.bool)
     marked[0, 1] = marked[1, 0] = True
     assert torch.equal(found.isneginf(), marked)
-    by_id = CaptionSemantics(semantics=semantics)(batch_of(ANCHORS))
+    by_id = CaptionSemantics(space=space)(batch_of(ANCHORS))
     torch.testing.assert_close(found[2:], by_id[1:])
 
 
 def test_drawn_items_behind_the_block_say_nothing() -> None:
-    guide = CaptionSemantics(semantics=stored())
+    guide = CaptionSemantics(space=stored())
     plain = cases.batch_of(cases.lens(), ANCHORS)
     drawn = cases.batch_of(cases.lens(), ANCHORS, offline=True)
     assert len(drawn.text_rows) > len(plain.text_rows)
@@ -68,13 +68,13 @@ def test_drawn_items_behind_the_block_say_nothing() -> None:
 
 def test_cosine_is_symmetric() -> None:
     batch = batch_of([0, 3, 6, 9])
-    cosine = CaptionSemantics(semantics=stored(), measure="cosine")(batch)
+    cosine = CaptionSemantics(space=stored(), measure="cosine")(batch)
     torch.testing.assert_close(cosine, cosine.T)
     torch.testing.assert_close(cosine.diagonal(), torch.ones(4))
 
 
 def worker() -> np.ndarray:
-    return CaptionSemantics(semantics=stored())(batch_of(ANCHORS)).numpy()
+    return CaptionSemantics(space=stored())(batch_of(ANCHORS)).numpy()
 
 
 def test_processes_agree() -> None:
@@ -83,14 +83,14 @@ def test_processes_agree() -> None:
 
 
 def test_comes_back_from_disk(tmp_path: Path) -> None:
-    semantics, corpus = stored(), cases.corpus()
-    semantics.save(tmp_path / "s")
-    semantics.save(tmp_path / "s")  # replaced
-    found = Semantics.open(tmp_path / "s", fingerprint=corpus.fingerprint)
-    assert found.manifest == semantics.manifest
+    space, corpus = stored(), cases.corpus()
+    space.save(tmp_path / "s")
+    space.save(tmp_path / "s")  # replaced
+    found = CaptionSpace.open(tmp_path / "s", fingerprint=corpus.fingerprint)
+    assert found.manifest == space.manifest
     assert isinstance(found.points, np.memmap)
     rows = torch.tensor([3, 0, 3])
-    assert torch.equal(found.take(rows), semantics.take(rows))
+    assert torch.equal(found.take(rows), space.take(rows))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["s"]
 
 
@@ -123,13 +123,13 @@ def test_damage_is_told(what: str, words: str, tmp_path: Path) -> None:
     stored().save(tmp_path / "s")
     damaged(tmp_path / "s", what)
     with pytest.raises(ValueError, match=words):
-        Semantics.open(tmp_path / "s", fingerprint=cases.corpus().fingerprint)
+        CaptionSpace.open(tmp_path / "s", fingerprint=cases.corpus().fingerprint)
 
 
 def test_another_corpus_is_refused(tmp_path: Path) -> None:
     stored().save(tmp_path / "s")
     with pytest.raises(ValueError, match=r"knows the captions of corpus .* but this one is"):
-        Semantics.open(tmp_path / "s", fingerprint=cases.corpus(seed=1).fingerprint)
+        CaptionSpace.open(tmp_path / "s", fingerprint=cases.corpus(seed=1).fingerprint)
 
 
 def test_a_strangers_folder_is_left_alone(tmp_path: Path) -> None:
@@ -143,6 +143,6 @@ def test_a_strangers_folder_is_left_alone(tmp_path: Path) -> None:
 def test_vectors_have_no_semantics() -> None:
     corpus = cases.corpus()
     with pytest.raises(ValueError, match="none of the 36 captions"):
-        Semantics.of(replace(corpus, texts=[""] * len(corpus.texts)), SpacePlan())
+        CaptionSpace.of(replace(corpus, texts=[""] * len(corpus.texts)), SpacePlan())
     with pytest.raises(ValueError, match="'dot' is not a measure of nearness"):
-        CaptionSemantics(semantics=stored(), measure="dot")  # type: ignore[arg-type]
+        CaptionSemantics(space=stored(), measure="dot")  # type: ignore[arg-type]

@@ -98,6 +98,16 @@ def latent(texts: Sequence[str], plan: SpacePlan) -> Tensor:
     return space
 
 
+def check_captions(texts: Sequence[str], plan: SpacePlan) -> None:
+    """Refuse what `latent` would refuse, before anything is done.
+
+    Raises:
+        ValueError: no caption has a word, or the stemmer is not installed.
+    """
+    told = next((text for text in texts if _content([text], stem=False)[0]), None)
+    tf_idf(list(texts) if told is None else [told], stem=plan.stem)
+
+
 def tf_idf(texts: Sequence[str], *, stem: bool) -> Tensor:
     """(T, V) sparse float32 weights of the words of each caption, of length 1 or 0.
 

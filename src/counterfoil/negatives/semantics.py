@@ -57,7 +57,7 @@ class Manifest(BaseModel):
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Semantics:
+class CaptionSpace:
     """Points of all captions of a corpus, by text row.
 
     On disk a folder: ``manifest.json`` and ``points.npy`` (T, K) float32, which stays mapped.
@@ -147,17 +147,17 @@ class CaptionSemantics:
     A pair that is true by id but counts as wrong, as with "diagonal" positives, is at -inf.
 
     Args:
-        semantics: points of the captions.
+        space: points of the captions.
         measure: "inner", or "cosine": points at length 1, so that long captions count no more.
 
     Raises:
         ValueError: another measure.
     """
 
-    def __init__(self, *, semantics: Semantics, measure: Measure = "inner") -> None:
+    def __init__(self, *, space: CaptionSpace, measure: Measure = "inner") -> None:
         if measure not in ("inner", "cosine"):
             raise ValueError(unknown(measure, ["inner", "cosine"], "a measure of nearness"))
-        self.semantics, self.measure = semantics, measure
+        self.space, self.measure = space, measure
 
     def __call__(self, batch: Batch) -> Tensor:
         """(I, T) nearness of each anchor text to the captions of each anchor image."""
@@ -165,7 +165,7 @@ class CaptionSemantics:
         images, texts = batch.block
         image, text = batch.anchors.image.cpu(), batch.anchors.text.cpu()
         near = nearness(
-            self.semantics.take(batch.text_rows[:texts]).to(device),
+            self.space.take(batch.text_rows[:texts]).to(device),
             cosine=self.measure == "cosine",
         )
         told = torch.zeros(images, texts).index_put_((image, text), torch.tensor(1.0))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final, get_args
 
+from counterfoil.negatives.latent import SpacePlan
+from counterfoil.negatives.semantics import Measure
 from counterfoil.spec import unknown
 
 GUIDE = "guide"  # what a training asks for where it names any of the following kinds
-GUIDES = ("teach",)
+GUIDES = ("teach", "semantics")
 
 Form = Literal["stored", "models"]
 StorePrecision = Literal["fp32", "fp16"]
@@ -65,3 +67,37 @@ class Teach:
     def wants(self) -> tuple[tuple[str, str], ...]:
         """Stages whose results this one needs, and of which kind they have to be."""
         return tuple((name, "train") for name in self.using)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Semantics:
+    """Work out how near the captions of the training split are in meaning (LSEH). Writes a store.
+
+    Attributes:
+        name: of the stage and of its folder.
+        space: how captions become points.
+        measure: how near two points are: by their "inner" product, or their "cosine".
+
+    Raises:
+        ValueError: no such measure.
+    """
+
+    kind: ClassVar[str] = "semantics"
+    name: str
+    space: SpacePlan = SpacePlan()
+    measure: Measure = "inner"
+
+    def __post_init__(self) -> None:
+        if self.measure not in get_args(Measure):
+            raise ValueError(unknown(self.measure, list(get_args(Measure)), "a measure"))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Stages whose results this one needs: none."""
+        return ()
+
+    @property
+    def wants(self) -> tuple[tuple[str, str], ...]:
+        """Stages whose results this one needs, and of which kind they have to be: none."""
+        return ()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from counterfoil import world
 from counterfoil.negatives.guide import Guide
+from counterfoil.negatives.semantics import CaptionSemantics, CaptionSpace
 from counterfoil.negatives.taught import TaughtStore, weigher
 from counterfoil.negatives.teach import Trained, WritingStopped, write
 from counterfoil.negatives.teachers import Fragments, Frozen, Teacher, Teachers, Vectors
 from counterfoil.recipes.context import Context, Stopped
-from counterfoil.recipes.guides import Teach
+from counterfoil.recipes.guides import Semantics, Teach
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.recipe import Train
 from counterfoil.recipes.show import say
@@ -45,6 +47,10 @@ def guide(context: Context, stage: Train, scale: float) -> Guide | None:
     match context.recipe.stage(stage.guide):
         case Teach() as taught:
             return Teachers(teachers=tuple(_teachers(context, taught, scale)))
+        case Semantics() as meant:
+            place, corpus = context.place(meant.name), context.train.fingerprint
+            space = CaptionSpace.open(place, fingerprint=corpus)
+            return CaptionSemantics(space=space, measure=meant.measure)
     raise AssertionError(f"no guide is made of {stage.guide!r}")
 
 
@@ -64,6 +70,16 @@ def teach(context: Context, stage: Teach) -> None:
             raise Stopped("out of time" if late else "interrupted") from None
     many = f"{len(trained)} teacher{'s' if len(trained) > 1 else ''}"
     say(f"{stage.name}: {many}, {stage.form} for {len(context.train):,} images, {place}")
+
+
+def mean(context: Context, stage: Semantics) -> None:
+    """Write down how near the captions of the training split are in meaning."""
+    place = context.place(stage.name)
+    if world.rank() == 0:
+        space = CaptionSpace.of(context.train, stage.space)
+        space.save(place)
+        texts, width = space.points.shape
+        say(f"{stage.name}: {texts:,} captions in {width} dimensions, {place}")
 
 
 def _teachers(context: Context, stage: Teach, scale: float) -> Iterator[Teacher]:

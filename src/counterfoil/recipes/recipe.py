@@ -15,8 +15,9 @@ from counterfoil.corpus.lens import LensPlan
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.filters import FilterPlan
 from counterfoil.negatives.mined import MinedPlan
+from counterfoil.negatives.proposal import Proposer
 from counterfoil.objectives.term import Objective
-from counterfoil.recipes.guides import GUIDE, GUIDES, Teach
+from counterfoil.recipes.guides import GUIDE, GUIDES, Semantics, Teach
 from counterfoil.recipes.measures import Compare, Evaluate, Protocol
 from counterfoil.spec import Spec, digest, unknown
 from counterfoil.train.plan import TrainPlan
@@ -28,6 +29,7 @@ __all__ = [
     "Mine",
     "Protocol",
     "Recipe",
+    "Semantics",
     "Stage",
     "Teach",
     "Train",
@@ -58,6 +60,8 @@ class Train:
         guide: stage that says how similar pairs ought to be, of a kind in `GUIDES`.
         word_vectors: file in GloVe's text format that word embeddings begin with, see
             `counterfoil.corpus.glove`.
+        proposer: what picks or writes negatives with the model as it is now; ``late("mask")`` is
+            the tokenizer's token that hides a word.
     """
 
     kind: ClassVar[str] = "train"
@@ -73,6 +77,7 @@ class Train:
     positives: Positives = "id"
     guide: str | None = field(default=None, metadata=LATER)
     word_vectors: str | None = field(default=None, metadata=LATER)
+    proposer: Spec[Proposer] | None = field(default=None, metadata=LATER)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -147,7 +152,7 @@ class Mine:
         return tuple((name, "train") for name in self.reads)
 
 
-Stage = Train | Mine | Teach | Evaluate | Compare
+Stage = Train | Mine | Teach | Semantics | Evaluate | Compare
 
 
 @final
@@ -187,7 +192,7 @@ class Recipe:
         if stage.name in known:
             raise ValueError(f"{self.name}: two stages are called {stage.name!r}")
         scored = stage.using if isinstance(stage, Mine) else stage.reads
-        if not scored and not isinstance(stage, Train):
+        if not scored and not isinstance(stage, Train | Semantics):
             raise ValueError(f"{self.name}: {stage.name!r} names no stage whose results it uses")
         for name, kind in stage.wants:
             if name not in known:

@@ -24,6 +24,7 @@ from counterfoil.recipes.recipe import (
     Evaluate,
     Mine,
     Recipe,
+    Semantics,
     Stage,
     Teach,
     Train,
@@ -131,6 +132,8 @@ def _do(context: Context, stage: Stage, *, resume: bool) -> None:
             stages.mine(context, stage)
         case Teach():
             guiding.teach(context, stage)
+        case Semantics():
+            guiding.mean(context, stage)
         case Evaluate():
             stages.evaluate(context, stage)
         case Compare():

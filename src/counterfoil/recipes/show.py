@@ -64,11 +64,12 @@ def plan(recipe: Recipe) -> None:
 def _settings(stage: Stage) -> list[str]:
     lines = []
     for key, value in plain(stage).items():
-        if key in ("name", "model", "objective") or value in (None, [], ""):
+        if key in ("name", "model", "objective", "proposer") or value in (None, [], ""):
             continue
         lines.append(f"{key}: {', '.join(_named(value)) if isinstance(value, dict) else value}")
     if isinstance(stage, Train):
         lines = [f"model: {stage.model!r}", f"objective: {stage.objective!r}", *lines]
+        lines += [f"proposer: {stage.proposer!r}"] if stage.proposer else []
     return lines
 
 

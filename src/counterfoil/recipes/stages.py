@@ -15,6 +15,7 @@ from counterfoil.evaluate.protocols import evaluate as measure
 from counterfoil.evaluate.protocols import folds_of, named
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.hardness import hardness
+from counterfoil.negatives.latent import check_captions
 from counterfoil.negatives.mined import Mined
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.recipes import comparison
@@ -25,7 +26,9 @@ from counterfoil.recipes.guiding import guide
 from counterfoil.recipes.measured import Measured
 from counterfoil.recipes.mining import mined, tidy
 from counterfoil.recipes.model import MODEL, Model, open_model
-from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Stage, Train
+from counterfoil.recipes.proposing import check as check_proposer
+from counterfoil.recipes.proposing import proposer
+from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Semantics, Stage, Train
 from counterfoil.recipes.show import say
 from counterfoil.train.loop import Fitted, fit, sampler_of
 from counterfoil.train.plan import TrainPlan
@@ -40,11 +43,13 @@ def check(context: Context, stage: Stage) -> None:
 
     Raises:
         ValueError: there is no such split, its protocol does not fit, pictures are missing, or
-            lists will be shorter than what is drawn from them.
+            lists will be shorter than what is drawn from them, or items cannot be edited or
+            compared.
     """
     match stage:
         case Train():
             check_guide(stage)
+            check_proposer(context, stage)
             corpora = [context.train, *([context.dev] if context.dev else [])]
             if stage.lens.images == "pixels" and not stage.start:
                 for corpus in corpora:
@@ -56,6 +61,8 @@ def check(context: Context, stage: Stage) -> None:
                 _long_enough(context, stage)
         case Mine():
             context.split(stage.split)
+        case Semantics():
+            check_captions(context.train.texts, stage.space)
         case Evaluate():
             folds_of(named(stage.protocol), len(context.split(stage.split)))
 
@@ -92,6 +99,7 @@ def train(context: Context, stage: Train, *, resume: bool) -> None:
         model.lens.on(context.train),
         folder=place,
         draws=_draws(context, stage),
+        proposer=proposer(stage, model.lens),
         guide=guide(context, stage, model.matcher.score_scale),
         positives=stage.positives,
         refresh=stage.refresh,
