@@ -20,6 +20,7 @@ NAMES = (
     "gpo",
     "chan",
     "hrem",
+    "dive",
     "offline",
     "selfmining",
     "shortlist",

@@ -101,7 +101,8 @@ class Slots(nn.Module):
         else:
             share = likeness.softmax(2).masked_fill(padding, 0)
         share = share / (share.sum(3, keepdim=True) + 1e-7)
-        return (share @ value).transpose(1, 2).flatten(2)
+        found: Tensor = (share @ value).transpose(1, 2).flatten(2)
+        return found
 
     def _split(self, vectors: Tensor) -> Tensor:
         """(N, L, heads * head_width) as (N, heads, L, head_width)."""
