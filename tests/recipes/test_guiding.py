@@ -1,0 +1,223 @@
+"""Teachers, what they say, and a student: one run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from counterfoil.objectives.margins import HardestRectified, MarginDistribution
+from counterfoil.objectives.term import total
+from counterfoil.objectives.triplet import HardestTriplet
+from counterfoil.recipes import catalogue
+from counterfoil.recipes.context import Context
+from counterfoil.recipes.guiding import guide
+from counterfoil.recipes.recipe import Evaluate, Mine, Recipe, Teach, Train, digests
+from counterfoil.recipes.run import Source, execute
+from counterfoil.recipes.settings import apply
+from counterfoil.spec import part
+from counterfoil.train.log import read_metrics
+
+DATA = "scenes:images=36"
+SOURCE = Source(DATA)
+SMALL = ["*.model.image.width=16", "*.model.text.width=16", "*.batch=16"]
+GUIDED = total(
+    triplet=part(HardestTriplet),
+    margins=(100.0, part(MarginDistribution)),
+    rectified=(0.5, part(HardestRectified)),
+)
+
+
+def recipe(host: str = "vsepp", *settings: str, form: str = "stored", **more) -> Recipe:
+    """Two teachers and a student."""
+    one = catalogue.find(f"{host}-scenes").stages[0]
+    assert isinstance(one, Train)
+    stages = (
+        replace(one, name="teacher-0"),
+        replace(one, name="teacher-1", plan=replace(one.plan, seed=1)),
+        Teach(name="teach", using=("teacher-0", "teacher-1"), form=form),
+        replace(one, name="student", objective=GUIDED, guide="teach", **more),
+        Evaluate(name="test", using=("student",)),
+    )
+    return apply(
+        catalogue.smoke(Recipe(name="taught", stages=stages, data=DATA)), [*SMALL, *settings]
+    )
+
+
+def weights(folder: Path, stage: str = "student") -> bytes:
+    return (folder / stage / "model" / "model.safetensors").read_bytes()
+
+
+def losses(folder: Path) -> list[float]:
+    return [
+        line["loss"]
+        for line in read_metrics(folder / "student" / "metrics.jsonl")
+        if "loss" in line
+    ]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert execute(recipe(), SOURCE, folder)
+    return folder
+
+
+def test_a_student_learns_from_its_teachers(whole):
+    lines = [l for l in read_metrics(whole / "student" / "metrics.jsonl") if "loss" in l]
+    assert all(line["loss_margins"] > 0 for line in lines)
+    assert {"guide_disagree", "guide_kl", "guide_outranked", "share_margins"} <= set(lines[-1])
+    assert "guide_kl" not in read_metrics(whole / "teacher-0" / "metrics.jsonl")[0]
+    manifest = json.loads((whole / "teach" / "manifest.json").read_text())
+    assert [t["plain"] for t in manifest["teachers"]] == [True, True]
+    assert not list(whole.rglob("*.partial"))
+
+
+def test_a_finished_run_is_kept(whole):
+    before = weights(whole)
+    assert execute(recipe(), SOURCE, whole)
+    assert weights(whole) == before
+
+
+def test_models_on_the_batch_teach_the_same(whole, tmp_path):
+    for name in ("teacher-0", "teacher-1"):
+        shutil.copytree(whole / name, tmp_path / name)
+        shutil.copy(whole / f"{name}.json", tmp_path)
+    for form, inputs in (("models", "clean"), ("models", "same")):
+        made = recipe("vsepp", f"teach.inputs={inputs}", form=form)
+        assert execute(made, SOURCE, tmp_path)
+        assert losses(tmp_path) == pytest.approx(losses(whole), rel=1e-3)
+        for name in ("teach", "student", "test"):
+            shutil.rmtree(tmp_path / name)
+            (tmp_path / f"{name}.json").unlink()
+
+
+def test_fragments_teach_too(tmp_path):
+    assert execute(recipe("scan-t2i"), SOURCE, tmp_path)
+    manifest = json.loads((tmp_path / "teach" / "manifest.json").read_text())
+    assert [t["plain"] for t in manifest["teachers"]] == [False, False]
+    assert losses(tmp_path)[-1] > 0
+
+
+def test_drawn_pairs_stand_among_the_guided(whole, tmp_path):
+    for name in ("teacher-0", "teacher-1", "teach"):
+        shutil.copytree(whole / name, tmp_path / name)
+        shutil.copy(whole / f"{name}.json", tmp_path)
+    made = recipe()
+    objective = total(
+        triplet=part(HardestTriplet),
+        margins=(100.0, part(MarginDistribution, offline=True)),
+        rectified=(0.5, part(HardestRectified, candidates="offline")),
+    )
+    lists = Mine(name="lists", using=("teacher-0",), texts=20, images=5)
+    student = replace(made.stage("student"), objective=objective, negatives="lists")
+    made = replace(made, stages=(*made.stages[:3], lists, student))
+    made = apply(made, ["student.draw.texts=20", "student.draw.images=5"])
+    assert execute(made, SOURCE, tmp_path)
+    assert losses(tmp_path)[-1] > 0
+
+
+def forked(folder: Path, made: Recipe) -> int:
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        code = 0 if execute(made, SOURCE, folder, resume=True) else 3
+    finally:
+        os._exit(code)
+
+
+def test_a_run_that_is_killed_goes_on_to_the_same_numbers(whole, tmp_path):
+    made, folder = recipe("vsepp", "*.save_minutes=0"), tmp_path / "run"
+    kills = 0
+    for pause in (1.2, 1.6, 2.0, 2.6, 0.0):
+        child = forked(folder, made)
+        if pause:
+            time.sleep(pause)
+            os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        kills += os.WIFSIGNALED(status)
+    assert kills
+    assert status == 0
+    assert weights(folder) == weights(whole)
+    assert losses(folder) == losses(whole)
+
+
+def context(folder: Path, made: Recipe) -> Context:
+    corpus = SOURCE.open()
+    return Context(made, corpus, folder, digests(made, "data"))
+
+
+def student(made: Recipe) -> Train:
+    found = made.stage("student")
+    assert isinstance(found, Train)
+    return found
+
+
+def test_a_teacher_that_is_missing_or_was_trained_again_is_refused(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "run")
+    made, folder = recipe(form="models"), tmp_path / "run"
+    manifest = folder / "teach" / "manifest.json"
+    plain = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**plain, "form": "models"}))
+    assert guide(context(folder, made), student(made), 1.0) is not None
+    plain["teachers"][1]["source"]["checkpoint"] = "0123"
+    manifest.write_text(json.dumps({**plain, "form": "models"}))
+    with pytest.raises(
+        ValueError, match=r"teacher 1 of .* had the weights 0123, but the model has"
+    ):
+        guide(context(folder, made), student(made), 1.0)
+    shutil.rmtree(folder / "teacher-0" / "model")
+    with pytest.raises(ValueError, match=r"holds no model: .*; was its training finished"):
+        guide(context(folder, made), student(made), 1.0)
+
+
+def test_what_was_taught_on_other_data_is_refused(whole, tmp_path):
+    made = recipe()
+    other = Source("scenes:images=40").open()
+    with pytest.raises(ValueError, match=r"was taught on corpus .*, but this one is"):
+        guide(Context(made, other, whole, digests(made, "data")), student(made), 1.0)
+
+
+def test_scores_are_brought_to_the_students_scale(whole):
+    from counterfoil.corpus.collate import collate
+
+    made, at = recipe(), context(whole, recipe())
+    batch = collate(_lens(at), torch.arange(12))
+    one, ten = (guide(at, student(made), scale)(batch) for scale in (1.0, 10.0))
+    torch.testing.assert_close(10 * one, ten)
+
+
+def _lens(at: Context):
+    from counterfoil.recipes.model import open_model
+
+    return open_model(at.place("teacher-0")).on(at.train)
+
+
+def test_a_loss_that_needs_a_guide_is_refused_before_anything_is_trained(tmp_path):
+    made = recipe()
+    bare = replace(student(made), guide=None)
+    made = replace(made, stages=(made.stages[0], bare))
+    with pytest.raises(ValueError, match="the loss of 'student' needs a guide that says"):
+        execute(made, SOURCE, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_plan_names_the_guide(capsys):
+    from counterfoil.recipes.show import plan
+
+    plan(recipe())
+    shown = capsys.readouterr().out
+    assert "teach  ← teacher-0, teacher-1" in shown
+    assert "guide: teach" in shown
