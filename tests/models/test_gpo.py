@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import sys
+import types
+
 import pytest
 import torch
+from torch import nn
 
 import hub_cases
 import train_cases
 from counterfoil.models.blocks.bert import Bert
+from counterfoil.models.blocks.grids import Grids
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.mlp import MLPRegions
 from counterfoil.models.blocks.regions import Regions
@@ -56,6 +61,33 @@ def test_words_of_a_pretrained_model_are_pooled(tmp_path):
     items = train_cases.batch_of(train_cases.lens(), [0, 1, 5]).texts
     alone = host.encode_texts(items.rows(slice(1, 2))).tokens
     torch.testing.assert_close(host.encode_texts(items).tokens[1:2], alone)
+
+
+class Network(nn.Module):
+    """A small network with the face of timm's."""
+
+    num_features = 5
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, self.num_features, 4, stride=4)
+
+    def forward_features(self, pixels):
+        return self.conv(pixels)
+
+
+def test_the_grid_of_a_network_that_is_trained_along(monkeypatch):
+    made = types.SimpleNamespace(create_model=lambda *_, **__: Network())
+    monkeypatch.setitem(sys.modules, "timm", made)
+    host = model(image=Grids(name="any", width=WIDTH, pretrained=False, cell_drop=0.5))
+    items = Items(torch.arange(8), torch.randn(8, 3, 16, 16), torch.ones(8, 1, dtype=torch.bool))
+    whole = host.eval().encode_images(items).tokens
+    alone = host.encode_images(items.rows(slice(2, 3))).tokens
+    torch.testing.assert_close(alone, whole[2:3])
+    dropped = host.train().encode_images(items).tokens
+    assert not torch.allclose(dropped, whole)
+    dropped.sum().backward()
+    assert host.image.body.conv.weight.grad.any()
 
 
 def test_towers_of_different_widths_are_refused():
