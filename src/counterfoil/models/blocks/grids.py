@@ -25,7 +25,8 @@ class Grids(ImageTower):
     In training pictures are cut to a random part and mirrored at random, on the device, each with
     its own draw.
 
-    Departs from the authors' code in: cells are dropped without a loop over pictures.
+    Departs from the authors' code in: pictures are cut after they have been brought to one size,
+    which the lens does by cubic instead of linear interpolation.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Grids(ImageTower):
             width: of the joint space.
             trained: train the network too.
             pretrained: load its weights; else it starts from fresh ones.
-            smallest: share of both sides that a picture is cut to at most in training; the authors
+            smallest: least share of both sides that is left of a picture in training; the authors
                 take 0.6.
             mirror: share of pictures that are mirrored in training; the authors take 0.5.
             cell_drop: see `drop_cells`; the authors take 0.2.
