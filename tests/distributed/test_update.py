@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +11,9 @@ import torch
 
 import processes
 import train_cases as cases
+from counterfoil.models.hrem import BOTH
+from counterfoil.objectives.curriculum import After
+from counterfoil.objectives.distance_weighted import DistanceWeighted
 from counterfoil.objectives.term import Objective
 from counterfoil.objectives.triplet import SumTriplet
 from counterfoil.train.optimise import Group, Optimiser
@@ -64,3 +68,28 @@ def test_a_group_begins_later_on_every_process(chunk: int) -> None:
             for a, b in pairwise(seen)
         ]
         assert same == [True, False, False]
+
+
+def related(chunk: int) -> dict[str, np.ndarray]:
+    """HREM after three steps, in the last two of which its graph is judged."""
+    lens = cases.lens()
+    late = After(term=DistanceWeighted(grid=BOTH), steps=1)
+    terms = {"plain": (1.0, SumTriplet()), "late": (1.0, late)}
+    step = Step(cases.host("hrem", lens), Objective(terms=terms)).double()
+    for module in step.matcher.graph.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.3  # drawn alike on every process
+    update = Update(TrainPlan(optimiser=Optimiser(rate=0.01), chunk=chunk), step)
+    for number in range(3):
+        batch = cases.batch_of(lens, [0, 3, 6, 9, 12, 15, 16], step=number)
+        values = batch.images.values.double()
+        update([replace(batch, images=replace(batch.images, values=values))], 1.0)
+    return {name: value.numpy().copy() for name, value in step.state_dict().items()}
+
+
+@pytest.mark.parametrize("chunk", [0, 4])
+def test_a_graph_that_is_judged_later_learns_alike_on_every_process(chunk: int) -> None:
+    alone = related(0)
+    for found in processes.run(related, 2, chunk):
+        for name, value in alone.items():
+            assert np.allclose(found[name], value, atol=1e-9), name

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from counterfoil.models.authors import Checkpoint
+from counterfoil.models.blocks.bert import Bert
+from counterfoil.models.blocks.graph import BatchGraph
+from counterfoil.models.blocks.mlp import MLPRegions
+from counterfoil.models.hrem import HREM
+from counterfoil.models.hrem_names import PREFIXES, convert_hrem, hrem, renamed
+from counterfoil.models.weights import SYSTEMS, convert
+from counterfoil.spec import from_plain
+
+WIDTH, SMALL = 8, {"hidden_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("bert")
+    config = {"model_type": "bert", "vocab_size": 20, "intermediate_size": 7, **SMALL}
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
+
+
+def authors(bert: str, *, graph: bool) -> dict[str, Tensor]:
+    """Tensors under their names, with what they save and never read."""
+    torch.manual_seed(0)
+    host = HREM(
+        image=MLPRegions(features=5, width=WIDTH),
+        text=Bert(name=bert, width=WIDTH, pretrained=False),
+        graph=BatchGraph(width=WIDTH, heads=2, best=3) if graph else None,
+        heads=2,
+    )
+    state = {}
+    for name, value in host.state_dict().items():
+        theirs = next(t for t, ours in PREFIXES.items() if name.startswith(ours))
+        state[theirs + name.removeprefix(PREFIXES[theirs])] = value
+    state["img_enc.fc.mlp.bns.1.running_mean"] = torch.zeros(WIDTH)
+    return state
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_every_tensor_comes_back(bert, graph):
+    state = authors(bert, graph=graph)
+    options = {"nhead": 2, "residual_weight": 0.7, "mask_weight": 1.5, "threshold": 0.4}
+    found = hrem(Checkpoint(state, options), bert=bert)
+    built = found.build()
+    assert isinstance(built, HREM)
+    assert built.relates == graph
+    assert built.image_pool.residual == 0.7
+    for theirs, value in state.items():
+        if name := renamed(theirs):
+            assert torch.equal(built.state_dict()[name], value)
+    if graph:
+        assert (built.graph.best, built.graph.mask_weight, built.graph.share) == (3, 1.5, 0.4)
+        assert (built.graph.padding, built.graph.divergence) == ("borrowed", "reverse")
+    assert from_plain(found.matcher.plain()) == found.matcher
+
+
+def test_a_file_as_they_save_it(bert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    sides: list[dict[str, Tensor]] = [{}, {}]
+    for name, value in authors(bert, graph=False).items():
+        side, _, rest = name.partition(".")
+        sides[side == "txt_enc"][f"module.{rest}"] = value
+    path = tmp_path / "model_best.pth"
+    torch.save({"model": sides, "opt": argparse.Namespace(nhead=4), "epoch": 3}, path)
+    monkeypatch.setitem(SYSTEMS, "hrem", lambda checkpoint: hrem(checkpoint, bert=bert))
+    built = convert(path, "hrem").build()
+    assert built.image_pool.layer.self_attn.num_heads == 4
+    assert torch.equal(built.text.fc.weight, sides[1]["module.linear.weight"])
+
+
+def test_what_is_not_theirs(bert):
+    state = authors(bert, graph=False)
+    with pytest.raises(ValueError, match=r"'img_enc.gpool.gru.weight' is no tensor of an HREM"):
+        convert_hrem({**state, "img_enc.gpool.gru.weight": torch.zeros(1)})
+    del state["txt_enc.linear.weight"]
+    with pytest.raises(ValueError, match=r"this HREM checkpoint has no 'text.fc.weight'"):
+        convert_hrem(state)
