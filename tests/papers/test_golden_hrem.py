@@ -36,7 +36,6 @@ GRAPH = re.compile(r"graph_(clean|compat)/(.+)")
 EDGES = re.compile(r"(connect|relation)/(i2i|i2t|t2i|t2t)")
 LOSS = re.compile(r"loss_(\w+)/(value|grad_img_emb|grad_cap_emb|grad/.+)")
 SAMPLED = re.compile(r"dw/(.+)")
-FEATURES = 6  # of the images, that the pooling case reads
 
 
 @cache
