@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+import hub_cases
+import train_cases
+from counterfoil.corpus.sampler import Sampler
+from counterfoil.models.blocks.bert import Bert
+from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.mlp import MLPRegions
+from counterfoil.models.blocks.parts import PooledParts, WordsAndStates
+from counterfoil.models.dive import DivE
+from counterfoil.objectives.term import Objective
+from counterfoil.objectives.triplet import HardestTriplet
+from counterfoil.records import Batch
+from counterfoil.train.optimise import Group, Optimiser
+from counterfoil.train.step import Step
+
+WORDS, WIDTH = 40, 8
+
+
+def model(**options: object) -> DivE:
+    torch.manual_seed(0)
+    parts = {
+        "image": PooledParts(
+            tower=MLPRegions(features=train_cases.WIDTH, width=WIDTH, stacked=True)
+        ),
+        "text": WordsAndStates(gru=GRU(words=WORDS, word_width=6, width=WIDTH)),
+        "heads": 2,
+        "head_width": 4,
+    }
+    return DivE(**(parts | options))
+
+
+def batch(count: int = 4) -> Batch:
+    """Images with all of their captions."""
+    lens = train_cases.lens()
+    rows = next(Sampler(lens.corpus.relation, batch=count, seed=0, all_captions=True).epoch(0))
+    return train_cases.batch_of(lens, rows.tolist())
+
+
+def test_a_set_is_the_whole_added_to_every_slot():
+    host, made = model().eval(), batch()
+    sets, slots = host.images(made.images)
+    whole = host.image_norm(host.image(made.images).whole)
+    assert sets.tokens.shape == (4, 4, WIDTH)
+    for n in range(4):
+        for k in range(4):
+            sum_ = whole[n] + slots[n, k]
+            torch.testing.assert_close(sets.tokens[n, k], sum_ / sum_.norm())
+
+
+def test_the_image_tower_is_run_once():
+    host, made, calls = model(), batch(), []
+    host.image.tower.fc.register_forward_hook(lambda *_: calls.append(1))
+    host(made)
+    assert len(calls) == 1
+
+
+def losses(host: DivE, made: Batch) -> dict[str, torch.Tensor]:
+    terms = {"triplet": (1.0, HardestTriplet(reduction="mean"))}
+    return Step(host, Objective(terms=terms))(made)
+
+
+def test_its_ranking_loss_is_two_means_over_all_true_pairs():
+    host, made = model().eval(), batch()
+    view = host(made).inference
+    scores = host.grid(view.images, view.texts).detach()
+    assert made.block == (4, 12)
+    costs: list[list[float]] = [[], []]
+    for image, text in made.positive.nonzero().tolist():
+        wrong_texts = scores[image][~made.positive[image]].max()
+        wrong_images = scores[:, text][~made.positive[:, text]].max()
+        for side, worst in zip(costs, (wrong_texts, wrong_images), strict=True):
+            side.append(max(0.0, 0.2 + float(worst - scores[image, text])))
+    expected = sum(sum(side) / len(side) for side in costs)
+    assert losses(host, made)["triplet"].item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({}, {"mmd", "diversity"}),
+        ({"diversity_weight": 0.0}, {"mmd"}),
+        ({"mmd_weight": 0.0, "diversity_of": "elements"}, {"diversity"}),
+        ({"correlation_weight": 1.0, "diversity_weight": 0.0}, {"mmd", "correlation"}),
+        ({"mmd_weight": 0.0, "diversity_weight": 0.0, "query_weight": 1.0}, {"queries"}),
+        ({"mmd_weight": 0.0, "diversity_weight": 0.0}, set()),
+    ],
+)
+def test_losses_of_its_own_are_those_with_a_weight(options, names):
+    host = model(**options)
+    found = losses(host, batch())
+    assert set(found) == {"triplet", *(f"model_{name}" for name in names)}
+    torch.stack(list(found.values())).sum().backward()
+    for name, parameter in host.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+
+
+def test_weights_are_factors():
+    made = batch()
+    one, ten = (
+        losses(model(mmd_weight=w, diversity_weight=2 * w).eval(), made) for w in (0.01, 0.1)
+    )
+    for name in ("model_mmd", "model_diversity"):
+        assert ten[name].item() == pytest.approx(10 * one[name].item(), rel=1e-5)
+
+
+def test_diversity_of_elements_is_another():
+    slots, elements = (
+        losses(model(diversity_of=of).eval(), batch())["model_diversity"].item()
+        for of in ("slots", "elements")
+    )
+    assert elements > slots > 0  # elements share the whole
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_it_learns_to_tell_a_batch(precision):
+    host, made = model(dropout=0.0), batch()
+    terms = {"triplet": (1.0, HardestTriplet(reduction="mean"))}
+    step = Step(host, Objective(terms=terms), precision=precision)
+    optimiser = torch.optim.AdamW(host.parameters(), lr=0.01)
+    first = last = 0.0
+    for number in range(15):
+        optimiser.zero_grad()
+        found = step(made)
+        torch.stack(list(found.values())).sum().backward()
+        optimiser.step()
+        last = found["triplet"].item()
+        first = last if number == 0 else first
+    assert last < first / 2
+
+
+@pytest.mark.parametrize(("pool", "apart"), [("max", False), ("first", True)])
+def test_bert(tmp_path, pool, apart):
+    bert = Bert(name=hub_cases.bert(tmp_path), width=WIDTH * (1 + apart))
+    host = model(text=PooledParts(tower=bert, pool=pool, apart=apart))
+    torch.stack(list(losses(host, batch()).values())).sum().backward()
+    assert host.text.tower.fc.weight.grad.abs().max() > 0
+
+
+def test_the_papers_groups_of_parameters():
+    host = model()
+    step = Step(host, Objective(terms={"triplet": (1.0, HardestTriplet())}))
+    groups = (Group(match="image*", rate=0.1), Group(match="text_*", rate=0.1))
+    optimiser = Optimiser(rule="adamw", rate=1e-3, decay=1e-4, clip=1.0, groups=groups)
+    fast = {
+        id(p)
+        for group in optimiser.build(step).param_groups
+        for p in group["params"]
+        if group["lr"] == pytest.approx(1e-3)
+    }
+    assert fast == {id(p) for p in host.text.parameters()}
+
+
+def test_what_it_cannot_be():
+    with pytest.raises(ValueError, match="similarity='cosine' is not known; use one of smooth"):
+        model(similarity="cosine")
+    with pytest.raises(ValueError, match="diversity_of='words' is not known; use one of slots"):
+        model(diversity_of="words")
+    with pytest.raises(ValueError, match="gives 8 numbers for a whole and the text tower 6; give"):
+        model(text=WordsAndStates(gru=GRU(words=WORDS, word_width=6, width=6)))
