@@ -62,6 +62,17 @@ def test_it_equals_a_loop_over_pairs(owner, seed):
     assert term.judged(grid, uniforms).item() == pytest.approx(total, abs=1e-6)
 
 
+def test_the_gradient_is_that_of_differences():
+    positive = judged(block(), OWNER).grids[INFERENCE].positive
+    uniforms = torch.rand(2 * int(positive.sum()), generator=torch.Generator().manual_seed(0))
+    term = DistanceWeighted(dimensions=8)
+
+    def loss(scores: torch.Tensor) -> torch.Tensor:
+        return term.judged(Grid(scores, positive, scores[0]), uniforms)
+
+    assert torch.autograd.gradcheck(loss, block().requires_grad_())
+
+
 def test_often_drawn_is_what_is_likely():
     chances = torch.tensor([0.0, 0.5, 0.2, 0.0, 0.3]).expand(4000, 5)
     rng = torch.Generator().manual_seed(0)

@@ -106,6 +106,16 @@ def test_the_enhanced_vectors_teach_everything():
         assert parameter.grad.abs().max() > 0
 
 
+def test_gradients_are_those_of_differences():
+    layer, (images, texts, regions, words) = graph().requires_grad_(False), batch()
+
+    def told(*vectors: Tensor) -> tuple[Tensor, Tensor]:
+        out = layer(*(normalize(x, dim=-1) for x in vectors), regions, words)
+        return out.images, out.texts
+
+    assert torch.autograd.gradcheck(told, (images, texts))
+
+
 def test_garbage_in_padding_and_more_of_it_changes_nothing():
     layer, (images, texts, regions, words) = graph(), batch()
     told = layer(images, texts, regions, words)
