@@ -1,0 +1,67 @@
+"""Counterfactual edits and margins of meaning meet every host of regions and words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import matcher_cases
+from counterfoil.negatives.edited import Edited
+from counterfoil.objectives.counterfactual import SelfAdjusted, SelfExplored
+from counterfoil.objectives.semantic import SemanticMargin
+from counterfoil.objectives.term import Objective
+from counterfoil.records import Batch, Items, Pairs
+from counterfoil.train.step import Step
+
+COUNT, UNKNOWN = 6, 3
+HOSTS = [c for c in matcher_cases.CASES if c.images is matcher_cases.regions]
+OTHERS = [c for c in matcher_cases.CASES if c.images is not matcher_cases.regions]
+
+
+def batch_of(case: Any) -> Batch:
+    rng, rows = torch.Generator().manual_seed(0), torch.arange(COUNT)
+    images, texts = case.images(COUNT, rng), case.texts(COUNT, rng)
+    eye = torch.eye(COUNT, dtype=torch.bool)
+    return Batch(0, rows, rows, images, texts, (COUNT, COUNT), eye, Pairs(rows, rows))
+
+
+def near(batch: Batch) -> torch.Tensor:
+    return torch.rand(batch.block, generator=torch.Generator().manual_seed(1))
+
+
+def step_of(case: Any) -> Step:
+    terms = {
+        "triplet": (1.0, SemanticMargin(alpha=2.0)),
+        "adjusted": (1.0, SelfAdjusted(margin=2.0)),
+        "explored": (1.0, SelfExplored(margin=2.0)),
+    }
+    source = Edited(margin=2.0, adjust=1.0, explore=1.0, mask=UNKNOWN)
+    return Step(case.build(), Objective(terms=terms), proposer=source, guide=near)
+
+
+def poisoned(items: Items) -> Items:
+    return replace(items, values=matcher_cases.poisoned(items.values, items.mask))
+
+
+@pytest.mark.parametrize("case", HOSTS, ids=lambda case: case.name)
+def test_padding_changes_no_edit(case: Any) -> None:
+    batch, step = batch_of(case), step_of(case)
+    plain = step(batch)
+    dirty = replace(batch, images=poisoned(batch.images), texts=poisoned(batch.texts))
+    found = step(dirty)
+    for name in ("triplet", "adjusted", "explored"):
+        assert plain[name] > 0
+        torch.testing.assert_close(found[name], plain[name])
+    torch.stack(list(found.values())).sum().backward()
+    grown = [p.grad for p in step.parameters() if p.grad is not None]
+    assert grown
+    assert all(bool(gradient.isfinite().all()) for gradient in grown)
+
+
+@pytest.mark.parametrize("case", OTHERS, ids=lambda case: case.name)
+def test_other_hosts_are_refused_in_words(case: Any) -> None:
+    with pytest.raises(ValueError, match=r"cannot be edited|tell where they look words up"):
+        step_of(case)(batch_of(case))
