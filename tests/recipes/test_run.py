@@ -71,18 +71,25 @@ def test_one_round_on_regions(host, tmp_path):
     assert (tmp_path / "run" / "test" / "evaluation.json").is_file()
 
 
+MORE = {"vsrn": "*.model.captioner.width=16", "hrem": "*.model.graph.width=16"}
+DIVE = ("*.model.image.tower.width=16", "*.model.text.gru.width=16", "*.batch=4")
+
+
 def of_scenes():
-    """All of them; tables of ablations on hosts that take longer only where there is time."""
+    """All of them; tables of many trainings only where there is time."""
     for recipe in catalogue.all_recipes():
         long = "ablations" in recipe.name and "vsepp" not in recipe.name
+        long = long or (recipe.name.startswith("ndgl/") and recipe.name.count("/") == 2)
         if "scenes" in recipe.name:
             yield pytest.param(recipe.name, marks=[pytest.mark.slow] if long else [])
 
 
 @pytest.mark.parametrize("name", list(of_scenes()))
 def test_every_recipe_of_scenes(name, tmp_path):
-    small = [*SMALL[1::2], "*.draw.texts=10", "*.draw.images=5"] if "aoq" in name else SMALL[1::2]
-    small = [*small, "*.model.captioner.width=16"] if "vsrn" in name else small
+    mines = "aoq" in name or "mining" in name
+    small = list(DIVE if "dive" in name else SMALL[1::2])
+    small += ["*.draw.texts=10", "*.draw.images=5"] if mines else []
+    small += [more for host, more in MORE.items() if host in name]
     recipe = catalogue.smoke(apply(catalogue.find(name), small))
     assert execute(recipe, Source("scenes:images=30"), tmp_path / "run")
     for stage in recipe.stages:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
 from counterfoil.objectives.curriculum import Then
-from counterfoil.recipes import ablations, aoq, demo, online
+from counterfoil.recipes import ablations, aoq, bases, demo, modern, ndgl, ndgl_variants, online
 from counterfoil.recipes.members import HOSTS, NAMES, PAPERS, members
 from counterfoil.recipes.profiles import Dataset
 from counterfoil.recipes.recipe import Recipe, Stage, Train
@@ -64,6 +64,18 @@ def _listed() -> dict[str, Make]:
     for name in NAMES:
         for to in SETS:
             rows[f"aoq/ablations/{name}-{to}"] = partial(ablations.table, name, to)
+    return rows | _of_modern_hosts()
+
+
+def _of_modern_hosts() -> dict[str, Make]:
+    rows: dict[str, Make] = {}
+    for own in modern.HOSTS:
+        rows |= {f"{own}-{to}": partial(bases.recipe, own, to) for to in modern.sets(own)}
+    for one in ndgl.HOSTS:
+        rows |= {f"ndgl/{one}-{to}": partial(ndgl.recipe, one, to) for to in ndgl.sets(one)}
+    for kind, (make, compared) in ndgl_variants.VARIANTS.items():
+        for one in compared:
+            rows |= {f"ndgl/{kind}/{one}-{to}": partial(make, one, to) for to in ndgl.sets(one)}
     return rows
 
 

@@ -13,7 +13,7 @@ from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
 from counterfoil.recipes import rounds
 from counterfoil.recipes.hosts import bfan, scan, vsepp, vsrn
 from counterfoil.recipes.members import HOSTS, PAPERS, Host, Member, Name, Paper, members, said
-from counterfoil.recipes.profiles import PROFILES, Dataset
+from counterfoil.recipes.profiles import PROFILES, Dataset, Profile
 from counterfoil.recipes.published_online import PUBLISHED
 from counterfoil.recipes.recipe import Evaluate, Recipe, Stage, Train
 from counterfoil.recipes.rounds import BATCH
@@ -34,19 +34,20 @@ LONGER: dict[tuple[Paper, Dataset], int] = {  # with the others' these collapse
 }
 
 
-def host(name: Host, dataset: Dataset) -> Spec[Matcher]:
-    """The matcher of a paper at the width of a data set."""
-    found, dropout = _host(name, dataset), PROFILES[dataset].dropout
+def host(name: Host, dataset: Dataset, *, profile: Profile | None = None) -> Spec[Matcher]:
+    """The matcher of a paper at the width of a data set, or of another profile."""
+    told = profile or PROFILES[dataset]
+    found, dropout = _host(name, dataset, told), told.dropout
     if not dropout:
         return found
     return found.but(text=found.arguments["text"].but(dropout=dropout))
 
 
-def _host(name: Host, dataset: Dataset) -> Spec[Matcher]:
-    width, sees = PROFILES[dataset].width, PROFILES[dataset].sees
+def _host(name: Host, dataset: Dataset, profile: Profile) -> Spec[Matcher]:
+    width, sees = profile.width, profile.sees
     match name:
         case "vsepp":
-            return _vsepp(dataset)
+            return _vsepp(dataset, profile)
         case "scan-t2i":
             return scan(width=width, sees=sees)
         case "scan-t2i-avg":
@@ -59,11 +60,10 @@ def _host(name: Host, dataset: Dataset) -> Spec[Matcher]:
         case "bfan-prob":
             return bfan(focus="prob", width=width, sees=sees)
         case "vsrn-single":
-            return _vsrn(dataset)
+            return _vsrn(dataset, profile)
 
 
-def _vsepp(dataset: Dataset) -> Spec[Matcher]:
-    profile = PROFILES[dataset]
+def _vsepp(dataset: Dataset, profile: Profile) -> Spec[Matcher]:
     if dataset in ("flickr30k", "coco"):
         return vsepp(width=profile.width, sees=profile.sees)
     return vsepp(
@@ -75,9 +75,8 @@ def _vsepp(dataset: Dataset) -> Spec[Matcher]:
     )
 
 
-def _vsrn(dataset: Dataset) -> Spec[Matcher]:
+def _vsrn(dataset: Dataset, profile: Profile) -> Spec[Matcher]:
     """Twice as wide as the other hosts where the papers' sizes hold: 2048."""
-    profile = PROFILES[dataset]
     if dataset in ("flickr30k", "coco"):
         return vsrn(width=2 * profile.width, variant="coco" if dataset == "coco" else "f30k")
     return vsrn(width=profile.width, word_width=profile.word_width, sees=profile.sees)

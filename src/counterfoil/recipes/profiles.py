@@ -9,6 +9,7 @@ from counterfoil.corpus.lens import LensPlan
 from counterfoil.recipes.hosts import Sees
 
 Dataset = Literal["scenes", "flickr8k", "flickr30k", "coco"]
+LARGE: tuple[Dataset, ...] = ("flickr30k", "coco")  # those of the papers
 
 
 @final

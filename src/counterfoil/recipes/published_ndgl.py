@@ -1,4 +1,4 @@
-"""What NDGL's tables print; every row is a single model, the originals trained again by its authors.
+"""What NDGL's tables print, of single models; its authors trained the originals anew.
 
 NDGL's Table 5 sets VSRN beside AOQ; both of those rows are likely ensembles of two (VSRN's is one
 in the table it is quoted from), which its Table 5 does not say.
@@ -67,7 +67,7 @@ TABLE_4 = (
     _row("CHAN (BERT)", "flickr30k-1k", (79.8, 95.8, 97.5), (65.3, 88.0, 92.9), 4),
     _row("CHAN (BERT) + MR", "flickr30k-1k", (84.1, 96.5, 98.5), (68.7, 90.0, 94.4), 4),
     _row("CHAN (BERT) + MR + HNR", "flickr30k-1k", (84.8, 97.0, 98.5), (69.0, 90.2, 94.3), 4),
-    _row("CHAN (BERT), MR replaced by SR", "flickr30k-1k", (82.9, 96.5, 97.9), (68.2, 90.1, 94.0), 4),
+    _row("CHAN (BERT), SR for MR", "flickr30k-1k", (82.9, 96.5, 97.9), (68.2, 90.1, 94.0), 4),
 )
 
 TABLE_5 = (

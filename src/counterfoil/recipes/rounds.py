@@ -70,25 +70,26 @@ RELEASED: dict[Paper, Round] = {**SECOND, "bfan": Round(2e-4, 10, 15)}  # the co
 def first(host: Host, dataset: Dataset, *, seed: int = 0) -> TrainPlan:
     """Round one: the online triplet, as the host's paper trains it."""
     if dataset == "scenes" or dataset == "flickr8k":
-        return _own(dataset, seed)
+        return own(dataset, seed)
     return FIRST[PAPERS[host], dataset].plan(seed)
 
 
 def second(host: Host, dataset: Dataset, *, seed: int = 0) -> TrainPlan:
     """Round two: with mined negatives, as AOQ trains it."""
     if dataset == "scenes" or dataset == "flickr8k":
-        return _own(dataset, seed)
+        return own(dataset, seed)
     return SECOND[PAPERS[host]].plan(seed)
 
 
 def released(host: Host, dataset: Dataset, *, seed: int = 0) -> TrainPlan:
     """Round two as AOQ's released code has it: BFAN at 2e-4, where the paper says 5e-4."""
     if dataset == "scenes" or dataset == "flickr8k":
-        return _own(dataset, seed)
+        return own(dataset, seed)
     return RELEASED[PAPERS[host]].plan(seed)
 
 
-def _own(dataset: Literal["scenes", "flickr8k"], seed: int) -> TrainPlan:
+def own(dataset: Dataset, seed: int) -> TrainPlan:
+    """Our own rates, for `scenes` and Flickr8k."""
     scenes = dataset == "scenes"
     rates = Optimiser(rule="adamw", rate=1e-3) if scenes else Optimiser(rate=3e-3)
     return TrainPlan(

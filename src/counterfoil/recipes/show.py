@@ -13,6 +13,7 @@ from rich.tree import Tree
 from counterfoil import world
 from counterfoil.recipes.ablations import LOSSES
 from counterfoil.recipes.members import NAMES
+from counterfoil.recipes.modern import HOSTS as MODERN
 from counterfoil.recipes.profiles import Dataset
 from counterfoil.recipes.recipe import Recipe, Stage, Train, plain
 
@@ -37,13 +38,14 @@ def catalogue(recipes: Iterable[Recipe]) -> None:
         table.add_row(*(escape(text) for text in (family, " ".join(hosts), about)))
     console.print(table)
     say(f"DATA: {' '.join(get_args(Dataset))}")
-    say("scan, bfan and vsrn are ensembles of 2, all other hosts are single models")
+    say("scan, bfan and vsrn (but not ndgl/vsrn) are ensembles of 2; other hosts are single models")
+    say("those that read with BERT (-bert, -grid) are for flickr30k and coco")
     say(f"aoq/ablations/LOSS/HOST-DATA is one of them alone; LOSS: {' '.join(LOSSES)}")
 
 
 def _family(name: str) -> tuple[str, str]:
     """A recipe's name with HOST-DATA where host and data set stand, and the host."""
-    for host in sorted(NAMES, key=len, reverse=True):
+    for host in sorted({*NAMES, *MODERN}, key=len, reverse=True):
         for data in get_args(Dataset):
             if f"{host}-{data}" in name:
                 return name.replace(f"{host}-{data}", "HOST-DATA"), host

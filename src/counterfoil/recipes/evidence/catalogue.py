@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from counterfoil.recipes.evidence import ablations, aoq
+from counterfoil.recipes.evidence import ablations, aoq, ndgl, readings
 from counterfoil.recipes.evidence.plan import Table
 from counterfoil.spec import unknown
 
 
 def tables() -> tuple[Table, ...]:
     """Every table."""
-    return (aoq.table(), ablations.table())
+    return (aoq.table(), ablations.table(), ndgl.table(), readings.table())
 
 
 def find(name: str) -> Table:
