@@ -11,6 +11,7 @@ from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.mlp import MLPRegions
 from counterfoil.models.blocks.parts import PooledParts, WordsAndStates
 from counterfoil.models.dive import DivE
+from counterfoil.objectives.mean_triplet import MeanTriplet
 from counterfoil.objectives.term import Objective
 from counterfoil.objectives.triplet import HardestTriplet
 from counterfoil.records import Batch
@@ -119,18 +120,18 @@ def test_diversity_of_elements_is_another():
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_it_learns_to_tell_a_batch(precision):
     host, made = model(dropout=0.0), batch()
-    terms = {"triplet": (1.0, HardestTriplet(reduction="mean"))}
+    terms = {"triplet": (1.0, MeanTriplet(reduction="mean"))}
     step = Step(host, Objective(terms=terms), precision=precision)
     optimiser = torch.optim.AdamW(host.parameters(), lr=0.01)
     first = last = 0.0
-    for number in range(15):
+    for number in range(20):
         optimiser.zero_grad()
         found = step(made)
         torch.stack(list(found.values())).sum().backward()
         optimiser.step()
         last = found["triplet"].item()
         first = last if number == 0 else first
-    assert last < first / 2
+    assert last < first / 2, (first, last)
 
 
 @pytest.mark.parametrize(("pool", "apart"), [("max", False), ("first", True)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, final, get_args
 
 import torch
@@ -76,33 +77,25 @@ class DivE(Matcher):
             ValueError: a word that is not known, or towers of different widths.
         """
         super().__init__()
-        chosen("similarity", similarity, get_args(SetSimilarity))
-        chosen("diversity_of", diversity_of, get_args(Diversity))
-        if image.width != text.width:
-            raise ValueError(
-                f"the image tower gives {image.width} numbers for a whole and the text tower "
-                f"{text.width}; give both the same width"
-            )
+        _check(image, text, similarity, diversity_of)
         self.image, self.text = image, text
-        self.image_slots, self.text_slots = (
-            Slots(
-                width=tower.width,
-                part_width=tower.part_width,
-                slots=slots,
-                heads=heads,
-                head_width=head_width,
-                rounds=rounds,
-                dropout=dropout,
-                positions="sine" if tower is text else "none",
-                released_padding=released_padding,
-            )
-            for tower in (image, text)
+        several = partial(
+            Slots,
+            width=image.width,
+            slots=slots,
+            heads=heads,
+            head_width=head_width,
+            rounds=rounds,
+            dropout=dropout,
+            released_padding=released_padding,
         )
-        self.image_norm, self.text_norm = (nn.LayerNorm(image.width) for _ in range(2))
+        self.image_slots = several(part_width=image.part_width)
+        self.text_slots = several(part_width=text.part_width, positions="sine")
+        self.image_norm, self.text_norm = nn.LayerNorm(image.width), nn.LayerNorm(text.width)
         self.similarity, self.alpha = similarity, alpha
         self.mmd_weight, self.query_weight = mmd_weight, query_weight
-        self.own = {"diversity": diversity_weight, "correlation": correlation_weight}
         self.diversity_of = diversity_of
+        self.own = {"diversity": diversity_weight, "correlation": correlation_weight}
         self.relates = bool(mmd_weight or query_weight or any(self.own.values()))
 
     def encode_images(self, images: Items) -> Encoded:
@@ -173,3 +166,13 @@ def elements(whole: Tensor, slots: Tensor) -> Encoded:
     """(N, D) wholes added to (N, K, D) slots, at length 1."""
     tokens = normalize(whole.unsqueeze(1) + slots, dim=2)
     return Encoded(tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device))
+
+
+def _check(image: PartsTower, text: PartsTower, similarity: str, diversity_of: str) -> None:
+    chosen("similarity", similarity, get_args(SetSimilarity))
+    chosen("diversity_of", diversity_of, get_args(Diversity))
+    if image.width != text.width:
+        raise ValueError(
+            f"the image tower gives {image.width} numbers for a whole and the text tower "
+            f"{text.width}; give both the same width"
+        )
