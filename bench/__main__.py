@@ -21,6 +21,7 @@ NAMES = (
     "chan",
     "hrem",
     "dive",
+    "guided",
     "offline",
     "selfmining",
     "shortlist",
