@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from counterfoil.matcher import Matcher
     from counterfoil.models.scan import SCAN
     from counterfoil.models.vse import VSE
+    from counterfoil.negatives.edited import Edited
     from counterfoil.negatives.store import NegativeStore
+    from counterfoil.objectives.counterfactual import SelfAdjusted, SelfExplored
     from counterfoil.objectives.infonce import InfoNCE
     from counterfoil.objectives.margins import HardestRectified, MarginDistribution
     from counterfoil.objectives.online_quintuplet import OnlineQuintuplet
@@ -24,10 +26,11 @@ if TYPE_CHECKING:
         OfflineQuintuplet,
         OfflineTriplet,
     )
+    from counterfoil.objectives.semantic import SemanticMargin
     from counterfoil.objectives.sigmoid import Sigmoid
     from counterfoil.objectives.term import Objective, Term, total
     from counterfoil.objectives.triplet import HardestTriplet, SemiHard, SumTriplet
-    from counterfoil.recipes.guides import Teach
+    from counterfoil.recipes.guides import Semantics, Teach
     from counterfoil.recipes.measures import Compare, Evaluate
     from counterfoil.recipes.model import Model, open_model
     from counterfoil.recipes.recipe import Mine, Recipe, Train
@@ -59,6 +62,10 @@ _WHERE = {
     "OnlineQuintuplet": "objectives.online_quintuplet",
     "MarginDistribution": "objectives.margins",
     "HardestRectified": "objectives.margins",
+    "SemanticMargin": "objectives.semantic",
+    "SelfAdjusted": "objectives.counterfactual",
+    "SelfExplored": "objectives.counterfactual",
+    "Edited": "negatives.edited",
     "NegativeStore": "negatives.store",
     "Model": "recipes.model",
     "open_model": "recipes.model",
@@ -66,6 +73,7 @@ _WHERE = {
     "Train": "recipes.recipe",
     "Mine": "recipes.recipe",
     "Teach": "recipes.guides",
+    "Semantics": "recipes.guides",
     "Evaluate": "recipes.measures",
     "Compare": "recipes.measures",
     "execute": "recipes.run",
@@ -82,6 +90,7 @@ __all__ = [
     "AdaptiveQuintuplet",
     "Compare",
     "Corpus",
+    "Edited",
     "Evaluate",
     "HardestRectified",
     "HardestTriplet",
@@ -98,6 +107,10 @@ __all__ = [
     "OfflineTriplet",
     "OnlineQuintuplet",
     "Recipe",
+    "SelfAdjusted",
+    "SelfExplored",
+    "SemanticMargin",
+    "Semantics",
     "SemiHard",
     "Sigmoid",
     "Spec",
