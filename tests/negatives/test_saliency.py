@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import BertConfig
 
 import matcher_cases
 import train_cases as cases
 from counterfoil.matcher import Matcher
+from counterfoil.models.blocks.bert import Bert
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.regions import Regions
 from counterfoil.models.scan import SCAN
@@ -133,3 +136,16 @@ def test_what_does_not_listen_to_its_words() -> None:
     matcher.text.read = lambda vectors, mask: GRU.read(matcher.text, vectors.detach(), mask)
     with pytest.raises(ValueError, match="the text encoder GRU is not trained, so no gradient"):
         check_words(matcher)
+
+
+def test_a_frozen_bert_is_refused(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 9}
+    BertConfig(**sizes, num_hidden_layers=1).save_pretrained(tmp_path)
+    for trained in (True, False):
+        text = Bert(name=str(tmp_path), width=8, pretrained=False, trained=trained, mask=4)
+        matcher = VSE(image=Regions(features=6, width=8), text=text, text_pool="mean")
+        if trained:
+            assert check_words(matcher).mask_word == 4
+            continue
+        with pytest.raises(ValueError, match="the text encoder Bert is not trained"):
+            check_words(matcher)
