@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import processes
 from counterfoil.objectives.margins import HardestRectified, MarginDistribution
 from counterfoil.objectives.term import total
 from counterfoil.objectives.triplet import HardestTriplet
@@ -152,6 +155,21 @@ def test_a_run_that_is_killed_goes_on_to_the_same_numbers(whole, tmp_path):
     assert status == 0
     assert weights(folder) == weights(whole)
     assert losses(folder) == losses(whole)
+
+
+def quietly(folder: str) -> bool:
+    torch.set_num_threads(1)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        return execute(recipe(), SOURCE, Path(folder))
+
+
+def test_two_processes_teach_and_learn_as_one(whole, tmp_path):
+    SOURCE.open()
+    assert processes.run(quietly, 2, str(tmp_path)) == [True, True]
+    assert losses(tmp_path) == pytest.approx(losses(whole), rel=1e-3)
+    manifests = [json.loads((f / "teach" / "manifest.json").read_text()) for f in (whole, tmp_path)]
+    for one, two in zip(*(m["teachers"] for m in manifests), strict=True):
+        assert one["mean"] == pytest.approx(two["mean"], abs=1e-3)
 
 
 def context(folder: Path, made: Recipe) -> Context:
