@@ -61,7 +61,7 @@ class Then(Term):
 class After(Term):
     """A term that is silent at first.
 
-    HREM (https://arxiv.org/abs/2210.08908) judges its enhanced embeddings only when the plain ones
+    HREM (Fu et al., CVPR 2023) judges its enhanced embeddings only when the plain ones
     have been learnt for a while. Until then neither the term nor its grid costs anything.
 
     Args:
