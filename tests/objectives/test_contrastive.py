@@ -20,6 +20,14 @@ def test_infonce_equals_clip_on_one_caption_per_image() -> None:
     torch.testing.assert_close(ours, clip, atol=1e-6, rtol=1e-6)
 
 
+def test_infonce_counts_wrong_scores_as_higher_by_the_margin() -> None:
+    s, owner = drawn(0, list(range(6)), 6)[0], list(range(6))
+    shifted = s + 0.3 * (1 - torch.eye(6))
+    ours = InfoNCE(temperature=0.2, margin=0.3)(judged(s, owner))
+    torch.testing.assert_close(ours, InfoNCE(temperature=0.2)(judged(shifted, owner)))
+    assert ours > InfoNCE(temperature=0.2)(judged(s, owner))
+
+
 def test_infonce_pushes_no_caption_of_an_image_away_from_it() -> None:
     """With everything else far below, raising one true pair costs the other nothing."""
     s = torch.tensor([[0.9, 0.1, -9.0], [-9.0, -9.0, 0.5]], dtype=torch.float64)

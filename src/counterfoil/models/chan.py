@@ -94,11 +94,7 @@ class CHAN(Matcher):
                 width=image.width, heads=heads, perceptron=block == "transformer", sees=sees
             )
         )
-        self.coding: Head = (
-            Attention("i2t", "no_norm", 1 / alpha)
-            if coding == "VSA"
-            else Assignment("t2i" if coding == "VHA" else "i2t")
-        )
+        self.coding = _head(coding, alpha)
         self.pooling: Pooling = pooling
         self.beta = beta
         self.score_scale = 1 / beta if pooling == "LSE" else 1.0
@@ -158,6 +154,12 @@ class CHAN(Matcher):
 
     def _pooled(self, similarity: Tensor, dim: int, mask: Tensor | None) -> Tensor:
         return pooled(self.pooling, similarity, dim, mask, self.beta)
+
+
+def _head(coding: Coding, alpha: float) -> Head:
+    if coding == "VSA":
+        return Attention("i2t", "no_norm", 1 / alpha)
+    return Assignment("t2i" if coding == "VHA" else "i2t")
 
 
 def _filled(images: Encoded) -> Encoded:

@@ -48,7 +48,7 @@ def squares(items: Encoded) -> Tensor:
     return items.gram.diagonal(dim1=1, dim2=2)
 
 
-def hidden_regions(images: Encoded) -> Tensor | None:
+def hidden_regions(images: Encoded | Side) -> Tensor | None:
     """The mask of the regions where it hides some; None when all are real."""
     return None if bool(images.mask.all()) else images.mask
 
@@ -148,12 +148,14 @@ class Aligned:
         When words attend the pairs take the images' place, (1, L, P, R), and else the captions',
         (P, L, 1, R).
         """
-        words, regions = self.texts.mask, self.images.mask
+        words, regions = self.texts.mask, hidden_regions(self.images)
         if head.direction == "t2i":
-            at = self.affinity.transpose(0, 1)[None]
-            return Block(at, self.images.gram, words.T[None, :, :, None], regions[None, None])
-        at = self.affinity[:, :, None]
-        return Block(at, self.texts.gram, words[:, :, None, None], regions[:, None, None])
+            at, seen = self.affinity.transpose(0, 1)[None], words.T[None, :, :, None]
+            some = None if regions is None else regions[None, None]
+            return Block(at, self.images.gram, seen, some)
+        at, seen = self.affinity[:, :, None], words[:, :, None, None]
+        some = None if regions is None else regions[:, None, None]
+        return Block(at, self.texts.gram, seen, some)
 
     def found(self, head: Head) -> tuple[Tensor, ...]:
         """(P, L) results of words, or (P, R) of regions."""

@@ -134,18 +134,20 @@ def _forward(plan: _Plan, images: Tensor, texts: Tensor) -> tuple[Tensor, Tensor
     affinity = torch.zeros(len(plan.pairs.image), texts.shape[1], images.shape[1], dtype=plan.dtype)
     places = plan.words(affinity, plan.pairs.text)
     left, right = plan.words(texts.to(plan.dtype)), images.to(plan.dtype).mT.unbind()
-    words, regions = plan.words(full(texts)), full(images).unbind()
+    words = left if plan.dtype == full(texts).dtype else plan.words(full(texts))
     seen = full(images).new_zeros(images.shape[:2])
     read = full(texts).new_zeros(*texts.shape[:2], *(texts.shape[1:2] if plan.by_regions else ()))
-    own, lengths = plan.words(read), seen.unbind()
+    regions, lengths = (x.unbind() if plan.by_regions else () for x in (full(images), seen))
+    own = plan.words(read) if plan.by_regions or plan.by_words else ()
     for place, image, text, first, new in plan.visits():
+        # what is read here is in the cache for the product
         if first and plan.by_regions:
             torch.linalg.vector_norm(regions[image], dim=1, out=lengths[image])
-        torch.mm(left[text], right[image], out=places[place])
         if new and plan.by_regions:
             torch.mm(words[text], words[text].T, out=own[text][:, : len(words[text])])
         elif new and plan.by_words:
             torch.linalg.vector_norm(words[text], dim=1, out=own[text])
+        torch.mm(left[text], right[image], out=places[place])
     return full(affinity), seen.square_(), read if plan.by_regions else read.square_()
 
 
