@@ -232,6 +232,13 @@ def test_a_loss_that_needs_a_guide_is_refused_before_anything_is_trained(tmp_pat
     assert not (tmp_path / "run").exists()
 
 
+def test_teachers_that_see_otherwise_cannot_see_the_same(tmp_path):
+    made = apply(recipe(form="models"), ["teach.inputs=same", "teacher-1.lens.size=32"])
+    with pytest.raises(ValueError, match="'teacher-1' has another lens than 'student'"):
+        execute(made, SOURCE, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_plan_names_the_guide(capsys):
     from counterfoil.recipes.show import plan
 

@@ -13,18 +13,18 @@ from counterfoil.negatives.teachers import Fragments, Frozen, Teacher, Teachers,
 from counterfoil.recipes.context import Context, Stopped
 from counterfoil.recipes.guides import Semantics, Teach
 from counterfoil.recipes.model import Model, open_model
-from counterfoil.recipes.recipe import Train
+from counterfoil.recipes.recipe import Recipe, Train
 from counterfoil.recipes.show import say
 from counterfoil.train.stopping import stopping
 
 EVERY = 1.0  # minutes
 
 
-def check(stage: Train) -> None:
-    """Refuse a loss that needs a guide where none is named, before teachers are trained for it.
+def check(recipe: Recipe, stage: Train) -> None:
+    """Refuse a loss without the guide that it needs, before teachers are trained for it.
 
     Raises:
-        ValueError: the stage names no guide.
+        ValueError: the stage names no guide, or teachers that cannot see what the student sees.
     """
     objective = stage.objective.build()
     if stage.guide is None and (objective.needs_guide or objective.needs_guided):
@@ -32,6 +32,16 @@ def check(stage: Train) -> None:
             f"the loss of {stage.name!r} needs a guide that says how similar images and texts "
             "ought to be, and the stage names none; set guide to a stage such as Teach"
         )
+    taught = recipe.stage(stage.guide) if stage.guide else None
+    if isinstance(taught, Teach) and taught.inputs == "same":
+        for name in taught.using:
+            teacher = recipe.stage(name)
+            assert isinstance(teacher, Train)
+            if teacher.lens != stage.lens:
+                raise ValueError(
+                    f"{taught.name!r} shows teachers the same items as the student, but {name!r} "
+                    f"has another lens than {stage.name!r}; set {taught.name}.inputs=clean"
+                )
 
 
 def guide(context: Context, stage: Train, scale: float) -> Guide | None:

@@ -48,7 +48,7 @@ def check(context: Context, stage: Stage) -> None:
     """
     match stage:
         case Train():
-            check_guide(stage)
+            check_guide(context.recipe, stage)
             check_proposer(context, stage)
             corpora = [context.train, *([context.dev] if context.dev else [])]
             if stage.lens.images == "pixels" and not stage.start:
