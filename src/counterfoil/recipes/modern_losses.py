@@ -20,8 +20,7 @@ from counterfoil.spec import Spec, part
 MARGIN, CHAN_MARGIN = 0.2, 0.05
 SMALL_STEPS: dict[Dataset, int] = {"scenes": 628, "flickr8k": 705}  # with fewer GPO collapses
 STEPS: dict[Dataset, int] = {"flickr30k": 1132, "coco": 4425}  # of 128 captions in an epoch
-WIDE_SMALL_STEPS: dict[Dataset, int] = {"scenes": 628, "flickr8k": 705}  # with fewer GPO collapses
-STEPS: dict[Dataset, int] = {"flickr30k": 377, "coco": 1475}  # of 384
+WIDE_STEPS: dict[Dataset, int] = {"flickr30k": 377, "coco": 1475}  # of 384
 GRAPH_AFTER: dict[Dataset, int] = {
     "scenes": 628,
     "flickr8k": 705,
