@@ -8,12 +8,18 @@ from typing import get_args
 import pytest
 
 from counterfoil.cli import main
-from counterfoil.recipes import ablations, catalogue, members, rounds
+from counterfoil.models.blocks.bert import Bert
+from counterfoil.models.blocks.graph import BatchGraph
+from counterfoil.models.blocks.grids import Grids
+from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.regions import Regions
+from counterfoil.models.hrem import HREM
+from counterfoil.recipes import ablations, catalogue, members, ndgl, ndgl_variants, rounds
 from counterfoil.recipes.evidence.catalogue import tables
 from counterfoil.recipes.profiles import Dataset
 from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Train, digests
 from counterfoil.recipes.settings import apply
-from counterfoil.spec import Spec, from_plain
+from counterfoil.spec import Spec, from_plain, of
 
 ALL = {recipe.name: recipe for recipe in catalogue.all_recipes()}
 
@@ -38,16 +44,23 @@ def test_every_recipe_plans(name, capsys):
 
 def test_the_list_names_all(capsys, monkeypatch):
     """A line for each family: HOST is one of those beside it, DATA one of those below."""
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "300")
     assert main(["plan"]) == 0
     lines = capsys.readouterr().out.splitlines()
     cells = [[cell.strip() for cell in line.split("│")[1:3]] for line in lines if "│" in line]
-    (sets,) = [line.removeprefix("DATA: ").split() for line in lines if line.startswith("DATA: ")]
+    sets = {
+        what: line.removeprefix(f"{what}: ").split()
+        for line in lines
+        for what in ("DATA", "LARGE")
+        if line.startswith(f"{what}: ")
+    }
     shown = {
-        family.replace("HOST-DATA", f"{host}-{to}")
+        family.replace(f"HOST-{what}", f"{host}-{to}")
         for family, hosts in cells
         for host in hosts.split() or [""]
-        for to in sets
+        for what in sets
+        for to in sets[what]
+        if f"HOST-{what}" in family or not hosts
     }
     assert shown == set(ALL) | {table.name for table in tables()}
     assert all(loss in " ".join(lines) for loss in ablations.LOSSES)
@@ -58,7 +71,7 @@ def test_the_list_is_readable_on_a_narrow_terminal(capsys, monkeypatch):
     assert main(["plan"]) == 0
     shown = capsys.readouterr().out
     assert "…" not in shown
-    assert len(shown.splitlines()) < 40
+    assert len(shown.splitlines()) < 60
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -77,14 +90,23 @@ def test_models_and_objectives_build(name):
     known = {"words": 7, "features": 5, "size": 64}
     for stage in ALL[name].stages:
         if isinstance(stage, Train):
-            small = _narrow(stage.model.resolve(known))
+            small = _narrow(_offline(stage.model.resolve(known)))
             assert sum(p.numel() for p in small.build().parameters()) > 0
             stage.objective.build()
+
+
+def _offline(spec: Spec) -> Spec:
+    """The same without what a pretrained tower would have to be downloaded for."""
+    inner = {k: _offline(v) if isinstance(v, Spec) else v for k, v in spec.arguments.items()}
+    if spec.make is Bert:
+        return of(GRU, words=7, width=8)
+    return of(Regions, features=5, width=8) if spec.make is Grids else Spec(spec.make, inner)
 
 
 def _narrow(spec: Spec) -> Spec:
     """The same at a width that builds at once."""
     inner = {k: _narrow(v) if isinstance(v, Spec) else v for k, v in spec.arguments.items()}
+    inner |= {"heads": 2} if spec.make in (HREM, BatchGraph) else {}
     return Spec(spec.make, inner | ({"width": 8} if "width" in inner else {}))
 
 
@@ -160,6 +182,8 @@ def test_published_rsums_are_those_printed():
 def test_every_number_is_of_one_model_or_of_an_ensemble(name):
     """Ensembles are compared with ensembles, and their members are measured alone too."""
     recipe = ALL[name]
+    if name.startswith("ndgl/"):  # there a student is compared with the ensemble that taught it
+        return
     sizes = {s.name: len(s.using) for s in recipe.stages if isinstance(s, Evaluate)}
     compared = {
         sizes[result]
@@ -176,6 +200,39 @@ def test_every_number_is_of_one_model_or_of_an_ensemble(name):
     for stage in recipe.stages:
         if isinstance(stage, Evaluate) and len(stage.using) == 2 and stage.protocol != "coco-5k":
             assert all(sizes[f"{stage.name}-{one.rsplit('-')[-1]}"] == 1 for one in stage.using)
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name.startswith("ndgl/")])
+def test_a_student_is_set_beside_those_who_taught_it(name):
+    recipe = ALL[name]
+    taught = recipe.stage("targets").using
+    assert len(taught) == 2
+    seeds = [recipe.stage(one).plan.seed for one in (*taught, "student")]
+    assert len(set(seeds)) == 3
+    assert recipe.stage("test-ensemble-of-2").using == taught
+    assert recipe.stage("report").results == (
+        "test-teacher-1",
+        "test-ensemble-of-2",
+        "test-student",
+    )
+    student = recipe.stage("student")
+    assert student.guide == "targets"
+    own = recipe.stage(taught[0])
+    assert (student.model, student.lens) == (own.model, own.lens)
+    assert set(student.objective.arguments["terms"]) >= set(own.objective.arguments["terms"])
+
+
+@pytest.mark.parametrize("kind", ndgl_variants.VARIANTS)
+def test_comparisons_of_ndgl_are_found_and_share_their_teachers(kind, capsys):
+    hosts = ndgl_variants.VARIANTS[kind][1]
+    for host in hosts:
+        for to in ndgl.sets(host):
+            recipe = catalogue.find(f"ndgl/{kind}/{host}-{to}")
+            first = digests(ALL[f"ndgl/{host}-{to}"], "d")
+            found = digests(recipe, "d")
+            assert all(found[f"teacher-{k}"] == first[f"teacher-{k}"] for k in (1, 2))
+    assert main(["plan", f"ndgl/{kind}/{hosts[0]}-scenes"]) == 0
+    assert "report" in capsys.readouterr().out
 
 
 def test_coco_is_measured_both_ways():

@@ -8,7 +8,7 @@ import torch
 
 import recipes_cases
 from counterfoil.negatives.store import NegativeStore
-from counterfoil.recipes import catalogue
+from counterfoil.recipes import catalogue, ndgl_variants
 from counterfoil.recipes.run import Source, execute
 from counterfoil.recipes.settings import apply
 from recipes_cases import SMALL, aoq, numbers, run, snapshot
@@ -79,9 +79,11 @@ def of_scenes():
     """All of them; tables of many trainings only where there is time."""
     for recipe in catalogue.all_recipes():
         long = "ablations" in recipe.name and "vsepp" not in recipe.name
-        long = long or (recipe.name.startswith("ndgl/") and recipe.name.count("/") == 2)
         if "scenes" in recipe.name:
             yield pytest.param(recipe.name, marks=[pytest.mark.slow] if long else [])
+    for kind in ndgl_variants.VARIANTS:
+        yield pytest.param(f"ndgl/{kind}/gpo-scenes", marks=pytest.mark.slow)
+    yield pytest.param("ndgl/mining/vsrn-scenes", marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("name", list(of_scenes()))

@@ -27,7 +27,7 @@ Make = Callable[[], Recipe]
 
 
 def all_recipes() -> tuple[Recipe, ...]:
-    """Every recipe that is built in, but those of single ablations."""
+    """Every recipe that is built in, but single ablations of AOQ and comparisons of NDGL."""
     return tuple(make() for make in _listed().values())
 
 
@@ -39,7 +39,7 @@ def find(name: str) -> Recipe:
     """
     if name.endswith(".py"):
         return _from_file(Path(name))
-    known = {**_listed(), **dict(_ablations())}
+    known = {**_listed(), **dict(_ablations()), **dict(_compared())}
     if name not in known:
         near = difflib.get_close_matches(name, list(known), 1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
@@ -73,10 +73,14 @@ def _of_modern_hosts() -> dict[str, Make]:
         rows |= {f"{own}-{to}": partial(bases.recipe, own, to) for to in modern.sets(own)}
     for one in ndgl.HOSTS:
         rows |= {f"ndgl/{one}-{to}": partial(ndgl.recipe, one, to) for to in ndgl.sets(one)}
-    for kind, (make, compared) in ndgl_variants.VARIANTS.items():
-        for one in compared:
-            rows |= {f"ndgl/{kind}/{one}-{to}": partial(make, one, to) for to in ndgl.sets(one)}
     return rows
+
+
+def _compared() -> Iterator[tuple[str, Make]]:
+    for kind, (make, hosts) in ndgl_variants.VARIANTS.items():
+        for one in hosts:
+            for to in ndgl.sets(one):
+                yield f"ndgl/{kind}/{one}-{to}", partial(make, one, to)
 
 
 def _ablations() -> Iterator[tuple[str, Make]]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from counterfoil.negatives.edited import Edited
+from counterfoil.objectives.counterfactual import SelfAdjusted, SelfExplored
 from counterfoil.objectives.margins import HardestRectified, MarginDistribution
 from counterfoil.objectives.quintuplet import AdaptiveQuintuplet
 from counterfoil.objectives.semantic import SemanticMargin
-from counterfoil.objectives.term import Reduction, Term
+from counterfoil.objectives.term import Reduction, Term, total
 from counterfoil.recipes.aoq import HARDEST
 from counterfoil.recipes.bases import Host, Setting, base, margin, reduction, title, trained
 from counterfoil.recipes.modern_losses import Terms
@@ -21,6 +23,7 @@ from counterfoil.recipes.ndgl import (
     HNR_WEIGHT,
     MR_WEIGHT,
     TARGETS,
+    compared,
     distribution,
     guided,
     measured,
@@ -29,12 +32,13 @@ from counterfoil.recipes.ndgl import (
     teachers,
 )
 from counterfoil.recipes.profiles import PROFILES, Dataset
-from counterfoil.recipes.recipe import Compare, Mine, Recipe, Semantics, Stage, Teach, Train
-from counterfoil.spec import part
+from counterfoil.recipes.recipe import Mine, Recipe, Semantics, Stage, Teach, Train
+from counterfoil.spec import of, part
 
 LISTS, MEANINGS = "lists", "semantics"
 BATCHES = (32, 64, 128, 256, 512)
 MOST = 5  # teachers, Table 3
+EDIT_MARGIN, UNKNOWN_WORD = 0.1, 3  # CFM's second margin; the id of <unk>
 
 
 def readings(summed: Reduction = "sum", batch: int = 128) -> dict[str, tuple[float, Term]]:
@@ -98,7 +102,7 @@ def counts(name: Host, dataset: Dataset) -> Recipe:
     students = [f"student-of-{many}" for many in range(1, MOST + 1)]
     ensembles = [tuple(t.name for t in taught[:many]) for many in range(2, MOST + 1)]
     tests = measured(["teacher-1", *students], dataset, ensembles=ensembles)
-    stages += [*tests, Compare(name="report", results=tuple(test.name for test in tests))]
+    stages += [*tests, compared(tests)]
     return _recipe("teachers", name, dataset, stages, "one to five teachers (Table 3)")
 
 
@@ -119,6 +123,7 @@ def mining(name: Host, dataset: Dataset) -> Recipe:
     trainings = [
         offline("adapoffquin", at),
         semantic("lseh", at),
+        edited("cfm", at),
         student("ndgl", base(at)),
         both("ndgl-adapoffquin", at),
         rectified_offline("ndgl-hnr-offline", at),
@@ -132,7 +137,7 @@ def mining(name: Host, dataset: Dataset) -> Recipe:
         *trainings,
     ]
     tests = measured(["own", *(one.name for one in trainings)], dataset)
-    stages += [*tests, Compare(name="report", results=tuple(test.name for test in tests))]
+    stages += [*tests, compared(tests)]
     return _recipe("mining", name, dataset, stages, "ways to use negatives (Table 5)")
 
 
@@ -145,6 +150,19 @@ def semantic(name: str, at: Setting) -> Train:
     """LSEH in place of the host's triplet; its margin is its own."""
     term = part(SemanticMargin, reduction=reduction(at.host))
     return replace(trained(name, base(at, term)), guide=MEANINGS)
+
+
+def edited(name: str, at: Setting) -> Train:
+    """CFM beside the host's own loss: two hinges on edited items, unweighted."""
+    host, summed = base(at), reduction(at.host)
+    more: Terms = {
+        "adjusted": (1.0, part(SelfAdjusted, margin=EDIT_MARGIN, reduction=summed)),
+        "explored": (1.0, part(SelfExplored, margin=EDIT_MARGIN, reduction=summed)),
+    }
+    hidden = UNKNOWN_WORD if at.host == "vsrn" else None  # other hosts have a word that hides
+    proposer = of(Edited, margin=margin(at.host), mask=hidden)
+    stage = trained(name, host)
+    return replace(stage, objective=total(**host.terms, **more), proposer=proposer)
 
 
 def both(name: str, at: Setting, *, targets: str = TARGETS) -> Train:
@@ -178,7 +196,7 @@ def _compared(
     taught = teachers(name, dataset)
     targets = Teach(name=TARGETS, using=tuple(one.name for one in taught))
     tests = measured([one.name for one in trainings], dataset)
-    report = Compare(name="report", results=tuple(test.name for test in tests))
+    report = compared(tests)
     return _recipe(kind, name, dataset, [*taught, targets, *trainings, *tests, report], about)
 
 

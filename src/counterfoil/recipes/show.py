@@ -14,7 +14,9 @@ from counterfoil import world
 from counterfoil.recipes.ablations import LOSSES
 from counterfoil.recipes.members import NAMES
 from counterfoil.recipes.modern import HOSTS as MODERN
-from counterfoil.recipes.profiles import Dataset
+from counterfoil.recipes.modern import reads_bert
+from counterfoil.recipes.ndgl_variants import VARIANTS
+from counterfoil.recipes.profiles import LARGE, Dataset
 from counterfoil.recipes.recipe import Recipe, Stage, Train, plain
 
 console = Console()
@@ -38,17 +40,19 @@ def catalogue(recipes: Iterable[Recipe]) -> None:
         table.add_row(*(escape(text) for text in (family, " ".join(hosts), about)))
     console.print(table)
     say(f"DATA: {' '.join(get_args(Dataset))}")
-    say("scan, bfan and vsrn (but not ndgl/vsrn) are ensembles of 2; other hosts are single models")
-    say("those that read with BERT (-bert, -grid) are for flickr30k and coco")
+    say(f"LARGE: {' '.join(LARGE)}")
+    say("scan, bfan and vsrn (but not ndgl/vsrn) are ensembles of 2, other hosts are single models")
     say(f"aoq/ablations/LOSS/HOST-DATA is one of them alone; LOSS: {' '.join(LOSSES)}")
+    say(f"ndgl/WHAT/HOST-DATA is a comparison of gpo or chan; WHAT: {' '.join(VARIANTS)}")
 
 
 def _family(name: str) -> tuple[str, str]:
     """A recipe's name with HOST-DATA where host and data set stand, and the host."""
     for host in sorted({*NAMES, *MODERN}, key=len, reverse=True):
+        large = any(host == one and reads_bert(one) for one in MODERN)
         for data in get_args(Dataset):
             if f"{host}-{data}" in name:
-                return name.replace(f"{host}-{data}", "HOST-DATA"), host
+                return name.replace(f"{host}-{data}", f"HOST-{'LARGE' if large else 'DATA'}"), host
     return name, ""
 
 

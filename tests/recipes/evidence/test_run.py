@@ -117,7 +117,9 @@ def _check(experiment: Experiment, table: Table) -> None:
         for name in row.models:
             stage = experiment.recipe.stage(name)
             assert isinstance(stage, Train)
-            assert stage.plan.seed == row.seed
+            assert (stage.plan.seed == row.seed) == (len(row.models) == 1)
+        if stage.guide and experiment.recipe.stage(stage.guide).kind == "teach":
+            assert name not in experiment.recipe.stage(stage.guide).reads
 
 
 @pytest.mark.parametrize(

@@ -158,4 +158,6 @@ def _methods(name: Host, seed: int, size: Size) -> list[tuple[str, Train]]:
         (AOQ, variants.offline(f"aoq-{seed}", at)),
         (LSEH, variants.semantic(f"lseh-{seed}", at)),
     ]
+    if name in size.edited:
+        found.append((CFM, variants.edited(f"cfm-{seed}", at)))
     return [(method, planned(stage, size)) for method, stage in found]
