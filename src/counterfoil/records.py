@@ -36,9 +36,8 @@ class Role(Enum):
 
 
 def _pick(tensor: Tensor | None, index: Tensor | slice) -> Tensor | None:
-    if tensor is None:
-        return None
-    return tensor[index] if isinstance(index, slice) else tensor[index.to(tensor.device)]
+    place = index if tensor is None or isinstance(index, slice) else index.to(tensor.device)
+    return None if tensor is None else tensor[place]
 
 
 def _move(tensor: Tensor | None, device: torch.device | str) -> Tensor | None:
@@ -91,8 +90,7 @@ class Encoded:
     Attributes:
         tokens: (N, L, D) float.
         mask: (N, L) bool.
-        gram: (N, L, L) inner products of an item's own vectors, for scores that need them; filled
-            once per item by the model that wants it.
+        gram: (N, L, L) inner products of an item's own vectors, where the model's score needs them.
     """
 
     tokens: Tensor
@@ -173,7 +171,8 @@ class Batch:
         positive: (I, T) bool, True where the text describes the image.
         anchors: (B,) the anchor pairs that `pairs` are aligned with, as places in the pools.
         pairs: pairs to score outside the anchor block, by role; each (B, N).
-        candidates: pairs to be screened by a proposer before they are scored, by role; (B, N).
+        candidates: corpus rows of pairs for a proposer to screen, by role; (B, N), -1 for none.
+        offered: images and texts of this process's share of the candidates, in order of ids.
     """
 
     step: int
@@ -186,6 +185,7 @@ class Batch:
     anchors: Pairs
     pairs: Mapping[Role, Pairs] = field(default_factory=dict)
     candidates: Mapping[Role, Pairs] = field(default_factory=dict)
+    offered: tuple[Items, Items] | None = None
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device; the corpus rows stay where they are."""
@@ -197,6 +197,7 @@ class Batch:
             anchors=self.anchors.to(device),
             pairs={role: pair.to(device) for role, pair in self.pairs.items()},
             candidates={role: pair.to(device) for role, pair in self.candidates.items()},
+            offered=self.offered and (self.offered[0].to(device), self.offered[1].to(device)),
         )
 
 
@@ -225,8 +226,7 @@ class Views:
     Attributes:
         views: by name; "inference", the view used at test time over the whole pools, is always
             there, others exist in training only and cover the anchor block.
-        auxiliary: the model's own scalar losses, by name; each is this share's part of a sum over
-            the whole batch.
+        auxiliary: the model's own scalar losses by name, each this share's part of a batch's sum.
     """
 
     views: Mapping[str, View]
@@ -269,11 +269,13 @@ class WordTask:
 
     Attributes:
         logits: (M, C) one row per supervised word.
-        labels: (M,) long.
+        labels: (M,) long; -1 for a word that does not count.
+        anchor: (M,) long, which anchor pair each word belongs to; None where nobody asks.
     """
 
     logits: Tensor
     labels: Tensor
+    anchor: Tensor | None = None
 
 
 @final

@@ -22,7 +22,7 @@ from typing import Literal, cast, final
 import torch
 from torch import Tensor, nn
 
-from counterfoil.records import INFERENCE, Grid, Role, Scores, WordTask
+from counterfoil.records import INFERENCE, Grid, Role, Scores
 from counterfoil.spec import Spec, of
 
 Reduction = Literal["sum", "mean"]
@@ -162,7 +162,7 @@ def _in_full_precision(scores: Scores) -> Scores:
         grids={name: grid(g) for name, g in scores.grids.items()},
         pairs={role: _full(pair) for role, pair in scores.pairs.items()},
         guides={role: _full(guide) for role, guide in scores.guides.items()},
-        words={name: WordTask(_full(w.logits), w.labels) for name, w in scores.words.items()},
+        words={n: replace(w, logits=_full(w.logits)) for n, w in scores.words.items()},
     )
 
 
