@@ -1,4 +1,4 @@
-"""``counterfoil analyse WHAT``: the analyses of AOQ, printed and drawn."""
+"""``counterfoil analyse WHAT``: what is printed and drawn, first of all the analyses of AOQ."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Data, Features, Images, Split, example
+from counterfoil.cli import analyse_runs, analyse_scores
+from counterfoil.cli.options import (
+    Data,
+    Features,
+    Images,
+    Models,
+    OneModel,
+    Page,
+    Query,
+    Seed,
+    Split,
+    example,
+    source,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help="Draw what negatives, training and retrieval look like: a table, a page and JSON.",
 )
-
-OneModel = Annotated[
-    str, typer.Argument(help="Model folder, HF name, or `vectors`; joined by `+`: ensemble.")
-]
-Models = Annotated[
-    list[str], typer.Argument(help="Model folders or HF names; joined by `+`: ensemble.")
-]
-Out = Annotated[Path, typer.Option(help="Page to write, .html; must not exist yet.")]
-Seed = Annotated[int, typer.Option(help="Of what is drawn at random.")]
+app.add_typer(analyse_scores.app)
+app.add_typer(analyse_runs.app)
 
 
 @app.command(
@@ -33,7 +39,7 @@ Seed = Annotated[int, typer.Option(help="Of what is drawn at random.")]
 )
 def online_rank(
     model: OneModel,
-    out: Out,
+    out: Page,
     data: Data = None,
     features: Features = None,
     images: Images = None,
@@ -49,11 +55,10 @@ def online_rank(
 ) -> None:
     """Rank the hardest negatives of random batches in a whole split, for several batch sizes."""
     from counterfoil.recipes.analyses import online_rank as analysis
-    from counterfoil.recipes.run import Source
 
-    source = Source(data or "scenes", features=features, images=images)
+    where = source(data, features, images)
     analysis.online_rank(
-        model, source, out, split=split, batches=batch or (), anchors=anchors, draws=draws,
+        model, where, out, split=split, batches=batch or (), anchors=anchors, draws=draws,
         top=top, seed=seed,
     )  # fmt: skip
 
@@ -66,7 +71,7 @@ def online_rank(
 )
 def negatives(
     model: OneModel,
-    out: Out,
+    out: Page,
     data: Data = None,
     features: Features = None,
     images: Images = None,
@@ -82,26 +87,12 @@ def negatives(
 ) -> None:
     """Set online and offline negatives of some anchors side by side."""
     from counterfoil.recipes.analyses import examples as analysis
-    from counterfoil.recipes.run import Source
 
-    source = Source(data or "scenes", features=features, images=images)
+    where = source(data, features, images)
     analysis.examples(
-        model, source, out, split=split, lists=lists, anchors=anchors, batch=batch, top=top,
+        model, where, out, split=split, lists=lists, anchors=anchors, batch=batch, top=top,
         shown=shown, seed=seed,
     )  # fmt: skip
-
-
-@app.command(epilog=example("counterfoil analyse curves runs/demo --out curves.html"))
-def curves(
-    folders: Annotated[
-        list[Path], typer.Argument(help="Training stages, or runs with all their trainings.")
-    ],
-    out: Out,
-) -> None:
-    """Draw learning curves of several trainings, as one per loss."""
-    from counterfoil.recipes.analyses import curves as analysis
-
-    analysis.curves(folders, out)
 
 
 @app.command(
@@ -113,7 +104,7 @@ def curves(
 )
 def cross_rank(
     models: Models,
-    out: Out,
+    out: Page,
     data: Data = None,
     features: Features = None,
     images: Images = None,
@@ -121,10 +112,9 @@ def cross_rank(
 ) -> None:
     """Count true pairs by their rank among wrong texts and wrong images alike."""
     from counterfoil.recipes.analyses import cross_rank as analysis
-    from counterfoil.recipes.run import Source
 
-    source = Source(data or "scenes", features=features, images=images)
-    analysis.cross_rank(models, source, out, split=split)
+    where = source(data, features, images)
+    analysis.cross_rank(models, where, out, split=split)
 
 
 @app.command(
@@ -136,19 +126,16 @@ def cross_rank(
 )
 def side_by_side(
     models: Models,
-    out: Out,
+    out: Page,
     data: Data = None,
     features: Features = None,
     images: Images = None,
     split: Split = "test",
-    query: Annotated[
-        list[str] | None, typer.Option(help="A caption or image id of the split; many times.")
-    ] = None,
+    query: Query = None,
     count: Annotated[int, typer.Option(min=1, help="Queries of each kind.")] = 4,
 ) -> None:
     """Show what two models retrieve for the queries on which they differ most."""
     from counterfoil.recipes.analyses import side_by_side as analysis
-    from counterfoil.recipes.run import Source
 
-    source = Source(data or "scenes", features=features, images=images)
-    analysis.side_by_side(models, source, out, split=split, queries=query or (), count=count)
+    where = source(data, features, images)
+    analysis.side_by_side(models, where, out, split=split, queries=query or (), count=count)

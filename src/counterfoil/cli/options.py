@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from counterfoil.recipes.run import Source
 
 Data = Annotated[
     str | None,
@@ -23,8 +26,26 @@ Split = Annotated[str, typer.Option(help="Which split.")]
 Minutes = Annotated[
     float | None, typer.Option(min=0.01, help="Stop by itself after this long; `--resume` goes on.")
 ]
+OneModel = Annotated[
+    str, typer.Argument(help="Model folder, HF name, or `vectors`; joined by `+`: ensemble.")
+]
+Models = Annotated[
+    list[str], typer.Argument(help="Model folders or HF names; joined by `+`: ensemble.")
+]
+Page = Annotated[Path, typer.Option(help="Page to write, .html; must not exist yet.")]
+Seed = Annotated[int, typer.Option(help="Of what is drawn at random.")]
+Query = Annotated[
+    list[str] | None, typer.Option(help="A caption or image id of the split; many times.")
+]
 
 STOPPED = 3  # exit code of a run that can go on with --resume
+
+
+def source(data: str | None, features: Path | None, images: Path | None) -> Source:
+    """Where the data are; the rendered toy where the user names none."""
+    from counterfoil.recipes.run import Source
+
+    return Source(data or "scenes", features=features, images=images)
 
 
 def example(*lines: str) -> str:

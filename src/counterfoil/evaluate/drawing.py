@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def note(axes: Axes, x: float, text: str) -> None:
     )  # fmt: skip
 
 
-def dress(axes: Axes, x: str, y: str) -> None:
+def dress(axes: Axes, x: str, y: str, *, columns: int = 3) -> None:
     """Labels, grid and legend, in the page's ink."""
     axes.set_xlabel(x, color=INK, fontsize=10)
     axes.set_ylabel(y, color=INK, fontsize=10)
@@ -47,9 +48,21 @@ def dress(axes: Axes, x: str, y: str) -> None:
     axes.spines["bottom"].set_color(FAINT)
     axes.legend(
         frameon=False, labelcolor=INK, fontsize=9.5, handlelength=2.6, borderaxespad=0,
-        loc="lower left", bbox_to_anchor=(0, 1.07), ncols=3, columnspacing=1.6,
+        loc="lower left", bbox_to_anchor=(0, 1.07), ncols=columns, columnspacing=1.6,
     )  # fmt: skip
     axes.margins(x=0.03)
+
+
+def layers(axes: Axes, named: Sequence[tuple[str, Sequence[float]]], bins: Sequence[float]) -> None:
+    """Histograms laid over each other, in percent of each one's values."""
+    for number, (name, values) in enumerate(named):
+        share = [100 / len(values)] * len(values)
+        colour = series_colour(number)
+        axes.hist(values, bins, weights=share, histtype="stepfilled", color=colour, alpha=0.22)
+        axes.hist(
+            values, bins, weights=share, histtype="step", color=colour, linewidth=1.8,
+            linestyle=MARKS[number % SERIES], label=literal(name),
+        )  # fmt: skip
 
 
 def svg(canvas: Any, key: str) -> str:

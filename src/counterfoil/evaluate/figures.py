@@ -16,6 +16,7 @@ from counterfoil.evaluate.drawing import (
     SIZE,
     WIDE,
     dress,
+    layers,
     literal,
     note,
     series_colour,
@@ -106,15 +107,8 @@ def hardness(sources: Sequence[Hardness], margin: float | None = None) -> Figure
     bins = np.linspace(low, max(high, low + 1e-6), 49).tolist()
     canvas = Canvas(figsize=WIDE, layout="constrained")
     axes = canvas.subplots()
-    for number, source in enumerate(sources):
-        gaps = np.asarray(source.gaps, dtype=np.float64)
-        share = np.full(len(gaps), 100 / len(gaps))
-        colour = series_colour(number)
-        axes.hist(gaps, bins, weights=share, histtype="stepfilled", color=colour, alpha=0.22)
-        axes.hist(
-            gaps, bins, weights=share, histtype="step", color=colour, linewidth=1.8,
-            linestyle=MARKS[number % SERIES], label=literal(source.name),
-        )  # fmt: skip
+    named = [(s.name, np.asarray(s.gaps, dtype=np.float64).tolist()) for s in sources]
+    layers(axes, named, bins)
     axes.axvline(0, color=INK, linewidth=1)
     note(axes, 0, "as high as the positive")
     if margin:

@@ -76,6 +76,27 @@ def intervals(
     return _percentiles(torch.cat([_resampled(report, counts) for counts in drawn]), level)
 
 
+def sums(
+    report: Report, *, resamples: int = 1000, level: float = 0.95, seed: int = 0
+) -> tuple[Interval, Interval, Interval]:
+    """Intervals of RSum and of its two halves, image to text and text to image.
+
+    Args:
+        report: an evaluation.
+        resamples: how many times to draw.
+        level: share of draws inside the interval.
+        seed: of the draws; those of `intervals` with the same seed.
+
+    Raises:
+        ValueError: `resamples` or `level` out of range.
+    """
+    _check(resamples, level)
+    drawn = torch.cat([_resampled(report, counts) for counts in _draws(report, seed, resamples)])
+    halves = [drawn[:, start : start + len(CUTOFFS)].sum(1) for start in (0, 5)]
+    total, i2t, t2i = _percentiles(torch.stack([halves[0] + halves[1], *halves], 1), level)
+    return total, i2t, t2i
+
+
 def compare(
     first: Report,
     second: Report,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,8 +13,10 @@ from counterfoil.evaluate.analysis_page import AnalysisPage, Card, Cards, Column
 from counterfoil.evaluate.differ import differ
 from counterfoil.evaluate.gallery import Shown, shown_caption, shown_image
 from counterfoil.evaluate.protocols import WHOLE
+from counterfoil.evaluate.recall import Direction
 from counterfoil.evaluate.report import figure
 from counterfoil.evaluate.result import METRICS
+from counterfoil.recipes.analyses.queries import asked_row
 from counterfoil.recipes.analyses.results import check_out, publish
 from counterfoil.recipes.analyses.scorers import exhibits, open_scorers, said
 from counterfoil.recipes.measured import Measured
@@ -65,7 +66,7 @@ def side_by_side(
     check_out(out)
     world.join()
     corpus = source.split(split)
-    asked = [_row(query, corpus) for query in queries]
+    asked = [asked_row(query, corpus) for query in queries]
     scorers = open_scorers(names)
     both = {s.name: Measured.of(s.on(corpus), corpus, WHOLE) for s in scorers}
     chosen = _given(asked) if asked else _differing(both, count)
@@ -90,20 +91,7 @@ def side_by_side(
     return both
 
 
-def _row(query: str, corpus: Corpus) -> tuple[str, int]:
-    """Direction and row of a caption or an image id."""
-    if query in corpus.image_ids:
-        return "i2t", list(corpus.image_ids).index(query)
-    if query in corpus.texts:
-        return "t2i", list(corpus.texts).index(query)
-    near = difflib.get_close_matches(query, [*corpus.image_ids, *corpus.texts], 1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}" if near else "leave --query out to see where models differ"
-    raise ValueError(
-        f"{query!r} is neither a caption nor an image id of {corpus.name} {corpus.part}; {hint}"
-    )
-
-
-def _given(asked: Sequence[tuple[str, int]]) -> list[tuple[str, str, str, list[int]]]:
+def _given(asked: Sequence[tuple[Direction, int]]) -> list[tuple[str, str, str, list[int]]]:
     return [
         (
             _SIDES[side][0],
