@@ -116,6 +116,19 @@ def test_ranked_below_is_a_mean_over_candidates_of_its_role_only() -> None:
     assert RankedBelow(role="written", margin=0.1)(scores).item() == pytest.approx(0.1)
 
 
+def test_ranked_below_counts_the_candidates_that_there_are() -> None:
+    none = -torch.inf
+    written = torch.tensor([[0.9, 0.4, none], [none] * 3], requires_grad=True)
+    s = torch.tensor([[0.8, 0.0], [0.0, 0.8]], requires_grad=True)
+    loss = RankedBelow(role="written", margin=0.1)(judged(s, [0, 1], {Role.WRITTEN: written}))
+    assert loss.item() == pytest.approx(0.1)
+    loss.backward()
+    assert written.grad is not None
+    assert written.grad.tolist() == [[0.5, 0, 0], [0, 0, 0]]
+    assert s.grad is not None
+    assert s.grad.diagonal().tolist() == [-0.5, 0]
+
+
 def test_ranked_below_answers_an_unknown_role_with_the_nearest() -> None:
     with pytest.raises(ValueError, match="did you mean 'written'"):
         RankedBelow(role="writen")

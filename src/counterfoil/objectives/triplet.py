@@ -131,6 +131,8 @@ class RankedBelow(Term):
 
     The ranking loss of UNITER (https://arxiv.org/abs/1909.11740) and, when the role is "written",
     of TAGS (https://arxiv.org/abs/2111.03349), Eq. 7. Their code takes the mean over the batch.
+    The mean is over the candidates that an anchor has, which are those with a score above -inf; an
+    anchor without any costs nothing.
 
     Args:
         role: which candidates, by the value of a `Role`, as in "hard text".
@@ -158,5 +160,7 @@ class RankedBelow(Term):
     def forward(self, scores: Scores) -> Tensor:
         """Scalar loss."""
         grid = self.grid(scores)
-        candidates = hinge(scores.pairs[self.role], grid.anchor.unsqueeze(1), self.margin)
-        return self.reduced(candidates.mean(1).sum(), grid)
+        candidates = scores.pairs[self.role]
+        cost = hinge(candidates, grid.anchor.unsqueeze(1), self.margin).sum(1)
+        count = candidates.isneginf().logical_not().sum(1)
+        return self.reduced((cost / count.clamp(min=1)).sum(), grid)
