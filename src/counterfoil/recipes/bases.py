@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, final, get_args
 
 from counterfoil.corpus.lens import LensPlan
@@ -31,12 +31,14 @@ class Setting:
         dataset: what it is trained on.
         seed: of its training.
         profile: widths, where they are not the data set's.
+        batch: anchors in a batch, where they are not the host's; warm-ups see as many anchors then.
     """
 
     host: Host
     dataset: Dataset
     seed: int = 0
     profile: Profile | None = None
+    batch: int | None = None
 
 
 @final
@@ -68,26 +70,36 @@ def base(at: Setting, instead: Term | None = None) -> Base:
     """
     if at.host == "vsrn":
         return _vsrn(at, instead or part(HardestTriplet, margin=online.MARGIN))
+    plan, longer = _batched(modern_rounds.plan(at.host, at.dataset, seed=at.seed), at.batch)
     copies = 2 if instead is None else 1
     return Base(
         model=modern.host(at.host, at.dataset, copies=copies, profile=at.profile),
-        terms=modern_losses.terms(at.host, at.dataset, instead),
+        terms=modern_losses.terms(at.host, at.dataset, instead, longer=longer),
         lens=modern.lens(at.host, at.dataset),
-        plan=modern_rounds.plan(at.host, at.dataset, seed=at.seed),
+        plan=plan,
         reduction=modern_losses.reduction(at.host),
     )
 
 
 def _vsrn(at: Setting, term: Term) -> Base:
-    first, steps = part(SumTriplet, margin=online.MARGIN), online.warmup("vsrn-single", at.dataset)
+    plan, longer = _batched(rounds.first("vsrn-single", at.dataset, seed=at.seed), at.batch)
+    first = part(SumTriplet, margin=online.MARGIN)
+    steps = round(longer * online.warmup("vsrn-single", at.dataset))
     whole = part(Then, first=first, second=term, steps=steps) if steps else term
     return Base(
         model=online.host("vsrn-single", at.dataset, profile=at.profile),
         terms={"triplet": (1.0, whole)},
         lens=PROFILES[at.dataset].lens,
-        plan=rounds.first("vsrn-single", at.dataset, seed=at.seed),
+        plan=plan,
         reduction="sum",
     )
+
+
+def _batched(plan: TrainPlan, batch: int | None) -> tuple[TrainPlan, float]:
+    """A plan with batches of another size, and how many times as many there are in an epoch."""
+    if batch is None:
+        return plan, 1.0
+    return replace(plan, batch=batch), plan.batch / batch
 
 
 def reduction(host: Host) -> Reduction:

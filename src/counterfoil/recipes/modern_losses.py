@@ -38,21 +38,25 @@ def objective(name: Host, dataset: Dataset) -> Spec[Objective]:
     return total(**terms(name, dataset))
 
 
-def terms(name: Host, dataset: Dataset, instead: Term | None = None) -> Terms:
+def terms(
+    name: Host, dataset: Dataset, instead: Term | None = None, *, longer: float = 1.0
+) -> Terms:
     """Weighted terms by name.
 
     Args:
         name: the host.
         dataset: what it is trained on.
         instead: what judges the plain grid in place of the host's own triplet.
+        longer: how many times as many steps come before what begins later, as in smaller batches.
     """
-    plain, steps = instead or _own(name, dataset), warmup(name, dataset)
+    plain = instead or _own(name, dataset)
+    steps = round(longer * warmup(name, dataset))
     if instead is None and paper(name) == "esa":
         first: Term = part(SelfExpanding, against="all", margin=MARGIN)
     else:
         first = part(SumTriplet, margin=margin(name), reduction=reduction(name))
     whole = part(Then, first=first, second=plain, steps=steps) if steps else plain
-    return {"triplet": (1.0, whole), **_enhanced(name, dataset)}
+    return {"triplet": (1.0, whole), **_enhanced(name, dataset, longer)}
 
 
 def reduction(name: Host) -> Reduction:
@@ -92,11 +96,11 @@ def _by_distance(dataset: Dataset, grid: str = INFERENCE) -> Term:
     return part(DistanceWeighted, margin=MARGIN, furthest=furthest, grid=grid)
 
 
-def _enhanced(name: Host, dataset: Dataset) -> Terms:
+def _enhanced(name: Host, dataset: Dataset, longer: float) -> Terms:
     """HREM's other grids, once the plain embeddings have been learnt for a while."""
     if paper(name) != "hrem":
         return {}
-    steps = GRAPH_AFTER[dataset]
+    steps = round(longer * GRAPH_AFTER[dataset])
     return {
         grid.replace(" ", "_"): (1.0, part(After, term=_by_distance(dataset, grid), steps=steps))
         for grid in ENHANCED

@@ -108,10 +108,9 @@ def counts(name: Host, dataset: Dataset) -> Recipe:
 
 def batches(name: Host, dataset: Dataset) -> Recipe:
     """Fig. 4: batches of 32 to 512, of the host's own loss and of NDGL with the same teachers."""
-    host = base(Setting(host=name, dataset=dataset))
     trainings: list[Train] = []
     for size in BATCHES:
-        sized = replace(host, plan=replace(host.plan, batch=size))
+        sized = base(Setting(host=name, dataset=dataset, batch=size))
         trainings += [trained(f"own-{size}", sized), student(f"ndgl-{size}", sized)]
     return _compared("batches", name, dataset, trainings, "batches of 32 to 512 (Fig. 4)")
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from counterfoil.recipes.evidence import ablations, aoq, ndgl, readings
+from counterfoil.recipes.evidence import ablations, aoq, curves, ndgl, readings
 from counterfoil.recipes.evidence.plan import Table
 from counterfoil.spec import unknown
 
 
 def tables() -> tuple[Table, ...]:
     """Every table."""
-    return (aoq.table(), ablations.table(), ndgl.table(), readings.table())
+    return (aoq.table(), ablations.table(), ndgl.table(), readings.table(), curves.table())
 
 
 def find(name: str) -> Table:

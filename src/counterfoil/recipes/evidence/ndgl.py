@@ -71,7 +71,7 @@ SIZES: dict[Budget, Size] = {
     "gpu": Size(
         profile=replace(_HERE, width=1024, word_width=300), epochs=10, rate=5e-4, texts=100,
         seeds={"chan": 3, "gpo": 3, "esa": 3, "hrem": 3, "dive": 3, "vsrn": 3},
-        edited=("gpo", "vsrn"),
+        edited=("chan", "gpo", "esa", "hrem", "dive", "vsrn"),
     ),
     "smoke": Size(
         profile=replace(_HERE, width=16, word_width=16), epochs=1, rate=1e-3, texts=20,
