@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 
 import recipes_cases
+from analysis_cases import taught, write_run
 from corpus_cases import karpathy_image, random_array, write_karpathy, write_picture, write_split
 from counterfoil.corpus.words import SPECIAL
 from counterfoil.spec import from_plain
@@ -1024,3 +1025,59 @@ def note_of_something_else(here, models):
     (here / "stage" / "metrics.jsonl").write_text('{"epoch": 1.0, "loss": 1.0}\n')
     (here / "stage.json").write_text('{"stage": 3}')
     return "analyse", "curves", "stage", "--out", "page.html"
+
+
+typed(
+    "against nothing known",
+    "analyse against batches . --out page.html",
+    "'batches'",
+    "did you mean 'batch'",
+)
+typed("no run", "analyse student nowhere --out page.html", "nowhere holds no note of a stage")
+typed("a run twice", "analyse against batch runs/a runs/a --out page.html", "runs/a is given twice")
+typed(
+    "unknown map",
+    "analyse map vectors --method tsn --out page.html",
+    "'tsn'",
+    "did you mean 'tsne'",
+)
+typed("no negatives on a map", "analyse map vectors --negatives 0 --out a.html", "'--negatives'")
+
+
+@case("run has measured no student beside a teacher of its own", "ndgl/gpo-scenes")
+def run_without_a_student(here, models):
+    return "analyse", "student", models / "run", "--out", "page.html"
+
+
+@case("has only the batch size 16, and a curve needs at least two", "ndgl/batches/")
+def run_of_one_batch_size(here, models):
+    return "analyse", "against", "batch", models / "run", "--out", "page.html"
+
+
+@case("has no number of teachers, and a curve needs at least two")
+def run_without_teachers(here, models):
+    return "analyse", "against", "teachers", models / "run", "--out", "page.html"
+
+
+@case("stage.json is no note of a stage", "state", "field required")
+def note_without_a_state(here, models):
+    (here / "stage.json").write_text('{"kind": "evaluate", "stage": {"name": "stage"}}')
+    return "analyse", "student", ".", "--out", "page.html"
+
+
+@case("holds no finished evaluation", "name the folder of a run")
+def run_that_was_stopped(here, models):
+    shutil.copytree(models / "run", here / "run", ignore=shutil.ignore_patterns("test-*"))
+    return "analyse", "student", "run", "--out", "page.html"
+
+
+@case("figures of different data or protocols do not stand in one picture")
+def runs_on_different_data(here, models):
+    for name, images in (("first", 36), ("second", 48)):
+        write_run(here / name, taught(), f"scenes:images={images}")
+    return "analyse", "student", "first", "second", "--out", "page.html"
+
+
+@case("'a blue dog' is neither a caption nor an image id of scenes test", "--query")
+def map_of_another_split(here, models):
+    return "analyse", "map", models / "pixels", "--query", "a blue dog", *ANALYSE

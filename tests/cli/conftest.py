@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import io
+import json
 from pathlib import Path
 
 import pytest
 
 import recipes_cases
+from analysis_cases import SCENES
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +22,22 @@ def models(tmp_path_factory) -> Path:
     with contextlib.redirect_stdout(io.StringIO()):
         assert recipes_cases.aoq(root / "run") == 0
     return root
+
+
+@pytest.fixture
+def analysed(capsys, tmp_path):
+    """What an analysis printed in one line, its page and its numbers."""
+
+    def analysed(*words: object, data: str | None = SCENES, name: str = "page"):
+        out = tmp_path / f"{name}.html"
+        given = ("--data", data) if data else ()
+        code = recipes_cases.run("analyse", *words, *given, "--out", out)
+        shown = capsys.readouterr()
+        assert code == 0, shown.err
+        numbers = json.loads(out.with_suffix(".json").read_text())
+        page = html.unescape(out.read_text())
+        assert numbers["protocol"] in page
+        assert numbers["provenance"]["command"]
+        return " ".join(shown.out.split()), page, numbers
+
+    return analysed

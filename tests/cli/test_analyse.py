@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import html
 import json
 import shutil
 
@@ -8,39 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from analysis_cases import SCENES, dense
 from corpus_cases import random_array
-from counterfoil import open_corpus, open_model
+from counterfoil import open_corpus
 from counterfoil.evaluate.cross_rank import BINS
 from counterfoil.negatives.online_rank import expected_rank
 from counterfoil.recipes.analyses.scorers import parts, short_names
-from recipes_cases import run
-
-SCENES = "scenes:images=36"
-
-
-@pytest.fixture
-def analysed(capsys, tmp_path):
-    """What an analysis printed in one line, its page and its numbers."""
-
-    def analysed(*words: object, data: str | None = SCENES, name: str = "page"):
-        out = tmp_path / f"{name}.html"
-        given = ("--data", data) if data else ()
-        code = run("analyse", *words, *given, "--out", out)
-        shown = capsys.readouterr()
-        assert code == 0, shown.err
-        numbers = json.loads(out.with_suffix(".json").read_text())
-        page = html.unescape(out.read_text())
-        assert numbers["protocol"] in page
-        assert numbers["provenance"]["command"]
-        return " ".join(shown.out.split()), page, numbers
-
-    return analysed
-
-
-def dense(model, split):
-    corpus = open_corpus(SCENES).split(split)
-    member = open_model(model).member(corpus)
-    return corpus, member.matcher.grid(member.images, member.texts).detach()
 
 
 def test_online_rank(models, analysed):

@@ -9,7 +9,7 @@ import torch
 
 import evaluation_cases
 from counterfoil.evaluate import intervals as module
-from counterfoil.evaluate.intervals import compare, intervals
+from counterfoil.evaluate.intervals import compare, intervals, sums
 from counterfoil.evaluate.protocols import WHOLE, evaluate_scores
 from counterfoil.evaluate.recall import recall
 from counterfoil.evaluate.result import METRICS, Protocol
@@ -91,6 +91,19 @@ def test_intervals_hold_the_metric_and_widen_with_the_level():
     for number, inner, outer in zip(report.numbers, narrow, wide):
         assert outer.low <= inner.low <= inner.high <= outer.high
         assert outer.low <= number <= outer.high
+
+
+def test_sums_are_those_of_the_same_draws():
+    report = _report()
+    total, i2t, t2i = sums(report, resamples=50)
+    assert total == intervals(report, resamples=50)[-1]
+    drawn = torch.cat(
+        [module._resampled(report, counts) for counts in module._draws(report, 0, 50)]
+    )
+    for span, columns in ((i2t, (0, 1, 2)), (t2i, (5, 6, 7))):
+        each = sorted(sum(float(row[column]) for column in columns) for row in drawn)
+        assert each[0] <= span.low <= each[2]
+        assert each[-3] <= span.high <= each[-1]
 
 
 def test_about_95_of_100_intervals_hold_the_truth():

@@ -93,7 +93,7 @@ def sums(
     _check(resamples, level)
     drawn = torch.cat([_resampled(report, counts) for counts in _draws(report, seed, resamples)])
     halves = [drawn[:, start : start + len(CUTOFFS)].sum(1) for start in (0, 5)]
-    total, i2t, t2i = _percentiles(torch.stack([halves[0] + halves[1], *halves], 1), level)
+    total, i2t, t2i = _percentiles(torch.stack([drawn[:, -1], *halves], 1), level)
     return total, i2t, t2i
 
 

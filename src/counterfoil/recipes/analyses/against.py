@@ -21,6 +21,10 @@ from counterfoil.spec import unknown
 Quantity = Literal["teachers", "batch"]
 _LABELS: dict[str, str] = {"teachers": "models", "batch": "batch size"}
 _TITLES = {"teachers": "The number of teachers", "batch": "The size of a batch"}
+_NEEDED = {
+    "teachers": ("number of teachers", "ndgl/teachers/…"),
+    "batch": ("batch size", "ndgl/batches/…"),
+}
 _NUMBERED = re.compile(r"(-of)?-\d+$")
 _SUMS = ("RSum", "Both ways."), ("i2t", "Image to text."), ("t2i", "Text to image.")
 
@@ -62,10 +66,11 @@ def against(quantity: str, folders: Sequence[Path], out: Path) -> tuple[Placed, 
     place = _by_teachers if quantity == "teachers" else _by_batch
     found = sorted(place(tested(folders), several=len(folders) > 1), key=lambda p: (p.series, p.at))
     if len({placed.at for placed in found}) < 2:
-        recipe = {"teachers": "ndgl/teachers/…", "batch": "ndgl/batches/…"}[quantity]
+        name, recipe = _NEEDED[quantity]
+        seen = f"only the {name} {found[0].at}" if found else f"no {name}"
         raise ValueError(
-            f"what {', '.join(map(str, folders))} measured has {_all(found)} {_LABELS[quantity]}, "
-            f"and a curve needs at least two; name runs of recipes such as {recipe}"
+            f"what {', '.join(map(str, folders))} measured has {seen}, and a curve needs at least "
+            f"two; name runs of recipes such as {recipe}"
         )
     page = AnalysisPage(
         title=_TITLES[quantity],
@@ -100,10 +105,6 @@ def _by_batch(found: Sequence[Tested], *, several: bool) -> Iterator[Placed]:
 def _series(test: Tested, model: str, several: bool) -> str:
     name = _NUMBERED.sub("", model) or model
     return f"{test.run} {name}" if several else name
-
-
-def _all(found: Sequence[Placed]) -> str:
-    return str(found[0].at) if found else "no number of"
 
 
 def _figures(found: Sequence[Placed], quantity: str) -> tuple[Figure, ...]:
