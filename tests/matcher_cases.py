@@ -25,6 +25,7 @@ from counterfoil.models.esa import ESA
 from counterfoil.models.gpo import GPO
 from counterfoil.models.hrem import HREM
 from counterfoil.models.scan import SCAN
+from counterfoil.models.uniter import UNITER
 from counterfoil.models.vectors import Vectors
 from counterfoil.models.vse import VSE
 from counterfoil.models.vsrn import VSRN
@@ -125,6 +126,11 @@ def _dive(image: PooledParts | None = None, **options: object) -> Spec[Matcher]:
     return of(DivE, image=image or _pooled(regions), text=text, **sizes)
 
 
+def _uniter(**options: object) -> Spec[Matcher]:
+    sizes = {"layers": 2, "width": WIDTH, "heads": 2, "inner": 12, "positions": LENGTH + 2}
+    return of(UNITER, vocabulary=WORDS, features=FEATURES, classes=4, **sizes, **options)
+
+
 CASES = (
     Case("vse", of(VSE, image=_regions(), text=_gru(bidirectional=False))),
     Case(
@@ -187,6 +193,9 @@ CASES = (
     Case("dive-max", _dive(similarity="max", mmd_weight=0.0, diversity_weight=0.0)),
     Case("dive-sigmoid", _dive(_pooled(_patches()), similarity="mean_sigmoid"), images=pixels),
     Case("dive-one", of(DivE, image=_pooled(_regions()), text=_pooled(_gru()), slots=1)),
+    Case("uniter", _uniter()),
+    Case("uniter-logit", _uniter(score="logit", outputs=("rank", "fill", "doubt", "correct"))),
+    Case("uniter-match", _uniter(outputs=("match", "regress", "classify"), mask=3)),
     Case("vectors", of(Vectors), images=vectors, texts=vectors),
 )
 

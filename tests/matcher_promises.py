@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -28,6 +30,14 @@ def same(ours: Tensor, theirs: Tensor) -> None:
 def product(images: Encoded, texts: Encoded) -> tuple[Encoded, Encoded]:
     i, t = torch.meshgrid(torch.arange(len(images)), torch.arange(len(texts)), indexing="ij")
     return images.rows(i.flatten()), texts.rows(t.flatten())
+
+
+def poisoned_items(items: Items) -> Items:
+    """The same with garbage in padding; pixels have none."""
+    if items.values.dim() == 4:
+        return items
+    boxes = None if items.boxes is None else poisoned(items.boxes, items.mask)
+    return replace(items, values=poisoned(items.values, items.mask), boxes=boxes)
 
 
 def grid_equals_pairs_on_the_product(case: Case) -> None:
@@ -70,10 +80,7 @@ def garbage_in_padding_of_items_changes_nothing(case: Case) -> None:
     rng = torch.Generator().manual_seed(1)
     images, texts = case.images(I, rng), case.texts(T, rng)
     clean = matcher.grid(matcher.encode_images(images), matcher.encode_texts(texts))
-    dirty = [
-        Items(x.ids, poisoned(x.values, x.mask) if x.values.dim() < 4 else x.values, x.mask)
-        for x in (images, texts)
-    ]
+    dirty = [poisoned_items(x) for x in (images, texts)]
     again = matcher.grid(matcher.encode_images(dirty[0]), matcher.encode_texts(dirty[1]))
     assert torch.equal(again, clean)
 
@@ -81,10 +88,7 @@ def garbage_in_padding_of_items_changes_nothing(case: Case) -> None:
 def garbage_in_padding_reaches_no_gradient(case: Case) -> None:
     matcher = case.build()
     rng = torch.Generator().manual_seed(1)
-    items = [
-        Items(x.ids, poisoned(x.values, x.mask) if x.values.dim() < 4 else x.values, x.mask)
-        for x in (case.images(I, rng), case.texts(T, rng))
-    ]
+    items = [poisoned_items(x) for x in (case.images(I, rng), case.texts(T, rng))]
     scores = matcher.grid(matcher.encode_images(items[0]), matcher.encode_texts(items[1]))
     if not scores.requires_grad:
         assert not list(matcher.parameters())

@@ -1,0 +1,273 @@
+"""UNITER: one transformer over words and regions (Chen et al., ECCV 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, final, get_args
+
+import torch
+from torch import Tensor, nn
+
+from counterfoil.matcher import Matcher, one_view
+from counterfoil.models.authors import State
+from counterfoil.models.blocks import paired
+from counterfoil.models.blocks.boxed import BoxedRegions, PieceEmbedding
+from counterfoil.models.blocks.joint import JointEncoder, Packing
+from counterfoil.models.blocks.pool import chosen
+from counterfoil.models.blocks.uniter_heads import UniterHeads, present
+from counterfoil.models.uniter_start import begun, fitted, freshen
+from counterfoil.reading import Reading, Slots, Want
+from counterfoil.records import Batch, Encoded, Items, Pairs, Views
+
+LOGIT_SCALE = 4.0  # near 0 a probability changes by a quarter of its logit
+
+Score = Literal["probability", "logit"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """P texts and images that have read each other; zeros at padding.
+
+    Attributes:
+        texts: (P, L, D) last hidden states.
+        images: (P, R, D) last hidden states.
+        pooled: (P, D) what the first token of each says of the whole.
+    """
+
+    texts: Encoded
+    images: Encoded
+    pooled: Tensor
+
+
+@final
+class UNITER(Matcher):
+    """Words and regions through one transformer; a score from the first token.
+
+    Items are encoded by the embedding layers alone; the transformer reads pairs of them. Sequences
+    are packed, so that neither padding nor the batch has a share in a pair's score. It also reads
+    words in the sense of `counterfoil.reading.ReadsWords`.
+
+    UNITER: Universal Image-Text Representation Learning (https://github.com/ChenRocks/UNITER); the
+    heads doubt and correct are those of TAGS-DC (https://github.com/LibertFan/TAGS).
+
+    Departs from the authors' code in: hidden keys are left out of the attention, not lowered by
+    10,000; an item that stands in several pairs of a batch has one dropout mask in the embedding
+    layers; the last layer is computed only where something is asked.
+    """
+
+    def __init__(
+        self,
+        *,
+        layers: int = 12,
+        width: int = 768,
+        heads: int = 12,
+        inner: int = 3072,
+        vocabulary: int = 28996,
+        positions: int = 512,
+        features: int = 2048,
+        classes: int = 1601,
+        dropout: float = 0.1,
+        mask: int | None = None,
+        outputs: tuple[str, ...] = ("rank",),
+        score: Score = "probability",
+    ) -> None:
+        """Keyword arguments; the sizes are those of UNITER-base.
+
+        Args:
+            layers: of the transformer; 24 in UNITER-large.
+            width: of its tokens; 1024 in UNITER-large.
+            heads: of its attention; 16 in UNITER-large.
+            inner: width of its perceptrons; 4096 in UNITER-large.
+            vocabulary: how many token ids there are.
+            positions: longest text.
+            features: width of a region's features.
+            classes: of regions, where they are classified.
+            dropout: share dropped in training.
+            mask: id of the token that hides a word, 103 in bert-base-cased; where None there is
+                one more embedding for it, behind the vocabulary.
+            outputs: its heads: "rank" one score, "match" two logits, no and yes; "fill" hidden
+                words, "doubt" whether a token is right, "correct" what ought to stand there;
+                "regress" features and "classify" classes of regions. What is not named is not
+                there.
+            score: "probability", the sigmoid of the rank, or of what "match" finds where there is
+                no rank; "logit", the same before the sigmoid, as the authors evaluate.
+
+        Raises:
+            ValueError: sizes that are not possible, an unknown output, or none that gives a score.
+        """
+        super().__init__()
+        chosen("score", score, get_args(Score))
+        self.score = score
+        self.score_scale = 1.0 if score == "probability" else LOGIT_SCALE
+        self.text = PieceEmbedding(
+            vocabulary=vocabulary, positions=positions, width=width, dropout=dropout, mask=mask
+        )
+        hides = bool({"regress", "classify"} & set(outputs))
+        self.image = BoxedRegions(features=features, width=width, dropout=dropout, hides=hides)
+        self.body = JointEncoder(
+            layers=layers, width=width, heads=heads, inner=inner, dropout=dropout
+        )
+        self.pooler = nn.Linear(width, width)
+        self.says = UniterHeads(
+            outputs=outputs,
+            width=width,
+            words=self.text.word_embeddings.num_embeddings,
+            features=features,
+            classes=classes,
+        )
+        freshen(self)
+
+    def encode_images(self, images: Items) -> Encoded:
+        """N images as their embedded regions."""
+        return self.embed_images(images)
+
+    def embed_images(self, images: Items, veiled: Tensor | None = None) -> Encoded:
+        """The same with the features of some regions hidden: (N, R) bool, True where they are."""
+        embedded: Encoded = self.image(images, veiled)
+        return embedded
+
+    def encode_texts(self, texts: Items) -> Encoded:
+        """N texts as their embedded tokens."""
+        embedded: Encoded = self.text(texts)
+        return embedded
+
+    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+        """(P,) scores of aligned pairs."""
+        rows = torch.arange(len(images), device=texts.tokens.device)
+        return self.listed(images, texts, Pairs(rows, rows))
+
+    def listed(self, images: Encoded, texts: Encoded, pairs: Pairs) -> Tensor:
+        """(P,) scores; those of like length are worked out together."""
+        pool, pairs = paired.pooled(images, texts), pairs.to(texts.tokens.device)
+        if not len(pairs.image):
+            return pool.new_zeros(0)
+        order, parts = paired.together(images, texts, pairs)
+        scores = [self._first(*paired.listed(pool, images, texts, part)) for part in parts]
+        return torch.cat(scores)[order.argsort()]
+
+    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+        """(I, T) scores of all pairs, a bounded number of them at a time."""
+        image, text = torch.meshgrid(
+            torch.arange(len(images)), torch.arange(len(texts)), indexing="ij"
+        )
+        scores = self.listed(images, texts, Pairs(image, text).flatten())
+        return scores.view(len(images), len(texts))
+
+    def forward(self, batch: Batch) -> Views:
+        """Trains as it is used."""
+        return one_view(self, batch)
+
+    @property
+    def wants(self) -> frozenset[Want]:
+        """What it has heads for."""
+        says = self.says
+        heads = {Want.FILL: says.fill, Want.DOUBT: says.doubt, Want.CORRECT: says.correct}
+        return frozenset({Want.SCORE, *(want for want, head in heads.items() if head is not None)})
+
+    def read(
+        self,
+        images: Encoded,
+        texts: Encoded,
+        want: frozenset[Want],
+        slots: Slots | None = None,
+    ) -> Reading:
+        """What is wanted of P images with P texts, from one pass; see `ReadsWords`.
+
+        Raises:
+            ValueError: there is no head for something, or words are wanted without slots.
+        """
+        packing, tokens = paired.packed(images, texts)
+        spoken = packing.column < texts.mask.shape[1]
+        at = _asked(packing, want, slots)
+        kept = torch.zeros_like(spoken)
+        if Want.SCORE in want:
+            kept[packing.first] = True
+        if Want.DOUBT in want:
+            kept |= spoken
+        kept[at] = True
+        states, place = self.body(tokens, packing, kept), kept.cumsum(0) - 1
+        answers = states[place[at]]
+        score = self._score(states[place[packing.first]]) if Want.SCORE in want else None
+        doubt = None
+        if Want.DOUBT in want:
+            logits = present(self.says.doubt, "doubt")(states[place[spoken]])
+            doubt = _unpacked(logits, texts.mask)
+        return Reading(
+            score=score,
+            fill=self.filled(answers) if Want.FILL in want else None,
+            doubt=doubt,
+            correct=self.corrected(answers) if Want.CORRECT in want else None,
+        )
+
+    def joint(self, images: Encoded | None, texts: Encoded | None) -> Joint:
+        """The last hidden states of P images with P texts, or of one side alone."""
+        images, texts = paired.sides(images, texts)
+        packing, tokens = paired.packed(images, texts)
+        states = self.body(tokens, packing)
+        room = _unpacked(states, torch.cat([texts.mask, images.mask], 1))
+        long = texts.mask.shape[1]
+        return Joint(
+            Encoded(room[:, :long], texts.mask),
+            Encoded(room[:, long:], images.mask),
+            self.pooler(states[packing.first]).tanh(),
+        )
+
+    def matched(self, pooled: Tensor) -> Tensor:
+        """(P, 2) logits that text and image do not belong together, and that they do."""
+        return self.says.matched(pooled)
+
+    def filled(self, states: Tensor) -> Tensor:
+        """(M, V) logits of the hidden word of each state."""
+        found: Tensor = present(self.says.fill, "fill")(states, self.text.word_embeddings.weight)
+        return found
+
+    def corrected(self, states: Tensor) -> Tensor:
+        """(M, V) logits of the word that ought to be at each state."""
+        found: Tensor = present(self.says.correct, "correct")(
+            states, self.text.word_embeddings.weight
+        )
+        return found
+
+    def regressed(self, states: Tensor) -> Tensor:
+        """(M, F) features of the hidden region of each state."""
+        found: Tensor = present(self.says.regress, "regress")(states, self.image.fc.weight.T)
+        return found
+
+    def classified(self, states: Tensor) -> Tensor:
+        """(M, C) logits of the class of each region."""
+        found: Tensor = present(self.says.classify, "classify")(states)
+        return found
+
+    def adopted(self, state: Mapping[str, Tensor]) -> State:
+        """What to load of another UNITER's weights, which may have other heads; see `begun`."""
+        return fitted(self.state_dict(), begun(state))
+
+    def _first(self, packing: Packing, tokens: Tensor) -> Tensor:
+        """(P,) scores of packed pairs, of which only the first tokens are asked."""
+        kept = torch.zeros_like(packing.column, dtype=torch.bool)
+        kept[packing.first] = True
+        return self._score(self.body(tokens, packing, kept))
+
+    def _score(self, first: Tensor) -> Tensor:
+        """(P,) scores from the states of the first tokens."""
+        logit = self.says.logit(self.pooler(first).tanh())
+        return logit.sigmoid() if self.score == "probability" else logit
+
+
+def _asked(packing: Packing, want: frozenset[Want], slots: Slots | None) -> Tensor:
+    """(M,) rows of the tokens that words are asked for."""
+    if not want & {Want.FILL, Want.CORRECT}:
+        return packing.column[:0]
+    if slots is None:
+        raise ValueError("words are wanted and no slots are given; say where they stand")
+    at = packing.rows(slots.pair, slots.place)
+    assert bool((at >= 0).all()), "a slot stands at padding"
+    return at
+
+
+def _unpacked(values: Tensor, mask: Tensor) -> Tensor:
+    """(P, L, A) of (S, A), zero where the mask is False."""
+    room = values.new_zeros(*mask.shape, values.shape[1])
+    return room.index_put(mask.nonzero(as_tuple=True), values)

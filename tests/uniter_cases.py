@@ -1,0 +1,58 @@
+"""The authors' UNITER and TAGS from golden weights, and their captions and images as items."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import golden_scores
+from counterfoil.models.authors import Checkpoint
+from counterfoil.models.uniter import UNITER
+from counterfoil.models.uniter_names import convert_uniter, uniter
+from counterfoil.records import Encoded, Items
+
+
+def build(system: str, **options: object) -> UNITER:
+    """Their model in evaluation mode, with logits for scores unless told otherwise."""
+    config = golden_scores.load(system).meta["config"]
+    given = golden_scores.checkpoint(
+        system, heads=config["num_attention_heads"], mask=config["MASK"]
+    )
+    found = uniter(Checkpoint(given.state, given.options))
+    made = found.matcher.but(score="logit", dropout=0.0, **options).build()
+    assert isinstance(made, UNITER)
+    made.load_state_dict(made.adopted(convert_uniter(given.state)))
+    return made.eval()
+
+
+def captions(system: str, rows: Tensor, ids: Tensor | None = None) -> Items:
+    """Their captions [CLS] w.. [SEP], as long as the longest; other ids may stand for the words."""
+    golden = golden_scores.load(system)
+    config, lengths = golden.meta["config"], golden.inputs["caption_lens"][rows]
+    words = golden.inputs["caption_ids"][rows] if ids is None else ids
+    long = int(lengths.max())
+    full = torch.zeros(len(rows), long + 2, dtype=torch.long)
+    full[:, 0], full[:, 1:-1] = config["CLS"], words[:, :long]
+    mask = torch.arange(long + 2) < (lengths + 2).unsqueeze(1)
+    full[torch.arange(len(rows)), lengths + 1] = config["SEP"]
+    return Items(rows, full.masked_fill(~mask, 0), mask)
+
+
+def images(system: str, rows: Tensor) -> Items:
+    """Their images, as many regions as the one with the most."""
+    inputs = golden_scores.load(system).inputs
+    counts = inputs["num_bb"][rows]
+    most = int(counts.max())
+    mask = torch.arange(most) < counts.unsqueeze(1)
+    values, boxes = (inputs[name][rows][:, :most] for name in ("region_feat", "region_box"))
+    return Items(rows, values, mask, boxes[..., :4])
+
+
+def encoded(
+    model: UNITER, system: str, image_rows: Tensor, text_rows: Tensor
+) -> tuple[Encoded, Encoded]:
+    """Both, encoded."""
+    return (
+        model.encode_images(images(system, image_rows)),
+        model.encode_texts(captions(system, text_rows)),
+    )
