@@ -213,6 +213,19 @@ def test_writing_that_was_stopped_goes_on(tmp_path, after):
             assert other.read_bytes() == path.read_bytes()
 
 
+def test_another_machine_goes_on_with_what_was_measured_first(tmp_path):
+    models = trained(("bag", "global"), LENS)
+    with pytest.raises(WritingStopped):
+        write(tmp_path / "a", models, stop=lambda: True)
+    path = partial_of(tmp_path / "a") / MANIFEST
+    plain = json.loads(path.read_text())
+    plain["teachers"][0]["mean"] += 1e-7
+    path.write_text(json.dumps({**plain, "version": "0"}))
+    begun = read_taught(partial_of(tmp_path / "a"))
+    assert write(tmp_path / "a", models) == begun == read_taught(tmp_path / "a")
+    assert write(tmp_path / "a", models) == begun
+
+
 def test_what_was_begun_for_others_is_refused(tmp_path):
     with pytest.raises(WritingStopped):
         write(tmp_path / "a", trained(("bag",), LENS), stop=lambda: True)

@@ -234,6 +234,24 @@ def test_agreement_equals_a_loop() -> None:
     assert found.divergence.item() == pytest.approx(sum(distance) / 8, rel=1e-5)
 
 
+@pytest.mark.parametrize("options", FORMS, ids=str)
+def test_pairs_that_a_guide_leaves_out_are_no_negatives(options: dict[str, object]) -> None:
+    scores = guided([0, 1, 2, 3], 7)
+    grid = scores.grids[INFERENCE]
+    out = torch.zeros(4, 4, dtype=torch.bool)
+    out[0, 1] = out[2, 3] = True
+    told = Scores({INFERENCE: replace(grid, guide=grid.guide.masked_fill(out, -torch.inf))})
+    meant = Scores({INFERENCE: replace(grid, positive=grid.positive | out)})
+    for term in (HardestRectified(), MarginDistribution(**options)):
+        assert term(told).isfinite()
+        if not (isinstance(term, MarginDistribution) and term.form.reads_positive):
+            assert term(told).item() == pytest.approx(term(meant).item())
+        (gradient,) = torch.autograd.grad(term(told), grid.scores)
+        assert gradient.isfinite().all()
+        assert not gradient[out].any()
+    assert agreement(told.grids[INFERENCE]).divergence.isfinite()
+
+
 @pytest.mark.parametrize(
     "options,message",
     [

@@ -64,6 +64,17 @@ class TaughtManifest(BaseModel):
     teachers: tuple[Taught, ...] = Field(min_length=1)
     version: str
 
+    def same(self, other: TaughtManifest) -> bool:
+        """Whether the same models are asked about the same data for the same files.
+
+        What was measured of them may differ in the last digits between machines.
+        """
+        return self._asked() == other._asked()
+
+    def _asked(self) -> tuple[object, ...]:
+        sources = tuple(teacher.source for teacher in self.teachers)
+        return self.corpus, self.form, self.precision, sources
+
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)

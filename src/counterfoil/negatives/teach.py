@@ -85,10 +85,10 @@ def write(
         teachers=tuple(_taught(one) for one in trained),
         version=__version__,
     )
-    if (folder / MANIFEST).is_file() and read_taught(folder) == manifest:
-        return manifest
+    if (folder / MANIFEST).is_file() and (there := read_taught(folder)).same(manifest):
+        return there
     partial = partial_of(folder)
-    _begin(partial, manifest)
+    manifest = _begin(partial, manifest)
     if form == "stored":
         for number, one in enumerate(trained):
             _store(one, partial / f"{number}", precision, stop)
@@ -105,14 +105,19 @@ def partial_of(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.partial")
 
 
-def _begin(partial: Path, manifest: TaughtManifest) -> None:
+def _begin(partial: Path, manifest: TaughtManifest) -> TaughtManifest:
+    """The manifest of what was begun, or now is."""
     world.wait()  # nobody looks before everybody has what is in the manifest
     if (partial / MANIFEST).is_file():
-        if read_taught(partial) != manifest:
+        begun = read_taught(partial)
+        if not begun.same(manifest):
             raise ValueError(f"{partial} is of other teachers or data; delete it")
-    elif world.rank() == 0:
+        manifest = begun
+    world.wait()  # nobody writes before everybody has looked
+    if world.rank() == 0 and not (partial / MANIFEST).is_file():
         write_json(partial / MANIFEST, manifest.model_dump(mode="json"))
     world.wait()
+    return manifest
 
 
 def _store(one: Trained, folder: Path, precision: BagPrecision, stop: Callable[[], bool]) -> None:

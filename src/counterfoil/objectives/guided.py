@@ -77,11 +77,13 @@ def sides_of(grid: Grid, *, each_pair: bool) -> Sides:
     """Both directions of a block, in units of a cosine.
 
     Args:
-        grid: the block.
+        grid: the block; where its guide is -inf, the pair is no negative.
         each_pair: one anchor for each true pair; else one for each image and each text, without
             a positive of its own.
     """
-    student, teacher, wrong = grid.scores / grid.scale, expanded(grid) / grid.scale, ~grid.positive
+    student, teacher = grid.scores / grid.scale, expanded(grid) / grid.scale
+    unknown = teacher.isneginf()
+    teacher, wrong = teacher.masked_fill(unknown, 0), ~(grid.positive | unknown)
     if not each_pair:
         rows, columns = (student.new_zeros(n) for n in student.shape)
         return Sides(
