@@ -13,7 +13,7 @@ from counterfoil.models.blocks.bert import Bert
 from counterfoil.models.blocks.graph import BatchGraph
 from counterfoil.models.blocks.mlp import MLPRegions
 from counterfoil.models.hrem import HREM
-from counterfoil.models.hrem_names import PREFIXES, convert_hrem, hrem, renamed
+from counterfoil.models.hrem_names import NAMES, PREFIXES, convert_hrem, hrem
 from counterfoil.models.weights import SYSTEMS, convert
 from counterfoil.spec import from_plain
 
@@ -56,7 +56,7 @@ def test_every_tensor_comes_back(bert, graph):
     assert built.relates == graph
     assert built.image_pool.residual == 0.7
     for theirs, value in state.items():
-        if name := renamed(theirs):
+        if name := NAMES.ours(theirs):
             assert torch.equal(built.state_dict()[name], value)
     if graph:
         assert (built.graph.best, built.graph.mask_weight, built.graph.share) == (3, 1.5, 0.4)

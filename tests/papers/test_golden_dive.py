@@ -18,7 +18,7 @@ from counterfoil.models.authors import Checkpoint
 from counterfoil.models.blocks.sets import set_grid
 from counterfoil.models.blocks.spread import closeness, correlation, crowding, discrepancy
 from counterfoil.models.dive import DivE
-from counterfoil.models.dive_names import dive, renamed
+from counterfoil.models.dive_names import NAMES, dive
 from counterfoil.objectives import block
 from counterfoil.objectives.block import hinge, positives
 from counterfoil.objectives.mean_triplet import MeanTriplet
@@ -216,7 +216,7 @@ def full_value(case: str, what: str, bert: str) -> Tensor:
         case "grad_txt_set", _, _:
             return torch.autograd.grad(loss, share.inference.texts.tokens)[0]
         case "grad", _, theirs:
-            name = renamed(theirs.replace("txt_enc_bigru", "txt_enc"))
+            name = NAMES.ours(theirs.replace("txt_enc_bigru", "txt_enc"))
             return torch.autograd.grad(loss, dict(host.named_parameters())[name])[0]
     raise AssertionError(f"the golden folder has {what!r}, which no test understands")
 

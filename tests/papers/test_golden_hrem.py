@@ -22,7 +22,7 @@ import golden_vectors
 from counterfoil.models.blocks.fragments import found
 from counterfoil.models.blocks.residual import top_mean
 from counterfoil.models.hrem import BOTH, FRAGMENTS, HREM, IMAGES, TEXTS
-from counterfoil.models.hrem_names import hrem, renamed
+from counterfoil.models.hrem_names import NAMES, hrem
 from counterfoil.objectives.distance_weighted import DistanceWeighted, drawn
 from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
 from counterfoil.records import INFERENCE, Batch, Encoded, Grid, Items, Pairs, Scores, Views
@@ -173,7 +173,7 @@ def judged(run: Run, kind: str, what: str) -> Tensor:
     if what in ("grad_img_emb", "grad_cap_emb"):
         return (plain.images if "img" in what else plain.texts).tokens.grad[:, 0]
     theirs = what.removeprefix("grad/")
-    return dict(run.matcher.named_parameters())[renamed(theirs)].grad
+    return dict(run.matcher.named_parameters())[NAMES.ours(theirs)].grad
 
 
 def sampled(what: str) -> Tensor:

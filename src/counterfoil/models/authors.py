@@ -18,8 +18,11 @@ import torch
 from torch import Tensor
 
 from counterfoil.matcher import Matcher
+from counterfoil.models.blocks.bert import Bert
 from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.mlp import MLPRegions
 from counterfoil.models.blocks.regions import Regions
+from counterfoil.models.blocks.tower import ImageTower, TextTower
 from counterfoil.spec import Spec, part
 
 State = dict[str, Tensor]
@@ -92,14 +95,34 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return _parts(path, saved)
 
 
-def regions(state: State) -> Regions:
+def image_tower(state: State) -> ImageTower:
     """The image tower that fits these tensors under our names, written down."""
+    if "image.enter.weight" not in state:
+        return regions(state)
+    width, features = state["image.fc.weight"].shape
+    return part(MLPRegions, features=features, width=width, inner=len(state["image.enter.weight"]))
+
+
+def text_tower(state: State, bert: str) -> TextTower:
+    """The text tower that fits these tensors under our names, written down.
+
+    Args:
+        state: the tensors.
+        bert: folder or name of the text model that was trained, for its configuration.
+    """
+    if "text.fc.weight" not in state:
+        return gru(state)
+    return part(Bert, name=bert, width=len(state["text.fc.weight"]), pretrained=False)
+
+
+def regions(state: State) -> Regions:
+    """One linear layer over regions that fits these tensors under our names, written down."""
     width, features = state["image.fc.weight"].shape
     return part(Regions, features=features, width=width)
 
 
 def gru(state: State) -> GRU:
-    """The text tower that fits these tensors under our names, written down."""
+    """The recurrent network that fits these tensors under our names, written down."""
     words, word_width = state["text.embed.weight"].shape
     return part(
         GRU,

@@ -7,15 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from counterfoil.models.authors import Checkpoint, Converted, State, gru, regions
+from counterfoil.models.authors import Checkpoint, Converted, State, image_tower, text_tower
 from counterfoil.models.blocks.aggregate import Pooling
-from counterfoil.models.blocks.bert import Bert
 from counterfoil.models.blocks.selfattention import Sight
-from counterfoil.models.blocks.tower import TextTower
 from counterfoil.models.chan import CHAN, RegionBlock
-from counterfoil.spec import of, part
+from counterfoil.models.tensor_names import POSITIONS, TensorNames
+from counterfoil.spec import of
 
-BERT = "bert-base-uncased"
 PREFIXES = {
     "img_enc.fc.": "image.fc.",
     "img_enc.feedforward.ln.": "block.norm.",
@@ -29,7 +27,13 @@ PREFIXES = {
     "txt_enc.bert.": "text.body.",
     "txt_enc.linear.": "text.fc.",
 }
-UNUSED = ("txt_enc.fc.", "txt_enc.bert.embeddings.position_ids")
+NAMES = TensorNames(
+    system="a CHAN",
+    prefixes=PREFIXES,
+    unused=("txt_enc.fc.", POSITIONS),
+    needed=("image.fc.weight",),
+    either=("text.fc.weight", "text.embed.weight"),
+)
 
 
 def convert_chan(state: Mapping[str, Tensor]) -> State:
@@ -38,27 +42,17 @@ def convert_chan(state: Mapping[str, Tensor]) -> State:
     Raises:
         ValueError: a tensor is missing or unknown.
     """
-    new: State = {}
-    for name, value in state.items():
-        plain = name.replace("module.", "")
-        if plain.startswith(UNUSED):
-            continue
-        prefix = next((theirs for theirs in PREFIXES if plain.startswith(theirs)), None)
-        if prefix is None:
-            raise ValueError(f"{name!r} is no tensor of a CHAN checkpoint")
-        new[PREFIXES[prefix] + plain.removeprefix(prefix)] = value
-    reads = ("text.fc.weight",) if "text.fc.weight" in new else ("text.embed.weight",)
-    if missing := [name for name in ("image.fc.weight", *reads) if name not in new]:
-        raise ValueError(f"this CHAN checkpoint has no {missing[0]!r}; is it another system's?")
-    return new
+    return NAMES.renamed(state)
 
 
-def chan(checkpoint: Checkpoint, *, bert: str = BERT, sees: Sight | None = None) -> Converted:
+def chan(
+    checkpoint: Checkpoint, *, bert: str = "bert-base-uncased", sees: Sight | None = None
+) -> Converted:
     """CHAN from a checkpoint alone; without its options, as published.
 
     Args:
         checkpoint: the authors'.
-        bert: folder or name of the model whose shape the text encoder has, where it is BERT.
+        bert: folder or name of the text model that was trained, for its configuration.
         sees: see `CHAN`; by default "batch" for a transformer, which learnt nothing else, and else
             "regions", which is what the authors compute of images without padding.
 
@@ -67,14 +61,14 @@ def chan(checkpoint: Checkpoint, *, bert: str = BERT, sees: Sight | None = None)
     """
     state, options = convert_chan(checkpoint.state), checkpoint.options
     block = _block(state)
-    text, pooling = _text(state, bert)
+    published: Pooling = "LSE" if "text.embed.weight" in state else "Mean"  # with a GRU, and with BERT
     spec = of(
         CHAN,
-        image=regions(state),
-        text=text,
+        image=image_tower(state),
+        text=text_tower(state, bert),
         block=block,
         coding=_word(options, "coding_type", "Coding") or "VHA",
-        pooling=_word(options, "pooling_type", "Pooling") or pooling,
+        pooling=_word(options, "pooling_type", "Pooling") or published,
         alpha=float(options.get("alpha") or 0.1),
         beta=float(options.get("belta") or 0.1),
         sees=sees or ("batch" if block == "transformer" else "regions"),
@@ -94,11 +88,3 @@ def _block(state: State) -> RegionBlock:
     if "block.perceptron.norm.weight" in state:
         return "transformer"
     return "selfattention" if "block.norm.weight" in state else "basic"
-
-
-def _text(state: State, bert: str) -> tuple[TextTower, Pooling]:
-    """The text tower, and what the paper pools its words with."""
-    if "text.embed.weight" in state:
-        return gru(state), "LSE"
-    width = len(state["text.fc.weight"])
-    return part(Bert, name=bert, width=width, pretrained=False), "Mean"

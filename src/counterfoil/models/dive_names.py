@@ -7,15 +7,17 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from counterfoil.models.authors import Checkpoint, Converted, gru
+from counterfoil.models.authors import Checkpoint, Converted, State, gru
 from counterfoil.models.blocks.bert import Bert
 from counterfoil.models.blocks.mlp import MLPRegions
 from counterfoil.models.blocks.parts import PartsTower, PooledParts, WordsAndStates
 from counterfoil.models.blocks.pool import Pool
 from counterfoil.models.dive import DivE
+from counterfoil.models.tensor_names import POSITIONS, TensorNames
 from counterfoil.spec import of, part
 
 HEADS = 4  # of the attention, in the authors' code a constant
+LAYERS = ".agg_block.layers."
 LAYER = {
     "0.fn.to_q": "query",
     "0.fn.to_k": "key",
@@ -28,12 +30,12 @@ LAYER = {
     "2.norm": "inner_norm",
 }
 BLOCK = {
-    "residual_norm.": "norm.",
-    "agg_block.latents": "slots.latents",
-    "agg_block.last_layer.0.": "slots.last_norm.",
-    **{f"agg_block.layers.0.{theirs}.": f"slots.{ours}." for theirs, ours in LAYER.items()},
+    "residual_norm.": "_norm.",
+    "agg_block.latents": "_slots.latents",
+    "agg_block.last_layer.0.": "_slots.last_norm.",
+    **{f"agg_block.layers.0.{theirs}.": f"_slots.{ours}." for theirs, ours in LAYER.items()},
 }
-SIDES = {"img_enc": "image", "txt_enc": "text"}
+SIDES = {"img_enc.spm.": "image", "txt_enc.spm.": "text"}
 PREFIXES = {
     "img_enc.fc.": "image.tower.fc.",
     "img_enc.mlp.fc1.": "image.tower.enter.",
@@ -44,57 +46,35 @@ PREFIXES = {
     "txt_enc.bert.": "text.tower.body.",
     "txt_enc.linear.": "text.tower.fc.",
     "txt_enc.linear2.": "whole.",
-    **{f"{theirs}.spm.residual_norm.": f"{ours}_norm." for theirs, ours in SIDES.items()},
     **{
-        f"{theirs}.spm.agg_block.latents": f"{ours}_slots.latents" for theirs, ours in SIDES.items()
-    },
-    **{
-        f"{theirs}.spm.agg_block.last_layer.0.": f"{ours}_slots.last_norm."
-        for theirs, ours in SIDES.items()
-    },
-    **{
-        f"{theirs}.spm.agg_block.layers.0.{layer}.": f"{ours}_slots.{name}."
-        for theirs, ours in SIDES.items()
-        for layer, name in LAYER.items()
+        side + theirs: name + ours for side, name in SIDES.items() for theirs, ours in BLOCK.items()
     },
 }
-NEEDED = ("image.tower.fc.weight", "image_slots.latents", "text_slots.latents")
+NAMES = TensorNames(
+    system="a DivE",
+    prefixes=PREFIXES,
+    unused=(POSITIONS,),
+    needed=("image.tower.fc.weight", "image_slots.latents", "text_slots.latents"),
+)
 
 
-def convert_dive(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def convert_dive(state: Mapping[str, Tensor]) -> State:
     """DivE's tensors under the names of `DivE`; of the shared layers those of the first round.
 
     Raises:
         ValueError: a tensor is missing or unknown, or the rounds do not share their layers.
     """
-    new: dict[str, Tensor] = {}
+    once: State = {}
     for name, value in state.items():
-        plain = name.replace("module.", "")
-        first = _of_the_first_round(plain)
-        if first != plain:
-            if not torch.equal(value, state[name.replace(plain, first)]):
-                raise ValueError(
-                    f"{name!r} differs from that of the first round; only rounds that share their "
-                    "layers are read"
-                )
-            continue
-        if not plain.endswith("position_ids"):  # of older versions of BERT
-            new[renamed(plain)] = value
-    if missing := [name for name in NEEDED if name not in new]:
-        raise ValueError(f"this DivE checkpoint has no {missing[0]!r}; is it another system's?")
-    return _side_by_side(new)
-
-
-def renamed(name: str) -> str:
-    """Our name of an authors' tensor.
-
-    Raises:
-        ValueError: there is none.
-    """
-    prefix = next((theirs for theirs in PREFIXES if name.startswith(theirs)), None)
-    if prefix is None:
-        raise ValueError(f"{name!r} is no tensor of a DivE checkpoint on features")
-    return PREFIXES[prefix] + name.removeprefix(prefix)
+        first = _of_the_first_round(name)
+        if first == name:
+            once[name] = value
+        elif first not in state or not torch.equal(value, state[first]):
+            raise ValueError(
+                f"{name!r} differs from that of the first round; only rounds that share their "
+                "layers are read"
+            )
+    return _side_by_side(NAMES.renamed(once))
 
 
 def dive(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> Converted:
@@ -108,7 +88,7 @@ def dive(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> Converte
         ValueError: it is not a DivE checkpoint.
     """
     options, state = checkpoint.options, convert_dive(checkpoint.state)
-    rounds = {name.split(".layers.")[1][0] for name in checkpoint.state if ".layers." in name}
+    rounds = {_round(name) for name in checkpoint.state if LAYERS in name}
     width, features = state["image.tower.fc.weight"].shape
     image = part(
         MLPRegions,
@@ -133,7 +113,7 @@ def dive(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> Converte
     return Converted(spec, state)
 
 
-def _text(state: Mapping[str, Tensor], pooling: str, bert: str) -> PartsTower:
+def _text(state: State, pooling: str, bert: str) -> PartsTower:
     """The text tower that fits these tensors, written down."""
     if "text.gru.embed.weight" in state:
         plain = {name.replace("text.gru.", "text."): value for name, value in state.items()}
@@ -145,11 +125,15 @@ def _text(state: Mapping[str, Tensor], pooling: str, bert: str) -> PartsTower:
 
 
 def _of_the_first_round(name: str) -> str:
-    head, layers, tail = name.partition(".agg_block.layers.")
-    return f"{head}{layers}0.{tail.partition('.')[2]}" if layers else name
+    return name.replace(f"{LAYERS}{_round(name)}.", f"{LAYERS}0.") if LAYERS in name else name
 
 
-def _side_by_side(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def _round(name: str) -> str:
+    """Number of the round that a tensor of the slots belongs to."""
+    return name.partition(LAYERS)[2].partition(".")[0]
+
+
+def _side_by_side(state: State) -> State:
     """With the layer for the whole below that for the parts, where BERT has two."""
     for kind in ("weight", "bias"):
         below = state.pop(f"whole.{kind}", None)

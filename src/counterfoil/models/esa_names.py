@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from counterfoil.models.authors import Checkpoint, Converted, State
+from counterfoil.models.authors import Checkpoint, Converted, State, image_tower, text_tower
 from counterfoil.models.esa import ESA
-from counterfoil.models.gpo_names import image_tower, text_tower
+from counterfoil.models.tensor_names import POSITIONS, TensorNames
 from counterfoil.spec import of
 
 PREFIXES = {
@@ -23,9 +23,14 @@ PREFIXES = {
     "txt_enc.linear.": "text.fc.",
     "txt_enc.linear1.": "text_pool.fc.",
 }
-UNUSED = ("img_enc.mlp.bns.1.", "txt_enc.bert.embeddings.position_ids")
-PIXELS = ("img_enc.backbone.", "img_enc.image_encoder.")
-NEEDED = ("image.fc.weight", "image_pool.fc.weight", "text_pool.fc.weight")
+UNUSED = ("img_enc.mlp.bns.1.", POSITIONS)
+NAMES = TensorNames(
+    system="an ESA",
+    prefixes=PREFIXES,
+    unused=UNUSED,
+    needed=("image.fc.weight", "image_pool.fc.weight", "text_pool.fc.weight"),
+    either=("text.fc.weight", "text.embed.weight"),
+)
 
 
 def convert_esa(state: Mapping[str, Tensor]) -> State:
@@ -34,21 +39,7 @@ def convert_esa(state: Mapping[str, Tensor]) -> State:
     Raises:
         ValueError: a tensor is missing or unknown.
     """
-    new: State = {}
-    for name, value in state.items():
-        plain = name.replace("module.", "")
-        if plain.startswith(UNUSED):
-            continue
-        prefix = next((theirs for theirs in PREFIXES if plain.startswith(theirs)), None)
-        if prefix is None:
-            pixels = "; it was trained on pixels: extract features with its network first"
-            hint = pixels if plain.startswith(PIXELS) else ""
-            raise ValueError(f"{name!r} is no tensor of an ESA checkpoint on features{hint}")
-        new[PREFIXES[prefix] + plain.removeprefix(prefix)] = value
-    text = "text.fc.weight" if "text.fc.weight" in new else "text.embed.weight"
-    if missing := [name for name in (*NEEDED, text) if name not in new]:
-        raise ValueError(f"this ESA checkpoint has no {missing[0]!r}; is it another system's?")
-    return new
+    return NAMES.renamed(state)
 
 
 def esa(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> Converted:

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from counterfoil.models.authors import Checkpoint, Converted, State
+from counterfoil.models.authors import Checkpoint, Converted, State, image_tower, text_tower
 from counterfoil.models.blocks.graph import BatchGraph
-from counterfoil.models.gpo_names import image_tower, text_tower
 from counterfoil.models.hrem import HREM
+from counterfoil.models.tensor_names import POSITIONS, TensorNames
 from counterfoil.spec import of, part
 
 JUDGES = {"mlp_i2t": "by_images", "mlp_t2i": "by_texts"}
@@ -30,7 +30,6 @@ PREFIXES = {
         for place, own in ((0, 0), (3, 2))  # a dropout of 0 stood between
     },
 }
-UNUSED = ("img_enc.fc.mlp.bns.1.", "txt_enc.bert.embeddings.position_ids")
 NEEDED = (
     "image.fc.weight",
     "image.norm.running_mean",
@@ -38,6 +37,12 @@ NEEDED = (
     "text.body.embeddings.word_embeddings.weight",
     "text.fc.weight",
     "text_pool.layer.linear1.weight",
+)
+NAMES = TensorNames(
+    system="an HREM",
+    prefixes=PREFIXES,
+    unused=("img_enc.fc.mlp.bns.1.", POSITIONS),
+    needed=NEEDED,
 )
 
 
@@ -47,25 +52,7 @@ def convert_hrem(state: Mapping[str, Tensor]) -> State:
     Raises:
         ValueError: a tensor is missing or unknown.
     """
-    named = {ours: value for name, value in state.items() if (ours := renamed(name))}
-    if missing := [name for name in NEEDED if name not in named]:
-        raise ValueError(f"this HREM checkpoint has no {missing[0]!r}; is it another system's?")
-    return named
-
-
-def renamed(theirs: str) -> str | None:
-    """Our name of one of their tensors; None for one that nothing reads.
-
-    Raises:
-        ValueError: it is none of theirs.
-    """
-    plain = theirs.replace("module.", "")
-    if plain.startswith(UNUSED):
-        return None
-    prefix = next((prefix for prefix in PREFIXES if plain.startswith(prefix)), None)
-    if prefix is None:
-        raise ValueError(f"{theirs!r} is no tensor of an HREM checkpoint")
-    return PREFIXES[prefix] + plain.removeprefix(prefix)
+    return NAMES.renamed(state)
 
 
 def hrem(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> Converted:

@@ -9,8 +9,16 @@ from torch import Tensor
 from counterfoil.models.authors import Checkpoint, Converted, State, gru, regions
 from counterfoil.models.bfan import BFAN
 from counterfoil.models.scan import SCAN
+from counterfoil.models.tensor_names import TensorNames
 from counterfoil.models.vse import VSE
 from counterfoil.spec import of
+
+PREFIXES = {
+    "img_enc.fc.": "image.fc.",
+    "txt_enc.embed.": "text.embed.",
+    "txt_enc.rnn.": "text.rnn.",
+}
+NEEDED = ("image.fc.weight", "image.fc.bias", "text.embed.weight", "text.rnn.weight_ih_l0")
 
 
 def convert_vsepp(state: Mapping[str, Tensor]) -> State:
@@ -102,19 +110,8 @@ def bfan(checkpoint: Checkpoint) -> Converted:
 
 
 def _renamed(state: Mapping[str, Tensor], system: str) -> State:
-    new: State = {}
-    for name, value in _unnormed(state).items():
-        side, _, rest = name.removeprefix("module.").partition(".")
-        to = {"img_enc": "image.", "txt_enc": "text."}.get(side)
-        if to is None or not rest.startswith(("fc.", "embed.", "rnn.")):
-            pixels = "; it was trained on pixels: extract features with its network first"
-            hint = pixels if rest.startswith("cnn.") else ""
-            raise ValueError(f"{name!r} is no tensor of a {system} checkpoint on features{hint}")
-        new[to + rest] = value
-    needed = ("image.fc.weight", "image.fc.bias", "text.embed.weight", "text.rnn.weight_ih_l0")
-    if missing := [name for name in needed if name not in new]:
-        raise ValueError(f"this {system} checkpoint has no {missing[0]!r}; is it another system's?")
-    return new
+    names = TensorNames(system=f"a {system}", prefixes=PREFIXES, needed=NEEDED)
+    return names.renamed(_unnormed(state))
 
 
 def _unnormed(state: Mapping[str, Tensor]) -> State:

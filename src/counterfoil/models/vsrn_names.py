@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from counterfoil.models.authors import Checkpoint, Converted, gru, regions
+from counterfoil.models.authors import Checkpoint, Converted, State, gru, regions
 from counterfoil.models.blocks.captioner import Captioner
+from counterfoil.models.tensor_names import TensorNames
 from counterfoil.models.vsrn import VSRN
 from counterfoil.spec import of, part
 
@@ -35,37 +37,39 @@ PREFIXES = {
     },
     **{f"caption_model.{theirs}": f"captioner.{ours}" for theirs, ours in BRANCH.items()},
 }
-NEEDED = (
-    "image.fc.weight",
-    "reader.weight_ih_l0",
-    *(f"relations.{n}.norm.running_mean" for n in range(4)),
-    "text.embed.weight",
-    "text.rnn.weight_ih_l0",
+NAMES = TensorNames(
+    system="a VSRN",
+    prefixes=PREFIXES,
+    needed=(
+        "image.fc.weight",
+        "reader.weight_ih_l0",
+        *(f"relations.{n}.norm.running_mean" for n in range(4)),
+        "text.embed.weight",
+        "text.rnn.weight_ih_l0",
+    ),
 )
 TOLD = ("captioner.fc.weight", "captioner.embed.weight")  # needed where there is a captioner
 
 
-def convert_vsrn(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def convert_vsrn(state: Mapping[str, Tensor]) -> State:
     """VSRN's tensors under the names of `VSRN`, with its captioner's where they are there.
 
     Raises:
         ValueError: a tensor is missing or unknown.
     """
-    new: dict[str, Tensor] = {}
-    for name, value in state.items():
-        plain = name.replace("module.", "")
-        prefix = next((theirs for theirs in PREFIXES if plain.startswith(theirs)), None)
-        if prefix is None:
-            raise ValueError(f"{name!r} is no tensor of a VSRN checkpoint on features")
-        ours = PREFIXES[prefix] + plain.removeprefix(prefix)
-        if ours.startswith("captioner.writer."):
-            ours = ours.removesuffix("_l0")
-        # their projections are convolutions of width 1
-        new[ours] = value.squeeze(-1) if ours.startswith("relations.") else value
-    told = TOLD if any(name.startswith("captioner.") for name in new) else ()
-    if missing := [name for name in (*NEEDED, *told) if name not in new]:
-        raise ValueError(f"this VSRN checkpoint has no {missing[0]!r}; is it another system's?")
-    return new
+    told = any("caption_model." in name for name in state)
+    names = replace(NAMES, needed=(*NAMES.needed, *TOLD)) if told else NAMES
+    return {_own(name): _flat(name, value) for name, value in names.renamed(state).items()}
+
+
+def _own(name: str) -> str:
+    """A cell has no layers to count."""
+    return name.removesuffix("_l0") if name.startswith("captioner.writer.") else name
+
+
+def _flat(name: str, value: Tensor) -> Tensor:
+    """Their projections of regions are convolutions of width 1."""
+    return value.squeeze(-1) if name.startswith("relations.") else value
 
 
 def written(state: Mapping[str, Tensor], options: Mapping[str, Any]) -> Captioner:
