@@ -36,6 +36,7 @@ _WORD = re.compile(
     | [^\w\s]""",
     re.VERBOSE,
 )
+_UNUSED = re.compile(r"\[unused\d+\]")
 _OPENING = re.compile(r"(^|[\s(\[{<])\"")
 
 
@@ -45,6 +46,23 @@ def split(text: str) -> list[str]:
     if '"' in text:
         text = _OPENING.sub(r"\1`` ", text).replace('"', " '' ")
     return _WORD.findall(text)
+
+
+def spans(text: str) -> list[tuple[int, int]]:
+    """First character of each word of `split` in the caption, and the one after its last.
+
+    >>> text = 'A "big" dog.'
+    >>> [text[start:stop] for start, stop in spans(text)]
+    ['A', '"', 'big', '"', 'dog', '.']
+    """
+    found, at = [], 0
+    for word in split(text):
+        while text[at : at + 1].isspace():
+            at += 1
+        stop = at + 1 if text.startswith('"', at) else min(at + len(word), len(text))
+        found.append((at, stop))
+        at = stop
+    return found
 
 
 @final
@@ -70,12 +88,14 @@ class Tokenizer(ABC):
         pad: the id of padding.
         mask: the id that stands for a hidden word; None where there is none.
         divides: whether a word may become several ids, and `read` says which.
+        wordless: ids that stand for no word of a language.
     """
 
     size: int
     pad: int = 0
     mask: int | None = None
     divides: bool = False
+    wordless: tuple[int, ...] = ()
 
     @abstractmethod
     def read(self, texts: Sequence[str]) -> Reading:
@@ -88,6 +108,16 @@ class Tokenizer(ABC):
     @abstractmethod
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """What each id stands for."""
+
+    def spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        """First character of each id of each text and the one after its last.
+
+        Both are 0 for special ids.
+
+        Raises:
+            ValueError: this tokenizer cannot tell.
+        """
+        raise ValueError("this tokenizer does not tell where in a text its tokens stand")
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -118,6 +148,7 @@ class Words(Tokenizer):
                 f"{' '.join(words[:4])!r}"
             )
         self.words, self.longest, self.size = list(words), longest, len(words)
+        self.wordless = tuple(range(len(SPECIAL)))
         self._ids = {word: place for place, word in enumerate(self.words)}
         if len(self._ids) < len(self.words):
             twice = next(word for word, count in Counter(self.words).items() if count > 1)
@@ -140,6 +171,9 @@ class Words(Tokenizer):
             [1, *(ids.get(word, unknown) for word in split(text)[: self.longest]), 2]
             for text in texts
         ]
+
+    def spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        return [[(0, 0), *spans(text)[: self.longest], (0, 0)] for text in texts]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return [self.words[i] for i in ids]
@@ -170,6 +204,8 @@ class Pieces(Tokenizer):
         self.pad = int(self._pieces.pad_token_id or 0)
         self.mask = self._pieces.mask_token_id
         self.divides = bool(self._pieces.is_fast)
+        unused = (i for word, i in self._pieces.get_vocab().items() if _UNUSED.fullmatch(word))
+        self.wordless = tuple(sorted({*self._pieces.all_special_ids, *unused}))
 
     def read(self, texts: Sequence[str]) -> Reading:
         out = self._pieces(list(texts), truncation=True, max_length=self.longest)
@@ -181,6 +217,14 @@ class Pieces(Tokenizer):
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         return self.read(texts).ids
+
+    def spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        if not self.divides:
+            return super().spans(texts)
+        out = self._pieces(
+            list(texts), truncation=True, max_length=self.longest, return_offsets_mapping=True
+        )
+        return [[(start, stop) for start, stop in row] for row in out["offset_mapping"]]
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         return list(self._pieces.convert_ids_to_tokens(list(ids)))

@@ -1,0 +1,168 @@
+"""What a writer has before it: captions with their phrases, and the words it may write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor
+
+from counterfoil.corpus.inflection import inflection, lemma
+from counterfoil.corpus.lens import CorpusLens
+from counterfoil.corpus.phrases import Parser, places
+from counterfoil.corpus.rewriting import PIECE, plain, rewritten
+from counterfoil.corpus.synonyms import wider
+from counterfoil.corpus.words import Tokenizer
+from counterfoil.negatives.masks import table
+from counterfoil.negatives.written_filters import occurring
+from counterfoil.records import Items
+
+
+@final
+class Desk:
+    """A corpus as a writer reads it.
+
+    Args:
+        lens: what the writer sees of the corpus.
+        parser: finds phrases; None where single words are hidden.
+        mask: id of the token that hides a word; None for the writer's own, or the tokenizer's.
+
+    Raises:
+        ValueError: the writer reads vectors.
+    """
+
+    def __init__(
+        self, *, lens: CorpusLens, parser: Parser | None = None, mask: int | None = None
+    ) -> None:
+        if lens.lens.tokenizer is None:
+            raise ValueError("a writer reads words, and this lens shows it ready-made vectors")
+        self.lens, self.parser = lens, parser
+        self.tokenizer: Tokenizer = lens.lens.tokenizer
+        self.mask = mask
+        self._phrases: dict[int, list[list[int]]] = {}
+        self._wider: dict[int, list[int]] = {}
+
+    def texts(self, rows: Tensor) -> Items:
+        """These captions."""
+        return self.lens.texts(rows.cpu())
+
+    def phrases(self, rows: Tensor, length: int) -> Tensor:
+        """(B, N, L) bool, the tokens of each phrase of these captions; each is read once."""
+        wanted = rows.tolist()
+        if self.parser is None:
+            return torch.zeros(len(wanted), 0, length, dtype=torch.bool)
+        if new := sorted({row for row in wanted if row not in self._phrases}):
+            corpus = self.lens.corpus
+            texts = [corpus.texts[row] for row in new]
+            found = self.parser.phrases(texts, [corpus.text_ids[row] for row in new])
+            for row, phrases, spans in zip(new, found, self.tokenizer.spans(texts), strict=True):
+                self._phrases[row] = [places(phrase, spans) for phrase in phrases]
+        return table([self._phrases[row] for row in wanted], length)
+
+    def occurring(self, images: Tensor) -> Tensor:
+        """(B, V) bool, the words of all captions of these images."""
+        texts, counts = self.lens.corpus.relation.captions(images.cpu())
+        owner = torch.arange(len(images)).repeat_interleave(counts)
+        read = self.lens.texts(texts)
+        return occurring(read.values, read.mask, owner, (len(images), self.tokenizer.size))
+
+    def strings(self, rows: Sequence[int], values: Tensor) -> list[str]:
+        """Captions with some tokens exchanged, as text.
+
+        Args:
+            rows: (P,) the captions that they were.
+            values: (P, L) long, what they are now.
+        """
+        unique = sorted(set(rows))
+        texts = [self.lens.corpus.texts[row] for row in unique]
+        spans = dict(zip(unique, self.tokenizer.spans(texts), strict=True))
+        told = dict(zip(unique, texts, strict=True))
+        originals = self.texts(torch.tensor(rows)).values
+        width = originals.shape[1]
+        changed = values[:, :width].cpu() != originals
+        out = []
+        for row, words, new in zip(rows, values.tolist(), changed, strict=True):
+            at = new.nonzero().squeeze(1).tolist()
+            said = self.tokenizer.tokens([words[place] for place in at])
+            out.append(rewritten(told[row], spans[row], dict(zip(at, said, strict=True))))
+        return out
+
+    @cached_property
+    def banned(self) -> Tensor:
+        """(V,) bool, what stands for no word."""
+        out = torch.zeros(self.tokenizer.size, dtype=torch.bool)
+        out[list(self.tokenizer.wordless)] = True
+        return out
+
+    @cached_property
+    def words(self) -> Tensor:
+        """(W,) long, ids of all words that may be written."""
+        return (~self.banned).nonzero().squeeze(1)
+
+    def banned_of(self, width: int, *, specials: bool) -> Tensor:
+        """(V,) bool, what is not written, for a writer that knows so many ids.
+
+        Args:
+            width: V; what the tokenizer does not know is never written.
+            specials: special tokens may be.
+        """
+        out = torch.ones(width, dtype=torch.bool)
+        known = min(width, self.tokenizer.size)
+        out[:known] = False if specials else self.banned[:known]
+        return out
+
+    def widened(self, there: Tensor) -> Tensor:
+        """(B, V) bool, words and what WordNet has as their synonyms and wider terms.
+
+        Raises:
+            ValueError: WordNet is not installed.
+        """
+        out = there.clone()
+        for row, word in there.nonzero().tolist():
+            if word not in self._wider:
+                found = wider(plain(self._said[word]).lower())
+                self._wider[word] = [self._ids[one] for one in found if one in self._ids]
+            out[row, self._wider[word]] = True
+        return out
+
+    @cached_property
+    def lemmas(self) -> Tensor:
+        """(V,) long, one number for all forms of a word: the lowest of their ids."""
+        first: dict[str, int] = {}
+        return torch.tensor(
+            [
+                word
+                if said.startswith(PIECE)
+                else first.setdefault(lemma(plain(said).lower()), word)
+                for word, said in enumerate(self._said)
+            ]
+        )
+
+    @cached_property
+    def inflections(self) -> Tensor:
+        """(V,) long, one number for all words of the same ending, and one for pieces of words."""
+        number: dict[str, int] = {}
+        return torch.tensor(
+            [
+                number.setdefault(
+                    PIECE if said.startswith(PIECE) else inflection(plain(said).lower()),
+                    len(number),
+                )
+                for said in self._said
+            ]
+        )
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        """Whole words by their letters."""
+        return {
+            plain(said).lower(): word
+            for word, said in enumerate(self._said)
+            if not said.startswith(PIECE) and not self.banned[word]
+        }
+
+    @cached_property
+    def _said(self) -> list[str]:
+        return self.tokenizer.tokens(range(self.tokenizer.size))
