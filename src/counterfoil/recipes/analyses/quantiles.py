@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -70,25 +71,9 @@ def quantiles(
         figures=_figures(series, top, level),
         tables=(_rows(series, level, note),),
     )
-    numbers = {
-        "models": [name],
-        "top": top,
-        "level": level,
-        "bags": holds_bags(members),
-        "similarities": [
-            {
-                "of": sample.name,
-                "to": to,
-                "count": len(sample.values),
-                "median": sample.values.median().item(),
-                "percent_below": share_below(sample.values, level),
-                "quantiles": _tenths(sample.values),
-            }
-            for to, samples in series.items()
-            for sample in samples
-        ],
-    }
-    publish(page, numbers, out)
+    lines = [_plain(one, to, level) for to, samples in series.items() for one in samples]
+    about = {"models": [name], "top": top, "level": level, "bags": holds_bags(members)}
+    publish(page, {**about, "similarities": lines}, out)
     return found
 
 
@@ -137,6 +122,17 @@ def _rows(series: dict[str, list[Sample]], level: float, note: str) -> Rows:
     )
     head = "negatives", "similarity to the", "how many", "median", f"below {level:g}"
     return Rows("Similarities", head, cells, note)
+
+
+def _plain(sample: Sample, to: str, level: float) -> dict[str, Any]:
+    return {
+        "of": sample.name,
+        "to": to,
+        "count": len(sample.values),
+        "median": sample.values.median().item(),
+        "percent_below": share_below(sample.values, level),
+        "quantiles": _tenths(sample.values),
+    }
 
 
 def _tenths(values: Tensor) -> list[float]:
