@@ -25,6 +25,7 @@ from counterfoil.recipes.guiding import guide
 from counterfoil.recipes.recipe import Evaluate, Mine, Recipe, Teach, Train, digests
 from counterfoil.recipes.run import Source, execute
 from counterfoil.recipes.settings import apply
+from counterfoil.recipes.stages import check
 from counterfoil.spec import part
 from counterfoil.train.log import read_metrics
 
@@ -199,6 +200,50 @@ def test_a_teacher_that_is_missing_or_was_trained_again_is_refused(whole, tmp_pa
     shutil.rmtree(folder / "teacher-0" / "model")
     with pytest.raises(ValueError, match=r"holds no model: .*; was its training finished"):
         guide(context(folder, made), student(made), 1.0)
+
+
+def saved(whole: Path, *names: str) -> Recipe:
+    """The student alone, taught by models of a run that is over."""
+    made = recipe()
+    taught = Teach(name="teach", models=tuple(str(whole / name) for name in names))
+    return replace(made, stages=(taught, *made.stages[3:]))
+
+
+def test_saved_models_teach_as_those_of_the_run(whole, tmp_path):
+    made = saved(whole, "teacher-0", "teacher-1")
+    assert execute(made, SOURCE, tmp_path / "run")
+    assert losses(tmp_path / "run") == losses(whole)
+    assert weights(tmp_path / "run") == weights(whole)
+
+
+def test_a_run_and_a_saved_model_teach_together(whole, tmp_path):
+    made = recipe(
+        "vsepp", f"teach.models={(str(whole / 'teacher-1'),)}", "teach.using=['teacher-0']"
+    )
+    stages = tuple(stage for stage in made.stages if stage.name != "teacher-1")
+    assert execute(replace(made, stages=stages), SOURCE, tmp_path / "run")
+    assert losses(tmp_path / "run") == losses(whole)
+
+
+def test_saved_models_are_told_apart_by_what_is_in_them(whole, tmp_path):
+    def found(folder: Path) -> dict[str, str]:
+        return digests(saved(folder, "teacher-0"), "d")
+
+    shutil.copytree(whole / "teacher-0", tmp_path / "teacher-0")
+    assert found(tmp_path) == found(whole)
+    shutil.rmtree(tmp_path / "teacher-0")
+    shutil.copytree(whole / "teacher-1", tmp_path / "teacher-0")
+    assert all(found(tmp_path)[name] != found(whole)[name] for name in ("teach", "student"))
+
+
+def test_saved_models_that_cannot_teach_are_refused_before_anything_is_done(whole, tmp_path):
+    with pytest.raises(ValueError, match=r"teach holds no model: .* was its training finished"):
+        execute(saved(whole, "teach"), SOURCE, tmp_path / "run")
+    made = saved(whole, "teacher-0")
+    features = replace(SOURCE.open(), pictures=None)
+    with pytest.raises(ValueError, match="has no pictures"):
+        check(Context(made, features, tmp_path, {}), made.stage("teach"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_what_was_taught_on_other_data_is_refused(whole, tmp_path):

@@ -200,6 +200,10 @@ def test_a_guide_counts():
         ({"form": "store"}, "a form of teachers"),
         ({"precision": "bf16"}, "a precision of stored encodings"),
         ({"inputs": "same"}, "'t' stores what teachers make of clean items"),
+        (
+            {"inputs": "same", "form": "models", "models": ("runs/a",)},
+            "runs/a has a vocabulary and features of its own",
+        ),
     ],
 )
 def test_teaching_that_cannot_be_is_refused(change, message):

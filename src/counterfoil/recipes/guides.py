@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, final, get_args
 
 from counterfoil.negatives.latent import SpacePlan
@@ -11,6 +11,7 @@ from counterfoil.spec import unknown
 
 GUIDE = "guide"  # what a training asks for where it names any of the following kinds
 GUIDES = ("teach", "semantics")
+LATER = {"later": True}  # of a field that says nothing at its default, so older runs keep digests
 
 Form = Literal["stored", "models"]
 StorePrecision = Literal["fp32", "fp16"]
@@ -24,7 +25,8 @@ class Teach:
 
     Attributes:
         name: of the stage and of its folder.
-        using: stages whose models teach; their mean counts.
+        using: stages whose models teach; the mean of all teachers counts.
+        models: saved models that teach too, as `counterfoil.recipes.model.open_model` opens them.
         form: "stored" encodes the split once and reads what a batch needs from the disk; "models"
             encodes every batch anew and stores nothing.
         precision: of what is stored.
@@ -33,12 +35,14 @@ class Teach:
         standardise: bring the scores of teachers of different kinds to one mean and deviation.
 
     Raises:
-        ValueError: no such form, precision or inputs, or stored teachers that see the same items.
+        ValueError: no such form, precision or inputs, or stored or saved teachers that see the same
+            items.
     """
 
     kind: ClassVar[str] = "teach"
     name: str
-    using: tuple[str, ...]
+    using: tuple[str, ...] = ()
+    models: tuple[str, ...] = field(default=(), metadata=LATER)
     form: Form = "stored"
     precision: StorePrecision = "fp32"
     inputs: Inputs = "clean"
@@ -56,6 +60,11 @@ class Teach:
             raise ValueError(
                 f"{self.name!r} stores what teachers make of clean items, so they cannot see the "
                 "same ones as the student; use form=models, or inputs=clean"
+            )
+        if self.inputs == "same" and self.models:
+            raise ValueError(
+                f"{self.models[0]} has a vocabulary and features of its own, so {self.name!r} "
+                "cannot show it the same items as the student; set inputs=clean"
             )
 
     @property

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
 from counterfoil import world
 from counterfoil.negatives.guide import Guide
 from counterfoil.negatives.semantics import CaptionSemantics, CaptionSpace
@@ -44,6 +46,19 @@ def check(recipe: Recipe, stage: Train) -> None:
                 )
 
 
+def check_teachers(context: Context, stage: Teach) -> None:
+    """Refuse saved teachers that are not there or do not see the training split.
+
+    Raises:
+        ValueError: so they are.
+    """
+    first = torch.zeros(1, dtype=torch.long)
+    for name in stage.models:
+        lens = open_model(name).on(context.train)
+        lens.images(first)
+        lens.texts(first)
+
+
 def guide(context: Context, stage: Train, scale: float) -> Guide | None:
     """What tells a training how similar pairs ought to be; None where it names nothing.
 
@@ -67,8 +82,8 @@ def guide(context: Context, stage: Train, scale: float) -> Guide | None:
 def teach(context: Context, stage: Teach) -> None:
     """Write down what the training split looks like to the teachers."""
     trained = []
-    for name in stage.using:
-        model = open_model(str(context.place(name)))
+    for name in _names(context, stage):
+        model = open_model(name)
         trained.append(Trained(model.matcher, model.on(context.train), model.source()))
     left, place = context.left(), context.place(stage.name)
     with stopping(0 if left is None else max(left, 0.01), EVERY) as watch:
@@ -116,6 +131,11 @@ def _teachers(context: Context, stage: Teach, scale: float) -> Iterator[Teacher]
 
 def _opened(context: Context, stage: Teach, store: TaughtStore, number: int) -> Model:
     """A teacher's model, if it is still the one that was asked."""
-    model = open_model(str(context.place(stage.using[number])))
+    model = open_model(_names(context, stage)[number])
     store.check(number, model.source(), context.place(stage.name))
     return model
+
+
+def _names(context: Context, stage: Teach) -> tuple[str, ...]:
+    """Where each teacher is."""
+    return (*(str(context.place(name)) for name in stage.using), *stage.models)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,6 +115,23 @@ class Model:
         return weights_digest(self.matcher)
 
 
+def identity(name: str | Path) -> str:
+    """Sixteen hex digits of what lies in a model's folder, or the name of one that has none.
+
+    Raises:
+        ValueError: there is a folder, and no model in it.
+    """
+    folder = _folder(Path(name))
+    if folder is None:
+        return str(name)
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        digest.update(path.relative_to(folder).as_posix().encode())
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]
+
+
 def open_model(name: str | Path) -> Model:
     """A model to use.
 
@@ -126,17 +144,26 @@ def open_model(name: str | Path) -> Model:
     """
     if str(name) == VECTORS:
         return Model(Vectors(), None, VECTORS, of(Vectors))
-    path = Path(name)
+    folder = _folder(Path(name))
+    if folder is None or not (folder / CARD).is_file():
+        return _pretrained(str(name))
+    saved = load_model(folder, device=world.device())
+    return Model(saved.matcher, saved.lens, str(name), saved.card.model, saved.card)
+
+
+def _folder(path: Path) -> Path | None:
+    """Where a model lies; None where the name is none of a folder."""
     for folder in (path, path / MODEL):
         if (folder / CARD).is_file():
-            saved = load_model(folder, device=world.device())
-            return Model(saved.matcher, saved.lens, str(name), saved.card.model, saved.card)
-    if path.is_dir() and not (path / "config.json").is_file():
+            return folder
+    if not path.is_dir():
+        return None
+    if not (path / "config.json").is_file():
         raise ValueError(
             f"{path} holds no model: neither {CARD} nor a Hugging Face config.json is there; "
             "was its training finished?"
         )
-    return _pretrained(str(name))
+    return path
 
 
 def _pretrained(name: str) -> Model:

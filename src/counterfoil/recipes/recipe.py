@@ -17,8 +17,9 @@ from counterfoil.negatives.filters import FilterPlan
 from counterfoil.negatives.mined import MinedPlan
 from counterfoil.negatives.proposal import Proposer
 from counterfoil.objectives.term import Objective
-from counterfoil.recipes.guides import GUIDE, GUIDES, Semantics, Teach
+from counterfoil.recipes.guides import GUIDE, GUIDES, LATER, Semantics, Teach
 from counterfoil.recipes.measures import Compare, Evaluate, Protocol
+from counterfoil.recipes.model import identity
 from counterfoil.spec import Spec, digest, unknown
 from counterfoil.train.plan import TrainPlan
 from counterfoil.train.refresh import Refresh
@@ -38,7 +39,6 @@ __all__ = [
 ]
 
 MinePrecision = Literal["fp32", "bf16"]
-LATER = {"later": True}  # of a field that says nothing at its default, so older runs keep digests
 
 
 @final
@@ -192,6 +192,8 @@ class Recipe:
         if stage.name in known:
             raise ValueError(f"{self.name}: two stages are called {stage.name!r}")
         scored = stage.using if isinstance(stage, Mine) else stage.reads
+        if isinstance(stage, Teach):
+            scored = (*scored, *stage.models)
         if not scored and not isinstance(stage, Train | Semantics):
             raise ValueError(f"{self.name}: {stage.name!r} names no stage whose results it uses")
         for name, kind in stage.wants:
@@ -242,6 +244,8 @@ def digests(recipe: Recipe, data: str) -> dict[str, str]:
         content = {"kind": stage.kind, "data": data, **_said(stage)}
         if isinstance(stage, Train):
             content["plan"] = stage.plan.numbers()
+        if isinstance(stage, Teach) and stage.models:
+            content["models"] = [identity(model) for model in stage.models]
         content["reads"] = [known[name] for name in stage.reads]
         known[stage.name] = digest(content)
     return known

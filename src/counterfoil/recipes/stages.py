@@ -22,13 +22,13 @@ from counterfoil.recipes import comparison
 from counterfoil.recipes.begin import begun, check_word_vectors
 from counterfoil.recipes.context import Context, Stopped
 from counterfoil.recipes.guiding import check as check_guide
-from counterfoil.recipes.guiding import guide
+from counterfoil.recipes.guiding import check_teachers, guide
 from counterfoil.recipes.measured import Measured
 from counterfoil.recipes.mining import mined, tidy
 from counterfoil.recipes.model import MODEL, Model, open_model
 from counterfoil.recipes.proposing import check as check_proposer
 from counterfoil.recipes.proposing import proposer
-from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Semantics, Stage, Train
+from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Semantics, Stage, Teach, Train
 from counterfoil.recipes.show import say
 from counterfoil.train.loop import Fitted, fit, sampler_of
 from counterfoil.train.plan import TrainPlan
@@ -61,6 +61,8 @@ def check(context: Context, stage: Stage) -> None:
                 _long_enough(context, stage)
         case Mine():
             context.split(stage.split)
+        case Teach():
+            check_teachers(context, stage)
         case Semantics():
             check_captions(context.train.texts, stage.space)
         case Evaluate():

@@ -25,6 +25,7 @@ class _Plan(BaseModel):
 class _Stage(BaseModel):
     name: str
     using: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
     guide: str | None = None
     plan: _Plan | None = None
 
@@ -127,7 +128,7 @@ def _tested(run: str, folder: Path, stage: _Stage, notes: Mapping[str, _Note]) -
         stage.using,
         tuple(plan.seed for plan in plans),
         plans[0].batch if plans else None,
-        teach.stage.using if teach is not None and teach.kind == "teach" else (),
+        teach.stage.using + teach.stage.models if teach and teach.kind == "teach" else (),
         measured.report,
         measured.corpus,
     )
