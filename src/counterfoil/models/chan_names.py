@@ -61,7 +61,7 @@ def chan(
     """
     state, options = convert_chan(checkpoint.state), checkpoint.options
     block = _block(state)
-    published: Pooling = "LSE" if "text.embed.weight" in state else "Mean"  # with a GRU, and with BERT
+    published: Pooling = "LSE" if "text.embed.weight" in state else "Mean"
     spec = of(
         CHAN,
         image=image_tower(state),

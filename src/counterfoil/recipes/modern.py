@@ -114,7 +114,10 @@ def sets(name: Host) -> tuple[Dataset, ...]:
 
 
 def _chan(name: Host, dataset: Dataset, profile: Profile) -> Spec[Matcher]:
-    """Published with log-sum-exp over words and self-attention over regions beside a BiGRU."""
+    """Beside a BiGRU it is published with self-attention over regions and log-sum-exp over words.
+
+    On our own small sets words are averaged, as beside BERT, so that the margin is in cosines.
+    """
     large, bert = dataset in LARGE, reads_bert(name)
     return of(
         CHAN,

@@ -1,7 +1,9 @@
 """Rates, epochs and batches of NDGL's hosts, as their authors' scripts have them.
 
 AdamW everywhere. With a BiGRU the scripts of GPO, CHAN and ESA leave the decay at PyTorch's 0.01;
-with BERT it is 1e-4. Those of `scenes` and Flickr8k are ours, the same as of the older hosts.
+with BERT it is 1e-4, as it always is in those of HREM and DivE. Theirs decays biases and norms too,
+ours does not, see `Optimiser`. The rates of `scenes` and Flickr8k are ours, the same as of the
+older hosts.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from counterfoil.train.plan import TrainPlan
 from counterfoil.train.schedule import Cosine, StepDecay
 
 RATE, DECAY, BERT_DECAY = 5e-4, 0.01, 1e-4
-SLOWER = 0.1  # BERT, and DivE's image side
-DIVE_SLOWER = ("image.*", "image_slots.*", "text_slots.*")
+SLOWER = 0.1  # BERT; DivE's image side, and what makes sets of its texts
+DIVE_SLOWER = ("image.*", "image_slots.*", "image_norm.*", "text_slots.*", "text_norm.*")
 IMAGES = 200  # of a batch of DivE, each with all of its captions
 
 
