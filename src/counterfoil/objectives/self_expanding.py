@@ -12,7 +12,7 @@ from counterfoil.records import Grid, Scores
 from counterfoil.spec import unknown
 
 EXPANDED = "expanded"
-Against = Literal["hardest", "all"]
+Against = Literal["hardest", "all", "mean"]
 
 
 @final
@@ -30,7 +30,7 @@ class SelfExpanding(Term):
     authors' value), and equally hard ones share the gradient.
 
     Args:
-        against: the "hardest" negative, or the sum over "all".
+        against: the "hardest" negative, the sum over "all", or their "mean".
         margin: in units of a score.
         reduction: see `Term`; the "mean" is over anchor pairs, not over their copies.
 
@@ -85,4 +85,7 @@ class SelfExpanding(Term):
         """Of (P, h, C) candidates, -inf where none, against (P, h) positives."""
         if self.against == "hardest":
             return hinge(wrong.amax(2), true, self.margin).sum()
-        return hinge(wrong, true.unsqueeze(2), self.margin).sum()
+        costs = hinge(wrong, true.unsqueeze(2), self.margin)
+        if self.against == "all":
+            return costs.sum()
+        return (costs.sum(2) / wrong.isfinite().sum(2).clamp(min=1)).sum()

@@ -8,11 +8,12 @@ from typing import Literal, final, get_args
 from counterfoil.corpus.lens import LensPlan
 from counterfoil.matcher import Matcher
 from counterfoil.objectives.curriculum import Then
+from counterfoil.objectives.mean_triplet import MeanTriplet
 from counterfoil.objectives.term import Reduction, Term, total
 from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
 from counterfoil.recipes import modern, modern_losses, modern_rounds, online, rounds
 from counterfoil.recipes.modern_losses import Terms
-from counterfoil.recipes.profiles import PROFILES, Dataset, Profile
+from counterfoil.recipes.profiles import LARGE, PROFILES, Dataset, Profile
 from counterfoil.recipes.recipe import Evaluate, Recipe, Train
 from counterfoil.spec import Spec, part
 from counterfoil.train.plan import TrainPlan
@@ -83,7 +84,8 @@ def base(at: Setting, instead: Term | None = None) -> Base:
 
 def _vsrn(at: Setting, term: Term) -> Base:
     plan, longer = _batched(rounds.first("vsrn-single", at.dataset, seed=at.seed), at.batch)
-    first = part(SumTriplet, margin=online.MARGIN)
+    kind = SumTriplet if at.dataset in LARGE else MeanTriplet  # see modern_losses
+    first = part(kind, margin=online.MARGIN)
     steps = round(longer * online.warmup("vsrn-single", at.dataset))
     whole = part(Then, first=first, second=term, steps=steps) if steps else term
     return Base(

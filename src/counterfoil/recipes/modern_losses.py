@@ -1,14 +1,15 @@
 """What NDGL's hosts are trained with: their own loss, or one in place of its triplet.
 
 HREM judges three enhanced grids beside the plain one, whatever the loss of the plain one is. The
-warm-up with the sum of hinges is an epoch, as the authors have it, but for HREM and DivE; on our
-own small sets it is longer, and for all.
+warm-up with all negatives is an epoch, as the authors have it, but for HREM and DivE; on our own
+small sets it is longer, and for all.
 """
 
 from __future__ import annotations
 
 from counterfoil.objectives.curriculum import After, Then
 from counterfoil.objectives.distance_weighted import DistanceWeighted
+from counterfoil.objectives.mean_triplet import MeanTriplet
 from counterfoil.objectives.self_expanding import SelfExpanding
 from counterfoil.objectives.term import Objective, Reduction, Term, total
 from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
@@ -51,10 +52,8 @@ def terms(
     """
     plain = instead or _own(name, dataset)
     steps = round(longer * warmup(name, dataset))
-    if instead is None and paper(name) == "esa":
-        first: Term = part(SelfExpanding, against="all", margin=MARGIN)
-    else:
-        first = part(SumTriplet, margin=margin(name), reduction=reduction(name))
+    expanded = instead is None and paper(name) == "esa"
+    first = _first(name, dataset, expanded=expanded)
     whole = part(Then, first=first, second=plain, steps=steps) if steps else plain
     return {"triplet": (1.0, whole), **_enhanced(name, dataset, longer)}
 
@@ -77,6 +76,19 @@ def warmup(name: Host, dataset: Dataset) -> int:
         return 0
     wide = paper(name) == "chan" and not reads_bert(name)
     return (WIDE_STEPS if wide else STEPS)[dataset]
+
+
+def _first(name: Host, dataset: Dataset, *, expanded: bool) -> Term:
+    """Against all negatives: their sum as the authors have it, on our own small sets their mean.
+
+    To Adam both are alike, but for a long warm-up a sum would drown what else is learnt.
+    """
+    large = dataset in LARGE
+    if expanded:
+        return part(SelfExpanding, against="all" if large else "mean", margin=MARGIN)
+    if large:
+        return part(SumTriplet, margin=margin(name), reduction=reduction(name))
+    return part(MeanTriplet, margin=margin(name), reduction=reduction(name))
 
 
 def _own(name: Host, dataset: Dataset) -> Term:
