@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from counterfoil.cli import analyse, diagnose, evidence, mine, negatives
+from counterfoil.cli import analyse, diagnose, evidence, foils, mine, negatives
 from counterfoil.cli.answer import answer
 from counterfoil.cli.evidence import (
     TABLES,
@@ -49,6 +49,7 @@ app.add_typer(data_app, name="data")
 app.add_typer(mine.app)
 app.add_typer(evidence.app)
 app.add_typer(diagnose.app)
+app.add_typer(foils.app)
 app.add_typer(negatives.app, name="negatives")
 app.add_typer(analyse.app, name="analyse")
 
@@ -250,7 +251,7 @@ def features(
 @app.command(epilog=example("counterfoil convert scan model_best.pth.tar vocab.json scan-f30k/"))
 def convert(
     host: Annotated[
-        str, typer.Argument(help="vsepp, scan, bfan, vsrn, gpo, chan, esa, hrem or dive.")
+        str, typer.Argument(help="vsepp, scan, bfan, vsrn, gpo, chan, esa, hrem, dive or uniter.")
     ],
     checkpoint: Annotated[Path, typer.Argument(help="The authors' checkpoint.")],
     vocabulary: Annotated[

@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import json
+import os
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+import foil_cases
+from corpus_cases import write_picture
+from counterfoil.corpus.foil_orders import Tagged, shuffles, trimmed
+from counterfoil.corpus.foil_scenes import tagged
+from counterfoil.corpus.foil_sets import open_foil_set
+from counterfoil.corpus.scenes import is_true, scene, scenes
+from counterfoil.corpus.words import split
+
+DATA = os.environ.get("COUNTERFOIL_DATA")
+
+
+def told(found, item):
+    """Names of an item's pictures and its captions."""
+    corpus = found.corpus
+    return [corpus.image_ids[i] for i in item.images], [corpus.texts[t] for t in item.texts]
+
+
+@pytest.mark.parametrize("form", foil_cases.WRITERS)
+def test_every_form_is_recognised_and_read(form, tmp_path):
+    source = foil_cases.WRITERS[form](tmp_path)
+    found = open_foil_set([str(source)])
+    named = open_foil_set([f"{form}:{source}"])
+    assert found.form == named.form == form
+    assert len(found) == len(named) > 0
+    assert len(set(found.corpus.texts)) == len(found.corpus.texts)
+    assert len(set(found.corpus.image_ids)) == len(found.corpus)
+    for row in range(len(found.corpus)):
+        assert found.corpus.pictures.open(row).mode == "RGB"
+    for item in found.items:
+        task = (len(item.images), len(item.texts))
+        assert {"choice": task[0] == 1 < task[1], "crossed": task == (2, 2)}.get(
+            found.task, task == (1, 1)
+        )
+
+
+def test_sugarcrepe(tmp_path):
+    found = open_foil_set([str(foil_cases.sugarcrepe(tmp_path))])
+    assert len(found) == 12
+    assert {item.category for item in found.items} == set(foil_cases.CATEGORIES)
+    first = next(item for item in found.items if item.category == "swap_att")
+    assert told(found, first) == (
+        ["000000000009.jpg"],
+        ["a red dog 0 in the snow", "a blue dog 0 of swap_att 1"],
+    )
+    one = open_foil_set([str(tmp_path / "add_obj.json"), str(tmp_path / "add_att.json")])
+    assert len(one) == 6
+
+
+def test_parts_of_pictures_are_cut_out(tmp_path):
+    found = open_foil_set([str(foil_cases.aro(tmp_path, many=6))])
+    assert found.corpus.image_ids[1] == "000000000025.jpg#1,1,4,5"
+    assert len(found.corpus) == 6
+    part = found.corpus.pictures.open(4)
+    assert part.size == (4, 5)
+    whole = open_foil_set([str(foil_cases.sugarcrepe(tmp_path / "s"))]).corpus.pictures.open(1)
+    assert part.tobytes() == whole.crop((4, 1, 8, 6)).tobytes()
+    before = found.corpus.pictures.place(0)
+    write_picture(tmp_path / "images" / "000000000009.jpg", seed=77, size=(40, 30))
+    again = open_foil_set([str(tmp_path / "visual_genome_relation.json")])
+    assert again.corpus.pictures.place(0) != before
+
+
+def test_valse_keeps_what_annotators_agree_on(tmp_path):
+    found = open_foil_set([str(foil_cases.valse(tmp_path))])
+    assert (
+        sorted(item.id for item in found.items)
+        == [
+            *("foil-it_0", "foil-it_1", "plurals_0", "plurals_1"),
+        ]
+        or len(found) == 4
+    )
+    assert dict(found.left_out) == {"on whose caption fewer than 2 annotators agreed": 2}
+    assert {item.category for item in found.items} == {"plurals", "foil-it"}
+
+
+def test_vsr_judges_one_caption(tmp_path):
+    found = open_foil_set([str(foil_cases.vsr(tmp_path))])
+    assert [item.true for item in found.items] == [False, True] * 3
+    assert found.corpus.owner.tolist() == [-1, 1, -1, 0, -1, 2]
+
+
+def test_foil_it_pairs_by_id(tmp_path):
+    found = open_foil_set([str(foil_cases.foil_it(tmp_path))])
+    assert [told(found, item) for item in found.items] == [(["9"], ["a dog", "a cat"])]
+    assert dict(found.left_out) == {"whose caption is not in the file": 1}
+
+
+def test_winoground_crosses_two_pictures(tmp_path):
+    found = open_foil_set([str(foil_cases.winoground(tmp_path))])
+    assert [item.category for item in found.items] == ["Relation", "Object", "Object"]
+    assert told(found, found.items[1]) == (
+        ["ex_1_img_0", "ex_1_img_1"],
+        ["a dog in the snow 1", "the snow in a dog 1"],
+    )
+    assert found.corpus.owner.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_tables_of_negclip(tmp_path):
+    found = open_foil_set([str(foil_cases.negclip(tmp_path))])
+    assert told(found, found.items[0])[1] == [
+        "A dog in the snow.",
+        "A snow in the dog .",
+        "The dog's",
+    ]
+    assert dict(found.left_out) == {"without a foil": 1}
+
+
+def test_foils_that_are_the_caption_are_left_out(tmp_path):
+    rows = [
+        {"image": "a", "caption": "A  dog", "foils": ["a dog", "a cat"]},
+        {"image": "a", "caption": "a cow", "foil": "A cow"},
+    ]
+    found = open_foil_set([str(foil_cases.dump(tmp_path / "p.json", rows))])
+    assert [told(found, item)[1] for item in found.items] == [["A  dog", "a cat"]]
+    assert dict(found.left_out) == {"foils that are the caption itself": 2, "without a foil": 1}
+    assert found.corpus.pictures is None
+
+
+def test_scenes_are_true_and_their_foils_false():
+    found = open_foil_set(["scenes:images=24"], seed=3)
+    assert found.seed == 3
+    corpus = scenes(images=24).split("test")
+    assert set(found.corpus.image_ids) == set(corpus.image_ids)
+    for item in found.items:
+        [image], [caption, foil] = told(found, item)
+        assert is_true(caption, scene(image))
+        assert is_true(foil, scene(image)) is False
+    kinds = [(item.id.rpartition(" ")[0], item.category) for item in found.items]
+    assert len(set(kinds)) == len(kinds)  # one foil of each kind for a caption
+    same = [told(found, item) for item in open_foil_set(["scenes:images=24"], seed=3).items]
+    other = open_foil_set(["scenes:images=24"], seed=4)
+    assert same == [told(found, item) for item in found.items]
+    assert same != [told(other, item) for item in other.items]
+    row = found.corpus.image_ids.index(corpus.image_ids[2])
+    assert found.corpus.pictures.open(row).tobytes() == corpus.pictures.open(2).tobytes()
+
+
+def test_shuffles_keep_the_words():
+    caption = "A small red circle is to the left of two big stars and above a blue heart"
+    words = tagged(caption)
+    assert [words.words[at] for at in words.nouns] == ["circle", "stars", "heart"]
+    assert [words.words[at] for at in words.adjectives] == ["small", "red", "big", "blue"]
+    first, *others = shuffles(caption, words, torch.Generator().manual_seed(0))
+    assert first == trimmed(caption) == caption.lower()
+    plain = split(caption)
+    for other in others:
+        assert sorted(other.split()) == sorted(plain)
+        assert other.split() != plain
+    nouns, rest = others[0].split(), others[1].split()
+    named = {*words.nouns, *words.adjectives}
+    assert all((nouns[at] == plain[at]) for at in range(len(plain)) if at not in named)
+    assert all((rest[at] == plain[at]) for at in named)
+    assert {nouns[at] for at in words.nouns} == {"circle", "stars", "heart"}
+    within = others[2].split()
+    assert sorted(within[:3]) == sorted(plain[:3])
+    threes = {tuple(plain[at : at + 3]) for at in range(0, 17, 3)}
+    across = others[3].split()
+    assert sum(tuple(across[at : at + 3]) in threes for at in range(len(across))) >= 4
+
+
+def test_long_captions_are_cut():
+    assert len(trimmed("dog " * 50).split()) == 30
+    words = Tagged(tuple("dog " * 50 for _ in range(2)), (0,), ())
+    assert all(len(told.split()) <= 30 for told in shuffles("dog " * 50, words, torch.Generator()))
+
+
+def test_order_of_scenes():
+    found = open_foil_set(["order:scenes:images=24"], seed=1)
+    assert found.form == "order"
+    assert all(2 <= len(item.texts) <= 5 for item in found.items)
+    assert found.corpus.pictures is not None
+
+
+def test_captions_of_pictures_are_shuffled_with_spacy(tmp_path, monkeypatch):
+    rows = [{"image": "a.jpg", "caption": ["a red dog sees a blue cat", "a cow runs"]}]
+    path = foil_cases.dump(tmp_path / "coco_karpathy_test.json", rows)
+    monkeypatch.setitem(sys.modules, "spacy", None)
+    with pytest.raises(ValueError, match=r"needs spaCy with en_core_web_sm.*caption_options"):
+        open_foil_set([f"order:{path}"])
+    tags = {"dog": "NN", "cat": "NN", "cow": "NN", "red": "JJ", "blue": "JJ"}
+
+    def pipe(texts):
+        for text in texts:
+            yield [
+                types.SimpleNamespace(text=word, tag_=tags.get(word, "X")) for word in text.split()
+            ]
+
+    fake = types.SimpleNamespace(load=lambda name: types.SimpleNamespace(pipe=pipe))
+    monkeypatch.setitem(sys.modules, "spacy", fake)
+    found = open_foil_set([f"order:{path}"], seed=2)
+    assert len(found) == 2
+    assert found.seed == 2
+    _, captions = told(found, found.items[0])
+    assert captions[0] == "a red dog sees a blue cat"
+    assert all(sorted(one.split()) == sorted(captions[0].split()) for one in captions)
+
+
+def test_features_are_joined_by_name(tmp_path):
+    import numpy as np
+
+    source = foil_cases.sugarcrepe(tmp_path)
+    folder = tmp_path / "features"
+    folder.mkdir()
+    np.save(folder / "features.npy", np.arange(12, dtype=np.float32).reshape(3, 1, 4))
+    ids = [f"COCO_val2017_{name}" for name in reversed(foil_cases.COCO)]
+    (folder / "features.json").write_text(json.dumps({"ids": ids}))
+    found = open_foil_set([str(source)], features=folder)
+    assert found.corpus.features.take(torch.tensor([0])).values.flatten().tolist() == [8, 9, 10, 11]
+    made = open_foil_set(["scenes:images=12,features=regions"])
+    assert made.corpus.features is not None
+
+
+def refused(sources, **more) -> str:
+    with pytest.raises(ValueError) as caught:
+        open_foil_set(sources, **more)
+    return str(caught.value)
+
+
+def test_files_of_two_sets_are_refused(tmp_path):
+    both = [foil_cases.vsr(tmp_path / "a"), foil_cases.order(tmp_path / "b")]
+    assert "order and vsr" in refused([str(path) for path in both])
+
+
+def test_a_folder_without_foils(tmp_path):
+    assert "holds no file of foils" in refused([str(tmp_path)])
+
+
+def test_entries_of_no_form(tmp_path):
+    assert "holds no entry" in refused([str(foil_cases.dump(tmp_path / "a.json", []))])
+    assert "holds no entries" in refused([str(foil_cases.dump(tmp_path / "a.json", 3))])
+    path = foil_cases.dump(tmp_path / "a.json", [{"image": "a", "text": "b"}])
+    assert "has the fields image, text" in refused([str(path)])
+
+
+def test_nothing_to_ask(tmp_path):
+    path = foil_cases.dump(tmp_path / "a.json", [{"image": "a", "caption": "b", "foils": []}])
+    assert "holds no question" in refused([str(path)])
+
+
+def test_foils_that_are_no_list(tmp_path):
+    path = tmp_path / "n.tsv"
+    path.write_text("title\tfilepath\tneg_caption\na dog\ta.jpg\t['a, b\n")
+    assert "line 2: neg_caption is no list of foils" in refused([str(path)])
+
+
+@pytest.mark.skipif(DATA is None, reason="needs COUNTERFOIL_DATA")
+def test_real_samples():
+    samples = Path(DATA) / "finegrained"
+    images = Path(DATA) / "coco_mini" / "images"
+    counts = {"sugarcrepe": 481, "valse": 160, "vsr": 617, "negclip": 154}
+    for name, many in counts.items():
+        files = sorted(map(str, samples.glob(f"coco_mini_*{name}*.json")))
+        found = open_foil_set(files, images=images)
+        assert len(found) == many
+        assert found.form == (name if name != "negclip" else "pairs")
+        assert found.corpus.pictures.open(0).size == (192, 192)
+    whole = open_foil_set([str(samples / "full" / "sugarcrepe")])
+    assert len(whole) == 7511
+    assert sum(item.category == "swap_obj" for item in whole.items) == 245
