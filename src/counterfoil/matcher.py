@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -87,6 +87,19 @@ class EmbedsWords(Protocol):
     @property
     def mask_word(self) -> int | None:
         """Id of the token that hides a word; None where there is none."""
+        ...
+
+
+@runtime_checkable
+class Adopts(Protocol):
+    """A matcher that may begin from the weights of one with other heads."""
+
+    def adopted(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What to load, where these are the weights of the other.
+
+        Raises:
+            ValueError: they are of another kind of model.
+        """
         ...
 
 

@@ -22,10 +22,14 @@ from counterfoil.models.blocks.bert import Bert
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.mlp import MLPRegions
 from counterfoil.models.gpo import GPO
+from counterfoil.models.uniter import UNITER
+from counterfoil.models.uniter_names import official
 from counterfoil.recipes.verbs import convert_checkpoint
+from counterfoil.records import Items
 
 WORDS = [*SPECIAL, "a", "dog", "in", "the", "snow"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "##s", "in", "snow"]
+BOXES = torch.tensor([[[0.0, 0.0, 0.5, 0.5], [0.2, 0.1, 0.9, 1.0], [0.4, 0.4, 0.6, 0.5]]])
 
 
 def vocabulary(folder: Path) -> Path:
@@ -118,3 +122,22 @@ def test_older_systems_add_no_word(tmp_path, monkeypatch):
     made = host(GRU(words=len(WORDS) + 1, word_width=5, width=6))
     monkeypatch.setitem(weights.SYSTEMS, "scan", gpo_names.gpo)
     refused("scan", made, vocabulary(tmp_path), tmp_path, "has 9 words and this .* with 10")
+
+
+def test_uniter_brings_its_own_embeddings(tmp_path):
+    folder = bert(tmp_path / "bert")
+    made = UNITER(
+        layers=1, width=64, heads=1, inner=8, vocabulary=12, features=4, mask=4, outputs=("match",)
+    ).eval()
+    save_file(official(made.state_dict()), tmp_path / "uniter.safetensors")
+    checkpoint, out = tmp_path / "uniter.safetensors", tmp_path / "out"
+    convert_checkpoint("uniter", checkpoint, folder, out, settings=["score=logit"])
+    opened = open_model(out)
+    assert opened.lens.tokenizer.tokens([opened.matcher.text.mask_word]) == ["[MASK]"]
+    texts = opened.lens.read(["a dog in snow"])
+    images = Items(torch.zeros(1).long(), torch.rand(1, 3, 4), torch.ones(1, 3).bool(), BOXES)
+    score = opened.matcher.grid(
+        opened.matcher.encode_images(images), opened.matcher.encode_texts(texts)
+    )
+    pooled = made.joint(made.encode_images(images), made.encode_texts(texts)).pooled
+    torch.testing.assert_close(score[0], made.matched(pooled)[0, 1:])

@@ -241,7 +241,11 @@ class UNITER(Matcher):
         return found
 
     def adopted(self, state: Mapping[str, Tensor]) -> State:
-        """What to load of another UNITER's weights, which may have other heads; see `begun`."""
+        """What to load of another UNITER's weights, which may have other heads; see `begun`.
+
+        Raises:
+            ValueError: they are not those of a UNITER with as many layers.
+        """
         return fitted(self.state_dict(), begun(state))
 
     def _first(self, packing: Packing, tokens: Tensor) -> Tensor:

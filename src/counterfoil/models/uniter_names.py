@@ -11,7 +11,7 @@ from torch import Tensor
 from counterfoil.models.authors import Checkpoint, Converted, State
 from counterfoil.models.blocks.uniter_heads import OUTPUTS
 from counterfoil.models.uniter import UNITER
-from counterfoil.models.uniter_start import begun, fitted
+from counterfoil.models.uniter_start import begun
 from counterfoil.spec import of
 
 HEAD_WIDTH = 64  # of all published sizes
@@ -63,6 +63,7 @@ LAYER = {
 ASKING = ("query", "key", "value")
 THEIR_LAYER = re.compile(r"uniter\.encoder\.layer\.(\d+)\.(.+)")
 OUR_LAYER = re.compile(r"body\.layers\.(\d+)\.(.+)")
+BERT = ("embeddings.", "img_embeddings.", "encoder.", "pooler.")  # what may stand behind "bert."
 NEEDED = ("text.word_embeddings.weight", "image.fc.weight", "body.layers.0.enter.weight")
 
 
@@ -151,13 +152,13 @@ def uniter(checkpoint: Checkpoint) -> Converted:
         positions=_rows(state, "text.position_embeddings.weight", 512),
         features=state["image.fc.weight"].shape[1],
         classes=_rows(state, "says.classify.out.weight", 1601),
-        mask=int(options.get("mask", MASK)),
+        mask=int(options.get("mask", MASK if vocabulary > MASK else 0)),
         outputs=outputs,
     )
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
         own = spec.build().state_dict()
-    return Converted(spec, fitted(own, state))
+    return Converted(spec, {name: state.get(name, value) for name, value in own.items()})
 
 
 def _rows(state: State, name: str, otherwise: int) -> int:
@@ -165,12 +166,9 @@ def _rows(state: State, name: str, otherwise: int) -> int:
 
 
 def _plain(name: str) -> str:
-    name = name.replace("gamma", "weight").replace("beta", "bias")
-    name = name.removeprefix("module.")
-    if name.startswith("bert."):
-        rest = name.removeprefix("bert.")
-        return rest if rest.startswith(("uniter.", "cls.")) else f"uniter.{rest}"
-    return name
+    name = name.replace("gamma", "weight").replace("beta", "bias").removeprefix("module.")
+    rest = name.removeprefix("bert.")
+    return f"uniter.{rest}" if rest != name and rest.startswith(BERT) else rest
 
 
 def _exchanged(name: str, prefixes: Mapping[str, str]) -> str | None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from counterfoil.models.authors import State
 
 SPREAD = 0.02  # of fresh weights
+FREE = ("says.", "image.veil")  # what one UNITER may have and another not
 COPIES = {"doubt": "match", "correct": "fill"}  # heads that begin as others were pre-trained
 
 
@@ -47,10 +48,17 @@ def begun(state: Mapping[str, Tensor]) -> State:
 
 
 def fitted(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> State:
-    """What is given, of the heads that are there; what is not given stays as it is.
+    """What is given, of the heads that are there; heads that are not given stay as they are.
 
     Args:
-        own: the weights of a model.
-        given: those it is to have.
+        own: the weights of a `UNITER`.
+        given: those it is to have, of another.
+
+    Raises:
+        ValueError: they are not of a UNITER with as many layers.
     """
+    for name in {*own, *given}:
+        if not name.startswith(FREE) and (name in own) != (name in given):
+            lacks = "is not in the weights given" if name in own else "is not in this model"
+            raise ValueError(f"weights of another model cannot be taken over: {name!r} {lacks}")
     return {name: given.get(name, value) for name, value in own.items()}

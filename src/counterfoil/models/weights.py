@@ -13,6 +13,7 @@ from counterfoil.models.esa_names import esa
 from counterfoil.models.gpo_names import gpo
 from counterfoil.models.hrem_names import hrem
 from counterfoil.models.scan_names import bfan, scan, vsepp
+from counterfoil.models.uniter_names import uniter
 from counterfoil.models.vsrn_names import vsrn
 from counterfoil.spec import unknown
 
@@ -32,6 +33,8 @@ MODERN: Mapping[str, ReadsBert] = {
     "hrem": hrem,
     "dive": dive,
 }
+# read wordpieces with embeddings of their own: there is no text model to configure
+WHOLE = frozenset({"uniter"})
 SYSTEMS: Mapping[str, Callable[[Checkpoint], Converted]] = {
     "vsepp": vsepp,
     "scan": scan,
@@ -42,6 +45,7 @@ SYSTEMS: Mapping[str, Callable[[Checkpoint], Converted]] = {
     "esa": esa,
     "hrem": hrem,
     "dive": dive,
+    "uniter": uniter,
 }
 
 
@@ -59,7 +63,7 @@ def convert(path: Path, system: str, *, bert: str | None = None) -> Converted:
     """
     if system not in SYSTEMS:
         raise ValueError(unknown(system, list(SYSTEMS), "a system whose checkpoints are read"))
-    if bert is None:
+    if bert is None or system in WHOLE:
         return SYSTEMS[system](read_checkpoint(path))
     if system not in MODERN:
         raise ValueError(

@@ -9,7 +9,7 @@ import torch
 from counterfoil.corpus.glove import word_vectors
 from counterfoil.corpus.lens import Lens
 from counterfoil.corpus.words import Words
-from counterfoil.matcher import Matcher
+from counterfoil.matcher import Adopts, Matcher
 from counterfoil.models.blocks.tower import WordTower
 from counterfoil.recipes.context import Context
 from counterfoil.recipes.model import Model, open_model
@@ -71,9 +71,10 @@ def check_word_vectors(stage: Train) -> None:
 
 
 def _begin_from(start: Model, matcher: Matcher, stage: Train) -> None:
+    state = start.matcher.state_dict()
     try:
-        matcher.load_state_dict(start.matcher.state_dict())
-    except RuntimeError as error:
+        matcher.load_state_dict(matcher.adopted(state) if isinstance(matcher, Adopts) else state)
+    except (RuntimeError, ValueError) as error:
         raise ValueError(
             f"{stage.name!r} starts from {stage.start!r}, which is another model: "
             f"{str(error).splitlines()[-1].strip()}"

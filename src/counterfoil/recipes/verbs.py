@@ -193,6 +193,8 @@ def convert_checkpoint(
     _check_vocabulary(found, words, vocabulary, masks=system in MODERN)
     found.build()
     spec = found.matcher
+    if "mask" in spec.arguments and words.mask is not None:
+        spec = spec.but(mask=words.mask)
     for setting in settings:
         spec = changed(spec, setting)
     matcher = replace(found, matcher=spec).build()

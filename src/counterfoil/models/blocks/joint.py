@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -25,6 +25,7 @@ class Packing:
         first: (P',) rows of the first token of every sequence that has one.
         at: (S,) its place in (P, longest), flat.
         shape: P and the longest sequence.
+        columns: C, real and hidden.
         keys: (P, 1, 1, longest) True at real tokens; None where there is no padding.
     """
 
@@ -33,6 +34,7 @@ class Packing:
     first: Tensor
     at: Tensor
     shape: tuple[int, int]
+    columns: int
     keys: Tensor | None
 
     @staticmethod
@@ -48,31 +50,26 @@ class Packing:
             keys = keys[:, None, None]
         first = (place == 0).nonzero().squeeze(1)
         at = sequence * longest + place
-        return Packing(sequence, column, first, at, (len(mask), longest), keys)
+        return Packing(sequence, column, first, at, (len(mask), longest), mask.shape[1], keys)
 
     def only(self, kept: Tensor) -> Packing:
         """Some of the tokens: (S,) bool, True where one is kept."""
         mask = torch.zeros(self.shape, dtype=torch.bool, device=kept.device)
         mask.view(-1)[self.at[kept]] = True
-        fewer = Packing.of(mask)
-        return Packing(
-            fewer.sequence, self.column[kept], fewer.first, fewer.at, fewer.shape, fewer.keys
-        )
+        return replace(Packing.of(mask), column=self.column[kept], columns=self.columns)
 
     def rows(self, sequence: Tensor, column: Tensor) -> Tensor:
         """(M,) rows of the tokens that stood there; -1 where one is not packed."""
-        wide = int(torch.cat([self.column, column]).max()) + 1 if len(column) else 1
-        table = self.sequence.new_full((self.shape[0] * wide,), -1)
-        order = torch.arange(len(self.sequence), device=table.device)
-        table[self.sequence * wide + self.column] = order
-        return table[sequence * wide + column]
+        table = self.sequence.new_full((self.shape[0], self.columns), -1)
+        table[self.sequence, self.column] = torch.arange(len(self.sequence), device=table.device)
+        return table[sequence, column]
 
     def padded(self, tokens: Tensor) -> Tensor:
         """(P, longest, D) of (S, D), zero at padding."""
         if self.keys is None:
-            return tokens.view(*self.shape, -1)
+            return tokens.view(*self.shape, tokens.shape[1])
         room = tokens.new_zeros(self.shape[0] * self.shape[1], tokens.shape[1])
-        return room.index_copy(0, self.at, tokens).view(*self.shape, -1)
+        return room.index_copy(0, self.at, tokens).view(*self.shape, tokens.shape[1])
 
     def packed(self, padded: Tensor) -> Tensor:
         """(S, D) of (P, longest, D)."""
@@ -132,7 +129,8 @@ class JointLayer(nn.Module):
         return out
 
     def _heads(self, tokens: Tensor, packing: Packing) -> Tensor:
-        return packing.padded(tokens).unflatten(2, (self.heads, -1)).transpose(1, 2)
+        each = tokens.shape[1] // self.heads
+        return packing.padded(tokens).view(*packing.shape, self.heads, each).transpose(1, 2)
 
 
 @final

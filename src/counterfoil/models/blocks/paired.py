@@ -47,8 +47,8 @@ def together(images: Encoded, texts: Encoded, pairs: Pairs) -> tuple[Tensor, Ite
     lengths = texts.mask.sum(1)[pairs.text] + images.mask.sum(1)[pairs.image]
     lengths, order = lengths.sort(stable=True)
     most = TOGETHER.get(lengths.device.type, TOGETHER["cuda"])
-    sizes = (lengths.cumsum(0) // most).unique_consecutive(return_counts=True)[1].tolist()
-    parts = (Pairs(pairs.image[rows], pairs.text[rows]) for rows in order.split(sizes))
+    sizes = [size for size in (lengths.cumsum(0) // most).bincount().tolist() if size]
+    parts = (Pairs(pairs.image[rows], pairs.text[rows]) for rows in torch.split(order, sizes))
     return order, parts
 
 

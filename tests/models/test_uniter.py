@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, layer_norm
+
+from counterfoil.models.blocks import paired
+from counterfoil.models.blocks.misaligned import misaligned
+from counterfoil.models.uniter import UNITER
+from counterfoil.negatives.saliency import words_of
+from counterfoil.reading import ReadsWords, Slots, Want
+from counterfoil.records import Encoded, Items
+
+SIZES = {"layers": 2, "width": 8, "heads": 2, "inner": 12, "positions": 9}
+SIZES |= {"vocabulary": 20, "features": 6, "classes": 4}
+ALL = ("rank", "match", "fill", "doubt", "correct", "regress", "classify")
+EVERY = frozenset(Want)
+COUNTS = [3, 1, 4, 2], [5, 2, 7, 3]  # regions and tokens of four pairs
+
+
+def model(outputs: tuple[str, ...] = ALL, **options) -> UNITER:
+    torch.manual_seed(0)
+    host = UNITER(outputs=outputs, **{**SIZES, **options})
+    with torch.no_grad():
+        for parameter in host.parameters():  # fresh ones are so small that nothing would show
+            parameter.add_(torch.randn(parameter.shape) / 3)
+    return host.eval()
+
+
+def items() -> tuple[Items, Items]:
+    rng = torch.Generator().manual_seed(1)
+    regions, tokens = (torch.tensor(counts).unsqueeze(1) for counts in COUNTS)
+    corner = torch.rand(4, 4, 4, generator=rng) / 2
+    boxes = torch.cat([corner[..., :2], corner[..., :2] + corner[..., 2:]], 2)
+    images = torch.randn(4, 4, 6, generator=rng)
+    texts = torch.randint(0, 20, (4, 7), generator=rng)
+    return (
+        Items(torch.arange(4), images, torch.arange(4) < regions, boxes),
+        Items(torch.arange(4), texts, torch.arange(7) < tokens),
+    )
+
+
+def encoded(host: UNITER) -> tuple[Encoded, Encoded]:
+    images, texts = items()
+    return host.encode_images(images), host.encode_texts(texts)
+
+
+def norm(layer: nn.LayerNorm, x: Tensor) -> Tensor:
+    return layer_norm(x, x.shape[-1:], layer.weight, layer.bias, 1e-12)
+
+
+def told(host: UNITER, tokens: Tensor) -> Tensor:
+    """(n, D) last hidden states of one sequence, head by head."""
+    for layer in host.body.layers:
+        asked = torch.empty_like(tokens)
+        parts = (tokens @ layer.enter.weight.T + layer.enter.bias).chunk(3, 1)
+        for head in torch.arange(8).chunk(layer.heads):
+            query, key, value = (part[:, head] for part in parts)
+            asked[:, head] = (query @ key.T / math.sqrt(len(head))).softmax(1) @ value
+        tokens = norm(layer.norm, tokens + layer.leave(asked))
+        tokens = norm(layer.last_norm, tokens + layer.narrow(gelu(layer.wide(tokens))))
+    return tokens
+
+
+def alone(host: UNITER, images: Encoded, texts: Encoded, image: int, text: int) -> Tensor:
+    said, seen = texts.tokens[text][texts.mask[text]], images.tokens[image][images.mask[image]]
+    return told(host, torch.cat([said, seen]))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("most", [1, 20, 10**6])
+def test_every_score_is_that_of_the_pair_alone(monkeypatch, most):
+    monkeypatch.setitem(paired.TOGETHER, "cpu", most)
+    host = model()
+    images, texts = encoded(host)
+    for i, row in enumerate(host.grid(images, texts)):
+        for t, score in enumerate(row):
+            first = alone(host, images, texts, i, t)[0]
+            expected = host.says.rank(host.pooler(first).tanh()).sigmoid()
+            torch.testing.assert_close(score, expected[0])
+
+
+@torch.no_grad()
+def test_one_pass_answers_all_that_is_wanted():
+    host = model()
+    images, texts = encoded(host)
+    slots = Slots(torch.tensor([2, 0, 2, 3]), torch.tensor([6, 1, 3, 0]))
+    reading = host.read(images, texts, EVERY, slots)
+    torch.testing.assert_close(reading.score, host.pairs(images, texts))
+    table = host.text.word_embeddings.weight
+    for n, (pair, place) in enumerate(zip(slots.pair, slots.place, strict=True)):
+        state = alone(host, images, texts, int(pair), int(pair))[place]
+        for head, logits in ((host.says.fill, reading.fill), (host.says.correct, reading.correct)):
+            expected = norm(head.enter[2], gelu(head.enter[0](state))) @ table.T + head.bias
+            torch.testing.assert_close(logits[n], expected)
+    for p, count in enumerate(COUNTS[1]):
+        states = alone(host, images, texts, p, p)[:count]
+        torch.testing.assert_close(reading.doubt[p, :count], host.says.doubt(states))
+        assert not reading.doubt[p, count:].any()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("want", [{w} for w in Want] + [{Want.SCORE, Want.FILL}], ids=str)
+def test_what_is_not_wanted_changes_nothing(want):
+    host = model()
+    slots = Slots(torch.tensor([1, 1]), torch.tensor([1, 0]))
+    pools = encoded(host)
+    whole, some = host.read(*pools, EVERY, slots), host.read(*pools, frozenset(want), slots)
+    for kind in Want:
+        value = getattr(some, kind.value)
+        if kind in want:
+            torch.testing.assert_close(value, getattr(whole, kind.value))
+        else:
+            assert value is None
+
+
+def test_no_slots_give_no_words():
+    host, none = model(), torch.zeros(0, dtype=torch.long)
+    reading = host.read(*encoded(host), frozenset({Want.FILL}), Slots(none, none))
+    assert reading.fill.shape == (0, 20 + 1)
+    with pytest.raises(ValueError, match="words are wanted and no slots are given"):
+        host.read(*encoded(host), frozenset({Want.FILL}))
+
+
+@torch.no_grad()
+def test_hidden_states_of_pairs_and_of_one_side():
+    host = model()
+    images, texts = encoded(host)
+    joint = host.joint(images, texts)
+    said, seen = host.joint(None, texts), host.joint(images, None)
+    for p in range(4):
+        words, regions = texts.mask[p], images.mask[p]
+        states = alone(host, images, texts, p, p)
+        torch.testing.assert_close(joint.texts.tokens[p][words], states[: words.sum()])
+        torch.testing.assert_close(joint.images.tokens[p][regions], states[words.sum() :])
+        torch.testing.assert_close(joint.pooled[p], host.pooler(states[0]).tanh())
+        only = told(host, texts.tokens[p][words])
+        torch.testing.assert_close(said.texts.tokens[p][words], only)
+        only = told(host, images.tokens[p][regions])
+        torch.testing.assert_close(seen.images.tokens[p][regions], only)
+    assert not joint.texts.tokens[~texts.mask].any()
+    assert said.images.tokens.shape == (4, 0, 8)
+    no, yes = host.matched(joint.pooled).unbind(1)
+    matching = model(("match",))
+    matching.load_state_dict(matching.adopted(host.state_dict()))
+    torch.testing.assert_close(matching.pairs(images, texts), (yes - no).sigmoid())
+
+
+@torch.no_grad()
+def test_a_hidden_region_shows_where_it_is_and_not_what():
+    host = model()
+    images, _ = items()
+    veiled = torch.tensor([[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0]]).bool()
+    changed = replace(images, values=torch.where(veiled.unsqueeze(2), 99.0, images.values))
+    one, two = (host.embed_images(some, veiled).tokens for some in (images, changed))
+    assert torch.equal(one, two)
+    plain = host.encode_images(images).tokens
+    assert torch.equal((one != plain).any(2), veiled)
+    moved = replace(images, boxes=images.boxes * 0.5)
+    assert (host.embed_images(moved, veiled).tokens != one)[veiled].any()
+
+
+def test_probability_and_logit_are_of_one_score():
+    first, second = model(score="probability"), model(score="logit")
+    images, texts = encoded(first)
+    assert torch.equal(first.grid(images, texts), second.grid(images, texts).sigmoid())
+    assert (first.score_scale, second.score_scale) == (1.0, 4.0)
+
+
+@pytest.mark.parametrize("outputs", [("rank",), ("match", "fill"), ("rank", "doubt", "correct")])
+def test_no_parameter_is_there_for_nothing(outputs):
+    host = model(outputs)
+    slots = Slots(torch.tensor([1]), torch.tensor([1]))
+    reading = host.read(*encoded(host), host.wants, slots)
+    found = [getattr(reading, want.value) for want in host.wants]
+    torch.stack([value.square().sum() for value in found]).sum().backward()
+    assert [name for name, p in host.named_parameters() if p.grad is None] == []
+    assert isinstance(host, ReadsWords)
+    assert host.says.fill is None or Want.FILL in host.wants
+
+
+def test_heads_that_are_not_there_are_asked_for_in_vain():
+    host = model(("rank",))
+    pools = encoded(host)
+    assert host.wants == {Want.SCORE}
+    with pytest.raises(ValueError, match="no head 'doubt'; build it with that among its outputs"):
+        host.read(*pools, frozenset({Want.DOUBT}))
+    with pytest.raises(ValueError, match="no head 'match'"):
+        host.matched(host.joint(*pools).pooled)
+    with pytest.raises(ValueError, match="nothing that stands for a hidden region"):
+        host.embed_images(items()[0], torch.ones(4, 4, dtype=torch.bool))
+
+
+def test_heads_begin_as_those_that_were_trained_before_them():
+    first, second = model(("match", "fill", "regress")), model(("rank", "doubt", "correct"))
+    second.load_state_dict(second.adopted(first.state_dict()))
+    assert torch.equal(second.says.rank.weight, first.says.match.weight[1:])
+    assert torch.equal(second.says.rank.bias, first.says.match.bias[1:])
+    assert torch.equal(second.says.doubt.weight, first.says.match.weight)
+    for name, value in first.says.fill.state_dict().items():
+        assert torch.equal(second.says.correct.state_dict()[name], value)
+    again = model(("rank", "match", "classify"))
+    own = again.says.classify.out.weight.clone()
+    again.load_state_dict(again.adopted({**second.state_dict(), **first.state_dict()}))
+    assert torch.equal(again.says.rank.weight, second.says.rank.weight)  # trained: it stays
+    assert torch.equal(again.says.classify.out.weight, own)
+    deeper = model(("rank",), layers=3)
+    with pytest.raises(ValueError, match=r"'body.layers.2.*' is not in the weights given"):
+        deeper.adopted(first.state_dict())
+
+
+def test_dropout_is_drawn_in_training_alone():
+    host = model()
+    pools = encoded(host)
+    assert torch.equal(host.pairs(*pools), host.pairs(*pools))
+    host.train()
+    assert not torch.equal(host.pairs(*pools), host.pairs(*pools))
+
+
+def test_the_word_that_hides_is_known():
+    assert words_of(model()).mask_word == 20
+    host = model(mask=3)
+    assert words_of(host).mask_word == 3
+    assert host.text.word_embeddings.num_embeddings == 20
+
+
+@torch.no_grad()
+def test_the_slip_of_the_released_training():
+    """Regions are read from behind the last text on, in the longest text's room."""
+    host = model()
+    images, texts = encoded(host)
+    wrong = misaligned(images, texts)
+    assert torch.equal(wrong.tokens[:, :4], texts.tokens[:, 3:7])  # longest 7, last 3, 4 regions
+    alike = Encoded(texts.tokens[:, :3], texts.mask[:, :3].clone())
+    alike.mask[:] = True
+    assert torch.equal(misaligned(images, alike).tokens, images.tokens)
+
+
+def test_what_cannot_be_built_or_read():
+    with pytest.raises(ValueError, match=r"outputs='rang' is not known; use one of rank, match"):
+        model(("rang",))
+    with pytest.raises(ValueError, match="give no score; name 'rank' or 'match'"):
+        model(("fill",))
+    with pytest.raises(ValueError, match="3 heads do not divide a width of 8"):
+        model(heads=3)
+    with pytest.raises(ValueError, match="mask=20 is not an id of a vocabulary of 20"):
+        model(mask=20)
+    host, (images, texts) = model(positions=6), items()
+    with pytest.raises(ValueError, match="texts of 7 tokens do not fit a model that reads 6"):
+        host.encode_texts(texts)
+    with pytest.raises(ValueError, match="token id 21 is not in this model's vocabulary of 21"):
+        model().encode_texts(replace(texts, values=texts.values.clone().fill_(21)))
+    with pytest.raises(ValueError, match="these image features have no boxes"):
+        host.encode_images(replace(images, boxes=None))
+    with pytest.raises(ValueError, match="score='odds' is not known"):
+        model(score="odds")
+
+
+def test_it_learns():
+    torch.manual_seed(0)
+    host, (images, texts) = UNITER(**{**SIZES, "dropout": 0.0, "width": 16}), items()
+    optimiser = torch.optim.AdamW(host.parameters(), lr=0.01)
+    for _ in range(40):
+        scores = host.grid(host.encode_images(images), host.encode_texts(texts))
+        loss = nn.functional.binary_cross_entropy(scores, torch.eye(4))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert loss < 0.4  # 0.56 for one answer to all

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from counterfoil.models.authors import Checkpoint
+from counterfoil.models.uniter import UNITER
+from counterfoil.models.uniter_names import convert_uniter, official, uniter
+from counterfoil.models.weights import convert
+from counterfoil.spec import from_plain
+
+PRETRAINED = ("match", "fill", "regress", "classify")
+
+
+def host(outputs: tuple[str, ...] = PRETRAINED) -> UNITER:
+    torch.manual_seed(0)
+    made = UNITER(
+        layers=2,
+        width=128,
+        heads=2,
+        inner=10,
+        vocabulary=120,
+        positions=9,
+        features=6,
+        classes=4,
+        mask=103,
+        outputs=outputs,
+    )
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter)
+    return made
+
+
+def authors(outputs: tuple[str, ...] = PRETRAINED) -> dict[str, Tensor]:
+    return official(host(outputs).state_dict())
+
+
+def same(ours: UNITER, theirs: UNITER) -> None:
+    own = ours.state_dict()
+    for name, value in theirs.state_dict().items():
+        assert torch.equal(own[name], value), name
+
+
+def test_a_pretrained_file_as_they_save_it(tmp_path: Path):
+    path = tmp_path / "uniter-base.pt"
+    torch.save(authors(), path)
+    found = convert(path, "uniter")
+    built = found.build()
+    assert isinstance(built, UNITER)
+    same(built, host())
+    assert torch.equal(built.says.rank.weight, built.says.match.weight[1:])
+    assert found.matcher.arguments["outputs"] == ("rank", *PRETRAINED)
+    assert (built.body.layers[0].heads, built.text.mask_word) == (2, 103)  # 64 to a head
+    assert from_plain(found.matcher.plain()) == found.matcher
+    same(convert(path, "uniter", bert="a folder").build(), host())
+
+
+@pytest.mark.parametrize("outputs", [("rank",), ("rank", "match", "doubt", "fill", "correct")])
+def test_a_fine_tuned_rank_is_kept(outputs):
+    built = uniter(Checkpoint(authors(outputs))).build()
+    same(built, host(outputs))
+    assert len(built.state_dict()) == len(host(outputs).state_dict())
+
+
+def old(name: str) -> str:
+    """As the first BERT in PyTorch called it."""
+    if "norm" not in name.lower():
+        return name
+    return name.replace(".weight", ".gamma").replace(".bias", ".beta")
+
+
+@pytest.mark.parametrize("before", ["module.{}", "bert.{}"])
+def test_old_names_are_known(before):
+    state = {before.format(old(name)): value for name, value in authors().items()}
+    assert any("gamma" in name for name in state)
+    same(uniter(Checkpoint(state)).build(), host())
+
+
+def test_a_text_model_of_bert_is_taken_for_its_layers():
+    """Theirs begins from BERT's own file: what BERT has not is fresh, and each time the same."""
+    theirs = {
+        name.replace("uniter.", "bert."): value
+        for name, value in authors(("match", "fill")).items()
+        if "itm" not in name
+    }
+    first, second = (uniter(Checkpoint(theirs)) for _ in range(2))
+    built = first.build()
+    assert first.matcher.arguments["outputs"] == ("rank", "fill")
+    words = host(("match", "fill")).text.word_embeddings.weight
+    assert torch.equal(built.text.word_embeddings.weight, words)
+    assert torch.equal(built.says.rank.weight, second.build().says.rank.weight)
+
+
+def test_missing_tensors_begin_fresh_and_unknown_ones_are_left_out():
+    state = authors()
+    pooler = state.pop("uniter.pooler.dense.weight")
+    state["vocabulary_of_nobody"] = torch.zeros(3)
+    before = torch.get_rng_state()
+    found = uniter(Checkpoint(state))
+    assert torch.equal(before, torch.get_rng_state())
+    built = found.build()
+    assert built.pooler.weight.shape == pooler.shape
+    assert 0.015 < built.pooler.weight.std() < 0.025
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    state = authors()
+    state["uniter.pooler.dense.weight"] = torch.zeros(128, 127)
+    with pytest.raises(ValueError, match="these weights do not fit"):
+        uniter(Checkpoint(state)).build()
+
+
+def test_another_systems_tensors_are_refused():
+    with pytest.raises(ValueError, match=r"has no 'text.word_embeddings.weight'; is it another"):
+        convert_uniter({"img_enc.fc.weight": torch.zeros(1)})
+
+
+def test_theirs_are_whole_tensors_under_their_names():
+    state = authors(("rank", "fill", "correct", "regress"))
+    for name, shape in {
+        "uniter.embeddings.token_type_embeddings.weight": (2, 128),
+        "uniter.img_embeddings.mask_embedding.weight": (2, 6),
+        "uniter.encoder.layer.1.attention.self.key.bias": (128,),
+        "uniter.encoder.layer.0.output.LayerNorm.weight": (128,),
+        "cls.predictions.decoder.weight": (120, 128),
+        "correction_output.predictions.transform.LayerNorm.bias": (128,),
+        "correction_output.predictions.decoder.weight": (120, 128),
+        "feat_regress.weight": (128, 6),
+        "feat_regress.net.2.weight": (128,),
+        "rank_output.weight": (1, 128),
+    }.items():
+        assert state[name].shape == shape
+    assert not state["uniter.img_embeddings.mask_embedding.weight"][0].any()
+    assert "region_classifier.net.3.weight" not in state
+    assert not any(name.startswith(("says", "body", "text", "image")) for name in state)
