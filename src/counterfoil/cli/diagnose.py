@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Data, Features, Images, example
+from counterfoil.cli.options import Data, Features, Images, example, source
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -41,8 +41,7 @@ def diagnose(
     """Say how hard mined negatives are, how crowded, and how many may be true after all."""
     from counterfoil.recipes.diagnose import diagnose_with
     from counterfoil.recipes.diagnosis import DiagnosisPlan
-    from counterfoil.recipes.run import Source
 
-    source = Source(data or "scenes", features=features, images=images)
+    where = source(data, features, images)
     plan = DiagnosisPlan(samples=samples, seed=seed, alike=alike)
-    diagnose_with(store, model or (), source, plan, page=page, examples=examples, out=out)
+    diagnose_with(store, model or (), where, plan, page=page, examples=examples, out=out)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import STOPPED, Data, Features, Images, Minutes, Split, example
+from counterfoil.cli.options import STOPPED, Data, Features, Images, Minutes, Split, example, source
 
 Filter = Annotated[
     list[str] | None,
@@ -60,10 +60,9 @@ def mine(
 ) -> None:
     """List the hardest negatives of every image and every caption, both ways, exactly."""
     from counterfoil.recipes.mining import asked
-    from counterfoil.recipes.run import Source
     from counterfoil.recipes.verbs import mine_with
 
-    source = Source(data or "scenes", features=features, images=images)
+    where = source(data, features, images)
     stage = asked(
         model,
         split,
@@ -75,5 +74,5 @@ def mine(
         proposals=proposals,
         precision=precision,
     )
-    if not mine_with(stage, source, out, resume=resume, minutes=minutes):
+    if not mine_with(stage, where, out, resume=resume, minutes=minutes):
         raise typer.Exit(STOPPED)

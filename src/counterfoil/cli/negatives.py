@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Data, Features, Images, Split, example
+from counterfoil.cli.options import Data, Features, Images, Split, example, source
 
 app = typer.Typer(no_args_is_help=True, help="Mined negatives from and for other tools.")
 
@@ -29,10 +29,9 @@ def read(
 ) -> None:
     """Turn the lists of AOQ's released code into mined negatives to train on."""
     from counterfoil.recipes.exchange import import_lists
-    from counterfoil.recipes.run import Source
 
-    source = Source(data or "scenes", features=features, images=images)
-    import_lists(folder, source, split, out, name=name)
+    where = source(data, features, images)
+    import_lists(folder, where, split, out, name=name)
 
 
 @app.command(
@@ -58,7 +57,6 @@ def write(
 ) -> None:
     """Write mined negatives as `i2t_NAME.npy` and `t2i_NAME.npy`, which AOQ's code reads."""
     from counterfoil.recipes.exchange import export_lists
-    from counterfoil.recipes.run import Source
 
-    source = Source(data or "scenes", features=features, images=images)
-    export_lists(store, source, split, out, name=name, texts=texts, images=hard_images)
+    where = source(data, features, images)
+    export_lists(store, where, split, out, name=name, texts=texts, images=hard_images)
