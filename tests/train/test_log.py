@@ -61,12 +61,17 @@ def test_windows() -> None:
     window.add({"loss": torch.tensor(1.0)}, 8)
     saved, steps = window.sums(), window.steps
     window.add({"loss": torch.tensor(2.0), "late": torch.tensor(4.0)}, 8)
-    assert window.take() == ({"loss": 1.5, "late": 2.0}, 16)
+    later, counts = window.sums(), window.counts()
+    assert counts == {"late": 1}
+    assert window.take() == ({"loss": 1.5, "late": 4.0}, 16)
     assert window.take() == ({}, 0)
     again = Window()
     again.restore(saved, steps)
     again.add({"loss": torch.tensor(2.0)}, 8)
     assert again.take() == ({"loss": 1.5}, 8)
+    again.restore(later, 2, counts)
+    again.add({"late": torch.tensor(8.0)}, 8)
+    assert again.take() == ({"loss": 1.5, "late": 6.0}, 8)
 
 
 def test_memory_is_in_megabytes() -> None:

@@ -54,6 +54,7 @@ class Progress:
         windowed: over how many steps.
         since: first step at which the loss stayed where it is when all scores are equal, or -1.
         told: whether that has been said.
+        counted: in how many of these steps each was measured, where not in all.
         lists: name of the lists that were mined while training and are drawn from; empty for none.
     """
 
@@ -66,6 +67,7 @@ class Progress:
     since: int = -1
     told: bool = False
     lists: str = ""
+    counted: Mapping[str, int] = field(default_factory=dict)
 
 
 @final

@@ -96,6 +96,7 @@ class Window:
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
+        self._counts: dict[str, int] = {}
         self.steps = self.pairs = 0
 
     def add(self, values: Mapping[str, Tensor], pairs: int) -> None:
@@ -104,21 +105,29 @@ class Window:
             old = self._sums.get(name)
             new = value.detach().float()
             self._sums[name] = new if old is None else old.to(new.device) + new
+            self._counts[name] = self._counts.get(name, 0) + 1
         self.steps, self.pairs = self.steps + 1, self.pairs + pairs
 
     def take(self) -> tuple[dict[str, float], int]:
-        """Means over the steps, and the pairs; the next step begins a new window."""
-        means = {name: total / max(self.steps, 1) for name, total in self.sums().items()}
+        """Means over the steps that measured each, and the pairs; then a new window begins."""
+        means = {name: total / self._counts[name] for name, total in self.sums().items()}
         pairs = self.pairs
-        self._sums, self.steps, self.pairs = {}, 0, 0
+        self._sums, self._counts, self.steps, self.pairs = {}, {}, 0, 0
         return means, pairs
 
     def sums(self) -> dict[str, float]:
         """The sums so far."""
         return {name: total.item() for name, total in self._sums.items()}
 
-    def restore(self, sums: Mapping[str, float], steps: int) -> None:
+    def counts(self) -> dict[str, int]:
+        """In how many steps each was measured, where not in all."""
+        return {name: count for name, count in self._counts.items() if count < self.steps}
+
+    def restore(
+        self, sums: Mapping[str, float], steps: int, counts: Mapping[str, int] | None = None
+    ) -> None:
         """Go on from saved sums."""
+        self._counts = {name: (counts or {}).get(name, steps) for name in sums}
         self._sums = {name: torch.tensor(total) for name, total in sums.items()}
         self.steps = steps
 

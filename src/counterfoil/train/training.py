@@ -8,26 +8,26 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import final
+from typing import Generic, cast, final
 
 import torch
 
 from counterfoil import world
 from counterfoil.engine.kept import SweepStopped
 from counterfoil.matcher import Matcher
+from counterfoil.negatives.draws import Draws
 from counterfoil.progress import progress, stderr
-from counterfoil.records import Batch
 from counterfoil.train.checkpoint import Best, Checkpoints, Moving, Progress
 from counterfoil.train.collapse import Collapse
 from counterfoil.train.figures import chosen, finite
 from counterfoil.train.guidance import in_words
+from counterfoil.train.learner import B, Feed, Learner
 from counterfoil.train.log import Metrics, Window, memory_mb
 from counterfoil.train.optimise import Average
 from counterfoil.train.plan import TrainPlan
-from counterfoil.train.prefetch import Stream, ahead
+from counterfoil.train.prefetch import ahead
 from counterfoil.train.refresh import Relisting
 from counterfoil.train.seeds import seed_everything
-from counterfoil.train.step import Step
 from counterfoil.train.stopping import Stopping, Why, stopping
 from counterfoil.train.update import Update
 
@@ -62,7 +62,7 @@ class Fitted:
 
 
 @final
-class Training:
+class Training(Generic[B]):
     """A training that can be run.
 
     Args:
@@ -77,8 +77,8 @@ class Training:
     def __init__(
         self,
         plan: TrainPlan,
-        step: Step,
-        stream: Stream,
+        step: Learner[B],
+        stream: Feed[B],
         checkpoints: Checkpoints,
         evaluate: Measure | None,
         lists: Relisting | None = None,
@@ -121,7 +121,7 @@ class Training:
             self.checkpoints.clear()
         else:
             self.at = restored
-            self.window.restore(restored.window, restored.windowed)
+            self.window.restore(restored.window, restored.windowed, restored.counted)
             self.collapse = Collapse(since=restored.since, told=restored.told)
         self.began = time.monotonic() - self.at.seconds
         self.step.train()
@@ -142,7 +142,7 @@ class Training:
         epoch, place = divmod(self.at.step, self.per_epoch)
         name, due = lists.name(lists.since(epoch)), epoch == lists.since(epoch) and not place
         if not (due and name):
-            self.stream = replace(self.stream, draws=lists.open(name))
+            self._draw_from(lists, lists.open(name))
             return None
         began = time.monotonic()
         try:
@@ -152,13 +152,17 @@ class Training:
             why, _ = watch.decide()
             watch.heed()
             return why or "signal"
-        self.stream, self.at.lists = replace(self.stream, draws=draws), name
+        self._draw_from(lists, draws)
+        self.at.lists = name
         took = round(time.monotonic() - began, 3)
         metrics.write(self.at.step, {"epoch": epoch, "lists": name, "mined_seconds": took})
         self.logged = time.monotonic()
         return None
 
-    def _batches(self, until: int, device: torch.device) -> Callable[[], Iterator[Batch]]:
+    def _draw_from(self, lists: Relisting, draws: Draws | None) -> None:
+        self.stream = cast("Feed[B]", replace(lists.stream, draws=draws))
+
+    def _batches(self, until: int, device: torch.device) -> Callable[[], Iterator[B]]:
         """Batches on the device; a thread has a current device of its own, so it is named here."""
         first, stream = self._batch_at(self.at.step), self.stream
         count = self._batch_at(until) - first
@@ -171,7 +175,7 @@ class Training:
     def _go(
         self,
         until: int,
-        batches: Iterator[Batch],
+        batches: Iterator[B],
         metrics: Metrics,
         watch: Stopping,
         advance: Callable[[int], None],
@@ -201,7 +205,7 @@ class Training:
     def _logged(self, step: int) -> bool:
         return self._ends(step) or step % self.plan.log_every == 0
 
-    def _one(self, batches: Iterator[Batch]) -> Batch:
+    def _one(self, batches: Iterator[B]) -> B:
         """One optimiser step; the last batch of its group."""
         left = self.batches - self.at.step % self.per_epoch * self.plan.accumulate
         group = list(islice(batches, min(left, self.plan.accumulate)))
@@ -214,7 +218,7 @@ class Training:
         self.at.step += 1
         return group[-1]
 
-    def _log(self, batch: Batch, metrics: Metrics) -> None:
+    def _log(self, batch: B, metrics: Metrics) -> None:
         means, pairs = self.window.take()
         finite(means, self.at.step)
         now = time.monotonic()
@@ -271,6 +275,7 @@ class Training:
     def _save(self, metrics: Metrics) -> None:
         at = self.at
         at.window, at.windowed = self.window.sums(), self.window.steps
+        at.counted = self.window.counts()
         finite(at.window, at.step)
         at.since, at.told = self.collapse.since, self.collapse.told
         at.metrics, at.seconds = metrics.bytes, time.monotonic() - self.began

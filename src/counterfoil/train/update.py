@@ -5,22 +5,23 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import final
+from typing import Generic, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from counterfoil import world
 from counterfoil.records import Batch
 from counterfoil.train.cached import cached_backward
+from counterfoil.train.learner import B, Learner
 from counterfoil.train.optimise import clipped
 from counterfoil.train.plan import TrainPlan
 from counterfoil.train.step import OWN, Step
 
 
 @final
-class Update:
+class Update(Generic[B]):
     """Moves the parameters once for each group of batches that it is given.
 
     Args:
@@ -32,7 +33,7 @@ class Update:
         rate: the learning rate of the last step.
     """
 
-    def __init__(self, plan: TrainPlan, step: Step) -> None:
+    def __init__(self, plan: TrainPlan, step: Learner[B]) -> None:
         self.plan, self.step = plan, step
         self.optimiser = plan.optimiser.build(step)
         self._parameters = [p for p in step.parameters() if p.requires_grad]
@@ -41,9 +42,7 @@ class Update:
         self._judged = torch.zeros(())
         self.rate = 0.0
 
-    def __call__(
-        self, group: Sequence[Batch], factor: float, *, epoch: int = 0
-    ) -> dict[str, Tensor]:
+    def __call__(self, group: Sequence[B], factor: float, *, epoch: int = 0) -> dict[str, Tensor]:
         """One step; its mean losses and the norm of its gradient.
 
         Args:
@@ -70,8 +69,10 @@ class Update:
         """Loss of the last batch, without the model's own losses."""
         return self._judged.item()
 
-    def _backward(self, batch: Batch, share: float, *, last: bool) -> dict[str, Tensor]:
+    def _backward(self, batch: B, share: float, *, last: bool) -> dict[str, Tensor]:
         if self.plan.chunk:
+            assert isinstance(self.step, Step)
+            assert isinstance(batch, Batch)
             losses = cached_backward(self.step, batch, self.plan.chunk, share=share)
             if last:
                 world.mean_gradients(self._parameters)
@@ -87,7 +88,7 @@ class Update:
         return self._several.no_sync()
 
 
-def _parallel(step: Step) -> DistributedDataParallel:
+def _parallel(step: nn.Module) -> DistributedDataParallel:
     """The step on several processes; terms that begin later leave parameters unused till then."""
     warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
     return DistributedDataParallel(step, find_unused_parameters=True)

@@ -1,0 +1,68 @@
+"""Pre-training on several processes is that of one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pretrain_cases as cases
+import processes
+from counterfoil.train.log import read_metrics
+from counterfoil.train.optimise import Optimiser
+from counterfoil.train.plan import TrainPlan
+from counterfoil.train.pretrain import pretrain
+from counterfoil.train.pretrain_batches import Tasks
+
+PLAN = TrainPlan(
+    epochs=3, batch=7, optimiser=Optimiser(rate=0.01, epsilon=1e-3), log_every=1, select="accuracy"
+)
+
+
+def train(folder: Path, plan: TrainPlan, dropout: float) -> dict[str, Any]:
+    lens = cases.lens()
+    model = cases.model(lens, dropout=dropout)
+    result = None
+    while result is None or result.why == "minutes":
+        result = pretrain(
+            plan,
+            model,
+            Tasks(mrc=1),
+            lens,
+            folder=folder,
+            classes=cases.Detector(),
+            dev=lens,
+            resume=True,
+        )
+    found = read_metrics(result.metrics)
+    loss = [line[key] for line in found for key in sorted(line) if key.startswith("loss")]
+    dev = [line["dev_accuracy"] for line in found if "dev_accuracy" in line]
+    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    return {"loss": loss, "dev": dev, "weights": weights}
+
+
+def same(one: dict[str, Any], other: dict[str, Any], atol: float) -> None:
+    np.testing.assert_allclose(other["loss"], one["loss"], rtol=1e-3, atol=atol)
+    np.testing.assert_allclose(other["dev"], one["dev"], atol=100 * atol)
+    for name, value in one["weights"].items():
+        np.testing.assert_allclose(other["weights"][name], value, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize("batch", [7, 5])
+def test_two_processes_pretrain_as_one(tmp_path: Path, batch: int) -> None:
+    """24 captions: the last batch has an odd number of pairs, or one process has less than one."""
+    plan = replace(PLAN, batch=batch)
+    one = train(tmp_path / "one", plan, 0.0)
+    first, second = processes.run(train, 2, tmp_path / "two", plan, 0.0)
+    same(one, first, 1e-3)
+    same(first, second, 0.0)
+
+
+def test_two_processes_resume(tmp_path: Path) -> None:
+    whole = processes.run(train, 2, tmp_path / "whole", PLAN, 0.3)
+    cut = processes.run(train, 2, tmp_path / "cut", replace(PLAN, minutes=1e-9), 0.3)
+    same(whole[0], cut[0], 0.0)
+    same(whole[1], cut[1], 0.0)
