@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias, final, get_args
@@ -153,27 +153,17 @@ def assembled(
     shots: dict[tuple[str, Box | None], int] = {}
     texts: dict[str, int] = {}
     owner: dict[int, int] = {}
-    items, same, alone = [], 0, 0
-    for entry in entries:
-        captions = _distinct(entry) if form != "winoground" else entry.captions
-        same += len(entry.captions) - len(captions)
-        if len(captions) < len(entry.captions) and len(captions) == 1:
-            alone += 1
-            continue
+    items, left = [], Counter(left_out)
+    for entry in entries if form == "winoground" else _without_copies(entries, left):
         _check_words(entry, where)
         images = tuple(shots.setdefault((name, entry.box), len(shots)) for name in entry.images)
-        rows = tuple(texts.setdefault(caption, len(texts)) for caption in captions)
+        rows = tuple(texts.setdefault(caption, len(texts)) for caption in entry.captions)
         items.append(FoilItem(entry.id, entry.category, images, rows, entry.true))
-        for image, row in zip(images, rows):
-            if entry.true:
+        if entry.true:
+            for image, row in zip(images, rows):
                 owner.setdefault(row, image)
     if not items:
         raise ValueError(f"{where} holds no question that can be asked; at least one is needed")
-    left = dict(left_out)
-    if same:
-        left["foils that are the caption itself"] = same
-    if alone:
-        left["without a foil"] = left.get("without a foil", 0) + alone
     corpus = Corpus(
         name=NAMES[form],
         image_ids=[_id(name, box) for name, box in shots],
@@ -183,7 +173,7 @@ def assembled(
         splits=[""] * len(shots),
         pictures=None if folder is None else found_pictures(list(shots), folder, NAMES[form]),
     )
-    return FoilSet(form, NAMES[form], corpus, tuple(items), left, seed)
+    return FoilSet(form, NAMES[form], corpus, tuple(items), +left, seed)
 
 
 def _read(form: Form | None, files: Sequence[Path], seed: int) -> tuple[Form, Parsed, bool]:
@@ -237,14 +227,20 @@ def _files(sources: Sequence[str]) -> list[Path]:
     return found
 
 
-def _distinct(entry: FoilEntry) -> tuple[str, ...]:
-    """The caption and those of its foils that are not the caption again."""
+def _without_copies(entries: Iterable[FoilEntry], left: Counter[str]) -> Iterator[FoilEntry]:
+    """Entries without those foils that are the caption again; how many is counted."""
+    for entry in entries:
+        first, *foils = entry.captions
+        kept = [foil for foil in foils if _plain(foil) != _plain(first)]
+        left["foils that are the caption itself"] += len(foils) - len(kept)
+        if foils and not kept:
+            left["without a foil"] += 1
+            continue
+        yield replace(entry, captions=(first, *kept))
 
-    def plain(text: str) -> str:
-        return " ".join(text.split()).casefold()
 
-    first, *foils = entry.captions
-    return first, *(foil for foil in foils if plain(foil) != plain(first))
+def _plain(text: str) -> str:
+    return " ".join(text.split()).casefold()
 
 
 def _check_words(entry: FoilEntry, where: str) -> None:
