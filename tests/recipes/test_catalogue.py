@@ -294,18 +294,6 @@ def test_rates_are_those_of_the_papers():
     assert rounds.released("bfan-prob", "coco").optimiser.rate == 2e-4
 
 
-def test_single_reads_what_there_is():
-    for host in members.HOSTS:
-        for pixels, sees in ((True, "pixels"), (False, "features")):
-            recipe = catalogue.single(host, pixels=pixels)
-            train, test = recipe.stages
-            assert train.lens.images == sees
-            assert isinstance(test, Evaluate)
-            assert test.protocol == "whole"
-    with pytest.raises(ValueError, match="did you mean 'vsepp'"):
-        catalogue.single("vseep", pixels=True)
-
-
 def test_a_recipe_of_ones_own(tmp_path, capsys):
     path = tmp_path / "mine.py"
     path.write_text(

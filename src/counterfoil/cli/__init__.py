@@ -139,25 +139,32 @@ def run(
 
 
 @app.command(
-    epilog=example("counterfoil train vsepp --data my-photos/ --folder runs/mine"),
+    epilog=example(
+        "counterfoil train vsepp --data my-photos/ --folder runs/mine",
+        "counterfoil train ndgl/gpo --data my-photos/ --teacher runs/a/online --teacher runs/b",
+    ),
 )
 def train(
-    model: Annotated[str, typer.Argument(help="vsepp, scan-t2i, bfan-prob, vsrn-single, …")],
+    model: Annotated[str, typer.Argument(help="vsepp, scan-t2i, …, gpo, chan, …, ndgl/gpo, …")],
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    teacher: Annotated[
+        list[str] | None, typer.Option(help="Model that teaches ndgl/…; may be given many times.")
+    ] = None,
     folder: Folder = None,
     settings: Settings = None,
     resume: Annotated[bool, typer.Option(help="Go on with a run that was stopped.")] = False,
     minutes: Minutes = None,
 ) -> None:
-    """Train one model with online hard negatives and measure it; set as `online.key=value`."""
-    from counterfoil.recipes import catalogue
+    """Train one model with its own loss, or taught by others, and measure it."""
+    from counterfoil.recipes import own
     from counterfoil.recipes.run import Source
     from counterfoil.recipes.settings import apply
 
     source = Source(data or "scenes", features=features, images=images)
-    found = apply(catalogue.single(model, pixels=source.open().features is None), settings or ())
+    pixels = source.open().features is None
+    found = apply(own.recipe(model, pixels=pixels, teachers=teacher or ()), settings or ())
     _execute(found, source, folder, resume=resume, minutes=minutes)
 
 

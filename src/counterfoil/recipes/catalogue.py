@@ -13,10 +13,10 @@ from typing import Any, TypeVar, cast, get_args
 
 from counterfoil.objectives.curriculum import Then
 from counterfoil.recipes import ablations, aoq, bases, demo, modern, ndgl, ndgl_variants, online
-from counterfoil.recipes.members import HOSTS, NAMES, PAPERS, members
+from counterfoil.recipes.members import NAMES, PAPERS, members
 from counterfoil.recipes.profiles import Dataset
 from counterfoil.recipes.recipe import Recipe, Stage, Train
-from counterfoil.spec import Spec, unknown
+from counterfoil.spec import Spec
 
 SMOKE_STEPS = 20
 SMOKE_WARMUP = 5
@@ -123,18 +123,6 @@ def _hurried(value: T) -> T:
         case tuple():
             found = tuple(_hurried(inner) for inner in found)
     return cast("T", found)
-
-
-def single(host: str, *, pixels: bool) -> Recipe:
-    """One model with online hard negatives on a user's own data, and its test.
-
-    Raises:
-        ValueError: no such host.
-    """
-    for name in HOSTS:
-        if name == host:
-            return online.own(name, pixels=pixels)
-    raise ValueError(unknown(host, list(HOSTS), "a model to train"))
 
 
 def _from_file(path: Path) -> Recipe:

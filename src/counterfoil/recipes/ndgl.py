@@ -103,8 +103,16 @@ def compared(tests: Sequence[Evaluate]) -> Compare:
     return Compare(name="report", results=names)
 
 
-def recipe(name: Host, dataset: Dataset) -> Recipe:
-    """K teachers, what they think of the training split, the student; all measured (Fig. 3a)."""
+def recipe(name: Host, dataset: Dataset, *, saved: tuple[str, ...] = ()) -> Recipe:
+    """K teachers, what they think of the training split, the student; all measured (Fig. 3a).
+
+    Args:
+        name: the host.
+        dataset: what it is trained on.
+        saved: models that teach instead, of which none is trained or measured.
+    """
+    if saved:
+        return _taught_by(saved, name, dataset)
     taught = teachers(name, dataset)
     names = tuple(one.name for one in taught)
     tests = measured((*names, "student"), dataset, ensembles=[names])
@@ -120,4 +128,18 @@ def recipe(name: Host, dataset: Dataset) -> Recipe:
         stages=stages,
         data=PROFILES[dataset].data,
         about=f"{title(name)}; {K} teachers, their ensemble, the student",
+    )
+
+
+def _taught_by(saved: tuple[str, ...], name: Host, dataset: Dataset) -> Recipe:
+    stages: tuple[Stage, ...] = (
+        Teach(name=TARGETS, models=saved),
+        student("student", base(Setting(host=name, dataset=dataset))),
+        *measured(("student",), dataset),
+    )
+    return Recipe(
+        name=f"ndgl/{name}-{dataset}",
+        stages=stages,
+        data=PROFILES[dataset].data,
+        about=f"{title(name)}; the student of {len(saved)} saved model{'s' * (len(saved) > 1)}",
     )
