@@ -33,21 +33,59 @@ texts = st.lists(st.integers(0, 7), min_size=1, max_size=6, unique=True)
 def test_pools_hold_every_row_once_and_places_point_at_rows(anchors, seed):
     lens, anchors = laid(), torch.tensor(anchors)
     negatives = drawn_pairs(lens, anchors, seed)
-    screened = drawn_pairs(lens, anchors, seed + 1, width=2)
-    batch = collate(
-        lens, anchors, drawn={Role.HARD_TEXT: negatives}, candidates={Role.CROSS: screened}, step=7
-    )
+    batch = collate(lens, anchors, drawn={Role.HARD_TEXT: negatives}, step=7)
     for pool in (batch.image_rows.tolist(), batch.text_rows.tolist()):
         assert len(set(pool)) == len(pool)
-    for given_pairs, placed in (
-        (negatives, batch.pairs[Role.HARD_TEXT]),
-        (screened, batch.candidates[Role.CROSS]),
-    ):
-        assert torch.equal(batch.image_rows[placed.image], given_pairs.image)
-        assert torch.equal(batch.text_rows[placed.text], given_pairs.text)
+    placed = batch.pairs[Role.HARD_TEXT]
+    assert torch.equal(batch.image_rows[placed.image], negatives.image)
+    assert torch.equal(batch.text_rows[placed.text], negatives.text)
     assert torch.equal(batch.images.ids, batch.image_rows)
     assert torch.equal(batch.texts.ids, batch.text_rows)
     assert batch.step == 7
+
+
+def offers(lens, anchors, seed):
+    """Candidates of two roles, some of them none."""
+    found = {role: drawn_pairs(lens, anchors, seed) for role in (Role.HARD_TEXT, Role.CROSS)}
+    for pairs in found.values():
+        pairs.text[:, 0], pairs.image[:, 1] = -1, -1
+    return found
+
+
+def share_of_offers(anchors, seed):
+    lens = laid()
+    found = offers(lens, torch.tensor(anchors), seed)
+    batch = collate(lens, torch.tensor(anchors), candidates=found)
+    for role, pairs in found.items():
+        assert torch.equal(batch.candidates[role].text, pairs.text)
+        assert torch.equal(batch.candidates[role].image, pairs.image)
+    return [items.ids.tolist() for items in batch.offered], batch.image_rows.tolist()
+
+
+@given(texts, st.integers(0, 100))
+def test_candidates_have_items_of_their_own(anchors, seed):
+    lens = laid()
+    found = offers(lens, torch.tensor(anchors), seed)
+    (images, captions), pool = share_of_offers(anchors, seed)
+    owner = lens.corpus.owner.tolist()
+    drawn = {row for pairs in found.values() for row in pairs.image.flatten().tolist()}
+    assert images == sorted((drawn | {owner[text] for text in anchors}) - {-1})
+    drawn = {row for pairs in found.values() for row in pairs.text.flatten().tolist()}
+    assert captions == sorted((drawn | set(anchors)) - {-1})
+    assert pool == sorted({owner[text] for text in anchors})
+    assert collate(lens, torch.tensor(anchors)).offered is None
+
+
+@pytest.mark.parametrize("anchors", [[0], [3, 1, 0], [0, 1, 2, 3, 4, 5]])
+def test_processes_read_the_candidates_of_their_anchors(anchors):
+    shares = [share for share, _ in processes.run(share_of_offers, 2, anchors, 5)]
+    (images, captions), _ = share_of_offers(anchors, 5)
+    assert sorted(set(shares[0][0] + shares[1][0])) == images
+    assert sorted(set(shares[0][1] + shares[1][1])) == captions
+    each = -(-len(anchors) // 2)
+    found = offers(laid(), torch.tensor(anchors), 5)
+    mine = {row for pairs in found.values() for row in pairs.text[:each].flatten().tolist()}
+    assert set(shares[0][1]) == (mine | set(anchors[:each])) - {-1}
 
 
 @given(texts)

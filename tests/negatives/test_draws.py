@@ -17,7 +17,7 @@ def test_nothing_true_is_drawn_and_shapes_are_anchors_by_count(
     seed: int, images: int, orphans: int
 ) -> None:
     relation = ragged(images, seed, orphans)
-    draws: Draws = RandomNegatives(relation=relation, count=7)
+    draws: Draws = RandomNegatives(relation=relation, texts=7, images=7)
     texts = (relation.owner >= 0).nonzero().squeeze(1)
     drawn = draws.draw(texts, torch.Generator().manual_seed(seed))
     assert drawn.keys() == draws.provides == {Role.HARD_TEXT, Role.HARD_IMAGE}
@@ -32,7 +32,7 @@ def test_nothing_true_is_drawn_and_shapes_are_anchors_by_count(
 def test_every_wrong_row_is_equally_likely() -> None:
     relation = ragged(6, 1, orphans=2)
     anchor = int((relation.owner == 3).nonzero()[0])
-    draws = RandomNegatives(relation=relation, count=40_000)
+    draws = RandomNegatives(relation=relation, texts=40_000, images=40_000)
     drawn = draws.draw(torch.tensor([anchor]), torch.Generator().manual_seed(0))
     texts = torch.bincount(drawn[Role.HARD_TEXT].text[0], minlength=len(relation.owner))
     images = torch.bincount(drawn[Role.HARD_IMAGE].image[0], minlength=6)
@@ -43,7 +43,7 @@ def test_every_wrong_row_is_equally_likely() -> None:
 
 
 def test_the_same_seed_draws_the_same() -> None:
-    draws = RandomNegatives(relation=ragged(), count=5)
+    draws = RandomNegatives(relation=ragged(), texts=5, images=5)
     a, b, c = (
         draws.draw(torch.arange(8), torch.Generator().manual_seed(s))[Role.HARD_TEXT].text
         for s in (3, 3, 4)
@@ -59,9 +59,18 @@ def test_a_corpus_without_wrong_pairs_is_refused(owner: list[int], images: int) 
         RandomNegatives(relation=relation)
 
 
-def test_a_count_below_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="count=0"):
-        RandomNegatives(relation=ragged(), count=0)
+def test_nothing_to_draw_is_refused() -> None:
+    with pytest.raises(ValueError, match="texts=0 and images=0"):
+        RandomNegatives(relation=ragged(), texts=0, images=0)
+
+
+def test_one_side_alone() -> None:
+    draws = RandomNegatives(relation=ragged(), texts=0, images=4)
+    drawn = draws.draw(torch.arange(3), torch.Generator().manual_seed(0))
+    assert drawn.keys() == draws.provides == {Role.HARD_IMAGE}
+    assert drawn[Role.HARD_IMAGE].shape == (3, 4)
+    with pytest.raises(ValueError, match="texts=-1 and images=4"):
+        RandomNegatives(relation=ragged(), texts=-1, images=4)
 
 
 def test_below_reaches_all_numbers_and_no_other() -> None:
@@ -71,7 +80,7 @@ def test_below_reaches_all_numbers_and_no_other() -> None:
 
 def test_only_what_is_needed_is_drawn():
     relation = Relation(torch.tensor([0, 0, 1]), images=2)
-    source = RandomNegatives(relation=relation, count=2)
+    source = RandomNegatives(relation=relation, texts=2, images=2)
     needed = Needed(source, frozenset({Role.HARD_TEXT, Role.CROSS}))
     drawn = needed.draw(torch.tensor([0, 2]), torch.Generator().manual_seed(0))
     whole = source.draw(torch.tensor([0, 2]), torch.Generator().manual_seed(0))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from counterfoil import world
 from counterfoil.corpus.lens import CorpusLens
-from counterfoil.records import Batch, Pairs, Role
+from counterfoil.records import Batch, Items, Pairs, Role
 
 Positives = Literal["id", "diagonal"]
 
@@ -48,6 +48,20 @@ def shared(rows: Tensor) -> Tensor:
     """This process's share of a pool; the last row stands in where the rows do not divide."""
     mine = world.share(len(rows))
     return rows[torch.arange(mine.start, mine.stop).clamp(max=len(rows) - 1)]
+
+
+def _offered(
+    lens: CorpusLens, candidates: Mapping[Role, Pairs], texts: Tensor
+) -> tuple[Items, Items] | None:
+    """What the candidates of this process's share of the anchors are made of, each once."""
+    if not candidates:
+        return None
+    mine = shared(torch.arange(len(texts)))
+    images = [lens.corpus.relation.owner[texts[mine]]]
+    images += [pair.image[mine].flatten() for pair in candidates.values()]
+    captions = [texts[mine], *(pair.text[mine].flatten() for pair in candidates.values())]
+    seen, read = (torch.unique(rows) for rows in (torch.cat(images), torch.cat(captions)))
+    return lens.images(seen[seen >= 0]), lens.texts(read[read >= 0])
 
 
 def _told(lens: CorpusLens, texts: Tensor, row: Tensor, pool: int) -> Tensor | None:
@@ -91,7 +105,8 @@ def collate(
         lens: where items come from.
         texts: (B,) anchor text rows.
         drawn: pairs of corpus rows by role, each (B, N).
-        candidates: pairs of corpus rows to be screened by a proposer, each (B, N).
+        candidates: pairs of corpus rows for a proposer to screen, each (B, N); -1 for none. Each
+            process reads those of its share of the anchors.
         positives: by image id, or "diagonal": the authors' form, where image b stands once for
             every anchor and the other captions of the same image count as negatives.
         step: how many batches came before.
@@ -107,7 +122,6 @@ def collate(
         positive = torch.eye(len(texts), dtype=torch.bool)
     image_pool, text_pool = _Pool(images), _Pool(texts)
     pairs = _placed(drawn or {}, image_pool, text_pool)
-    screened = _placed(candidates or {}, image_pool, text_pool)
     seen = lens.images(shared(image_pool.rows()))
     return Batch(
         step=step,
@@ -119,5 +133,6 @@ def collate(
         positive=positive,
         anchors=Pairs(row, torch.arange(len(texts))),
         pairs=pairs,
-        candidates=screened,
+        candidates=candidates or {},
+        offered=_offered(lens, candidates or {}, texts),
     )

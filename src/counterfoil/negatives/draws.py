@@ -62,40 +62,46 @@ class RandomNegatives:
 
     Args:
         relation: who describes whom. Texts that describe no image are drawn like any.
-        count: how many of each for an anchor.
+        texts: how many texts for an anchor.
+        images: how many images for an anchor.
 
     Raises:
-        ValueError: there is nothing wrong to draw, or a count below 1.
+        ValueError: there is nothing wrong to draw, or a number below 0, or none of either.
 
-    >>> negatives = RandomNegatives(relation=Relation(torch.tensor([0, 0, 1]), images=2), count=1)
+    >>> negatives = RandomNegatives(relation=Relation(torch.tensor([0, 0, 1]), images=2))
     >>> drawn = negatives.draw(torch.tensor([0, 1]), torch.Generator().manual_seed(0))
     >>> drawn[Role.HARD_TEXT].text.flatten(), drawn[Role.HARD_IMAGE].image.flatten()
     (tensor([2, 2]), tensor([1, 1]))
     """
 
-    provides = frozenset({Role.HARD_TEXT, Role.HARD_IMAGE})
-
-    def __init__(self, *, relation: Relation, count: int = 1) -> None:
+    def __init__(self, *, relation: Relation, texts: int = 1, images: int = 1) -> None:
         most = int(relation.counts.max()) if relation.images else 0
         if relation.images < 2 or most == len(relation.owner):
             raise ValueError(
                 f"{relation.images} images with {len(relation.owner)} texts leave no wrong pair "
                 "to draw; at least two described images are needed"
             )
-        if count < 1:
-            raise ValueError(f"count={count}: at least 1 negative is drawn for an anchor")
-        self.relation, self.count = relation, count
+        if min(texts, images) < 0 or not texts + images:
+            raise ValueError(
+                f"texts={texts} and images={images}: neither may be below 0, nor both be 0"
+            )
+        self.relation, self.counts = relation, {Role.HARD_TEXT: texts, Role.HARD_IMAGE: images}
+        self.provides = frozenset(role for role, count in self.counts.items() if count)
         self._order = relation.owner.argsort(stable=True)
         self._owners = relation.owner[self._order].contiguous()
 
     def draw(self, texts: Tensor, rng: torch.Generator) -> Mapping[Role, Pairs]:
-        """(B, count) wrong texts of the anchors' images and wrong images of the anchors."""
-        anchor = texts.unsqueeze(1).expand(-1, self.count)
-        own = self.relation.owner[anchor]
+        """(B, texts) wrong texts of the anchors' images and (B, images) wrong images of them."""
         return {
-            Role.HARD_TEXT: Pairs(own, self._wrong_text(own, rng)),
-            Role.HARD_IMAGE: Pairs(self._wrong_image(own, rng), anchor),
+            role: self._pairs(role, texts, rng) for role in self.counts if role in self.provides
         }
+
+    def _pairs(self, role: Role, texts: Tensor, rng: torch.Generator) -> Pairs:
+        anchor = texts.unsqueeze(1).expand(-1, self.counts[role])
+        own = self.relation.owner[anchor]
+        if role is Role.HARD_TEXT:
+            return Pairs(own, self._wrong_text(own, rng))
+        return Pairs(self._wrong_image(own, rng), anchor)
 
     def _wrong_image(self, own: Tensor, rng: torch.Generator) -> Tensor:
         drawn = below(torch.full_like(own, self.relation.images - 1), rng)

@@ -87,11 +87,11 @@ class Mined:
         self.plan, self.relation = plan or MinedPlan(), relation
         lists.check(relation)
         self.lengths = lists.texts.shape[1], lists.images.shape[1]
-        texts = _head(lists.texts, self.plan.texts, "texts of an image")
+        texts = head(lists.texts, self.plan.texts, "texts of an image")
         hardest = self.plan.images
         if hardest is None:
             hardest = as_many_images(texts.shape[1], relation)
-        images = _head(lists.images, hardest, "images of a text")
+        images = head(lists.images, hardest, "images of a text")
         self._texts, self._text_counts = usable(texts, relation.owner >= 0)
         self._images, self._image_counts = usable(images, relation.counts > 0)
         self._check()
@@ -191,7 +191,12 @@ def as_many_images(texts: int, relation: Relation) -> int:
     return max(1, min(-(-texts * described // max(captions, 1)), relation.images))
 
 
-def _head(lists: Tensor, count: int, what: str) -> Tensor:
+def head(lists: Tensor, count: int, what: str) -> Tensor:
+    """The first `count` of every list, all where it is 0.
+
+    Raises:
+        ValueError: the lists are shorter.
+    """
     if count > lists.shape[1]:
         raise ValueError(
             f"{count} {what} were asked for, but the lists keep {lists.shape[1]}; ask for fewer or "

@@ -24,12 +24,15 @@ class Proposal:
             is none, which scores -inf; each (B, N).
         words: word tasks that were solved on the way.
         images: new images; their places follow those of the batch's image pool.
+        scores: (B, N) scores by role, of pairs that were scored on the way; such a role is not
+            among `pairs`, and -inf is no pair.
     """
 
     texts: Items | None = None
     pairs: Mapping[Role, Pairs] = field(default_factory=dict)
     words: Mapping[str, WordTask] = field(default_factory=dict)
     images: Items | None = None
+    scores: Mapping[Role, Tensor] = field(default_factory=dict)
 
 
 class Proposer(Protocol):
@@ -71,6 +74,21 @@ class Choosy(Proposer, Protocol):
             ValueError: it does not.
         """
         ...
+
+
+@runtime_checkable
+class Screens(Proposer, Protocol):
+    """Chooses among candidates that are drawn for it."""
+
+    @property
+    def screens(self) -> frozenset[Role]:
+        """Roles of the candidates that it chooses among."""
+        ...
+
+
+def screened(proposer: Proposer | None) -> frozenset[Role]:
+    """Roles that a proposer provides only where candidates are drawn for it."""
+    return proposer.screens if isinstance(proposer, Screens) else frozenset()
 
 
 def existing(pairs: Pairs, score: Callable[[Pairs], Tensor]) -> Tensor:

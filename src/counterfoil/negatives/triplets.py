@@ -7,9 +7,8 @@ from typing import final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from counterfoil import world
+from counterfoil.engine.items import everywhere
 from counterfoil.records import Batch, Items
 
 
@@ -65,28 +64,10 @@ def pools(batch: Batch) -> tuple[Items, Items]:
             f"{tuple(batch.texts.values.shape)} cannot be edited; edited negatives need region "
             "features and words"
         )
-    images = _everywhere(batch.images, len(batch.image_rows))
+    images = everywhere(batch.images, len(batch.image_rows))
     if images.mask.shape[1] < 2:
         raise ValueError(
             "images of one vector each have no regions to edit; use region features, or train "
             "without edited negatives"
         )
-    return images, _everywhere(batch.texts, len(batch.text_rows))
-
-
-def _everywhere(share: Items, count: int) -> Items:
-    """All processes' items of a pool, padded to the longest."""
-    more = world.largest(share.mask.shape[1]) - share.mask.shape[1]
-
-    def whole(tensor: Tensor, fill: int = 0) -> Tensor:
-        room = (0, 0) * (tensor.dim() - 2) + (0, more)
-        return world.gather(pad(tensor, room, value=fill)).flatten(0, 1)[:count]
-
-    return Items(
-        world.gather(share.ids).flatten()[:count],
-        whole(share.values),
-        whole(share.mask),
-        None if share.boxes is None else whole(share.boxes),
-        None,
-        None if share.words is None else whole(share.words, -1),
-    )
+    return images, everywhere(batch.texts, len(batch.text_rows))

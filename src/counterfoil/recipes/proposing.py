@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from counterfoil.corpus.lens import Lens
 from counterfoil.negatives.edited import Edited
+from counterfoil.negatives.offers import check as check_candidates
 from counterfoil.negatives.proposal import Proposer
+from counterfoil.negatives.screened import Screened
 from counterfoil.recipes.context import Context
 from counterfoil.recipes.recipe import Train
 from counterfoil.records import Role
@@ -21,11 +23,13 @@ def proposer(stage: Train, lens: Lens) -> Proposer | None:
 
 
 def check(context: Context, stage: Train) -> None:
-    """Refuse edits that nobody makes, or of what cannot be edited, before anything is trained.
+    """Refuse what is judged and nobody makes, or cannot be made, before anything is trained.
 
     Raises:
-        ValueError: so they are.
+        ValueError: edits that nobody makes, or of what cannot be edited; candidates that nobody
+            screens, or none where they are screened.
     """
+    _offered(stage)
     if stage.proposer is None:
         if stage.objective.build().needs & EDITS:
             raise ValueError(
@@ -41,6 +45,16 @@ def check(context: Context, stage: Train) -> None:
             f"{stage.name!r} sees {seen} and texts as {stage.lens.texts!r}; edited negatives need "
             "images of several regions, and words: choose other features, or leave the proposer out"
         )
+
+
+def _offered(stage: Train) -> None:
+    """Whether candidates and what screens them go together."""
+    makes = []
+    if stage.proposer is not None:
+        parts = stage.proposer.arguments.get("proposers", ())
+        makes = [stage.proposer.make, *(part.make for part in parts)]
+    screened = Screened.screens if Screened in makes else frozenset[Role]()
+    check_candidates(stage.candidates.provides, screened, stage.objective.build().needs)
 
 
 def _seen(context: Context, stage: Train) -> str:

@@ -15,11 +15,13 @@ from counterfoil.corpus.lens import LensPlan
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.filters import FilterPlan
 from counterfoil.negatives.mined import MinedPlan
+from counterfoil.negatives.offers import CandidatePlan
 from counterfoil.negatives.proposal import Proposer
 from counterfoil.objectives.term import Objective
 from counterfoil.recipes.guides import GUIDE, GUIDES, LATER, Semantics, Teach
 from counterfoil.recipes.measures import Compare, Evaluate, Protocol
 from counterfoil.recipes.model import identity
+from counterfoil.recipes.pretraining import Pretrain
 from counterfoil.spec import Spec, digest, unknown
 from counterfoil.train.plan import TrainPlan
 from counterfoil.train.refresh import Refresh
@@ -28,6 +30,7 @@ __all__ = [
     "Compare",
     "Evaluate",
     "Mine",
+    "Pretrain",
     "Protocol",
     "Recipe",
     "Semantics",
@@ -62,6 +65,11 @@ class Train:
             `counterfoil.corpus.glove`.
         proposer: what picks or writes negatives with the model as it is now; ``late("mask")`` is
             the tokenizer's token that hides a word.
+        candidates: what is offered to a proposer that screens.
+
+    Raises:
+        ValueError: candidates are to come from mined lists, and none are named, or those are mined
+            anew while training.
     """
 
     kind: ClassVar[str] = "train"
@@ -78,6 +86,19 @@ class Train:
     guide: str | None = field(default=None, metadata=LATER)
     word_vectors: str | None = field(default=None, metadata=LATER)
     proposer: Spec[Proposer] | None = field(default=None, metadata=LATER)
+    candidates: CandidatePlan = field(default=CandidatePlan(), metadata=LATER)
+
+    def __post_init__(self) -> None:
+        if self.screens_lists and (self.negatives is None or self.refresh.every):
+            raise ValueError(
+                f"the candidates of {self.name!r} are to come from mined lists; name the mining "
+                "stage with negatives and let refresh.every be 0, or offer random ones"
+            )
+
+    @property
+    def screens_lists(self) -> bool:
+        """Whether mined lists are offered to its proposer, and not drawn from."""
+        return bool(self.candidates.provides) and self.candidates.source == "mined"
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -152,7 +173,9 @@ class Mine:
         return tuple((name, "train") for name in self.reads)
 
 
-Stage = Train | Mine | Teach | Semantics | Evaluate | Compare
+MODELS = ("train", "pretrain")  # kinds of stages that write a model folder
+
+Stage = Train | Pretrain | Mine | Teach | Semantics | Evaluate | Compare
 
 
 @final
@@ -194,14 +217,14 @@ class Recipe:
         scored = stage.using if isinstance(stage, Mine) else stage.reads
         if isinstance(stage, Teach):
             scored = (*scored, *stage.models)
-        if not scored and not isinstance(stage, Train | Semantics):
+        if not scored and not isinstance(stage, Train | Pretrain | Semantics):
             raise ValueError(f"{self.name}: {stage.name!r} names no stage whose results it uses")
         for name, kind in stage.wants:
             if name not in known:
                 raise ValueError(
                     f"{self.name}: {stage.name!r} reads {name!r}, which no earlier stage writes"
                 )
-            if known[name] not in (GUIDES if kind == GUIDE else (kind,)):
+            if known[name] not in {GUIDE: GUIDES, "train": MODELS}.get(kind, (kind,)):
                 raise ValueError(
                     f"{self.name}: {stage.name!r} needs {_a(kind)} stage where it names {name!r}, "
                     f"{_a(known[name])} stage"
@@ -242,7 +265,7 @@ def digests(recipe: Recipe, data: str) -> dict[str, str]:
     known: dict[str, str] = {}
     for stage in recipe.stages:
         content = {"kind": stage.kind, "data": data, **_said(stage)}
-        if isinstance(stage, Train):
+        if isinstance(stage, Train | Pretrain):
             content["plan"] = stage.plan.numbers()
         if isinstance(stage, Teach) and stage.models:
             content["models"] = [identity(model) for model in stage.models]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -14,26 +13,38 @@ from counterfoil.corpus.pictures import PictureFiles
 from counterfoil.evaluate.protocols import evaluate as measure
 from counterfoil.evaluate.protocols import folds_of, named
 from counterfoil.matcher import Matcher
+from counterfoil.negatives.draws import Draws
 from counterfoil.negatives.hardness import hardness
 from counterfoil.negatives.latent import check_captions
+from counterfoil.negatives.lists import Lists
 from counterfoil.negatives.mined import Mined
+from counterfoil.negatives.offers import CandidatePlan
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.recipes import comparison
 from counterfoil.recipes.begin import begun, check_word_vectors
-from counterfoil.recipes.context import Context, Stopped
+from counterfoil.recipes.context import Context
 from counterfoil.recipes.guiding import check as check_guide
 from counterfoil.recipes.guiding import check_teachers, guide
+from counterfoil.recipes.keeping import best, keep, kept, remove_checkpoints, timed
 from counterfoil.recipes.measured import Measured
 from counterfoil.recipes.mining import mined, tidy
-from counterfoil.recipes.model import MODEL, Model, open_model
+from counterfoil.recipes.model import Model, open_model
+from counterfoil.recipes.pretrain import check as check_pretrain
 from counterfoil.recipes.proposing import check as check_proposer
 from counterfoil.recipes.proposing import proposer
-from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Semantics, Stage, Teach, Train
+from counterfoil.recipes.recipe import (
+    Compare,
+    Evaluate,
+    Mine,
+    Pretrain,
+    Semantics,
+    Stage,
+    Teach,
+    Train,
+)
 from counterfoil.recipes.show import say
-from counterfoil.train.loop import Fitted, fit, sampler_of
-from counterfoil.train.plan import TrainPlan
+from counterfoil.train.loop import fit, sampler_of
 from counterfoil.train.refresh import check as check_lists
-from counterfoil.train.saved import CARD, read_card, save_model
 
 BATCH, SAMPLES = 128, 4096  # for the hardness of negatives in the report
 
@@ -59,6 +70,8 @@ def check(context: Context, stage: Stage) -> None:
                 _refreshed(context, stage)
             if stage.negatives:
                 _long_enough(context, stage)
+        case Pretrain():
+            check_pretrain(stage)
         case Mine():
             context.split(stage.split)
         case Teach():
@@ -75,9 +88,11 @@ def _long_enough(context: Context, stage: Train) -> None:
     mined = context.recipe.stage(stage.negatives)
     assert isinstance(mined, Mine)
     corpus = context.split(mined.split)
+    offer = stage.candidates if stage.screens_lists else CandidatePlan()
+    texts, images = max(stage.draw.texts, offer.texts), max(stage.draw.images or 0, offer.images)
     for what, drawn, kept, there in (
-        ("texts of an image", stage.draw.texts, mined.texts, len(corpus.texts)),
-        ("images of a text", stage.draw.images or 0, mined.images, len(corpus)),
+        ("texts of an image", texts, mined.texts, len(corpus.texts)),
+        ("images of a text", images, mined.images, len(corpus)),
     ):
         if drawn > min(kept, there):
             raise ValueError(
@@ -88,19 +103,20 @@ def _long_enough(context: Context, stage: Train) -> None:
 
 def train(context: Context, stage: Train, *, resume: bool) -> None:
     """Fit the stage's model and save it with its lens."""
-    if resume and _saved(context, stage):
-        _remove_checkpoints(context, stage)
+    if resume and kept(context, stage):
+        remove_checkpoints(context, stage)
         return
     model = begun(context, stage)
     assert model.lens is not None
     place = context.place(stage.name)
     fitted = fit(
-        _timed(stage.plan, context.left()),
+        timed(stage.plan, context.left()),
         model.matcher,
         stage.objective.build(),
         model.lens.on(context.train),
         folder=place,
         draws=_draws(context, stage),
+        candidates=_candidates(context, stage),
         proposer=proposer(stage, model.lens),
         guide=guide(context, stage, model.matcher.score_scale),
         positives=stage.positives,
@@ -110,14 +126,8 @@ def train(context: Context, stage: Train, *, resume: bool) -> None:
         run=context.digests[stage.name],
         resume=resume,
     )
-    if not fitted.finished:
-        why = "out of time" if fitted.why == "minutes" else "interrupted"
-        raise Stopped(f"{why} after {fitted.steps} steps")
-    if world.rank() == 0:
-        _save(context, stage, model, fitted)
-        _remove_checkpoints(context, stage)
-    world.wait()
-    say(f"{stage.name}: {_best(fitted)}, {fitted.seconds:,.0f} s, {place}")
+    keep(context, stage, model, fitted)
+    say(f"{stage.name}: {best(fitted, 'RSum')}, {fitted.seconds:,.0f} s, {place}")
 
 
 def mine(context: Context, stage: Mine) -> None:
@@ -177,46 +187,28 @@ def _refreshed(context: Context, stage: Train) -> None:
     )
 
 
-def _remove_checkpoints(context: Context, stage: Train) -> None:
-    """What a finished training no longer needs."""
-    if world.rank() == 0:
-        shutil.rmtree(context.place(stage.name) / "checkpoints", ignore_errors=True)
-
-
-def _save(context: Context, stage: Train, model: Model, fitted: Fitted) -> None:
-    assert model.lens is not None
-    assert model.spec is not None
-    save_model(
-        context.place(stage.name) / MODEL,
-        spec=model.spec,
-        matcher=model.matcher,
-        lens=model.lens,
-        provenance=_provenance(context, stage, fitted),
-        metrics=fitted.best.dev if fitted.best else {},
-    )
-
-
-def _timed(plan: TrainPlan, left: float | None) -> TrainPlan:
-    """The plan with what is left of the run's time, where that is less than its own."""
-    if left is None or 0 < plan.minutes < left:
-        return plan
-    return replace(plan, minutes=max(left, 0.01))
-
-
-def _saved(context: Context, stage: Train) -> bool:
-    """Whether the stage was stopped between its last act and the note that it is done."""
-    folder = context.place(stage.name) / MODEL
-    if not (folder / CARD).is_file():
-        return False
-    return read_card(folder).provenance.get("digest") == context.digests[stage.name]
-
-
-def _draws(context: Context, stage: Train) -> Mined | None:
+def _lists(context: Context, stage: Train) -> Lists | None:
     if stage.negatives is None:
         return None
-    corpus = context.train
-    store = NegativeStore.open(context.place(stage.negatives), fingerprint=corpus.fingerprint)
-    return Mined(lists=store.lists, relation=corpus.relation, plan=stage.draw)
+    place = context.place(stage.negatives)
+    return NegativeStore.open(place, fingerprint=context.train.fingerprint).lists
+
+
+def _draws(context: Context, stage: Train) -> Draws | None:
+    """Negatives that are trained on as they are drawn."""
+    lists = None if stage.screens_lists else _lists(context, stage)
+    if lists is None:
+        return None
+    return Mined(lists=lists, relation=context.train.relation, plan=stage.draw)
+
+
+def _candidates(context: Context, stage: Train) -> Draws | None:
+    """What is offered to the proposer."""
+    plan = stage.candidates
+    if not plan.provides:
+        return None
+    lists = _lists(context, stage) if stage.screens_lists else None
+    return plan.draws(context.train.relation, lists, stage.draw)
 
 
 def _dev(context: Context, model: Model) -> Callable[[Matcher], Mapping[str, float]] | None:
@@ -234,23 +226,3 @@ def _dev(context: Context, model: Model) -> Callable[[Matcher], Mapping[str, flo
         }
 
     return evaluate
-
-
-def _provenance(context: Context, stage: Train, fitted: Fitted) -> dict[str, object]:
-    return {
-        "recipe": context.recipe.name,
-        "stage": stage.name,
-        "digest": context.digests[stage.name],
-        "data": context.corpus.name,
-        "data_fingerprint": context.corpus.fingerprint,
-        "seed": stage.plan.seed,
-        "epochs": fitted.epochs,
-        "best_epoch": fitted.best.epoch if fitted.best else fitted.epochs,
-    }
-
-
-def _best(fitted: Fitted) -> str:
-    if fitted.best is None:
-        return f"{fitted.epochs} epochs"
-    begun = max(fitted.epochs, fitted.best.epoch)  # the last one may be cut short
-    return f"best epoch {fitted.best.epoch} of {begun}, dev RSum {fitted.best.value:.1f}"

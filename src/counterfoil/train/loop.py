@@ -16,7 +16,8 @@ from counterfoil.matcher import Matcher
 from counterfoil.negatives.draws import Draws, Needed
 from counterfoil.negatives.guide import Guide
 from counterfoil.negatives.mined import Mined, MinedPlan
-from counterfoil.negatives.proposal import Proposer
+from counterfoil.negatives.offers import check as check_candidates
+from counterfoil.negatives.proposal import Proposer, screened
 from counterfoil.objectives.term import Objective
 from counterfoil.records import Role
 from counterfoil.spec import digest
@@ -41,6 +42,7 @@ def fit(
     *,
     folder: Path,
     draws: Draws | None = None,
+    candidates: Draws | None = None,
     proposer: Proposer | None = None,
     guide: Guide | None = None,
     positives: Positives = "id",
@@ -61,6 +63,7 @@ def fit(
         train: the training split as the model sees it.
         folder: where ``metrics.jsonl`` and ``checkpoints/`` are written.
         draws: negatives drawn before a batch is encoded.
+        candidates: what the proposer screens.
         proposer: candidates that depend on the model as it is now.
         guide: soft targets.
         positives: which pairs are true.
@@ -79,7 +82,8 @@ def fit(
     """
     check_trackers(plan.track)
     needed = Needed(draws, objective.needs) if draws else None
-    stream = _stream(plan, train, needed, positives)
+    offered = _offered(candidates, proposer, objective)
+    stream = _stream(plan, train, needed, offered, positives)
     later = _later(refresh, objective, draw, stream)
     step = Step(
         matcher,
@@ -112,8 +116,21 @@ def sampler_of(plan: TrainPlan, corpus: Corpus) -> Sampler:
     )
 
 
+def _offered(
+    candidates: Draws | None, proposer: Proposer | None, objective: Objective
+) -> Needed | None:
+    """Candidates in the roles that are screened and judged."""
+    provided = candidates.provides if candidates else frozenset[Role]()
+    check_candidates(provided, screened(proposer), objective.needs)
+    return Needed(candidates, objective.needs) if candidates else None
+
+
 def _stream(
-    plan: TrainPlan, train: CorpusLens, draws: Needed | None, positives: Positives
+    plan: TrainPlan,
+    train: CorpusLens,
+    draws: Needed | None,
+    candidates: Needed | None,
+    positives: Positives,
 ) -> Stream:
     return Stream(
         lens=train,
@@ -121,6 +138,7 @@ def _stream(
         epochs=plan.epochs,
         seed=plan.seed,
         draws=draws,
+        candidates=candidates,
         positives=positives,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar, final
@@ -15,7 +15,7 @@ from counterfoil.corpus.collate import Positives, collate
 from counterfoil.corpus.lens import CorpusLens
 from counterfoil.corpus.sampler import Sampler
 from counterfoil.negatives.draws import Draws
-from counterfoil.records import Batch
+from counterfoil.records import Batch, Pairs, Role
 from counterfoil.train.seeds import seed_of
 
 T = TypeVar("T")
@@ -32,6 +32,7 @@ class Stream:
         epochs: how many.
         seed: of what is drawn.
         draws: negatives drawn before encoding, if any.
+        candidates: what a proposer screens, if anything.
         positives: see `counterfoil.corpus.collate`.
     """
 
@@ -40,6 +41,7 @@ class Stream:
     epochs: int
     seed: int
     draws: Draws | None = None
+    candidates: Draws | None = None
     positives: Positives = "id"
 
     def batches(self, start: int = 0) -> Iterator[Batch]:
@@ -53,9 +55,22 @@ class Stream:
             place = 0
 
     def _batch(self, texts: torch.Tensor, number: int) -> Batch:
-        rng = torch.Generator().manual_seed(seed_of(self.seed, "draw", number))
-        drawn = self.draws.draw(texts, rng) if self.draws else None
-        return collate(self.lens, texts, drawn=drawn, positives=self.positives, step=number)
+        drawn = self._drawn(self.draws, "draw", texts, number)
+        offered = self._drawn(self.candidates, "candidates", texts, number)
+        return collate(
+            self.lens,
+            texts,
+            drawn=drawn,
+            candidates=offered,
+            positives=self.positives,
+            step=number,
+        )
+
+    def _drawn(
+        self, draws: Draws | None, what: str, texts: torch.Tensor, number: int
+    ) -> Mapping[Role, Pairs] | None:
+        rng = torch.Generator().manual_seed(seed_of(self.seed, what, number))
+        return draws.draw(texts, rng) if draws else None
 
 
 @final

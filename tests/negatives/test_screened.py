@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import train_cases as cases
+from counterfoil.corpus.collate import collate
+from counterfoil.corpus.lens import CorpusLens
+from counterfoil.matcher import Matcher
+from counterfoil.negatives.draws import RandomNegatives
+from counterfoil.negatives.proposal import Proposal, Screens, screened
+from counterfoil.negatives.screened import Screened, distinct, hardest, places
+from counterfoil.records import Batch, Items, Pairs, Role, View, Views
+
+ANCHORS = [0, 1, 5, 7, 9, 13, 30]  # captions 0 and 1 share an image
+TEXT, IMAGE = Role.HARD_TEXT, Role.HARD_IMAGE
+
+
+def offered(lens: CorpusLens, texts: int = 9, images: int = 7, step: int = 3) -> Batch:
+    draws = RandomNegatives(relation=lens.corpus.relation, texts=texts, images=images)
+    rows = torch.tensor(ANCHORS)
+    found = draws.draw(rows, torch.Generator().manual_seed(step))
+    return collate(lens, rows, candidates=found, step=step)
+
+
+def doubled(items: Items) -> Items:
+    return replace(items, values=items.values.double())
+
+
+def exact(batch: Batch) -> Batch:
+    """In double precision, so that no two orders differ by rounding."""
+    assert batch.offered
+    images, texts = batch.offered
+    return replace(batch, images=doubled(batch.images), offered=(doubled(images), texts))
+
+
+def proposed(matcher: Matcher, batch: Batch, **arguments: Any) -> Proposal:
+    with torch.no_grad():
+        images, texts = matcher.encode_images(batch.images), matcher.encode_texts(batch.texts)
+    views, rng = Views({"inference": View(images, texts)}), torch.Generator()
+    return Screened(**arguments).propose(matcher, batch, views, torch.zeros(batch.block), rng)
+
+
+def rows_of(batch: Batch, found: Proposal) -> dict[Role, Pairs]:
+    """Corpus rows of what is proposed, as it would be found by whoever scores it."""
+
+    def known(pool: Tensor, new: Any) -> Tensor:
+        both = torch.cat([pool, new.ids]) if new is not None else pool
+        return torch.cat([both, torch.tensor([-1])])  # where a place of -1 points
+
+    images = known(batch.image_rows, found.images)
+    texts = known(batch.text_rows, found.texts)
+    return {role: Pairs(images[p.image], texts[p.text]) for role, p in found.pairs.items()}
+
+
+def slowly(
+    lens: CorpusLens, matcher: Matcher, candidates: Mapping[Role, Pairs], keep: int
+) -> dict[Role, list[list[tuple[int, int]]]]:
+    """Every candidate scored alone, sorted, the first ones kept."""
+    matcher.eval()
+    best: dict[Role, list[list[tuple[int, int]]]] = {}
+    for role, pairs in candidates.items():
+        best[role] = []
+        for some in zip(pairs.image.tolist(), pairs.text.tolist(), strict=True):
+            scored = {}
+            for image, text in zip(*some, strict=True):
+                if min(image, text) < 0:
+                    continue
+                seen = matcher.encode_images(doubled(lens.images(torch.tensor([image]))))
+                read = matcher.encode_texts(lens.texts(torch.tensor([text])))
+                scored[image, text] = matcher.pairs(seen, read).item()
+            best[role].append(sorted(scored, key=lambda pair: -scored[pair])[:keep])
+    matcher.train()
+    return best
+
+
+def listed(pairs: Pairs) -> list[list[tuple[int, int]]]:
+    both = zip(pairs.image.tolist(), pairs.text.tolist(), strict=True)
+    return [[p for p in zip(*row, strict=True) if p != (-1, -1)] for row in both]
+
+
+@pytest.mark.parametrize("kind", ["global", "bag", "scan"])
+@pytest.mark.parametrize("at_once", [1, 5, 512])
+def test_the_hardest_are_kept(kind: str, at_once: int) -> None:
+    lens = cases.lens()
+    matcher, batch = cases.host(kind, lens, dropout=0.3).double(), exact(offered(lens))
+    found = rows_of(batch, proposed(matcher, batch, keep=3, at_once=at_once))
+    wanted = slowly(lens, matcher, batch.candidates, 3)
+    assert found.keys() == {TEXT, IMAGE} == Screened().provides
+    for role, pairs in found.items():
+        assert pairs.shape == (len(ANCHORS), 3)
+        assert listed(pairs) == wanted[role]
+
+
+def test_new_items_are_those_that_the_pools_lack_each_once() -> None:
+    lens = cases.lens()
+    batch = offered(lens)
+    found = proposed(cases.host("bag", lens), batch, keep=2)
+    assert found.images
+    assert found.texts
+    for pool, new, read in (
+        (batch.image_rows, found.images, lens.images),
+        (batch.text_rows, found.texts, lens.texts),
+    ):
+        rows = new.ids.tolist()
+        assert rows == sorted(set(rows))
+        assert not set(rows) & set(pool.tolist())
+        wanted = read(new.ids)
+        assert torch.equal(new.mask[:, : wanted.mask.shape[1]], wanted.mask)
+        assert not new.mask[:, wanted.mask.shape[1] :].any()
+        assert torch.equal(new.values[:, : wanted.mask.shape[1]], wanted.values)
+    for role, pairs in rows_of(batch, found).items():
+        anchor = torch.tensor(ANCHORS).unsqueeze(1).expand(pairs.shape)
+        own = lens.corpus.owner[anchor]
+        assert torch.equal(*((pairs.image, own) if role is TEXT else (pairs.text, anchor)))
+        assert (lens.corpus.owner[pairs.text] != pairs.image).all()
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    lens = cases.lens()
+    matcher, batch = cases.host("bag", lens, dropout=0.5), offered(lens)
+    matcher.drop.eval()
+    modes = {name: part.training for name, part in matcher.named_modules()}
+    state = torch.get_rng_state()
+    asked: list[bool] = []
+    real = matcher.pairs
+
+    def spy(images: Any, texts: Any) -> Tensor:
+        asked.append(matcher.training or torch.is_grad_enabled())
+        found: Tensor = real(images, texts)
+        asked.append(found.requires_grad)
+        return found
+
+    matcher.pairs = spy
+    proposed(matcher, batch, keep=2)
+    assert not any(asked)
+    assert {name: part.training for name, part in matcher.named_modules()} == modes
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(parameter.grad is None for parameter in matcher.parameters())
+
+
+def test_only_what_is_offered_is_encoded_and_only_so_much_at_once() -> None:
+    lens = cases.lens(images=40)
+    matcher, batch = cases.host("global", lens), offered(lens, texts=20, images=20)
+    assert batch.offered
+    sizes: dict[str, list[int]] = {"encode_images": [], "encode_texts": [], "pairs": []}
+    for name, found in sizes.items():
+        real = getattr(matcher, name)
+
+        def spy(*given: Any, real: Any = real, found: list[int] = found) -> Any:
+            found.append(len(given[0]))
+            return real(*given)
+
+        setattr(matcher, name, spy)
+    views = Views({})
+    rng = torch.Generator()
+    Screened(keep=3, at_once=8).propose(matcher, batch, views, torch.zeros(1), rng)
+    assert all(max(found) <= 8 for found in sizes.values())
+    assert sum(sizes["encode_images"]) == len(batch.offered[0]) < 40
+    assert sum(sizes["encode_texts"]) == len(batch.offered[1]) < 120
+    assert sum(sizes["pairs"]) <= 2 * 20 * len(ANCHORS)
+
+
+def test_where_fewer_are_offered_the_rest_are_none() -> None:
+    lens = cases.lens(images=4, captions=2)
+    rows = torch.tensor([0, 3])
+    text = torch.tensor([[2, 2, -1, 4, 2], [-1] * 5])
+    image = lens.corpus.owner[rows].unsqueeze(1).expand(2, 5)
+    batch = collate(lens, rows, candidates={TEXT: Pairs(image, text)})
+    found = rows_of(batch, proposed(cases.host("bag", lens), batch, keep=4))[TEXT]
+    assert [set(row) for row in listed(found)] == [{(0, 2), (0, 4)}, set()]
+    assert found.shape == (2, 4)
+    assert ((found.image < 0) == (found.text < 0)).all()
+
+
+def test_nothing_new_is_nothing() -> None:
+    lens = cases.lens(images=4, captions=2)
+    rows = torch.tensor([0, 3])
+    pairs = Pairs(torch.tensor([[0], [1]]), torch.tensor([[3], [0]]))
+    found = proposed(
+        cases.host("bag", lens), batch := collate(lens, rows, candidates={TEXT: pairs}), keep=4
+    )
+    assert found.texts is None
+    assert found.images is None
+    assert listed(rows_of(batch, found)[TEXT]) == [[(0, 3)], [(1, 0)]]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 999))
+def test_the_same_candidate_counts_once(seed: int) -> None:
+    rng = torch.Generator().manual_seed(seed)
+    pairs = Pairs(*(torch.randint(-1, 3, (4, 8), generator=rng) for _ in range(2)))
+    found = distinct(pairs)
+    for before, after in zip(listed(pairs), listed(found), strict=True):
+        real = [pair for pair in before if min(pair) >= 0]
+        assert after == list(dict.fromkeys(real))
+
+
+def test_of_equal_scores_the_first_is_harder() -> None:
+    rows = torch.arange(12).view(2, 6)
+    scores = torch.tensor([[0.5, 0.9, 0.5, 0.9, 0.5, 0.5], [-torch.inf] * 5 + [0.1]])
+    image, text = hardest(Pairs(rows, rows + 100), scores, 4)
+    assert image.tolist() == [[1, 3, 0, 2], [11, -1, -1, -1]]
+    assert text.tolist() == [[101, 103, 100, 102], [111, -1, -1, -1]]
+
+
+def test_places_are_the_first_ones() -> None:
+    known = torch.tensor([7, 3, 7, 5])
+    assert places(torch.tensor([[7, -1], [5, 3]]), known).tolist() == [[0, -1], [3, 1]]
+
+
+def test_it_says_that_it_screens() -> None:
+    source = Screened(keep=2)
+    assert isinstance(source, Screens)
+    assert screened(source) == {TEXT, IMAGE}
+    assert screened(None) == frozenset()
+
+
+@pytest.mark.parametrize("name", ["keep", "at_once"])
+def test_what_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}=0: at least 1"):
+        Screened(**{name: 0})
+    lens = cases.lens()
+    with pytest.raises(ValueError, match="no candidates to screen"):
+        proposed(cases.host("bag", lens), cases.batch_of(lens, ANCHORS))
