@@ -168,6 +168,7 @@ def test_after_a_period_it_learns_anew():
     counts = []
     for step in range(5):
         made(judged(torch.eye(2), [0, 1], step=step))
+        made(judged(torch.zeros(2, 2), [0, 1], step=step))  # the level of equal scores
         counts.append(int(made.learnt[0, 0]))
     assert counts == [2, 4, 6, 2, 4]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from counterfoil.objectives.guided import agreement
 from counterfoil.objectives.margins import HardestRectified, MarginDistribution
 from counterfoil.objectives.term import Objective
 from counterfoil.objectives.triplet import HardestTriplet
-from counterfoil.records import Grid, Scores
+from counterfoil.records import INFERENCE, Grid, Scores
 from counterfoil.train.guidance import Watch, guided, in_words
 from counterfoil.train.log import read_metrics
 from counterfoil.train.loop import fit
@@ -45,7 +47,7 @@ def other(batch) -> torch.Tensor:
 def test_shares_are_those_of_the_gradients():
     grid = block()
     losses = objective()(Scores({"inference": grid}))
-    found = guided(grid, losses)
+    found = guided({INFERENCE: grid}, losses)
     norms = {
         name: torch.autograd.grad(loss, grid.scores, retain_graph=True)[0].norm()
         for name, loss in losses.items()
@@ -63,18 +65,33 @@ def test_a_term_that_does_not_look_at_the_grid_has_no_share():
     grid = block()
     losses = {"still": torch.zeros(()), "far": torch.ones((), requires_grad=True) * 2}
     losses |= objective()(Scores({"inference": grid}))
-    found = guided(grid, losses)
+    found = guided({INFERENCE: grid}, losses)
     assert found["share_still"] == found["share_far"] == 0
     assert sum(v.item() for n, v in found.items() if n.startswith("share_")) == pytest.approx(100)
+
+
+def test_terms_of_other_grids_have_their_share():
+    grid, wider = block(), replace(block(1), guide=None, name="wider")
+    losses = objective()(Scores({INFERENCE: grid}))
+    losses["triplet"] = HardestTriplet(grid="wider")(Scores({"wider": wider}))
+    found = guided({INFERENCE: grid, "wider": wider}, losses)
+    pulls = [
+        torch.autograd.grad(losses["triplet"], wider.scores, retain_graph=True)[0].norm(),
+        *(
+            torch.autograd.grad(losses[name], grid.scores, retain_graph=True)[0].norm()
+            for name in ("margins", "rectified")
+        ),
+    ]
+    assert found["share_triplet"].item() == pytest.approx(100 * (pulls[0] / sum(pulls)).item())
 
 
 def test_nothing_is_looked_at_unless_it_is_wanted():
     grid = block()
     losses, watch = objective()(Scores({"inference": grid})), Watch()
-    watch.look(grid, losses)
+    watch.look({INFERENCE: grid}, losses)
     assert watch.take() == {}
     watch.wanted = True
-    watch.look(grid, losses)
+    watch.look({INFERENCE: grid}, losses)
     assert set(watch.take()) > {"guide_disagree", "share_triplet"}
     assert watch.take() == {}
 
@@ -122,7 +139,7 @@ def test_in_words():
     grid = block()
     watch = Watch()
     watch.wanted = True
-    watch.look(grid, objective()(Scores({"inference": grid})))
+    watch.look({INFERENCE: grid}, objective()(Scores({INFERENCE: grid})))
     said = in_words(watch.take())
     assert "% of hardest negatives differ from the guide's, KL 0.0" in said
     assert "margins" in said

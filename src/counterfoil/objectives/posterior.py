@@ -79,6 +79,7 @@ class PosteriorTriplet(Term):
         self.choice: Choice = choice
         self.margin, self.sharpness = margin, sharpness
         self.enough, self.period = enough, period
+        self._anew = -1  # step at which they were last learnt anew
         # of positives and of hardest negatives: how many, their mean, their squared deviations
         self.register_buffer("learnt", torch.zeros(2, 3))
 
@@ -130,8 +131,9 @@ class PosteriorTriplet(Term):
     @torch.no_grad()
     def _learn(self, grid: Grid, true: Positives, step: int) -> None:
         """From true pairs that score higher than every wrong one of their row and column."""
-        if self.period and step % self.period == 0:
-            self.learnt.zero_()
+        if self.period and step % self.period == 0 and step != self._anew:
+            self.learnt.zero_()  # once, however often a step is judged
+            self._anew = step
         hard = hardest(grid, true)
         first = (true.score > hard.text) & (true.score > hard.image)
         seen = torch.cat((hard.text[first], hard.image[first]))

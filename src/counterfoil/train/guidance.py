@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import cast, final
+from collections.abc import Mapping, Sequence
+from typing import final
 
 import torch
 from torch import Tensor
 
 from counterfoil.objectives.guided import agreement
-from counterfoil.records import Grid
+from counterfoil.records import INFERENCE, Grid
 
 DISAGREE, DIVERGENCE, OUTRANKED = "guide_disagree", "guide_kl", "guide_outranked"
 SHARE = "share_"  # begins the names of the terms' shares of the gradient, in percent
@@ -28,10 +28,10 @@ class Watch:
         self.wanted = False
         self.seen: dict[str, Tensor] = {}
 
-    def look(self, grid: Grid, losses: Mapping[str, Tensor]) -> None:
+    def look(self, grids: Mapping[str, Grid], losses: Mapping[str, Tensor]) -> None:
         """Note the figures of a step, if they are wanted and it has a guide."""
-        if self.wanted and grid.guide is not None:
-            self.seen = guided(grid, losses)
+        if self.wanted and grids[INFERENCE].guide is not None:
+            self.seen = guided(grids, losses)
 
     def take(self) -> dict[str, float]:
         """The figures as numbers, once."""
@@ -39,21 +39,22 @@ class Watch:
         return {name: round(value.item(), 6) for name, value in seen.items()}
 
 
-def guided(grid: Grid, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Figures of one guided block.
+def guided(grids: Mapping[str, Grid], losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Figures of one guided step.
 
     Args:
-        grid: the inference grid, with its guide.
+        grids: what was judged by name, the inference grid with its guide among it.
         losses: weighted losses by name, whose graph is kept.
 
     Returns:
         Percent of anchors whose hardest negative is another one for the guide, the mean divergence,
         percent of anchors whose positive some negative outranks in the guide (an alarm for false
         negatives), and each term's share, in percent, of the norms of the gradients that reach
-        the grid's scores.
+        the scores of all grids.
     """
-    found = agreement(grid)
-    norms = {name: _pull(loss, grid.scores) for name, loss in losses.items()}
+    found = agreement(grids[INFERENCE])
+    scores = [grid.scores for grid in grids.values() if grid.scores.requires_grad]
+    norms = {name: _pull(loss, scores) for name, loss in losses.items()}
     total = torch.stack(list(norms.values())).sum().clamp(min=1e-30)
     return {
         DISAGREE: found.disagree,
@@ -78,13 +79,10 @@ def in_words(figures: Mapping[str, float]) -> str:
     )
 
 
-def _pull(loss: Tensor, scores: Tensor) -> Tensor:
+def _pull(loss: Tensor, scores: Sequence[Tensor]) -> Tensor:
     """Norm of a loss's gradient with respect to the scores."""
-    if not (loss.requires_grad and scores.requires_grad):
-        return scores.new_zeros(())
-    found = torch.autograd.grad(loss, scores, retain_graph=True, allow_unused=True)
-    gradient = cast("Tensor | None", found[0])
-    if gradient is None:
-        return scores.new_zeros(())
-    norm: Tensor = torch.linalg.vector_norm(gradient.float())
+    if not (loss.requires_grad and scores):
+        return loss.new_zeros(())
+    found = torch.autograd.grad(loss, scores, retain_graph=True, materialize_grads=True)
+    norm: Tensor = torch.cat([gradient.flatten().float() for gradient in found]).norm()
     return norm

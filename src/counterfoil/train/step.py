@@ -133,7 +133,7 @@ class Step(nn.Module):
             proposal = self._proposal(batch, views, grids[INFERENCE].scores)
             pairs = self._pairs(batch, views, proposal)
         losses = self._losses(batch, grids, pairs, proposal.words)
-        self.watch.look(grids[INFERENCE], losses)
+        self.watch.look(grids, losses)
         return {**losses, **{f"{OWN}{name}": loss for name, loss in views.auxiliary.items()}}
 
     @torch.no_grad()
