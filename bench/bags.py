@@ -21,7 +21,7 @@ from counterfoil.models.chan import CHAN, Coding
 from counterfoil.models.scan import SCAN
 from counterfoil.records import Encoded
 
-REGIONS, SHORTEST, LONGEST = 36, 8, 20
+REGIONS, FEWEST, SHORTEST, LONGEST = 36, 22, 8, 20
 
 
 def bags(images: int, texts: int, width: int) -> tuple[Encoded, Encoded]:
@@ -32,6 +32,13 @@ def bags(images: int, texts: int, width: int) -> tuple[Encoded, Encoded]:
     lengths = torch.randint(SHORTEST, LONGEST + 1, (texts, 1), generator=rng)
     every = torch.ones(images, REGIONS, dtype=torch.bool)
     return Encoded(regions, every), Encoded(words, torch.arange(LONGEST) < lengths)
+
+
+def fewer(images: Encoded) -> Encoded:
+    """The same with 22 to all of their regions."""
+    rng = torch.Generator().manual_seed(1)
+    counts = torch.randint(FEWEST, REGIONS + 1, (len(images), 1), generator=rng)
+    return Encoded(images.tokens, torch.arange(REGIONS) < counts)
 
 
 def scan(direction: Direction, width: int, *, compiled: bool = False) -> SCAN:

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import torch
 
 from bench import Result
-from bench.bags import bags, both, chan, compared, forward, hardest
+from bench.bags import FEWEST, REGIONS, bags, both, chan, compared, fewer, forward, hardest
 from bench.scan import IMAGES, SIZE, TEXTS, WIDTH
 from counterfoil.models.blocks.aggregate import Pooling
 from counterfoil.models.chan import Coding
-from counterfoil.records import Encoded
 
 TARGETS = (1.3, 4.2)
 Theirs = tuple[float | None, float | None]
@@ -31,17 +30,11 @@ def results(threads: int) -> Iterator[Result]:
         model = chan(coding, pooling, WIDTH)
         targets = (None, None) if coding == "VSA" else TARGETS
         sparse = both(model, images, texts, hardest(weights))
+        some = forward(model, fewer(images), texts)
         rows = (
             ("forward", forward(model, images, texts), targets[0], authors[0]),
             ("forward + backward", both(model, images, texts, weights), targets[1], authors[1]),
             ("forward + backward, hardest triplet", sparse, None, None),
-            ("forward, 22 to 36 regions", forward(model, fewer(images), texts), targets[0], None),
+            (f"forward, {FEWEST} to {REGIONS} regions", some, targets[0], None),
         )
         yield from compared(f"CHAN {coding} {pooling}, {SIZE}", images, texts, rows)
-
-
-def fewer(images: Encoded) -> Encoded:
-    """The same with 22 to all of their regions."""
-    rng = torch.Generator().manual_seed(3)
-    counts = torch.randint(22, images.mask.shape[1] + 1, (len(images), 1), generator=rng)
-    return Encoded(images.tokens, torch.arange(images.mask.shape[1]) < counts)

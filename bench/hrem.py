@@ -5,43 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor
 
 from bench import Result
-from bench.bags import REGIONS, bags
-from bench.gemm import against
+from bench.bags import FEWEST, REGIONS, bags, compared, fewer
 from bench.scan import IMAGES, SIZE, TEXTS, WIDTH
 from counterfoil.models.blocks.graph import BatchGraph
 from counterfoil.models.blocks.pool import pool
 from counterfoil.models.blocks.residual import ResidualPool
 from counterfoil.records import Encoded
 
-FEWEST = 22
 TARGET = 3.0
 
 
 def results(threads: int) -> Iterator[Result]:
     images, texts = bags(IMAGES, TEXTS, WIDTH)
-    some = torch.randint(
-        FEWEST, REGIONS + 1, (IMAGES, 1), generator=torch.Generator().manual_seed(1)
-    )
-    fewer = Encoded(images.tokens, torch.arange(REGIONS) < some)
-    words, regions = texts.tokens[texts.mask], images.tokens.flatten(0, 1)
-
-    def plain() -> Tensor:
-        return words @ regions.T
-
+    some = fewer(images)
     rows = (
         ("relation scores", relations(images, texts), TARGET, 8.47),
-        (f"relation scores, {FEWEST} to {REGIONS} regions", relations(fewer, texts), TARGET, None),
+        (f"relation scores, {FEWEST} to {REGIONS} regions", relations(some, texts), TARGET, None),
         ("whole graph", whole(images, texts, backward=False), None, 8.83),
         ("whole graph, forward + backward", whole(images, texts, backward=True), None, None),
         ("pooling of the images", pooled(images), None, 5.0),
     )
-    for what, work, target, theirs in rows:
-        timing = against(plain, work, warm=2)
-        note = f"{timing.work * 1e3:.0f} ms; plain {timing.plain * 1e3:.0f} ms"
-        yield Result(f"HREM {what}, {SIZE}", timing.ratio, target, theirs, note)
+    yield from compared(f"HREM, {SIZE}", images, texts, rows)
 
 
 def relations(images: Encoded, texts: Encoded) -> Callable[[], object]:

@@ -90,10 +90,11 @@ class ESA(Matcher):
 
     def forward(self, batch: Batch) -> Views:
         """Copies of all items side by side, and the first of each."""
-        copies = self.copies if self.training else 1
-        bag, rows = self.image(batch.images), torch.arange(len(batch.texts))
+        copies, bag = (self.copies if self.training else 1), self.image(batch.images)
         images = self.pooled(bag, self._kept(bag.mask, copies) if self.training else None)
-        texts = self.encode_texts(batch.texts.rows(rows.repeat_interleave(copies)))
+        rows = torch.arange(len(batch.texts), device=batch.texts.mask.device)
+        several = batch.texts if copies == 1 else batch.texts.rows(rows.repeat_interleave(copies))
+        texts = self.encode_texts(several)
         first = slice(None, None, copies)
         return Views(
             {

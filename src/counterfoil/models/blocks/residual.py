@@ -18,8 +18,8 @@ HIGHEST = 2
 class ResidualPool(nn.Module):
     """The two highest values of every feature, mixed with the mean of a transformer layer.
 
-    Departs from the authors' code in: an
-    item of one vector does not change how its successors are pooled; an empty item gives zeros.
+    Departs from the authors' code in: an item of one vector does not change how its successors are
+    pooled; an empty item gives zeros.
     """
 
     def __init__(
@@ -90,7 +90,8 @@ def top_mean(bag: Encoded, highest: int, *, shrinking: bool = False) -> Tensor:
     for rank in range(min(highest, left.shape[1])):
         value, place = left.max(1)
         total = total + value.masked_fill((rank >= count).unsqueeze(-1), 0)
-        left = left.scatter(1, place.unsqueeze(1), -torch.inf)
+        if rank + 1 < highest:
+            left = left.scatter(1, place.unsqueeze(1), -torch.inf)
     return total / count.clamp(min=1).unsqueeze(-1)
 
 
