@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 STEPS = 2  # how far up a wider term may be
@@ -28,8 +29,7 @@ def wider(word: str) -> frozenset[str]:
 @cache
 def _wordnet() -> Any:
     try:
-        from nltk.corpus import wordnet
-
+        wordnet: Any = import_module("nltk.corpus").wordnet
         wordnet.synsets("dog")
     except (ImportError, LookupError):
         raise ValueError(

@@ -1,0 +1,88 @@
+"""Several processes write the same captions, and give the losses and gradients of one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import processes
+import tailored_cases as cases
+from counterfoil import world
+from counterfoil.objectives.term import Objective
+from counterfoil.objectives.triplet import HardestTriplet, RankedBelow
+from counterfoil.objectives.words import Words
+from counterfoil.records import Role
+from counterfoil.train.step import Step
+
+CASES: list[tuple[tuple[str, ...], bool, list[int]]] = [
+    (("masked",), False, cases.ANCHORS),
+    (("masked", "doubt", "correct"), False, cases.ANCHORS),
+    (("doubt",), True, cases.ANCHORS),
+    (("masked", "doubt", "correct"), False, [0]),
+]
+
+
+def worker(words: Any, frozen: bool, anchors: list[int]) -> dict[str, Any]:
+    seen = cases.lens()
+    terms: dict[str, Any] = {name: (0.3, Words(task=name)) for name in words}
+    terms["triplet"] = (1.0, HardestTriplet())
+    terms["written"] = (1.0, RankedBelow(role="written"))
+    filler = cases.host(seen, outputs=("rank", "fill")).double() if frozen else None
+    source = cases.writer(seen, words=words, filler=filler, keep=3)
+    model = cases.host(seen)
+    step = Step(model, Objective(terms=terms), proposer=source).double()
+    batch = cases.batch_of(seen, anchors, step=3)
+    batch = replace(batch, images=double(batch.images))
+    look = seen.images
+    seen.images = lambda rows: double(look(rows))  # type: ignore[method-assign]
+    found: list[Any] = []
+    real = source.propose
+
+    def spy(*given: Any) -> Any:
+        found.append(real(*given))
+        return found[-1]
+
+    source.propose = spy  # type: ignore[method-assign]
+    module = (
+        DistributedDataParallel(step, find_unused_parameters=True) if world.size() > 1 else step
+    )
+    losses = module(batch)
+    torch.stack(list(losses.values())).sum().backward()
+    (made,) = found
+    return {
+        "losses": {name: loss.item() for name, loss in losses.items()},
+        "gradients": {n: p.grad.numpy() for n, p in step.named_parameters() if p.grad is not None},
+        "texts": None if made.texts is None else made.texts.values.numpy(),
+        "scores": {role: s.detach().numpy() for role, s in made.scores.items()},
+        "labels": {name: task.labels.numpy() for name, task in made.words.items()},
+    }
+
+
+def double(items: Any) -> Any:
+    return replace(items, values=items.values.double(), boxes=items.boxes.double())
+
+
+def every(given: Any) -> list[dict[str, Any]]:
+    return [worker(*case) for case in given]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_several_processes_equal_one(size: int) -> None:
+    ones = every(CASES)
+    for results in processes.run(every, size, CASES):
+        for one, several in zip(ones, results, strict=True):
+            assert one["losses"]["written"] > 0
+            assert several["losses"] == pytest.approx(one["losses"], rel=1e-9)
+            if one["texts"] is not None:
+                assert (several["texts"] == one["texts"]).all()
+            for name, labels in one["labels"].items():
+                assert (several["labels"][name] == labels).all()
+            for role in one["scores"]:
+                assert role == Role.WRITTEN
+                assert several["scores"][role] == pytest.approx(one["scores"][role], rel=1e-9)
+            for name, value in one["gradients"].items():
+                assert abs(several["gradients"][name] - value).max() < 1e-9, name

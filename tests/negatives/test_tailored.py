@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tailored_cases as cases
+import train_cases
+from counterfoil.corpus.lens import Lens
+from counterfoil.corpus.words import SPECIAL
+from counterfoil.corpus.words import Words as Vocabulary
+from counterfoil.negatives.candidates import Sieve
+from counterfoil.negatives.proposal import Proposal
+from counterfoil.objectives.term import Objective
+from counterfoil.objectives.triplet import HardestTriplet, RankedBelow
+from counterfoil.objectives.words import Words
+from counterfoil.records import Batch, Items, Role
+from counterfoil.train.step import Step
+
+TASKS = ("masked", "doubt", "correct")
+
+
+def objective(words: tuple[str, ...]) -> Objective:
+    terms: dict[str, Any] = {name: (0.1, Words(task=name)) for name in words}
+    return Objective(
+        terms={
+            "triplet": (1.0, HardestTriplet()),
+            "written": (1.0, RankedBelow(role="written")),
+            **terms,
+        }
+    )
+
+
+def originals(seen: Any, batch: Batch) -> torch.Tensor:
+    return seen.texts(batch.text_rows[batch.anchors.text]).values
+
+
+def written(proposal: Proposal, batch: Batch) -> dict[int, list[torch.Tensor]]:
+    """Values of the written captions of each anchor, in order."""
+    pairs = proposal.pairs[Role.WRITTEN]
+    assert torch.equal(pairs.image, batch.anchors.image[:, None].expand_as(pairs.image))
+    return {
+        b: [proposal.texts.values[p - len(batch.text_rows)] for p in row if p >= 0]
+        for b, row in enumerate(pairs.text)
+    }
+
+
+def test_what_is_written_may_be_false_and_only_phrases_change() -> None:
+    seen = cases.lens()
+    batch, model = cases.batch_of(seen), cases.host(seen)
+    source = cases.writer(seen)
+    proposal, _, _ = cases.proposed(source, model, batch)
+    old = originals(seen, batch)
+    relation = seen.corpus.relation
+    for b, texts in written(proposal, batch).items():
+        image = int(batch.image_rows[batch.anchors.image[b]])
+        rows, _ = relation.captions(torch.tensor([image]))
+        known = set(seen.texts(rows).values.flatten().tolist())
+        row = int(batch.text_rows[batch.anchors.text[b]])
+        phrases = source.desk.phrases(torch.tensor([row]), old.shape[1])[0].any(0)
+        assert texts, "something was written"
+        assert len({tuple(t.tolist()) for t in texts}) == len(texts), "nothing twice"
+        for text in texts:
+            changed = text != old[b]
+            assert changed.any()
+            assert not (changed & ~phrases).any(), "outside of phrases nothing changes"
+            assert not set(text[changed].tolist()) <= known, "the paper's rule"
+            assert (text[changed] > 3).all(), "special tokens are banned"
+
+
+def test_the_hardest_come_first_and_none_is_missed() -> None:
+    seen = cases.lens()
+    batch, model = cases.batch_of(seen), cases.host(seen, dropout=0.3).train()
+    found = []
+    for keep in (2, 99):
+        torch.manual_seed(3)
+        proposal, _, _ = cases.proposed(cases.writer(seen, keep=keep), model, batch)
+        found.append(written(proposal, batch))
+    assert model.training
+    model.eval()
+    images = model.encode_images(batch.images.rows(batch.anchors.image))
+    masks = seen.texts(batch.text_rows[batch.anchors.text]).mask
+    for b, texts in found[1].items():
+        values = torch.stack(texts)
+        items = Items(torch.full((len(texts),), -1), values, masks[b].expand_as(values))
+        rows = torch.full((len(texts),), b)
+        scores = model.pairs(images.rows(rows), model.encode_texts(items)).tolist()
+        assert scores == sorted(scores, reverse=True), "as scored without dropout"
+        assert all(torch.equal(*two) for two in zip(found[0][b], texts[:2], strict=True))
+
+
+def test_word_tasks_say_what_was_changed() -> None:
+    seen = cases.lens()
+    batch, model = cases.batch_of(seen), cases.host(seen)
+    plain, _, _ = cases.proposed(cases.writer(seen), model, batch)
+    whole, _, _ = cases.proposed(cases.writer(seen, words=TASKS), model, batch)
+    texts, old = written(plain, batch), originals(seen, batch)
+    mask = seen.texts(batch.text_rows[batch.anchors.text]).mask
+    same = torch.cat([(t == old[b])[mask[b]] for b in texts for t in texts[b]])
+    doubt, correct = whole.words["doubt"], whole.words["correct"]
+    assert torch.equal(doubt.labels.bool(), same)
+    assert doubt.logits.shape == (len(same), 2)
+    assert (~same).sum() <= len(correct.labels) < len(same)
+    for b in texts:
+        assert set(correct.labels[correct.anchor == b].tolist()) <= set(old[b].tolist())
+        wrong = sum(int((t != old[b]).sum()) for t in texts[b])
+        assert int((doubt.labels[doubt.anchor == b] == 0).sum()) == wrong
+    masked = whole.words["masked"]
+    assert masked.logits.shape[0] == len(masked.labels) == len(masked.anchor)
+    pairs = plain.pairs[Role.WRITTEN]
+    model_scores = whole.scores[Role.WRITTEN]
+    assert torch.equal(model_scores.isneginf(), pairs.text < 0)
+    encoded = model.encode_texts(plain.texts)
+    for b in texts:
+        real = pairs.text[b] >= 0
+        rows = pairs.text[b][real] - len(batch.text_rows)
+        images = model.encode_images(batch.images.rows(batch.anchors.image[[b] * len(rows)]))
+        torch.testing.assert_close(
+            model_scores[b][real], model.pairs(images, encoded.rows(rows)), rtol=1e-5, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("words", [(), ("masked",), TASKS])
+def test_a_step_learns(words: tuple[Any, ...]) -> None:
+    seen = cases.lens()
+    model = cases.host(seen, dropout=0.1)
+    step = Step(model, objective(words), proposer=cases.writer(seen, words=words))
+    losses = step(cases.batch_of(seen))
+    torch.stack(list(losses.values())).sum().backward()
+    assert losses["written"] > 0
+    heads = {"masked": "fill", "doubt": "doubt", "correct": "correct"}
+    for task, head in heads.items():
+        own = [p.grad for n, p in model.named_parameters() if n.startswith(f"says.{head}.")]
+        assert own
+        assert all((g is not None) == (task in words) for g in own)
+
+
+def test_the_same_seed_writes_the_same() -> None:
+    seen = cases.lens()
+    batch, model = cases.batch_of(seen), cases.host(seen)
+    found = [cases.proposed(cases.writer(seen), model, batch, s)[0].texts.values for s in (1, 1, 2)]
+    assert torch.equal(found[0], found[1])
+    assert found[0].shape != found[2].shape or not torch.equal(found[0], found[2])
+
+
+def test_a_frozen_writer_teaches_a_model_that_reads_otherwise() -> None:
+    seen = cases.lens()
+    words = seen.lens.tokenizer.words[4:]
+    own = Lens(seen.lens.eye, Vocabulary([*SPECIAL, "unused", *reversed(words)])).on(seen.corpus)
+    model = train_cases.Global(words=own.lens.tokenizer.size)
+    filler = cases.host(seen)
+    source = cases.writer(seen, filler=filler, reader=own, words=())
+    step = Step(model, objective(()), proposer=source)
+    losses = step(cases.batch_of(own))
+    losses["written"].backward()
+    assert losses["written"] > 0
+    assert model.word.weight.grad is not None
+    assert all(p.grad is None for p in filler.parameters())
+    proposal, _, _ = cases.proposed(source, model, cases.batch_of(own))
+    same, _, _ = cases.proposed(
+        cases.writer(seen, filler=filler, words=(), keep=20), cases.host(seen), cases.batch_of(seen)
+    )
+    every = {" ".join(seen.lens.tokenizer.tokens(row)) for row in same.texts.values.tolist()}
+    told = [" ".join(own.lens.tokenizer.tokens(row)) for row in proposal.texts.values.tolist()]
+    assert {text.replace("<pad>", "").strip() for text in told} <= {
+        text.replace("<pad>", "").strip() for text in every
+    }
+
+
+def test_a_frozen_writer_may_share_the_lens() -> None:
+    seen = cases.lens()
+    model, filler = cases.host(seen), cases.host(seen, outputs=("rank", "fill"))
+    with torch.no_grad():
+        for p in filler.parameters():
+            p.mul_(-1.1)
+    source = cases.writer(seen, filler=filler, words=TASKS)
+    step = Step(model, objective(TASKS), proposer=source)
+    losses = step(cases.batch_of(seen))
+    torch.stack(list(losses.values())).sum().backward()
+    assert all(p.grad is None for p in filler.parameters())
+
+
+def test_strings_are_what_the_ids_say() -> None:
+    seen = cases.lens()
+    batch, source = cases.batch_of(seen), cases.writer(seen)
+    proposal, _, _ = cases.proposed(source, cases.host(seen), batch)
+    rows, values = [], []
+    for b, texts in written(proposal, batch).items():
+        rows += [int(batch.text_rows[batch.anchors.text[b]])] * len(texts)
+        values += texts
+    strings = source.desk.strings(rows, torch.stack(values))
+    again = seen.lens.read(strings)
+    for text, ids, mask in zip(values, again.values, again.mask, strict=True):
+        assert torch.equal(text[: int(mask.sum())], ids[mask])
+    assert all(string[0].isupper() for string in strings)
+
+
+def test_nothing_left_is_no_pair_and_no_error() -> None:
+    """All words of the vocabulary occur in the captions, so that nothing may be false."""
+    seen = cases.lens()
+    seen.corpus.texts[2] = " ".join(seen.lens.tokenizer.words[4:])
+    seen = seen.lens.on(seen.corpus)
+    batch, model = cases.batch_of(seen, [0, 1]), cases.host(seen)
+    plain, _, _ = cases.proposed(cases.writer(seen), model, batch)
+    assert plain.texts is None
+    assert (plain.pairs[Role.WRITTEN].text == -1).all()
+    step = Step(model, objective(TASKS), proposer=cases.writer(seen, words=TASKS))
+    losses = step(batch)
+    assert losses["written"] == losses["doubt"] == losses["correct"] == 0
+    torch.stack(list(losses.values())).sum().backward()
+    assert all(p.grad is not None for n, p in model.named_parameters() if "correct" in n)
+
+
+def test_the_authors_positive() -> None:
+    seen = cases.lens()
+    batch, model = cases.batch_of(seen), cases.host(seen)
+    source = cases.writer(seen, words=(), stray_positive=True)
+    plain = cases.writer(seen, words=("doubt",))
+    theirs, _, grid = cases.proposed(source, model, batch)
+    ours, _, _ = cases.proposed(plain, model, batch)
+    true = grid[batch.anchors.image, batch.anchors.text]
+    moved = theirs.scores[Role.WRITTEN] - true[:, None]
+    stray = ours.scores[Role.WRITTEN] - moved
+    for b in range(len(cases.ANCHORS)):
+        found = stray[b][stray[b].isfinite()]
+        torch.testing.assert_close(found, found[:1].expand_as(found), rtol=1e-5, atol=1e-6)
+        assert abs(found[0] - true[b]) > 1e-4
+
+
+def test_the_authors_choice_keeps_copies() -> None:
+    seen = cases.lens()
+    batch, model = cases.batch_of(seen), cases.host(seen)
+    sieve = Sieve(rules=(), choice="lowered scores")
+    source = cases.writer(seen, sieve=sieve, keep=20, temperature=0.02)
+    proposal, _, _ = cases.proposed(source, model, batch)
+    texts = written(proposal, batch)
+    assert all(len(some) == 20 for some in texts.values())
+    assert any(len({tuple(t.tolist()) for t in some}) < 20 for some in texts.values())
+
+
+@pytest.mark.parametrize("rule", ["lemmas", "inflection"])
+def test_further_rules_leave_more_out(rule: Any) -> None:
+    seen = cases.lens()
+    batch, model = cases.batch_of(seen), cases.host(seen)
+    less, _, _ = cases.proposed(
+        cases.writer(seen, keep=20, sieve=Sieve(rules=("captions", rule))), model, batch
+    )
+    more, _, _ = cases.proposed(cases.writer(seen, keep=20), model, batch)
+    few, many = written(less, batch), written(more, batch)
+    for b in few:
+        assert {tuple(t.tolist()) for t in few[b]} <= {tuple(t.tolist()) for t in many[b]}
+    if rule == "inflection":
+        assert sum(map(len, few.values())) < sum(map(len, many.values()))
+
+
+class Odd:
+    """Takes every caption for true that begins with a letter before m."""
+
+    def true(self, images: torch.Tensor, rows: torch.Tensor, told: list[str]) -> torch.Tensor:
+        assert len(images) == len(rows) == len(told)
+        return torch.tensor([text[0].lower() < "m" for text in told])
+
+
+def test_another_opinion() -> None:
+    seen = cases.lens()
+    batch, model = cases.batch_of(seen), cases.host(seen)
+    source = cases.writer(seen, sieve=Sieve(opinion=Odd()))
+    proposal, _, _ = cases.proposed(source, model, batch)
+    texts = written(proposal, batch)
+    assert sum(map(len, texts.values()))
+    for b, some in texts.items():
+        row = int(batch.text_rows[batch.anchors.text[b]])
+        strings = source.desk.strings([row] * len(some), torch.stack(some)) if some else []
+        assert all(text[0].lower() >= "m" for text in strings)
+
+
+def test_word_masking_hides_any_word() -> None:
+    seen = cases.lens()
+    batch, model = cases.batch_of(seen), cases.host(seen)
+    source = cases.writer(seen, singles="only", masks=20)
+    proposal, _, _ = cases.proposed(source, model, batch)
+    assert proposal.texts is not None
+
+
+def test_what_cannot_be() -> None:
+    seen = cases.lens()
+    own = cases.lens()
+    with pytest.raises(ValueError, match="masks=0 is not possible"):
+        cases.writer(seen, masks=0)
+    with pytest.raises(ValueError, match="temperature=0"):
+        cases.writer(seen, temperature=0.0)
+    with pytest.raises(ValueError, match="'maskd' is not a word task"):
+        cases.writer(seen, words=("maskd",))
+    with pytest.raises(ValueError, match="needs a frozen filler"):
+        cases.writer(seen, reader=own)
+    with pytest.raises(ValueError, match="'captain' is not a rule"):
+        Sieve(rules=("captain",))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the authors' form"):
+        Sieve(choice="lowered logits")
+    with pytest.raises(ValueError, match="the model Global does not read words"):
+        Step(train_cases.Global(words=9), objective(("masked",)), proposer=cases.writer(seen))
+    with pytest.raises(ValueError, match="has no heads for correct, doubt"):
+        Step(
+            cases.host(seen, outputs=("rank", "fill")),
+            objective(TASKS),
+            proposer=cases.writer(seen, words=TASKS),
+        )

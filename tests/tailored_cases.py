@@ -1,0 +1,96 @@
+"""A tiny corpus with phrases, a tiny UNITER that reads it, and a writer for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterfoil.corpus.collate import collate
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.lens import CorpusLens, LensPlan
+from counterfoil.corpus.phrase_rules import Rules
+from counterfoil.corpus.regions import Features
+from counterfoil.models.uniter import UNITER
+from counterfoil.negatives.desk import Desk
+from counterfoil.negatives.proposal import Proposal
+from counterfoil.negatives.tailored import Tailored
+from counterfoil.records import Batch, Views
+
+WIDTH = 6
+COLOURS = ["red", "blue", "green", "black", "white"]
+THINGS = ["dogs", "cats", "birds", "cars", "boats", "hats", "cups", "balls"]
+RELATIONS = ["near", "behind", "above", "under"]
+ALL = ("rank", "match", "fill", "doubt", "correct")
+ANCHORS = [0, 1, 5, 11, 14]  # captions 0 and 1 share an image
+
+
+def corpus(images: int = 8, captions: int = 3, seed: int = 0) -> Corpus:
+    rng = np.random.default_rng(seed)
+    texts = []
+    for image in range(images):
+        for _ in range(captions):
+            one = rng.choice(THINGS)
+            words = [rng.choice(COLOURS), THINGS[image % len(THINGS)], rng.choice(RELATIONS)]
+            texts.append(" ".join([*words, rng.choice(COLOURS), one][: int(rng.integers(2, 6))]))
+    features = Features.of(
+        rng.normal(size=(images, 3, WIDTH)).astype(np.float32),
+        lengths=rng.integers(1, 4, images),
+        boxes=np.sort(rng.random((images, 3, 4)), axis=2).astype(np.float32),
+    )
+    return Corpus(
+        name="tiny",
+        image_ids=[f"i{n}" for n in range(images)],
+        text_ids=[f"t{n}" for n in range(len(texts))],
+        texts=[text.capitalize() for text in texts],
+        owner=torch.arange(images).repeat_interleave(captions),
+        splits=["train"] * images,
+        features=features,
+    )
+
+
+def lens() -> CorpusLens:
+    made = corpus()
+    return LensPlan().fit(made).on(made)
+
+
+def host(seen: CorpusLens, *, dropout: float = 0.0, **options: Any) -> UNITER:
+    torch.manual_seed(0)
+    made = UNITER(
+        layers=1,
+        width=16,
+        heads=2,
+        inner=16,
+        vocabulary=seen.lens.tokenizer.size,
+        positions=40,
+        features=WIDTH,
+        dropout=dropout,
+        **{"outputs": ALL, **options},
+    )
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return made
+
+
+def desk(seen: CorpusLens, **options: Any) -> Desk:
+    return Desk(lens=seen, parser=Rules(), **options)
+
+
+def writer(seen: CorpusLens, **options: Any) -> Tailored:
+    small = {"masks": 4, "refills": 5, "keep": 6, "desk": desk(seen)}
+    return Tailored(**{**small, **options})
+
+
+def batch_of(seen: CorpusLens, anchors: list[int] = ANCHORS, step: int = 0) -> Batch:
+    return collate(seen, torch.tensor(anchors), step=step)
+
+
+def proposed(
+    source: Tailored, matcher: Any, batch: Batch, seed: int = 0
+) -> tuple[Proposal, Views, Tensor]:
+    views = matcher(batch)
+    grid = matcher.grid(views.inference.images, views.inference.texts)
+    rng = torch.Generator().manual_seed(seed)
+    return source.propose(matcher, batch, views, grid, rng), views, grid
