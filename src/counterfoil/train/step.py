@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.guide import Guide, PairGuide
@@ -34,6 +34,7 @@ from counterfoil.records import (
     WordTask,
 )
 from counterfoil.train.guidance import Watch
+from counterfoil.train.learner import Learner
 from counterfoil.train.plan import Precision
 from counterfoil.train.seeds import seed_of
 from counterfoil.train.shares import gathered, mine, shared, whole
@@ -56,7 +57,7 @@ class Sources:
 
 
 @final
-class Step(nn.Module):
+class Step(Learner[Batch]):
     """From a batch to named losses. This is what DistributedDataParallel wraps.
 
     Args:
@@ -107,6 +108,7 @@ class Step(nn.Module):
         self.sources = Sources(proposer, guide)  # not registered: no parameters of this step
         self.precision, self.seed = precision, seed
         self._copies: dict[str, int] = {}
+        self._proposed: tuple[int, dict[Role, Tensor]] = -1, {}
         self.watch = Watch()
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
@@ -132,6 +134,8 @@ class Step(nn.Module):
             self._copies = {name: grid.copies for name, grid in grids.items()}
             proposal = self._proposal(batch, views, grids[INFERENCE].scores)
             pairs = self._pairs(batch, views, proposal)
+        roles = {*proposal.pairs, *proposal.scores}
+        self._proposed = batch.step, {role: pairs[role].isneginf() for role in roles}
         losses = self._losses(batch, grids, pairs, proposal.words)
         self.watch.look(grids, losses)
         return {**losses, **{f"{OWN}{name}": loss for name, loss in views.auxiliary.items()}}
@@ -140,13 +144,16 @@ class Step(nn.Module):
     def level(self, batch: Batch) -> Tensor | None:
         """The loss if all scores were equal: 2·B·margin for a hinge on the hardest negative.
 
-        None where it cannot be told before the batch has been encoded.
+        None where it cannot be told: of words, and of what is proposed before this batch is judged.
         """
-        if self.objective.needs - set(batch.pairs) or self.objective.needs_words:
+        step, proposed = self._proposed
+        none = proposed if step == batch.step else {}
+        if self.objective.needs - {*batch.pairs, *none} or self.objective.needs_words:
             return None
         flat = torch.zeros(batch.block, device=batch.positive.device)
         grids = {n: self._judged(batch, self._flat(batch, n), n) for n in self._wanted(batch)}
         pairs = {role: flat.new_zeros(pair.shape) for role, pair in batch.pairs.items()}
+        pairs |= {r: flat.new_zeros(n.shape).masked_fill(n, -torch.inf) for r, n in none.items()}
         losses = self._losses(batch, grids, pairs, {})
         return torch.stack(list(losses.values())).sum()
 
@@ -236,7 +243,7 @@ class Step(nn.Module):
         """(B, N) scores by role, from one call of the model."""
         wanted = {**batch.pairs, **proposal.pairs}
         if not wanted:
-            return {}
+            return dict(proposal.scores)
         images, texts = views.inference.images, views.inference.texts
         images = _extended(images, proposal.images, self.matcher.encode_images)
         texts = _extended(texts, proposal.texts, self.matcher.encode_texts)
@@ -255,7 +262,8 @@ class Step(nn.Module):
             ),
         )
         parts = torch.split(scores, [pair.image.numel() for pair in wanted.values()])
-        return {r: part.view(wanted[r].shape) for r, part in zip(wanted, parts, strict=True)}
+        found = {r: part.view(wanted[r].shape) for r, part in zip(wanted, parts, strict=True)}
+        return {**found, **proposal.scores}
 
 
 def _extended(pool: Encoded, proposed: Items | None, encode: Callable[[Items], Encoded]) -> Encoded:

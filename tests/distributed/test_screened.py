@@ -1,0 +1,161 @@
+"""Several processes screen the same candidates, and give the losses and gradients of one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import processes
+import train_cases as cases
+from counterfoil import world
+from counterfoil.corpus.collate import collate
+from counterfoil.negatives.offers import CandidatePlan
+from counterfoil.negatives.screened import Screened
+from counterfoil.objectives.term import Objective
+from counterfoil.objectives.triplet import HardestTriplet, RankedBelow
+from counterfoil.records import Batch, Items
+from counterfoil.train.cached import cached_backward
+from counterfoil.train.step import Step
+
+ANCHORS = [0, 1, 5, 7, 9, 13, 30]  # captions 0 and 1 share an image
+CASES = [("bag", "one", 0), ("scan", "one", 0), ("scan", "two", 0), ("scan", "one", 3)]
+TERMS = {"texts": "hard text", "images": "hard image"}
+
+
+def doubled(items: Items) -> Items:
+    return replace(items, values=items.values.double())
+
+
+def batch_of(streams: Any, anchors: list[int]) -> Batch:
+    lens = cases.lens()
+    rows = torch.tensor(anchors)
+    plan = CandidatePlan(texts=9, images=7, streams=streams)
+    found = plan.draws(lens.corpus.relation).draw(rows, torch.Generator().manual_seed(1))
+    batch = collate(lens, rows, candidates=found, step=3)
+    assert batch.offered
+    images, texts = batch.offered
+    return replace(batch, images=doubled(batch.images), offered=(doubled(images), texts))
+
+
+def step_of(kind: str) -> Step:
+    terms: Any = {
+        name: (1.0, RankedBelow(role=role, margin=0.4, reduction="mean"))
+        for name, role in TERMS.items()
+    }
+    terms["triplet"] = (0.5, HardestTriplet(margin=0.4))
+    source = Screened(keep=3, at_once=4)
+    return Step(cases.host(kind, cases.lens()), Objective(terms=terms), proposer=source).double()
+
+
+def worker(kind: str, streams: str, chunk: int, anchors: list[int] = ANCHORS) -> dict[str, Any]:
+    step, batch = step_of(kind), batch_of(streams, anchors)
+    assert batch.offered
+    kept: list[Any] = []
+    source = step.sources.proposer
+    assert isinstance(source, Screened)
+    real = source.propose
+
+    def spy(*given: Any) -> Any:
+        kept.append(real(*given))
+        return kept[-1]
+
+    source.propose = spy  # type: ignore[method-assign]
+    if chunk:
+        losses = cached_backward(step, batch, chunk)
+        world.mean_gradients(step.parameters())
+    else:
+        several = world.size() > 1
+        module = DistributedDataParallel(step, find_unused_parameters=True) if several else step
+        losses = module(batch)
+        torch.stack(list(losses.values())).sum().backward()
+    (found,) = kept
+    return {
+        "losses": {name: loss.item() for name, loss in losses.items()},
+        "gradients": {n: g.numpy() for n, g in cases.gradients(step).items()},
+        "texts": found.texts.values.numpy(),
+        "images": found.images.values.numpy(),
+        "pairs": [p.text.tolist() + p.image.tolist() for p in found.pairs.values()],
+        "offered": len(batch.offered[0]) + len(batch.offered[1]),
+        "level": step.level(batch).item(),
+    }
+
+
+def every(given: list[tuple[str, str, int]]) -> list[dict[str, Any]]:
+    return [worker(*case) for case in given]
+
+
+@pytest.fixture(scope="module")
+def two() -> list[list[dict[str, Any]]]:
+    return processes.run(every, 2, CASES)
+
+
+def agree(one: dict[str, Any], several: dict[str, Any]) -> None:
+    assert several["pairs"] == one["pairs"]
+    assert (several["texts"] == one["texts"]).all()
+    assert (several["images"] == one["images"]).all()
+    assert several["losses"] == pytest.approx(one["losses"], rel=1e-9)
+    assert several["level"] == pytest.approx(one["level"])
+    assert several["gradients"].keys() == one["gradients"].keys()
+    for name, value in one["gradients"].items():
+        assert abs(several["gradients"][name] - value).max() < 1e-9, name
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_two_processes_equal_one(case: tuple[str, str, int], two: Any) -> None:
+    one = worker(case[0], case[1], 0)
+    assert all(one["losses"][name] > 0 for name in TERMS)
+    for results in two:
+        several = results[CASES.index(case)]
+        assert several["offered"] < one["offered"]
+        agree(one, several)
+
+
+@pytest.mark.parametrize("anchors", [[4], [4, 9]])
+def test_three_processes_equal_one_with_fewer_anchors_than_processes(anchors: list[int]) -> None:
+    one = worker("scan", "one", 0, anchors)
+    for result in processes.run(worker, 3, "scan", "one", 0, anchors):
+        agree(one, result)
+
+
+def test_what_is_screened_is_trained_on_as_if_it_had_been_drawn() -> None:
+    """The same losses and gradients as with the kept rows drawn from the first."""
+    one = worker("scan", "one", 0)
+    lens, batch, step = cases.lens(), batch_of("one", ANCHORS), step_of("scan")
+    source = step.sources.proposer
+    assert source
+    step.train()
+    with torch.no_grad():
+        views = step.encode(batch)
+        found = source.propose(
+            step.matcher, batch, views, torch.zeros(batch.block), torch.Generator()
+        )
+    assert found.images
+    assert found.texts
+    images = torch.cat([batch.image_rows, found.images.ids])
+    texts = torch.cat([batch.text_rows, found.texts.ids])
+    kept = {r: type(p)(images[p.image], texts[p.text]) for r, p in found.pairs.items()}
+    drawn = collate(lens, torch.tensor(ANCHORS), drawn=kept, step=3)
+    drawn = replace(drawn, images=doubled(drawn.images))
+    terms = {name: (1.0, term) for name, term in step.objective.terms.items()}
+    terms["triplet"] = (0.5, terms["triplet"][1])
+    plain = Step(step.matcher, Objective(terms=terms), provides=Screened.provides)
+    losses = plain(drawn)
+    torch.stack(list(losses.values())).sum().backward()
+    assert {n: loss.item() for n, loss in losses.items()} == pytest.approx(one["losses"])
+    for name, value in cases.gradients(plain).items():
+        assert abs(one["gradients"][name] - value.numpy()).max() < 1e-9, name
+
+
+def test_level_of_equal_scores_counts_what_was_kept() -> None:
+    step, batch = step_of("bag"), batch_of("two", ANCHORS)
+    assert step.level(batch) is None
+    step(batch)
+    level = step.level(batch)
+    assert level is not None
+    hinge = 0.4  # every anchor has candidates in one of the two directions
+    assert level.item() == pytest.approx(hinge + 0.5 * 2 * len(ANCHORS) * 0.4)
+    assert step.level(replace(batch, step=4)) is None
