@@ -13,11 +13,12 @@ from counterfoil.matcher import Adopts, Matcher
 from counterfoil.models.blocks.tower import WordTower
 from counterfoil.recipes.context import Context
 from counterfoil.recipes.model import Model, open_model
+from counterfoil.recipes.pretraining import Pretrain
 from counterfoil.recipes.recipe import Train
 from counterfoil.recipes.show import say
 
 
-def begun(context: Context, stage: Train) -> Model:
+def begun(context: Context, stage: Train | Pretrain) -> Model:
     """The model with the weights it begins from, and what it sees.
 
     The late values "words", "features", "size" and "mask" become what the data say. "pretrained"
@@ -40,7 +41,7 @@ def begun(context: Context, stage: Train) -> Model:
     matcher = stage.model.resolve({**known, "pretrained": start is None}).build()
     if start:
         _begin_from(start, matcher, stage)
-    elif stage.word_vectors:
+    elif isinstance(stage, Train) and stage.word_vectors:
         _begin_with(Path(stage.word_vectors), matcher, lens, stage)
     return Model(matcher, lens, stage.name, stage.model.resolve({**known, "pretrained": False}))
 
@@ -70,7 +71,7 @@ def check_word_vectors(stage: Train) -> None:
         )
 
 
-def _begin_from(start: Model, matcher: Matcher, stage: Train) -> None:
+def _begin_from(start: Model, matcher: Matcher, stage: Train | Pretrain) -> None:
     state = start.matcher.state_dict()
     try:
         matcher.load_state_dict(matcher.adopted(state) if isinstance(matcher, Adopts) else state)

@@ -15,7 +15,7 @@ from counterfoil.objectives.curriculum import Then
 from counterfoil.recipes import ablations, aoq, bases, demo, modern, ndgl, ndgl_variants, online
 from counterfoil.recipes.members import NAMES, PAPERS, members
 from counterfoil.recipes.profiles import Dataset
-from counterfoil.recipes.recipe import Recipe, Stage, Train
+from counterfoil.recipes.recipe import Pretrain, Recipe, Stage, Train
 from counterfoil.spec import Spec
 
 SMOKE_STEPS = 20
@@ -104,6 +104,9 @@ def smoke(recipe: Recipe) -> Recipe:
             early = stage.negatives or not stage.refresh.every
             hurried = _hurried(stage.objective) if early else stage.objective
             stages.append(replace(stage, plan=short, objective=hurried))
+        elif isinstance(stage, Pretrain):
+            short = replace(stage.plan, epochs=1, steps=SMOKE_STEPS, log_every=1)
+            stages.append(replace(stage, plan=short))
         else:
             stages.append(stage)
     return replace(recipe, stages=tuple(stages))

@@ -14,7 +14,7 @@ from counterfoil.negatives import hardness as measured_hardness
 from counterfoil.recipes.context import Context
 from counterfoil.recipes.measured import Measured
 from counterfoil.recipes.provenance import made_now
-from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Train
+from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Pretrain, Train
 from counterfoil.recipes.show import console, say
 from counterfoil.train.log import read_metrics
 from counterfoil.train.tensors import read_tensors, write_tensors
@@ -115,7 +115,7 @@ def _galleries(context: Context, stage: Compare, found: dict[str, Measured]) -> 
 
 
 def _provenance(context: Context, stage: Compare) -> Provenance:
-    seeds = {s.plan.seed for s in context.recipe.stages if isinstance(s, Train)}
+    seeds = {s.plan.seed for s in context.recipe.stages if isinstance(s, Train | Pretrain)}
     return made_now(
         seed=seeds.pop() if len(seeds) == 1 else None,
         recipe=context.recipe.name,

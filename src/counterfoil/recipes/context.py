@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import final
 
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.recipes.recipe import Recipe, Train
+from counterfoil.recipes.recipe import Pretrain, Recipe, Train
 
 DEV = ("dev", "val", "validation")
 
@@ -78,7 +78,7 @@ class Context:
     def seed(self, stage: str) -> int | None:
         """The seed of a training stage."""
         found = self.recipe.stage(stage)
-        return found.plan.seed if isinstance(found, Train) else None
+        return found.plan.seed if isinstance(found, Train | Pretrain) else None
 
     @cached_property
     def dev(self) -> Corpus | None:

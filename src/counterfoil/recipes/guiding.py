@@ -15,7 +15,7 @@ from counterfoil.negatives.teachers import Fragments, Frozen, Teacher, Teachers,
 from counterfoil.recipes.context import Context, Stopped
 from counterfoil.recipes.guides import Semantics, Teach
 from counterfoil.recipes.model import Model, open_model
-from counterfoil.recipes.recipe import Recipe, Train
+from counterfoil.recipes.recipe import Pretrain, Recipe, Train
 from counterfoil.recipes.show import say
 from counterfoil.train.stopping import stopping
 
@@ -38,7 +38,7 @@ def check(recipe: Recipe, stage: Train) -> None:
     if isinstance(taught, Teach) and taught.inputs == "same":
         for name in taught.using:
             teacher = recipe.stage(name)
-            assert isinstance(teacher, Train)
+            assert isinstance(teacher, Train | Pretrain)
             if teacher.lens != stage.lens:
                 raise ValueError(
                     f"{taught.name!r} shows teachers the same items as the student, but {name!r} "

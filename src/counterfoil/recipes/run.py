@@ -16,13 +16,14 @@ from typing import final
 from counterfoil import world
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.reading import open_corpus
-from counterfoil.recipes import guiding, notes, stages
+from counterfoil.recipes import guiding, notes, pretrain, stages
 from counterfoil.recipes.contents import contents
 from counterfoil.recipes.context import Context, Stopped
 from counterfoil.recipes.recipe import (
     Compare,
     Evaluate,
     Mine,
+    Pretrain,
     Recipe,
     Semantics,
     Stage,
@@ -128,6 +129,8 @@ def _do(context: Context, stage: Stage, *, resume: bool) -> None:
     match stage:
         case Train():
             stages.train(context, stage, resume=resume)
+        case Pretrain():
+            pretrain.pretrain(context, stage, resume=resume)
         case Mine():
             stages.mine(context, stage)
         case Teach():

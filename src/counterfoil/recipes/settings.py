@@ -21,7 +21,7 @@ from counterfoil.spec import Spec, unknown
 
 T = TypeVar("T")
 EVERY = "*"
-SHORT = (("plan",), ("plan", "optimiser"), ("terms",), ("term",))
+SHORT = (("plan",), ("plan", "optimiser"), ("tasks",), ("terms",), ("term",))
 
 
 def apply(recipe: Recipe, settings: Sequence[str]) -> Recipe:

@@ -17,7 +17,7 @@ from counterfoil.recipes.modern import HOSTS as MODERN
 from counterfoil.recipes.modern import reads_bert
 from counterfoil.recipes.ndgl_variants import VARIANTS
 from counterfoil.recipes.profiles import LARGE, Dataset
-from counterfoil.recipes.recipe import Recipe, Stage, Train, plain
+from counterfoil.recipes.recipe import Pretrain, Recipe, Stage, Train, plain
 
 console = Console()
 
@@ -73,6 +73,8 @@ def _settings(stage: Stage) -> list[str]:
         if key in ("name", "model", "objective", "proposer") or value in (None, [], ""):
             continue
         lines.append(f"{key}: {', '.join(_named(value)) if isinstance(value, dict) else value}")
+    if isinstance(stage, Pretrain):
+        lines = [f"model: {stage.model!r}", *lines]
     if isinstance(stage, Train):
         lines = [f"model: {stage.model!r}", f"objective: {stage.objective!r}", *lines]
         lines += [f"proposer: {stage.proposer!r}"] if stage.proposer else []

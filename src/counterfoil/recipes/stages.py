@@ -25,7 +25,7 @@ from counterfoil.recipes.begin import begun, check_word_vectors
 from counterfoil.recipes.context import Context
 from counterfoil.recipes.guiding import check as check_guide
 from counterfoil.recipes.guiding import check_teachers, guide
-from counterfoil.recipes.keeping import best, keep, kept, remove_checkpoints, timed
+from counterfoil.recipes.keeping import best, keep, kept_already, remove_checkpoints, timed
 from counterfoil.recipes.measured import Measured
 from counterfoil.recipes.mining import mined, tidy
 from counterfoil.recipes.model import Model, open_model
@@ -103,7 +103,7 @@ def _long_enough(context: Context, stage: Train) -> None:
 
 def train(context: Context, stage: Train, *, resume: bool) -> None:
     """Fit the stage's model and save it with its lens."""
-    if resume and kept(context, stage):
+    if resume and kept_already(context, stage):
         remove_checkpoints(context, stage)
         return
     model = begun(context, stage)

@@ -1,0 +1,63 @@
+"""What a pre-training stage does."""
+
+from __future__ import annotations
+
+from counterfoil.models.uniter import UNITER
+from counterfoil.recipes.begin import begun
+from counterfoil.recipes.context import Context
+from counterfoil.recipes.keeping import best, keep, kept_already, remove_checkpoints, timed
+from counterfoil.recipes.pretraining import Pretrain
+from counterfoil.recipes.show import say
+from counterfoil.train import pretrain as training
+from counterfoil.train.pretrain_batches import CLASSED, TASKS, Tasks
+
+HEADS = {"mlm": "fill", "mrfr": "regress", "mrc": "classify", "mrckl": "classify", "itm": "match"}
+
+
+def check(stage: Pretrain) -> None:
+    """Refuse a pre-training that would fail only after a while.
+
+    Raises:
+        ValueError: no task is left, or the model lacks a head that some task asks.
+    """
+    tasks = stage.tasks.without_classes()
+    if stage.model.make is not UNITER:
+        return
+    outputs = stage.model.arguments.get("outputs", ("rank",))
+    for task in _drawn(tasks):
+        if HEADS[task] not in outputs:
+            raise ValueError(
+                f"{stage.name!r} draws the task {task!r}, for which its model has no head "
+                f"{HEADS[task]!r}; add it to outputs={outputs!r}, or set {stage.name}.{task}=0"
+            )
+
+
+def pretrain(context: Context, stage: Pretrain, *, resume: bool) -> None:
+    """Pre-train the stage's model and save it with its lens."""
+    if resume and kept_already(context, stage):
+        remove_checkpoints(context, stage)
+        return
+    model, tasks = begun(context, stage), stage.tasks.without_classes()
+    assert model.lens is not None
+    if left_out := [task for task in _drawn(stage.tasks) if task in CLASSED]:
+        say(
+            f"{stage.name}: nobody says which classes the regions of {context.corpus.name} have, "
+            f"so {' and '.join(left_out)} left out"
+        )
+    fitted = training.pretrain(
+        timed(stage.plan, context.left()),
+        model.matcher,
+        tasks,
+        model.lens.on(context.train),
+        folder=context.place(stage.name),
+        dev=model.lens.on(context.dev) if context.dev else None,
+        run=context.digests[stage.name],
+        resume=resume,
+    )
+    keep(context, stage, model, fitted)
+    told = best(fitted, stage.plan.select)
+    say(f"{stage.name}: {told}, {fitted.seconds:,.0f} s, {context.place(stage.name)}")
+
+
+def _drawn(tasks: Tasks) -> list[str]:
+    return [task for task, ratio in zip(TASKS, tasks.ratios(), strict=True) if ratio]

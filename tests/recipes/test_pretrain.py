@@ -1,0 +1,164 @@
+"""A recipe that pre-trains a model and then trains it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from counterfoil.corpus.lens import LensPlan
+from counterfoil.models.uniter import UNITER
+from counterfoil.objectives.term import total
+from counterfoil.objectives.triplet import HardestTriplet
+from counterfoil.recipes.catalogue import smoke
+from counterfoil.recipes.pretraining import Pretrain, pretrain_plan
+from counterfoil.recipes.recipe import Evaluate, Mine, Recipe, Train, digests, plain
+from counterfoil.recipes.run import Source, execute
+from counterfoil.recipes.settings import apply
+from counterfoil.spec import late, of, part
+from counterfoil.train.log import read_metrics
+from counterfoil.train.optimise import Optimiser
+from counterfoil.train.plan import TrainPlan
+from counterfoil.train.pretrain_batches import Tasks
+
+DATA = "scenes:images=24,features=regions"
+
+
+def uniter(*outputs: str) -> Any:
+    return of(
+        UNITER,
+        layers=1,
+        width=16,
+        heads=2,
+        inner=32,
+        vocabulary=late("words"),
+        positions=64,
+        features=late("features"),
+        mask=late("mask"),
+        outputs=outputs,
+    )
+
+
+def recipe(**changes: Any) -> Recipe:
+    """Few steps of each."""
+    pretrained = Pretrain(
+        name="pretrained",
+        model=uniter("match", "fill", "regress"),
+        plan=replace(pretrain_plan(epochs=2, batch=16, rate=1e-3), log_every=1),
+    )
+    online = Train(
+        name="online",
+        model=uniter("rank", "fill"),
+        objective=total(triplet=part(HardestTriplet, margin=0.2)),
+        plan=TrainPlan(epochs=1, batch=8, steps=2, optimiser=Optimiser(rate=1e-4)),
+        start="pretrained",
+    )
+    tests = [Evaluate(name=f"test-{name}", using=(name,)) for name in ("pretrained", "online")]
+    return Recipe(name="tiny", stages=(replace(pretrained, **changes), online, *tests))
+
+
+def weights(folder: Path, stage: str) -> dict[str, torch.Tensor]:
+    return load_file(folder / stage / "model" / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pretrained") / "run"
+    assert execute(recipe(), Source(DATA), folder)
+    return folder
+
+
+def test_it_runs_to_the_end(done: Path) -> None:
+    for stage in ("test-pretrained", "test-online"):
+        assert (done / stage / "evaluation.json").is_file()
+    card = json.loads((done / "pretrained" / "model" / "model.json").read_text())
+    assert set(card["metrics"]) == {"accuracy", "mlm", "itm"}
+    assert not (done / "pretrained" / "checkpoints").exists()
+    told = set().union(*read_metrics(done / "pretrained" / "metrics.jsonl"))
+    assert {"loss_mlm", "loss_itm", "loss_wra", "loss_mrfr"} <= told
+    assert "loss_mrckl" not in told
+
+
+def test_a_training_starts_from_its_weights(done: Path, tmp_path: Path) -> None:
+    """With a rate of nearly nothing, all parts are as they were, the rank as the yes of match."""
+    folder = tmp_path / "run"
+    still = apply(recipe(), ["online.rate=1e-12"])
+    assert execute(still, Source(DATA), folder)
+    before, after = weights(folder, "pretrained"), weights(folder, "online")
+    assert torch.allclose(after["says.rank.weight"], before["says.match.weight"][1:], atol=1e-9)
+    shared = set(before) & set(after)
+    assert {"says.fill.bias", "pooler.weight", "image.fc.weight"} <= shared
+    for name in shared:
+        assert torch.allclose(before[name], after[name], atol=1e-9), name
+    assert all(torch.equal(t, before[n]) for n, t in weights(done, "pretrained").items())
+
+
+def test_stopped_it_goes_on_to_the_same_weights(done: Path, tmp_path: Path) -> None:
+    folder, stops = tmp_path / "run", 0
+    slow = recipe(plan=replace(recipe().stages[0].plan, minutes=1e-9))  # type: ignore[union-attr]
+    while not execute(slow, Source(DATA), folder, resume=True):
+        stops += 1
+    assert stops > 3
+    cut = weights(folder, "pretrained")
+    assert all(torch.equal(value, cut[name]) for name, value in weights(done, "pretrained").items())
+
+
+def test_it_says_what_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = smoke(recipe())
+    alone = Recipe(name="tiny", stages=small.stages[:1])
+    assert execute(alone, Source(DATA), tmp_path / "run")
+    out = " ".join(capsys.readouterr().out.split())
+    assert "nobody says which classes the regions of scenes have, so mrckl left out" in out
+    assert "best epoch 1 of 1, dev accuracy" in out
+
+
+def test_its_keys_can_be_set() -> None:
+    changed = apply(recipe(), ["pretrained.mlm=4", "pretrained.tasks.itm=1", "*.seed=3"])
+    stage = changed.stage("pretrained")
+    assert isinstance(stage, Pretrain)
+    assert stage.tasks == Tasks(mlm=4.0, itm=1.0)
+    assert stage.plan.seed == 3
+    assert plain(stage)["tasks"]["mlm"] == 4.0
+
+
+def test_what_starts_from_it_depends_on_it() -> None:
+    one, other = (digests(recipe(tasks=tasks), "data") for tasks in (Tasks(), Tasks(mlm=3)))
+    assert not {*one.values()} & {*other.values()}
+    quiet = replace(recipe().stages[0].plan, minutes=5.0)  # type: ignore[union-attr]
+    assert digests(recipe(plan=quiet), "data") == digests(recipe(), "data")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"lens": LensPlan(images="pixels")}, "its lens shows pixels and words"),
+        ({"lens": LensPlan(texts="vectors")}, "its lens shows features and vectors"),
+    ],
+)
+def test_a_lens_that_hides_nothing(change: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        recipe(**change)
+
+
+def test_a_task_without_its_head(tmp_path: Path) -> None:
+    wrong = recipe(model=uniter("match", "fill"))
+    with pytest.raises(ValueError, match="draws the task 'mrfr', for which its model has no head"):
+        execute(wrong, Source(DATA), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_pretraining_is_a_model_and_no_list() -> None:
+    first, *_ = recipe().stages
+    Recipe(name="mined", stages=(first, Mine(name="lists", using=("pretrained",))))
+    assert isinstance(first, Pretrain)
+    again = replace(first, name="again", start="pretrained")
+    assert Recipe(name="twice", stages=(first, again)).stages[1].reads == ("pretrained",)
+    train = recipe().stages[1]
+    assert isinstance(train, Train)
+    with pytest.raises(ValueError, match="needs a mine stage where it names 'pretrained'"):
+        Recipe(name="wrong", stages=(first, replace(train, negatives="pretrained")))
