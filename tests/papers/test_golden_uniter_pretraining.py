@@ -1,0 +1,163 @@
+"""UNITER's pre-training (https://github.com/ChenRocks/UNITER, 1dbfa62): losses and transport.
+
+The model and its hard negatives have tests of their own; every key of the folder that neither runs
+is run here.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+import golden_scores
+import golden_vectors
+import uniter_cases
+from counterfoil.models.uniter import UNITER
+from counterfoil.models.uniter_names import official
+from counterfoil.objectives.region_tasks import classification, divergence, likeliest, regression
+from counterfoil.objectives.transport import alignment, cost, plan, transport
+from counterfoil.reading import Slots
+from counterfoil.records import Pairs
+from counterfoil.train.pretrain_batches import Task, TaskBatch, Tasks
+from counterfoil.train.pretrain_step import Pretraining, Said, asked
+
+SYSTEM = "uniter"
+pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
+HERE = re.compile(
+    r"ot/.+|itm/(loss|ot_.+|wra_loss)|mlm/(loss|grad_.+)|mrfr/(loss_.+|target|grad_.+)"
+    r"|mrc/(loss|label_.+)|mrckl/.+"
+)
+TURNED = re.compile(r"distance(?:_beta(\d+)_it(\d+))?")
+
+
+def keys() -> list[str]:
+    found = [key for key in golden_vectors.keys(SYSTEM) if HERE.fullmatch(key)]
+    return found or ["none"]
+
+
+def inputs() -> dict[str, Tensor]:
+    return golden_scores.load(SYSTEM).inputs
+
+
+def batch(task: Task) -> TaskBatch:
+    """Their joint batch with what they hid for a task."""
+    rows = inputs()
+    images = uniter_cases.images(SYSTEM, rows["pairs/image"])
+    words = rows["mlm/masked_ids"] if task == "mlm" else None
+    texts = uniter_cases.captions(SYSTEM, rows["pairs/caption"], words)
+    regions = images.mask.shape[1]
+    hides = task in ("mrfr", "mrc", "mrckl")
+    at = (rows["mlm/labels"] >= 0).nonzero()
+    return TaskBatch(
+        task=task,
+        anchors=Pairs(images.ids, texts.ids),
+        images=images,
+        texts=texts,
+        real=torch.ones(len(texts), dtype=torch.bool),
+        slots=Slots(at[:, 0], at[:, 1] + 1),  # behind [CLS]
+        labels=rows["mlm/labels"][at[:, 0], at[:, 1]],
+        veiled=(rows["mrm/region_mask"][:, :regions].bool() & images.mask) & hides,
+        matching=rows["caption_image"][texts.ids] == images.ids,
+        classes=rows["mrm/soft_labels"][images.ids][:, :regions],
+    )
+
+
+def said(task: Task) -> Said:
+    with torch.no_grad():
+        return asked(uniter_cases.build(SYSTEM), batch(task), moved=task == "itm")
+
+
+def gradients(task: Task) -> dict[str, Tensor]:
+    """Of the mean loss, as the stage works it out, by the authors' names."""
+    model: UNITER = uniter_cases.build(SYSTEM)
+    Pretraining(model, Tasks())(batch(task))[task].backward()
+    grads = {
+        name: torch.zeros_like(p) if p.grad is None else p.grad
+        for name, p in model.named_parameters()
+    }
+    return official(grads)
+
+
+def matching() -> dict[str, Tensor]:
+    """ITM and WRA."""
+    found, truth = said("itm"), batch("itm").matching
+    assert found.distance is not None
+    return {
+        "loss": cross_entropy(found.answers, found.truth, reduction="none"),
+        "ot_pos": found.distance[truth],
+        "ot_neg": found.distance[~truth],
+        "wra_loss": alignment(found.distance, truth).mean(),
+    }
+
+
+def regions(task: Task) -> dict[str, Tensor]:
+    found = said(task)
+    if task == "mrfr":
+        return {
+            "loss_mean": regression(found.answers, found.truth).mean(),
+            "target": found.truth,
+        }
+    judged = {"mrc": classification, "mrckl": divergence}[task]
+    return {
+        "loss": judged(found.answers, found.truth),
+        "label_target_argmax": likeliest(found.truth),
+    }
+
+
+def moved(what: str) -> Tensor:
+    """Transport between vectors alone."""
+    rows = inputs()
+    texts, images = (rows[f"ot/{side}"].clone().requires_grad_() for side in ("txt", "img"))
+    words, seen = (
+        torch.arange(values.shape[1]) < rows[f"ot/{side}_len"].unsqueeze(1)
+        for side, values in (("txt", texts), ("img", images))
+    )
+    if found := TURNED.fullmatch(what):
+        how = {"beta": float(found[1]), "rounds": int(found[2])} if found[1] else {}
+        return transport(texts, images, words, seen, **how)
+    if what.startswith("grad_"):
+        transport(texts, images, words, seen).sum().backward()
+        return {"grad_txt": texts, "grad_img": images}[what].grad
+    pays = cost(texts, images).masked_fill(~(words.unsqueeze(2) & seen.unsqueeze(1)), 0)
+    return {"cost": pays, "plan": plan(pays, words, seen).mT}[what]
+
+
+def ours(key: str) -> Tensor:
+    """Our value for an authors' output, by its name; an unknown name is an error."""
+    room, _, what = key.partition("/")
+    if room == "ot":
+        return moved(what)
+    kind, _, parameter = what.partition("/")
+    if kind == "grad_mean_loss":
+        return gradients(room)[parameter]
+    if room == "mlm":
+        found = said("mlm")
+        return {"loss": cross_entropy(found.answers, found.truth, reduction="none")}[what]
+    return (matching() if room == "itm" else regions(room))[what]
+
+
+@pytest.mark.parametrize("key", keys())
+def test_agrees_with_the_authors(key):
+    golden, value = golden_scores.load(SYSTEM), ours(key)
+    assert value.shape == golden.outputs[key].shape
+    if golden.exact(key):
+        assert torch.equal(value.long(), golden.outputs[key].long())
+    else:
+        golden_scores.agrees(golden, key, value)
+
+
+@pytest.mark.parametrize("task", ["mlm", "mrfr", "mrc", "mrckl", "itm"])
+def test_the_stage_takes_their_means(task):
+    golden = golden_scores.load(SYSTEM)
+    found = Pretraining(uniter_cases.build(SYSTEM), Tasks())(batch(task))
+    key = "loss_mean" if task == "mrfr" else "loss"
+    expected = golden.outputs[f"{task}/{key}"].mean()
+    torch.testing.assert_close(found[task], expected, rtol=1e-5, atol=golden.atol(f"{task}/{key}"))
+    if task == "itm":
+        torch.testing.assert_close(
+            found["wra"], 0.1 * golden.outputs["itm/wra_loss"], rtol=1e-5, atol=1e-6
+        )
