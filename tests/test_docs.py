@@ -7,6 +7,7 @@ import re
 import shlex
 from itertools import pairwise
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 import torch
@@ -15,10 +16,12 @@ import counterfoil
 from counterfoil.matcher import product
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.regions import Regions
+from counterfoil.recipes import catalogue
 from counterfoil.records import Grid, Items, Scores
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+PAPERS = sorted((ROOT / "docs" / "papers").glob("*.md"))
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -74,7 +77,7 @@ def test_recipe_of_the_tutorial():
 
 
 def test_recipes_of_the_page_exist():
-    from counterfoil.recipes import ablations, catalogue, members
+    from counterfoil.recipes import ablations, members
     from counterfoil.recipes.settings import apply
 
     assert catalogue.find(ran("docs/recipes.md")["recipe"].name)
@@ -86,8 +89,28 @@ def test_recipes_of_the_page_exist():
     for line in lines:
         words = shlex.split(line)
         settings = [word for before, word in pairwise(words) if before == "--set"]
-        if len(words) > 2:
+        if len(words) > 2 and words[1] in ("plan", "run"):
             assert apply(catalogue.find(words[2]), settings)
+
+
+def test_recipe_of_ndgl():
+    from counterfoil.recipes.recipe import Recipe
+
+    assert isinstance(ran("docs/papers/ndgl.md")["recipe"], Recipe)
+
+
+@pytest.mark.parametrize("page", PAPERS, ids=lambda page: page.name)
+def test_what_pages_of_papers_name_exists(page):
+    text = page.read_text(encoding="utf-8")
+    paths = re.findall(r"`((?:tests|docs|src)/[\w./-]+)`", text)
+    assert paths
+    for path in paths:
+        assert (ROOT / path).exists(), f"{page.name} names {path}"
+    for name in re.findall(r"`(counterfoil(?:\.\w+)+)`", text):
+        assert resolve_name(name), f"{page.name} names {name}"
+    for recipe in re.findall(r"`(?:counterfoil (?:run|plan) )?((?:aoq|ndgl)/[\w/-]+)`", text):
+        if not re.search("HOST|LOSS|DATA|WHAT", recipe):
+            assert catalogue.find(recipe)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

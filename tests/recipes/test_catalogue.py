@@ -219,7 +219,13 @@ def test_a_student_is_set_beside_those_who_taught_it(name):
     assert student.guide == "targets"
     own = recipe.stage(taught[0])
     assert (student.model, student.lens) == (own.model, own.lens)
-    assert set(student.objective.arguments["terms"]) >= set(own.objective.arguments["terms"])
+    terms = dict(student.objective.arguments["terms"])
+    (mr, distribution), (hnr, rectified) = terms.pop("mr"), terms.pop("hnr")
+    assert terms == own.objective.arguments["terms"]
+    assert (mr, hnr, rectified.arguments["gamma"]) == (100.0, 0.5, 0.01)  # Eq. 6
+    host = name.removeprefix("ndgl/").rsplit("-", 1)[0]
+    summed = {term.arguments["reduction"] for term in (distribution, rectified)}
+    assert summed == {"mean" if host == "dive" else "sum"}
 
 
 @pytest.mark.parametrize("kind", ndgl_variants.VARIANTS)
