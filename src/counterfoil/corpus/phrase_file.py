@@ -55,7 +55,7 @@ class Stored:
             )
         graph = self._graphs[name]
         try:
-            if isinstance(graph, list) and all("kind" in one for one in graph):
+            if isinstance(graph, list) and all(_is_given(one) for one in graph):
                 return tuple(_given(one, len(text)) for one in graph)
             return tuple(
                 Phrase(kind, found)
@@ -66,6 +66,10 @@ class Stored:
             raise ValueError(
                 f"{self.path}: the phrases of caption {name!r} cannot be read: {error!r}"
             ) from error
+
+
+def _is_given(plain: Any) -> bool:
+    return isinstance(plain, dict) and "kind" in plain
 
 
 def _given(plain: Mapping[str, Any], length: int) -> Phrase:

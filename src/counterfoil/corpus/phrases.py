@@ -31,7 +31,7 @@ class Phrase:
     def text(self, caption: str) -> str:
         """The words.
 
-        >>> Phrase("relation", ((2, 7), (10, 12))).text("A looks it at")
+        >>> Phrase("relation", ((2, 7), (11, 13))).text("A looks it at")
         'looks at'
         """
         return " ".join(caption[start:stop] for start, stop in self.spans)

@@ -26,7 +26,7 @@ def rewritten(text: str, spans: Sequence[tuple[int, int]], new: Mapping[int, str
             continue
         gap, said = text[at:start], text[start:stop]
         if place in new:
-            gap, said = _joined(new[place], gap, said, first=not out)
+            gap, said = _joined(new[place], gap, said, out + gap)
         out, at = out + gap + said, stop
     return out + text[at:]
 
@@ -43,11 +43,11 @@ def plain(token: str) -> str:
     return token
 
 
-def _joined(token: str, gap: str, old: str, *, first: bool) -> tuple[str, str]:
+def _joined(token: str, gap: str, old: str, before: str) -> tuple[str, str]:
     """What stands before a new token, and the token."""
     said = plain(token)
-    if first and old[:1].isupper():
+    if not before.strip() and old[:1].isupper():
         said = said[:1].upper() + said[1:]
     if token.startswith(PIECE):
         return "", said
-    return gap or (" " if said[:1].isalnum() and old[:1].isalnum() and not first else ""), said
+    return gap or (" " if said[:1].isalnum() and before[-1:].isalnum() else ""), said

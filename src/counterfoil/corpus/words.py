@@ -55,12 +55,14 @@ def spans(text: str) -> list[tuple[int, int]]:
     >>> [text[start:stop] for start, stop in spans(text)]
     ['A', '"', 'big', '"', 'dog', '.']
     """
+    low = text.lower()
+    back = [place for place, sign in enumerate(text) for _ in sign.lower()]  # a sign may become two
     found, at = [], 0
     for word in split(text):
-        while text[at : at + 1].isspace():
+        while low[at].isspace():
             at += 1
-        stop = at + 1 if text.startswith('"', at) else min(at + len(word), len(text))
-        found.append((at, stop))
+        stop = at + 1 if low[at] == '"' else at + len(word)
+        found.append((back[at], back[stop - 1] + 1))
         at = stop
     return found
 

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tailored_cases as cases
+from counterfoil.corpus import synonyms
+from counterfoil.corpus.lens import CorpusLens, Lens
+from counterfoil.corpus.words import Words
+from counterfoil.negatives.candidates import Candidates, Sieve
+from counterfoil.negatives.desk import Desk
+
+SAID = ["<pad>", "<start>", "<end>", "<unk>", "dogs", "dog", "run", "running", "animal", "ran"]
+
+
+def desk() -> Desk:
+    seen = cases.lens()
+    return Desk(lens=CorpusLens(Lens(seen.lens.eye, Words(SAID)), seen.corpus))
+
+
+def test_forms_of_a_word_are_one() -> None:
+    lemmas, forms = desk().lemmas, desk().inflections
+    assert lemmas[4] == lemmas[5] != lemmas[6]
+    assert lemmas[6] == lemmas[7] == lemmas[9]
+    assert len({int(forms[n]) for n in (4, 7, 9, 5)}) == 4
+    assert forms[5] == forms[8]
+
+
+def test_what_is_not_written() -> None:
+    one = desk()
+    assert one.banned_of(12, specials=False).tolist() == [True] * 4 + [False] * 6 + [True] * 2
+    assert one.banned_of(12, specials=True).tolist() == [False] * 10 + [True] * 2
+    assert one.words.tolist() == list(range(4, 10))
+
+
+def test_other_forms_of_what_the_captions_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = desk()
+    there = torch.zeros(1, 10, dtype=torch.bool)
+    there[0, [4, 6]] = True  # dogs run
+    monkeypatch.setattr(one, "occurring", lambda images: there)
+    old = torch.tensor([[4, 6]])
+    new = torch.tensor([[[5, 6], [8, 6], [4, 7], [8, 8], [6, 4]]])
+    found = Candidates(one, torch.tensor([0]), torch.tensor([0]), old, new)
+    assert Sieve().may(found).tolist() == [[True, True, True, True, False]]
+    assert Sieve(rules=("lemmas",)).may(found).tolist() == [[False, True, False, True, False]]
+    monkeypatch.setattr("counterfoil.negatives.desk.wider", lambda word: {word, "animal"})
+    assert Sieve(rules=("wordnet",)).may(found).tolist() == [[True, False, True, False, False]]
+
+
+def test_phrases_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, asked = cases.desk(cases.lens()), []
+    real = one.parser.phrases
+
+    def spy(texts: Any, ids: Any) -> Any:
+        asked.extend(ids)
+        return real(texts, ids)
+
+    monkeypatch.setattr(one.parser, "phrases", spy)
+    first = one.phrases(torch.tensor([3, 1, 3]), 9)
+    again = one.phrases(torch.tensor([1, 4]), 9)
+    assert asked == ["t1", "t3", "t4"]
+    assert torch.equal(first[0], first[2])
+    assert torch.equal(first[1][again[0].any(1).nonzero().flatten()], again[0][again[0].any(1)])
+
+
+def test_vectors_are_not_read() -> None:
+    seen = cases.lens()
+    with pytest.raises(ValueError, match="ready-made vectors"):
+        Desk(lens=CorpusLens(Lens(seen.lens.eye, None), seen.corpus))
+
+
+class Sense:
+    def __init__(self, names: list[str], above: list[Sense]) -> None:
+        self.names, self.above = names, above
+
+    def lemma_names(self) -> list[str]:
+        return self.names
+
+    def hypernyms(self) -> list[Sense]:
+        return self.above
+
+
+def test_wider_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    beast = Sense(["Beast"], [Sense(["thing"], [Sense(["entity"], [])])])
+    dog = Sense(["dog", "hound", "domestic_dog"], [beast])
+
+    class Net:
+        @staticmethod
+        def synsets(word: str, pos: str = "n") -> list[Sense]:
+            return [dog, Sense(["cad"], [])] if word == "dog" and pos == "n" else []
+
+    monkeypatch.setattr(synonyms, "_wordnet", lambda: Net)
+    assert synonyms.wider("dog") == {"dog", "hound", "beast", "thing"}
+    assert synonyms.wider("xyz") == {"xyz"}
+
+
+def test_wordnet_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(synonyms, "import_module", none)
+    synonyms._wordnet.cache_clear()
+    with pytest.raises(ValueError, match="pip install nltk"):
+        synonyms.wider("dog")
