@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -158,6 +161,29 @@ def test_stopped_at_every_step_it_goes_on_to_the_same_numbers(
     while why == "minutes":
         fitted, cut = run(tmp_path / "cut", replace(plan, minutes=1e-9), dropout=0.3, resume=True)
         why = fitted.why
+    assert lines(tmp_path / "whole") == lines(tmp_path / "cut")
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+
+
+def session(folder: Path) -> None:
+    run(folder, replace(PLAN, save_minutes=0), dropout=0.3, resume=True)
+
+
+def test_killed_it_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
+    plan, kills = replace(PLAN, save_minutes=0), 0
+    _, whole = run(tmp_path / "whole", plan, dropout=0.3)
+    last = tmp_path / "cut" / "checkpoints" / "last.safetensors"
+    for _ in range(3):
+        job = multiprocessing.get_context("fork").Process(target=session, args=(last.parents[1],))
+        before = last.stat().st_ino if last.exists() else 0
+        job.start()
+        while job.is_alive() and (not last.exists() or last.stat().st_ino == before):
+            time.sleep(0.0005)
+        job.kill()
+        job.join()
+        kills += job.exitcode == -signal.SIGKILL
+    assert kills
+    _, cut = run(tmp_path / "cut", plan, dropout=0.3, resume=True)
     assert lines(tmp_path / "whole") == lines(tmp_path / "cut")
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
 
