@@ -1081,3 +1081,114 @@ def runs_on_different_data(here, models):
 @case("'a blue dog' is neither a caption nor an image id of scenes test", "--query")
 def map_of_another_split(here, models):
     return "analyse", "map", models / "pixels", "--query", "a blue dog", *ANALYSE
+
+
+# foils
+
+
+FOIL_MODEL = ("foils", "blind", "set.json", "--blind", "captions.txt")
+
+typed("foils without a set", "foils vectors", "Missing argument 'SET'")
+typed(
+    "no such set of foils", "foils blind nowhere.json --blind a.txt", "nowhere.json does not exist"
+)
+typed("blind without captions", f"foils blind {SCENES}", "--blind")
+typed("unknown rule for ties", f"foils vectors {SCENES} --ties optimist", "'optimist'", "wrong")
+typed("foils for vectors", f"foils vectors {SCENES}", "ready-made vectors", "model folder")
+typed("unknown form of foils", "foils vectors sugarcrap:x.json", "did you mean 'sugarcrepe'")
+typed("foils of no split", f"foils vectors {SCENES} --split tset", "did you mean 'test'")
+
+
+def foil_set(here: Path, *entries: object, name: str = "set.json") -> Path:
+    (here / "captions.txt").write_text("a dog in the snow\n")
+    (here / name).write_text(json.dumps(list(entries)))
+    return here / name
+
+
+@case("set.json: entry 1.foils: field required")
+def foils_without_a_foil(here, models):
+    foil_set(here, {"image": "a", "caption": "b", "foil": "c"}, {"image": "a", "caption": "b"})
+    return FOIL_MODEL
+
+
+@case("set.json: entry 0: input should be a valid dictionary")
+def foils_that_are_no_objects(here, models):
+    foil_set(here, 3)
+    return "foils", "blind", "pairs:set.json", "--blind", "captions.txt"
+
+
+@case("set.json: entry 0.label: input should be 0 or 1")
+def label_that_is_neither(here, models):
+    foil_set(here, {"image": "a", "caption": "b", "label": 2, "relation": "on"})
+    return FOIL_MODEL
+
+
+@case("set.json cannot be read as a set of foils")
+def foils_that_are_no_json(here, models):
+    foil_set(here)
+    (here / "set.json").write_text("{")
+    return FOIL_MODEL
+
+
+@case("set.jsonl, line 2 is no JSON")
+def foils_with_a_broken_line(here, models):
+    foil_set(here)
+    (here / "set.jsonl").write_text('{"image": "a", "caption": "b", "foil": "c"}\n{\n')
+    return "foils", "blind", "set.jsonl", "--blind", "captions.txt"
+
+
+@case("set.json is in no form of foils", "image, text")
+def foils_of_no_form(here, models):
+    foil_set(here, {"image": "a", "text": "b"})
+    return FOIL_MODEL
+
+
+@case("entry '0' has an empty caption")
+def foils_that_say_nothing(here, models):
+    foil_set(here, {"image": "a", "caption": "b", "foil": " "})
+    return FOIL_MODEL
+
+
+@case("1 of 1 pictures of pairs are not in pictures, such as 'a.jpg'", "give the folder")
+def foils_without_their_picture(here, models):
+    foil_set(here, {"image": "a.jpg", "caption": "b", "foil": "c"})
+    (here / "pictures").mkdir()
+    return "foils", models / "pixels", "set.json", "--images", "pictures"
+
+
+@case("pairs comes without pictures, such as 'a.jpg'", "--images")
+def foils_without_a_folder(here, models):
+    foil_set(here, {"image": "a.jpg", "caption": "b", "foil": "c"})
+    return "foils", models / "pixels", "set.json"
+
+
+@case("reads stored features", "--features", "'a.jpg'")
+def foils_for_a_model_of_features(here, models):
+    foil_set(here, {"image": "a.jpg", "caption": "b", "foil": "c"})
+    return "foils", models / "regions", "set.json"
+
+
+@case("captions.txt holds no caption that is not in pairs")
+def blind_model_that_knows_nothing_else(here, models):
+    foil_set(here, {"image": "a", "caption": "a dog in the snow", "foil": "c"})
+    return FOIL_MODEL
+
+
+@case("captions.txt does not exist")
+def blind_model_without_its_captions(here, models):
+    foil_set(here, {"image": "a", "caption": "b", "foil": "c"})
+    (here / "captions.txt").unlink()
+    return FOIL_MODEL
+
+
+@case("for the sets of ARO", "ties=aro")
+def aros_ties_elsewhere(here, models):
+    foil_set(here, {"image": "a", "caption": "b", "foil": "c"})
+    return *FOIL_MODEL, "--ties", "aro"
+
+
+@case("page is a folder; name a file")
+def page_of_foils_that_is_a_folder(here, models):
+    foil_set(here, {"image": "a", "caption": "b", "foil": "c"})
+    (here / "page").mkdir()
+    return *FOIL_MODEL, "--html", "page"

@@ -153,7 +153,7 @@ def _show(
         console.print(plain(table, found.protocol))
     say(foils_page.headline(found.lines))
     if page is not None:
-        worst = margins(found.foils, found.scores).argsort()[: plan.examples].tolist()
+        worst = margins(found.foils, found.scores).argsort(stable=True)[: plan.examples].tolist()
         text = foils_page.rendered(
             found.foils, found.scores, found.lines, found.blind, found.protocol, worst, plan.seed
         )

@@ -140,5 +140,6 @@ def _cards(foils: FoilSet, item: FoilItem, scores: list[float], gap: float) -> I
         name = foils.corpus.image_ids[image]
         pictures = foils.corpus.pictures
         shown = thumbnail(pictures.open(image)) if pictures else None
-        told = f"{item.category or 'item'} · {item.id} · margin {gap:.3f}".replace("-", "−")
+        away = f"{gap:.3f}".replace("-", "−")
+        told = f"{item.category or 'item'} · {item.id} · margin {away}"
         yield Card(Shown(name, shown), "", (Column(told, "", found),))
