@@ -109,6 +109,21 @@ def test_pairs_and_listed_pairs_are_entries_of_the_grid(coding, pooling):
             torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize(("coding", "pooling"), EVERY)
+def test_an_image_without_regions_is_one_zero_region(coding, pooling):
+    """However many places it has."""
+    images, texts = bags()
+    regions = images.tokens.clone().requires_grad_()
+    nothing = Encoded(regions, images.mask & torch.tensor([[True], [False], [True]]))
+    zero = Encoded(torch.zeros(1, 1, WIDTH, dtype=torch.double), torch.ones(1, 1).bool())
+    host = model(coding=coding, pooling=pooling)
+    expected, grid = host.grid(zero, texts)[0], host.grid(nothing, texts)
+    torch.testing.assert_close(grid[1], expected)
+    torch.testing.assert_close(host.grid(nothing.padded(9), texts), grid)
+    torch.testing.assert_close(host.pairs(nothing, texts.rows(slice(3))), grid.diagonal())
+    assert torch.autograd.grad(grid.sum(), regions)[0].isfinite().all()
+
+
 @pytest.mark.parametrize("angle", [1.0, -1.0])
 def test_cosines_below_zero_and_of_minus_one_count(angle):
     """An affinity is never taken for padding, not even -1."""
@@ -152,20 +167,6 @@ def test_of_equal_regions_one_learns():
             assert torch.equal(ours, theirs)
         (learnt,) = (g for g in found[0] if g.shape == (tokens if coding == "VHA" else words).shape)
         assert (learnt != 0).any(2).sum(1).tolist() == [1, 1]
-
-
-@pytest.mark.parametrize(("coding", "pooling"), EVERY)
-def test_an_image_without_regions_is_one_that_says_nothing(coding, pooling):
-    images, texts = bags()
-    regions = images.tokens.clone().requires_grad_()
-    nothing = Encoded(regions, images.mask & torch.tensor([[True], [False], [True]]))
-    host = model(coding=coding, pooling=pooling)
-    grid = host.grid(nothing, texts)
-    zero = Encoded(images.tokens.masked_fill(~nothing.mask.unsqueeze(-1), 0), images.mask.clone())
-    zero.mask[1] = True
-    torch.testing.assert_close(grid, host.grid(zero, texts))
-    torch.testing.assert_close(host.pairs(nothing, texts.rows(slice(3))), grid.diagonal())
-    assert torch.autograd.grad(grid.sum(), regions)[0].isfinite().all()
 
 
 @pytest.mark.parametrize("coding", CODINGS)

@@ -17,7 +17,7 @@ from counterfoil.models.blocks.listed import listed
 from counterfoil.models.blocks.packing import Packed, tiled
 from counterfoil.models.blocks.pool import chosen, unit
 from counterfoil.models.blocks.selfattention import SelfAttention, Sight
-from counterfoil.models.blocks.tower import ImageTower, TextTower
+from counterfoil.models.blocks.tower import ImageTower, TextTower, inhabited
 from counterfoil.models.vse import same_width
 from counterfoil.records import Batch, Encoded, Items, Pairs, Views
 
@@ -163,9 +163,5 @@ def _head(coding: Coding, alpha: float) -> Head:
 
 
 def _filled(images: Encoded) -> Encoded:
-    """The same; an image without regions has zero regions in their place."""
-    some = images.mask.any(1, keepdim=True)
-    if bool(some.all()):
-        return images
-    images = clean(images, gram=False)
-    return Encoded(images.tokens, images.mask | ~some)
+    """The same; an image without regions has one, which is zero."""
+    return images if bool(images.mask.any(1).all()) else inhabited(images)

@@ -15,6 +15,7 @@ from counterfoil.models.blocks.pool import chosen, single
 from counterfoil.models.blocks.sets import SetSimilarity, set_grid, set_pairs
 from counterfoil.models.blocks.slots import Slots
 from counterfoil.models.blocks.spread import closeness, correlation, crowding, discrepancy
+from counterfoil.models.blocks.tower import every
 from counterfoil.records import INFERENCE, Batch, Encoded, Items, View, Views
 
 APART = "apart"  # the view that carries what each item's own set costs
@@ -165,7 +166,7 @@ class DivE(Matcher):
 def elements(whole: Tensor, slots: Tensor) -> Encoded:
     """(N, D) wholes added to (N, K, D) slots, at length 1."""
     tokens = normalize(whole.unsqueeze(1) + slots, dim=2)
-    return Encoded(tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device))
+    return Encoded(tokens, every(tokens))
 
 
 def _check(image: PartsTower, text: PartsTower, similarity: str, diversity_of: str) -> None:

@@ -51,7 +51,7 @@ def test_an_empty_item_gives_zeros_and_no_nan():
 
 
 def test_what_cannot_be_built():
-    with pytest.raises(ValueError, match="3 heads cannot share vectors of 8 numbers"):
+    with pytest.raises(ValueError, match="3 heads do not divide a width of 8"):
         ResidualPool(width=8, heads=3)
     with pytest.raises(ValueError, match=r"residual=1.5 is no share"):
         ResidualPool(width=8, heads=2, residual=1.5)

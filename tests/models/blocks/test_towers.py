@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.patches import Patches
 from counterfoil.models.blocks.regions import Regions
-from counterfoil.records import Items
+from counterfoil.models.blocks.tower import inhabited, split_among
+from counterfoil.records import Encoded, Items
 
 
 def words(ids: list[list[int]]) -> Items:
@@ -112,3 +113,21 @@ def test_word_embeddings_may_begin_with_ready_made_vectors():
     assert tower.embed.weight.requires_grad
     with pytest.raises(ValueError, match=r"word vectors of 5 numbers .*of 8; .* word_width=5"):
         tower.begin_with(rows, torch.randn(2, 5))
+
+
+def test_an_empty_item_gets_one_zero_vector():
+    mask = torch.tensor([[True, True, False], [False, False, False], [False, True, False]])
+    tokens = torch.ones(3, 3, 2).masked_fill(~mask.unsqueeze(-1), torch.nan)
+    found = inhabited(Encoded(tokens, mask))
+    assert found.mask.tolist() == [[True, True, False], [True, False, False], [False, True, False]]
+    assert torch.equal(found.tokens, mask.unsqueeze(-1).expand(-1, -1, 2).float())
+    assert not mask[1].any()
+
+
+@pytest.mark.parametrize(
+    ("heads", "width", "message"),
+    [(4, 6, "4 heads do not divide a width of 6"), (0, 6, "heads=0 is not possible")],
+)
+def test_heads_that_do_not_fit(heads, width, message):
+    with pytest.raises(ValueError, match=message):
+        split_among(heads, width)

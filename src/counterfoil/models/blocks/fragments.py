@@ -18,7 +18,7 @@ from torch.nn.functional import leaky_relu, normalize, pad
 
 from counterfoil.models.blocks.inner import full
 from counterfoil.models.blocks.packing import CELLS_AT_ONCE, Packed, Run, pack
-from counterfoil.models.blocks.tower import hidden
+from counterfoil.models.blocks.tower import inhabited
 from counterfoil.records import Encoded
 
 SLOPE = 0.1
@@ -63,7 +63,7 @@ def found(
     if borrowed:
         _check(images, texts, best)
     else:
-        images, texts = _clean(images), _clean(texts)
+        images, texts = inhabited(images), inhabited(texts)
     place = torch.arange(texts.mask.shape[1], device=texts.mask.device)
     seen = texts.mask | (place < best) if borrowed else texts.mask
     packed, order = pack(Encoded(normalize(full(texts.tokens), dim=-1), seen))
@@ -160,13 +160,6 @@ def _stacked(parts: list[Found], order: Tensor) -> Found:
         torch.cat([part.best for part in parts])[back],
         torch.cat([part.mean for part in parts])[back],
     )
-
-
-def _clean(items: Encoded) -> Encoded:
-    """With zeros at padding; an item without fragments has one, which is zero."""
-    mask = items.mask.clone()
-    mask[:, 0] |= ~mask.any(1)
-    return Encoded(hidden(items.tokens, items.mask), mask)
 
 
 def _check(images: Encoded, texts: Encoded, best: int) -> None:

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import affine_grid, grid_sample
 
 from counterfoil.models.blocks.augment import drop_cells, share_of
-from counterfoil.models.blocks.patches import every
-from counterfoil.models.blocks.tower import ImageTower, positive, projection
+from counterfoil.models.blocks.tower import ImageTower, every, positive, projection
 from counterfoil.records import Encoded, Items
 
 

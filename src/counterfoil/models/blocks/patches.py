@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from counterfoil.models.blocks.tower import ImageTower, positive
+from counterfoil.models.blocks.tower import ImageTower, every, positive
 from counterfoil.records import Encoded, Items
 
 
@@ -85,11 +85,6 @@ class Patches(ImageTower):
         grid = self.stem(pixels.contiguous(memory_format=torch.channels_last))
         tokens = self.fc(grid.flatten(2).transpose(1, 2)) + self.place
         return Encoded(tokens, every(tokens))
-
-
-def every(tokens: Tensor) -> Tensor:
-    """(N, L) mask of (N, L, D) tokens that are all real."""
-    return torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
 
 
 def _halve(channels: int, more: int) -> nn.Sequential:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from counterfoil.models.blocks.tower import hidden
+from counterfoil.models.blocks.tower import every, hidden
 from counterfoil.records import Encoded
 
 Pool = Literal["mean", "max", "mean+max", "first", "last"]
@@ -39,8 +39,8 @@ def pool(kind: Pool, bag: Encoded) -> Tensor:
 
 def single(vectors: Tensor) -> Encoded:
     """(N, D) as bags of one vector."""
-    mask = torch.ones(len(vectors), 1, dtype=torch.bool, device=vectors.device)
-    return Encoded(vectors.unsqueeze(1), mask)
+    tokens = vectors.unsqueeze(1)
+    return Encoded(tokens, every(tokens))
 
 
 def unit(bag: Encoded) -> Encoded:

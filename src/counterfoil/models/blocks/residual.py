@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from counterfoil.models.blocks.pool import pool
-from counterfoil.models.blocks.tower import hidden, positive
+from counterfoil.models.blocks.tower import hidden, split_among
 from counterfoil.records import Encoded
 
 HIGHEST = 2
@@ -65,12 +65,7 @@ def attention_layer(width: int, heads: int, dropout: float) -> nn.TransformerEnc
     Raises:
         ValueError: a width that the heads do not divide.
     """
-    positive(width=width, heads=heads)
-    if width % heads:
-        raise ValueError(
-            f"{heads} heads cannot share vectors of {width} numbers; give a number of heads that "
-            "divides the width"
-        )
+    split_among(heads, width)
     return nn.TransformerEncoderLayer(width, heads, width, dropout, batch_first=True)
 
 

@@ -7,7 +7,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from counterfoil.models.blocks.tower import positive
+from counterfoil.models.blocks.tower import split_among
 from counterfoil.records import Encoded
 
 Sight = Literal["regions", "padding", "batch"]
@@ -37,11 +37,7 @@ class SelfAttention(nn.Module):
             ValueError: the heads do not divide the width.
         """
         super().__init__()
-        positive(width=width, heads=heads)
-        if width % heads:
-            raise ValueError(
-                f"{heads} heads do not divide a width of {width}; choose a multiple of {heads}"
-            )
+        split_among(heads, width)
         self.sees: Sight = sees
         self.norm = nn.LayerNorm(width)
         self.attention = nn.MultiheadAttention(width, heads, batch_first=True)

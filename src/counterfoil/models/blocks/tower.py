@@ -95,9 +95,34 @@ def fits(items: Items, features: int) -> None:
         )
 
 
+def every(tokens: Tensor) -> Tensor:
+    """(N, L) mask of (N, L, D) tokens that are all real."""
+    return torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+
+
+def inhabited(bag: Encoded) -> Encoded:
+    """The same with zeros at padding; an item without vectors has one, which is zero."""
+    mask = bag.mask.clone()
+    mask[:, 0] |= ~mask.any(1)
+    return Encoded(hidden(bag.tokens, bag.mask), mask)
+
+
 def masked_ids(items: Items) -> Tensor:
     """(N, L) token ids, 0 at padding."""
     return items.values.masked_fill(~items.mask, 0)
+
+
+def split_among(heads: int, width: int) -> None:
+    """Check that the heads of an attention can share vectors of a width.
+
+    Raises:
+        ValueError: they cannot.
+    """
+    positive(width=width, heads=heads)
+    if width % heads:
+        raise ValueError(
+            f"{heads} heads do not divide a width of {width}; choose a multiple of {heads}"
+        )
 
 
 def positive(**sizes: int) -> None:

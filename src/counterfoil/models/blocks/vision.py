@@ -7,9 +7,8 @@ from typing import Any, Self, final
 import torch
 from torch import Tensor, nn
 
-from counterfoil.models.blocks.patches import every
 from counterfoil.models.blocks.pretrained import load, rest_unused
-from counterfoil.models.blocks.tower import ImageTower, positive, projection
+from counterfoil.models.blocks.tower import ImageTower, every, positive, projection
 from counterfoil.records import Encoded, Items
 
 
