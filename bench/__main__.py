@@ -21,6 +21,7 @@ NAMES = (
     "chan",
     "hrem",
     "dive",
+    "uniter",
     "guided",
     "offline",
     "selfmining",
