@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from counterfoil.models.scan import SCAN
     from counterfoil.models.vse import VSE
     from counterfoil.negatives.edited import Edited
+    from counterfoil.negatives.offers import CandidatePlan
+    from counterfoil.negatives.screened import Screened
     from counterfoil.negatives.store import NegativeStore
+    from counterfoil.negatives.together import Together
     from counterfoil.objectives.counterfactual import SelfAdjusted, SelfExplored
     from counterfoil.objectives.infonce import InfoNCE
     from counterfoil.objectives.margins import HardestRectified, MarginDistribution
@@ -29,7 +32,8 @@ if TYPE_CHECKING:
     from counterfoil.objectives.semantic import SemanticMargin
     from counterfoil.objectives.sigmoid import Sigmoid
     from counterfoil.objectives.term import Objective, Term, total
-    from counterfoil.objectives.triplet import HardestTriplet, SemiHard, SumTriplet
+    from counterfoil.objectives.triplet import HardestTriplet, RankedBelow, SemiHard, SumTriplet
+    from counterfoil.objectives.words import Words
     from counterfoil.recipes.guides import Semantics, Teach
     from counterfoil.recipes.measures import Compare, Evaluate
     from counterfoil.recipes.model import Model, open_model
@@ -65,7 +69,12 @@ _WHERE = {
     "SemanticMargin": "objectives.semantic",
     "SelfAdjusted": "objectives.counterfactual",
     "SelfExplored": "objectives.counterfactual",
+    "RankedBelow": "objectives.triplet",
+    "Words": "objectives.words",
     "Edited": "negatives.edited",
+    "CandidatePlan": "negatives.offers",
+    "Screened": "negatives.screened",
+    "Together": "negatives.together",
     "NegativeStore": "negatives.store",
     "Model": "recipes.model",
     "open_model": "recipes.model",
@@ -88,6 +97,7 @@ __all__ = [
     "SCAN",
     "VSE",
     "AdaptiveQuintuplet",
+    "CandidatePlan",
     "Compare",
     "Corpus",
     "Edited",
@@ -106,7 +116,9 @@ __all__ = [
     "OfflineQuintuplet",
     "OfflineTriplet",
     "OnlineQuintuplet",
+    "RankedBelow",
     "Recipe",
+    "Screened",
     "SelfAdjusted",
     "SelfExplored",
     "SemanticMargin",
@@ -117,8 +129,10 @@ __all__ = [
     "SumTriplet",
     "Teach",
     "Term",
+    "Together",
     "Train",
     "TrainPlan",
+    "Words",
     "__version__",
     "execute",
     "late",

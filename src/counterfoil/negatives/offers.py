@@ -34,7 +34,8 @@ class CandidatePlan:
             without, and from as far down as the plan of their draws says.
         streams: "one" offers both for every anchor. "two" offers texts for every second anchor and
             images for the others, so that the two directions are trained on other pairs: the form
-            of UNITER's authors, for half as many anchors a direction.
+            of UNITER's authors, for half as many anchors a direction. A term's mean over the batch
+            then counts a direction half; terms that weigh 2 are the authors' sum.
 
     Raises:
         ValueError: a number below 0, an unknown source or unknown streams.
