@@ -65,6 +65,6 @@ class Detector:
 
     regions: int = 4
 
-    def take(self, rows: Tensor) -> Tensor:
+    def likely(self, rows: Tensor) -> Tensor:
         place = torch.arange(self.regions * CLASSES).view(self.regions, CLASSES)
         return torch.sin(rows.view(-1, 1, 1) * 1.3 + place).softmax(2)

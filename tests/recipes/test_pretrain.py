@@ -7,15 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from counterfoil.corpus.featurefolder import write_features
 from counterfoil.corpus.lens import LensPlan
+from counterfoil.corpus.reading import open_corpus
 from counterfoil.models.uniter import UNITER
 from counterfoil.objectives.term import total
 from counterfoil.objectives.triplet import HardestTriplet
 from counterfoil.recipes.catalogue import smoke
+from counterfoil.recipes.contents import contents
 from counterfoil.recipes.pretraining import Pretrain, pretrain_plan
 from counterfoil.recipes.recipe import Evaluate, Mine, Recipe, Train, digests, plain
 from counterfoil.recipes.run import Source, execute
@@ -115,6 +119,30 @@ def test_it_says_what_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[
     out = " ".join(capsys.readouterr().out.split())
     assert "nobody says which classes the regions of scenes have, so mrckl left out" in out
     assert "best epoch 1 of 1, dev accuracy" in out
+
+
+def test_classes_beside_the_features_are_asked(tmp_path: Path) -> None:
+    found = open_corpus(DATA)
+    assert found.features is not None
+    shape = (len(found), found.features.regions, 5)
+    said = np.random.default_rng(0).dirichlet(np.ones(5), shape[:2]).astype(np.float32)
+    with_classes = replace(found.features, classes=said)
+    write_features(tmp_path / "features", found.image_ids, with_classes, kind="float32")
+    heads = uniter("match", "fill", "regress", "classify").but(classes=late("classes"))
+    stage = recipe(model=heads, tasks=Tasks(mlm=0, mrfr=0, mrc=1, mrckl=1, itm=0)).stages[0]
+    alone = smoke(Recipe(name="tiny", stages=(stage,)))
+    source = Source("scenes:images=24", features=tmp_path / "features")
+    assert contents(source.open()) != contents(replace(found, features=found.features))
+    assert execute(alone, source, tmp_path / "run")
+    told = set().union(*read_metrics(tmp_path / "run" / "pretrained" / "metrics.jsonl"))
+    assert {"loss_mrc", "loss_mrckl"} <= told
+    assert weights(tmp_path / "run", "pretrained")["says.classify.out.bias"].shape == (5,)
+    some = torch.tensor([4, 1])
+    kept = source.open().subset(some).features
+    assert kept is not None
+    assert torch.equal(kept.likely(torch.tensor([0, 1])), torch.from_numpy(said[some.numpy()]))
+    with pytest.raises(ValueError, match="so the classes need"):
+        replace(found.features, classes=said[:, :2])
 
 
 def test_its_keys_can_be_set() -> None:

@@ -58,7 +58,14 @@ def open_features(folder: Path) -> FeatureTable:
     scale, lengths = _optional(folder / "scale.npy"), _optional(folder / "lengths.npy")
     boxes = _optional(folder / "boxes.npy", mapped=True)
     where = str(folder / "features.npy")
-    features = Features.of(values, scale=scale, lengths=lengths, boxes=boxes, where=where)
+    features = Features.of(
+        values,
+        scale=scale,
+        lengths=lengths,
+        boxes=boxes,
+        where=where,
+        classes=_optional(folder / "classes.npy", mapped=True),
+    )
     return FeatureTable(ids, features)
 
 
@@ -105,6 +112,7 @@ def _beside(folder: Path, features: Features, scale: Array | None) -> None:
         ("scale", scale),
         ("lengths", None if features.lengths is None else features.lengths[order]),
         ("boxes", None if features.boxes is None else features.boxes[order]),
+        ("classes", None if features.classes is None else features.classes[order]),
     ):
         if part is not None:
             np.save(folder / f"{name}.npy", part)

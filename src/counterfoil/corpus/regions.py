@@ -6,13 +6,14 @@ A feature folder holds
     scale.npy      (F,) float32, only beside int8: value = stored * scale
     lengths.npy    (N,) how many of the R regions are real, where they differ
     boxes.npy      (N, R, 4) x1, y1, x2, y2 as fractions of the picture, where known
+    classes.npy    (N, R, C) how likely a detector thinks each class of a region, 0 the background
     features.json  {"ids": [...], "model": ..., "kind": ...}
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -75,6 +76,7 @@ class Features:
         lengths: (S,) real regions of each stored row, or None for all.
         boxes: (S, R, 4), or None.
         where: what to call them in messages.
+        classes: (S, R, C) probabilities of the classes of regions, or None.
 
     Raises:
         ValueError: wrong number of axes or kind of number, or parts that do not fit together.
@@ -86,6 +88,7 @@ class Features:
     lengths: Array | None = None
     boxes: Array | Stack | None = None
     where: str = "features"
+    classes: Array | None = None
 
     def __post_init__(self) -> None:
         shape, kind = tuple(self.values.shape), self.values.dtype
@@ -102,6 +105,7 @@ class Features:
             ("the scale", self.scale, shape[2:]),
             ("the lengths", self.lengths, shape[:1]),
             ("the boxes", self.boxes, (*shape[:2], 4)),
+            ("the classes", self.classes, (*shape[:2], *_last(self.classes))),
         ):
             if part is not None and tuple(part.shape) != wanted:
                 raise ValueError(
@@ -117,10 +121,12 @@ class Features:
         lengths: Array | None = None,
         boxes: Array | None = None,
         where: str = "features",
+        classes: Array | None = None,
     ) -> Features:
         """Features of every stored row; (N, F) is taken as one region each."""
         values = values[:, None, :] if values.ndim == 2 else values
-        return Features(values, torch.arange(len(values)), scale, lengths, boxes, where)
+        rows = torch.arange(len(values))
+        return Features(values, rows, scale, lengths, boxes, where, classes)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -137,8 +143,7 @@ class Features:
 
     def subset(self, rows: Tensor) -> Features:
         """The features of these items, in this order; nothing is read."""
-        kept = self.rows[rows]
-        return Features(self.values, kept, self.scale, self.lengths, self.boxes, self.where)
+        return replace(self, rows=self.rows[rows])
 
     def take(self, rows: Tensor) -> Items:
         """Float32 features of these items, their masks and boxes; 0 where a mask is False.
@@ -159,6 +164,11 @@ class Features:
             boxes = torch.from_numpy(np.asarray(self.boxes[stored], np.float32))
         return Items(rows, values, mask, boxes)
 
+    def likely(self, rows: Tensor) -> Tensor:
+        """(N, R, C) float32 probabilities of the classes of the regions of these items."""
+        assert self.classes is not None, "nobody says which classes the regions have"
+        return torch.from_numpy(np.asarray(self.classes[self.rows[rows].numpy()], np.float32))
+
     def look(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """(N, R, F) features of these items as stored, and (N,) bool, True where finite."""
         values, _ = self._read(rows)
@@ -174,3 +184,7 @@ class Features:
         lengths = torch.from_numpy(np.asarray(self.lengths[stored], np.int64))
         mask = torch.arange(values.shape[1]) < lengths.unsqueeze(1)
         return values.masked_fill_(~mask.unsqueeze(2), 0.0), mask
+
+
+def _last(array: Array | None) -> tuple[int, ...]:
+    return () if array is None else tuple(array.shape[2:3])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.glove import word_vectors
 from counterfoil.corpus.lens import Lens
 from counterfoil.corpus.words import Words
@@ -21,9 +22,9 @@ from counterfoil.recipes.show import say
 def begun(context: Context, stage: Train | Pretrain) -> Model:
     """The model with the weights it begins from, and what it sees.
 
-    The late values "words", "features", "size" and "mask" become what the data say. "pretrained"
-    is true now and false in the written call of the model, so that a finished model is opened
-    without the pretrained weights it came from.
+    The late values "words", "features", "classes", "size" and "mask" become what the data say.
+    "pretrained" is true now and false in the written call of the model, so that a finished model is
+    opened without the pretrained weights it came from.
 
     Raises:
         ValueError: weights, word vectors or data do not fit the model.
@@ -35,6 +36,7 @@ def begun(context: Context, stage: Train | Pretrain) -> Model:
         "words": lens.tokenizer.size if lens.tokenizer else 0,
         "mask": lens.tokenizer.mask if lens.tokenizer else None,
         "features": lens.eye.width,
+        "classes": classes_of(context.train),
         "size": stage.lens.size if stage.lens.images == "pixels" else 0,
     }
     torch.manual_seed(stage.plan.seed)
@@ -44,6 +46,12 @@ def begun(context: Context, stage: Train | Pretrain) -> Model:
     elif isinstance(stage, Train) and stage.word_vectors:
         _begin_with(Path(stage.word_vectors), matcher, lens, stage)
     return Model(matcher, lens, stage.name, stage.model.resolve({**known, "pretrained": False}))
+
+
+def classes_of(train: Corpus) -> int:
+    """How many classes the regions of a data set have; 1 where nobody says."""
+    told = None if train.features is None else train.features.classes
+    return 1 if told is None else int(told.shape[2])
 
 
 def check_word_vectors(stage: Train) -> None:

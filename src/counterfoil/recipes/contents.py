@@ -28,8 +28,11 @@ def contents(corpus: Corpus) -> str:
 
 
 def _features(features: Features) -> bytes:
-    values, _ = features.look(_spread(len(features), ROWS))
-    return f"{tuple(values.shape)} {features.values.dtype}".encode() + values.numpy().tobytes()
+    rows = _spread(len(features), ROWS)
+    values, _ = features.look(rows)
+    said = b"" if features.classes is None else features.likely(rows).numpy().tobytes()
+    shape = f"{tuple(values.shape)} {features.values.dtype}".encode()
+    return shape + values.numpy().tobytes() + said
 
 
 def _pictures(pictures: Pictures) -> bytes:

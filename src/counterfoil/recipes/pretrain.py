@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from counterfoil.corpus.regions import Features
 from counterfoil.models.uniter import UNITER
 from counterfoil.recipes.begin import begun
 from counterfoil.recipes.context import Context
@@ -14,13 +15,14 @@ from counterfoil.train.pretrain_batches import CLASSED, TASKS, Tasks
 HEADS = {"mlm": "fill", "mrfr": "regress", "mrc": "classify", "mrckl": "classify", "itm": "match"}
 
 
-def check(stage: Pretrain) -> None:
+def check(context: Context, stage: Pretrain) -> None:
     """Refuse a pre-training that would fail only after a while.
 
     Raises:
         ValueError: no task is left, or the model lacks a head that some task asks.
     """
-    tasks = stage.tasks.without_classes()
+    told = _detector(context) is not None
+    tasks = stage.tasks if told else stage.tasks.without_classes()
     if stage.model.make is not UNITER:
         return
     outputs = stage.model.arguments.get("outputs", ("rank",))
@@ -37,9 +39,10 @@ def pretrain(context: Context, stage: Pretrain, *, resume: bool) -> None:
     if resume and kept_already(context, stage):
         remove_checkpoints(context, stage)
         return
-    model, tasks = begun(context, stage), stage.tasks.without_classes()
+    model = begun(context, stage)
     assert model.lens is not None
-    if left_out := [task for task in _drawn(stage.tasks) if task in CLASSED]:
+    detector = _detector(context)
+    if left_out := [t for t in _drawn(stage.tasks) if t in CLASSED and detector is None]:
         say(
             f"{stage.name}: nobody says which classes the regions of {context.corpus.name} have, "
             f"so {' and '.join(left_out)} left out"
@@ -47,9 +50,10 @@ def pretrain(context: Context, stage: Pretrain, *, resume: bool) -> None:
     fitted = training.pretrain(
         timed(stage.plan, context.left()),
         model.matcher,
-        tasks,
+        stage.tasks,
         model.lens.on(context.train),
         folder=context.place(stage.name),
+        classes=detector,
         dev=model.lens.on(context.dev) if context.dev else None,
         run=context.digests[stage.name],
         resume=resume,
@@ -57,6 +61,12 @@ def pretrain(context: Context, stage: Pretrain, *, resume: bool) -> None:
     keep(context, stage, model, fitted)
     told = best(fitted, stage.plan.select)
     say(f"{stage.name}: {told}, {fitted.seconds:,.0f} s, {context.place(stage.name)}")
+
+
+def _detector(context: Context) -> Features | None:
+    """What says how likely the classes of regions are, if anything does."""
+    features = context.train.features
+    return features if features is not None and features.classes is not None else None
 
 
 def _drawn(tasks: Tasks) -> list[str]:

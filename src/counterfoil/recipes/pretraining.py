@@ -59,9 +59,11 @@ class Pretrain:
     Attributes:
         name: of the stage and of its folder.
         model: a matcher that can be pre-trained, with the heads that the tasks ask;
-            ``late("words")``, ``late("features")`` and ``late("mask")`` become what the data say.
+            ``late("words")``, ``late("features")``, ``late("classes")`` and ``late("mask")`` become
+            what the data say.
         plan: batches, epochs, optimiser, schedule, seed; it selects by "accuracy", "mlm" or "itm".
-        tasks: what the model is asked, and how often.
+        tasks: what the model is asked, and how often; where the features come without
+            ``classes.npy``, "mrc" and "mrckl" are left out, and the run says so.
         lens: what the matcher sees: stored features, and words or wordpieces.
         start: stage whose weights and lens to begin from, instead of random ones.
 

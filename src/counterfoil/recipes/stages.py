@@ -71,7 +71,7 @@ def check(context: Context, stage: Stage) -> None:
             if stage.negatives:
                 _long_enough(context, stage)
         case Pretrain():
-            check_pretrain(stage)
+            check_pretrain(context, stage)
         case Mine():
             context.split(stage.split)
         case Teach():

@@ -70,7 +70,7 @@ def pretrain(
             "pre-training does not; set batch to fewer and accumulate to more"
         )
     can_pretrain(matcher)
-    tasks = tasks if classes else tasks.without_classes()
+    tasks = tasks if classes is not None else tasks.without_classes()
     step = Pretraining(matcher, tasks, precision=plan.precision).to(world.device())
     stream = TaskStream(
         lens=train,

@@ -93,7 +93,7 @@ class Tasks:
 class Classes(Protocol):
     """Says how likely the classes of regions are, as a detector thinks."""
 
-    def take(self, rows: Tensor) -> Tensor:
+    def likely(self, rows: Tensor) -> Tensor:
         """(N, R, C) of these images of a corpus; rows of regions sum to 1."""
         ...
 
@@ -211,7 +211,7 @@ class TaskStream:
             labels=labels[mine],
             veiled=veiled,
             matching=matching[here],
-            classes=asked.take(images[here]) if asked else None,
+            classes=asked.likely(images[here]) if asked else None,
         )
 
     def _told(self, task: Task, rows: Tensor, rng: torch.Generator) -> tuple[Items, Slots, Tensor]:
