@@ -9,8 +9,9 @@ import torch
 
 import processes
 from counterfoil.negatives.guide import PairGuide
+from counterfoil.negatives.manifests import MANIFEST
 from counterfoil.negatives.store import Source
-from counterfoil.negatives.taught import MANIFEST, TaughtStore, read_taught, weigher
+from counterfoil.negatives.taught import TaughtStore, read_taught, weigher
 from counterfoil.negatives.teach import WritingStopped, partial_of, write
 from counterfoil.objectives.margins import HardestRectified, MarginDistribution
 from counterfoil.objectives.term import total

@@ -9,18 +9,19 @@ from typing import Literal, Self, final
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from counterfoil import __version__
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.files import read_array, read_json, replacing_folder, write_array, write_json
+from counterfoil.files import read_array, replacing_folder, write_array, write_json
 from counterfoil.negatives.latent import SpacePlan, latent, nearness
+from counterfoil.negatives.manifests import MANIFEST, read_as
 from counterfoil.records import Batch
 from counterfoil.spec import unknown
 
 FORMAT = 1
-MANIFEST, POINTS = "manifest.json", "points.npy"
+POINTS = "points.npy"
 
 Measure = Literal["inner", "cosine"]
 
@@ -111,7 +112,9 @@ class CaptionSpace:
         Raises:
             ValueError: no semantics, damaged, of another corpus or of a newer version.
         """
-        manifest = _manifest(folder)
+        manifest = read_as(
+            Manifest, folder, latest=FORMAT, what="the manifest of semantics", again="make it again"
+        )
         if manifest.corpus != fingerprint:
             raise ValueError(
                 f"{folder} knows the captions of corpus {manifest.corpus} (split "
@@ -173,20 +176,3 @@ class CaptionSemantics:
         owner = torch.full((texts,), -1).index_put_((text,), batch.image_rows[image])
         same = (batch.image_rows[:images].unsqueeze(1) == owner).to(device)
         return guide.masked_fill(same & ~batch.positive, -torch.inf)
-
-
-def _manifest(folder: Path) -> Manifest:
-    plain = read_json(folder / MANIFEST, "the manifest of semantics")
-    if isinstance(plain, dict) and isinstance(found := plain.get("format"), int) and found > FORMAT:
-        raise ValueError(
-            f"{folder} has format {found} and this version of counterfoil reads up to {FORMAT}; "
-            "upgrade counterfoil or make it again"
-        )
-    try:
-        return Manifest.model_validate(plain)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the whole"
-        raise ValueError(
-            f"{folder / MANIFEST} is damaged: {where}: {first['msg'].lower()}; make it again"
-        ) from None

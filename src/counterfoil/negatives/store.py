@@ -9,15 +9,15 @@ from typing import Any, Self, final
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from counterfoil import __version__
-from counterfoil.files import read_array, read_json, replacing_folder, write_array, write_json
+from counterfoil.files import read_array, replacing_folder, write_array, write_json
 from counterfoil.negatives.lists import Lists
+from counterfoil.negatives.manifests import MANIFEST, read_as
 
 FORMAT = 1
-MANIFEST = "manifest.json"
 
 
 @final
@@ -172,20 +172,9 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         ValueError: there is none, it is damaged, or a newer counterfoil wrote it.
     """
-    plain = read_json(folder / MANIFEST, "the manifest of mined negatives")
-    if isinstance(plain, dict) and isinstance(found := plain.get("format"), int) and found > FORMAT:
-        raise ValueError(
-            f"{folder} has format {found} and this version of counterfoil reads up to {FORMAT}; "
-            "upgrade counterfoil or mine again"
-        )
-    try:
-        return Manifest.model_validate(plain)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the whole"
-        raise ValueError(
-            f"{folder / MANIFEST} is damaged: {where}: {first['msg'].lower()}; mine again"
-        ) from None
+    return read_as(
+        Manifest, folder, latest=FORMAT, what="the manifest of mined negatives", again="mine again"
+    )
 
 
 def _files(lists: Lists) -> dict[str, Tensor]:

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self, final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from counterfoil.engine.bags import BagPrecision, Bags
-from counterfoil.files import read_json
+from counterfoil.negatives.manifests import read_as
 from counterfoil.negatives.store import Source
 
 FORMAT = 1
-MANIFEST = "manifest.json"
 
 Form = Literal["stored", "models"]
 
@@ -137,21 +136,13 @@ def read_taught(folder: Path) -> TaughtManifest:
     Raises:
         ValueError: there is none, it is damaged, or a newer counterfoil wrote it.
     """
-    plain = read_json(folder / MANIFEST, "the manifest of stored teachers")
-    if isinstance(plain, dict) and isinstance(found := plain.get("format"), int) and found > FORMAT:
-        raise ValueError(
-            f"{folder} has format {found} and this version of counterfoil reads up to {FORMAT}; "
-            "upgrade counterfoil or ask the teachers again"
-        )
-    try:
-        return TaughtManifest.model_validate(plain)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the whole"
-        raise ValueError(
-            f"{folder / MANIFEST} is damaged: {where}: {first['msg'].lower()}; ask the teachers "
-            "again"
-        ) from None
+    return read_as(
+        TaughtManifest,
+        folder,
+        latest=FORMAT,
+        what="the manifest of stored teachers",
+        again="ask the teachers again",
+    )
 
 
 def weigher(

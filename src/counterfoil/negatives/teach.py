@@ -23,8 +23,9 @@ from counterfoil.engine.encode import (
 from counterfoil.engine.modes import evaluating
 from counterfoil.files import write_json
 from counterfoil.matcher import Matcher
+from counterfoil.negatives.manifests import MANIFEST
 from counterfoil.negatives.store import Source
-from counterfoil.negatives.taught import MANIFEST, Form, Taught, TaughtManifest, read_taught
+from counterfoil.negatives.taught import Form, Taught, TaughtManifest, read_taught
 from counterfoil.records import Encoded
 
 SAMPLE = 256  # images, and as many texts, whose scores tell a teacher's mean and deviation

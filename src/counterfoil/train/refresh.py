@@ -17,9 +17,10 @@ from counterfoil.engine.tiles import Member
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.draws import Draws, Needed
 from counterfoil.negatives.filters import FilterPlan, filters_of
+from counterfoil.negatives.manifests import MANIFEST
 from counterfoil.negatives.mine import mine
 from counterfoil.negatives.mined import Mined, MinedPlan
-from counterfoil.negatives.store import MANIFEST, NegativeStore, Source
+from counterfoil.negatives.store import NegativeStore, Source
 from counterfoil.objectives.curriculum import Then
 from counterfoil.objectives.term import Objective, Term
 from counterfoil.records import Role
