@@ -148,3 +148,13 @@ def test_pieces_that_are_not_there(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
     with pytest.raises(ValueError, match=r'needs transformers: pip install "counterfoil\[hf\]"'):
         Pieces("bert-base-uncased")
+
+
+def test_where_pieces_stand(pieces):
+    pieces.longest = 9
+    text = " A dogs' x"
+    assert [text[a:b] for a, b in pieces.spans([text])[0]] == ["", "A", "dog", "s", "'", "x", ""]
+    assert pieces.wordless == (0, 1, 2, 3, 7)
+    pieces.divides = False
+    with pytest.raises(ValueError, match="does not tell where in a text"):
+        pieces.spans([text])

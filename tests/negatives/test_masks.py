@@ -95,6 +95,14 @@ def test_slots_are_in_order_and_know_what_stood_there(seed: int) -> None:
     assert torch.equal(found.texts.words, texts.words.repeat_interleave(5, 0))
 
 
+@pytest.mark.parametrize("others", [[], [[1]]])
+def test_nothing_to_hide(others: list[list[int]]) -> None:
+    slots = chosen(table([[], others], 5), times=3, rng=torch.Generator())
+    assert slots.shape == (2, 3, 5)
+    assert not slots[0].any()
+    assert slots[1].any(1).all() == bool(others)
+
+
 def test_unknown_singles() -> None:
     with pytest.raises(ValueError, match="'never' is not a way to hide single words"):
         with_singles(table([[]], 3), inner(1, 3), singles="never")  # type: ignore[arg-type]

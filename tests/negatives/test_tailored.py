@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,8 +8,8 @@ import torch
 
 import tailored_cases as cases
 import train_cases
-from counterfoil.corpus.lens import Lens
-from counterfoil.corpus.words import SPECIAL
+from counterfoil.corpus.lens import CorpusLens, Lens
+from counterfoil.corpus.words import SPECIAL, Pieces
 from counterfoil.corpus.words import Words as Vocabulary
 from counterfoil.negatives.candidates import Sieve
 from counterfoil.negatives.proposal import Proposal
@@ -239,6 +240,39 @@ def test_the_authors_choice_keeps_copies() -> None:
     assert any(len({tuple(t.tolist()) for t in some}) < 20 for some in texts.values())
 
 
+def test_a_step_as_released() -> None:
+    seen = cases.lens()
+    batch = cases.batch_of(seen)
+    released = {"specials": True, "stray_positive": True, "words": TASKS}
+    sieve = Sieve(rules=(), choice="lowered logits")
+    source = cases.writer(seen, sieve=sieve, **released)
+    losses = Step(cases.host(seen), objective(TASKS), proposer=source)(batch)
+    assert all(loss.isfinite() and loss > 0 for loss in losses.values())
+    with pytest.raises(ValueError, match="which are no probabilities; use 'lowered scores'"):
+        Step(cases.host(seen, score="logit"), objective(TASKS), proposer=source)(batch)
+
+
+@pytest.mark.parametrize("words", [(), TASKS])
+def test_half_precision(words: tuple[Any, ...]) -> None:
+    seen = cases.lens()
+    source = cases.writer(seen, words=words)
+    step = Step(cases.host(seen), objective(words), proposer=source, precision="bf16")
+    losses = step(cases.batch_of(seen))
+    torch.stack(list(losses.values())).sum().backward()
+    assert losses["written"] > 0
+
+
+def test_a_caption_of_unknown_words() -> None:
+    seen = cases.lens()
+    seen.corpus.texts[0] = "Xyzzy"
+    seen = seen.lens.on(seen.corpus)
+    batch = cases.batch_of(seen)
+    source = cases.writer(seen, singles="only", words=TASKS)
+    proposal, _, _ = cases.proposed(source, cases.host(seen), batch)
+    assert proposal.scores[Role.WRITTEN][0].isneginf().all()
+    assert proposal.scores[Role.WRITTEN][1].isfinite().any()
+
+
 @pytest.mark.parametrize("rule", ["lemmas", "inflection"])
 def test_further_rules_leave_more_out(rule: Any) -> None:
     seen = cases.lens()
@@ -306,3 +340,47 @@ def test_what_cannot_be() -> None:
             objective(TASKS),
             proposer=cases.writer(seen, words=TASKS),
         )
+
+
+@pytest.fixture
+def pieces(tmp_path: Path) -> CorpusLens:
+    """A lens whose words fall into pieces."""
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]"]
+    things = [thing.removesuffix("s") for thing in cases.THINGS]
+    said = [*special, *cases.COLOURS, *things, *cases.RELATIONS, "##s", "##es"]
+    ids = {word: number for number, word in enumerate(said)}
+    model = tokenizers.Tokenizer(tokenizers.models.WordPiece(ids, unk_token="[UNK]"))
+    model.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
+    model.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    model.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    folder = tmp_path / "bert"
+    transformers.BertTokenizerFast(tokenizer_object=model).save_pretrained(folder)
+    seen = cases.lens()
+    return Lens(seen.lens.eye, Pieces(str(folder))).on(seen.corpus)
+
+
+def test_all_pieces_of_a_phrase_are_hidden(pieces: CorpusLens) -> None:
+    source = cases.writer(pieces)
+    assert source.desk.words[0] == 6, "no special token and no unused one is written"
+    rows = torch.tensor(cases.ANCHORS)
+    texts = pieces.texts(rows)
+    phrases = source.desk.phrases(rows, texts.values.shape[1])
+    ends = {pieces.lens.tokenizer.tokens([n])[0]: n for n in range(pieces.lens.tokenizer.size)}
+    for values, some in zip(texts.values, phrases, strict=True):
+        for place in (values == ends["##s"]).nonzero().flatten().tolist():
+            holds = some[:, place]
+            assert holds.any()
+            assert torch.equal(some[holds][:, place - 1], some[holds][:, place])
+
+
+def test_pieces_are_written_for_a_model_of_words(pieces: CorpusLens) -> None:
+    batch, filler = cases.batch_of(pieces), cases.host(pieces, mask=4)
+    same, _, _ = cases.proposed(cases.writer(pieces), filler, batch)
+    assert same.texts.values.max() < pieces.lens.tokenizer.size
+    own = cases.lens()
+    model = train_cases.Global(words=own.lens.tokenizer.size)
+    source = cases.writer(pieces, filler=filler, reader=own, words=())
+    losses = Step(model, objective(()), proposer=source)(cases.batch_of(own))
+    assert losses["written"] > 0

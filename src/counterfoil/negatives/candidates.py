@@ -69,8 +69,8 @@ class Sieve:
             has as a synonym or a wider term of one that does ("wordnet"); and when a new word has
             another inflection than the old one ("inflection").
         choice: "exact" leaves copies out; "lowered logits" and "lowered scores" are the authors'
-            first and second step, which leave nothing out and lower the scores of copies: the
-            score before the sigmoid, or the score itself (T3). They know no rules (T2).
+            first and second step, which leave nothing out and lower the scores of copies: what a
+            probability was before the sigmoid, or the score itself (T3). They know no rules (T2).
         opinion: a model that is asked about the hardest.
 
     Raises:
@@ -117,7 +117,7 @@ class Sieve:
         if self.choice != "exact":
             copy, again = copies(found.written, found.original), twice(found.written)
             if self.choice == "lowered logits":
-                scores = scores.float().logit()
+                scores = _logits(scores)
             return hardest(lowered(scores, copy, again, scale="logits"), may, count)
         places = hardest(scores, may, 2 * count if self.opinion else count)
         if self.opinion is None:
@@ -149,3 +149,14 @@ class Sieve:
         )
         lemmas = lemmas.to(device)
         return ~known(lemmas[written], lemmas[original], seen.bool().to(device))
+
+
+def _logits(scores: Tensor) -> Tensor:
+    """What probabilities were before the sigmoid."""
+    scores = scores.float()
+    if bool(((scores < 0) | (scores > 1)).any()):
+        raise ValueError(
+            f"choice='lowered logits' was given scores from {scores.min():.3g} to "
+            f"{scores.max():.3g}, which are no probabilities; use 'lowered scores'"
+        )
+    return scores.logit()

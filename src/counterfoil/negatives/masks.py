@@ -89,8 +89,10 @@ def chosen(
 ) -> Tensor:
     """(B, K, L) bool, the tokens that are hidden in each of K maskings of each text.
 
+    Nothing is hidden in a text that has no phrase at all.
+
     Args:
-        phrases: (B, N, L) bool, on the CPU; every text has one.
+        phrases: (B, N, L) bool, on the CPU.
         times: K.
         rng: of the choice.
         share: see `chances`.
@@ -98,13 +100,14 @@ def chosen(
     """
     size = len(phrases), times, phrases.shape[1]
     there = phrases.any(2)
-    assert there.any(1).all(), "every text has a phrase"
+    if not size[2]:
+        return torch.zeros(*size[:2], phrases.shape[2], dtype=torch.bool)
     picked = (
         torch.rand(size, generator=rng, dtype=torch.double) < chances(phrases, share=share)[:, None]
     )
     order = torch.rand(size, generator=rng).masked_fill(~there[:, None], 2.0)
     forced = there.int().argmax(1)[:, None].expand(size[:2]) if first else order.argmin(2)
-    none = ~picked.any(2)
+    none = ~picked.any(2) & there.any(1, keepdim=True)
     picked[none] = torch.nn.functional.one_hot(forced, size[2]).bool()[none]
     return (picked.double() @ phrases.double()) > 0
 
