@@ -5,15 +5,20 @@ from dataclasses import replace
 import pytest
 import torch
 
+from counterfoil.corpus.lens import FeatureEye, Lens
+from counterfoil.corpus.words import SPECIAL, Words
+from counterfoil.models.uniter import UNITER
 from counterfoil.recipes import catalogue
 from counterfoil.recipes.begin import begun, check_word_vectors
 from counterfoil.recipes.context import Context
 from counterfoil.recipes.recipe import digests
 from counterfoil.recipes.run import Source
 from counterfoil.recipes.settings import apply
-from counterfoil.spec import late
+from counterfoil.spec import Spec, late, of
+from counterfoil.train.saved import save_model
 from recipes_cases import SMALL, run
 
+LENS = Lens(FeatureEye(6), Words([*SPECIAL, "a", "dog"]))
 VECTORS = ["a 1 2 3 4 5 6 7 8", "red 8 7 6 5 4 3 2 1", "house 0 0 0 0 0 0 0 0"]
 
 
@@ -92,3 +97,23 @@ def test_pretrained_weights_are_loaded_to_begin_and_not_to_open():
     _, model = begin(change=change)
     assert model.matcher.text.rnn.bidirectional
     assert model.spec.arguments["text"].arguments["bidirectional"] is False
+
+
+def uniter(*outputs: str) -> Spec:
+    sizes = {"layers": 1, "width": 8, "heads": 2, "inner": 8, "vocabulary": 30}
+    return of(UNITER, features=6, outputs=outputs, **sizes)
+
+
+def test_a_model_begins_from_one_with_other_heads(tmp_path):
+    before = uniter("match", "fill").build()
+    save_model(tmp_path / "before", spec=uniter("match", "fill"), matcher=before, lens=LENS)
+    recipe = catalogue.find("vsepp-scenes")
+    stage = replace(recipe.stages[0], start="before", model=uniter("rank", "doubt"))
+    context = Context(recipe, Source("scenes:images=30").open(), tmp_path, {})
+    after = begun(context, stage).matcher
+    assert torch.equal(after.says.rank.weight, before.says.match.weight[1:])
+    assert torch.equal(after.says.doubt.weight, before.says.match.weight)
+    assert torch.equal(after.body.layers[0].enter.weight, before.body.layers[0].enter.weight)
+    deeper = replace(stage, model=uniter("rank").but(layers=2))
+    with pytest.raises(ValueError, match=r"starts from 'before', which is another model: .*layers"):
+        begun(context, deeper)

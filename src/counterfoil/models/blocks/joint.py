@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, linear, scaled_dot_product_attention
 
-from counterfoil.models.blocks.tower import positive
+from counterfoil.models.blocks.tower import positive, split_among
 
 EPSILON = 1e-12
 
@@ -151,11 +151,8 @@ class JointEncoder(nn.Module):
             ValueError: a size below 1, or heads that do not divide the width.
         """
         super().__init__()
-        positive(layers=layers, width=width, heads=heads, inner=inner)
-        if width % heads:
-            raise ValueError(
-                f"{heads} heads do not divide a width of {width}; choose a multiple of {heads}"
-            )
+        positive(layers=layers, inner=inner)
+        split_among(heads, width)
         self.layers = nn.ModuleList(
             JointLayer(width=width, heads=heads, inner=inner, dropout=dropout)
             for _ in range(layers)
