@@ -17,6 +17,7 @@ from counterfoil.objectives.term import Objective
 from counterfoil.objectives.triplet import HardestTriplet, RankedBelow
 from counterfoil.objectives.words import Words
 from counterfoil.records import Batch, Items, Role
+from counterfoil.train.cached import cached_backward
 from counterfoil.train.step import Step
 
 TASKS = ("masked", "doubt", "correct")
@@ -384,3 +385,20 @@ def test_pieces_are_written_for_a_model_of_words(pieces: CorpusLens) -> None:
     source = cases.writer(pieces, filler=filler, reader=own, words=())
     losses = Step(model, objective(()), proposer=source)(cases.batch_of(own))
     assert losses["written"] > 0
+
+
+def test_pieces_of_a_batch_give_the_gradient_of_the_whole() -> None:
+    seen, found = cases.lens(), []
+    for chunk in (0, 2):
+        model = cases.host(seen)
+        source = cases.writer(seen, words=TASKS)
+        step = Step(model, objective(TASKS), proposer=source)
+        if chunk:
+            cached_backward(step, cases.batch_of(seen), chunk)
+        else:
+            torch.stack(list(step(cases.batch_of(seen)).values())).sum().backward()
+        found.append({name: p.grad for name, p in model.named_parameters()})
+    for name, gradient in found[0].items():
+        assert (gradient is None) == (found[1][name] is None), name
+        if gradient is not None:
+            torch.testing.assert_close(found[1][name], gradient, rtol=1e-4, atol=1e-5)

@@ -18,33 +18,34 @@ def _listed(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
+_ENDED: tuple[tuple[Ending, str], ...] = (
+    (
+        "s",
+        "men man women woman people person children child feet foot teeth tooth mice mouse "
+        "geese goose knives knife wives wife lives life leaves leaf shelves shelf loaves loaf "
+        "wolves wolf halves half scarves scarf calves calf has have does do goes go",
+    ),
+    (
+        "ed",
+        "ran run sat sit stood stand held hold rode ride ridden ride threw throw "
+        "thrown throw caught catch drove drive driven drive ate eat eaten eat drank drink "
+        "swam swim flew fly flown fly wore wear worn wear took take taken take gave give "
+        "given give made make built build sold sell bought buy broke break broken break "
+        "grew grow grown grow laid lay lay lie left leave led lead lit light shone shine "
+        "slept sleep spoke speak spread spread swung swing told tell hung hang drew draw "
+        "drawn draw blew blow blown blow fell fall fallen fall hid hide hidden hide was be "
+        "were be been be had have did do done do went go gone go saw see seen see shot shoot "
+        "bent bend bound bind kept keep met meet paid pay rose rise sang sing sprang spring "
+        "wrote write written write froze freeze frozen freeze torn tear woven weave dug dig "
+        "fed feed fought fight found find felt feel knelt kneel leapt leap slid slide",
+    ),
+    ("ing", "lying lie dying die tying tie being be skiing ski"),
+    ("er", "better good"),
+    ("est", "best good"),
+)
 IRREGULAR: dict[str, tuple[str, Ending]] = {
     inflected: (word, ending)
-    for ending, pairs in (
-        (
-            "s",
-            "men man women woman people person children child feet foot teeth tooth mice mouse "
-            "geese goose knives knife wives wife lives life leaves leaf shelves shelf loaves loaf "
-            "wolves wolf halves half scarves scarf calves calf has have does do goes go",
-        ),
-        (
-            "ed",
-            "ran run sat sit stood stand held hold rode ride ridden ride threw throw "
-            "thrown throw caught catch drove drive driven drive ate eat eaten eat drank drink "
-            "swam swim flew fly flown fly wore wear worn wear took take taken take gave give "
-            "given give made make built build sold sell bought buy broke break broken break "
-            "grew grow grown grow laid lay lay lie left leave led lead lit light shone shine "
-            "slept sleep spoke speak spread spread swung swing told tell hung hang drew draw "
-            "drawn draw blew blow blown blow fell fall fallen fall hid hide hidden hide was be "
-            "were be been be had have did do done do went go gone go saw see seen see shot shoot "
-            "bent bend bound bind kept keep met meet paid pay rose rise sang sing sprang spring "
-            "wrote write written write froze freeze frozen freeze torn tear woven weave dug dig "
-            "fed feed fought fight found find felt feel knelt kneel leapt leap slid slide",
-        ),
-        ("ing", "lying lie dying die tying tie being be skiing ski"),
-        ("er", "better good"),
-        ("est", "best good"),
-    )
+    for ending, pairs in _ENDED
     for inflected, word in zip(pairs.split()[::2], pairs.split()[1::2], strict=True)
 }
 UNENDED = _listed(
