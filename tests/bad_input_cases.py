@@ -1149,14 +1149,14 @@ def foils_that_say_nothing(here, models):
     return FOIL_MODEL
 
 
-@case("1 of 1 pictures of pairs are not in pictures, such as 'a.jpg'", "give the folder")
+@case("1 of 1 pictures of set are not in pictures, such as 'a.jpg'", "give the folder")
 def foils_without_their_picture(here, models):
     foil_set(here, {"image": "a.jpg", "caption": "b", "foil": "c"})
     (here / "pictures").mkdir()
     return "foils", models / "pixels", "set.json", "--images", "pictures"
 
 
-@case("pairs comes without pictures, such as 'a.jpg'", "--images")
+@case("set comes without pictures, such as 'a.jpg'", "--images")
 def foils_without_a_folder(here, models):
     foil_set(here, {"image": "a.jpg", "caption": "b", "foil": "c"})
     return "foils", models / "pixels", "set.json"
@@ -1168,7 +1168,7 @@ def foils_for_a_model_of_features(here, models):
     return "foils", models / "regions", "set.json"
 
 
-@case("captions.txt holds no caption that is not in pairs")
+@case("captions.txt holds no caption that is not in set")
 def blind_model_that_knows_nothing_else(here, models):
     foil_set(here, {"image": "a", "caption": "a dog in the snow", "foil": "c"})
     return FOIL_MODEL

@@ -63,7 +63,7 @@ def test_numbers_are_those_of_the_scores(models, asked):
     assert whole["value"] == pytest.approx(100 * right / len(foils))
     assert whole["interval"]["low"] <= whole["value"] <= whole["interval"]["high"]
     assert plain["protocol"].startswith(
-        f"foils of scenes, test: {len(foils)} items, 6 pictures; ties wrong; "
+        f"foils of scenes test: {len(foils)} items, 6 pictures; ties wrong; "
         "single model, trained with seed 0; seed 0; 95 %"
     )
     assert page.count('class="card retrieval"') == 12

@@ -33,7 +33,15 @@ def scenes_foils(source: str, split: str, seed: int, *, shuffled: bool = False) 
     corpus = open_corpus(source).split(split)
     rng = torch.Generator().manual_seed(seed)
     entries = _orders(corpus, rng) if shuffled else _details(corpus, rng)
-    made = assembled("order" if shuffled else "scenes", entries, {}, source, seed=seed)
+    what = "shuffled captions" if shuffled else "foils"
+    made = assembled(
+        "order" if shuffled else "scenes",
+        entries,
+        {},
+        source,
+        name=f"{what} of {corpus.name} {corpus.part}",
+        seed=seed,
+    )
     return _drawn(made, corpus)
 
 
@@ -42,9 +50,8 @@ def _drawn(made: FoilSet, corpus: Corpus) -> FoilSet:
     place = {name: row for row, name in enumerate(corpus.image_ids)}
     rows = torch.tensor([place[name] for name in made.corpus.image_ids])
     seen = corpus.subset(rows)
-    name = f"{made.name}, {corpus.part}"
-    filled = replace(made.corpus, name=name, pictures=seen.pictures, features=seen.features)
-    return replace(made, corpus=filled, name=name)
+    filled = replace(made.corpus, pictures=seen.pictures, features=seen.features)
+    return replace(made, corpus=filled)
 
 
 def _details(corpus: Corpus, rng: torch.Generator) -> Iterator[FoilEntry]:

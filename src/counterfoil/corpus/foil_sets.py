@@ -124,8 +124,15 @@ def open_foil_set(
     kind, parsed, drawn = _read(form, files, seed)
     beside = files[0].parent / "images"
     folder = images or (beside if beside.is_dir() else None)
-    where = ", ".join(map(str, files))
-    made = assembled(kind, parsed.entries, parsed.left_out, where, folder, seed if drawn else None)
+    made = assembled(
+        kind,
+        parsed.entries,
+        parsed.left_out,
+        ", ".join(map(str, files)),
+        name=Path(rest).stem if kind == "pairs" else NAMES[kind],
+        folder=folder,
+        seed=seed if drawn else None,
+    )
     return made if features is None else _featured(made, features)
 
 
@@ -134,6 +141,8 @@ def assembled(
     entries: Iterable[FoilEntry],
     left_out: Mapping[str, int],
     where: str,
+    *,
+    name: str,
     folder: Path | None = None,
     seed: int | None = None,
 ) -> FoilSet:
@@ -144,6 +153,7 @@ def assembled(
         entries: its questions.
         left_out: what readers left out already.
         where: what they were read from, for messages.
+        name: what to call it.
         folder: of the pictures, where they are wanted.
         seed: of what was drawn.
 
@@ -165,15 +175,15 @@ def assembled(
     if not items:
         raise ValueError(f"{where} holds no question that can be asked; at least one is needed")
     corpus = Corpus(
-        name=NAMES[form],
-        image_ids=[_id(name, box) for name, box in shots],
+        name=name,
+        image_ids=[_id(*shot) for shot in shots],
         text_ids=[str(row) for row in range(len(texts))],
         texts=list(texts),
         owner=torch.tensor([owner.get(row, -1) for row in range(len(texts))]),
         splits=[""] * len(shots),
-        pictures=None if folder is None else found_pictures(list(shots), folder, NAMES[form]),
+        pictures=None if folder is None else found_pictures(list(shots), folder, name),
     )
-    return FoilSet(form, NAMES[form], corpus, tuple(items), +left, seed)
+    return FoilSet(form, name, corpus, tuple(items), +left, seed)
 
 
 def _read(form: Form | None, files: Sequence[Path], seed: int) -> tuple[Form, Parsed, bool]:

@@ -252,6 +252,7 @@ def _area(
     parts = (part[:, rows] for counts in drawn for part in torch.split(counts, at_once))
     spread = 100 * torch.cat([area(scores, true, part) for part in parts])
     spread += value - spread.nanmean()  # copies of a picture in a draw tie with each other
+    spread.clamp_(0, 100)
     many = int(wanted.sum())
     return FoilScore("AUC", group.title, many, value, _percentiles(spread), 50.0, group.own)
 
