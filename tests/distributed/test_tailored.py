@@ -23,16 +23,18 @@ CASES: list[tuple[tuple[str, ...], bool, list[int]]] = [
     (("masked", "doubt", "correct"), False, cases.ANCHORS),
     (("doubt",), True, cases.ANCHORS),
     (("masked", "doubt", "correct"), False, [0]),
+    (("stray", "doubt"), False, cases.ANCHORS),
 ]
 
 
 def worker(words: Any, frozen: bool, anchors: list[int]) -> dict[str, Any]:
-    seen = cases.lens()
+    seen, stray = cases.lens(), "stray" in words
+    words = tuple(word for word in words if word != "stray")
     terms: dict[str, Any] = {name: (0.3, Words(task=name)) for name in words}
     terms["triplet"] = (1.0, HardestTriplet())
     terms["written"] = (1.0, RankedBelow(role="written"))
     filler = cases.host(seen, outputs=("rank", "fill")).double() if frozen else None
-    source = cases.writer(seen, words=words, filler=filler, keep=3)
+    source = cases.writer(seen, words=words, filler=filler, keep=3, stray_positive=stray)
     model = cases.host(seen)
     step = Step(model, Objective(terms=terms), proposer=source).double()
     batch = cases.batch_of(seen, anchors, step=3)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from counterfoil.corpus.lens import CorpusLens
 from counterfoil.engine.modes import evaluating
+from counterfoil.engine.shares import shared
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.candidates import Candidates, Sieve
 from counterfoil.negatives.desk import Desk
@@ -153,7 +154,13 @@ class Tailored:
         scores, found = judged(matcher, shown, kept, draft.texts, draft.hidden, self.words)
         if self.stray_positive:
             image = views.inference.images.rows(batch.anchors.image)
-            positive = stray(matcher, image, matcher.encode_texts(draft.texts))
+            positive = shared(
+                len(image),
+                lambda rows: stray(
+                    matcher, image.rows(rows), matcher.encode_texts(draft.texts.rows(rows))
+                ),
+                batch.positive.device,
+            )
             true = grid[batch.anchors.image, batch.anchors.text]
             scores = scores - positive[kept.anchor] + true[kept.anchor]
         room = scores.new_full((len(batch.anchors.image), self.keep), -torch.inf)
