@@ -129,7 +129,7 @@ def threshold(scores: Tensor, true: Tensor) -> float:
     if best == 0:
         return -torch.inf
     after = values[best] if best < len(values) else values[best - 1] + 1
-    return ((values[best - 1] + after) / 2).item()
+    return float((values[best - 1] + after) / 2)
 
 
 def area(scores: Tensor, true: Tensor, weights: Tensor) -> Tensor:
