@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,8 @@ import torch
 from analysis_cases import SCENES, dense
 from corpus_cases import random_array
 from counterfoil import open_corpus
+from counterfoil.recipes.analyses.maps import maps
+from counterfoil.recipes.run import Source
 
 
 def margins_of(scores, owner):
@@ -84,6 +88,12 @@ def test_map(models, analysed, method):
     assert "data:image/" in page
     again = analysed("map", models / "pixels", *few, name="again")[2]
     assert again["maps"] == numbers["maps"]
+
+
+def test_a_map_without_its_library(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
+    with pytest.raises(ValueError, match=r"counterfoil\[maps\]"):
+        maps("nowhere", Source("scenes"), tmp_path / "map.html")
 
 
 def test_map_of_given_queries(models, analysed):

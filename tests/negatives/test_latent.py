@@ -63,6 +63,23 @@ def test_points_are_those_of_the_svd() -> None:
     assert (points @ points.T - best).norm() < 0.02 * best.norm()
 
 
+def test_inner_products_are_those_of_scikit_learn() -> None:
+    pytest.importorskip("sklearn")
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    texts = sentences(200)
+    weighed = TfidfVectorizer(stop_words=sorted(FUNCTION_WORDS)).fit_transform(texts)
+    dense = tf_idf(texts, stem=False).to_dense().double()
+    torch.testing.assert_close(
+        dense @ dense.T, torch.from_numpy((weighed @ weighed.T).toarray()), rtol=0, atol=1e-6
+    )
+    space = TruncatedSVD(8, algorithm="arpack", random_state=0).fit_transform(weighed)
+    points = latent(texts, SpacePlan(components=8, stem=False)).double()
+    wanted = torch.from_numpy(space @ space.T)
+    assert (points @ points.T - wanted).norm() < 0.02 * wanted.norm()
+
+
 def test_all_dimensions_keep_all_inner_products() -> None:
     dense = tf_idf(CAPTIONS, stem=True).to_dense()
     points = latent(CAPTIONS, SpacePlan())

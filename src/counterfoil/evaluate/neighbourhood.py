@@ -78,8 +78,8 @@ def neighbourhood(
         method: t-SNE or principal components.
 
     Raises:
-        ValueError: `owner` does not fit the encodings, nothing is wrong for the query, or images
-            and texts are vectors of different widths.
+        ValueError: `owner` does not fit the encodings, nothing is wrong for the query, images and
+            texts are vectors of different widths, or scikit-learn is needed and not installed.
     """
     check_owner(owner, len(members[0].images), len(members[0].texts))
     if direction == "i2t":

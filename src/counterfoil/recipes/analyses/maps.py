@@ -18,7 +18,7 @@ from counterfoil.evaluate.figures import Figure
 from counterfoil.evaluate.gallery import shown_caption, shown_image
 from counterfoil.evaluate.map_figure import Marked, mapped
 from counterfoil.evaluate.neighbourhood import Neighbourhood, neighbourhood
-from counterfoil.evaluate.projection import Projection
+from counterfoil.evaluate.projection import Projection, check_projection
 from counterfoil.evaluate.recall import Direction
 from counterfoil.recipes.analyses.queries import asked_row
 from counterfoil.recipes.analyses.results import check_out, publish
@@ -58,11 +58,13 @@ def maps(
         seed: of the choice; the maps themselves are not random.
 
     Raises:
-        ValueError: the page exists, a query is not in the split, or model and data do not fit.
+        ValueError: the page exists, a query is not in the split, model and data do not fit, or
+            t-SNE is asked for where scikit-learn is not installed.
     """
     by: Projection | None = next((one for one in get_args(Projection) if one == method), None)
     if by is None:
         raise ValueError(unknown(method, list(get_args(Projection)), "a way to draw a map"))
+    check_projection(by)
     check_out(out)
     world.join()
     corpus = source.split(split)
