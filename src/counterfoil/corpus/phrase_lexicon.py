@@ -57,6 +57,10 @@ COMPOUND = _phrases(
     "to its left|to its right|to their left|to their right|on its left|on its right|"
     "on their left|on their right|on the left|on the right|to the left|to the right"
 )
+COMPOUND_BY = {  # by first word
+    first: tuple(words for words in COMPOUND if words[0] == first)
+    for first in {words[0] for words in COMPOUND}
+}
 JOINED = (("as", "well", "as"), ("along", "with"), ("together", "with"))  # no relations: "and"
 OPENINGS = _phrases(
     "there is|there are|here is|here are|we see|we can see|you see|you can see|"

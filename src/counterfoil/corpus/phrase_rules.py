@@ -107,9 +107,8 @@ def _pieces(text: str) -> list[_Piece]:
     at = max((len(o) for o in lexicon.OPENINGS if tuple(words[: len(o)]) == o), default=0)
     out: list[_Piece] = []
     while at < len(found):
-        long = max(
-            (len(c) for c in lexicon.COMPOUND if tuple(words[at : at + len(c)]) == c), default=1
-        )
+        choices = lexicon.COMPOUND_BY.get(words[at], ())
+        long = max((len(c) for c in choices if tuple(words[at : at + len(c)]) == c), default=1)
         out.append(_Piece(tuple(words[at : at + long]), found[at].start, found[at + long - 1].stop))
         at += long
     return out
