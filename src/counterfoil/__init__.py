@@ -37,10 +37,12 @@ if TYPE_CHECKING:
     from counterfoil.recipes.guides import Semantics, Teach
     from counterfoil.recipes.measures import Compare, Evaluate
     from counterfoil.recipes.model import Model, open_model
+    from counterfoil.recipes.pretraining import Pretrain, pretrain_plan
     from counterfoil.recipes.recipe import Mine, Recipe, Train
     from counterfoil.recipes.run import execute
     from counterfoil.spec import Spec, late, of, part
     from counterfoil.train.plan import TrainPlan
+    from counterfoil.train.pretrain_batches import Tasks
 
 __version__ = "0.1.0"
 
@@ -80,6 +82,8 @@ _WHERE = {
     "open_model": "recipes.model",
     "Recipe": "recipes.recipe",
     "Train": "recipes.recipe",
+    "Pretrain": "recipes.pretraining",
+    "pretrain_plan": "recipes.pretraining",
     "Mine": "recipes.recipe",
     "Teach": "recipes.guides",
     "Semantics": "recipes.guides",
@@ -87,6 +91,7 @@ _WHERE = {
     "Compare": "recipes.measures",
     "execute": "recipes.run",
     "TrainPlan": "train.plan",
+    "Tasks": "train.pretrain_batches",
     "Spec": "spec",
     "of": "spec",
     "part": "spec",
@@ -116,6 +121,7 @@ __all__ = [
     "OfflineQuintuplet",
     "OfflineTriplet",
     "OnlineQuintuplet",
+    "Pretrain",
     "RankedBelow",
     "Recipe",
     "Screened",
@@ -127,6 +133,7 @@ __all__ = [
     "Sigmoid",
     "Spec",
     "SumTriplet",
+    "Tasks",
     "Teach",
     "Term",
     "Together",
@@ -140,6 +147,7 @@ __all__ = [
     "open_corpus",
     "open_model",
     "part",
+    "pretrain_plan",
     "total",
 ]
 
