@@ -59,6 +59,24 @@ class _Piece:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """A word, or a compound preposition, and its part of speech.
+
+    Attributes:
+        text: lower-cased, with single blanks.
+        start: its first character.
+        stop: the one after its last.
+        tag: its part of speech.
+    """
+
+    text: str
+    start: int
+    stop: int
+    tag: Tag
+
+
+@final
 class Rules:
     """Finds nouns as objects, adjectives and numbers as attributes, verbs and prepositions as
     relations.
@@ -70,6 +88,19 @@ class Rules:
     def phrases(self, texts: Sequence[str], ids: Sequence[str]) -> list[tuple[Phrase, ...]]:
         """The phrases of each caption, from left to right; ids do not matter."""
         return [_phrases(text) for text in texts]
+
+
+def tagged(text: str) -> tuple[Tagged, ...]:
+    """The words of a caption with their parts of speech, without what merely opens it.
+
+    >>> [(word.text, word.tag) for word in tagged("A dog sits next to it.")][1:4]
+    [('dog', 'noun'), ('sits', 'verb'), ('next to', 'preposition')]
+    """
+    pieces = _pieces(text)
+    return tuple(
+        Tagged(" ".join(piece.words), piece.start, piece.stop, tag)
+        for piece, tag in zip(pieces, _tags(pieces), strict=True)
+    )
 
 
 def _phrases(text: str) -> tuple[Phrase, ...]:
