@@ -12,20 +12,26 @@ import pytest
 
 import train_cases
 from counterfoil.corpus.lens import LensPlan
+from counterfoil.corpus.phrase_rules import Rules
 from counterfoil.corpus.regions import Features
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.patches import Patches
 from counterfoil.models.blocks.regions import Regions
+from counterfoil.models.uniter import UNITER
 from counterfoil.models.vse import VSE
+from counterfoil.negatives.desk import Desk
 from counterfoil.negatives.edited import Edited
 from counterfoil.negatives.latent import SpacePlan
 from counterfoil.negatives.semantics import CaptionSpace
+from counterfoil.negatives.tailored import Tailored
 from counterfoil.objectives.counterfactual import SelfAdjusted, SelfExplored
 from counterfoil.objectives.semantic import SemanticMargin
 from counterfoil.objectives.term import total
-from counterfoil.objectives.triplet import HardestTriplet
+from counterfoil.objectives.triplet import HardestTriplet, RankedBelow
+from counterfoil.objectives.words import Words
 from counterfoil.recipes.context import Context
-from counterfoil.recipes.proposing import check
+from counterfoil.recipes.pretraining import Pretrain
+from counterfoil.recipes.proposing import check, proposer
 from counterfoil.recipes.recipe import Recipe, Semantics, Train, digests
 from counterfoil.recipes.run import Source, execute
 from counterfoil.recipes.settings import apply
@@ -57,6 +63,41 @@ CFM = Train(
     ),
     plan=PLAN,
     proposer=of(Edited, adjust=1.0, explore=1.0),
+)
+
+
+def uniter(*outputs: str) -> Any:
+    return of(
+        UNITER,
+        layers=1,
+        width=16,
+        heads=2,
+        inner=16,
+        vocabulary=late("words"),
+        features=late("features"),
+        mask=late("mask"),
+        outputs=outputs,
+    )
+
+
+def written(**options: Any) -> Any:
+    """Few maskings and refills."""
+    desk = part(Desk, lens=late("lens"), parser=part(Rules), mask=late("mask"))
+    return of(Tailored, desk=desk, masks=2, refills=3, keep=2, **options)
+
+
+RANKED = part(RankedBelow, role="written")
+WRITER = Pretrain(
+    name="writer",
+    model=uniter("match", "fill", "regress"),
+    plan=TrainPlan(epochs=1, batch=8, steps=2, select="accuracy"),
+)
+TAGS = Train(
+    name="tags",
+    model=uniter("rank", "fill"),
+    objective=total(written=RANKED, masked=part(Words, task="masked")),
+    plan=TrainPlan(batch=4, steps=2, log_every=1),
+    proposer=written(),
 )
 
 
@@ -104,6 +145,16 @@ def test_a_damaged_space_is_told(tmp_path: Path) -> None:
     [
         ((MEANT, replace(LSEH, guide=None)), "the loss of 'lseh' needs a guide"),
         ((replace(CFM, proposer=None),), "the loss of 'cfm' judges edited negatives, and the "),
+        ((replace(TAGS, proposer=None),), "'tags' judges written captions, and the stage names no"),
+        (
+            (replace(TAGS, proposer=written(words=())),),
+            "'tags' judges the word task 'masked', which its proposer leaves out; name it in wor",
+        ),
+        ((WRITER, replace(CFM, filler="writer")), "'cfm' names the filler 'writer', and nothing"),
+        (
+            (WRITER, replace(TAGS, filler="writer", lens=LensPlan(min_count=2))),
+            "'tags' reads with another lens than its filler 'writer', so it learns no words from",
+        ),
         (
             (replace(CFM, model=PIXELS, lens=LensPlan(images="pixels", size=16)),),
             "'cfm' sees pixels and texts as 'words'; edited negatives need images of several",
@@ -159,3 +210,47 @@ def test_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_measure_that_is_none() -> None:
     with pytest.raises(ValueError, match="'dot' is not a measure"):
         Semantics(name="s", measure="dot")  # type: ignore[arg-type]
+
+
+def test_a_model_writes_for_itself_and_a_frozen_one_for_it(tmp_path: Path) -> None:
+    frozen = replace(TAGS, name="frozen", proposer=written(filler=late("filler")), filler="writer")
+    assert execute(recipe(WRITER, TAGS, frozen), Source(REGIONS), tmp_path / "run")
+    losses = {}
+    for stage in ("tags", "frozen"):
+        found = lines(tmp_path / "run" / stage)
+        losses[stage] = [line["loss_masked"] for line in found if "loss_masked" in line]
+        assert all(loss > 0 for loss in losses[stage])
+    assert losses["tags"][0] == losses["frozen"][0]  # who writes has no share in it
+
+
+def test_a_frozen_model_writes_for_one_of_another_kind(tmp_path: Path) -> None:
+    """A dual encoder with fewer words reads as text what a UNITER wrote."""
+    host = Train(
+        name="host",
+        model=MODEL,
+        objective=total(triplet=part(HardestTriplet), written=RANKED),
+        lens=LensPlan(min_count=3),
+        plan=TrainPlan(batch=8, steps=2, log_every=1),
+        proposer=written(filler=late("filler"), reader=late("reader"), words=()),
+        filler="writer",
+    )
+    whole, folder, source = recipe(WRITER, host), tmp_path / "run", Source(REGIONS)
+    assert execute(whole, source, folder)
+    assert any(line.get("loss_written") for line in lines(folder / "host"))
+    context = Context(whole, source.open(), folder, digests(whole, "d"))
+    seen = host.lens.fit(context.train).on(context.train)
+    made = proposer(context, host, seen)
+    assert isinstance(made, Tailored)
+    assert made.reader is seen
+    assert made.desk.tokenizer.size > seen.lens.tokenizer.size
+    assert made.filler is not None
+    assert not any(weight.requires_grad for weight in made.filler.parameters())
+
+
+def test_a_filler_is_part_of_the_digest_only_where_there_is_one() -> None:
+    frozen = replace(TAGS, filler="writer")
+    first = digests(recipe(WRITER, TAGS), "d")
+    assert digests(recipe(TAGS), "d")["tags"] == first["tags"]
+    assert digests(recipe(WRITER, frozen), "d")["tags"] != first["tags"]
+    with pytest.raises(ValueError, match="'tags' reads 'writer', which no earlier stage writes"):
+        recipe(frozen)

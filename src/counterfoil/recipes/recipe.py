@@ -63,9 +63,11 @@ class Train:
         guide: stage that says how similar pairs ought to be, of a kind in `GUIDES`.
         word_vectors: file in GloVe's text format that word embeddings begin with, see
             `counterfoil.corpus.glove`.
-        proposer: what picks or writes negatives with the model as it is now; ``late("mask")`` is
-            the tokenizer's token that hides a word.
+        proposer: what picks or writes negatives with the model as it is now; ``late("lens")`` is
+            what its writer sees of the training split, ``late("mask")`` the token that hides a
+            word, ``late("filler")`` and ``late("reader")`` as `filler` has them.
         candidates: what is offered to a proposer that screens.
+        filler: stage whose model, frozen, writes in place of the one in training.
 
     Raises:
         ValueError: candidates are to come from mined lists, and none are named, or those are mined
@@ -87,6 +89,7 @@ class Train:
     word_vectors: str | None = field(default=None, metadata=LATER)
     proposer: Spec[Proposer] | None = field(default=None, metadata=LATER)
     candidates: CandidatePlan = field(default=CandidatePlan(), metadata=LATER)
+    filler: str | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.screens_lists and (self.negatives is None or self.refresh.every):
@@ -108,7 +111,12 @@ class Train:
     @property
     def wants(self) -> tuple[tuple[str, str], ...]:
         """Stages whose results this one needs, and of which kind they have to be."""
-        wanted = ((self.start, "train"), (self.negatives, "mine"), (self.guide, GUIDE))
+        wanted = (
+            (self.start, "train"),
+            (self.negatives, "mine"),
+            (self.guide, GUIDE),
+            (self.filler, "train"),
+        )
         return tuple((name, kind) for name, kind in wanted if name)
 
 

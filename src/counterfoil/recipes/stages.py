@@ -108,16 +108,16 @@ def train(context: Context, stage: Train, *, resume: bool) -> None:
         return
     model = begun(context, stage)
     assert model.lens is not None
-    place = context.place(stage.name)
+    place, seen = context.place(stage.name), model.lens.on(context.train)
     fitted = fit(
         timed(stage.plan, context.left()),
         model.matcher,
         stage.objective.build(),
-        model.lens.on(context.train),
+        seen,
         folder=place,
         draws=_draws(context, stage),
         candidates=_candidates(context, stage),
-        proposer=proposer(stage, model.lens),
+        proposer=proposer(context, stage, seen),
         guide=guide(context, stage, model.matcher.score_scale),
         positives=stage.positives,
         refresh=stage.refresh,
