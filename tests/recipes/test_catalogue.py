@@ -14,10 +14,11 @@ from counterfoil.models.blocks.grids import Grids
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.regions import Regions
 from counterfoil.models.hrem import HREM
+from counterfoil.models.uniter import UNITER
 from counterfoil.recipes import ablations, catalogue, members, ndgl, ndgl_variants, rounds
 from counterfoil.recipes.evidence.catalogue import tables
 from counterfoil.recipes.profiles import Dataset
-from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Train, digests
+from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Pretrain, Train, digests
 from counterfoil.recipes.settings import apply
 from counterfoil.spec import Spec, from_plain, of
 
@@ -87,11 +88,12 @@ def test_written_calls_survive_json(name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_models_and_objectives_build(name):
-    known = {"words": 7, "features": 5, "size": 64}
+    known = {"words": 7, "features": 5, "size": 64, "classes": 3, "mask": None}
     for stage in ALL[name].stages:
-        if isinstance(stage, Train):
+        if isinstance(stage, Train | Pretrain):
             small = _narrow(_offline(stage.model.resolve(known)))
             assert sum(p.numel() for p in small.build().parameters()) > 0
+        if isinstance(stage, Train):
             stage.objective.build()
 
 
@@ -106,7 +108,7 @@ def _offline(spec: Spec) -> Spec:
 def _narrow(spec: Spec) -> Spec:
     """The same at a width that builds at once."""
     inner = {k: _narrow(v) if isinstance(v, Spec) else v for k, v in spec.arguments.items()}
-    inner |= {"heads": 2} if spec.make in (HREM, BatchGraph) else {}
+    inner |= {"heads": 2} if spec.make in (HREM, BatchGraph, UNITER) else {}
     return Spec(spec.make, inner | ({"width": 8} if "width" in inner else {}))
 
 
@@ -128,6 +130,9 @@ def test_smoke_is_short_and_else_the_same(name):
             assert stage.plan.steps <= 20
             assert replace(stage, plan=was.plan, objective=was.objective) == was
             assert _without_steps(stage.objective) == _without_steps(was.objective)
+        elif isinstance(stage, Pretrain):
+            assert stage.plan.steps <= 20
+            assert replace(stage, plan=was.plan) == was
         else:
             assert stage == was
 
@@ -159,9 +164,9 @@ def test_the_released_code_of_vsrn_normalises_negatives_apart():
 
 
 def test_published_numbers_have_their_source():
-    from counterfoil.recipes import aoq, online
+    from counterfoil.recipes import aoq, online, tags
 
-    for row in (*online.PUBLISHED, *aoq.PUBLISHED):
+    for row in (*online.PUBLISHED, *aoq.PUBLISHED, *tags.PUBLISHED):
         assert "Table" in row.source or "issue" in row.source
         assert row.models in (1, 2)
         assert row.rsum == round(sum(row.i2t) + sum(row.t2i), 1)

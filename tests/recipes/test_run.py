@@ -8,7 +8,7 @@ import torch
 
 import recipes_cases
 from counterfoil.negatives.store import NegativeStore
-from counterfoil.recipes import catalogue, ndgl_variants
+from counterfoil.recipes import catalogue, ndgl_variants, tags
 from counterfoil.recipes.run import Source, execute
 from counterfoil.recipes.settings import apply
 from recipes_cases import SMALL, aoq, numbers, run, snapshot
@@ -72,6 +72,7 @@ def test_one_round_on_regions(host, tmp_path):
 
 
 MORE = {"vsrn": "*.model.captioner.width=16", "hrem": "*.model.graph.width=16"}
+UNITER = ("*.model.layers=1", "*.model.width=16", "*.model.heads=2", "*.batch=8")
 DIVE = ("*.model.image.tower.width=16", "*.model.text.gru.width=16", "*.batch=4")
 
 
@@ -84,16 +85,19 @@ def of_scenes():
     for kind in ndgl_variants.VARIANTS:
         yield pytest.param(f"ndgl/{kind}/gpo-scenes", marks=pytest.mark.slow)
     yield pytest.param("ndgl/mining/vsrn-scenes", marks=pytest.mark.slow)
+    for kind in tags.VARIANTS:
+        yield f"{kind}/uniter-scenes"
 
 
 @pytest.mark.parametrize("name", list(of_scenes()))
 def test_every_recipe_of_scenes(name, tmp_path):
     mines = "aoq" in name or "mining" in name
-    small = list(DIVE if "dive" in name else SMALL[1::2])
+    small = list(DIVE if "dive" in name else UNITER if "uniter" in name else SMALL[1::2])
     small += ["*.draw.texts=10", "*.draw.images=5"] if mines else []
     small += [more for host, more in MORE.items() if host in name]
     recipe = catalogue.smoke(apply(catalogue.find(name), small))
-    assert execute(recipe, Source("scenes:images=30"), tmp_path / "run")
+    data = "scenes:images=30,features=regions" if "uniter" in name else "scenes:images=30"
+    assert execute(recipe, Source(data), tmp_path / "run")
     for stage in recipe.stages:
         assert json.loads((tmp_path / "run" / f"{stage.name}.json").read_text())["state"] == "done"
 

@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
 from counterfoil.objectives.curriculum import Then
-from counterfoil.recipes import ablations, aoq, bases, demo, modern, ndgl, ndgl_variants, online
+from counterfoil.recipes import (
+    ablations,
+    aoq,
+    bases,
+    demo,
+    modern,
+    ndgl,
+    ndgl_variants,
+    online,
+    tags,
+)
 from counterfoil.recipes.members import NAMES, PAPERS, members
 from counterfoil.recipes.profiles import Dataset
 from counterfoil.recipes.recipe import Pretrain, Recipe, Stage, Train
@@ -27,7 +37,7 @@ Make = Callable[[], Recipe]
 
 
 def all_recipes() -> tuple[Recipe, ...]:
-    """Every recipe that is built in, but single ablations of AOQ and comparisons of NDGL."""
+    """Every recipe that is built in, but single ablations, and comparisons of NDGL and TAGS."""
     return tuple(make() for make in _listed().values())
 
 
@@ -39,7 +49,7 @@ def find(name: str) -> Recipe:
     """
     if name.endswith(".py"):
         return _from_file(Path(name))
-    known = {**_listed(), **dict(_ablations()), **dict(_compared())}
+    known = {**_listed(), **dict(_ablations()), **dict(_compared()), **dict(_of_tags())}
     if name not in known:
         near = difflib.get_close_matches(name, list(known), 1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
@@ -73,6 +83,12 @@ def _of_modern_hosts() -> dict[str, Make]:
         rows |= {f"{own}-{to}": partial(bases.recipe, own, to) for to in modern.sets(own)}
     for one in ndgl.HOSTS:
         rows |= {f"ndgl/{one}-{to}": partial(ndgl.recipe, one, to) for to in ndgl.sets(one)}
+    for before, make in (
+        ("", tags.hard_negatives),
+        ("tags/", tags.tags),
+        ("tags-dc/", tags.tags_dc),
+    ):
+        rows |= {f"{before}{own}-{to}": partial(make, own, to) for own in tags.HOSTS for to in SETS}
     return rows
 
 
@@ -81,6 +97,13 @@ def _compared() -> Iterator[tuple[str, Make]]:
         for one in hosts:
             for to in ndgl.sets(one):
                 yield f"ndgl/{kind}/{one}-{to}", partial(make, one, to)
+
+
+def _of_tags() -> Iterator[tuple[str, Make]]:
+    for kind, make in tags.VARIANTS.items():
+        for host in tags.HOSTS:
+            for to in SETS:
+                yield f"{kind}/{host}-{to}", partial(make, host, to)
 
 
 def _ablations() -> Iterator[tuple[str, Make]]:

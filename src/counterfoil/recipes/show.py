@@ -18,6 +18,8 @@ from counterfoil.recipes.modern import reads_bert
 from counterfoil.recipes.ndgl_variants import VARIANTS
 from counterfoil.recipes.profiles import LARGE, Dataset
 from counterfoil.recipes.recipe import Pretrain, Recipe, Stage, Train, plain
+from counterfoil.recipes.tags import HOSTS as WRITING
+from counterfoil.recipes.tags import VARIANTS as WRITTEN
 
 console = Console()
 
@@ -30,13 +32,13 @@ def say(line: str) -> None:
 
 def catalogue(recipes: Iterable[Recipe]) -> None:
     """All recipes; those that differ in host and data set alone share a line."""
-    found: dict[str, tuple[dict[str, None], str]] = {}
+    found: dict[tuple[str, str], dict[str, None]] = {}
     for recipe in recipes:
         family, host = _family(recipe.name)
         about = recipe.about.split("; ")[-1]
-        found.setdefault(family, ({}, about))[0][host] = None
+        found.setdefault((family, about), {})[host] = None
     table = Table(Column("recipe", no_wrap=True), "HOST", "about")
-    for family, (hosts, about) in found.items():
+    for (family, about), hosts in found.items():
         table.add_row(*(escape(text) for text in (family, " ".join(hosts), about)))
     console.print(table)
     say(f"DATA: {' '.join(get_args(Dataset))}")
@@ -44,11 +46,12 @@ def catalogue(recipes: Iterable[Recipe]) -> None:
     say("scan, bfan and vsrn (but not ndgl/vsrn) are ensembles of 2, other hosts are single models")
     say(f"aoq/ablations/LOSS/HOST-DATA is one of them alone; LOSS: {' '.join(LOSSES)}")
     say(f"ndgl/WHAT/HOST-DATA is a comparison of gpo or chan; WHAT: {' '.join(VARIANTS)}")
+    say(f"WHAT/HOST-DATA compares ways to write; WHAT: {' '.join(WRITTEN)}")
 
 
 def _family(name: str) -> tuple[str, str]:
     """A recipe's name with HOST-DATA where host and data set stand, and the host."""
-    for host in sorted({*NAMES, *MODERN}, key=len, reverse=True):
+    for host in sorted({*NAMES, *MODERN, *WRITING}, key=len, reverse=True):
         large = any(host == one and reads_bert(one) for one in MODERN)
         for data in get_args(Dataset):
             if f"{host}-{data}" in name:

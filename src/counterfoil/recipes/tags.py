@@ -1,0 +1,258 @@
+"""TAGS and TAGS-DC: UNITER trained on captions that it writes itself.
+
+Stages: "pretrained" in the domain; "hard", UNITER's hard negatives; "tags", which also ranks the
+captions it writes (step 1, Eq. 7); "tags-dc", which goes on from there and doubts and corrects
+their words (step 2, Eqs. 8 and 9). Table 2 compares "wm", which hides single words in place of
+phrases, and "static", where the pre-trained model writes all the time.
+
+Departs from the authors' code in: a model pre-trained in the domain takes the place of their
+weights, which are not at hand; what writes for "static" is that model; step 2 starts from step 1's
+best epoch on dev, not from its step 2,000; both directions of a pair are screened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, get_args
+
+from counterfoil.corpus.lens import LensPlan
+from counterfoil.corpus.phrase_rules import Rules
+from counterfoil.matcher import Matcher
+from counterfoil.models.uniter import UNITER
+from counterfoil.negatives.candidates import Sieve
+from counterfoil.negatives.desk import Desk
+from counterfoil.negatives.proposal import Proposer
+from counterfoil.negatives.screened import Screened
+from counterfoil.negatives.tailored import Tailored
+from counterfoil.negatives.tailored_words import Task
+from counterfoil.negatives.together import Together
+from counterfoil.objectives.term import Objective, Term, total
+from counterfoil.objectives.triplet import RankedBelow
+from counterfoil.objectives.words import Words
+from counterfoil.recipes.ndgl import measured
+from counterfoil.recipes.pretraining import Pretrain, pretrain_plan
+from counterfoil.recipes.profiles import LARGE, PROFILES, Dataset
+from counterfoil.recipes.published_tags import PUBLISHED
+from counterfoil.recipes.recipe import Compare, Recipe, Stage, Train
+from counterfoil.recipes.tags_numbers import PAPER, RELEASED, Numbers, plan
+from counterfoil.spec import Spec, late, of, part
+
+__all__ = [
+    "HOSTS",
+    "PUBLISHED",
+    "VARIANTS",
+    "Host",
+    "Way",
+    "first",
+    "hard",
+    "hard_negatives",
+    "objective",
+    "pretrained",
+    "second",
+    "tags",
+    "tags_dc",
+]
+
+Host = Literal["uniter"]
+HOSTS: tuple[Host, ...] = get_args(Host)
+Way = Literal["tags", "wm", "static", "released"]
+Step = Literal[0, 1, 2]
+
+BERT = "bert-base-cased"
+DOUBT_WEIGHTS = (1.0, 0.11)  # of wrong words, of right ones
+BEFORE, HARD, STEP_1, STEP_2 = "pretrained", "hard", "tags", "tags-dc"
+MARGIN = 0.2
+ALL_TASKS: tuple[Task, ...] = ("masked", "doubt", "correct")
+
+
+def data(dataset: Dataset) -> str:
+    """What is opened when the user names nothing: regions with boxes, as UNITER sees them.
+
+    A dev split of `scenes` of 100 images, as every pair of it costs a pass of the transformer.
+    """
+    if dataset == "scenes":
+        return "scenes:images=2600,dev=100,test=500,features=regions"
+    return PROFILES[dataset].data
+
+
+def model(dataset: Dataset, *outputs: str) -> Spec[Matcher]:
+    """UNITER-base; a small one for the small sets."""
+    layers, width, heads = {"scenes": (3, 128, 4), "flickr8k": (4, 256, 4)}.get(
+        dataset, (12, 768, 12)
+    )
+    return of(
+        UNITER,
+        layers=layers,
+        width=width,
+        heads=heads,
+        inner=4 * width,
+        vocabulary=late("words"),
+        features=late("features"),
+        classes=late("classes"),
+        mask=late("mask"),
+        outputs=outputs,
+    )
+
+
+def lens(dataset: Dataset) -> LensPlan:
+    """Regions as they are; wordpieces for the large sets, words for the small ones."""
+    return LensPlan(texts=BERT) if dataset in LARGE else LensPlan()
+
+
+def pretrained(dataset: Dataset) -> Pretrain:
+    """UNITER's tasks on the training captions; how long is ours."""
+    large = dataset in LARGE
+    return Pretrain(
+        name=BEFORE,
+        model=model(dataset, "match", "fill", "regress", "classify"),
+        plan=pretrain_plan(epochs=30, batch=512 if large else 64, rate=5e-5 if large else 3e-4),
+        lens=lens(dataset),
+    )
+
+
+def _irtm() -> dict[str, tuple[float, Term]]:
+    """UNITER's hinges: hard wrong texts of the image, hard wrong images of the text."""
+    return {
+        "texts": (1.0, part(RankedBelow, role="hard text", margin=MARGIN, reduction="mean")),
+        "images": (1.0, part(RankedBelow, role="hard image", margin=MARGIN, reduction="mean")),
+    }
+
+
+def objective(numbers: Numbers, step: Step) -> Spec[Objective]:
+    """The loss (Eq. 10) of UNITER's hard negatives, 0, or of a step of TAGS."""
+    terms = _irtm()
+    if step >= 1:
+        below: Term = part(RankedBelow, role="written", margin=MARGIN, reduction="mean")
+        terms["masked"] = (numbers.masked, part(Words, task="masked", reduction="mean"))
+        terms["written"] = (numbers.written, below)
+    if step == 2:
+        doubt: Term = part(Words, task="doubt", weights=DOUBT_WEIGHTS, reduction="mean")
+        terms["doubt"] = (numbers.words, doubt)
+        terms["correct"] = (numbers.words, part(Words, task="correct", reduction="mean"))
+    return total(**terms)
+
+
+def hard(dataset: Dataset) -> Train:
+    """UNITER's hard negatives, with the same numbers as TAGS."""
+    numbers = PAPER[dataset][0]
+    return Train(
+        name=HARD,
+        model=model(dataset, "rank"),
+        objective=objective(numbers, 0),
+        lens=lens(dataset),
+        plan=plan(numbers, dataset),
+        start=BEFORE,
+        proposer=of(Screened, keep=numbers.keep),
+        candidates=numbers.candidates,
+    )
+
+
+def first(dataset: Dataset, way: Way = "tags", *, name: str = STEP_1) -> Train:
+    """Step 1, with what later doubts words kept as it was pre-trained."""
+    numbers = (RELEASED if way == "released" else PAPER)[dataset][0]
+    return replace(
+        hard(dataset),
+        name=name,
+        model=model(dataset, "rank", "match", "fill"),
+        objective=objective(numbers, 1),
+        plan=plan(numbers, dataset),
+        proposer=_writes(numbers, way, 1),
+        candidates=numbers.candidates,
+        filler=BEFORE if way == "static" else None,
+    )
+
+
+def second(
+    dataset: Dataset, way: Way = "tags", *, name: str = STEP_2, start: str = STEP_1
+) -> Train:
+    """Step 2, which starts from step 1."""
+    numbers = (RELEASED if way == "released" else PAPER)[dataset][1]
+    return replace(
+        first(dataset, way, name=name),
+        model=model(dataset, "rank", "fill", "doubt", "correct"),
+        objective=objective(numbers, 2),
+        plan=plan(numbers, dataset),
+        start=start,
+        proposer=_writes(numbers, way, 2),
+        candidates=numbers.candidates,
+    )
+
+
+def _writes(numbers: Numbers, way: Way, step: Step) -> Spec[Proposer]:
+    """What screens, and what writes as a way of Table 2 or the authors' code has it (T1 to T4)."""
+    released = way == "released"
+    choice: Literal["lowered logits", "lowered scores"]
+    choice = "lowered logits" if step == 1 else "lowered scores"
+    desk = part(Desk, lens=late("lens"), parser=part(Rules), mask=late("mask"))
+    writer = part(
+        Tailored,
+        desk=desk,
+        filler=late("filler") if way == "static" else None,
+        masks=numbers.masks,
+        refills=numbers.refills,
+        keep=numbers.keep,
+        temperature=numbers.temperature,
+        singles="only" if way == "wm" else "without phrases",
+        words=("masked",) if step == 1 else ALL_TASKS,
+        sieve=part(Sieve, rules=(), choice=choice) if released else None,
+        specials=released,
+        stray_positive=released,
+    )
+    return of(Together, proposers=(part(Screened, keep=numbers.keep), writer))
+
+
+def hard_negatives(host: Host, dataset: Dataset) -> Recipe:
+    """Pre-training, then UNITER's hard negatives."""
+    return _recipe(f"{host}-{dataset}", dataset, (hard(dataset),), "hard negatives screened")
+
+
+def tags(host: Host, dataset: Dataset) -> Recipe:
+    """Step 1, beside UNITER's hard negatives from the same pre-training."""
+    stages = (hard(dataset), first(dataset))
+    return _recipe(f"tags/{host}-{dataset}", dataset, stages, "negatives of its own")
+
+
+def tags_dc(host: Host, dataset: Dataset) -> Recipe:
+    """Both steps."""
+    stages = (first(dataset), second(dataset))
+    about = "both steps, with words"
+    return _recipe(f"tags-dc/{host}-{dataset}", dataset, stages, about)
+
+
+def words_masked(host: Host, dataset: Dataset) -> Recipe:
+    """TAGS beside TAGS w/ WM (Table 2)."""
+    stages = (first(dataset), first(dataset, "wm", name="wm"))
+    return _recipe(f"tags/ablations/wm/{host}-{dataset}", dataset, stages, "single words hidden")
+
+
+def static(host: Host, dataset: Dataset) -> Recipe:
+    """TAGS beside TAGS w/ SG (Table 2)."""
+    stages = (first(dataset), first(dataset, "static", name="static"))
+    return _recipe(f"tags/ablations/static/{host}-{dataset}", dataset, stages, "a frozen writer")
+
+
+def released(host: Host, dataset: Dataset) -> Recipe:
+    """Both steps as the authors' code and scripts have them."""
+    before, after = "tags-released", "tags-dc-released"
+    stages = (
+        first(dataset, "released", name=before),
+        second(dataset, "released", name=after, start=before),
+    )
+    return _recipe(f"tags-dc/released/{host}-{dataset}", dataset, stages, "the authors' code")
+
+
+VARIANTS = {
+    "tags/ablations/wm": words_masked,
+    "tags/ablations/static": static,
+    "tags-dc/released": released,
+}
+
+
+def _recipe(name: str, dataset: Dataset, trainings: tuple[Train, ...], about: str) -> Recipe:
+    """Pre-training, trainings, a test of each, and a report where there are several."""
+    tests = measured([one.name for one in trainings], dataset)
+    stages: tuple[Stage, ...] = (pretrained(dataset), *trainings, *tests)
+    if len(trainings) > 1:
+        beside = tuple(f"test-{one.name}" for one in trainings)
+        stages = (*stages, Compare(name="report", results=beside))
+    return Recipe(name=name, stages=stages, data=data(dataset), about=f"UNITER; {about}")
