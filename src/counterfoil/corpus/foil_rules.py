@@ -23,11 +23,16 @@ from counterfoil.corpus.foil_words import (
     singular,
 )
 from counterfoil.corpus.inflection import inflection
+from counterfoil.corpus.phrase_lexicon import BE
 from counterfoil.corpus.sentences import Sentence, Word
 
 Kind: TypeAlias = Literal["noun", "numeral", "relation"]
 KINDS: tuple[Kind, ...] = ("noun", "numeral", "relation")
 LINKS = (",", "with", "and", "or")
+BOTH_WAYS = (  # as true the other way round
+    "plus", "along with", "together with", "as", "well", "also", "next to", "beside", "near", "alongside",
+    "close to", "by",
+)  # fmt: skip
 ARTICLES = ("a", "an")
 Candidates: TypeAlias = Callable[[str], Iterable[str]]
 
@@ -131,7 +136,7 @@ def numerals(found: Sentence, *, agree: bool = True) -> Iterator[Edit]:
             yield Edit("numeral", (_instead(word, new), *more))
 
 
-def swaps(found: Sentence, *, links: Sequence[str] = LINKS) -> Iterator[Edit]:
+def swaps(found: Sentence, *, links: Sequence[str] = LINKS + BOTH_WAYS) -> Iterator[Edit]:
     """Two noun phrases that change places.
 
     Args:
@@ -140,11 +145,13 @@ def swaps(found: Sentence, *, links: Sequence[str] = LINKS) -> Iterator[Edit]:
             and those that are linked through others, are not swapped.
 
     Departs from the authors' code in: a comma links (C1: it is compared with a string that no token
-    equals).
+    equals), and so do what is as true the other way round, such as "next to", and several such
+    words together, such as ", and".
     """
     group = list(range(len(found.chunks)))
     for at, ((_, end), (begin, _)) in enumerate(pairwise(found.chunks)):
-        if begin == end + 1 and found.words[end].text in links:
+        between = [word.text for word in found.words[end:begin] if word.text not in BE]
+        if between and all(word in links for word in between):
             group[at + 1] = group[at]
     for one, other in combinations(range(len(group)), 2):
         if group[one] == group[other]:

@@ -20,17 +20,19 @@ NUMBERS: dict[str, int] = {"a": 1, "an": 1} | {
 }
 NUMBERS |= {"thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80}
 
-_NEAR = "near|next to|beside|by|alongside|close to|at|with"
+_NEAR = "next to|near|beside|by|alongside|close to|at|with"
+_OVER = "on|on top of|atop|upon|onto|above|over|higher than|up"
+_UNDER = "under|below|beneath|underneath|lower than|down"
+_LEFT = "left of|to the left of|on the left of|on the left side of"
+_RIGHT = "right of|to the right of|on the right of|on the right side of"
 PREPOSITIONS: tuple[frozenset[str], ...] = tuple(  # what may be true of the same two things
     frozenset(group.split("|"))
     for group in (
         "in|inside|within|into|through|among|between|at",
-        f"on|on top of|atop|upon|onto|above|over|higher than|up|{_NEAR}",
-        f"under|below|beneath|underneath|lower than|down|{_NEAR}",
+        *(f"{one}|{_NEAR}" for one in (_OVER, _UNDER, _LEFT, _RIGHT)),
+        *(f"{side}|{height}" for side in (_LEFT, _RIGHT) for height in (_OVER, _UNDER)),
         f"in front of|before|{_NEAR}",
         f"behind|after|in back of|{_NEAR}",
-        f"left of|to the left of|on the left of|on the left side of|{_NEAR}",
-        f"right of|to the right of|on the right of|on the right side of|{_NEAR}",
         f"against|towards|toward|{_NEAR}",
         f"around|along|across|past|through|{_NEAR}",
         "off|out of|from|away from|outside|outside of",

@@ -1,0 +1,190 @@
+"""A writer that needs no model: VSE-C's rules on every caption of a corpus."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import final
+
+import torch
+
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.foil_rules import (
+    KINDS,
+    Edit,
+    Kind,
+    noun_vocabulary,
+    nouns,
+    numerals,
+    prepositions,
+    swaps,
+)
+from counterfoil.corpus.foil_words import related
+from counterfoil.corpus.inflection import lemma
+from counterfoil.corpus.sentences import Sentence, sentence
+from counterfoil.corpus.synonyms import wider
+from counterfoil.negatives.written_store import Changed, WrittenFoil
+from counterfoil.progress import progress
+from counterfoil.spec import unknown
+
+_WORD = re.compile(r"\w+(?:[-']\w+)*")
+FREQUENT = 200  # VSE-C's threshold, on 567,000 captions
+SYNONYMS: dict[str, Callable[[str], frozenset[str]]] = {"list": related, "wordnet": wider}
+
+
+@final
+class RuleWriter:
+    """Changes a noun, a number or a relation of each caption.
+
+    VSE-C (https://arxiv.org/abs/1806.10348), section 3. A noun is replaced by frequent nouns of the
+    *training* captions that stand in no caption of the image and are neither a synonym nor a wider
+    or narrower term. What is itself a caption of the image is left out. Which foils are kept
+    depends on the seed and the name of the caption only.
+
+    Departs from the authors' code in: nouns are counted in training captions, not in those of all
+    splits; their list of concrete nouns is not used, frequency stands alone; WordNet is an option
+    and a small list the default; parts of speech are by rule, not by spaCy; number and article
+    agree; "stands in a caption" means any form of the word.
+    """
+
+    def __init__(
+        self,
+        *,
+        nouns: Sequence[str],
+        kinds: tuple[str, ...] = KINDS,
+        most: int = 5,
+        synonyms: str = "list",
+        seed: int = 0,
+    ) -> None:
+        """Keyword arguments.
+
+        Args:
+            nouns: that may be written, see `frequent_nouns`; only these are replaced, too.
+            kinds: "noun", "numeral", "relation".
+            most: foils of a kind that are kept of each caption.
+            synonyms: which nouns may name the same: "list", or "wordnet", which needs nltk.
+            seed: of the choice among all foils.
+
+        Raises:
+            ValueError: an unknown kind or list of synonyms, or `most` below 1.
+        """
+        if strange := [kind for kind in kinds if kind not in KINDS]:
+            raise ValueError(unknown(strange[0], list(KINDS), "a kind of foil"))
+        if not kinds or most < 1:
+            raise ValueError(
+                f"{len(kinds)} kinds and most={most} write nothing; name at least one kind and one "
+                "foil"
+            )
+        if synonyms not in SYNONYMS:
+            raise ValueError(unknown(synonyms, list(SYNONYMS), "a list of synonyms"))
+        self.nouns = {noun: lemma(noun) for noun in nouns}
+        self.kinds, self.most, self.seed = kinds, most, seed
+        self._wider = SYNONYMS[synonyms]
+        self._others: dict[str, tuple[str, ...]] = {}
+        self._wider("dog")
+
+    def foils(self, corpus: Corpus) -> Iterator[WrittenFoil]:
+        """Foils of all captions that describe an image, in corpus order."""
+        owner = corpus.owner.tolist()
+        said: dict[int, list[str]] = {}
+        for text, image in zip(corpus.texts, owner, strict=True):
+            said.setdefault(image, []).append(text)
+        with progress("captions rewritten", total=len(owner)) as advance:
+            for row, image in enumerate(owner):
+                if image >= 0:
+                    name, text = corpus.image_ids[image], corpus.text_ids[row]
+                    for kind, edit in self._edits(corpus.texts[row], text, said[image]):
+                        yield _written(name, text, corpus.texts[row], kind, edit)
+                advance(1)
+
+    def _edits(self, caption: str, name: str, said: Sequence[str]) -> Iterator[tuple[Kind, Edit]]:
+        """The edits that are kept of a caption.
+
+        Args:
+            caption: the caption.
+            name: what the choice among its edits depends on.
+            said: all captions of its image.
+        """
+        found = sentence(caption)
+        known = {_same(text) for text in said}
+        forms = {lemma(word) for text in known for word in text.split()}
+        for kind in KINDS:
+            if kind not in self.kinds:
+                continue
+            edits, left = self._all(kind, found, forms), self.most
+            for place in _order(len(edits), f"{self.seed}/{kind}/{name}"):
+                foil = _same(edits[place].on(caption))
+                if foil not in known:
+                    known.add(foil)
+                    left -= 1
+                    yield kind, edits[place]
+                if not left:
+                    break
+
+    def _all(self, kind: Kind, found: Sentence, forms: set[str]) -> list[Edit]:
+        if kind == "noun":
+            return list(
+                nouns(found, lambda w: (n for n in self._other(w) if self.nouns[n] not in forms))
+            )
+        return list(numerals(found)) if kind == "numeral" else [*swaps(found), *prepositions(found)]
+
+    def _other(self, word: str) -> tuple[str, ...]:
+        """Nouns that name something else than one of them."""
+        if word not in self._others:
+            own = self._wider(lemma(word))
+            self._others[word] = (
+                ()
+                if word not in self.nouns
+                else tuple(
+                    noun
+                    for noun, form in self.nouns.items()
+                    if form not in own and lemma(word) not in self._wider(form)
+                )
+            )
+        return self._others[word]
+
+
+def frequent_nouns(captions: Iterable[str], *, at_least: int | None = None) -> tuple[str, ...]:
+    """Nouns of training captions that rules may write, the most frequent first.
+
+    Args:
+        captions: of the training split.
+        at_least: how often one stands there; None for as large a part of the captions as VSE-C's
+            200 of 567,000 are, at least 3.
+
+    Raises:
+        ValueError: fewer than two are left.
+    """
+    found = [sentence(caption) for caption in captions]
+    least = max(3, round(len(found) * FREQUENT / 567_000)) if at_least is None else at_least
+    kept = noun_vocabulary(found, at_least=least)
+    if len(kept) < 2:
+        raise ValueError(
+            f"{len(kept)} nouns stand {least} times or more in the {len(found):,} training "
+            "captions, and one can only be replaced by another; lower the frequency"
+        )
+    return kept
+
+
+def _written(image: str, text: str, caption: str, kind: Kind, edit: Edit) -> WrittenFoil:
+    foil, spans = edit.spans(caption)
+    changed = tuple(
+        Changed(caption[change.start : change.stop], foil[start:stop], start, stop)
+        for change, (start, stop) in zip(edit.changes, spans, strict=True)
+    )
+    return WrittenFoil(image, text, caption, foil, kind, changed)
+
+
+def _same(text: str) -> str:
+    """A caption as it is compared: its words, without case, points and blanks."""
+    return " ".join(_WORD.findall(text.lower()))
+
+
+def _order(count: int, name: str) -> list[int]:
+    """A permutation that depends on a name only."""
+    digest = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
+    places: list[int] = torch.randperm(
+        count, generator=torch.Generator().manual_seed(digest)
+    ).tolist()
+    return places

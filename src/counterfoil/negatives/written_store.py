@@ -1,0 +1,204 @@
+"""Written captions on disk, with the evidence of where they came from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self, final
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from counterfoil import __version__
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.files import replacing_folder, write_json
+from counterfoil.negatives.manifests import MANIFEST, read_as
+
+FORMAT = 1
+ROWS = "foils.jsonl"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Words of a caption that its foil does not have.
+
+    Attributes:
+        old: the caption's.
+        new: the foil's.
+        start: first character of the new ones in the foil.
+        stop: the one after their last.
+    """
+
+    old: str
+    new: str
+    start: int
+    stop: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class WrittenFoil:
+    """One written caption.
+
+    Attributes:
+        image: the data set's name of the image that it is not true of.
+        text: the data set's name of the caption that it was made of.
+        caption: that caption.
+        foil: what was made of it.
+        kind: what was changed, as in "noun".
+        changed: the changed words, from left to right.
+        scores: what models thought of it, by the name of the score.
+        writer: who wrote it.
+    """
+
+    image: str
+    text: str
+    caption: str
+    foil: str
+    kind: str
+    changed: tuple[Changed, ...]
+    scores: Mapping[str, float] = field(default_factory=dict)
+    writer: str = "rules"
+
+
+@final
+class WrittenManifest(BaseModel):
+    """What captions were written for, so that they are never read against anything else.
+
+    Attributes:
+        format: version of this layout.
+        corpus: fingerprint of the images and captions.
+        split: whose captions they are, as in "train".
+        writer: who wrote, in words.
+        settings: of the writer.
+        seed: of what was drawn.
+        counts: foils by kind.
+        version: the counterfoil that wrote it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    format: int = Field(default=FORMAT, ge=1)
+    corpus: str
+    split: str
+    writer: str
+    settings: dict[str, str | int | float | bool | tuple[str, ...] | None]
+    seed: int
+    counts: dict[str, int]
+    version: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class WrittenStore:
+    """A folder of written captions: ``manifest.json``, and ``foils.jsonl`` with one a line.
+
+    Attributes:
+        folder: where it lies.
+        manifest: what it was made from.
+    """
+
+    folder: Path
+    manifest: WrittenManifest
+
+    @classmethod
+    def write(
+        cls,
+        folder: Path,
+        foils: Iterable[WrittenFoil],
+        corpus: Corpus,
+        *,
+        writer: str,
+        settings: Mapping[str, Any],
+        seed: int,
+    ) -> Self:
+        """Write the folder, whole or not at all, while the foils are being made.
+
+        Args:
+            folder: must not exist yet.
+            foils: of captions of the corpus.
+            corpus: the split that they were written for.
+            writer: who wrote, in words.
+            settings: of the writer; plain values.
+            seed: of what was drawn.
+
+        Raises:
+            ValueError: something is there.
+        """
+        if folder.exists():
+            raise ValueError(f"{folder} exists and is left alone; name a new folder")
+        counts: dict[str, int] = {}
+        with replacing_folder(folder) as temporary:
+            with (temporary / ROWS).open("w", encoding="utf-8") as file:
+                for foil in foils:
+                    counts[foil.kind] = counts.get(foil.kind, 0) + 1
+                    file.write(json.dumps(asdict(foil), ensure_ascii=False) + "\n")
+            manifest = WrittenManifest(
+                corpus=corpus.fingerprint,
+                split=corpus.part,
+                writer=writer,
+                settings=dict(settings),
+                seed=seed,
+                counts=counts,
+                version=__version__,
+            )
+            write_json(temporary / MANIFEST, manifest.model_dump(mode="json"))
+        return cls(folder, manifest)
+
+    @classmethod
+    def open(cls, folder: Path, *, fingerprint: str) -> Self:
+        """A folder that `write` wrote for a corpus.
+
+        Raises:
+            ValueError: no such folder, damaged, for another corpus or of a newer version.
+        """
+        manifest = read_as(
+            WrittenManifest,
+            folder,
+            latest=FORMAT,
+            what="the manifest of written captions",
+            again="write again",
+        )
+        if manifest.corpus != fingerprint:
+            raise ValueError(
+                f"{folder} was written for corpus {manifest.corpus} (split {manifest.split!r}), "
+                f"but this one is {fingerprint}; name the data it was written for, or write again "
+                "with `counterfoil write`"
+            )
+        return cls(folder, manifest)
+
+    def __len__(self) -> int:
+        return sum(self.manifest.counts.values())
+
+    def foils(self) -> Iterator[WrittenFoil]:
+        """All of them, in the order in which they were written.
+
+        Raises:
+            ValueError: a line is damaged, or there are not as many as the manifest promises.
+        """
+        path, number = self.folder / ROWS, 0
+        if not path.is_file():
+            raise ValueError(f"{path} does not exist; written captions are needed there")
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                yield _row(path, number, line)
+        if number != len(self):
+            raise ValueError(
+                f"{path} holds {number:,} captions, but its manifest promises {len(self):,}; write "
+                "again"
+            )
+
+
+_ROW = TypeAdapter(WrittenFoil)
+
+
+def _row(path: Path, number: int, line: str) -> WrittenFoil:
+    try:
+        return _ROW.validate_json(line)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the whole"
+        raise ValueError(
+            f"{path}, line {number} is damaged: {where}: {first['msg'].lower()}; write again"
+        ) from None

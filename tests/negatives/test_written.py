@@ -1,0 +1,218 @@
+"""Rules write, the store keeps, any host trains on it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tailored_cases
+import train_cases
+from counterfoil.corpus.collate import collate
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.foil_sets import open_foil_set
+from counterfoil.corpus.inflection import lemma
+from counterfoil.corpus.lens import CorpusLens, LensPlan
+from counterfoil.negatives.rule_writer import RuleWriter, frequent_nouns
+from counterfoil.negatives.together import Together
+from counterfoil.negatives.written import Written
+from counterfoil.negatives.written_store import ROWS, WrittenStore
+from counterfoil.objectives.term import Objective
+from counterfoil.objectives.triplet import HardestTriplet, RankedBelow
+from counterfoil.records import Role
+from counterfoil.train.step import Step
+
+NOUNS = ("dog", "cat", "car", "tree", "boat", "kite", "bird", "apple")
+ANCHORS = [0, 1, 7, 20, 35]
+
+
+def corpus() -> Corpus:
+    """Some captions have a number, some a relation, and the last image's nothing to change."""
+    plain = train_cases.corpus()
+    texts = [
+        f"{'A' if row % 2 else 'Two'} {text.split()[1]}{'' if row % 2 else 's'} near the tree."
+        for row, text in enumerate(plain.texts)
+    ]
+    return replace(plain, texts=[*texts[:-3], *("it is there",) * 3])
+
+
+def lens() -> CorpusLens:
+    made = corpus()
+    return LensPlan().fit(made).on(made)
+
+
+def stored(folder: Path, *, most: int = 3, seed: int = 0) -> WrittenStore:
+    made, writer = corpus(), RuleWriter(nouns=NOUNS, most=most, seed=seed)
+    return WrittenStore.write(
+        folder, writer.foils(made), made, writer="rules", settings={"most": most}, seed=seed
+    )
+
+
+def test_foils_differ_where_they_say_and_are_no_caption_of_the_image() -> None:
+    made = corpus()
+    said: dict[str, list[str]] = {}
+    for text, image in zip(made.texts, made.owner.tolist()):
+        said.setdefault(made.image_ids[image], []).append(text.lower())
+    found = list(RuleWriter(nouns=NOUNS, most=4).foils(made))
+    counts = Counter((foil.text, foil.kind) for foil in found)
+    assert {kind for _, kind in counts} == {"noun", "numeral", "relation"}
+    assert max(counts.values()) == 4
+    assert len({(foil.text, foil.foil) for foil in found}) == len(found), "nothing twice"
+    for foil in found:
+        assert foil.caption == made.texts[made.text_ids.index(foil.text)]
+        assert foil.foil.lower() not in said[foil.image]
+        back = foil.foil
+        for change in reversed(foil.changed):
+            assert foil.foil[change.start : change.stop] == change.new
+            back = back[: change.start] + change.old + back[change.stop :]
+        assert back == foil.caption
+        if foil.kind == "noun":
+            words = {lemma(w.strip(".")) for text in said[foil.image] for w in text.split()}
+            assert lemma(foil.changed[-1].new) not in words
+
+
+def test_the_seed_decides_and_the_order_of_captions_does_not() -> None:
+    made = corpus()
+    first = list(RuleWriter(nouns=NOUNS, most=2).foils(made))
+    assert first == list(RuleWriter(nouns=NOUNS, most=2).foils(made))
+    assert first != list(RuleWriter(nouns=NOUNS, most=2, seed=1).foils(made))
+    some = list(RuleWriter(nouns=NOUNS, most=2).foils(made.subset(torch.tensor([5, 2]))))
+    assert {foil.text: foil for foil in some}.items() <= {f.text: f for f in first}.items()
+
+
+def test_nouns_are_those_of_the_captions_that_are_given() -> None:
+    assert frequent_nouns(["A dog.", "A dog and a cat."], at_least=1) == ("dog", "cat")
+    with pytest.raises(ValueError, match=r"1 nouns stand 2 times .* lower the frequency"):
+        frequent_nouns(["A dog.", "A dog and a cat."], at_least=2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"kinds": ("nuon",)}, "did you mean 'noun'"),
+        ({"kinds": ()}, "name at least one kind"),
+        ({"most": 0}, "most=0 write nothing"),
+        ({"synonyms": "wordnot"}, "did you mean 'wordnet'"),
+    ],
+)
+def test_writers_that_are_refused(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        RuleWriter(nouns=NOUNS, **settings)
+
+
+def test_a_store_comes_back_and_is_a_set_of_foils(tmp_path: Path) -> None:
+    store = stored(tmp_path / "w")
+    again = WrittenStore.open(tmp_path / "w", fingerprint=corpus().fingerprint)
+    assert again == store
+    assert list(again.foils()) == list(RuleWriter(nouns=NOUNS, most=3).foils(corpus()))
+    assert len(again) == len(list(again.foils()))
+    foils = open_foil_set([str(tmp_path / "w" / ROWS)])
+    assert foils.form == "pairs"
+    assert len(foils) == len(again)
+    assert {item.category for item in foils.items} == set(again.manifest.counts)
+
+
+def test_stores_that_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "w"
+    stored(folder)
+    with pytest.raises(ValueError, match="left alone"):
+        stored(folder)
+    with pytest.raises(ValueError, match=r"was written for corpus .* but this one is 0000"):
+        WrittenStore.open(folder, fingerprint="0000")
+    with pytest.raises(ValueError, match="does not exist"):
+        WrittenStore.open(tmp_path, fingerprint="0000")
+    lines = (folder / ROWS).read_text().splitlines()
+    (folder / ROWS).write_text("\n".join(lines[:-1]) + "\n")
+    store = WrittenStore.open(folder, fingerprint=corpus().fingerprint)
+    with pytest.raises(ValueError, match="its manifest promises"):
+        list(store.foils())
+    (folder / ROWS).write_text(json.dumps({**json.loads(lines[0]), "foil": 3}))
+    with pytest.raises(ValueError, match="line 1 is damaged: foil"):
+        list(store.foils())
+    (folder / ROWS).unlink()
+    with pytest.raises(ValueError, match="does not exist"):
+        list(store.foils())
+
+
+def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def failing() -> Any:
+        yield from list(RuleWriter(nouns=NOUNS).foils(corpus()))[:2]
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        WrittenStore.write(tmp_path / "w", failing(), corpus(), writer="x", settings={}, seed=0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_anchors_get_foils_of_their_own_captions(tmp_path: Path) -> None:
+    store, seen = stored(tmp_path / "w"), lens()
+    batch = collate(seen, torch.tensor(ANCHORS))
+    own: dict[str, list[str]] = {}
+    for foil in store.foils():
+        own.setdefault(foil.text, []).append(foil.foil)
+    source = Written(folder=str(tmp_path / "w"), lens=seen, count=7)
+    rng = torch.Generator().manual_seed(0)
+    proposal = source.propose(Any, batch, Any, Any, rng)  # type: ignore[arg-type]
+    pairs = proposal.pairs[Role.WRITTEN]
+    assert pairs.text.shape == pairs.image.shape == (len(ANCHORS), 7)
+    for at, row in enumerate(ANCHORS):
+        drawn = [place - len(batch.text_rows) for place in pairs.text[at].tolist() if place >= 0]
+        theirs = own.get(seen.corpus.text_ids[row], [])
+        assert len(drawn) == len(set(drawn)) == min(7, len(theirs))
+        known = [seen.lens.read([foil]).values[0].tolist() for foil in theirs]
+        for place in drawn:
+            kept = proposal.texts.mask[place]
+            assert proposal.texts.values[place][kept].tolist() in known
+    assert (pairs.text[-1] == -1).all(), "there is nothing to change"
+
+
+@pytest.mark.parametrize("host", ["global", "bag"])
+def test_any_host_trains_on_them_alone_and_together(host: str, tmp_path: Path) -> None:
+    stored(tmp_path / "w")
+    seen = lens()
+    batch = collate(seen, torch.tensor(ANCHORS))
+    written = Written(folder=str(tmp_path / "w"), lens=seen, count=2)
+    judged = Objective(
+        terms={"t": (1.0, HardestTriplet()), "w": (1.0, RankedBelow(role="written"))}
+    )
+    found = []
+    for proposer in (written, Together(proposers=(written,))):
+        step = Step(train_cases.host(host, seen), judged, proposer=proposer)
+        losses = step(batch)
+        losses["w"].backward()
+        assert losses["w"] > 0
+        assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in step.parameters())
+        found.append(losses["w"].detach())
+    torch.testing.assert_close(*found)
+
+
+def test_only_the_kinds_that_are_wanted(tmp_path: Path) -> None:
+    stored(tmp_path / "w")
+    folder, seen = str(tmp_path / "w"), lens()
+    few = Written(folder=folder, lens=seen, count=9, kinds=("numeral",))
+    batch = collate(seen, torch.tensor(ANCHORS))
+    rng = torch.Generator().manual_seed(0)
+    pairs = few.propose(Any, batch, Any, Any, rng).pairs[Role.WRITTEN]  # type: ignore[arg-type]
+    assert 0 < int((pairs.text >= 0).sum(1).max()) <= 3
+    with pytest.raises(ValueError, match="no foils of nouns; it has: noun, numeral, relation"):
+        Written(folder=folder, lens=seen, kinds=("nouns",))
+    with pytest.raises(ValueError, match="count=0"):
+        Written(folder=folder, lens=seen, count=0)
+    with pytest.raises(ValueError, match="was written for corpus"):
+        Written(folder=folder, lens=tailored_cases.lens())
+
+
+def test_a_batch_without_foils_has_no_pairs(tmp_path: Path) -> None:
+    stored(tmp_path / "w")
+    seen = lens()
+    source = Written(folder=str(tmp_path / "w"), lens=seen)
+    batch = collate(seen, torch.tensor([35]))
+    rng = torch.Generator().manual_seed(0)
+    proposal = source.propose(Any, batch, Any, Any, rng)  # type: ignore[arg-type]
+    assert proposal.texts is None
+    assert (proposal.pairs[Role.WRITTEN].text == -1).all()
