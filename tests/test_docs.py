@@ -93,6 +93,14 @@ def test_recipes_of_the_page_exist():
             assert apply(catalogue.find(words[2]), settings)
 
 
+def test_recipe_of_written_negatives():
+    from counterfoil.recipes.recipe import Recipe, digests
+
+    recipe = ran("docs/recipes.md", 1)["recipe"]
+    assert isinstance(recipe, Recipe)
+    assert set(digests(recipe, "data")) == {"pretrained", "host"}
+
+
 def test_recipe_of_ndgl():
     from counterfoil.recipes.recipe import Recipe
 

@@ -95,8 +95,10 @@ def model(dataset: Dataset, *outputs: str) -> Spec[Matcher]:
 
 
 def lens(dataset: Dataset) -> LensPlan:
-    """Regions as they are; wordpieces for the large sets, words for the small ones."""
-    return LensPlan(texts=BERT) if dataset in LARGE else LensPlan()
+    """Regions with wordpieces for the large sets, with words for the small ones."""
+    if dataset in LARGE:
+        return LensPlan(texts=BERT)
+    return LensPlan() if dataset == "scenes" else PROFILES[dataset].lens
 
 
 def pretrained(dataset: Dataset) -> Pretrain:

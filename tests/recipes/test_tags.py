@@ -1,0 +1,140 @@
+"""Recipes of UNITER, TAGS and TAGS-DC."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from safetensors.torch import load_file
+
+from counterfoil.negatives.screened import Screened
+from counterfoil.negatives.tailored import Tailored
+from counterfoil.recipes import catalogue, tags
+from counterfoil.recipes.profiles import LARGE, Dataset
+from counterfoil.recipes.published_tags import PUBLISHED, TABLE_1
+from counterfoil.recipes.recipe import Train, digests
+from counterfoil.recipes.run import Source, execute
+from counterfoil.recipes.settings import apply
+from counterfoil.recipes.tags_numbers import CAPTIONS, PAPER, RELEASED, plan
+from counterfoil.spec import Late
+
+SETS: tuple[Dataset, ...] = get_args(Dataset)
+TINY = ("*.model.layers=1", "*.model.width=16", "*.model.heads=2", "*.batch=8")
+
+
+def training(recipe: str, stage: str) -> Train:
+    found = catalogue.find(recipe).stage(stage)
+    assert isinstance(found, Train)
+    return found
+
+
+def writer(stage: Train) -> dict[str, Any]:
+    """Arguments of what writes for a training."""
+    assert stage.proposer is not None
+    screens, writes = stage.proposer.arguments["proposers"]
+    assert (screens.make, writes.make) == (Screened, Tailored)
+    assert screens.arguments["keep"] == writes.arguments["keep"]
+    return dict(writes.arguments)
+
+
+def weights(stage: Train) -> dict[str, float]:
+    return {name: weight for name, (weight, _) in stage.objective.arguments["terms"].items()}
+
+
+@pytest.mark.parametrize(
+    ("dataset", "masked", "written", "words"),
+    [("flickr30k", 0.1, 1e-3, 1e-3), ("coco", 0.05, 1e-4, 5e-4)],
+)
+def test_the_paper_is_table_5(dataset: str, masked: float, written: float, words: float) -> None:
+    name = f"tags-dc/uniter-{dataset}"
+    first, second = training(name, "tags"), training(name, "tags-dc")
+    assert weights(first) == {"texts": 1, "images": 1, "masked": masked, "written": written}
+    assert weights(second) == weights(first) | {"doubt": words, "correct": words}
+    assert (first.plan.steps, second.plan.steps) == (5000, 1500)
+    assert (first.plan.optimiser.rate, second.plan.optimiser.rate) == (5e-5, 1e-5)
+    for stage in (first, second):
+        assert stage.plan.batch * stage.plan.accumulate == 128
+        assert (stage.candidates.texts, stage.candidates.images) == (399, 399)
+        made = writer(stage)
+        assert (made["masks"], made["refills"], made["keep"]) == (20, 20, 31)
+        assert made["temperature"] == 1.5
+        assert not made["specials"]
+    assert second.start == "tags"
+    assert second.objective.arguments["terms"]["doubt"][1].arguments["weights"] == (1.0, 0.11)
+
+
+def test_the_released_code_is_told_apart() -> None:
+    name = "tags-dc/released/uniter-flickr30k"
+    first, second = training(name, "tags-released"), training(name, "tags-dc-released")
+    assert (weights(first)["masked"], weights(first)["written"]) == (0.05, 5e-4)
+    assert (weights(second)["doubt"], weights(second)["correct"]) == (5e-4, 5e-4)
+    assert second.plan.batch * second.plan.accumulate == 256
+    assert (writer(first)["temperature"], writer(second)["temperature"]) == (2.0, 1.5)
+    for stage, choice in ((first, "lowered logits"), (second, "lowered scores")):
+        made = writer(stage)
+        assert made["specials"]
+        assert made["stray_positive"]
+        assert made["sieve"].arguments == {"rules": (), "choice": choice}
+
+
+@pytest.mark.parametrize("dataset", SETS)
+def test_ablations_differ_in_one_thing(dataset: Dataset) -> None:
+    usual = training(f"tags/uniter-{dataset}", "tags")
+    for way, changed in (("wm", {"singles": "only"}), ("static", {"filler": Late("filler")})):
+        name = f"tags/ablations/{way}/uniter-{dataset}"
+        assert training(name, "tags") == usual
+        assert writer(training(name, way)) == writer(usual) | changed
+        assert training(name, way).plan == usual.plan
+    assert training(f"tags/ablations/static/uniter-{dataset}", "static").filler == "pretrained"
+
+
+@pytest.mark.parametrize("dataset", SETS)
+def test_all_begin_with_the_same_pre_training(dataset: Dataset) -> None:
+    names = ["", "tags/", "tags-dc/", *(f"{kind}/" for kind in tags.VARIANTS)]
+    found = [digests(catalogue.find(f"{name}uniter-{dataset}"), "d") for name in names]
+    for stage in ("pretrained", "hard", "tags"):
+        assert len({one[stage] for one in found if stage in one}) == 1
+
+
+@pytest.mark.parametrize("dataset", SETS)
+def test_epochs_hold_all_steps_and_no_batch_is_cut(dataset: Dataset) -> None:
+    for numbers in (*PAPER[dataset], *RELEASED[dataset]):
+        written = plan(numbers, dataset)
+        batches = -(-CAPTIONS[dataset] // written.batch)
+        assert written.total(batches) == numbers.steps
+        assert written.batch * written.accumulate == numbers.batch
+
+
+def test_heads_of_the_second_step_begin_as_they_were_pre_trained(tmp_path: Path) -> None:
+    still = [*TINY, "tags.rate=1e-12", "tags-dc.rate=1e-12"]
+    recipe = catalogue.smoke(apply(catalogue.find("tags-dc/uniter-scenes"), still))
+    recipe = apply(replace(recipe, stages=recipe.stages[:3]), ["*.steps=2"])
+    assert execute(recipe, Source("scenes:images=30,features=regions"), tmp_path)
+    before, after = (
+        load_file(tmp_path / stage / "model" / "model.safetensors")
+        for stage in ("pretrained", "tags-dc")
+    )
+    for new, old in (("doubt.weight", "match.weight"), ("correct.bias", "fill.bias")):
+        assert (after[f"says.{new}"] - before[f"says.{old}"]).abs().max() < 1e-9
+    assert "says.match.weight" not in after
+
+
+def test_published_rsums_are_those_printed() -> None:
+    printed = [
+        *(410.9, 416.4, 423.8, 402.5, 450.2, 462.2, 460.9, 467.4, 400.4, 469.5, 468.9, 472.9),
+        *(465.0, 487.4, 486.3, 513.9, 538.8, 544.7, 548.4, 542.7, 549.4, 540.6, 550.6, 554.4),
+        *(551.0, 557.4),
+        *(463.4, 462.1, 465.2, 545.9, 543.7, 547.8),
+    ]
+    assert [row.rsum for row in PUBLISHED] == pytest.approx(printed, abs=0.25)
+    assert {row.dataset for row in TABLE_1} == {"flickr30k-1k", "coco-5k"}
+
+
+def test_large_sets_read_wordpieces_with_uniter_base() -> None:
+    for dataset in SETS:
+        stage = training(f"uniter-{dataset}", "hard")
+        large = dataset in LARGE
+        assert (stage.lens.texts == "bert-base-cased") == large
+        assert (stage.model.arguments["layers"] == 12) == large
