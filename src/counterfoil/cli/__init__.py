@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from counterfoil.cli import analyse, diagnose, evidence, foils, mine, negatives
+from counterfoil.cli import analyse, diagnose, evidence, foils, mine, negatives, write
 from counterfoil.cli.answer import answer
 from counterfoil.cli.evidence import (
     TABLES,
@@ -52,6 +52,7 @@ app.add_typer(diagnose.app)
 app.add_typer(foils.app)
 app.add_typer(negatives.app, name="negatives")
 app.add_typer(analyse.app, name="analyse")
+app.add_typer(write.app, name="write")
 
 
 def _version(asked: bool) -> None:

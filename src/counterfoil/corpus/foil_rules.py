@@ -30,8 +30,8 @@ Kind: TypeAlias = Literal["noun", "numeral", "relation"]
 KINDS: tuple[Kind, ...] = ("noun", "numeral", "relation")
 LINKS = (",", "with", "and", "or")
 BOTH_WAYS = (  # as true the other way round
-    "plus", "along with", "together with", "as", "well", "also", "next to", "beside", "near", "alongside",
-    "close to", "by",
+    "plus", "along with", "together with", "as", "well", "also", "next to", "beside", "near",
+    "alongside", "close to", "by",
 )  # fmt: skip
 ARTICLES = ("a", "an")
 Candidates: TypeAlias = Callable[[str], Iterable[str]]

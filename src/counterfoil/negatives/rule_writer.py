@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import final
 
 import torch
@@ -21,7 +22,7 @@ from counterfoil.corpus.foil_rules import (
     swaps,
 )
 from counterfoil.corpus.foil_words import related
-from counterfoil.corpus.inflection import lemma
+from counterfoil.corpus.inflection import inflection, lemma
 from counterfoil.corpus.sentences import Sentence, sentence
 from counterfoil.corpus.synonyms import wider
 from counterfoil.negatives.written_store import Changed, WrittenFoil
@@ -112,7 +113,7 @@ class RuleWriter:
         for kind in KINDS:
             if kind not in self.kinds:
                 continue
-            edits, left = self._all(kind, found, forms), self.most
+            edits, left = self._all(kind, found, forms, name), self.most
             for place in _order(len(edits), f"{self.seed}/{kind}/{name}"):
                 foil = _same(edits[place].on(caption))
                 if foil not in known:
@@ -122,25 +123,29 @@ class RuleWriter:
                 if not left:
                     break
 
-    def _all(self, kind: Kind, found: Sentence, forms: set[str]) -> list[Edit]:
+    def _all(self, kind: Kind, found: Sentence, forms: set[str], name: str) -> list[Edit]:
+        """Edits of a kind; of nouns no more than can be needed."""
         if kind == "noun":
-            return list(
-                nouns(found, lambda w: (n for n in self._other(w) if self.nouns[n] not in forms))
-            )
+            return list(nouns(found, lambda word: self._some(word, forms, name)))
         return list(numerals(found)) if kind == "numeral" else [*swaps(found), *prepositions(found)]
 
+    def _some(self, word: str, forms: set[str], name: str) -> Iterator[str]:
+        """Nouns for a noun, drawn from those that stand in no caption of the image."""
+        others = self._other(word)
+        drawn = (others[place] for place in _order(len(others), f"{self.seed}/{word}/{name}"))
+        return islice((noun for noun in drawn if self.nouns[noun] not in forms), 2 * self.most)
+
     def _other(self, word: str) -> tuple[str, ...]:
-        """Nouns that name something else than one of them."""
+        """Nouns in the same number that name something else than one of them."""
         if word not in self._others:
-            own = self._wider(lemma(word))
-            self._others[word] = (
-                ()
-                if word not in self.nouns
-                else tuple(
-                    noun
-                    for noun, form in self.nouns.items()
-                    if form not in own and lemma(word) not in self._wider(form)
-                )
+            own, number = self._wider(lemma(word)), inflection(word) == "s"
+            self._others[word] = tuple(
+                noun
+                for noun, form in self.nouns.items()
+                if word in self.nouns
+                and (inflection(noun) == "s") == number
+                and form not in own
+                and lemma(word) not in self._wider(form)
             )
         return self._others[word]
 

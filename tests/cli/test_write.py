@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from counterfoil import open_corpus
+from counterfoil.corpus.foil_rules import nouns, numerals, prepositions, swaps
+from counterfoil.corpus.scenes import graphs
+from counterfoil.corpus.scenes.truth import is_true
+from counterfoil.corpus.sentences import sentence
+from counterfoil.negatives.written_store import WrittenStore
+from recipes_cases import SMALL, run
+from test_docs import blocks
+
+PAGE = Path(__file__).parents[2] / "docs" / "written.md"
+SCENES = "scenes:images=36"
+
+
+@pytest.fixture
+def told(capsys):
+    def told(*words: object) -> str:
+        capsys.readouterr()
+        code = run(*words)
+        shown = capsys.readouterr()
+        assert code == 0, shown.err
+        return " ".join(shown.out.split())
+
+    return told
+
+
+def test_what_is_written_is_what_is_said(told, tmp_path):
+    shown = told("write", "rules", SCENES, "--out", tmp_path / "w", "--most", 2)
+    train = open_corpus(SCENES).split("train")
+    store = WrittenStore.open(tmp_path / "w", fingerprint=train.fingerprint)
+    foils = list(store.foils())
+    assert f"{len(foils):,} foils of {len(train.texts)} captions" in shown
+    assert all(f"{count:,} {kind}" in shown for kind, count in store.manifest.counts.items())
+    assert store.manifest.split == "train"
+    assert store.manifest.settings["most"] == 2
+    told("write", "rules", SCENES, "--out", tmp_path / "again", "--most", 2)
+    first, again = (tmp_path / name / "foils.jsonl" for name in ("w", "again"))
+    assert first.read_bytes() == again.read_bytes()
+
+
+def test_nouns_of_any_split_are_the_training_splits(told, tmp_path):
+    told("write", "rules", SCENES, "--out", tmp_path / "w", "--split", "test", "--kind", "noun")
+    train = " ".join(open_corpus(SCENES).split("train").texts).lower()
+    rows = [json.loads(line) for line in (tmp_path / "w/foils.jsonl").read_text().splitlines()]
+    assert rows
+    assert {row["kind"] for row in rows} == {"noun"}
+    assert all(row["changed"][-1]["new"].lower() in train for row in rows)
+
+
+def test_few_foils_of_scenes_are_true(told, tmp_path):
+    told("write", "rules", "scenes:images=100", "--out", tmp_path / "w")
+    train = open_corpus("scenes:images=100").split("train")
+    seen = dict(zip(train.image_ids, graphs(train)))
+    store = WrittenStore.open(tmp_path / "w", fingerprint=train.fingerprint)
+    for kind, most in (("noun", 0.02), ("numeral", 0.03), ("relation", 0.2)):
+        found = [is_true(f.foil, seen[f.image]) for f in store.foils() if f.kind == kind]
+        decided = [true for true in found if true is not None]
+        assert len(decided) > 50
+        assert sum(decided) < most * len(decided)
+
+
+def test_the_page_runs(told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, recipe, asked = (block.splitlines() for block in blocks(PAGE, "console"))
+    for line in first:
+        told(*shlex.split(line.replace(" scenes ", f" {SCENES} "))[1:])
+    (tmp_path / "mine.py").write_text(blocks(PAGE, "python")[0])
+    words = shlex.split(recipe[0].replace(" scenes", f" {SCENES}"))[1:]
+    told(*words, *SMALL, "--smoke", "--folder", "run")
+    (log,) = (tmp_path / "run").glob("*/metrics.jsonl")
+    losses = [json.loads(line) for line in log.read_text().splitlines()]
+    assert any(line.get("loss_written", 0) > 0 for line in losses)
+    assert "accuracy" in told(*shlex.split(asked[0])[1:])
+
+
+def test_foils_of_the_page_are_the_rules():
+    rows = re.findall(r"^\| (\w+) \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    (_, caption), *shown = rows
+    found = sentence(caption)
+    made = {
+        "noun": list(nouns(found, lambda word: ("bird",))),
+        "numeral": list(numerals(found)),
+        "relation": [*swaps(found), *prepositions(found)],
+    }
+    assert {kind for kind, _ in shown} == set(made)
+    for kind, foils in shown:
+        for foil in foils.replace("*", "").split("   "):
+            assert foil in [edit.on(caption) for edit in made[kind]]
