@@ -826,6 +826,24 @@ def start_of_another_model(here, models):
     return "run", "mine.py", "--data", SCENES, "--folder", "run", "--smoke", *small
 
 
+# write
+
+
+typed("no such kind", f"write rules {SCENES} --out w --kind nuon", "'nuon'", "did you mean 'noun'")
+typed("no such synonyms", f"write rules {SCENES} --out w --synonyms net", "'net'", "list, wordnet")
+typed("foils of no split", f"write rules {SCENES} --out w --split trian", "'trian'")
+typed("nouns too rare", f"write rules {SCENES} --out w --frequency 999", "999 times", "lower the")
+typed(
+    "no foils at all", f"write rules {SCENES} --out w --most 0", "'--most'", "greater than or equal"
+)
+
+
+@case("written exists and is left alone", "--out")
+def foils_over_a_folder(here, models):
+    (here / "written").mkdir()
+    return "write", "rules", SCENES, "--out", "written"
+
+
 # negatives import and export
 
 
