@@ -778,7 +778,12 @@ def truncated_authors_checkpoint(here, models):
 def checkpoint_without_text(here, models):
     args = authors(here)
     torch.save(
-        {"model": [{"fc.weight": torch.ones(6, 4), "fc.bias": torch.ones(6)}, {}]},
+        {
+            "model": [
+                {"fc.weight": torch.ones(6, 4), "fc.bias": torch.ones(6)},
+                {"rnn.weight_ih_l0": torch.ones(18, 4)},
+            ]
+        },
         here / "best.pth.tar",
     )
     return args
