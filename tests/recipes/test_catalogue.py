@@ -183,6 +183,27 @@ def test_published_rsums_are_those_printed():
     assert [row.rsum for row in TABLE_2] == pytest.approx([473.2, 486.7, 486.3], abs=0.15)
 
 
+def test_published_rsums_of_ndgl_are_those_printed():
+    from counterfoil.recipes.published_ndgl import ENSEMBLES, TABLE_1, TABLE_3, TABLE_4, TABLE_5
+
+    def close(rows, printed):
+        assert [row.rsum for row in rows] == pytest.approx(printed, abs=0.25)
+
+    coco = [523.5, 525.9, 524.1, 526.5, 525.3, 532.7, 526.8, 531.2]
+    coco += [528.2, 531.4, 530.0, 533.0, 531.3, 538.3, 544.8, 547.7]
+    flickr = [496.3, 509.4, 512.9, 519.2, 505.3, 524.2, 513.8, 523.3]
+    flickr += [520.1, 526.8, 517.4, 524.9, 519.3, 533.8, 550.4, 552.3]
+    close(TABLE_1, [*coco, *flickr])
+    close(TABLE_3, [528.6, 533.8, 534.3, 534.6, 535.3])
+    close(TABLE_4, [519.3, 532.2, 533.8, 529.7])
+    close(TABLE_5, [513.5, 517.2, 520.3, 523.3, 482.6, 486.3, 487.8, 488.0, 494.1])
+    single = {row.method: row.rsum for row in TABLE_1 if row.dataset == "flickr30k-1k"}
+    for host, (alone, together, student) in ENSEMBLES.items():
+        assert alone < together < student
+        assert single[f"{host} (BERT)"] == pytest.approx(alone, abs=0.25)
+        assert single[f"{host} (BERT) + NDGL"] == pytest.approx(student, abs=0.25)
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_every_number_is_of_one_model_or_of_an_ensemble(name):
     """Ensembles are compared with ensembles, and their members are measured alone too."""

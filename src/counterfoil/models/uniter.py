@@ -257,7 +257,7 @@ class UNITER(Matcher):
     def _score(self, first: Tensor) -> Tensor:
         """(P,) scores from the states of the first tokens."""
         logit = self.says.logit(self.pooler(first).tanh())
-        return logit.sigmoid() if self.score == "probability" else logit
+        return logit.float().sigmoid() if self.score == "probability" else logit
 
 
 def _asked(packing: Packing, want: frozenset[Want], slots: Slots | None) -> Tensor:
