@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from counterfoil.recipes import ndgl
-from counterfoil.recipes.bases import Host, base, title, trained
-from counterfoil.recipes.evidence.ndgl import DATA, OWN, SIZES, TEST, Size, planned, setting
-from counterfoil.recipes.evidence.plan import Budget, Experiment, Row, Table
-from counterfoil.recipes.recipe import Evaluate, Recipe, Stage, Teach, Train
+from counterfoil.recipes.bases import Host, base, trained
+from counterfoil.recipes.evidence.ndgl import DATA, OWN, SIZES, Size, planned, setting, tested
+from counterfoil.recipes.evidence.plan import Budget, Experiment, Table
+from counterfoil.recipes.recipe import Recipe, Stage, Teach, Train
 
 NAME = "evidence/ndgl-curves-flickr8k"
 TEACHERS: dict[Budget, int] = {"cpu": 3, "gpu": 5, "smoke": 2}
@@ -50,15 +50,10 @@ def _experiment(host: Host, seed: int, budget: Budget) -> Experiment:
         own = _own(host, seed, size, f"own-{batch}", batch)
         student = _student(host, seed, size, two, f"ndgl-{batch}", batch)
         found += [(f"{OWN}, batch {batch}", own), (f"NDGL, K = 2, batch {batch}", student)]
-    rows: list[Row] = []
-    for method, train in found:
-        test = f"test-{train.name}"
-        stages += [train, Evaluate(name=test, using=(train.name,), protocol=TEST)]
-        row = Row(host=title(host), method=method, seed=seed, test=test, models=(train.name,))
-        rows.append(row)
+    tests, rows = tested(host, seed, found, stages)
     key = f"{host}-{seed}"
-    recipe = Recipe(name=f"{NAME}/{key}", stages=tuple(stages), data=DATA)
-    return Experiment(key=key, recipe=recipe, rows=tuple(rows))
+    recipe = Recipe(name=f"{NAME}/{key}", stages=tests, data=DATA)
+    return Experiment(key=key, recipe=recipe, rows=rows)
 
 
 def _own(host: Host, seed: int, size: Size, name: str, batch: int | None = None) -> Train:

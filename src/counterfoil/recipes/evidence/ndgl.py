@@ -8,6 +8,7 @@ for every row of a budget.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -148,6 +149,30 @@ def _experiment(name: Host, count: int, size: Size) -> Experiment:
             measured(method, seed, (train.name,), f"test-{train.name}")
     recipe = Recipe(name=f"{NAME}/{name}", stages=tuple(stages), data=DATA)
     return Experiment(key=name, recipe=recipe, rows=tuple(rows))
+
+
+def tested(
+    host: Host, seed: int, found: Sequence[tuple[str, Train]], before: Sequence[Stage]
+) -> tuple[tuple[Stage, ...], tuple[Row, ...]]:
+    """Stages with a test behind each training, and the rows that the tests fill.
+
+    Args:
+        host: the matcher of all.
+        seed: of all.
+        found: method and training.
+        before: stages that come first; trainings among them are not repeated.
+    """
+    stages, rows = list(before), []
+    for method, train in found:
+        if train not in stages:
+            stages.append(train)
+        test, models = f"test-{train.name}", (train.name,)
+        stages.append(Evaluate(name=test, using=models, protocol=TEST))
+        mined = title(host) if train.negatives else ""
+        rows.append(
+            Row(host=title(host), method=method, lists=mined, seed=seed, test=test, models=models)
+        )
+    return tuple(stages), tuple(rows)
 
 
 def _methods(name: Host, seed: int, size: Size) -> list[tuple[str, Train]]:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from counterfoil.recipes import ndgl
 from counterfoil.recipes import ndgl_variants as variants
-from counterfoil.recipes.bases import Host, base, reduction, title
+from counterfoil.recipes.bases import Host, base, reduction
 from counterfoil.recipes.evidence.ndgl import (
     DATA,
     OWN,
     SIZES,
-    TEST,
     Size,
     own,
     planned,
     setting,
     taught_by,
+    tested,
 )
-from counterfoil.recipes.evidence.plan import Budget, Experiment, Row, Table
+from counterfoil.recipes.evidence.plan import Budget, Experiment, Table
 from counterfoil.recipes.ndgl_variants import LISTS
-from counterfoil.recipes.recipe import Evaluate, Mine, Recipe, Stage, Teach, Train
+from counterfoil.recipes.recipe import Mine, Recipe, Stage, Teach, Train
 
 NAME = "evidence/ndgl-readings-flickr8k"
 TARGETS = ndgl.TARGETS
@@ -48,21 +48,11 @@ def _experiment(host: Host, seed: int, budget: Budget) -> Experiment:
         name=LISTS, using=(f"own-{seed}",), texts=size.texts, images=max(1, size.texts // 5)
     )
     compared = [(OWN, alone[0]), *_compared(host, seed, size)]
-    stages: list[Stage] = [*alone, lists, Teach(name=TARGETS, using=teachers)]
-    rows: list[Row] = []
-    for method, train in compared:
-        if train not in stages:
-            stages.append(train)
-        test = f"test-{train.name}"
-        stages.append(Evaluate(name=test, using=(train.name,), protocol=TEST))
-        mined = title(host) if train.negatives else ""
-        row = Row(
-            host=title(host), method=method, lists=mined, seed=seed, test=test, models=(train.name,)
-        )
-        rows.append(row)
+    before: tuple[Stage, ...] = (*alone, lists, Teach(name=TARGETS, using=teachers))
+    stages, rows = tested(host, seed, compared, before)
     key = f"{host}-{seed}"
-    recipe = Recipe(name=f"{NAME}/{key}", stages=tuple(stages), data=DATA)
-    return Experiment(key=key, recipe=recipe, rows=tuple(rows))
+    recipe = Recipe(name=f"{NAME}/{key}", stages=stages, data=DATA)
+    return Experiment(key=key, recipe=recipe, rows=rows)
 
 
 def _compared(host: Host, seed: int, size: Size) -> list[tuple[str, Train]]:
