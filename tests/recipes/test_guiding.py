@@ -128,6 +128,15 @@ def test_drawn_pairs_stand_among_the_guided(whole, tmp_path):
     assert losses(tmp_path)[-1] > 0
 
 
+MOMENTS = (
+    "teacher-0/checkpoints/last.safetensors",
+    "teacher-1/metrics.jsonl",
+    "teacher-1.json",
+    "teach.json",
+    "student/checkpoints/last.safetensors",
+)
+
+
 def forked(folder: Path, made: Recipe) -> int:
     child = os.fork()
     if child:
@@ -144,15 +153,15 @@ def forked(folder: Path, made: Recipe) -> int:
 
 def test_a_run_that_is_killed_goes_on_to_the_same_numbers(whole, tmp_path):
     made, folder = recipe("vsepp", "*.save_minutes=0"), tmp_path / "run"
-    kills = 0
-    for pause in (1.2, 1.6, 2.0, 2.6, 0.0):
+    for moment in MOMENTS:
         child = forked(folder, made)
-        if pause:
-            time.sleep(pause)
-            os.kill(child, signal.SIGKILL)
+        while not (folder / moment).exists():
+            assert os.waitpid(child, os.WNOHANG) == (0, 0), f"ended before {moment} came"
+            time.sleep(0.002)
+        os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
-        kills += os.WIFSIGNALED(status)
-    assert kills
+        assert os.WIFSIGNALED(status), f"ended before it was killed at {moment}"
+    _, status = os.waitpid(forked(folder, made), 0)
     assert status == 0
     assert weights(folder) == weights(whole)
     assert losses(folder) == losses(whole)

@@ -13,6 +13,7 @@ from counterfoil.matcher import Matcher, one_view
 from counterfoil.models.authors import State
 from counterfoil.models.blocks import paired
 from counterfoil.models.blocks.boxed import BoxedRegions, PieceEmbedding
+from counterfoil.models.blocks.inner import full
 from counterfoil.models.blocks.joint import JointEncoder, Packing
 from counterfoil.models.blocks.pool import chosen
 from counterfoil.models.blocks.uniter_heads import UniterHeads, present
@@ -257,7 +258,7 @@ class UNITER(Matcher):
     def _score(self, first: Tensor) -> Tensor:
         """(P,) scores from the states of the first tokens."""
         logit = self.says.logit(self.pooler(first).tanh())
-        return logit.float().sigmoid() if self.score == "probability" else logit
+        return full(logit).sigmoid() if self.score == "probability" else logit
 
 
 def _asked(packing: Packing, want: frozenset[Want], slots: Slots | None) -> Tensor:
