@@ -1,4 +1,4 @@
-"""What a guide does to a training: how far the student is from it, which loss pulls how hard."""
+"""What a training says of itself beside its losses: of its guide, and of written captions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from counterfoil.objectives.guided import agreement
-from counterfoil.records import INFERENCE, Grid
+from counterfoil.records import INFERENCE, Grid, Role
+from counterfoil.train.difficulty import difficulty
 
 DISAGREE, DIVERGENCE, OUTRANKED = "guide_disagree", "guide_kl", "guide_outranked"
 SHARE = "share_"  # begins the names of the terms' shares of the gradient, in percent
@@ -17,21 +18,30 @@ SHARE = "share_"  # begins the names of the terms' shares of the gradient, in pe
 
 @final
 class Watch:
-    """Looks at guided steps when it is told to, and at no others: what it costs is then nothing.
+    """Looks at steps when it is told to, and at no others: what it costs is then nothing.
 
     Attributes:
         wanted: whether the next step is to be looked at.
-        seen: figures of the last one that was, by name, see `guided`.
+        seen: figures of the last one that was, by name, see `guided` and `difficulty`.
     """
 
     def __init__(self) -> None:
         self.wanted = False
         self.seen: dict[str, Tensor] = {}
 
-    def look(self, grids: Mapping[str, Grid], losses: Mapping[str, Tensor]) -> None:
-        """Note the figures of a step, if they are wanted and it has a guide."""
-        if self.wanted and grids[INFERENCE].guide is not None:
-            self.seen = guided(grids, losses)
+    def look(
+        self,
+        grids: Mapping[str, Grid],
+        losses: Mapping[str, Tensor],
+        pairs: Mapping[Role, Tensor] | None = None,
+    ) -> None:
+        """Note the figures of a step, if they are wanted and it has a guide or written captions."""
+        if not self.wanted:
+            return
+        grid, written = grids[INFERENCE], (pairs or {}).get(Role.WRITTEN)
+        self.seen = {} if grid.guide is None else guided(grids, losses)
+        if written is not None:
+            self.seen |= difficulty(written, grid)
 
     def take(self) -> dict[str, float]:
         """The figures as numbers, once."""
