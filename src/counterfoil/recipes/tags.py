@@ -134,9 +134,9 @@ def objective(numbers: Numbers, step: Step) -> Spec[Objective]:
     return total(**terms)
 
 
-def hard(dataset: Dataset) -> Train:
-    """UNITER's hard negatives, with the same numbers as TAGS."""
-    numbers = PAPER[dataset][0]
+def hard(dataset: Dataset, numbers: Numbers | None = None) -> Train:
+    """UNITER's hard negatives, with the same numbers as TAGS: the paper's unless others are given."""
+    numbers = numbers or PAPER[dataset][0]
     return Train(
         name=HARD,
         model=model(dataset, "rank"),
@@ -149,9 +149,11 @@ def hard(dataset: Dataset) -> Train:
     )
 
 
-def first(dataset: Dataset, way: Way = "tags", *, name: str = STEP_1) -> Train:
+def first(
+    dataset: Dataset, way: Way = "tags", *, name: str = STEP_1, numbers: Numbers | None = None
+) -> Train:
     """Step 1, with what later doubts words kept as it was pre-trained."""
-    numbers = (RELEASED if way == "released" else PAPER)[dataset][0]
+    numbers = numbers or (RELEASED if way == "released" else PAPER)[dataset][0]
     return replace(
         hard(dataset),
         name=name,
@@ -165,10 +167,15 @@ def first(dataset: Dataset, way: Way = "tags", *, name: str = STEP_1) -> Train:
 
 
 def second(
-    dataset: Dataset, way: Way = "tags", *, name: str = STEP_2, start: str = STEP_1
+    dataset: Dataset,
+    way: Way = "tags",
+    *,
+    name: str = STEP_2,
+    start: str = STEP_1,
+    numbers: Numbers | None = None,
 ) -> Train:
     """Step 2, which starts from step 1."""
-    numbers = (RELEASED if way == "released" else PAPER)[dataset][1]
+    numbers = numbers or (RELEASED if way == "released" else PAPER)[dataset][1]
     return replace(
         first(dataset, way, name=name),
         model=model(dataset, "rank", "fill", "doubt", "correct"),
