@@ -135,7 +135,7 @@ def objective(numbers: Numbers, step: Step) -> Spec[Objective]:
 
 
 def hard(dataset: Dataset, numbers: Numbers | None = None) -> Train:
-    """UNITER's hard negatives, with the same numbers as TAGS: the paper's unless others are given."""
+    """UNITER's hard negatives, with the numbers of TAGS; the paper's unless others are given."""
     numbers = numbers or PAPER[dataset][0]
     return Train(
         name=HARD,
