@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+_apart = False
+
 
 def rank() -> int:
     """This process's number, 0 when there is one."""
-    return dist.get_rank() if dist.is_initialized() else 0
+    return dist.get_rank() if dist.is_initialized() and not _apart else 0
 
 
 def size() -> int:
     """How many processes there are."""
-    return dist.get_world_size() if dist.is_initialized() else 1
+    return dist.get_world_size() if dist.is_initialized() and not _apart else 1
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Let this process work as if it were the only one, on what it shares with no other."""
+    global _apart
+    before, _apart = _apart, True
+    try:
+        yield
+    finally:
+        _apart = before
 
 
 def join() -> bool:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterfoil.corpus.inflection import inflection, lemma
-from counterfoil.corpus.rewriting import plain, rewritten
+from counterfoil.corpus.rewriting import Rewriting, plain, rewritten
 from counterfoil.corpus.words import Words, spans, split
 
 TEXT = "Man's  best, friend"
@@ -24,7 +24,55 @@ SPANS = [(0, 0), (0, 3), (3, 5), (7, 11), (11, 12), (13, 19), (0, 0)]
     ],
 )
 def test_rewritten(new: dict[int, str], wanted: str) -> None:
-    assert rewritten(TEXT, SPANS, new) == wanted
+    found = rewritten(TEXT, SPANS, new)
+    assert found.text == wanted
+    assert back(found, TEXT) == TEXT
+
+
+def back(found: Rewriting, text: str) -> str:
+    """The caption, made of its rewriting by what is said of the changes."""
+    out = found.text
+    for (start, stop), (begin, end) in reversed(found.changes):
+        assert out[begin:end] != text[start:stop]
+        out = out[:begin] + text[start:stop] + out[end:]
+    return out
+
+
+@pytest.mark.parametrize(
+    "new, wanted",
+    [
+        ({}, []),
+        ({1: "man"}, []),
+        ({1: "dog"}, [("Man", "Dog")]),
+        ({2: "'ll"}, [("'s", "'ll")]),
+        ({1: "dog", 2: "##s"}, [("Man's", "Dogs")]),
+        ({5: "##ly", 3: "worst"}, [("best", "worst"), (" friend", "ly")]),
+        ({4: "and"}, [("best,", "best and")]),
+    ],
+)
+def test_whole_words_are_changed(new: dict[int, str], wanted: list[tuple[str, str]]) -> None:
+    found = rewritten(TEXT, SPANS, new)
+    assert [(TEXT[slice(*old)], found.text[slice(*now)]) for old, now in found.changes] == wanted
+
+
+@given(
+    st.lists(st.sampled_from(["ab", "C", "de", ",", "1"]), min_size=1, max_size=8),
+    st.lists(st.sampled_from(["", " "]), min_size=8, max_size=8),
+    st.dictionaries(st.integers(0, 7), st.sampled_from(["x", "##y", "ab", ",", "Ġz"]), max_size=8),
+)
+def test_changes_lead_back(words: list[str], gaps: list[str], new: dict[int, str]) -> None:
+    text, places = "", []
+    for word, gap in zip(words, gaps):
+        places.append((len(text), len(text) + len(word)))
+        text += word + gap
+    found = rewritten(text, places, new)
+    assert back(found, text) == text
+    for (start, stop), _ in found.changes:
+        inside = [text[start - 1 : start], text[start : start + 1]]
+        after = [text[stop - 1 : stop], text[stop : stop + 1]]
+        if set(new.values()) <= {"x", "ab"} and text.replace(" ", "").isalnum():
+            assert not all(sign.isalnum() for sign in inside), "a word begins here"
+            assert not all(sign.isalnum() for sign in after), "and one ends here"
 
 
 @given(st.text(alphabet="aB '\"`.,-1é\u0130<unk>\t", max_size=30))
@@ -44,7 +92,7 @@ def test_a_word_for_itself_changes_nothing(words: list[str]) -> None:
     ids, places = reader.encode([text])[0], reader.spans([text])[0]
     assert len(ids) == len(places)
     told = {n: text[a:b] for n, (a, b) in enumerate(places) if a < b}
-    assert rewritten(text, places, told) == text
+    assert rewritten(text, places, told) == Rewriting(text, ())
 
 
 def test_cut_texts_have_as_many_spans() -> None:

@@ -45,6 +45,24 @@ class Candidates:
     written: Tensor
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """The hardest of B anchors' written captions; C of them in all.
+
+    Attributes:
+        anchor: (C,) for which anchor.
+        column: (C,) its place among those of the anchor, the hardest first.
+        number: (C,) which of the anchor's written captions it is.
+        place: (C,) which of those that were scored it is.
+    """
+
+    anchor: Tensor
+    column: Tensor
+    number: Tensor
+    place: Tensor
+
+
 class Opinion(Protocol):
     """Another model's say on whether captions are true."""
 
@@ -104,6 +122,23 @@ class Sieve:
         for rule in self.rules:
             out &= self._passes(rule, found)
         return out
+
+    def picked(self, found: Candidates, scores: Tensor, may: Tensor, count: int) -> Picked:
+        """The hardest of the captions that may be kept.
+
+        Args:
+            found: the captions.
+            scores: (P,) of those that may be kept, anchor by anchor.
+            may: (B, N) bool, which these are.
+            count: M, of each anchor.
+        """
+        room = scores.new_full(may.shape, -torch.inf)
+        room[may] = scores
+        best = self.best(found, room, may, count)
+        row, column = (best >= 0).nonzero(as_tuple=True)
+        number = best[row, column]
+        place = (may.flatten().cumsum(0) - 1).view(may.shape)
+        return Picked(row, column, number, place[row, number])
 
     def best(self, found: Candidates, scores: Tensor, may: Tensor, count: int) -> Tensor:
         """(B, M) long, places of the hardest; -1 where none is left.

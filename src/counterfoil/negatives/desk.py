@@ -11,8 +11,8 @@ from torch import Tensor
 
 from counterfoil.corpus.inflection import inflection, lemma
 from counterfoil.corpus.lens import CorpusLens
-from counterfoil.corpus.phrases import Parser, places
-from counterfoil.corpus.rewriting import PIECE, plain, rewritten
+from counterfoil.corpus.phrases import KINDS, Kind, Parser, places
+from counterfoil.corpus.rewriting import PIECE, Rewriting, plain, rewritten
 from counterfoil.corpus.synonyms import wider
 from counterfoil.corpus.words import Tokenizer
 from counterfoil.negatives.masks import table
@@ -41,7 +41,7 @@ class Desk:
         self.lens, self.parser = lens, parser
         self.tokenizer: Tokenizer = lens.lens.tokenizer
         self.mask = mask
-        self._phrases: dict[int, list[list[int]]] = {}
+        self._phrases: dict[int, list[tuple[Kind, list[int]]]] = {}
         self._wider: dict[int, list[int]] = {}
 
     def texts(self, rows: Tensor) -> Items:
@@ -58,8 +58,24 @@ class Desk:
             texts = [corpus.texts[row] for row in new]
             found = self.parser.phrases(texts, [corpus.text_ids[row] for row in new])
             for row, phrases, spans in zip(new, found, self.tokenizer.spans(texts), strict=True):
-                self._phrases[row] = [places(phrase, spans) for phrase in phrases]
-        return table([self._phrases[row] for row in wanted], length)
+                self._phrases[row] = [(phrase.kind, places(phrase, spans)) for phrase in phrases]
+        return table([[some for _, some in self._phrases[row]] for row in wanted], length)
+
+    def kind(self, row: int, changed: Sequence[int]) -> str:
+        """What some tokens of a caption say, by the kind of the phrases that they are part of.
+
+        "word" where they are part of none, "several" where no kind is common to all of them.
+
+        Args:
+            row: the caption.
+            changed: places of its tokens.
+        """
+        self.phrases(torch.tensor([row]), 1)
+        found = self._phrases.get(row, [])
+        said = [{kind for kind, some in found if place in some} for place in changed]
+        if not any(said):
+            return "word"
+        return next((kind for kind in KINDS if all(kind in kinds for kinds in said)), "several")
 
     def occurring(self, images: Tensor) -> Tensor:
         """(B, V) bool, the words of all captions of these images."""
@@ -69,7 +85,11 @@ class Desk:
         return occurring(read.values, read.mask, owner, (len(images), self.tokenizer.size))
 
     def strings(self, rows: Sequence[int], values: Tensor) -> list[str]:
-        """Captions with some tokens exchanged, as text.
+        """Captions with some tokens exchanged, as text; see `rewritings`."""
+        return [found.text for found in self.rewritings(rows, values)]
+
+    def rewritings(self, rows: Sequence[int], values: Tensor) -> list[Rewriting]:
+        """Captions with some tokens exchanged, and which words that changes.
 
         Args:
             rows: (P,) the captions that they were.

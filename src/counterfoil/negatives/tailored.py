@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import final
 
 import torch
@@ -14,33 +14,16 @@ from counterfoil.engine.shares import shared
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.candidates import Candidates, Sieve
 from counterfoil.negatives.desk import Desk
-from counterfoil.negatives.masks import SHARE, Masked, Singles, chosen, masked, with_singles
+from counterfoil.negatives.hand import Hand, able, at_least_one, mask_of
+from counterfoil.negatives.masks import SHARE, Masked, Singles
 from counterfoil.negatives.proposal import Proposal
 from counterfoil.negatives.readings import Shown, read, scored
-from counterfoil.negatives.refills import drawn, probabilities, refilled
-from counterfoil.negatives.saliency import words_of
 from counterfoil.negatives.tailored_words import TASKS, Kept, Task, judged, stray
-from counterfoil.reading import ReadsWords, Want
+from counterfoil.reading import Want
 from counterfoil.records import Batch, Items, Pairs, Role, Views, WordTask
 from counterfoil.spec import unknown
 
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """What is masked and written for B anchors.
-
-    Attributes:
-        texts: their captions.
-        hidden: (B, K, L) bool, the slots of each masking.
-        masked: the B * K masked captions.
-        written: (B, K * C, L) long, with new words.
-    """
-
-    texts: Items
-    hidden: Tensor
-    masked: Masked
-    written: Tensor
+INSTEAD = "give Tailored a frozen filler that does, such as UNITER, and no word tasks"
 
 
 @final
@@ -102,14 +85,15 @@ class Tailored:
             ValueError: a number that is not possible, an unknown word task, or tasks for a model
                 that reads with another lens than the writer.
         """
-        for name, number in (("masks", masks), ("refills", refills), ("keep", keep)):
-            if number < 1:
-                raise ValueError(f"{name}={number} is not possible; it must be at least 1")
-        if not temperature > 0 or not 0 < share <= 1:
-            raise ValueError(
-                f"temperature={temperature} and share={share} are not possible; a temperature is "
-                "above 0, a share above 0 and at most 1"
-            )
+        at_least_one(masks=masks, refills=refills, keep=keep)
+        self.hand = Hand(
+            masks=masks,
+            refills=refills,
+            temperature=temperature,
+            share=share,
+            singles=singles,
+            specials=specials,
+        )
         if strange := [word for word in words if word not in TASKS]:
             raise ValueError(unknown(strange[0], list(TASKS), "a word task"))
         if reader is not None and (filler is None or words or stray_positive):
@@ -118,10 +102,8 @@ class Tailored:
                 f"word tasks from it; given were {', '.join(words) or 'none'}"
             )
         self.desk, self.filler, self.reader = desk, filler, reader
-        self.masks, self.refills, self.keep = masks, refills, keep
-        self.temperature, self.share, self.singles = temperature, share, singles
-        self.words, self.sieve = words, sieve or Sieve()
-        self.specials, self.stray_positive = specials, stray_positive
+        self.keep, self.words, self.sieve = keep, words, sieve or Sieve()
+        self.stray_positive = stray_positive
         self.provides_words = frozenset[str](words)
 
     def check(self, matcher: Matcher) -> None:
@@ -132,17 +114,22 @@ class Tailored:
         """
         asked = {TASKS[word] for word in self.words}
         asked |= {Want.SCORE} if self.stray_positive else set()
-        _check(matcher, asked | ({Want.FILL} if self.filler is None else set()), "the model")
+        asked |= {Want.FILL} if self.filler is None else set()
+        able(matcher, asked, "the model", INSTEAD)
         if self.filler is not None:
-            _check(self.filler, {Want.FILL}, "the filler")
-        self._mask(matcher)
+            able(self.filler, {Want.FILL}, "the filler", INSTEAD)
+        mask_of(self.desk, self.filler or matcher)
 
     def propose(
         self, matcher: Matcher, batch: Batch, views: Views, grid: Tensor, rng: torch.Generator
     ) -> Proposal:
         """Written captions of every anchor, the same on every process."""
-        draft, task = self._written(matcher, batch, views, rng)
-        kept = self._kept(matcher, batch, draft)
+        rows, device = batch.text_rows[batch.anchors.text.cpu()], batch.positive.device
+        mask = mask_of(self.desk, self.filler or matcher)
+        draft = self.hand.hidden(self.desk, rows, mask=mask, rng=rng, device=device)
+        logits, task = self._guessed(matcher, batch, views, draft.masked)
+        written = self.hand.written(self.desk, draft, logits, rng)
+        kept = self._kept(matcher, batch, draft.texts, written)
         tasks = {} if task is None else {"masked": task}
         if not self.stray_positive and not {"doubt", "correct"} & set(self.words):
             return Proposal(
@@ -151,7 +138,7 @@ class Tailored:
                 words=tasks,
             )
         shown = Shown(views.inference.images, kept.texts, batch.anchors.image[kept.anchor])
-        scores, found = judged(matcher, shown, kept, draft.texts, draft.hidden, self.words)
+        scores, found = judged(matcher, shown, kept, draft.texts, draft.slots, self.words)
         if self.stray_positive:
             image = views.inference.images.rows(batch.anchors.image)
             positive = shared(
@@ -159,7 +146,7 @@ class Tailored:
                 lambda rows: stray(
                     matcher, image.rows(rows), matcher.encode_texts(draft.texts.rows(rows))
                 ),
-                batch.positive.device,
+                device,
             )
             true = grid[batch.anchors.image, batch.anchors.text]
             scores = scores - positive[kept.anchor] + true[kept.anchor]
@@ -167,38 +154,12 @@ class Tailored:
         room = room.index_put((kept.anchor, kept.column), scores)
         return Proposal(words={**tasks, **found}, scores={Role.WRITTEN: room})
 
-    def _written(
-        self, matcher: Matcher, batch: Batch, views: Views, rng: torch.Generator
-    ) -> tuple[_Draft, WordTask | None]:
-        """New captions of all anchors, and what the model guessed of the old ones."""
-        rows, device = batch.text_rows[batch.anchors.text.cpu()], batch.positive.device
-        texts = self.desk.texts(rows)
-        words = texts.mask & ~self.desk.banned[texts.values]
-        phrases = with_singles(
-            self.desk.phrases(rows, texts.mask.shape[1]), words, singles=self.singles
-        )
-        hidden = chosen(
-            phrases,
-            times=self.masks,
-            rng=rng,
-            share=self.share,
-            first=self.singles == "only",
-        )
-        texts = texts.to(device)
-        some = masked(texts, hidden, mask=self._mask(matcher), words=self.desk.words, rng=rng)
-        logits, task = self._guessed(matcher, batch, views, some)
-        banned = self.desk.banned_of(logits.shape[1], specials=self.specials).to(device)
-        chances = probabilities(logits, temperature=self.temperature, banned=banned)
-        new = refilled(some.texts.values, some.slots, drawn(chances, self.refills, rng))
-        written = new.view(len(rows), -1, new.shape[1])
-        return _Draft(texts, hidden.to(device), some, written), task
-
     def _guessed(
         self, matcher: Matcher, batch: Batch, views: Views, some: Masked
     ) -> tuple[Tensor, WordTask | None]:
         """The writer's logits at the slots, and the model's as a task."""
         anchor = torch.arange(len(batch.anchors.image), device=batch.positive.device)
-        anchor = anchor.repeat_interleave(self.masks)
+        anchor = anchor.repeat_interleave(self.hand.masks)
         want, task, logits = frozenset({Want.FILL}), None, None
         if self.filler is None or "masked" in self.words:
             shown = Shown(views.inference.images, some.texts, batch.anchors.image[anchor])
@@ -214,30 +175,23 @@ class Tailored:
         assert logits is not None
         return logits, task
 
-    def _kept(self, matcher: Matcher, batch: Batch, draft: _Draft) -> Kept:
+    def _kept(self, matcher: Matcher, batch: Batch, originals: Items, written: Tensor) -> Kept:
         """The hardest of the captions that may be kept."""
         images = batch.image_rows[batch.anchors.image.cpu()]
         rows = batch.text_rows[batch.anchors.text.cpu()]
-        found = Candidates(self.desk, images, rows, draft.texts.values, draft.written)
+        found = Candidates(self.desk, images, rows, originals.values, written)
         may = self.sieve.may(found)
         anchor, number = may.nonzero(as_tuple=True)
-        texts = self._read(rows, draft, anchor, number)
+        texts = self._read(rows, originals.rows(anchor), anchor, written[anchor, number])
         with evaluating([matcher]):
             seen = matcher.encode_images(self._images(batch, self.reader or self.desk.lens))
         scores = scored(matcher, Shown(seen, texts, anchor))
-        room = scores.new_full(may.shape, -torch.inf)
-        room[anchor, number] = scores
-        best = self.sieve.best(found, room, may, self.keep)
-        row, column = (best >= 0).nonzero(as_tuple=True)
-        place = torch.full_like(may, -1, dtype=torch.long)
-        place[anchor, number] = torch.arange(len(anchor), device=place.device)
-        number = best[row, column]
-        return Kept(row, column, number // self.refills, texts.rows(place[row, number]))
+        best = self.sieve.picked(found, scores, may, self.keep)
+        masking = best.number // self.hand.refills
+        return Kept(best.anchor, best.column, masking, texts.rows(best.place))
 
-    def _read(self, rows: Tensor, draft: _Draft, anchor: Tensor, number: Tensor) -> Items:
+    def _read(self, rows: Tensor, some: Items, anchor: Tensor, values: Tensor) -> Items:
         """Written captions as the model in training reads them."""
-        some = draft.texts.rows(anchor)
-        values = draft.written[anchor, number]
         if self.reader is None:
             return replace(some, ids=torch.full_like(some.ids, -1), values=values)
         strings = self.desk.strings(rows[anchor.cpu()].tolist(), values)
@@ -259,32 +213,3 @@ class Tailored:
             len(kept.anchor), device=anchors.device
         )
         return Pairs(anchors.expand_as(text), text)
-
-    def _mask(self, matcher: Matcher) -> int:
-        """The token that hides a word."""
-        if self.desk.mask is not None:
-            return self.desk.mask
-        own = words_of(self.filler or matcher).mask_word
-        found = self.desk.tokenizer.mask if own is None else own
-        if found is None:
-            raise ValueError(
-                "neither the writer nor its tokenizer has a token that hides a word; give its id "
-                "to the desk as mask, such as 3 for <unk>"
-            )
-        return found
-
-
-def _check(matcher: Matcher, asked: set[Want], what: str) -> None:
-    """Whether a model has heads for something."""
-    if not asked:
-        return
-    if not isinstance(matcher, ReadsWords):
-        raise ValueError(
-            f"{what} {type(matcher).__name__} does not read words; give Tailored a frozen filler "
-            "that does, such as UNITER, and no word tasks"
-        )
-    if missing := sorted(want.value for want in asked - matcher.wants):
-        raise ValueError(
-            f"{what} {type(matcher).__name__} has no heads for {', '.join(missing)}; it has "
-            f"{', '.join(sorted(want.value for want in matcher.wants))}: name them in its outputs"
-        )
