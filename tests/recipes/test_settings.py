@@ -4,7 +4,7 @@ import pytest
 
 from counterfoil.models.scan import SCAN
 from counterfoil.models.vse import VSE
-from counterfoil.recipes import demo
+from counterfoil.recipes import catalogue, demo
 from counterfoil.recipes.hosts import scan
 from counterfoil.recipes.settings import apply, changed
 
@@ -142,3 +142,21 @@ def test_a_written_call():
     with pytest.raises(ValueError, match="'direction' is no setting; write key=value"):
         changed(scan(width=8), "direction")
     assert WHOLE.stage("online").model.make is VSE
+
+
+def test_each_of_several_proposers_is_named() -> None:
+    recipe = catalogue.find("tags-dc/uniter-scenes")
+    cooler = apply(recipe, ["*.proposer.tailored.temperature=1", "tags.proposer.screened.keep=5"])
+    made = {}
+    for stage in ("tags", "tags-dc"):
+        screens, writes = cooler.stage(stage).proposer.arguments["proposers"]
+        made[stage] = screens.arguments["keep"], writes.arguments["temperature"]
+        assert writes.arguments["keep"] == 7
+    assert made == {"tags": (5, 1.0), "tags-dc": (7, 1.0)}
+    for wrong, told in (
+        ("tags.proposer.tailord.masks=3", "did you mean 'tailored'"),
+        ("tags.proposer.tailored=3", "cannot be replaced whole"),
+        ("tags.proposer.proposers=3", "cannot be replaced whole"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            apply(recipe, [wrong])

@@ -16,7 +16,8 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 def inside(holder: Any) -> dict[str, Any]:
     """What can be named inside a record, a written call (defaults included), or a mapping.
 
-    Inside a term with its weight these are "weight" and "term".
+    Inside a term with its weight these are "weight" and "term"; inside several written calls the
+    names of what is called, in small letters.
     """
     if isinstance(holder, Spec):
         named = inspect.signature(holder.make).parameters.values()
@@ -24,11 +25,19 @@ def inside(holder: Any) -> dict[str, Any]:
         return given | dict(holder.arguments)
     if isinstance(holder, Mapping):
         return dict(holder)
-    if isinstance(holder, tuple) and len(holder) == 2 and isinstance(holder[1], Spec):
-        return {"weight": holder[0], "term": holder[1]}
+    if isinstance(holder, tuple) and holder and isinstance(holder[-1], Spec):
+        return _parts(holder)
     if is_dataclass(holder):
         return {f.name: getattr(holder, f.name) for f in fields(holder) if f.init}
     return {}
+
+
+def _parts(holder: tuple[Any, ...]) -> dict[str, Any]:
+    """What can be named inside a term with its weight, or inside several written calls."""
+    if not isinstance(holder[0], Spec):
+        return {"weight": holder[0], "term": holder[1]} if len(holder) == 2 else {}
+    named = {one.make.__name__.lower(): one for one in holder if isinstance(one, Spec)}
+    return named if len(named) == len(holder) else {}
 
 
 def fitting(holder: Any, name: str, value: Any, setting: str) -> Any:

@@ -4,7 +4,8 @@ A key is a path: first the stage (``*`` for every stage that has the key), then 
 and arguments of written calls, as in ``online.seed=3``, ``*.batch=64``,
 ``online.model.text.layers=2``. The keys of a stage's plan and of its optimiser may be named
 directly: ``online.epochs=3`` is ``online.plan.epochs=3``; so may the terms of an objective and
-their arguments: ``online.objective.triplet.steps=50``. A value is read as a Python literal and must
+their arguments: ``online.objective.triplet.steps=50``; so may each of several proposers:
+``tags.proposer.tailored.temperature=1.0``. A value is read as a Python literal and must
 be of the kind that its annotation allows.
 """
 
@@ -21,7 +22,7 @@ from counterfoil.spec import Spec, unknown
 
 T = TypeVar("T")
 EVERY = "*"
-SHORT = (("plan",), ("plan", "optimiser"), ("tasks",), ("terms",), ("term",))
+SHORT = (("plan",), ("plan", "optimiser"), ("tasks",), ("terms",), ("term",), ("proposers",))
 
 
 def apply(recipe: Recipe, settings: Sequence[str]) -> Recipe:
@@ -125,5 +126,5 @@ def _called(holder: Any) -> str:
     if isinstance(holder, Spec):
         return holder.make.__qualname__
     if isinstance(holder, tuple):
-        return "this term"
+        return "this term" if "term" in inside(holder) else "these"
     return str(getattr(holder, "name", type(holder).__name__))
