@@ -3,43 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, final, get_args
+from typing import final, get_args
 
-import torch
 from torch import Tensor, nn
 
 from counterfoil.matcher import Matcher, one_view
 from counterfoil.models.authors import State
-from counterfoil.models.blocks import paired
 from counterfoil.models.blocks.boxed import BoxedRegions, PieceEmbedding
-from counterfoil.models.blocks.inner import full
-from counterfoil.models.blocks.joint import JointEncoder, Packing
+from counterfoil.models.blocks.joint import JointEncoder
 from counterfoil.models.blocks.pool import chosen
+from counterfoil.models.blocks.spoken import LOGIT_SCALE, Joint, Score, Speaker
 from counterfoil.models.blocks.uniter_heads import UniterHeads, present
 from counterfoil.models.uniter_start import begun, fitted, freshen
 from counterfoil.reading import Reading, Slots, Want
 from counterfoil.records import Batch, Encoded, Items, Pairs, Views
-
-LOGIT_SCALE = 4.0  # near 0 a probability changes by a quarter of its logit
-
-Score = Literal["probability", "logit"]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Joint:
-    """P texts and images that have read each other; zeros at padding.
-
-    Attributes:
-        texts: (P, L, D) last hidden states.
-        images: (P, R, D) last hidden states.
-        pooled: (P, D) what the first token of each says of the whole.
-    """
-
-    texts: Encoded
-    images: Encoded
-    pooled: Tensor
 
 
 @final
@@ -136,25 +113,15 @@ class UNITER(Matcher):
 
     def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
         """(P,) scores of aligned pairs."""
-        rows = torch.arange(len(images), device=texts.tokens.device)
-        return self.listed(images, texts, Pairs(rows, rows))
+        return self._speaker.aligned(images, texts)
 
     def listed(self, images: Encoded, texts: Encoded, pairs: Pairs) -> Tensor:
         """(P,) scores; those of like length are worked out together."""
-        pool, pairs = paired.pooled(images, texts), pairs.to(texts.tokens.device)
-        if not len(pairs.image):
-            return pool.new_zeros(0)
-        order, parts = paired.together(images, texts, pairs)
-        scores = [self._first(*paired.listed(pool, images, texts, part)) for part in parts]
-        return torch.cat(scores)[order.argsort()]
+        return self._speaker.listed(images, texts, pairs)
 
     def grid(self, images: Encoded, texts: Encoded) -> Tensor:
         """(I, T) scores of all pairs, a bounded number of them at a time."""
-        image, text = torch.meshgrid(
-            torch.arange(len(images)), torch.arange(len(texts)), indexing="ij"
-        )
-        scores = self.listed(images, texts, Pairs(image, text).flatten())
-        return scores.view(len(images), len(texts))
+        return self._speaker.grid(images, texts)
 
     def forward(self, batch: Batch) -> Views:
         """Trains as it is used."""
@@ -163,9 +130,7 @@ class UNITER(Matcher):
     @property
     def wants(self) -> frozenset[Want]:
         """What it has heads for."""
-        says = self.says
-        heads = {Want.FILL: says.fill, Want.DOUBT: says.doubt, Want.CORRECT: says.correct}
-        return frozenset({Want.SCORE, *(want for want, head in heads.items() if head is not None)})
+        return self._speaker.wants
 
     def read(
         self,
@@ -179,41 +144,11 @@ class UNITER(Matcher):
         Raises:
             ValueError: there is no head for something, or words are wanted without slots.
         """
-        packing, tokens = paired.packed(images, texts)
-        spoken = packing.column < texts.mask.shape[1]
-        at = _asked(packing, want, slots)
-        kept = torch.zeros_like(spoken)
-        if Want.SCORE in want:
-            kept[packing.first] = True
-        if Want.DOUBT in want:
-            kept |= spoken
-        kept[at] = True
-        states, place = self.body(tokens, packing, kept), kept.cumsum(0) - 1
-        answers = states[place[at]]
-        score = self._score(states[place[packing.first]]) if Want.SCORE in want else None
-        doubt = None
-        if Want.DOUBT in want:
-            logits = present(self.says.doubt, "doubt")(states[place[spoken]])
-            doubt = _unpacked(logits, texts.mask)
-        return Reading(
-            score=score,
-            fill=self.filled(answers) if Want.FILL in want else None,
-            doubt=doubt,
-            correct=self.corrected(answers) if Want.CORRECT in want else None,
-        )
+        return self._speaker.read(images, texts, want, slots)
 
     def joint(self, images: Encoded | None, texts: Encoded | None) -> Joint:
         """The last hidden states of P images with P texts, or of one side alone."""
-        images, texts = paired.sides(images, texts)
-        packing, tokens = paired.packed(images, texts)
-        states = self.body(tokens, packing)
-        room = _unpacked(states, torch.cat([texts.mask, images.mask], 1))
-        long = texts.mask.shape[1]
-        return Joint(
-            Encoded(room[:, :long], texts.mask),
-            Encoded(room[:, long:], images.mask),
-            self.pooler(states[packing.first]).tanh(),
-        )
+        return self._speaker.joint(images, texts)
 
     def matched(self, pooled: Tensor) -> Tensor:
         """(P, 2) logits that text and image do not belong together, and that they do."""
@@ -221,15 +156,11 @@ class UNITER(Matcher):
 
     def filled(self, states: Tensor) -> Tensor:
         """(M, V) logits of the hidden word of each state."""
-        found: Tensor = present(self.says.fill, "fill")(states, self.text.word_embeddings.weight)
-        return found
+        return self._speaker.filled(states)
 
     def corrected(self, states: Tensor) -> Tensor:
         """(M, V) logits of the word that ought to be at each state."""
-        found: Tensor = present(self.says.correct, "correct")(
-            states, self.text.word_embeddings.weight
-        )
-        return found
+        return self._speaker.corrected(states)
 
     def regressed(self, states: Tensor) -> Tensor:
         """(M, F) features of the hidden region of each state."""
@@ -249,30 +180,11 @@ class UNITER(Matcher):
         """
         return fitted(self.state_dict(), begun(state))
 
-    def _first(self, packing: Packing, tokens: Tensor) -> Tensor:
-        """(P,) scores of packed pairs, of which only the first tokens are asked."""
-        kept = torch.zeros_like(packing.column, dtype=torch.bool)
-        kept[packing.first] = True
-        return self._score(self.body(tokens, packing, kept))
+    @property
+    def _speaker(self) -> Speaker:
+        words = self.text.word_embeddings.weight
+        return Speaker(self.body, self._pool, self.says, words, self.score)
 
-    def _score(self, first: Tensor) -> Tensor:
-        """(P,) scores from the states of the first tokens."""
-        logit = self.says.logit(self.pooler(first).tanh())
-        return full(logit).sigmoid() if self.score == "probability" else logit
-
-
-def _asked(packing: Packing, want: frozenset[Want], slots: Slots | None) -> Tensor:
-    """(M,) rows of the tokens that words are asked for."""
-    if not want & {Want.FILL, Want.CORRECT}:
-        return packing.column[:0]
-    if slots is None:
-        raise ValueError("words are wanted and no slots are given; say where they stand")
-    at = packing.rows(slots.pair, slots.place)
-    assert bool((at >= 0).all()), "a slot stands at padding"
-    return at
-
-
-def _unpacked(values: Tensor, mask: Tensor) -> Tensor:
-    """(P, L, A) of (S, A), zero where the mask is False."""
-    room = values.new_zeros(*mask.shape, values.shape[1])
-    return room.index_put(mask.nonzero(as_tuple=True), values)
+    def _pool(self, first: Tensor) -> Tensor:
+        summed: Tensor = self.pooler(first)
+        return summed.tanh()
