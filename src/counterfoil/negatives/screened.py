@@ -13,6 +13,7 @@ from counterfoil import world
 from counterfoil.engine.items import everywhere
 from counterfoil.engine.modes import evaluating
 from counterfoil.matcher import Matcher
+from counterfoil.negatives.misread import misread, misread_pairs
 from counterfoil.negatives.proposal import Proposal, existing
 from counterfoil.records import Batch, Encoded, Items, Pairs, Role, Views
 
@@ -35,6 +36,7 @@ class Screened:
     Args:
         keep: how many of an anchor's candidates are trained on, in each direction.
         at_once: how many items are encoded, and pairs scored, at a time; memory grows with it.
+        misaligned: read an image's captions as the authors' code does (U1), to see what it costs.
 
     Raises:
         ValueError: a number below 1.
@@ -43,11 +45,11 @@ class Screened:
     provides = screens = frozenset({Role.HARD_TEXT, Role.HARD_IMAGE})
     provides_words = frozenset[str]()
 
-    def __init__(self, *, keep: int = 31, at_once: int = 512) -> None:
+    def __init__(self, *, keep: int = 31, at_once: int = 512, misaligned: bool = False) -> None:
         for name, given in (("keep", keep), ("at_once", at_once)):
             if given < 1:
                 raise ValueError(f"{name}={given}: at least 1 is needed")
-        self.keep, self.at_once = keep, at_once
+        self.keep, self.at_once, self.misaligned = keep, at_once, misaligned
 
     def propose(
         self, matcher: Matcher, batch: Batch, views: Views, grid: Tensor, rng: torch.Generator
@@ -69,11 +71,11 @@ class Screened:
         texts = _Side.of(
             batch.text_rows, batch.offered[1], {r: pair.text for r, pair in kept.items()}
         )
-        return Proposal(
-            images=images.new,
-            texts=texts.new,
-            pairs={role: Pairs(images.places[role], texts.places[role]) for role in kept},
-        )
+        pairs = {role: Pairs(images.places[role], texts.places[role]) for role in kept}
+        if self.misaligned:
+            wrong = misread(matcher, batch, views, grid, texts.new, pairs.pop(Role.HARD_TEXT).text)
+            return Proposal(images=images.new, pairs=pairs, scores={Role.HARD_TEXT: wrong})
+        return Proposal(images=images.new, texts=texts.new, pairs=pairs)
 
     def _kept(
         self, matcher: Matcher, batch: Batch, offered: tuple[Items, Items]
@@ -89,7 +91,12 @@ class Screened:
                 share = share.clamp(max=count - 1)
                 some = distinct(Pairs(pairs.image[share], pairs.text[share]))
                 at = Pairs(places(some.image, offered[0].ids), places(some.text, offered[1].ids))
-                scores = existing(at.flatten(), lambda p: self._scores(matcher, images, texts, p))
+                if self.misaligned and role == Role.HARD_TEXT:
+                    scores = misread_pairs(matcher, images, texts, at)
+                else:
+                    scores = existing(
+                        at.flatten(), lambda p: self._scores(matcher, images, texts, p)
+                    )
                 best = hardest(some, scores.view(some.shape), self.keep)
                 kept[role] = Pairs(*(world.gather(s).flatten(0, 1)[:count] for s in best))
         return kept
