@@ -97,10 +97,8 @@ def worker() -> dict[str, Any]:
     module, batch = step.double(), batch_of(seen)
     look = seen.images
     seen.images = lambda rows: exact(look(rows))  # type: ignore[method-assign]
-    several = world.size() > 1
-    losses = (DistributedDataParallel(module, find_unused_parameters=True) if several else module)(
-        batch
-    )
+    shared = DistributedDataParallel(module) if world.size() > 1 else module
+    losses = shared(batch)
     torch.stack(list(losses.values())).sum().backward()
     found = {n: p.grad.numpy() for n, p in step.named_parameters() if p.grad is not None}
     return {"losses": {n: loss.item() for n, loss in losses.items()}, "gradients": found}
