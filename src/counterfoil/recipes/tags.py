@@ -188,7 +188,7 @@ def second(
 
 
 def _writes(numbers: Numbers, way: Way, step: Step) -> Spec[Proposer]:
-    """What screens, and what writes as a way of Table 2 or the authors' code has it (T1 to T4)."""
+    """What screens, and what writes: as Table 2 has it, or the authors' code (T1 to T4, U1)."""
     released = way == "released"
     choice: Literal["lowered logits", "lowered scores"]
     choice = "lowered logits" if step == 1 else "lowered scores"
@@ -207,7 +207,12 @@ def _writes(numbers: Numbers, way: Way, step: Step) -> Spec[Proposer]:
         specials=released,
         stray_positive=released,
     )
-    return of(Together, proposers=(part(Screened, keep=numbers.keep), writer))
+    screens = (
+        part(Screened, keep=numbers.keep, misaligned=True)
+        if released
+        else part(Screened, keep=numbers.keep)
+    )
+    return of(Together, proposers=(screens, writer))
 
 
 def hard_negatives(host: Host, dataset: Dataset) -> Recipe:
