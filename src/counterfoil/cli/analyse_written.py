@@ -1,0 +1,53 @@
+"""``counterfoil analyse``: what captions that were written are like (TAGS's tables)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from counterfoil.cli.options import Data, Features, Images, Page, Seed, example, source
+
+app = typer.Typer(rich_markup_mode="markdown")
+
+Examples = Annotated[int, typer.Option(min=0, help="Examples on the page.")]
+
+
+@app.command(
+    "true-rate",
+    epilog=example(
+        "counterfoil analyse true-rate written/ --data scenes --out true.html",
+        "counterfoil analyse true-rate --crowd annotations/CrowdFlowerAnnotations.txt "
+        "--data flickr8k/ --guide runs/demo/online --out crowd.html",
+    ),
+)
+def true_rate(
+    out: Page,
+    stores: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[STORE]...", help="Folders of captions written for scenes."),
+    ] = None,
+    data: Data = None,
+    features: Features = None,
+    images: Images = None,
+    crowd: Annotated[
+        Path | None, typer.Option(help="What people think of captions of other pictures.")
+    ] = None,
+    guide: Annotated[
+        str | None, typer.Option(help="Model that is asked too; joined by `+`: ensemble.")
+    ] = None,
+    slack: Annotated[
+        float, typer.Option(help="True from so much below what it was made of, by the guide.")
+    ] = 0.0,
+    examples: Examples = 6,
+    seed: Seed = 0,
+) -> None:
+    """Count how many written captions are true, before and after each filter."""
+    from counterfoil.recipes.analyses import true_rate as analysis
+
+    where = source(data, features, images)
+    analysis.true_rate(
+        stores or (), where, out, crowd=crowd, guide=guide, slack=slack, examples=examples,
+        seed=seed,
+    )  # fmt: skip

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from analysis_cases import SCENES
+from corpus_cases import karpathy_image, write_karpathy
+from counterfoil import open_corpus, open_model
+from counterfoil.corpus.scenes import is_true, scene
+from counterfoil.corpus.words import split
+from counterfoil.negatives.written_store import WrittenFoil, WrittenStore
+from recipes_cases import run
+
+
+@pytest.fixture
+def written(tmp_path, capsys) -> Path:
+    """Foils of the test split by rule."""
+    folder = tmp_path / "written"
+    assert run("write", "rules", SCENES, "--split", "test", "--out", folder, "--seed", 3) == 0
+    capsys.readouterr()
+    return folder
+
+
+def stored(folder: Path, split: str = "test") -> tuple[WrittenFoil, ...]:
+    corpus = open_corpus(SCENES).split(split)
+    return tuple(WrittenStore.open(folder, fingerprint=corpus.fingerprint).foils())
+
+
+def told_of(foil: WrittenFoil) -> set[str]:
+    corpus = open_corpus(SCENES)
+    image = corpus.image_ids.index(foil.image)
+    own = (corpus.owner == image).nonzero().flatten().tolist()
+    return {word for row in own for word in split(corpus.texts[row])}
+
+
+def test_true_rate_of_scenes(written, analysed):
+    shown, page, numbers = analysed("true-rate", written, "--examples", 2, "--seed", 4)
+    foils = stored(written)
+    truth = [is_true(foil.foil, scene(foil.image)) for foil in foils]
+    outside = truth.count(None)
+    assert outside
+    assert f"{len(foils):,} by rules (VSE-C), seed 3; {outside:,} outside" in shown
+    [one] = numbers["sets"]
+    none, paper = one["filters"][:2]
+    assert (none["name"], paper["name"]) == ("none", "captions")
+    assert none["kept"] == one["captions"] == len(foils) - outside
+    assert none["true"] == one["true"] == truth.count(True) > 0
+    kept = [
+        t
+        for foil, t in zip(foils, truth)
+        if t is not None and not {w for c in foil.changed for w in split(c.new)} <= told_of(foil)
+    ]
+    assert (paper["kept"], paper["true"]) == (len(kept), sum(kept))
+    assert paper["false_rate"]["value"] == pytest.approx(100 * kept.count(False) / len(kept))
+    assert "seed 4" in numbers["protocol"]
+    assert page.count("<svg") == 1
+    assert "scores" not in one or one["scores"] == []
+
+
+def test_true_rate_with_a_guide(models, written, analysed):
+    guide = models / "run/online"
+    _, page, numbers = analysed("true-rate", written, "--guide", guide, "--slack", 0.05)
+    [one] = numbers["sets"]
+    model = open_model(str(guide))
+    pictures = open_corpus(SCENES).split("test")
+    kept = lost = 0
+    for foil in stored(written):
+        true = is_true(foil.foil, scene(foil.image))
+        if true is None:
+            continue
+        picture = pictures.pictures.open(pictures.image_ids.index(foil.image))
+        new, old = model.score(picture, [foil.foil, foil.caption]).tolist()
+        taken = {w for c in foil.changed for w in split(c.new)} <= told_of(foil)
+        if new < old - 0.05 and not taken:
+            kept += 1
+            lost += bool(true)
+    guided = {sieve["name"]: sieve for sieve in one["filters"]}["captions + guide"]
+    assert (guided["kept"], guided["true"]) == (kept, lost)
+    assert 0 < kept < one["captions"]
+    names = [score["name"] for score in one["scores"]]
+    assert names == ["online: score", "online: score less that of its own"]
+    for score in one["scores"]:
+        assert [below["name"] for below in score["below"]] == ["1", "2", "5", "10", "20", "50"]
+        assert score["below"][-1]["kept"] == one["captions"] - round(0.5 * one["captions"])
+    assert page.count("<svg") == 2
+
+
+@pytest.fixture
+def flickr(tmp_path) -> Callable[..., tuple[str, ...]]:
+    """Two photos, and what a crowd thinks of captions of the other one."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    write_karpathy(
+        folder,
+        [
+            karpathy_image("a.jpg", "test", ["A dog runs.", "Dogs run on grass."]),
+            karpathy_image("b.jpg", "test", ["A dog runs on grass.", "A cat."], first=2),
+        ],
+    )
+    crowd = tmp_path / "crowd.txt"
+    crowd.write_text(
+        "a.jpg\ta.jpg#0\t1\t3\t0\n"
+        "a.jpg\tb.jpg#0\t1\t3\t0\n"
+        "a.jpg\tb.jpg#1\t0\t0\t3\n"
+        "b.jpg\ta.jpg#1\t0.3\t1\t2\n"
+    )
+    return "--crowd", str(crowd), "--data", str(folder)
+
+
+def test_true_rate_of_a_crowd(flickr, analysed):
+    shown, page, numbers = analysed("true-rate", *flickr, data=None)
+    [one] = numbers["sets"]
+    assert "3 captions shown with other pictures" in shown
+    assert "1 shown with their own left out" in shown
+    assert (one["captions"], one["true"]) == (3, 1)
+    told = {sieve["name"]: (sieve["kept"], sieve["true"]) for sieve in one["filters"]}
+    assert told == {"none": (3, 1), "captions": (2, 0), "captions + lemmas": (1, 0)}
+    assert page.count("data:image") == 0  # no true one is left to show
+
+
+def test_true_rate_of_a_crowd_with_a_guide(models, flickr, analysed):
+    folder = Path(flickr[-1])
+    _, _, numbers = analysed("true-rate", *flickr, "--guide", models / "pixels", data=None)
+    model, corpus = open_model(str(models / "pixels")), open_corpus(str(folder))
+    kept = 0
+    for image, text in ((0, 2), (0, 3), (1, 1)):
+        own = (corpus.owner == image).nonzero().flatten().tolist()
+        rows = [text, *own]
+        scores = model.score(corpus.pictures.open(image), [corpus.texts[row] for row in rows])
+        taken = set(split(corpus.texts[text])) <= {w for r in own for w in split(corpus.texts[r])}
+        kept += bool(scores[0] < scores[1:].mean()) and not taken
+    found = {sieve["name"]: sieve["kept"] for sieve in numbers["sets"][0]["filters"]}
+    assert found["captions + guide"] == kept
+
+
+def test_numbers_are_json_also_where_nothing_is_true(written, analysed, tmp_path):
+    """What cannot be counted is null and a dash."""
+    folder = tmp_path / "false"
+    corpus = open_corpus(SCENES).split("test")
+    some = [foil for foil in stored(written) if is_true(foil.foil, scene(foil.image)) is False][:5]
+    WrittenStore.write(folder, some, corpus, writer="hand", settings={}, seed=0)
+    shown, page, numbers = analysed("true-rate", folder)
+    none = numbers["sets"][0]["filters"][0]
+    assert none["caught"]["value"] is None
+    assert none["false_rate"]["value"] == 100
+    assert "–" in shown
+    assert "NaN" not in json.dumps(numbers)
+    assert ">nan" not in page
