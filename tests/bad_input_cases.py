@@ -84,6 +84,16 @@ typed("no such model", "evaluate no/model --data scenes:images=12", "no/model", 
 typed("no such model folder", "evaluate ./nothing --data scenes:images=12", "./nothing")
 typed("unknown split", "evaluate vectors --data scenes:images=12 --split tset", "mean 'test'")
 typed("unknown protocol", "evaluate vectors --protocol coco-1", "'coco-1'", "mean 'coco-1k'")
+typed("depth of no shortlist", "evaluate vectors --depth 20", "--depth", "name it with --first")
+typed("full beside nothing", "evaluate vectors --full", "--full", "name it with --first")
+typed(
+    "shortlists of nothing",
+    "evaluate vectors --first vectors --depth 0",
+    "'--depth'",
+    "greater than or equal to 1",
+)
+typed("shortlists of extended", "evaluate vectors --first vectors --cxc x", "leave out --eccv")
+typed("stage of no depth", "plan demo --set test-online.depth=0", "depth=0", "at least 1")
 typed("unknown tie rule", "evaluate vectors --ties optimist", "mean 'optimistic'")
 typed("query for vectors", "search vectors dog --data scenes:images=12", "ready-made vectors")
 typed("missing picture query", "search vectors dog.jpg", "dog.jpg does not exist")

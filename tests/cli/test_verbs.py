@@ -89,6 +89,22 @@ def test_evaluate_an_ensemble(models, said, tmp_path):
     assert twice["i2t"] == once["i2t"]
 
 
+def test_evaluate_what_others_shortlist(models, said, tmp_path):
+    first, last, out = models / "run/online", models / "run/adaptive", tmp_path / "e.json"
+    shown = said("evaluate", last, "--first", first, "--depth", "2", "--data", SCENES, "--out", out)
+    assert f"top-2 of {first} re-ranked" in shown.replace("/ ", "/")
+    found = json.loads(out.read_text())
+    assert found["setting"]["depth"] == 2
+    i2t, t2i = found["shortlists"]["ceiling"]
+    assert found["i2t"]["r1"] <= i2t
+    assert found["t2i"]["r1"] <= t2i
+    said("evaluate", last, "--data", SCENES, "--out", tmp_path / "full.json")
+    full = json.loads((tmp_path / "full.json").read_text())
+    assert found["shortlists"]["full"]["i2t"] == full["i2t"]
+    said("evaluate", last, "--first", first, "--full", "--data", SCENES, "--out", out)
+    assert json.loads(out.read_text())["rsum"] == full["rsum"]  # 50 are all there are
+
+
 def test_evaluate_another_split(models, said):
     assert "scenes dev;" in said("evaluate", models / "pixels", "--data", SCENES, "--split", "val")
     assert "36 images" in said("evaluate", models / "pixels", "--data", SCENES, "--split", "all")

@@ -10,7 +10,7 @@ from counterfoil.engine import scored
 from counterfoil.engine.tiles import Member
 from counterfoil.negatives.lists import Lists
 from counterfoil.negatives.mine import mine
-from counterfoil.negatives.proposed import Rescored, reranked
+from counterfoil.negatives.proposed import reranked
 from engine_cases import given
 from filters_cases import eighths
 from negatives_cases import HOSTS, alike, host, member, ragged, random_lists
@@ -72,14 +72,6 @@ def test_with_everything_proposed_every_host_lists_what_it_mines(names: tuple[st
     members = [host(name, 24, len(owner)) for name in names]
     found = reranked(everything(24, len(owner)), members, owner, **SIZES)
     assert alike(found, mine(members, owner, **SIZES), members, owner)
-
-
-def test_a_pair_in_both_lists_is_scored_once() -> None:
-    texts, images = torch.tensor([[1, 0], [-1, 1]]), torch.tensor([[0], [1]])
-    rescored = Rescored([given(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))], texts, images)
-    assert len(rescored) == 3  # 0-1, 0-0, 1-1
-    assert rescored.scores("image").tolist() == [[2.0, 1.0], [-torch.inf, 4.0]]
-    assert rescored.scores("text").tolist() == [[1.0], [4.0]]
 
 
 def test_nothing_proposed() -> None:

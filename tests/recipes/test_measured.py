@@ -7,6 +7,8 @@ import torch
 
 import recipes_cases
 from counterfoil import open_corpus, open_model
+from counterfoil.evaluate import cascade
+from counterfoil.evaluate.cascade import Shortlisting
 from counterfoil.evaluate.protocols import WHOLE
 from counterfoil.files import write_json
 from counterfoil.recipes import comparison, many_true
@@ -44,6 +46,31 @@ def test_the_first_items_fit_the_ranks(measured):
     for hit, ranks in ((of_images, found["i2t"]), (of_texts, found["t2i"])):
         assert torch.equal(hit, ranks == BEST)
     assert (measured.text_scores[:, :-1] >= measured.text_scores[:, 1:]).all()
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_cascade_round_trip(full, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cascade, "AFFORDABLE", 0)
+    folders = [recipes_cases.pixel_model(tmp_path / name) for name in ("m", "n")]
+    one, two = (open_model(folder).member(SCENES) for folder in folders)
+    by = Shortlisting((two,), "quick", 3, full)
+    found = Measured.of([one], SCENES, WHOLE, seed=3, by=by)
+    found.save(tmp_path / "e")
+    back = Measured.open(tmp_path / "e")
+    assert back.plain() == found.plain()
+    assert back.shortlists is not None
+    assert found.shortlists is not None
+    assert back.shortlists.ceiling == found.shortlists.ceiling
+    assert (back.shortlists.full is not None) == full
+    first = back.shortlists.first.ranked[1].ranks, found.shortlists.first.ranked[1].ranks
+    assert torch.equal(*first)
+    back.show("slow")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "top-3 of quick re-ranked, all behind them in its order" in shown
+    head = shown.split("Image to text")[0]
+    assert "quick" in head
+    assert ("full" in head) == full
+    assert ("lost against the full ranking" in shown) == full
 
 
 @pytest.mark.parametrize(

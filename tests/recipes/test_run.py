@@ -61,6 +61,22 @@ def test_both_rounds_end_to_end(host, tmp_path, capsys):
     assert "online adaptive difference" in shown
 
 
+def test_a_cascade_as_a_stage(whole, copy, capsys):
+    first = "test-adaptive.first=['online']"
+    assert aoq(copy, "scenes:images=36", "--set", first, "--set", "test-adaptive.depth=2") == 2
+    assert "test-adaptive" in capsys.readouterr().err
+    for stage in ("test-adaptive", "report"):
+        shutil.rmtree(copy / stage)
+        (copy / f"{stage}.json").unlink()
+    assert aoq(copy, "scenes:images=36", "--set", first, "--set", "test-adaptive.depth=2") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "top-2 of online re-ranked, all behind them in its order" in shown
+    before, after = numbers(whole)["test-adaptive"], numbers(copy)["test-adaptive"]
+    assert after["shortlists"]["full"]["rsum"] == before["rsum"]
+    assert after["shortlists"]["first"]["rsum"] == numbers(whole)["test-online"]["rsum"]
+    assert "adaptive on top-2 of online" in (copy / "report" / "report.html").read_text()
+
+
 @pytest.mark.parametrize("host", ["vsepp", "scan-t2i", "scan-i2t"])
 def test_one_round_on_regions(host, tmp_path):
     data = f"{DATA},features=regions"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from counterfoil.cli import analyse, diagnose, evidence, foils, mine, negatives, write
+from counterfoil.cli import analyse, diagnose, evaluate, evidence, foils, mine, negatives, write
 from counterfoil.cli.answer import answer
 from counterfoil.cli.evidence import (
     TABLES,
@@ -46,6 +46,7 @@ data_app = typer.Typer(
     no_args_is_help=True, help="What is there, and whether it can be trained on."
 )
 app.add_typer(data_app, name="data")
+app.add_typer(evaluate.app)
 app.add_typer(mine.app)
 app.add_typer(evidence.app)
 app.add_typer(diagnose.app)
@@ -167,35 +168,6 @@ def train(
     pixels = source.open().features is None
     found = apply(own.recipe(model, pixels=pixels, teachers=teacher or ()), settings or ())
     _execute(found, source, folder, resume=resume, minutes=minutes)
-
-
-@app.command(
-    epilog=example(
-        "counterfoil evaluate runs/demo/adaptive --data scenes",
-        "counterfoil evaluate openai/clip-vit-base-patch32 --data my-photos/ --split test",
-        "counterfoil evaluate vectors --data embeddings/ --split all",
-    )
-)
-def evaluate(
-    model: Annotated[
-        list[str], typer.Argument(help="Model folder, HF name, or `vectors`; several: ensemble.")
-    ],
-    data: Data = None,
-    features: Features = None,
-    images: Images = None,
-    split: Split = "test",
-    protocol: Annotated[str, typer.Option(help="whole, flickr-1k, coco-1k, coco-5k.")] = "whole",
-    ties: Annotated[str, typer.Option(help="row, optimistic, pessimistic.")] = "row",
-    eccv: Annotated[Path | None, typer.Option(help="ECCV-Caption annotations, JSON.")] = None,
-    cxc: Annotated[Path | None, typer.Option(help="CxC annotations, folder.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the numbers as JSON too.")] = None,
-) -> None:
-    """Measure retrieval both ways and say by which protocol."""
-    from counterfoil.recipes.run import Source
-    from counterfoil.recipes.verbs import evaluate_with
-
-    source = Source(data or "scenes", features=features, images=images)
-    evaluate_with(model, source, split, protocol=protocol, ties=ties, eccv=eccv, cxc=cxc, out=out)
 
 
 @app.command(

@@ -80,13 +80,13 @@ def evaluate(
     check_tie(tie)
     assert not also or protocol.folds == 1, "a fold is not the whole matrix"
     for member in members:
-        _check_pools(member, image_count, len(owner))
+        check_pools(member, image_count, len(owner))
     setting = Setting(protocol, image_count, len(owner), tie, len(members), dataset, split, seed)
 
     def rank(images: Tensor, texts: Tensor, local: Tensor) -> tuple[Tensor, Tensor]:
         return _ranks(members, images, texts, local, tie, memory, also)
 
-    return _report(rank, owner, setting)
+    return report_of(rank, owner, setting)
 
 
 def evaluate_scores(
@@ -116,7 +116,7 @@ def evaluate_scores(
         return ranks_of(scores[images][:, texts], local, tie)
 
     setting = Setting(protocol, scores.shape[0], scores.shape[1], tie, dataset=dataset, split=split)
-    return _report(rank, owner, setting)
+    return report_of(rank, owner, setting)
 
 
 def folds_of(protocol: Protocol, images: int) -> tuple[Tensor, ...]:
@@ -135,7 +135,18 @@ def folds_of(protocol: Protocol, images: int) -> tuple[Tensor, ...]:
     return torch.arange(images).tensor_split(protocol.folds)
 
 
-def _report(rank: Ranker, owner: Tensor, setting: Setting) -> Report:
+def report_of(rank: Ranker, owner: Tensor, setting: Setting) -> Report:
+    """Rank every fold and count.
+
+    Args:
+        rank: ranks in both directions of the images and texts of a fold, from their rows and from
+            the place among those images of each of those texts, see `ranks_of`.
+        owner: (T,) image row of each text; -1 for a text of no image.
+        setting: of the report.
+
+    Raises:
+        ValueError: `owner` does not fit, or the protocol does not fit the split.
+    """
     check_owner(owner, setting.images, setting.texts)
     owner = owner.cpu()
     everyone = torch.arange(setting.images)
@@ -160,7 +171,8 @@ def _report(rank: Ranker, owner: Tensor, setting: Setting) -> Report:
     )
 
 
-def _check_pools(member: Member, images: int, texts: int) -> None:
+def check_pools(member: Member, images: int, texts: int) -> None:
+    """Refuse a model that has encoded another split."""
     found = len(member.images), len(member.texts)
     if found != (images, texts):
         raise ValueError(
@@ -179,11 +191,16 @@ def _ranks(
     also: Sequence[Reducer],
 ) -> tuple[Tensor, Tensor]:
     """Ranks in both directions among some of the images and texts, from one sweep."""
-    i, t = _run(images), _run(texts)
-    cut = [Member(m.matcher, m.images.rows(i), m.texts.rows(t)) for m in members]
+    cut = parts(members, images, texts)
     i2t, t2i = Ranks("image", len(images), owner), Ranks("text", len(texts), owner)
     sweep(cut, [i2t, t2i, *also], memory=memory)
     return i2t.ranks(tie), t2i.ranks(tie)
+
+
+def parts(members: Sequence[Member], images: Tensor, texts: Tensor) -> list[Member]:
+    """The models with some of the images and texts that they encoded."""
+    i, t = _run(images), _run(texts)
+    return [Member(m.matcher, m.images.rows(i), m.texts.rows(t)) for m in members]
 
 
 def _run(rows: Tensor) -> Tensor | slice:

@@ -138,7 +138,7 @@ def ranks_of(scores: Tensor, owner: Tensor, tie: Tie = "row") -> tuple[Tensor, T
     if scores.isnan().any():
         raise ValueError(f"{int(scores.isnan().sum())} of the scores are NaN; they have no order")
     truth = owner == torch.arange(scores.shape[0], device=scores.device).unsqueeze(1)
-    return _rank(scores, truth, tie), _rank(scores.T, truth.T, tie)
+    return places(scores, truth, tie), places(scores.T, truth.T, tie)
 
 
 def check_tie(tie: str) -> None:
@@ -161,7 +161,8 @@ def check_owner(owner: Tensor, images: int, texts: int) -> None:
         )
 
 
-def _rank(scores: Tensor, truth: Tensor, tie: Tie) -> Tensor:
+def places(scores: Tensor, truth: Tensor, tie: Tie) -> Tensor:
+    """(Q,) rank from 0 of the best true one in each row of (Q, C) scores; -1 where none is true."""
     best = scores.masked_fill(~truth, -torch.inf).amax(1, keepdim=True)
     above = (scores > best).sum(1)
     equal = scores == best

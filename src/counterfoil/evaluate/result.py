@@ -45,6 +45,8 @@ class Setting:
         dataset: name of the dataset.
         split: name of the split.
         seed: of the model.
+        first: who chose what was ranked, by name; empty where everything was.
+        depth: of how many counterparts a query.
     """
 
     protocol: Protocol
@@ -55,6 +57,8 @@ class Setting:
     dataset: str = ""
     split: str = ""
     seed: int | None = None
+    first: str = ""
+    depth: int = 0
 
     def line(self) -> str:
         """The protocol in one sentence, to stand beside the numbers."""
@@ -63,12 +67,17 @@ class Setting:
         parts = [
             " ".join(part for part in (self.dataset, self.split) if part),
             f"{self.protocol.name}: {self.images:,} images, {self.texts:,} texts, {cut}",
+            self.first and f"{self.shortlists()}, all behind them in its order",
             "any hit: a query counts when any true counterpart is in the first K",
             f"ties: {TIES[self.tie]}",
             "single model" if self.members == 1 else f"ensemble of {self.members} by mean score",
             "" if self.seed is None else f"seed {self.seed}",
         ]
         return "; ".join(part for part in parts if part)
+
+    def shortlists(self) -> str:
+        """What was re-ranked, in few words; empty where everything was ranked."""
+        return self.first and f"top-{self.depth} of {self.first} re-ranked"
 
 
 @final

@@ -87,7 +87,8 @@ def _hardness(context: Context, mining: str) -> tuple[Hardness, ...]:
 def _name(context: Context, evaluation: str) -> str:
     stage = context.recipe.stage(evaluation)
     assert isinstance(stage, Evaluate)
-    return " + ".join(stage.using)
+    using = " + ".join(stage.using)
+    return f"{using} on top-{stage.depth} of {' + '.join(stage.first)}" if stage.first else using
 
 
 def _trained(context: Context, stage: Compare) -> tuple[str, ...]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, final
+
+from counterfoil.evaluate.cascade import DEPTH, check_depth
+from counterfoil.recipes.guides import LATER
 
 Protocol = Literal["whole", "flickr-1k", "coco-1k", "coco-5k"]
 
@@ -18,6 +21,13 @@ class Evaluate:
         using: stages whose models score; several are one ensemble.
         split: what is measured.
         protocol: "whole" ranks the split as it is; see `counterfoil.evaluate.protocols`.
+        first: stages whose models shortlist, see `counterfoil.evaluate.cascade`; none for ranking
+            everything.
+        depth: how many counterparts of a query they shortlist.
+        full: rank everything too, to tell what the shortlists lose.
+
+    Raises:
+        ValueError: shortlists of nothing.
     """
 
     kind: ClassVar[str] = "evaluate"
@@ -25,16 +35,22 @@ class Evaluate:
     using: tuple[str, ...]
     split: str = "test"
     protocol: Protocol = "whole"
+    first: tuple[str, ...] = field(default=(), metadata=LATER)
+    depth: int = field(default=DEPTH, metadata=LATER)
+    full: bool = field(default=False, metadata=LATER)
+
+    def __post_init__(self) -> None:
+        check_depth(self.depth)
 
     @property
     def reads(self) -> tuple[str, ...]:
         """Stages whose results this one needs."""
-        return self.using
+        return (*self.using, *self.first)
 
     @property
     def wants(self) -> tuple[tuple[str, str], ...]:
         """Stages whose results this one needs, and of which kind they have to be."""
-        return tuple((name, "train") for name in self.using)
+        return tuple((name, "train") for name in self.reads)
 
 
 @final

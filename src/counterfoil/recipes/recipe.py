@@ -222,7 +222,7 @@ class Recipe:
             )
         if stage.name in known:
             raise ValueError(f"{self.name}: two stages are called {stage.name!r}")
-        scored = stage.using if isinstance(stage, Mine) else stage.reads
+        scored = stage.using if isinstance(stage, Mine | Evaluate) else stage.reads
         if isinstance(stage, Teach):
             scored = (*scored, *stage.models)
         if not scored and not isinstance(stage, Train | Pretrain | Semantics):

@@ -26,7 +26,7 @@ from counterfoil.recipes.context import Context
 from counterfoil.recipes.guiding import check as check_guide
 from counterfoil.recipes.guiding import check_teachers, guide
 from counterfoil.recipes.keeping import best, keep, kept_already, remove_checkpoints, timed
-from counterfoil.recipes.measured import Measured
+from counterfoil.recipes.measured import Measured, shortlisting
 from counterfoil.recipes.mining import mined, tidy
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.pretrain import check as check_pretrain
@@ -150,9 +150,15 @@ def evaluate(context: Context, stage: Evaluate) -> None:
     models = [open_model(str(context.place(name))) for name in stage.using]
     folds_of(named(stage.protocol), len(corpus))  # refuses before anything is encoded
     members = [model.member(corpus) for model in models]
-    measured = Measured.of(
-        members, corpus, named(stage.protocol), seed=context.seed(stage.using[0])
+    protocol, seed = named(stage.protocol), context.seed(stage.using[0])
+    by = shortlisting(
+        stage.first,
+        corpus,
+        stage.depth,
+        full=stage.full,
+        find=lambda name: str(context.place(name)),
     )
+    measured = Measured.of(members, corpus, protocol, seed=seed, by=by)
     if world.rank() == 0:
         measured.save(context.place(stage.name))
         measured.show(", ".join(stage.using))

@@ -20,6 +20,7 @@ from counterfoil.corpus.words import Pieces, Tokenizer
 from counterfoil.engine.sweep import sweep
 from counterfoil.engine.tiles import Member
 from counterfoil.engine.topk import TopK
+from counterfoil.evaluate.cascade import DEPTH
 from counterfoil.evaluate.protocols import PROTOCOLS, folds_of
 from counterfoil.evaluate.recall import TIES, Tie
 from counterfoil.files import check_file, check_folder, write_json
@@ -27,7 +28,7 @@ from counterfoil.models.authors import Converted
 from counterfoil.models.weights import MODERN, convert
 from counterfoil.recipes import found_page, many_true
 from counterfoil.recipes.context import Stopped
-from counterfoil.recipes.measured import Measured
+from counterfoil.recipes.measured import Measured, shortlisting
 from counterfoil.recipes.mining import mined, partial, tidy
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.recipe import Mine
@@ -92,20 +93,38 @@ def evaluate_with(
     *,
     protocol: str = "whole",
     ties: str = "row",
+    first: Sequence[str] = (),
+    depth: int | None = None,
+    full: bool = False,
     eccv: Path | None = None,
     cxc: Path | None = None,
     out: Path | None = None,
 ) -> Measured:
     """Measure models on a split, print the table and the protocol.
 
+    Args:
+        names: of the models, as `open_model` opens them.
+        source: on which data.
+        split: which split of it.
+        protocol: by its short name.
+        ties: the tie rule.
+        first: names of models that shortlist; none for ranking everything.
+        depth: how many counterparts of a query they shortlist.
+        full: rank everything too.
+        eccv: ECCV-Caption annotations.
+        cxc: folder of CxC annotations.
+        out: where the numbers are written too.
+
     Raises:
-        ValueError: an unknown protocol or tie rule, or model and data do not fit.
+        ValueError: an unknown protocol or tie rule, options that do not go together, or model and
+            data do not fit.
     """
     if protocol not in PROTOCOLS:
         raise ValueError(unknown(protocol, list(PROTOCOLS), "a protocol"))
     rule: Tie | None = next((tie for tie in get_args(Tie) if tie == ties), None)
     if rule is None:
         raise ValueError(unknown(ties, list(TIES), "a tie rule"))
+    _check_shortlists(first, asked=depth is not None or full, extended=bool(eccv or cxc))
     if out is not None:
         check_file(out)
     world.join()
@@ -113,7 +132,8 @@ def evaluate_with(
     models = [open_model(name) for name in names]
     folds_of(PROTOCOLS[protocol], len(corpus))  # refuses before anything is encoded
     members = [model.member(corpus) for model in models]
-    measured = Measured.of(members, corpus, PROTOCOLS[protocol], tie=rule, seed=_seed(models))
+    how, by = PROTOCOLS[protocol], shortlisting(first, corpus, depth or DEPTH, full=full)
+    measured = Measured.of(members, corpus, how, tie=rule, seed=_seed(models), by=by)
     many = many_true.eccv_caption(members, corpus, eccv) if eccv else ()
     crossed = many_true.crisscrossed(members, corpus, cxc) if cxc else ()
     if world.rank() == 0:
@@ -122,8 +142,21 @@ def evaluate_with(
             console.print(extra)
         if out is not None:
             more = {"eccv": [asdict(m) for m in many], "cxc": [asdict(c) for c in crossed]}
-            write_json(out, {"models": list(names), **measured.report.plain(), **more})
+            write_json(out, {"models": list(names), **measured.plain(), **more})
     return measured
+
+
+def _check_shortlists(first: Sequence[str], *, asked: bool, extended: bool) -> None:
+    if asked and not first:
+        raise ValueError(
+            "--depth and --full say something of shortlists, and no model makes any; name it with "
+            "--first, or leave them out"
+        )
+    if first and extended:
+        raise ValueError(
+            "extended annotations ask for all scores, and --first is there so that not all are "
+            "worked out; leave it out, or leave out --eccv and --cxc"
+        )
 
 
 def search_with(name: str, query: str, source: Source, split: str, *, top: int, page: Path) -> None:

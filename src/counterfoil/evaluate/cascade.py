@@ -1,0 +1,256 @@
+"""Retrieval by cascade: a first model ranks everything, others put the head of each list in order.
+
+What a transformer reads pair by pair costs too much to rank whole. What stands outside a shortlist
+keeps the first model's order, behind the shortlist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from counterfoil.engine.ranks import Ranks
+from counterfoil.engine.rerank import Rescored
+from counterfoil.engine.sweep import MEMORY, sweep
+from counterfoil.engine.tiles import Member
+from counterfoil.engine.topk import TopK
+from counterfoil.evaluate.protocols import WHOLE, check_pools, evaluate, parts, report_of
+from counterfoil.evaluate.recall import Tie, check_tie, places
+from counterfoil.evaluate.result import Protocol, Report, Setting
+
+AFFORDABLE = 100_000  # pairs that are all scored, whether that is asked for or not
+DEPTH = 50
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Shortlisting:
+    """Who shortlists, and how much.
+
+    Attributes:
+        first: models with what they encoded; their mean score ranks.
+        name: of them together.
+        depth: how many counterparts of a query are re-ranked.
+        full: rank everything too, to tell what the shortlists lose; small splits are in any case.
+
+    Raises:
+        ValueError: no model, or a depth below 1.
+    """
+
+    first: tuple[Member, ...]
+    name: str
+    depth: int = DEPTH
+    full: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.first:
+            raise ValueError("no model is there to shortlist; name at least one")
+        check_depth(self.depth)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Shortlists:
+    """What the shortlists let through.
+
+    Attributes:
+        ceiling: percent of queries whose shortlist holds a true counterpart, i2t and t2i; no
+            re-ranking recalls more.
+        first: as the first models rank.
+        full: as the others rank everything; None where they did not.
+    """
+
+    ceiling: tuple[float, float]
+    first: Report
+    full: Report | None
+
+    def in_words(self, reached: Report) -> str:
+        """The ceiling, and what was lost of the full ranking, in a sentence.
+
+        Args:
+            reached: with these shortlists.
+        """
+        i2t, t2i = self.ceiling
+        said = f"{reached.setting.shortlists()}; ceiling of any R@K: i2t {i2t:.1f}, t2i {t2i:.1f}"
+        if self.full is None:
+            return f"{said}; the full ranking was not made"
+        lost = self.full.rsum - reached.rsum
+        return f"{said}; RSum lost against the full ranking: {lost:.1f}"
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Cascade:
+    """Retrieval by cascade.
+
+    Attributes:
+        report: re-ranked.
+        shortlists: what they let through.
+        texts: (I, K) first texts of every image, -1 for none; within its fold where there are some.
+        text_scores: (I, K), -inf for none.
+        images: (T, K) first images of every text.
+        image_scores: (T, K).
+    """
+
+    report: Report
+    shortlists: Shortlists
+    texts: Tensor
+    text_scores: Tensor
+    images: Tensor
+    image_scores: Tensor
+
+
+def check_depth(depth: int) -> None:
+    """Refuse shortlists of nothing."""
+    if depth < 1:
+        raise ValueError(f"depth={depth}: at least 1 counterpart of a query has to be re-ranked")
+
+
+def cascade(
+    members: Sequence[Member],
+    by: Shortlisting,
+    owner: Tensor,
+    image_count: int,
+    protocol: Protocol = WHOLE,
+    *,
+    head: int,
+    tie: Tie = "row",
+    dataset: str = "",
+    split: str = "",
+    seed: int | None = None,
+    memory: int = MEMORY,
+) -> Cascade:
+    """Rank by some models what others have shortlisted, both ways, and count.
+
+    A pair on the shortlists of its image and of its text is scored once. Shortlists as long as the
+    split give the ranking of `counterfoil.evaluate.protocols.evaluate`, bit for bit.
+
+    Args:
+        members: encoded images and texts under the models that re-rank.
+        by: who shortlists.
+        owner: (T,) image row of each text; -1 for a text of no image.
+        image_count: how many images there are.
+        protocol: how to cut the split; shortlists are made within folds.
+        head: length of the lists that are returned.
+        tie: what becomes of equal scores; of those, shortlists take the lower row.
+        dataset: for the record.
+        split: for the record.
+        seed: for the record.
+        memory: bytes for encodings on the device and tiles kept.
+
+    Raises:
+        ValueError: pools and `owner` do not fit together, or the protocol does not fit the split.
+    """
+    check_tie(tie)
+    for member in (*members, *by.first):
+        check_pools(member, image_count, len(owner))
+    setting = Setting(protocol, image_count, len(owner), tie, len(members), dataset, split, seed)
+    ranker = _Ranker(members, by, head, image_count, len(owner), tie, memory)
+    report = report_of(ranker, owner, replace(setting, first=by.name, depth=by.depth))
+    done = iter(ranker.firsts)
+    alone = replace(setting, members=len(by.first), seed=None)
+    first = report_of(lambda *_: next(done), owner, alone)
+    full = None
+    if ranker.covered:
+        full = replace(report, setting=setting)
+    elif by.full or image_count * len(owner) <= AFFORDABLE:
+        full = evaluate(
+            members, owner, image_count, protocol, tie=tie, dataset=dataset, split=split, seed=seed
+        )
+    i2t, t2i = (
+        100.0 * hit[ranked.counted].double().mean().item()
+        for hit, ranked in zip(ranker.hits, report.ranked, strict=True)
+    )
+    (texts, images), (text_scores, image_scores) = ranker.rows, ranker.scores
+    shortlists = Shortlists((i2t, t2i), first, full)
+    return Cascade(report, shortlists, texts, text_scores, images, image_scores)
+
+
+@final
+class _Swept:
+    """Ranks and first counterparts of some images and texts, from one pass over all pairs."""
+
+    def __init__(self, members: Sequence[Member], owner: Tensor, k: int, memory: int) -> None:
+        images, texts = len(members[0].images), len(members[0].texts)
+        self.orders = Ranks("image", images, owner), Ranks("text", texts, owner)
+        self.lists = TopK("image", images, min(k, texts)), TopK("text", texts, min(k, images))
+        sweep(members, [*self.orders, *self.lists], memory=memory)
+
+    def ranks(self, tie: Tie) -> tuple[Tensor, Tensor]:
+        i2t, t2i = (order.ranks(tie).cpu() for order in self.orders)
+        return i2t, t2i
+
+
+@final
+class _Ranker:
+    """Ranks fold after fold, and remembers what else there is to know of it."""
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        by: Shortlisting,
+        head: int,
+        images: int,
+        texts: int,
+        tie: Tie,
+        memory: int,
+    ) -> None:
+        self.members, self.by, self.tie, self.memory = members, by, tie, memory
+        self.head, self.covered = head, by.depth >= max(images, texts)
+        self.firsts: list[tuple[Tensor, Tensor]] = []
+        self.hits = torch.zeros(images, dtype=torch.bool), torch.zeros(texts, dtype=torch.bool)
+        self.rows = torch.full((images, head), -1), torch.full((texts, head), -1)
+        self.scores = tuple(torch.full(rows.shape, -torch.inf) for rows in self.rows)
+
+    def __call__(self, images: Tensor, texts: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
+        """Ranks in both directions of a fold."""
+        members, fold = parts(self.members, images, texts), (images, texts)
+        first = _Swept(parts(self.by.first, *fold), owner, self.by.depth, self.memory)
+        self.firsts.append(first.ranks(self.tie))
+        lists = first.lists[0].rows.cpu().long(), first.lists[1].rows.cpu().long()
+        truth = _truth(lists, owner)
+        for place, rows in enumerate(fold):
+            self.hits[place][rows] = truth[place].any(1)
+        if self.covered:
+            swept = _Swept(members, owner, self.head, self.memory)
+            for place, best in enumerate(swept.lists):
+                self._keep(place, fold, best.rows.cpu(), best.scores.cpu())
+            return swept.ranks(self.tie)
+        rescored = Rescored(members, *lists)
+        self._keep(0, fold, *rescored.best("image", self.head))
+        self._keep(1, fold, *rescored.best("text", self.head))
+        scores = rescored.scores("image"), rescored.scores("text")
+        i2t, t2i = (
+            _reranked(*each, self.tie)
+            for each in zip(scores, lists, truth, self.firsts[-1], strict=True)
+        )
+        return i2t, t2i
+
+    def _keep(self, side: int, fold: tuple[Tensor, Tensor], rows: Tensor, scores: Tensor) -> None:
+        """The first counterparts of a fold, by their rows in the split."""
+        asked, answers = fold[side], fold[1 - side]
+        columns = torch.arange(rows.shape[1])
+        found = answers[rows.long().clamp(min=0)].masked_fill(rows < 0, -1)
+        self.rows[side][asked.unsqueeze(1), columns] = found
+        self.scores[side][asked.unsqueeze(1), columns] = scores
+
+
+def _truth(lists: tuple[Tensor, Tensor], owner: Tensor) -> tuple[Tensor, Tensor]:
+    """Where true counterparts stand on the lists of images and of texts."""
+    texts, images = lists
+    described = owner[texts.clamp(min=0)].masked_fill(texts < 0, -1)
+    asked = torch.arange(len(texts)).unsqueeze(1)
+    return described == asked, (images == owner.unsqueeze(1)) & (images >= 0)
+
+
+def _reranked(scores: Tensor, rows: Tensor, truth: Tensor, behind: Tensor, tie: Tie) -> Tensor:
+    """(Q,) ranks: among the shortlist where something true is on it, else as `behind` has it."""
+    last = torch.iinfo(rows.dtype).max
+    order = rows.masked_fill(rows < 0, last).argsort(1)  # of equal scores the lower row comes first
+    found = places(scores.gather(1, order), truth.gather(1, order), tie)
+    rest = behind.maximum((rows >= 0).sum(1)).masked_fill(behind < 0, -1)
+    return rest.where(found < 0, found)

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import evaluation_cases
+import processes
+from counterfoil.engine import scored
+from counterfoil.evaluate import cascade as module
+from counterfoil.evaluate.cascade import Cascade, Shortlisting, cascade
+from counterfoil.evaluate.intervals import compare
+from counterfoil.evaluate.protocols import WHOLE, evaluate
+from counterfoil.evaluate.result import Protocol
+from evaluation_cases import member
+from negatives_cases import HOSTS, host
+
+FOLDS = Protocol("folds", folds=3)
+IMAGES = 23
+
+
+def case(seed=3, levels=2):
+    owner = evaluation_cases.ragged(IMAGES, seed, orphans=3)
+    coarse = evaluation_cases.scores(IMAGES, owner, seed, levels)
+    return coarse, evaluation_cases.scores(IMAGES, owner, seed + 50, levels), owner
+
+
+def ranked(coarse, fine, owner, depth, protocol=WHOLE, tie="row", **options) -> Cascade:
+    by = Shortlisting((member(coarse),), "quick", depth, **options)
+    return cascade([member(fine)], by, owner, len(coarse), protocol, head=4, tie=tie)
+
+
+def slow_order(coarse, fine, true, depth, tie) -> list[int]:
+    """One query's counterparts: the shortlist by the finer score, then the rest by the coarser."""
+    level = {
+        "row": lambda item: item,
+        "optimistic": lambda item: item not in true,
+        "pessimistic": lambda item: item in true,
+    }[tie]
+    rows = sorted(range(len(coarse)), key=lambda item: (-coarse[item], item))
+    head = sorted(rows[:depth], key=lambda item: (-fine[item], level(item), item))
+    return head + sorted(rows[depth:], key=lambda item: (-coarse[item], level(item), item))
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5, 11, 24])
+@pytest.mark.parametrize("tie", ["row", "optimistic", "pessimistic"])
+def test_every_place_is_that_of_a_sort(depth, tie):
+    coarse, fine, owner = case()
+    found = ranked(coarse, fine, owner, depth, tie=tie)
+    truth = owner == torch.arange(IMAGES).unsqueeze(1)
+    sides = ((coarse, fine, truth), (coarse.T, fine.T, truth.T))
+    for side, (quick, slow, true) in enumerate(sides):
+        hits = []
+        for query, rank in enumerate(found.report.ranked[side].ranks.tolist()):
+            own = set(true[query].nonzero().flatten().tolist())
+            order = slow_order(quick[query].tolist(), slow[query].tolist(), own, depth, tie)
+            assert rank == (min(map(order.index, own)) if own else -1)
+            if own:
+                plain = slow_order(quick[query].tolist(), slow[query].tolist(), own, depth, "row")
+                hits.append(100.0 * bool(own & set(plain[:depth])))
+        assert found.shortlists.ceiling[side] == pytest.approx(sum(hits) / len(hits))
+
+
+@pytest.mark.parametrize("protocol", [WHOLE, FOLDS])
+@pytest.mark.parametrize("tie", ["row", "optimistic", "pessimistic"])
+def test_lists_of_everything_give_the_full_ranking(protocol, tie):
+    coarse, fine, owner = case()
+    found = ranked(coarse, fine, owner, max(fine.shape), protocol, tie)
+    full = evaluate([member(fine)], owner, IMAGES, protocol, tie=tie)
+    assert found.shortlists.full is not None
+    assert found.report.numbers == found.shortlists.full.numbers == full.numbers
+    assert found.shortlists.full.setting == full.setting
+    assert found.shortlists.ceiling == (100.0, 100.0)
+    for ours, theirs in zip(found.report.ranked, full.ranked, strict=True):
+        assert torch.equal(ours.ranks, theirs.ranks)
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_lists_of_all_images_alone_rank_them_as_all_pairs_do(name):
+    owner = evaluation_cases.ragged(9, 1, most=5)
+    fine, quick = host(name, 9, len(owner)), host("vse", 9, len(owner))
+    by = Shortlisting((quick,), "quick", len(owner) - 1)
+    found = cascade([fine], by, owner, 9, head=4)
+    assert len(owner) > 10
+    full = evaluate([fine], owner, 9)
+    assert torch.equal(found.report.ranked[1].ranks, full.ranked[1].ranks)
+
+
+def test_the_first_and_the_full_ranking_are_those_of_an_evaluation():
+    coarse, fine, owner = case()
+    found = ranked(coarse, fine, owner, 4, FOLDS, "pessimistic").shortlists
+    for ours, scores in ((found.first, coarse), (found.full, fine)):
+        theirs = evaluate([member(scores)], owner, IMAGES, FOLDS, tie="pessimistic")
+        assert ours is not None
+        assert ours.numbers == theirs.numbers
+        assert ours.setting == theirs.setting
+
+
+def test_the_full_ranking_is_made_where_it_is_asked_for_or_cheap(monkeypatch):
+    coarse, fine, owner = case()
+    assert ranked(coarse, fine, owner, 4).shortlists.full is not None
+    monkeypatch.setattr(module, "AFFORDABLE", fine.numel() - 1)
+    found = ranked(coarse, fine, owner, 4)
+    assert found.shortlists.full is None
+    assert "the full ranking was not made" in found.shortlists.in_words(found.report)
+    asked = ranked(coarse, fine, owner, 4, full=True)
+    full = evaluate([member(fine)], owner, IMAGES)
+    lost = full.rsum - asked.report.rsum
+    assert f"lost against the full ranking: {lost:.1f}" in asked.shortlists.in_words(asked.report)
+
+
+def test_nothing_is_recalled_above_the_ceiling():
+    coarse, fine, owner = case()
+    found = ranked(coarse, fine, owner, 5)
+    i2t, t2i = found.shortlists.ceiling
+    assert found.shortlists.first.i2t.r5 == i2t
+    assert found.report.i2t.r5 == i2t
+    assert found.report.t2i.r5 == t2i
+    assert found.report.t2i.r1 <= t2i
+
+
+@pytest.mark.parametrize("depth", [2, 7, 99])
+@pytest.mark.parametrize("protocol", [WHOLE, FOLDS])
+def test_the_first_items_fit_the_ranks(depth, protocol):
+    coarse, fine, owner = case(levels=None)
+    found = ranked(coarse, fine, owner, depth, protocol)
+    i2t, t2i = found.report.ranked
+    of_image = owner[found.texts[:, 0]] == torch.arange(IMAGES)
+    assert torch.equal(of_image, i2t.ranks == 0)
+    assert torch.equal((found.images[:, 0] == owner) & (owner >= 0), t2i.ranks == 0)
+    kept = found.texts >= 0
+    assert kept.sum(1).tolist() == [min(4, depth)] * IMAGES
+    expected = fine.gather(1, found.texts.clamp(min=0)).masked_fill(~kept, -torch.inf)
+    torch.testing.assert_close(found.text_scores, expected)
+
+
+def test_it_says_what_was_re_ranked():
+    coarse, fine, owner = case()
+    found = ranked(coarse, fine, owner, 6)
+    assert "; top-6 of quick re-ranked, all behind them in its order; " in (
+        found.report.setting.line()
+    )
+    assert "re-ranked" not in found.shortlists.first.setting.line()
+    assert compare(found.report, found.shortlists.first)[-1].difference == pytest.approx(
+        found.shortlists.first.rsum - found.report.rsum
+    )
+
+
+def _here(names: tuple[str, ...]) -> list[object]:
+    torch.set_num_threads(1)
+    owner = evaluation_cases.ragged(15, 2, orphans=2)
+    members = [host(name, 15, len(owner)) for name in names]
+    by = Shortlisting((host("vse", 15, len(owner)),), "quick", 6)
+    found = cascade(members, by, owner, 15, FOLDS, head=3)
+    ranks = [ranked.ranks.tolist() for ranked in found.report.ranked]
+    return [*ranks, found.texts.tolist(), found.image_scores.tolist(), found.shortlists.ceiling]
+
+
+@pytest.mark.parametrize("names", [("scan-t2i",), ("bfan", "vse")], ids=str)
+def test_several_processes_as_one(names, monkeypatch):
+    monkeypatch.setitem(scored._NUMBERS, "cpu", 512)  # many parts
+    alone = _here(names)
+    assert processes.run(_here, 3, names) == [alone] * 3
+
+
+def test_bad_shortlists():
+    coarse, fine, owner = case()
+    with pytest.raises(ValueError, match="depth=0: at least 1 counterpart"):
+        ranked(coarse, fine, owner, 0)
+    with pytest.raises(ValueError, match="no model is there to shortlist"):
+        Shortlisting((), "nobody")
+    with pytest.raises(ValueError, match="a model encoded 22 images"):
+        ranked(coarse, fine[1:], owner, 5)
+    with pytest.raises(ValueError, match="the tie rule 'odd' is unknown"):
+        ranked(coarse, fine, owner, 5, tie="odd")
+    with pytest.raises(ValueError, match="is defined on 1,000 images"):
+        ranked(coarse, fine, owner, 5, replace(WHOLE, name="x", images=1000))
