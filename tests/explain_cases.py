@@ -1,0 +1,141 @@
+"""A tiny UNITER that doubts and corrects, with words or wordpieces, and slow readings of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import tokenizers
+import torch
+import transformers
+
+import tailored_cases
+from counterfoil.corpus.lens import CorpusLens, FeatureEye, Lens
+from counterfoil.corpus.words import Pieces, Tokenizer
+from counterfoil.models.uniter import UNITER
+from counterfoil.reading import Slots, Want
+from counterfoil.records import Encoded, Items
+from counterfoil.spec import of
+from counterfoil.train.saved import save_model
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]")
+VOCABULARY = (
+    *SPECIAL,
+    *("a", "an", "A", "An", "red", "Red", "orange", "dog", "cat", "sk", "surf", "near", ".", ","),
+    *("##ate", "##board", "##ing", "##s"),
+)
+CAPTIONS = (
+    "A red dog near a skateboard.",
+    "Dogs, an orange CAT near skates",
+    "surf",
+    "A surfing dog near a red cat near a surfboard, a dog.",
+)
+
+
+def pieces(folder: Path) -> Pieces:
+    """A cased tokenizer of wordpieces."""
+    ids = {word: place for place, word in enumerate(VOCABULARY)}
+    model = tokenizers.Tokenizer(tokenizers.models.WordPiece(ids, unk_token="[UNK]"))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    model.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = zip(("pad", "unk", "cls", "sep", "mask"), SPECIAL)
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=model, **{f"{name}_token": word for name, word in names}
+    )
+    fast.save_pretrained(folder)
+    return Pieces(str(folder), longest=40)
+
+
+def model(tokenizer: Tokenizer, **options: object) -> UNITER:
+    """A UNITER whose heads have something to say."""
+    seen = tailored_cases.lens()
+    made = tailored_cases.host(
+        CorpusLens(Lens(seen.lens.eye, tokenizer), seen.corpus), **options
+    ).eval()
+    for name, parameter in made.named_parameters():
+        if name.startswith("says.") and parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=1.0)
+    return made.requires_grad_(False)
+
+
+def saved(folder: Path, outputs: tuple[str, ...] = tailored_cases.ALL) -> Path:
+    """A model folder that reads the tiny corpus and scenes of as many features."""
+    seen = tailored_cases.lens()
+    tokenizer = seen.lens.tokenizer
+    assert tokenizer is not None
+    spec = of(
+        UNITER,
+        layers=1,
+        width=16,
+        heads=2,
+        inner=16,
+        vocabulary=tokenizer.size,
+        positions=70,
+        features=tailored_cases.WIDTH,
+        dropout=0.0,
+        outputs=outputs,
+    )
+    torch.manual_seed(0)
+    matcher = spec.build()
+    for name, parameter in matcher.named_parameters():
+        torch.nn.init.normal_(parameter, std=1.0 if name.startswith("says.") else 0.3)
+    save_model(
+        folder,
+        spec=spec,
+        matcher=matcher,
+        lens=Lens(FeatureEye(tailored_cases.WIDTH), tokenizer),
+    )
+    return folder
+
+
+def doubts(made: UNITER, one: Encoded, ids: list[int]) -> tuple[float, list[float]]:
+    """Score and doubt of each token of one sentence with one image."""
+    found = made.read(one, _encoded(made, ids), frozenset({Want.SCORE, Want.DOUBT}))
+    logits = found.doubt[0].double()
+    wrong, right = logits[:, 0].exp(), logits[:, 1].exp()
+    return float(found.score[0]), (wrong / (wrong + right)).tolist()
+
+
+def logs(made: UNITER, one: Encoded, ids: list[int], at: int, barred: set[int]) -> dict[int, float]:
+    """Log probability of every token that may stand at a place of one sentence."""
+    slots = Slots(torch.tensor([0]), torch.tensor([at]))
+    found = made.read(one, _encoded(made, ids), frozenset({Want.CORRECT}), slots)
+    logits = found.correct[0].double().tolist()
+    kept = {token: logit for token, logit in enumerate(logits) if token not in barred}
+    total = torch.tensor(list(kept.values()), dtype=torch.double).logsumexp(0)
+    return {token: logit - float(total) for token, logit in kept.items()}
+
+
+def every_rewording(
+    made: UNITER, one: Encoded, ids: list[int], places: tuple[int, ...], tokenizer: Tokenizer
+) -> dict[tuple[int, ...], float]:
+    """Probability of all tuples of tokens in the place of a word."""
+    spelt = tokenizer.tokens(range(tokenizer.size))
+    known = len(made.text.word_embeddings.weight)
+    special = {*tokenizer.wordless, *range(tokenizer.size, known)}
+    inner = {token for token, text in enumerate(spelt) if text.startswith("##")}
+    found: dict[tuple[int, ...], float] = {(): 0.0}
+    for piece, place in enumerate(places):
+        grown = {}
+        for start, log in found.items():
+            now = list(ids)
+            for at, token in zip(places, start):
+                now[at] = token
+            barred = special if piece else special | inner
+            for token, more in logs(made, one, now, place, barred).items():
+                grown[(*start, token)] = log + more
+        found = grown
+    return found
+
+
+def write_lines(path: Path, rows: list[object]) -> Path:
+    """A file with one JSON value a line."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def _encoded(made: UNITER, ids: list[int]) -> Encoded:
+    values = torch.tensor([ids])
+    return made.encode_texts(Items(torch.tensor([-1]), values, torch.ones_like(values).bool()))
