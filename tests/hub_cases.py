@@ -63,6 +63,24 @@ def vit(folder: Path) -> str:
     return _saved(transformers.ViTModel(transformers.ViTConfig(**VISION)), folder)
 
 
+def vilt(folder: Path, kind: str = "MaskedLM", words: int = TEXT["vocab_size"]) -> str:
+    """A ViLT with this head, whose weights are large enough to show; one without is "Model"."""
+    torch.manual_seed(0)
+    sizes = {**TEXT, **VISION, "vocab_size": words, "max_position_embeddings": 12}
+    model = _vilt_class(kind)(transformers.ViltConfig(**sizes))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape) / 3)
+    return _saved(model, folder)
+
+
+def _vilt_class(kind: str) -> type[torch.nn.Module]:
+    made: type[torch.nn.Module] = getattr(
+        transformers, "ViltModel" if kind == "Model" else f"ViltFor{kind}"
+    )
+    return made
+
+
 def mobilenet(folder: Path) -> str:
     torch.manual_seed(0)
     config = transformers.MobileNetV2Config(depth_multiplier=0.1, min_depth=4, image_size=32)

@@ -27,6 +27,7 @@ from counterfoil.models.hrem import HREM
 from counterfoil.models.scan import SCAN
 from counterfoil.models.uniter import UNITER
 from counterfoil.models.vectors import Vectors
+from counterfoil.models.vilt import ViLT
 from counterfoil.models.vse import VSE
 from counterfoil.models.vsrn import VSRN
 from counterfoil.records import Items
@@ -46,6 +47,14 @@ def regions(n: int, rng: torch.Generator) -> Items:
 def pixels(n: int, rng: torch.Generator) -> Items:
     values = torch.randn(n, 3, 16, 16, generator=rng)
     return Items(torch.arange(n), values, torch.ones(n, 1, dtype=torch.bool))
+
+
+def shapes(n: int, rng: torch.Generator) -> Items:
+    """Pictures of up to three by two patches of eight pixels, at the top left."""
+    values = torch.randn(n, 3, 24, 16, generator=rng)
+    heights, widths = (torch.randint(1, most + 1, (n, 1, 1), generator=rng) for most in (3, 2))
+    mask = (torch.arange(3).view(3, 1) < heights) & (torch.arange(2) < widths)
+    return Items(torch.arange(n), values, mask.flatten(1))
 
 
 def words(n: int, rng: torch.Generator) -> Items:
@@ -131,6 +140,11 @@ def _uniter(**options: object) -> Spec[Matcher]:
     return of(UNITER, vocabulary=WORDS, features=FEATURES, classes=4, **sizes, **options)
 
 
+def _vilt(**options: object) -> Spec[Matcher]:
+    sizes = {"layers": 2, "width": WIDTH, "heads": 2, "inner": 12, "positions": LENGTH + 2}
+    return of(ViLT, vocabulary=WORDS, size=16, patch=8, **sizes, **options)
+
+
 CASES = (
     Case("vse", of(VSE, image=_regions(), text=_gru(bidirectional=False))),
     Case(
@@ -196,6 +210,9 @@ CASES = (
     Case("uniter", _uniter()),
     Case("uniter-logit", _uniter(score="logit", outputs=("rank", "fill", "doubt", "correct"))),
     Case("uniter-match", _uniter(outputs=("match", "regress", "classify"), mask=3)),
+    Case("vilt", _vilt(), images=pixels),
+    Case("vilt-match", _vilt(outputs=("match", "fill", "doubt"), mask=3), images=shapes),
+    Case("vilt-logit", _vilt(score="logit", outputs=("rank", "correct")), images=shapes),
     Case("vectors", of(Vectors), images=vectors, texts=vectors),
 )
 

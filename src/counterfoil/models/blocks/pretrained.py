@@ -35,7 +35,7 @@ def picture_format(name: str) -> PictureFormat:
     Raises:
         ValueError: it has no image processor that says so.
     """
-    transformers = _transformers()
+    transformers = library()
     try:
         plain, _ = transformers.ImageProcessingMixin.get_image_processor_dict(name)
     except (OSError, ValueError) as error:
@@ -59,7 +59,7 @@ def config_of(name: str) -> Any:
         ValueError: transformers is not installed, or there is no such model.
     """
     try:
-        return _transformers().AutoConfig.from_pretrained(name)
+        return library().AutoConfig.from_pretrained(name)
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(_missing(name, error)) from error
 
@@ -70,7 +70,7 @@ def load(name: str, *, pretrained: bool) -> nn.Module:
     Raises:
         ValueError: transformers is not installed, or there is no such model.
     """
-    transformers = _transformers()
+    transformers = library()
     quiet = transformers.utils.logging.get_verbosity()
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -101,7 +101,12 @@ def rest_unused(module: nn.Module, output: Tensor) -> None:
         parameter.requires_grad_(grad is not None)
 
 
-def _transformers() -> Any:
+def library() -> Any:
+    """Hugging Face transformers.
+
+    Raises:
+        ValueError: it is not installed.
+    """
     try:
         import transformers
     except ImportError as error:

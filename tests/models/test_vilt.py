@@ -1,0 +1,333 @@
+"""ViLT beside transformers' own."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import hub_cases
+from counterfoil.models.authors import Converted
+from counterfoil.models.blocks import paired
+from counterfoil.models.vilt import ViLT
+from counterfoil.models.vilt_public import public_vilt
+from counterfoil.negatives.saliency import words_of
+from counterfoil.reading import ReadsWords, Slots, Want
+from counterfoil.records import Encoded, Items
+
+SIZES = {"layers": 2, "width": 16, "heads": 2, "inner": 16, "positions": 12}
+SIZES |= {"vocabulary": 40, "size": 16, "patch": 8}
+ALL = ("rank", "match", "fill", "doubt", "correct")
+EVERY = frozenset(Want)
+LENGTHS = [5, 2, 7, 3]
+GRIDS = [(3, 2), (1, 2), (2, 2), (1, 1)]  # patches of four pictures
+KINDS = ("MaskedLM", "ImageAndTextRetrieval", "Model")
+
+
+def model(outputs: tuple[str, ...] = ALL, **options) -> ViLT:
+    torch.manual_seed(0)
+    host = ViLT(outputs=outputs, **{**SIZES, **options})
+    with torch.no_grad():
+        for parameter in host.parameters():  # fresh ones are so small that nothing would show
+            parameter.add_(torch.randn(parameter.shape) / 3)
+    return host.eval()
+
+
+def items() -> tuple[Items, Items]:
+    """Pictures of several shapes in one room, and captions."""
+    rng = torch.Generator().manual_seed(1)
+    mask = torch.zeros(4, 3, 2, dtype=torch.bool)
+    for row, (height, width) in enumerate(GRIDS):
+        mask[row, :height, :width] = True
+    texts = torch.randint(0, 40, (4, 7), generator=rng)
+    return (
+        Items(torch.arange(4), torch.randn(4, 3, 24, 16, generator=rng), mask.flatten(1)),
+        Items(torch.arange(4), texts, torch.arange(7) < torch.tensor(LENGTHS).unsqueeze(1)),
+    )
+
+
+def encoded(host: ViLT) -> tuple[Encoded, Encoded]:
+    images, texts = items()
+    return host.encode_images(images), host.encode_texts(texts)
+
+
+def asked(image: int, text: int) -> dict[str, Tensor]:
+    """A pair alone, without padding, as transformers wants it."""
+    images, texts = items()
+    height, width = GRIDS[image]
+    pixels = images.values[image : image + 1, :, : 8 * height, : 8 * width]
+    ids = texts.values[text : text + 1, : LENGTHS[text]]
+    return {
+        "pixel_values": pixels,
+        "pixel_mask": torch.ones_like(pixels[:, 0]).long(),
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+    }
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("hub")
+    return {kind: hub_cases.vilt(root / kind, kind) for kind in KINDS}
+
+
+def theirs(folders: dict[str, str], kind: str) -> nn.Module:
+    made = getattr(transformers, "ViltModel" if kind == "Model" else f"ViltFor{kind}")
+    return made.from_pretrained(folders[kind]).eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("most", [1, 30, 10**6])
+def test_scores_are_those_of_transformers(folders, monkeypatch, most):
+    monkeypatch.setitem(paired.TOGETHER, "cpu", most)
+    found = public_vilt(folders["ImageAndTextRetrieval"], mask=3)
+    assert found.matcher.arguments["outputs"] == ("rank",)
+    ours = replace(found, matcher=found.matcher.but(score="logit")).build()
+    grid = ours.grid(*encoded(ours))
+    own = theirs(folders, "ImageAndTextRetrieval")
+    for i in range(4):
+        for t in range(4):
+            torch.testing.assert_close(
+                grid[i, t], own(**asked(i, t)).logits[0, 0], atol=1e-5, rtol=1e-5
+            )
+    assert torch.equal(found.build().grid(*encoded(ours)), grid.sigmoid())
+
+
+@torch.no_grad()
+def test_words_are_those_of_transformers(folders):
+    ours, own = public_vilt(folders["MaskedLM"], mask=3).build(), theirs(folders, "MaskedLM")
+    slots = Slots(torch.tensor([2, 0, 2, 3]), torch.tensor([6, 1, 3, 0]))
+    found = ours.read(*encoded(ours), frozenset({Want.FILL}), slots).fill
+    for row, pair, place in zip(found, slots.pair.tolist(), slots.place.tolist(), strict=True):
+        logits = own(**asked(pair, pair)).logits[0, place]
+        torch.testing.assert_close(row, logits, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_a_batch_of_many_shapes_is_read_as_transformers_reads_it(folders):
+    """Whatever it draws, shuffles and fills up with."""
+    own = theirs(folders, "Model")
+    ours = public_vilt(folders["Model"], mask=3).build()
+    images, texts = items()
+    wide = images.mask.view(4, 3, 2).repeat_interleave(8, 1).repeat_interleave(8, 2)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        out = own(
+            pixel_values=images.values,
+            pixel_mask=wide.long(),
+            input_ids=texts.values,
+            attention_mask=texts.mask.long(),
+        )
+        joint = ours.joint(*encoded(ours))
+        torch.testing.assert_close(joint.pooled, out.pooler_output, atol=1e-5, rtol=1e-5)
+        states = out.last_hidden_state[:, :7][texts.mask]
+        found = joint.texts.tokens[texts.mask]
+        torch.testing.assert_close(found, states, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_what_is_outside_of_a_picture_is_not_seen():
+    host, (images, _) = model(), items()
+    wide = images.mask.view(4, 1, 3, 2).repeat_interleave(8, 2).repeat_interleave(8, 3)
+    dirty = replace(images, values=images.values.masked_fill(~wide, torch.nan))
+    clean, again = host.encode_images(images), host.encode_images(dirty)
+    assert torch.equal(clean.mask, again.mask)
+    assert clean.mask.sum(1).tolist() == [1 + h * w for h, w in GRIDS]
+    assert torch.equal(clean.tokens[clean.mask], again.tokens[again.mask])
+    with torch.enable_grad():
+        host.grid(host.encode_images(dirty), host.encode_texts(items()[1])).sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in host.parameters())
+
+
+@torch.no_grad()
+def test_a_rest_narrower_than_a_patch_is_cut_off():
+    host, (images, _) = model(), items()
+    whole = Items(images.ids, images.values, torch.ones(4, 1, dtype=torch.bool))
+    more = replace(whole, values=nn.functional.pad(whole.values, (0, 5, 0, 7), value=9.0))
+    assert torch.equal(host.encode_images(more).tokens, host.encode_images(whole).tokens)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("want", [{w} for w in Want] + [{Want.SCORE, Want.FILL}], ids=str)
+def test_what_is_not_wanted_changes_nothing(want):
+    host = model()
+    slots = Slots(torch.tensor([1, 1]), torch.tensor([1, 0]))
+    pools = encoded(host)
+    whole, some = host.read(*pools, EVERY, slots), host.read(*pools, frozenset(want), slots)
+    for kind in Want:
+        value = getattr(some, kind.value)
+        if kind in want:
+            torch.testing.assert_close(value, getattr(whole, kind.value))
+        else:
+            assert value is None
+
+
+@torch.no_grad()
+def test_one_pass_answers_all_that_is_wanted():
+    host = model()
+    images, texts = encoded(host)
+    slots = Slots(torch.tensor([2, 0, 2, 3]), torch.tensor([6, 1, 3, 0]))
+    reading, joint = host.read(images, texts, EVERY, slots), host.joint(images, texts)
+    torch.testing.assert_close(reading.score, host.pairs(images, texts))
+    states = joint.texts.tokens
+    torch.testing.assert_close(reading.doubt[texts.mask], host.says.doubt(states[texts.mask]))
+    assert not reading.doubt[~texts.mask].any()
+    at = states[slots.pair, slots.place]
+    table = host.word_table().weight
+    assert table.shape == (40 + 1, 16)
+    for head, logits in ((host.says.fill, reading.fill), (host.says.correct, reading.correct)):
+        torch.testing.assert_close(logits, head.enter(at) @ table.T + head.bias)
+    assert not torch.equal(reading.fill, reading.correct)
+
+
+def test_no_slots_give_no_words():
+    host, none = model(), torch.zeros(0, dtype=torch.long)
+    reading = host.read(*encoded(host), frozenset({Want.FILL}), Slots(none, none))
+    assert reading.fill.shape == (0, 40 + 1)
+    with pytest.raises(ValueError, match="words are wanted and no slots are given"):
+        host.read(*encoded(host), frozenset({Want.FILL}))
+
+
+@pytest.mark.parametrize("outputs", [("rank",), ("match", "fill"), ("rank", "doubt", "correct")])
+def test_no_parameter_is_there_for_nothing(outputs):
+    host = model(outputs)
+    slots = Slots(torch.tensor([1]), torch.tensor([1]))
+    reading = host.read(*encoded(host), host.wants, slots)
+    found = [getattr(reading, want.value) for want in host.wants]
+    torch.stack([value.square().sum() for value in found]).sum().backward()
+    assert [name for name, p in host.named_parameters() if p.grad is None] == []
+    assert isinstance(host, ReadsWords)
+    assert (host.says.fill is None) == (Want.FILL not in host.wants)
+
+
+def test_the_word_that_hides_is_known():
+    assert words_of(model()).mask_word == 40
+    host = model(mask=3)
+    assert words_of(host).mask_word == 3
+    assert host.word_table().num_embeddings == 40
+
+
+def test_heads_begin_as_those_that_were_trained_before_them():
+    first, second = model(("match", "fill")), model(("rank", "doubt", "correct"))
+    second.load_state_dict(second.adopted(first.state_dict()))
+    assert torch.equal(second.says.rank.weight, first.says.match.weight[1:])
+    assert torch.equal(second.says.doubt.weight, first.says.match.weight)
+    for name, value in first.says.fill.state_dict().items():
+        assert torch.equal(second.says.correct.state_dict()[name], value)
+    with pytest.raises(ValueError, match=r"encoder.layer.2.*' is not in the weights given"):
+        model(layers=3).adopted(first.state_dict())
+    with pytest.raises(ValueError, match=r"'vilt.*' is \(41, 16\), and in this model \(40, 16\)"):
+        model(mask=3).adopted(first.state_dict())
+
+
+def test_a_match_in_public_weights_becomes_the_rank(folders, tmp_path):
+    """As in weights of which both tasks were pre-trained."""
+    folder = hub_cases.vilt(tmp_path / "both", "MaskedLM")
+    file = tmp_path / "both" / "model.safetensors"
+    match = {"itm_score.fc.weight": torch.randn(2, 16), "itm_score.fc.bias": torch.randn(2)}
+    save_file(load_file(file) | match, file, {"format": "pt"})
+    found = public_vilt(folder, mask=3)
+    assert found.matcher.arguments["outputs"] == ("rank", "match", "fill")
+    assert torch.equal(found.state["says.rank.weight"], match["itm_score.fc.weight"][1:])
+    host = ViLT(**SIZES, outputs=("rank", "doubt"), mask=3, weights=folder, pretrained=True)
+    assert torch.equal(host.says.doubt.weight, match["itm_score.fc.weight"])
+    pools = encoded(found.build())
+    torch.testing.assert_close(host.eval().pairs(*pools), found.build().pairs(*pools))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_are_begun_with_only_where_that_is_asked(folders, kind):
+    before = public_vilt(folders[kind], mask=3).state
+    begun = ViLT(**SIZES, weights=folders[kind], pretrained=True).state_dict()
+    fresh = ViLT(**SIZES, weights="nobody/nothing").state_dict()
+    words = "vilt.embeddings.text_embeddings.word_embeddings.weight"
+    assert torch.equal(begun[words][:-1], before[words])
+    assert torch.equal(begun[words][-1], before[words].mean(0))
+    assert not torch.equal(fresh[words], begun[words])
+    assert begun.keys() == fresh.keys()
+
+
+def test_public_weights_are_built_the_same_every_time(folders):
+    """Also a head that is not in them."""
+    one, two = (public_vilt(folders["MaskedLM"], mask=3) for _ in range(2))
+    assert one.matcher == two.matcher
+    assert isinstance(one, Converted)
+    assert all(torch.equal(value, two.state[name]) for name, value in one.state.items())
+
+
+def test_weights_in_the_older_form_of_a_file(folders, tmp_path):
+    folder = tmp_path / "older"
+    state = theirs(folders, "MaskedLM").state_dict()
+    transformers.ViltConfig.from_pretrained(folders["MaskedLM"]).save_pretrained(folder)
+    torch.save(state, folder / "pytorch_model.bin")
+    newer = public_vilt(folders["MaskedLM"], mask=3).state
+    assert all(
+        torch.equal(v, newer[name]) for name, v in public_vilt(str(folder), mask=3).state.items()
+    )
+
+
+def test_dropout_is_drawn_in_training_alone():
+    host = model(dropout=0.2)
+    pools = encoded(host)
+    assert torch.equal(host.pairs(*pools), host.pairs(*pools))
+    host.train()
+    assert not torch.equal(host.pairs(*pools), host.pairs(*pools))
+
+
+def test_what_cannot_be_built_or_read(folders, tmp_path):
+    for options, told in (
+        ({"outputs": ("regress", "rank")}, r"outputs='regress' is not known; use one of rank"),
+        ({"outputs": ("fill",)}, "give no score; name 'rank' or 'match'"),
+        ({"heads": 3}, "3 heads do not divide a width of 16"),
+        ({"size": 20}, "patches of 8 pixels do not divide pictures of 20"),
+        ({"mask": 40}, "mask=40 is not an id of a vocabulary of 40"),
+        ({"score": "odds"}, "score='odds' is not known"),
+        ({"weights": "nobody/nothing", "pretrained": True}, "nobody/nothing has no model.safet"),
+        ({"weights": folders["Model"], "pretrained": True, "patch": 4}, "another model cannot be"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            ViLT(**{**SIZES, **options})
+    host, (images, texts) = model(positions=6), items()
+    with pytest.raises(ValueError, match="texts of 7 tokens do not fit a model that reads 6"):
+        host.encode_texts(texts)
+    with pytest.raises(ValueError, match="token id 41 is not in this model's vocabulary of 41"):
+        model().encode_texts(replace(texts, values=texts.values.clone().fill_(41)))
+    with pytest.raises(ValueError, match=r"images of shape \(4, 5, 6\) do not fit"):
+        host.encode_images(replace(images, values=torch.zeros(4, 5, 6)))
+    with pytest.raises(ValueError, match="whose mask tells of 6 patches do not fit a model with"):
+        model(patch=4).encode_images(images)
+    with pytest.raises(ValueError, match="holds no weights of a ViLT"):
+        ViLT(weights=hub_cases.bert(tmp_path / "bert"), pretrained=True)
+
+
+def test_another_kind_of_vilt_is_told(tmp_path):
+    folder = hub_cases.vilt(tmp_path)
+    config = transformers.ViltConfig.from_pretrained(folder)
+    config.hidden_act = "relu"
+    config.save_pretrained(folder)
+    with pytest.raises(ValueError, match=r"ViLT of another kind than the public ones: .*'relu'"):
+        public_vilt(folder, mask=3)
+
+
+def test_without_transformers(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ValueError, match=r'pip install "counterfoil\[hf\]"'):
+        ViLT(**SIZES)
+
+
+def test_it_learns():
+    torch.manual_seed(0)
+    host, (images, texts) = ViLT(**SIZES), items()
+    optimiser = torch.optim.AdamW(host.parameters(), lr=0.01)
+    for _ in range(40):
+        scores = host.grid(host.encode_images(images), host.encode_texts(texts))
+        loss = nn.functional.binary_cross_entropy(scores, torch.eye(4))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert loss < 0.4  # 0.56 for one answer to all
