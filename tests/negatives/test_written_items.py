@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from counterfoil.negatives.candidates import Sieve
+from counterfoil.negatives.hand import Hand
+from counterfoil.negatives.written_items import WrittenItems, write_items
+from tailored_cases import ANCHORS, desk, host, lens
+
+ROWS = torch.tensor([*ANCHORS, 2, 3, 7, 20])
+SMALL = Hand(masks=4, refills=5)
+
+
+def items(seed: int = 0, *, keep: int = 3, hand: Hand = SMALL) -> list[WrittenItems]:
+    seen = lens()
+    asked = {"hand": hand, "sieve": Sieve(), "keep": keep, "seed": seed}
+    return list(write_items(host(seen).eval(), desk(seen), ROWS, **asked))
+
+
+def test_what_is_written():
+    seen = lens()
+    model = host(seen).eval()
+    for part in items():
+        assert torch.equal(part.original, seen.texts(part.rows).values[:, : part.original.shape[1]])
+        changed = part.texts.values != part.original
+        assert bool(changed.any(1).all())
+        assert not bool((changed & ~part.slots).any())
+        images = model.encode_images(seen.images(seen.corpus.owner[part.rows]))
+        found = model.pairs(images, model.encode_texts(part.texts))
+        torch.testing.assert_close(part.scores, found.detach(), atol=1e-5, rtol=1e-5)
+
+
+def test_the_hardest_of_each_caption_come_first():
+    for part in items():
+        for row in part.rows.unique().tolist():
+            mine = part.rows == row
+            assert part.place[mine].tolist() == list(range(int(mine.sum())))
+            assert part.scores[mine].tolist() == sorted(part.scores[mine].tolist(), reverse=True)
+
+
+def test_every_caption_has_its_turn_and_no_more_than_are_kept():
+    rows = torch.cat([part.rows for part in items()]).tolist()
+    assert set(rows) == set(ROWS.tolist())
+    assert max(map(rows.count, rows)) == 3
+
+
+def test_the_seed_alone_decides():
+    one, same, other = items(), items(), items(1)
+    assert all(torch.equal(a.texts.values, b.texts.values) for a, b in zip(one, same, strict=True))
+    words = [torch.cat([part.texts.values.flatten() for part in some]) for some in (one, other)]
+    assert words[0].tolist() != words[1].tolist()
+
+
+def test_the_model_stays_in_its_mode():
+    seen = lens()
+    model = host(seen).train()
+    asked = {"hand": SMALL, "sieve": Sieve(), "keep": 2, "seed": 0}
+    for part in write_items(model, desk(seen), ROWS, **asked):
+        assert not part.scores.requires_grad
+        assert torch.is_grad_enabled()
+        assert model.training
+
+
+def test_a_model_that_fills_nothing():
+    seen = lens()
+    asked = {"hand": SMALL, "sieve": Sieve(), "keep": 2, "seed": 0}
+    with pytest.raises(ValueError, match=r"has no heads for fill.*name them in its outputs"):
+        next(write_items(host(seen, outputs=("rank",)), desk(seen), ROWS, **asked))
