@@ -15,6 +15,7 @@ from counterfoil.train.schedule import Cosine, Linear
         ({"epochs": 0}, "epochs=0: at least 1"),
         ({"batch": -4}, "batch=-4: at least 1"),
         ({"minutes": -1.0}, "minutes=-1.0: it may not be below 0"),
+        ({"dev_images": -1}, "dev_images=-1: it may not be below 0"),
         ({"average": 1.0}, "average=1.0: a decay is at least 0 and below 1"),
         ({"precision": "fp16"}, "'fp16' is not a precision; did you mean 'bf16'"),
         ({"track": ("tensorbord",)}, "'tensorbord' is not a tracker; did you mean 'tensorboard'"),
@@ -35,5 +36,6 @@ def test_numbers_are_what_the_result_depends_on() -> None:
     plan = TrainPlan()
     assert replace(plan, minutes=5.0, ahead=9, save_minutes=1.0).numbers() == plan.numbers()
     assert replace(plan, seed=1).numbers() != plan.numbers()
+    assert replace(plan, dev_images=9).numbers() == {**plan.numbers(), "dev_images": 9}
     one, other = replace(plan, schedule=Cosine()), replace(plan, schedule=Linear())
     assert one.numbers() != other.numbers()

@@ -10,6 +10,7 @@ from counterfoil.recipes.context import Context, Stopped
 from counterfoil.recipes.model import MODEL, Model
 from counterfoil.recipes.pretraining import Pretrain
 from counterfoil.recipes.recipe import Train
+from counterfoil.train.figures import sampled
 from counterfoil.train.plan import TrainPlan
 from counterfoil.train.saved import CARD, read_card, save_model
 from counterfoil.train.training import Fitted
@@ -64,8 +65,9 @@ def best(fitted: Fitted, figure: str) -> str:
     """In words: how many epochs, and the best of them with its dev figure."""
     if fitted.best is None:
         return f"{fitted.epochs} epochs"
+    on = sampled(fitted.best.dev)
     begun = max(fitted.epochs, fitted.best.epoch)  # the last one may be cut short
-    return f"best epoch {fitted.best.epoch} of {begun}, dev {figure} {fitted.best.value:.1f}"
+    return f"best epoch {fitted.best.epoch} of {begun}, dev {figure} {fitted.best.value:.1f}{on}"
 
 
 def _provenance(context: Context, stage: Train | Pretrain, fitted: Fitted) -> dict[str, object]:

@@ -8,6 +8,7 @@ from counterfoil.recipes.begin import begun
 from counterfoil.recipes.context import Context
 from counterfoil.recipes.keeping import best, keep, kept_already, remove_checkpoints, timed
 from counterfoil.recipes.pretraining import Pretrain
+from counterfoil.recipes.selecting import chosen_on
 from counterfoil.recipes.show import say
 from counterfoil.train import pretrain as training
 from counterfoil.train.pretrain_batches import CLASSED, TASKS, Tasks
@@ -47,6 +48,7 @@ def pretrain(context: Context, stage: Pretrain, *, resume: bool) -> None:
             f"{stage.name}: nobody says which classes the regions of {context.corpus.name} have, "
             f"so {' and '.join(left_out)} left out"
         )
+    dev = chosen_on(context, stage)
     fitted = training.pretrain(
         timed(stage.plan, context.left()),
         model.matcher,
@@ -54,7 +56,7 @@ def pretrain(context: Context, stage: Pretrain, *, resume: bool) -> None:
         model.lens.on(context.train),
         folder=context.place(stage.name),
         classes=detector,
-        dev=model.lens.on(context.dev) if context.dev else None,
+        dev=model.lens.on(dev) if dev else None,
         run=context.digests[stage.name],
         resume=resume,
     )

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-
 import torch
 
 from counterfoil import world
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.pictures import PictureFiles
-from counterfoil.evaluate.protocols import evaluate as measure
 from counterfoil.evaluate.protocols import folds_of, named
-from counterfoil.matcher import Matcher
 from counterfoil.negatives.draws import Draws
 from counterfoil.negatives.hardness import hardness
 from counterfoil.negatives.latent import check_captions
@@ -28,7 +23,7 @@ from counterfoil.recipes.guiding import check_teachers, guide
 from counterfoil.recipes.keeping import best, keep, kept_already, remove_checkpoints, timed
 from counterfoil.recipes.measured import Measured, shortlisting
 from counterfoil.recipes.mining import mined, tidy
-from counterfoil.recipes.model import Model, open_model
+from counterfoil.recipes.model import open_model
 from counterfoil.recipes.pretrain import check as check_pretrain
 from counterfoil.recipes.proposing import check as check_proposer
 from counterfoil.recipes.proposing import proposer
@@ -42,6 +37,7 @@ from counterfoil.recipes.recipe import (
     Teach,
     Train,
 )
+from counterfoil.recipes.selecting import measure
 from counterfoil.recipes.show import say
 from counterfoil.train.loop import fit, sampler_of
 from counterfoil.train.refresh import check as check_lists
@@ -122,7 +118,7 @@ def train(context: Context, stage: Train, *, resume: bool) -> None:
         positives=stage.positives,
         refresh=stage.refresh,
         draw=stage.draw,
-        evaluate=_dev(context, model),
+        evaluate=measure(context, stage, model),
         run=context.digests[stage.name],
         resume=resume,
     )
@@ -215,20 +211,3 @@ def _candidates(context: Context, stage: Train) -> Draws | None:
         return None
     lists = _lists(context, stage) if stage.screens_lists else None
     return plan.draws(context.train.relation, lists, stage.draw)
-
-
-def _dev(context: Context, model: Model) -> Callable[[Matcher], Mapping[str, float]] | None:
-    corpus = context.dev
-    if corpus is None:
-        say(f"{context.corpus.name} has no dev split: the last epoch is kept, whatever it is worth")
-        return None
-
-    def evaluate(matcher: Matcher) -> Mapping[str, float]:
-        found = measure([replace(model, matcher=matcher).member(corpus)], corpus.owner, len(corpus))
-        return {
-            "rsum": found.rsum,
-            **{f"i2t_r{k}": r for k, r in zip((1, 5, 10), found.i2t.numbers)},
-            **{f"t2i_r{k}": r for k, r in zip((1, 5, 10), found.t2i.numbers)},
-        }
-
-    return evaluate

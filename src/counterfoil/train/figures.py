@@ -7,6 +7,13 @@ from collections.abc import Mapping
 
 from counterfoil.spec import unknown
 
+IMAGES = "images"  # how many were drawn of dev, where they are not all
+
+
+def sampled(dev: Mapping[str, float]) -> str:
+    """On how many images dev figures are measured, to stand behind them; empty for all of dev."""
+    return f" on {dev[IMAGES]:,.0f} images" if IMAGES in dev else ""
+
 
 def finite(losses: Mapping[str, float], step: int) -> None:
     """Stop a training that broke down.

@@ -12,6 +12,7 @@ from counterfoil.train.schedule import Constant, Schedule
 Precision = Literal["fp32", "bf16"]
 Tracker = Literal["tensorboard", "wandb"]
 _FREE = ("minutes", "save_minutes", "ahead", "track")  # no number depends on these
+_LATER = ("all_captions", "dev_images")  # say nothing at their defaults
 
 
 @final
@@ -36,6 +37,7 @@ class TrainPlan:
         steps: stop after so many optimiser steps; 0 for no limit.
         minutes: stop after so many minutes with a checkpoint to resume from; 0 for no limit.
         save_minutes: between two checkpoints; one is written after each epoch in any case.
+        dev_images: measure on so many images of dev, drawn once for all trainings; 0 for all.
         select: the dev figure, higher is better, by which the best epoch is kept.
         log_every: optimiser steps between two lines of metrics.
         ahead: batches that are read ahead.
@@ -64,12 +66,13 @@ class TrainPlan:
     ahead: int = 2
     track: tuple[Tracker, ...] = ()
     all_captions: bool = False
+    dev_images: int = 0
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "accumulate", "log_every", "ahead"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: at least 1 is needed")
-        for name in ("chunk", "steps", "minutes", "save_minutes"):
+        for name in ("chunk", "steps", "minutes", "save_minutes", "dev_images"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}: it may not be below 0")
         if not 0 <= self.average < 1:
@@ -91,5 +94,5 @@ class TrainPlan:
 
     def numbers(self) -> dict[str, Any]:
         """What the result depends on, JSON-ready: all but how a run is cut up and watched."""
-        silent = _FREE if self.all_captions else (*_FREE, "all_captions")  # older runs keep digests
-        return {name: value for name, value in asdict(self).items() if name not in silent}
+        silent = [name for name in _LATER if not getattr(self, name)]  # older runs keep digests
+        return {n: value for n, value in asdict(self).items() if n not in (*_FREE, *silent)}

@@ -19,7 +19,7 @@ from counterfoil.negatives.draws import Draws
 from counterfoil.progress import progress, stderr
 from counterfoil.train.checkpoint import Best, Checkpoints, Moving, Progress
 from counterfoil.train.collapse import Collapse
-from counterfoil.train.figures import chosen, finite
+from counterfoil.train.figures import chosen, finite, sampled
 from counterfoil.train.guidance import in_words
 from counterfoil.train.learner import B, Feed, Learner
 from counterfoil.train.log import Metrics, Window, memory_mb
@@ -254,7 +254,9 @@ class Training(Generic[B]):
             line = {f"dev_{name}": figure for name, figure in dev.items()}
             took = {"dev_seconds": round(time.monotonic() - began, 3)}
             metrics.write(self.at.step, {"epoch": epoch, **line, **took})
-            said += f": dev {self.plan.select} {value:.2f}{' (best)' if better else ''}"
+            said += (
+                f": dev {self.plan.select} {value:.2f}{sampled(dev)}{' (best)' if better else ''}"
+            )
             self.logged = time.monotonic()
         _say(f"{said}; {self.guided}" if self.guided else said)
 

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import recipes_cases
+from counterfoil.evaluate.protocols import evaluate
+from counterfoil.recipes import demo
+from counterfoil.recipes.context import Context
+from counterfoil.recipes.model import open_model
+from counterfoil.recipes.recipe import Train
+from counterfoil.recipes.run import Source
+from counterfoil.recipes.selecting import chosen_on, measure
+from counterfoil.train.log import read_metrics
+
+DATA = "scenes:images=72,dev=12"
+ONLINE = demo.recipe().stages[0]
+assert isinstance(ONLINE, Train)
+
+
+def stage(many: int) -> Train:
+    return replace(ONLINE, plan=replace(ONLINE.plan, dev_images=many))
+
+
+@pytest.fixture
+def context(tmp_path):
+    return Context(demo.recipe(), Source(DATA).open(), tmp_path, {})
+
+
+def test_a_sample_of_dev_has_all_captions_and_is_always_the_same(context, capsys):
+    dev = context.dev
+    seven, four = chosen_on(context, stage(7)), chosen_on(context, stage(4))
+    assert "measured on 7 of the 12 images of dev, drawn by seed 0" in capsys.readouterr().out
+    assert (len(seven), len(four)) == (7, 4)
+    assert set(four.image_ids) < set(seven.image_ids) < set(dev.image_ids)
+    reseeded = replace(stage(7), plan=replace(stage(7).plan, seed=9))
+    assert chosen_on(context, reseeded).fingerprint == seven.fingerprint
+    for row, name in enumerate(seven.image_ids):
+        theirs = dev.owner == dev.image_ids.index(name)
+        wanted = [text for text, true in zip(dev.texts, theirs.tolist()) if true]
+        owned = seven.owner == row
+        assert [text for text, true in zip(seven.texts, owned.tolist()) if true] == wanted
+
+
+@pytest.mark.parametrize("many", [0, 12, 99])
+def test_all_of_dev(many, context, capsys):
+    assert chosen_on(context, stage(many)) is context.dev
+    assert not capsys.readouterr().out
+
+
+def test_figures_are_those_of_the_sample(context, tmp_path):
+    model = open_model(recipes_cases.pixel_model(tmp_path / "m"))
+    sample = chosen_on(context, stage(7))
+    figures = measure(context, stage(7), model)
+    assert figures is not None
+    found = figures(model.matcher)
+    wanted = evaluate([model.member(sample)], sample.owner, 7)
+    assert found["rsum"] == wanted.rsum
+    assert found["t2i_r1"] == wanted.t2i.r1
+    assert found["images"] == 7
+    whole = measure(context, stage(0), model)
+    assert whole is not None
+    assert "images" not in whole(model.matcher)
+
+
+def test_a_training_says_on_how_many(tmp_path, capsys):
+    few = ("--set", "online.dev_images=5")
+    assert recipes_cases.aoq(tmp_path / "run", DATA, *few) == 0
+    shown = capsys.readouterr()
+    assert "online: measured on 5 of the 12 images of dev" in shown.out
+    assert "on 5 images" in shown.err
+    assert any(
+        "online: best epoch" in line and "on 5 images" in line for line in shown.out.splitlines()
+    )
+    lines = read_metrics(tmp_path / "run" / "online" / "metrics.jsonl")
+    assert {line["dev_images"] for line in lines if "dev_rsum" in line} == {5}
+    card = json.loads((tmp_path / "run" / "online" / "model" / "model.json").read_text())
+    assert card["metrics"]["images"] == 5
+    lines = read_metrics(tmp_path / "run" / "adaptive" / "metrics.jsonl")
+    assert all("dev_images" not in line for line in lines)
