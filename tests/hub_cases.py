@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
+import tokenizers
 import torch
 import transformers
 
@@ -91,3 +93,24 @@ def processor(folder: Path, **plain: object) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "preprocessor_config.json").write_text(json.dumps(plain))
     return str(folder)
+
+
+def gpt2(folder: Path, words: Sequence[str]) -> str:
+    """A GPT-2 of whole words with its tokenizer, whose weights are large enough to show."""
+    torch.manual_seed(0)
+    ids = {word: row for row, word in enumerate(["<|endoftext|>", "<unk>", *words])}
+    read = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="<unk>"))
+    read.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    begin = "<|endoftext|>"
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=read, bos_token=begin, eos_token=begin, unk_token="<unk>"
+    )
+    fast.save_pretrained(folder)
+    sizes = {"n_positions": 12, "n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": len(ids)}
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape) / 3)
+    return _saved(model, folder)

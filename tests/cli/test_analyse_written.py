@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import hub_cases
 from analysis_cases import SCENES
 from corpus_cases import karpathy_image, write_karpathy
 from counterfoil import open_corpus, open_model
 from counterfoil.corpus.scenes import is_true, scene
 from counterfoil.corpus.words import split
+from counterfoil.evaluate.causal import CausalLM
+from counterfoil.evaluate.ngrams import NGrams
 from counterfoil.negatives.written_store import WrittenFoil, WrittenStore
 from recipes_cases import run
 
@@ -149,3 +153,59 @@ def test_numbers_are_json_also_where_nothing_is_true(written, analysed, tmp_path
     assert "–" in shown
     assert "NaN" not in json.dumps(numbers)
     assert ">nan" not in page
+
+
+def test_fluency_by_ngrams(tmp_path, written, analysed):
+    train = open_corpus(SCENES).split("train")
+    foils = stored(written)
+    foils = (replace(foils[0], foil=train.texts[3]), *foils[1:])  # as it might be written
+    folder = tmp_path / "known"
+    corpus = open_corpus(SCENES).split("test")
+    WrittenStore.write(folder, foils, corpus, writer="hand", settings={}, seed=0)
+    shown, page, numbers = analysed("fluency", folder)
+    [one] = numbers["sets"]
+    asked = {text for foil in foils for text in (foil.caption, foil.foil)}
+    kept = [text for text in train.texts if text not in asked]
+    assert len(kept) < len(train.texts)
+    assert f"3-grams of {len(kept):,} training captions" in shown
+    model = NGrams.of(kept)
+    for name, captions in (
+        ("captions", [foil.caption for foil in foils]),
+        ("written", [foil.foil for foil in foils]),
+    ):
+        assert one[name]["captions"] == len(foils)
+        assert one[name]["whole"]["value"] == pytest.approx(model.perplexity(captions))
+        assert one[name]["typical"]["value"] == pytest.approx(
+            float((-model.scores(captions)).mean().exp())
+        )
+    assert set(one["kinds"]) == {foil.kind for foil in foils} == {"noun", "numeral", "relation"}
+    assert one["written"]["times"]["value"] > 1.2
+    assert "VSE-C, rules 292.76" in shown
+    assert page.count("<svg") == 1
+
+
+def test_fluency_of_the_first_by_a_language_model(tmp_path, written, analysed):
+    words = sorted({word for foil in stored(written) for word in foil.caption.split()})
+    lm = hub_cases.gpt2(tmp_path / "lm", words)
+    corpus = open_corpus(SCENES).split("test")
+    short = [foil for foil in stored(written) if len(foil.foil.split()) < 6]
+    folder = tmp_path / "short"
+    WrittenStore.write(folder, short, corpus, writer="hand", settings={}, seed=0)
+    shown, _, numbers = analysed("fluency", folder, "--lm", lm, "--each", 1)
+    first = list({foil.text: foil for foil in reversed(short)}.values())[::-1]
+    [one] = numbers["sets"]
+    spoken = CausalLM(lm).spoken([foil.foil for foil in first])
+    assert one["written"]["captions"] == len(first) < len(short)
+    whole = float((-spoken.logs.sum() / spoken.tokens.sum()).exp())
+    assert one["written"]["whole"]["value"] == pytest.approx(whole)
+    assert "the first 1 of each caption" in shown
+    assert "captions behind <|endoftext|>" in shown
+
+
+def test_fluency_knows_nothing_of_measured_pictures(tmp_path, analysed, capsys):
+    """Of a training split whose pictures are all measured, nothing is left to learn from."""
+    folder = tmp_path / "train"
+    assert run("write", "rules", SCENES, "--out", folder) == 0
+    code = run("analyse", "fluency", folder, "--data", SCENES, "--out", tmp_path / "p.html")
+    assert code == 2
+    assert "must not know these" in capsys.readouterr().err

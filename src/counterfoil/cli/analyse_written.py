@@ -51,3 +51,33 @@ def true_rate(
         stores or (), where, out, crowd=crowd, guide=guide, slack=slack, examples=examples,
         seed=seed,
     )  # fmt: skip
+
+
+@app.command(
+    epilog=example(
+        "counterfoil analyse fluency written/ rules/ --data scenes --out fluency.html",
+        "counterfoil analyse fluency written/ --each 1 --lm gpt2 --data flickr8k/ --out f.html",
+    ),
+)
+def fluency(
+    stores: Annotated[
+        list[Path], typer.Argument(metavar="STORE...", help="Folders of written captions.")
+    ],
+    out: Page,
+    data: Data = None,
+    features: Features = None,
+    images: Images = None,
+    lm: Annotated[
+        str | None,
+        typer.Option(help="Causal language model, folder or HF name; default n-grams we train."),
+    ] = None,
+    each: Annotated[
+        int | None, typer.Option(min=1, help="So many of the first of each caption; default all.")
+    ] = None,
+    seed: Seed = 0,
+) -> None:
+    """Compare the perplexity of written captions with that of those they were made of."""
+    from counterfoil.recipes.analyses import fluency as analysis
+
+    where = source(data, features, images)
+    analysis.fluent(stores, where, out, lm=lm, each=each, seed=seed)
