@@ -36,10 +36,12 @@ if TYPE_CHECKING:
     from counterfoil.objectives.words import Words
     from counterfoil.recipes.guides import Semantics, Teach
     from counterfoil.recipes.measures import Compare, Evaluate
+    from counterfoil.recipes.mines import Mine
     from counterfoil.recipes.model import Model, open_model
     from counterfoil.recipes.pretraining import Pretrain, pretrain_plan
-    from counterfoil.recipes.recipe import Mine, Recipe, Train
+    from counterfoil.recipes.recipe import Recipe, Train
     from counterfoil.recipes.run import execute
+    from counterfoil.recipes.writes import Write
     from counterfoil.spec import Spec, late, of, part
     from counterfoil.train.plan import TrainPlan
     from counterfoil.train.pretrain_batches import Tasks
@@ -84,7 +86,8 @@ _WHERE = {
     "Train": "recipes.recipe",
     "Pretrain": "recipes.pretraining",
     "pretrain_plan": "recipes.pretraining",
-    "Mine": "recipes.recipe",
+    "Mine": "recipes.mines",
+    "Write": "recipes.writes",
     "Teach": "recipes.guides",
     "Semantics": "recipes.guides",
     "Evaluate": "recipes.measures",
@@ -140,6 +143,7 @@ __all__ = [
     "Train",
     "TrainPlan",
     "Words",
+    "Write",
     "__version__",
     "execute",
     "late",

@@ -1,4 +1,4 @@
-"""``counterfoil write rules``."""
+"""``counterfoil write rules`` and ``counterfoil write tags``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,32 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Images, Seed, Split, example
+from counterfoil.cli.options import (
+    STOPPED,
+    Features,
+    Images,
+    Minutes,
+    Seed,
+    Split,
+    example,
+)
+
+Out = Annotated[Path, typer.Option(help="Folder of the foils; must not exist yet.")]
+Rules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rule",
+        help="Leave out what may be true: captions (the paper's, the default), lemmas, wordnet, "
+        "inflection; many times; `none` for none.",
+    ),
+]
+Guide = Annotated[
+    str | None, typer.Option(help="A model that leaves out what it takes for true, too.")
+]
+Phrases = Annotated[str, typer.Option(help="What finds phrases: rules, spacy, or a .json file.")]
+Singles = Annotated[
+    str, typer.Option(help="Hide single words: `without phrases`, `always`, or `only`.")
+]
 
 app = typer.Typer(no_args_is_help=True, help="False captions, written and stored.")
 
@@ -21,7 +46,7 @@ app = typer.Typer(no_args_is_help=True, help="False captions, written and stored
 )
 def rules(
     data: Annotated[str, typer.Argument(help="Folder, file or name.")],
-    out: Annotated[Path, typer.Option(help="Folder of the foils; must not exist yet.")],
+    out: Out,
     images: Images = None,
     split: Split = "train",
     kind: Annotated[
@@ -51,3 +76,55 @@ def rules(
         seed=seed,
     )
     write_rules(Source(data, images=images), plan, out)
+
+
+@app.command(
+    "tags",
+    epilog=example(
+        "counterfoil write tags runs/tags/uniter-scenes/tags "
+        "scenes:images=2600,dev=100,test=500,features=regions --out written/",
+        "counterfoil write tags runs/mine/tags flickr8k/ --features regions/ --out written/ "
+        "--rule captions --rule wordnet --guide runs/chan/online --minutes 60 --resume",
+    ),
+)
+def tags(
+    model: Annotated[str, typer.Argument(help="Folder of a model that reads words: UNITER, ….")],
+    data: Annotated[str, typer.Argument(help="Folder, file or name.")],
+    out: Out,
+    features: Features = None,
+    images: Images = None,
+    split: Split = "train",
+    phrases: Phrases = "rules",
+    masks: Annotated[int, typer.Option(min=1, help="K, maskings of each caption.")] = 20,
+    refills: Annotated[int, typer.Option(min=1, help="L, refills of each masking.")] = 20,
+    keep: Annotated[int, typer.Option(min=1, help="m, hardest foils kept of a caption.")] = 10,
+    temperature: Annotated[float, typer.Option(help="Of the draw of words.")] = 1.5,
+    singles: Singles = "without phrases",
+    rule: Rules = None,
+    guide: Guide = None,
+    slack: Annotated[float, typer.Option(help="How far below the original is true still.")] = 0.0,
+    seed: Seed = 0,
+    resume: Annotated[bool, typer.Option(help="Go on where it was stopped.")] = False,
+    minutes: Minutes = None,
+) -> None:
+    """Let a model that looks at the pictures change phrases of every caption (TAGS)."""
+    from counterfoil.recipes.run import Source
+    from counterfoil.recipes.writing import asked, write_tags
+
+    stage = asked(
+        model,
+        split,
+        phrases=phrases,
+        masks=masks,
+        refills=refills,
+        keep=keep,
+        temperature=temperature,
+        singles=singles,
+        rules=rule or ("captions",),
+        guide=guide,
+        slack=slack,
+        seed=seed,
+    )
+    source = Source(data, features=features, images=images)
+    if not write_tags(stage, source, out, resume=resume, minutes=minutes):
+        raise typer.Exit(STOPPED)

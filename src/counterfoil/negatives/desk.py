@@ -95,6 +95,8 @@ class Desk:
             rows: (P,) the captions that they were.
             values: (P, L) long, what they are now.
         """
+        if not rows:
+            return []
         unique = sorted(set(rows))
         texts = [self.lens.corpus.texts[row] for row in unique]
         spans = dict(zip(unique, self.tokenizer.spans(texts), strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
@@ -10,11 +11,20 @@ from torch import Tensor
 
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.desk import Desk
-from counterfoil.negatives.masks import SHARE, Masked, Singles, chosen, masked, with_singles
+from counterfoil.negatives.masks import (
+    SHARE,
+    SINGLES,
+    Masked,
+    Singles,
+    chosen,
+    masked,
+    with_singles,
+)
 from counterfoil.negatives.refills import drawn, probabilities, refilled
 from counterfoil.negatives.saliency import words_of
 from counterfoil.reading import ReadsWords, Want
 from counterfoil.records import Items
+from counterfoil.spec import unknown
 
 
 @final
@@ -48,7 +58,7 @@ class Hand:
         specials: special tokens may be written, as in the authors' code (T4).
 
     Raises:
-        ValueError: a number that is not possible.
+        ValueError: a number that is not possible, or an unknown way to hide single words.
     """
 
     masks: int = 20
@@ -59,12 +69,14 @@ class Hand:
     specials: bool = False
 
     def __post_init__(self) -> None:
-        at_least_one(masks=self.masks, refills=self.refills)
+        at_least_one({"masks": self.masks, "refills": self.refills})
         if not self.temperature > 0 or not 0 < self.share <= 1:
             raise ValueError(
                 f"temperature={self.temperature} and share={self.share} are not possible; a "
                 "temperature is above 0, a share above 0 and at most 1"
             )
+        if self.singles not in SINGLES:
+            raise ValueError(unknown(self.singles, list(SINGLES), "a way to hide single words"))
 
     def hidden(
         self, desk: Desk, rows: Tensor, *, mask: int, rng: torch.Generator, device: torch.device
@@ -103,11 +115,11 @@ class Hand:
         return new.view(len(of.texts), -1, new.shape[1])
 
 
-def at_least_one(**numbers: int) -> None:
-    """Refuse numbers below 1.
+def at_least_one(numbers: Mapping[str, int]) -> None:
+    """Refuse numbers below 1, by name.
 
     Raises:
-        ValueError: one is; its name is told.
+        ValueError: one is.
     """
     for name, number in numbers.items():
         if number < 1:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import final
@@ -25,11 +23,11 @@ from counterfoil.corpus.foil_words import related
 from counterfoil.corpus.inflection import inflection, lemma
 from counterfoil.corpus.sentences import Sentence, sentence
 from counterfoil.corpus.synonyms import wider
+from counterfoil.negatives.writers import as_compared, dice
 from counterfoil.negatives.written_store import Changed, WrittenFoil
 from counterfoil.progress import progress
 from counterfoil.spec import unknown
 
-_WORD = re.compile(r"\w+(?:[-']\w+)*")
 FREQUENT = 200  # VSE-C's threshold, on 567,000 captions
 SYNONYMS: dict[str, Callable[[str], frozenset[str]]] = {"list": related, "wordnet": wider}
 
@@ -108,14 +106,14 @@ class RuleWriter:
             said: all captions of its image.
         """
         found = sentence(caption)
-        known = {_same(text) for text in said}
+        known = {as_compared(text) for text in said}
         forms = {lemma(word) for text in known for word in text.split()}
         for kind in KINDS:
             if kind not in self.kinds:
                 continue
             edits, left = self._all(kind, found, forms, name), self.most
             for place in _order(len(edits), f"{self.seed}/{kind}/{name}"):
-                foil = _same(edits[place].on(caption))
+                foil = as_compared(edits[place].on(caption))
                 if foil not in known:
                     known.add(foil)
                     left -= 1
@@ -181,15 +179,7 @@ def _written(image: str, text: str, caption: str, kind: Kind, edit: Edit) -> Wri
     return WrittenFoil(image, text, caption, foil, kind, changed)
 
 
-def _same(text: str) -> str:
-    """A caption as it is compared: its words, without case, points and blanks."""
-    return " ".join(_WORD.findall(text.lower()))
-
-
 def _order(count: int, name: str) -> list[int]:
     """A permutation that depends on a name only."""
-    digest = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
-    places: list[int] = torch.randperm(
-        count, generator=torch.Generator().manual_seed(digest)
-    ).tolist()
+    places: list[int] = torch.randperm(count, generator=dice(name)).tolist()
     return places

@@ -44,6 +44,7 @@ class Tailored:
     """
 
     provides = frozenset({Role.WRITTEN})
+    anchors_only = True
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class Tailored:
             ValueError: a number that is not possible, an unknown word task, or tasks for a model
                 that reads with another lens than the writer.
         """
-        at_least_one(masks=masks, refills=refills, keep=keep)
+        at_least_one({"masks": masks, "refills": refills, "keep": keep})
         self.hand = Hand(
             masks=masks,
             refills=refills,

@@ -62,6 +62,10 @@ class WrittenFoil:
     scores: Mapping[str, float] = field(default_factory=dict)
     writer: str = "rules"
 
+    def line(self) -> str:
+        """The line of a file that holds it."""
+        return json.dumps(asdict(self), ensure_ascii=False) + "\n"
+
 
 @final
 class WrittenManifest(BaseModel):
@@ -133,7 +137,7 @@ class WrittenStore:
             with (temporary / ROWS).open("w", encoding="utf-8") as file:
                 for foil in foils:
                     counts[foil.kind] = counts.get(foil.kind, 0) + 1
-                    file.write(json.dumps(asdict(foil), ensure_ascii=False) + "\n")
+                    file.write(foil.line())
             manifest = WrittenManifest(
                 corpus=corpus.fingerprint,
                 split=corpus.part,
@@ -177,17 +181,28 @@ class WrittenStore:
         Raises:
             ValueError: a line is damaged, or there are not as many as the manifest promises.
         """
-        path, number = self.folder / ROWS, 0
-        if not path.is_file():
-            raise ValueError(f"{path} does not exist; written captions are needed there")
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                yield _row(path, number, line)
-        if number != len(self):
+        path, count = self.folder / ROWS, 0
+        for foil in read_foils(path):
+            count += 1
+            yield foil
+        if count != len(self):
             raise ValueError(
-                f"{path} holds {number:,} captions, but its manifest promises {len(self):,}; write "
+                f"{path} holds {count:,} captions, but its manifest promises {len(self):,}; write "
                 "again"
             )
+
+
+def read_foils(path: Path) -> Iterator[WrittenFoil]:
+    """The foils of a file with one a line.
+
+    Raises:
+        ValueError: there is no such file, or a line is damaged.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist; written captions are needed there")
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            yield _row(path, number, line)
 
 
 _ROW = TypeAdapter(WrittenFoil)

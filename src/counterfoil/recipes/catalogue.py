@@ -25,11 +25,12 @@ from counterfoil.recipes import (
 )
 from counterfoil.recipes.members import NAMES, PAPERS, members
 from counterfoil.recipes.profiles import Dataset
-from counterfoil.recipes.recipe import Pretrain, Recipe, Stage, Train
+from counterfoil.recipes.recipe import Pretrain, Recipe, Stage, Train, Write
 from counterfoil.spec import Spec
 
 SMOKE_STEPS = 20
 SMOKE_WARMUP = 5
+SMOKE_FOILS = 2
 SETS: tuple[Dataset, ...] = get_args(Dataset)
 
 T = TypeVar("T")
@@ -117,6 +118,8 @@ def _ablations() -> Iterator[tuple[str, Make]]:
 def smoke(recipe: Recipe) -> Recipe:
     """The recipe with at most 20 training steps a stage, to see whether it runs at all.
 
+    Of a caption that a model writes anew, no more than 4 are written and 2 are kept.
+
     Warm-ups are cut too, so that the loss that follows them is met, unless it draws from lists that
     are mined only after some epochs.
     """
@@ -130,6 +133,8 @@ def smoke(recipe: Recipe) -> Recipe:
         elif isinstance(stage, Pretrain):
             short = replace(stage.plan, epochs=1, steps=SMOKE_STEPS, log_every=1)
             stages.append(replace(stage, plan=short))
+        elif isinstance(stage, Write):
+            stages.append(replace(stage, masks=SMOKE_FOILS, refills=SMOKE_FOILS, keep=SMOKE_FOILS))
         else:
             stages.append(stage)
     return replace(recipe, stages=tuple(stages))

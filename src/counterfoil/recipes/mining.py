@@ -21,8 +21,8 @@ from counterfoil.negatives.proposed import reranked
 from counterfoil.negatives.shortlist import mine_halved
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.recipes.context import Stopped
+from counterfoil.recipes.mines import Mine, MinePrecision
 from counterfoil.recipes.model import Model, open_model
-from counterfoil.recipes.recipe import Mine, MinePrecision
 from counterfoil.recipes.settings import changed
 from counterfoil.spec import digest
 from counterfoil.train.stopping import Stopping, stopping

@@ -8,15 +8,16 @@ from counterfoil.negatives.offers import check as check_candidates
 from counterfoil.negatives.proposal import Proposer
 from counterfoil.negatives.screened import Screened
 from counterfoil.negatives.tailored import Tailored
+from counterfoil.negatives.written import Written
 from counterfoil.recipes.context import Context
 from counterfoil.recipes.kinds import inside
 from counterfoil.recipes.model import open_model
-from counterfoil.recipes.recipe import Pretrain, Recipe, Train
+from counterfoil.recipes.recipe import Pretrain, Recipe, Train, Write
 from counterfoil.records import Role
-from counterfoil.spec import Spec
+from counterfoil.spec import Late, Spec
 
 EDITS = frozenset({Role.EDITED, Role.MASKED_POSITIVE, Role.MASKED_NEGATIVE})
-OURS = (Edited, Screened, Tailored)
+OURS = (Edited, Screened, Tailored, Written)
 
 
 def proposer(context: Context, stage: Train, seen: CorpusLens) -> Proposer | None:
@@ -24,7 +25,8 @@ def proposer(context: Context, stage: Train, seen: CorpusLens) -> Proposer | Non
 
     The late values "lens" and "mask" become what the writer sees of the training split and the
     token that hides a word for it; "filler" the frozen writer, if the stage names one; "reader"
-    what the model in training sees, where it sees with another lens than the writer.
+    what the model in training sees, where it sees with another lens than the writer; "written" the
+    folder of the stored captions that the stage names.
 
     Args:
         context: the run.
@@ -45,6 +47,7 @@ def proposer(context: Context, stage: Train, seen: CorpusLens) -> Proposer | Non
         "mask": tokenizer.mask if tokenizer else None,
         "filler": filler,
         "reader": None if writes is seen else seen,
+        "written": str(context.place(stage.written)) if stage.written else None,
     }
     return stage.proposer.resolve(known).build()
 
@@ -54,10 +57,12 @@ def check(context: Context, stage: Train) -> None:
 
     Raises:
         ValueError: edits that nobody makes, or of what cannot be edited; candidates that nobody
-            screens, or none where they are screened; word tasks that nobody solves.
+            screens, or none where they are screened; word tasks that nobody solves; stored captions
+            that nobody draws from, or none where they are drawn from.
     """
     _offered(stage)
     _written(context.recipe, stage)
+    _stored(context.recipe, stage)
     if stage.proposer is None:
         if stage.objective.build().needs & EDITS:
             raise ValueError(
@@ -107,6 +112,31 @@ def _written(recipe: Recipe, stage: Train) -> None:
         raise ValueError(
             f"{stage.name!r} reads with another lens than its filler {stage.filler!r}, so it "
             "learns no words from what that one writes; set words=()"
+        )
+
+
+def _stored(recipe: Recipe, stage: Train) -> None:
+    """Whether stored captions and what draws from them go together."""
+    folders = [p.arguments.get("folder") for p in _parts(stage) if p.make is Written]
+    draws = any(isinstance(folder, Late) for folder in folders)
+    if draws and not stage.written:
+        raise ValueError(
+            f"{stage.name!r} draws from written captions and names no stage that writes them; set "
+            "its written to a stage such as Write, or its proposer's folder to one that is there"
+        )
+    if not stage.written:
+        return
+    if not draws:
+        raise ValueError(
+            f"{stage.name!r} names the written captions of {stage.written!r}, and nothing that "
+            "draws from them; set its proposer to Written with folder=late('written')"
+        )
+    writing = recipe.stage(stage.written)
+    assert isinstance(writing, Write)
+    if writing.split != "train":
+        raise ValueError(
+            f"{stage.name!r} trains on captions of the split 'train', and {writing.name!r} writes "
+            f"those of {writing.split!r}; set {writing.name}.split=train"
         )
 
 

@@ -8,20 +8,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, ClassVar, Literal, final, get_args
+from typing import Any, ClassVar, final
 
 from counterfoil.corpus.collate import Positives
 from counterfoil.corpus.lens import LensPlan
 from counterfoil.matcher import Matcher
-from counterfoil.negatives.filters import FilterPlan
 from counterfoil.negatives.mined import MinedPlan
 from counterfoil.negatives.offers import CandidatePlan
 from counterfoil.negatives.proposal import Proposer
 from counterfoil.objectives.term import Objective
 from counterfoil.recipes.guides import GUIDE, GUIDES, LATER, Semantics, Teach
 from counterfoil.recipes.measures import Compare, Evaluate, Protocol
+from counterfoil.recipes.mines import Mine
 from counterfoil.recipes.model import identity
 from counterfoil.recipes.pretraining import Pretrain
+from counterfoil.recipes.writes import Write
 from counterfoil.spec import Spec, digest, unknown
 from counterfoil.train.plan import TrainPlan
 from counterfoil.train.refresh import Refresh
@@ -37,11 +38,10 @@ __all__ = [
     "Stage",
     "Teach",
     "Train",
+    "Write",
     "digests",
     "plain",
 ]
-
-MinePrecision = Literal["fp32", "bf16"]
 
 
 @final
@@ -68,6 +68,8 @@ class Train:
             word, ``late("filler")`` and ``late("reader")`` as `filler` has them.
         candidates: what is offered to a proposer that screens.
         filler: stage whose model, frozen, writes in place of the one in training.
+        written: stage whose stored captions to draw from; ``late("written")`` in the proposer is
+            their folder.
 
     Raises:
         ValueError: candidates are to come from mined lists, and none are named, or those are mined
@@ -90,6 +92,7 @@ class Train:
     proposer: Spec[Proposer] | None = field(default=None, metadata=LATER)
     candidates: CandidatePlan = field(default=CandidatePlan(), metadata=LATER)
     filler: str | None = field(default=None, metadata=LATER)
+    written: str | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.screens_lists and (self.negatives is None or self.refresh.every):
@@ -116,74 +119,14 @@ class Train:
             (self.negatives, "mine"),
             (self.guide, GUIDE),
             (self.filler, "train"),
+            (self.written, "write"),
         )
         return tuple((name, kind) for name, kind in wanted if name)
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Mine:
-    """List the hardest negatives of the training split, both ways. Writes a store.
-
-    Attributes:
-        name: of the stage and of its folder.
-        using: stages whose models score; several are one ensemble.
-        texts: hardest texts kept for each image.
-        images: hardest images kept for each text.
-        split: what is mined.
-        filters: what to leave out of the lists because it may be true.
-        guides: stages whose models judge too, for `FilterPlan.guided`.
-        proposing: stages whose models choose the pairs that `using` looks at; none for all pairs.
-        proposals: how many times as many as are listed they choose.
-        precision: "bf16" scores all pairs in half precision, and those that count again.
-
-    Raises:
-        ValueError: what proposes, or half precision, does not go with filters that judge scores.
-    """
-
-    kind: ClassVar[str] = "mine"
-    name: str
-    using: tuple[str, ...]
-    texts: int = 300
-    images: int = 60
-    split: str = "train"
-    filters: FilterPlan = field(default=FilterPlan(), metadata=LATER)
-    guides: tuple[str, ...] = field(default=(), metadata=LATER)
-    proposing: tuple[str, ...] = field(default=(), metadata=LATER)
-    proposals: int = field(default=4, metadata=LATER)
-    precision: MinePrecision = field(default="fp32", metadata=LATER)
-
-    def __post_init__(self) -> None:
-        if self.proposals < 1:
-            raise ValueError(f"proposals={self.proposals}: at least 1 is needed")
-        if self.precision not in get_args(MinePrecision):
-            known = list(get_args(MinePrecision))
-            raise ValueError(unknown(self.precision, known, "a precision of mining"))
-        if self.precision != "fp32" and (self.proposing or self.filters.judges_scores):
-            raise ValueError(
-                f"precision={self.precision} goes with all pairs, and with filters of captions and "
-                "pictures alone; leave out the others and what proposes, or mine in fp32"
-            )
-        if self.proposing and self.filters.judges_scores:
-            raise ValueError(
-                f"{self.name!r} re-ranks what others propose, whose scores are not its own; leave "
-                "out all filters but captions and pictures, or propose nothing"
-            )
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Stages whose results this one needs."""
-        return (*self.using, *self.guides, *self.proposing)
-
-    @property
-    def wants(self) -> tuple[tuple[str, str], ...]:
-        """Stages whose results this one needs, and of which kind they have to be."""
-        return tuple((name, "train") for name in self.reads)
-
-
 MODELS = ("train", "pretrain")  # kinds of stages that write a model folder
 
-Stage = Train | Pretrain | Mine | Teach | Semantics | Evaluate | Compare
+Stage = Train | Pretrain | Mine | Write | Teach | Semantics | Evaluate | Compare
 
 
 @final

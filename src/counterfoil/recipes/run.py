@@ -16,7 +16,7 @@ from typing import final
 from counterfoil import world
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.reading import open_corpus
-from counterfoil.recipes import guiding, notes, pretrain, stages
+from counterfoil.recipes import guiding, notes, pretrain, stages, tailoring
 from counterfoil.recipes.contents import contents
 from counterfoil.recipes.context import Context, Stopped
 from counterfoil.recipes.recipe import (
@@ -29,6 +29,7 @@ from counterfoil.recipes.recipe import (
     Stage,
     Teach,
     Train,
+    Write,
     digests,
 )
 from counterfoil.recipes.show import say
@@ -133,6 +134,8 @@ def _do(context: Context, stage: Stage, *, resume: bool) -> None:
             pretrain.pretrain(context, stage, resume=resume)
         case Mine():
             stages.mine(context, stage)
+        case Write():
+            tailoring.write(context, stage)
         case Teach():
             guiding.teach(context, stage)
         case Semantics():

@@ -36,9 +36,11 @@ from counterfoil.recipes.recipe import (
     Stage,
     Teach,
     Train,
+    Write,
 )
 from counterfoil.recipes.selecting import measure
 from counterfoil.recipes.show import say
+from counterfoil.recipes.tailoring import check as check_writer
 from counterfoil.train.loop import fit, sampler_of
 from counterfoil.train.refresh import check as check_lists
 
@@ -70,6 +72,8 @@ def check(context: Context, stage: Stage) -> None:
             check_pretrain(context, stage)
         case Mine():
             context.split(stage.split)
+        case Write():
+            check_writer(context, stage)
         case Teach():
             check_teachers(context, stage)
         case Semantics():

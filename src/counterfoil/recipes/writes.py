@@ -1,0 +1,85 @@
+"""Captions that a trained model writes and stores, as a record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from counterfoil.corpus.phrase_rules import Rules
+from counterfoil.corpus.phrases import Parser
+from counterfoil.negatives.candidates import RULES, Rule
+from counterfoil.negatives.hand import Hand, at_least_one
+from counterfoil.negatives.masks import SHARE, Singles
+from counterfoil.spec import Spec, of, unknown
+
+BY_RULE: Spec[Parser] = of(Rules)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Write:
+    """Let a trained model write false captions of a split (TAGS). Writes a folder of foils.
+
+    Attributes:
+        name: of the stage and of its folder.
+        using: stage whose model writes; it needs heads for a score and for hidden words.
+        split: whose captions are changed; a training draws from those of "train".
+        parser: finds the phrases that are hidden.
+        masks: K, maskings of each caption.
+        refills: L, refills of each masking.
+        keep: m, hardest foils that are kept of each caption.
+        temperature: of the draw of words.
+        share: of the tokens that are hidden, roughly.
+        singles: whether single words are hidden, see `counterfoil.negatives.hand.Hand`.
+        rules: what may be true, see `counterfoil.negatives.candidates.Sieve`.
+        guide: stage whose model judges the hardest too: what it scores about as high as the
+            original is left out.
+        slack: how far below the original's score that is.
+        seed: of what is hidden and drawn.
+
+    Raises:
+        ValueError: a number or a rule that is not possible.
+    """
+
+    kind: ClassVar[str] = "write"
+    name: str
+    using: str
+    split: str = "train"
+    parser: Spec[Parser] = BY_RULE
+    masks: int = 20
+    refills: int = 20
+    keep: int = 10
+    temperature: float = 1.5
+    share: float = SHARE
+    singles: Singles = "without phrases"
+    rules: tuple[Rule, ...] = ("captions",)
+    guide: str | None = None
+    slack: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        at_least_one({"keep": self.keep})
+        if strange := [rule for rule in self.rules if rule not in RULES]:
+            raise ValueError(unknown(strange[0], list(RULES), "a rule for written captions"))
+        _ = self.hand  # which refuses the rest
+
+    @property
+    def hand(self) -> Hand:
+        """How it writes."""
+        return Hand(
+            masks=self.masks,
+            refills=self.refills,
+            temperature=self.temperature,
+            share=self.share,
+            singles=self.singles,
+        )
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Stages whose results this one needs."""
+        return (self.using, self.guide) if self.guide else (self.using,)
+
+    @property
+    def wants(self) -> tuple[tuple[str, str], ...]:
+        """Stages whose results this one needs, and of which kind they have to be."""
+        return tuple((name, "train") for name in self.reads)
