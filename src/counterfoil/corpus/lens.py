@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -19,11 +19,14 @@ from torch import Tensor
 
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.moments import moments
-from counterfoil.corpus.pixels import packed, pixels
+from counterfoil.corpus.pixels import Array, kept, packed, pixels
+from counterfoil.corpus.shaped import Shaped
 from counterfoil.corpus.tokens import pack, tokenise
 from counterfoil.corpus.words import Pieces, Tokenizer, Words, open_tokenizer
 from counterfoil.files import read_json, write_json
 from counterfoil.records import Items
+
+LATER = {"later": True}  # of a field that says nothing at its default, so older runs keep digests
 
 
 class Eye(ABC):
@@ -90,19 +93,22 @@ class FeatureEye(Eye):
 @final
 @dataclass(frozen=True)
 class PixelEye(Eye):
-    """Pictures resized to a square, as normalised pixels.
+    """Pictures of one size, as normalised pixels.
 
     Attributes:
-        size: side in pixels.
+        size: side in pixels; the shortest one where pictures keep their shape.
         mean: of each channel, in 0..1.
         deviation: of each channel, in 0..1.
         crop: cut the middle square out instead of squeezing the picture.
+        divisor: where above 0 pictures keep their shape and their sides are multiples of it, see
+            `Shaped`; the mask then tells which squares of so many pixels are of the picture.
     """
 
     size: int
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     deviation: tuple[float, ...] = (0.5, 0.5, 0.5)
     crop: bool = False
+    divisor: int = 0
     width: int = 3
 
     def look(self, corpus: Corpus, rows: Tensor) -> Items:
@@ -110,14 +116,24 @@ class PixelEye(Eye):
             raise ValueError(
                 f"{corpus.name} has no pictures; this model reads pixels: give the image folder"
             )
+        if self.divisor:
+            form = Shaped(self.size, self.divisor)
+            stored = kept(corpus.pictures, form)
+            return self._shaped(rows, [form.opened(stored[row]) for row in rows.tolist()])
         stored = packed(corpus.pictures, self.size, crop=self.crop)
         return self._items(rows, torch.from_numpy(stored[rows.numpy()]))
 
     def see(self, pictures: Sequence[Image.Image]) -> Items:
-        stacked = torch.stack(
-            [torch.from_numpy(pixels(p, self.size, crop=self.crop)) for p in pictures]
-        )
-        return self._items(torch.full((len(pictures),), -1), stacked)
+        rows = torch.full((len(pictures),), -1)
+        if self.divisor:
+            form = Shaped(self.size, self.divisor)
+            return self._shaped(rows, [form.seen(picture) for picture in pictures])
+        square = [torch.from_numpy(pixels(p, self.size, crop=self.crop)) for p in pictures]
+        return self._items(rows, torch.stack(square))
+
+    def _shaped(self, rows: Tensor, pictures: Sequence[Array]) -> Items:
+        values, mask = Shaped(self.size, self.divisor).gathered(pictures)
+        return replace(self._items(rows, values), mask=mask)
 
     def _items(self, rows: Tensor, stored: Tensor) -> Items:
         mean, deviation = (torch.tensor(t).view(1, 3, 1, 1) for t in (self.mean, self.deviation))
@@ -232,6 +248,7 @@ class LensPlan:
         mean: of each channel, for pixels.
         deviation: of each channel, for pixels.
         crop: cut the middle square out instead of squeezing the picture.
+        divisor: where above 0 pictures keep their shape, see `PixelEye`.
         texts: "words", or the name or folder of a Hugging Face tokenizer, or "vectors".
         min_count: words seen less often in the training captions become ``<unk>``.
         longest: captions are cut to this many words or pieces.
@@ -246,6 +263,7 @@ class LensPlan:
     texts: str = "words"
     min_count: int = 1
     longest: int = 60
+    divisor: int = field(default=0, metadata=LATER)
 
     def fit(self, train: Corpus) -> Lens:
         """The lens for a training corpus; the vocabulary comes from its captions alone.
@@ -266,7 +284,7 @@ class LensPlan:
 
     def _eye(self, train: Corpus) -> Eye:
         if self.images == "pixels":
-            return PixelEye(self.size, self.mean, self.deviation, self.crop)
+            return PixelEye(self.size, self.mean, self.deviation, self.crop, self.divisor)
         if train.features is None:
             raise ValueError(
                 f"{train.name} has no image features and this recipe reads features; make them "

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,47 @@ from counterfoil.files import read_array, replacing
 from counterfoil.progress import progress
 
 Array = npt.NDArray[Any]
+
+
+class Form(Protocol):
+    """How a picture becomes an array; hashable."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of every array, of uint8."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """Tells it from other forms on disk."""
+        ...
+
+    def drawn(self, picture: Image.Image) -> Array:
+        """The array of a picture."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Square:
+    """(3, size, size), squeezed to a square, or the middle square of it."""
+
+    size: int
+    crop: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Channels, height, width."""
+        return 3, self.size, self.size
+
+    @property
+    def key(self) -> str:
+        """Size and crop."""
+        return f"{self.size} {self.crop}"
+
+    def drawn(self, picture: Image.Image) -> Array:
+        """The array of a picture."""
+        return pixels(picture, self.size, crop=self.crop)
 
 
 def pixels(picture: Image.Image, size: int, *, crop: bool = False) -> Array:
@@ -34,20 +76,25 @@ def pixels(picture: Image.Image, size: int, *, crop: bool = False) -> Array:
 
 def packed(pictures: Pictures, size: int, *, crop: bool = False) -> Array:
     """(N, 3, size, size) uint8 memory map of all pictures, made on first use and kept."""
-    return _open(_path(pictures, size, crop), pictures, size, crop)
+    return kept(pictures, Square(size, crop))
+
+
+def kept(pictures: Pictures, form: Form) -> Array:
+    """(N, *form.shape) uint8 memory map of all pictures, made on first use and kept."""
+    return _open(_path(pictures, form), pictures, form)
 
 
 @lru_cache(maxsize=8)
-def _open(path: Path, pictures: Pictures, size: int, crop: bool) -> Array:
+def _open(path: Path, pictures: Pictures, form: Form) -> Array:
     if not path.exists() and world.rank() == 0:
         with (
             replacing(path) as temporary,
             progress("pictures decoded", len(pictures)) as done,
         ):
-            shape = (len(pictures), 3, size, size)
+            shape = (len(pictures), *form.shape)
             out = np.lib.format.open_memmap(temporary, "w+", np.uint8, shape)
             for row in range(len(pictures)):
-                out[row] = pixels(pictures.open(row), size, crop=crop)
+                out[row] = form.drawn(pictures.open(row))
                 done(1)
             out.flush()
             del out
@@ -56,8 +103,8 @@ def _open(path: Path, pictures: Pictures, size: int, crop: bool) -> Array:
 
 
 @lru_cache(maxsize=64)
-def _path(pictures: Pictures, size: int, crop: bool) -> Path:
-    digest = hashlib.sha256(f"{size} {crop}".encode())
+def _path(pictures: Pictures, form: Form) -> Path:
+    digest = hashlib.sha256(form.key.encode())
     for row in range(len(pictures)):
         place = pictures.place(row)
         digest.update(place.encode())

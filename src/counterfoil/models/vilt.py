@@ -90,33 +90,25 @@ class ViLT(Matcher):
         """
         super().__init__()
         chosen("score", score, get_args(Score))
-        for output in outputs:
-            chosen("outputs", output, OUTPUTS)
-        if mask is not None and not 0 <= mask < vocabulary:
-            raise ValueError(
-                f"mask={mask} is not an id of a vocabulary of {vocabulary}; give the id of the "
-                "tokenizer's mask token, or None"
-            )
         self.score = score
         self.score_scale = 1.0 if score == "probability" else LOGIT_SCALE
-        words = vocabulary + (mask is None)
         sizes = ViltSizes(
             layers=layers,
             width=width,
             heads=heads,
             inner=inner,
-            words=words,
+            vocabulary=vocabulary,
+            mask=mask,
             positions=positions,
             size=size,
             patch=patch,
             dropout=dropout,
         )
         self.vilt = vilt_body(sizes)
-        self.says = UniterHeads(outputs=outputs, width=width, words=words, features=1, classes=1)
-        freshen(self.says)
+        self.says = _heads(outputs, sizes)
         self._mask = vocabulary if mask is None else mask
         if weights is not None and pretrained:
-            self.load_state_dict(self.adopted(public_state(weights, words=words)))
+            self.load_state_dict(self.adopted(public_state(weights, words=sizes.words)))
 
     def encode_images(self, images: Items) -> Encoded:
         """N images (N, 3, H, W) as their embedded patches, behind a token for the whole."""
@@ -217,3 +209,13 @@ class ViLT(Matcher):
 
     def _pooled(self, first: Tensor) -> Tensor:
         return pooled(self.vilt, first)
+
+
+def _heads(outputs: tuple[str, ...], sizes: ViltSizes) -> UniterHeads:
+    for output in outputs:
+        chosen("outputs", output, OUTPUTS)
+    heads = UniterHeads(
+        outputs=outputs, width=sizes.width, words=sizes.words, features=1, classes=1
+    )
+    freshen(heads)
+    return heads

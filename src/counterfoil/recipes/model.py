@@ -20,9 +20,10 @@ from counterfoil.engine.encode import encode_images, encode_texts
 from counterfoil.engine.kept import weights_digest
 from counterfoil.engine.tiles import Member
 from counterfoil.matcher import Matcher
-from counterfoil.models.blocks.pretrained import picture_format
+from counterfoil.models.blocks.pretrained import config_of, picture_format
 from counterfoil.models.clip import DualEncoder, longest_text
 from counterfoil.models.vectors import Vectors
+from counterfoil.models.vilt_public import public_vilt
 from counterfoil.negatives.store import Source
 from counterfoil.records import Encoded
 from counterfoil.spec import Spec, of
@@ -136,8 +137,8 @@ def open_model(name: str | Path) -> Model:
     """A model to use.
 
     Args:
-        name: a model folder, a training stage's folder, the name or folder of a Hugging Face CLIP
-            or SigLIP model, or "vectors" for corpora that are ready-made embeddings.
+        name: a model folder, a training stage's folder, the name or folder of a Hugging Face CLIP,
+            SigLIP or ViLT model, or "vectors" for corpora that are ready-made embeddings.
 
     Raises:
         ValueError: it is none of these, or damaged.
@@ -167,9 +168,21 @@ def _folder(path: Path) -> Path | None:
 
 
 def _pretrained(name: str) -> Model:
+    if config_of(name).model_type == "vilt":
+        return _vilt(name)
     spec: Spec[Matcher] = of(DualEncoder, name=name)
     matcher = spec.build()
     form = picture_format(name)
     eye = PixelEye(form.size, form.mean, form.deviation, form.crop)
     lens = Lens(eye, Pieces(name, longest=longest_text(name)))
     return Model(matcher.to(world.device()).eval(), lens, name, spec)
+
+
+def _vilt(name: str) -> Model:
+    """Its pictures keep their shape, and sides are multiples of a patch."""
+    tokenizer, form = Pieces(name, longest=longest_text(name)), picture_format(name)
+    found = public_vilt(name, mask=tokenizer.mask)
+    patch = found.matcher.arguments["patch"]
+    eye = PixelEye(form.size, form.mean, form.deviation, divisor=patch)
+    matcher = found.build().to(world.device())
+    return Model(matcher, Lens(eye, tokenizer), name, found.matcher)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, final
 
 from counterfoil.corpus.collate import Positives
@@ -193,16 +193,22 @@ class Recipe:
         return found[name]
 
 
-def plain(value: Any) -> Any:
-    """JSON-ready form of a stage or anything inside one."""
+def plain(value: Any, *, brief: bool = False) -> Any:
+    """JSON-ready form of a stage or anything inside one.
+
+    Args:
+        value: the stage.
+        brief: leave out later fields at their defaults.
+    """
     if isinstance(value, Spec):
         return value.plain()
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+        told = (f for f in fields(value) if not (brief and _silent(value, f)))
+        return {f.name: plain(getattr(value, f.name), brief=brief) for f in told}
     if isinstance(value, tuple | list):
-        return [plain(inner) for inner in value]
+        return [plain(inner, brief=brief) for inner in value]
     if isinstance(value, dict):
-        return {key: plain(inner) for key, inner in value.items()}
+        return {key: plain(inner, brief=brief) for key, inner in value.items()}
     return value
 
 
@@ -215,7 +221,7 @@ def digests(recipe: Recipe, data: str) -> dict[str, str]:
     """
     known: dict[str, str] = {}
     for stage in recipe.stages:
-        content = {"kind": stage.kind, "data": data, **_said(stage)}
+        content = {"kind": stage.kind, "data": data, **plain(stage, brief=True)}
         if isinstance(stage, Train | Pretrain):
             content["plan"] = stage.plan.numbers()
         if isinstance(stage, Teach) and stage.models:
@@ -225,10 +231,8 @@ def digests(recipe: Recipe, data: str) -> dict[str, str]:
     return known
 
 
-def _said(stage: Stage) -> dict[str, Any]:
-    """The fields of a stage but for later ones at their defaults."""
-    silent = {f.name for f in fields(stage) if f.metadata and getattr(stage, f.name) == f.default}
-    return {name: value for name, value in plain(stage).items() if name not in silent}
+def _silent(holder: Any, one: Field[Any]) -> bool:
+    return bool(one.metadata) and bool(getattr(holder, one.name) == one.default)
 
 
 def _a(kind: str) -> str:

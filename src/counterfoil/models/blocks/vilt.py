@@ -27,7 +27,8 @@ class ViltSizes:
         width: of its tokens.
         heads: of its attention.
         inner: width of its perceptrons.
-        words: how many token ids there are.
+        vocabulary: how many token ids there are.
+        mask: id of the token that hides a word; None for one behind the vocabulary.
         positions: longest text.
         size: side in pixels of the square that the places of patches were learnt on.
         patch: side of a patch in pixels.
@@ -41,21 +42,32 @@ class ViltSizes:
     width: int
     heads: int
     inner: int
-    words: int
+    vocabulary: int
+    mask: int | None
     positions: int
     size: int
     patch: int
     dropout: float
 
     def __post_init__(self) -> None:
-        positive(layers=self.layers, inner=self.inner, words=self.words, positions=self.positions)
-        positive(size=self.size, patch=self.patch)
+        positive(layers=self.layers, inner=self.inner, positions=self.positions)
+        positive(vocabulary=self.vocabulary, size=self.size, patch=self.patch)
         split_among(self.heads, self.width)
         if self.size % self.patch:
             raise ValueError(
                 f"patches of {self.patch} pixels do not divide pictures of {self.size}; choose a "
                 f"multiple of {self.patch}"
             )
+        if self.mask is not None and not 0 <= self.mask < self.vocabulary:
+            raise ValueError(
+                f"mask={self.mask} is not an id of a vocabulary of {self.vocabulary}; give the id "
+                "of the tokenizer's mask token, or None"
+            )
+
+    @property
+    def words(self) -> int:
+        """How many embeddings of words there are."""
+        return self.vocabulary + (self.mask is None)
 
 
 def vilt_body(sizes: ViltSizes) -> nn.Module:
