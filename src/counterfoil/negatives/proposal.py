@@ -57,7 +57,8 @@ class Proposer(Protocol):
             matcher: the model in training.
             batch: `batch.images` and `batch.texts` hold this process's share only.
             views: the whole pools, encoded.
-            grid: (I, T) scores of the anchor block.
+            grid: (I, T) scores of the anchor block; NaN but for the anchor pairs where nobody looks
+                at others, see `Sparing`.
             rng: in the same state on every process.
         """
         ...
@@ -84,6 +85,21 @@ class Screens(Proposer, Protocol):
     def screens(self) -> frozenset[Role]:
         """Roles of the candidates that it chooses among."""
         ...
+
+
+@runtime_checkable
+class Sparing(Proposer, Protocol):
+    """May leave the wrong pairs of the anchor block alone."""
+
+    @property
+    def anchors_only(self) -> bool:
+        """Whether it looks at no more of the block than at the scores of the anchor pairs."""
+        ...
+
+
+def reads_block(proposer: Proposer | None) -> bool:
+    """Whether a proposer looks at wrong pairs of the anchor block."""
+    return proposer is not None and not (isinstance(proposer, Sparing) and proposer.anchors_only)
 
 
 def screened(proposer: Proposer | None) -> frozenset[Role]:

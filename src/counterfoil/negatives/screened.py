@@ -44,6 +44,7 @@ class Screened:
 
     provides = screens = frozenset({Role.HARD_TEXT, Role.HARD_IMAGE})
     provides_words = frozenset[str]()
+    anchors_only = True
 
     def __init__(self, *, keep: int = 31, at_once: int = 512, misaligned: bool = False) -> None:
         for name, given in (("keep", keep), ("at_once", at_once)):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from counterfoil.engine.items import joined
 from counterfoil.matcher import Matcher
-from counterfoil.negatives.proposal import Choosy, Proposal, Proposer, screened
+from counterfoil.negatives.proposal import Choosy, Proposal, Proposer, reads_block, screened
 from counterfoil.records import Batch, Items, Pairs, Role, Views, WordTask
 
 
@@ -41,6 +41,7 @@ class Together:
             self.provides |= one.provides
             self.provides_words |= one.provides_words
             self.screens |= screened(one)
+        self.anchors_only = not any(reads_block(one) for one in proposers)
 
     def check(self, matcher: Matcher) -> None:
         """Whether all of them go with a model.

@@ -28,6 +28,7 @@ class Written:
 
     provides = frozenset({Role.WRITTEN})
     provides_words = frozenset[str]()
+    anchors_only = True
 
     def __init__(
         self, *, folder: str, lens: CorpusLens, count: int = 5, kinds: tuple[str, ...] = ()

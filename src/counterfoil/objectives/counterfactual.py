@@ -33,6 +33,7 @@ class SelfAdjusted(Term):
     """
 
     needs = frozenset({Role.EDITED})
+    needs_block = False
 
     def __init__(self, *, margin: float = 0.1, reduction: Reduction = "sum") -> None:
         super().__init__(reduction=reduction)
@@ -70,6 +71,7 @@ class SelfExplored(Term):
     """
 
     needs = frozenset({Role.MASKED_POSITIVE, Role.MASKED_NEGATIVE})
+    needs_block = False
 
     def __init__(self, *, margin: float = 0.1, reduction: Reduction = "sum") -> None:
         super().__init__(reduction=reduction)

@@ -50,6 +50,7 @@ class Then(Term):
         self.needs_words = first.needs_words | second.needs_words
         self.needs_grid = first.needs_grid
         self.needs_guided = first.needs_guided | second.needs_guided
+        self.needs_block = first.needs_block or second.needs_block
 
     def forward(self, scores: Scores) -> Tensor:
         """Scalar loss."""
@@ -89,7 +90,7 @@ class After(Term):
         self.term, self.begins = term, max(steps, term.begins)
         self.needs, self.needs_guide = term.needs, term.needs_guide
         self.needs_words, self.needs_grid = term.needs_words, term.needs_grid
-        self.needs_guided = term.needs_guided
+        self.needs_guided, self.needs_block = term.needs_guided, term.needs_block
 
     def forward(self, scores: Scores) -> Tensor:
         """Scalar loss."""

@@ -39,6 +39,7 @@ class Term(nn.Module, ABC):
         needs_guide: whether its grid must carry a guide.
         needs_words: names of the word tasks that must be there.
         needs_grid: name of the grid it judges.
+        needs_block: whether it looks at wrong pairs of that grid; else at the anchors alone.
         needs_guided: roles whose pairs must carry a guide too.
         begins: step up to which it is silent and its grid is not asked for.
 
@@ -50,6 +51,7 @@ class Term(nn.Module, ABC):
     needs_guide: bool = False
     needs_words: frozenset[str] = frozenset()
     needs_grid: str = INFERENCE
+    needs_block: bool = True
     needs_guided: frozenset[Role] = frozenset()
     begins: int = 0
 
@@ -114,6 +116,11 @@ class Objective(nn.Module):
     def needs_grids(self) -> frozenset[str]:
         """Grids that some term judges."""
         return frozenset(term.needs_grid for term in self._terms())
+
+    @property
+    def needs_block(self) -> bool:
+        """Whether some term looks at wrong pairs of the inference grid."""
+        return any(term.needs_block and term.needs_grid == INFERENCE for term in self._terms())
 
     @property
     def needs_guided(self) -> frozenset[Role]:

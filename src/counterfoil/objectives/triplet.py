@@ -150,6 +150,8 @@ class RankedBelow(Term):
     0.2
     """
 
+    needs_block = False
+
     def __init__(self, *, role: str, margin: float = 0.2, reduction: Reduction = "sum") -> None:
         super().__init__(reduction=reduction)
         if role not in (known := [r.value for r in Role]):

@@ -41,6 +41,8 @@ class Words(Term):
     0.52
     """
 
+    needs_block = False
+
     def __init__(
         self, *, task: str, weights: tuple[float, ...] = (), reduction: Reduction = "sum"
     ) -> None:

@@ -1,5 +1,7 @@
 """One training step, as one module: encode, score the block, propose, score pairs, judge.
 
+Where neither the loss nor what proposes looks at wrong pairs of the block, those are not scored.
+
 Several processes share the work and agree on the loss. Each encodes its share of the pools and
 scores its share of the block's rows and of the pairs; encodings and scores are gathered with their
 gradients, and every process judges the same scores. The mean of gradients over processes is then
@@ -18,7 +20,7 @@ from torch import Tensor
 
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.guide import Guide, PairGuide
-from counterfoil.negatives.proposal import Choosy, Proposal, Proposer, existing
+from counterfoil.negatives.proposal import Choosy, Proposal, Proposer, existing, reads_block
 from counterfoil.objectives.term import Objective
 from counterfoil.records import (
     INFERENCE,
@@ -29,10 +31,10 @@ from counterfoil.records import (
     Pairs,
     Role,
     Scores,
-    View,
     Views,
     WordTask,
 )
+from counterfoil.train.blocks import anchors_alone, whole_block
 from counterfoil.train.guidance import Watch
 from counterfoil.train.learner import Learner
 from counterfoil.train.plan import Precision
@@ -106,6 +108,7 @@ class Step(Learner[Batch]):
             proposer.check(matcher)
         self.matcher, self.objective = matcher, objective
         self.sources = Sources(proposer, guide)  # not registered: no parameters of this step
+        self.spares_block = not (objective.needs_block or reads_block(proposer))
         self.precision, self.seed = precision, seed
         self._copies: dict[str, int] = {}
         self._proposed: tuple[int, dict[Role, Tensor]] = -1, {}
@@ -200,19 +203,13 @@ class Step(Learner[Batch]):
 
     def _grids(self, batch: Batch, views: Views) -> dict[str, Grid]:
         """Scores of the anchor block, in the view for inference and in those that are judged."""
-        return {
-            name: self._judged(batch, self._block(batch, views.views[name]), name)
-            for name in sorted(self._wanted(batch))
-        }
-
-    def _block(self, batch: Batch, view: View) -> Tensor:
-        images = view.images.rows(slice(batch.block[0] * view.copies))
-        texts = view.texts.rows(slice(batch.block[1] * view.copies))
-        return shared(
-            len(images),
-            lambda rows: self.matcher.grid(images.rows(rows), texts),
-            batch.positive.device,
-        )
+        found = {}
+        for name in sorted(self._wanted(batch)):
+            view = views.views[name]
+            alone = self.spares_block and name == INFERENCE and view.copies == 1
+            scores = (anchors_alone if alone else whole_block)(self.matcher, batch, view)
+            found[name] = self._judged(batch, scores, name)
+        return found
 
     def _judged(self, batch: Batch, scores: Tensor, name: str) -> Grid:
         guide = self.sources.guide if self.objective.needs_guide and name == INFERENCE else None

@@ -1,0 +1,125 @@
+"""Wrong pairs of the anchor block are scored only where somebody looks at them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import processes
+import tailored_cases
+import train_cases as cases
+from counterfoil import world
+from counterfoil.corpus.collate import collate
+from counterfoil.negatives.edited import Edited
+from counterfoil.negatives.offers import CandidatePlan
+from counterfoil.negatives.proposal import reads_block
+from counterfoil.negatives.screened import Screened
+from counterfoil.negatives.together import Together
+from counterfoil.objectives.curriculum import After, Then
+from counterfoil.objectives.quintuplet import OfflineTriplet
+from counterfoil.objectives.term import Objective
+from counterfoil.objectives.triplet import HardestTriplet, RankedBelow
+from counterfoil.objectives.words import Words
+from counterfoil.records import Batch
+from counterfoil.train.step import Step
+
+ANCHORS = [0, 1, 5, 7, 9]
+
+
+def below(role: str) -> RankedBelow:
+    return RankedBelow(role=role, margin=0.4, reduction="mean")
+
+
+def step_of(kind: str, weight: float | None) -> tuple[Step, Batch]:
+    """A step and its batch; a weight of 0 adds a term that says nothing but looks at the block."""
+    terms: Any = {"texts": (1.0, below("hard text")), "images": (1.0, below("hard image"))}
+    source: Any = Screened(keep=3, at_once=4)
+    lens = cases.lens()
+    if kind == "uniter":
+        lens = tailored_cases.lens()
+        source = Together(proposers=(source, tailored_cases.writer(lens)))
+        terms |= {"written": (1.0, below("written")), "masked": (0.1, Words(task="masked"))}
+    if weight is not None:
+        terms["triplet"] = (weight, HardestTriplet(margin=0.4))
+    host = tailored_cases.host(lens) if kind == "uniter" else cases.host(kind, lens)
+    rows = torch.tensor(ANCHORS)
+    offer = CandidatePlan(texts=6, images=4).draws(lens.corpus.relation)
+    drawn = offer.draw(rows, torch.Generator().manual_seed(1))
+    step = Step(host, Objective(terms=terms), proposer=source)
+    return step, collate(lens, rows, candidates=drawn, step=3)
+
+
+def found(kind: str, weight: float | None) -> dict[str, Any]:
+    step, batch = step_of(kind, weight)
+    several = world.size() > 1
+    module = DistributedDataParallel(step, find_unused_parameters=True) if several else step
+    losses = module(batch)
+    torch.stack(list(losses.values())).sum().backward()
+    level = step.level(batch)
+    return {
+        "losses": {name: loss.item() for name, loss in losses.items() if name != "triplet"},
+        "gradients": {n: g.numpy() for n, g in cases.gradients(step).items()},
+        "level": None if level is None or weight is not None else level.item(),
+    }
+
+
+@pytest.mark.parametrize("kind", ["global", "bag", "scan", "uniter"])
+def test_losses_and_gradients_are_those_beside_the_block(kind: str) -> None:
+    spared, whole = found(kind, None), found(kind, 0.0)
+    assert spared["losses"] == pytest.approx(whole["losses"], rel=1e-5)
+    assert all(loss > 0 for loss in spared["losses"].values())
+    for name, value in whole["gradients"].items():
+        assert abs(spared["gradients"][name] - value).max() < 1e-5, name
+
+
+@pytest.mark.parametrize("weight", [None, 0.0])
+def test_the_block_is_scored_where_somebody_looks(
+    weight: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, batch = step_of("bag", weight)
+    asked: list[tuple[int, int]] = []
+    real = step.matcher.grid
+
+    def grid(images: Any, texts: Any) -> Any:
+        asked.append((len(images), len(texts)))
+        return real(images, texts)
+
+    monkeypatch.setattr(step.matcher, "grid", grid)
+    step(batch)
+    assert asked == ([] if weight is None else [batch.block])
+
+
+def test_what_proposes_says_whether_it_looks() -> None:
+    lens = tailored_cases.lens()
+    sparing = Screened(), tailored_cases.writer(lens)
+    assert not any(reads_block(one) for one in (None, *sparing, Together(proposers=sparing)))
+    edited = Edited()
+    assert reads_block(edited)
+    assert reads_block(Together(proposers=(Screened(), edited)))
+
+
+def test_which_terms_look() -> None:
+    below_, triplet = below("hard text"), HardestTriplet()
+    assert not Objective(terms={"a": (1.0, After(term=below_, steps=3))}).needs_block
+    assert Objective(terms={"a": (1.0, Then(first=below_, second=triplet, steps=3))}).needs_block
+    assert Objective(terms={"a": (1.0, below_), "b": (1.0, OfflineTriplet())}).needs_block
+    other = HardestTriplet(grid="enhanced")
+    assert not Objective(terms={"a": (1.0, below_), "b": (1.0, other)}).needs_block
+
+
+def every(kinds: list[str]) -> list[dict[str, Any]]:
+    return [found(kind, None) for kind in kinds]
+
+
+def test_two_processes_equal_one() -> None:
+    kinds = ["bag", "scan", "uniter"]
+    alone = every(kinds)
+    for together in processes.run(every, 2, kinds):
+        for one, several in zip(alone, together, strict=True):
+            assert several["losses"] == pytest.approx(one["losses"], rel=1e-5)
+            assert several["level"] == pytest.approx(one["level"])
+            for name, value in one["gradients"].items():
+                assert abs(several["gradients"][name] - value).max() < 1e-5, name
