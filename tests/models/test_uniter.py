@@ -271,3 +271,11 @@ def test_it_learns():
         loss.backward()
         optimiser.step()
     assert loss < 0.4  # 0.56 for one answer to all
+
+
+def test_fresh_weights_are_as_wide_as_is_asked():
+    torch.manual_seed(0)
+    for spread in (0.02, 0.1):
+        host = UNITER(outputs=("rank",), **SIZES, spread=spread)
+        weight = torch.cat([p.flatten() for n, p in host.body.named_parameters() if p.ndim == 2])
+        assert weight.std().item() == pytest.approx(spread, rel=0.05)

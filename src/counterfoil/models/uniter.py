@@ -14,7 +14,7 @@ from counterfoil.models.blocks.joint import JointEncoder
 from counterfoil.models.blocks.pool import chosen
 from counterfoil.models.blocks.spoken import LOGIT_SCALE, Joint, Score, Speaker
 from counterfoil.models.blocks.uniter_heads import UniterHeads, present
-from counterfoil.models.uniter_start import begun, fitted, freshen
+from counterfoil.models.uniter_start import SPREAD, begun, fitted, freshen
 from counterfoil.reading import Reading, Slots, Want
 from counterfoil.records import Batch, Encoded, Items, Pairs, Views
 
@@ -50,6 +50,7 @@ class UNITER(Matcher):
         mask: int | None = None,
         outputs: tuple[str, ...] = ("rank",),
         score: Score = "probability",
+        spread: float = SPREAD,
     ) -> None:
         """Keyword arguments; the sizes are those of UNITER-base.
 
@@ -71,6 +72,8 @@ class UNITER(Matcher):
                 there.
             score: "probability", the sigmoid of the rank, or of what "match" finds where there is
                 no rank; "logit", the same before the sigmoid, as the authors evaluate.
+            spread: of fresh weights; a narrow model needs more than BERT's 0.02, near one by the
+                root of its width, or its layers add next to nothing for thousands of steps.
 
         Raises:
             ValueError: sizes that are not possible, an unknown output, or none that gives a score.
@@ -95,7 +98,7 @@ class UNITER(Matcher):
             features=features,
             classes=classes,
         )
-        freshen(self)
+        freshen(self, spread)
 
     def encode_images(self, images: Items) -> Encoded:
         """N images as their embedded regions."""

@@ -13,17 +13,17 @@ FREE = ("says.", "image.veil")  # what one UNITER may have and another not
 COPIES = {"doubt": "match", "correct": "fill"}  # heads that begin as others were pre-trained
 
 
-def freshen(model: nn.Module) -> None:
-    """Weights and free vectors from N(0, 0.02), biases 0; norms stay."""
+def freshen(model: nn.Module, spread: float = SPREAD) -> None:
+    """Weights and free vectors from N(0, spread), biases 0; norms stay."""
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=SPREAD)
+            nn.init.normal_(module.weight, std=spread)
         if isinstance(module, nn.Linear):
             nn.init.zeros_(module.bias)
         for name in ("kind", "veil"):
             vector = getattr(module, name, None)
             if isinstance(vector, nn.Parameter):
-                nn.init.normal_(vector, std=SPREAD)
+                nn.init.normal_(vector, std=spread)
 
 
 def begun(state: Mapping[str, Tensor]) -> State:

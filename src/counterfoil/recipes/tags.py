@@ -57,6 +57,10 @@ Host = Literal["uniter"]
 HOSTS: tuple[Host, ...] = get_args(Host)
 Way = Literal["tags", "wm", "static", "released"]
 Step = Literal[0, 1, 2]
+SMALL: dict[Dataset, tuple[int, int, int]] = {  # layers, width, heads
+    "scenes": (2, 128, 4),
+    "flickr8k": (3, 256, 4),
+}
 
 BERT = "bert-base-cased"
 DOUBT_WEIGHTS = (1.0, 0.11)  # of wrong words, of right ones
@@ -76,11 +80,9 @@ def data(dataset: Dataset) -> str:
 
 
 def model(dataset: Dataset, *outputs: str) -> Spec[Matcher]:
-    """UNITER-base; a small one for the small sets."""
-    layers, width, heads = {"scenes": (3, 128, 4), "flickr8k": (4, 256, 4)}.get(
-        dataset, (12, 768, 12)
-    )
-    return of(
+    """UNITER-base; a small one without dropout for the small sets, where it learns from nothing."""
+    layers, width, heads = SMALL.get(dataset, (12, 768, 12))
+    whole = of(
         UNITER,
         layers=layers,
         width=width,
@@ -92,6 +94,9 @@ def model(dataset: Dataset, *outputs: str) -> Spec[Matcher]:
         mask=late("mask"),
         outputs=outputs,
     )
+    if dataset in LARGE:
+        return whole
+    return whole.but(dropout=0.0, spread=round(width**-0.5, 2))
 
 
 def lens(dataset: Dataset) -> LensPlan:
