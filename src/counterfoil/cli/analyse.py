@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli import analyse_runs, analyse_scores, analyse_written
+from counterfoil.cli import analyse_negatives, analyse_runs, analyse_scores, analyse_written
 from counterfoil.cli.options import (
     Data,
     Features,
@@ -29,6 +29,7 @@ app = typer.Typer(
 )
 app.add_typer(analyse_scores.app)
 app.add_typer(analyse_runs.app)
+app.add_typer(analyse_negatives.app)
 app.add_typer(analyse_written.app)
 
 

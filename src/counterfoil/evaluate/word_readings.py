@@ -7,12 +7,13 @@ readings, each beside what a model gets right that finds no word wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from counterfoil.evaluate.image_shares import Counted
 
@@ -52,6 +53,31 @@ class WordsRead:
             for name in self.__slots__
         )
         return WordsRead(*some)
+
+
+def joined(parts: Sequence[WordsRead]) -> WordsRead:
+    """One after the other, the shorter ones padded with tokens that are not there."""
+    longest = max(part.original.shape[1] for part in parts)
+
+    def stacked(some: Sequence[Tensor | None], value: float = 0) -> Tensor | None:
+        padded = [pad(t, (0, longest - t.shape[1]), value=value) for t in some if t is not None]
+        return torch.cat(padded) if len(padded) == len(some) else None
+
+    def needed(some: Sequence[Tensor]) -> Tensor:
+        found = stacked(some)
+        assert found is not None
+        return found
+
+    return WordsRead(
+        original=needed([part.original for part in parts]),
+        written=needed([part.written for part in parts]),
+        mask=needed([part.mask for part in parts]),
+        said=needed([part.said for part in parts]),
+        slots=needed([part.slots for part in parts]),
+        right=stacked([part.right for part in parts]),
+        better=stacked([part.better for part in parts]),
+        words=stacked([part.words for part in parts], -1),
+    )
 
 
 @final
