@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from counterfoil.corpus.regions import Features
 from counterfoil.models.uniter import UNITER
+from counterfoil.models.vilt import ViLT
 from counterfoil.recipes.begin import begun
 from counterfoil.recipes.context import Context
 from counterfoil.recipes.keeping import best, keep, kept_already, remove_checkpoints, timed
@@ -24,7 +25,7 @@ def check(context: Context, stage: Pretrain) -> None:
     """
     told = _detector(context) is not None
     tasks = stage.tasks if told else stage.tasks.without_classes()
-    if stage.model.make is not UNITER:
+    if stage.model.make not in (UNITER, ViLT):
         return
     outputs = stage.model.arguments.get("outputs", ("rank",))
     for task in _drawn(tasks):

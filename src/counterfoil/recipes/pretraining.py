@@ -64,11 +64,12 @@ class Pretrain:
         plan: batches, epochs, optimiser, schedule, seed; it selects by "accuracy", "mlm" or "itm".
         tasks: what the model is asked, and how often; where the features come without
             ``classes.npy``, "mrc" and "mrckl" are left out, and the run says so.
-        lens: what the matcher sees: stored features, and words or wordpieces.
+        lens: what the matcher sees: stored features, or pixels where no regions are hidden, and
+            words or wordpieces.
         start: stage whose weights and lens to begin from, instead of random ones.
 
     Raises:
-        ValueError: the matcher is to see pixels or read vectors.
+        ValueError: regions are hidden and the matcher is to see pixels, or it is to read vectors.
     """
 
     kind: ClassVar[str] = "pretrain"
@@ -80,10 +81,13 @@ class Pretrain:
     start: str | None = None
 
     def __post_init__(self) -> None:
-        if self.lens.images != "features" or self.lens.texts == "vectors":
+        blind = self.tasks.sighted and self.lens.images != "features"
+        if blind or self.lens.texts == "vectors":
+            hides = "regions and words" if self.tasks.sighted else "words"
             raise ValueError(
-                f"{self.name!r} hides regions and words, but its lens shows {self.lens.images} and "
-                f"{self.lens.texts}; set images to 'features', and texts to 'words' or a tokenizer"
+                f"{self.name!r} hides {hides}, but its lens shows {self.lens.images} and "
+                f"{self.lens.texts}; set images to 'features' (or mrfr, mrc and mrckl to 0), and "
+                "texts to 'words' or a tokenizer"
             )
 
     @property

@@ -59,16 +59,14 @@ def check(context: Context, stage: Stage) -> None:
         case Train():
             check_guide(context.recipe, stage)
             check_proposer(context, stage)
-            corpora = [context.train, *([context.dev] if context.dev else [])]
-            if stage.lens.images == "pixels" and not stage.start:
-                for corpus in corpora:
-                    _pictures(corpus)
+            _visible(context, stage)
             check_word_vectors(stage)
             if stage.refresh.every:
                 _refreshed(context, stage)
             if stage.negatives:
                 _long_enough(context, stage)
         case Pretrain():
+            _visible(context, stage)
             check_pretrain(context, stage)
         case Mine():
             context.split(stage.split)
@@ -80,6 +78,13 @@ def check(context: Context, stage: Stage) -> None:
             check_captions(context.train.texts, stage.space)
         case Evaluate():
             folds_of(named(stage.protocol), len(context.split(stage.split)))
+
+
+def _visible(context: Context, stage: Train | Pretrain) -> None:
+    """Whether there are pictures, where a stage is to see them."""
+    if stage.lens.images == "pixels" and not stage.start:
+        for corpus in (context.train, *([context.dev] if context.dev else [])):
+            _pictures(corpus)
 
 
 def _long_enough(context: Context, stage: Train) -> None:

@@ -69,8 +69,8 @@ def pretrain(
             f"chunk={plan.chunk} is for losses that compare the pairs of a batch, which "
             "pre-training does not; set batch to fewer and accumulate to more"
         )
-    can_pretrain(matcher)
     tasks = tasks if classes is not None else tasks.without_classes()
+    can_pretrain(matcher, tasks)
     step = Pretraining(matcher, tasks, precision=plan.precision).to(world.device())
     stream = TaskStream(
         lens=train,

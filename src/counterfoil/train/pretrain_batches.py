@@ -24,6 +24,7 @@ from counterfoil.train.seeds import seed_of
 
 Task = Literal["mlm", "mrfr", "mrc", "mrckl", "itm"]
 TASKS: tuple[Task, ...] = get_args(Task)
+SIGHTED: tuple[Task, ...] = ("mrfr", "mrc", "mrckl")  # what is asked of hidden regions
 CLASSED: tuple[Task, ...] = ("mrc", "mrckl")  # what needs a detector's probabilities
 
 
@@ -70,6 +71,11 @@ class Tasks:
     def ratios(self) -> list[float]:
         """Of each of `TASKS`."""
         return [getattr(self, task) for task in TASKS]
+
+    @property
+    def sighted(self) -> bool:
+        """Whether regions are hidden."""
+        return any(getattr(self, task) for task in SIGHTED)
 
     def without_classes(self) -> Tasks:
         """What is left where nobody says how likely the classes of regions are.
@@ -197,7 +203,7 @@ class TaskStream:
         told, slots, labels = self._told(task, texts, rng)
         mine = (slots.pair >= share.start) & (slots.pair < share.stop)
         veiled = torch.zeros_like(seen.mask)
-        if task in ("mrfr", *CLASSED):
+        if task in SIGHTED:
             chance = torch.rand(len(texts), seen.mask.shape[1], generator=rng)[here]
             veiled = hidden(seen.mask, chance, share=self.tasks.regions) & real.unsqueeze(1)
         asked = self.classes if task in CLASSED else None

@@ -18,7 +18,7 @@ from counterfoil.records import Encoded, Items
 from counterfoil.train.guidance import Watch
 from counterfoil.train.learner import Learner
 from counterfoil.train.plan import Precision
-from counterfoil.train.pretrain_batches import TaskBatch, Tasks
+from counterfoil.train.pretrain_batches import SIGHTED, TaskBatch, Tasks
 
 
 class JointStates(Protocol):
@@ -42,10 +42,10 @@ class JointStates(Protocol):
 
 @runtime_checkable
 class PreTrains(Protocol):
-    """A matcher that says what was hidden from it, as UNITER does."""
+    """A matcher that says which words were hidden from it, as UNITER and ViLT do."""
 
-    def embed_images(self, images: Items, veiled: Tensor | None = None) -> Encoded:
-        """N images, the features of some regions (N, R) hidden."""
+    def encode_images(self, images: Items) -> Encoded:
+        """N images."""
         ...
 
     def encode_texts(self, texts: Items) -> Encoded:
@@ -62,6 +62,15 @@ class PreTrains(Protocol):
 
     def filled(self, states: Tensor) -> Tensor:
         """(M, V) logits of the hidden word of each state."""
+        ...
+
+
+@runtime_checkable
+class SeesRegions(PreTrains, Protocol):
+    """One that also says what hidden regions were, as UNITER does."""
+
+    def embed_images(self, images: Items, veiled: Tensor | None = None) -> Encoded:
+        """N images, the features of some regions (N, R) hidden."""
         ...
 
     def regressed(self, states: Tensor) -> Tensor:
@@ -97,22 +106,25 @@ def asked(model: PreTrains, batch: TaskBatch, *, moved: bool = False) -> Said:
         batch: pairs with something hidden.
         moved: whether the cost of moving words onto regions is wanted with "itm".
     """
-    veiled = batch.veiled if batch.task in ("mrfr", "mrc", "mrckl") else None
-    images = model.embed_images(batch.images, veiled)
+    if batch.task in SIGHTED:
+        assert isinstance(model, SeesRegions)
+        return _of_regions(model, batch)
+    joint = model.joint(model.encode_images(batch.images), model.encode_texts(batch.texts))
+    if batch.task == "mlm":
+        states = joint.texts.tokens[batch.slots.pair, batch.slots.place]
+        return Said(model.filled(states), batch.labels)
+    real, said = batch.real, model.matched(joint.pooled)
+    distance = _distance(joint)[real] if moved else None
+    return Said(said[real], batch.matching[real].long(), distance)
+
+
+def _of_regions(model: SeesRegions, batch: TaskBatch) -> Said:
+    images = model.embed_images(batch.images, batch.veiled)
     joint = model.joint(images, model.encode_texts(batch.texts))
-    match batch.task:
-        case "mlm":
-            states = joint.texts.tokens[batch.slots.pair, batch.slots.place]
-            return Said(model.filled(states), batch.labels)
-        case "itm":
-            real, said = batch.real, model.matched(joint.pooled)
-            distance = _distance(joint)[real] if moved else None
-            return Said(said[real], batch.matching[real].long(), distance)
-        case "mrfr":
-            states = joint.images.tokens[batch.veiled]
-            return Said(model.regressed(states), batch.images.values[batch.veiled])
-    assert batch.classes is not None
     states = joint.images.tokens[batch.veiled]
+    if batch.task == "mrfr":
+        return Said(model.regressed(states), batch.images.values[batch.veiled])
+    assert batch.classes is not None
     return Said(model.classified(states), batch.classes[batch.veiled])
 
 
@@ -134,7 +146,7 @@ class Pretraining(Learner[TaskBatch]):
 
     def __init__(self, matcher: Matcher, tasks: Tasks, *, precision: Precision = "fp32") -> None:
         super().__init__()
-        can_pretrain(matcher)
+        can_pretrain(matcher, tasks)
         self.matcher, self.tasks, self.precision = matcher, tasks, precision
         self.watch = Watch()
 
@@ -165,16 +177,22 @@ class Pretraining(Learner[TaskBatch]):
         return torch.autocast(batch.real.device.type, torch.bfloat16)
 
 
-def can_pretrain(matcher: Matcher) -> None:
-    """Refuse a model without the parts that pre-training asks.
+def can_pretrain(matcher: Matcher, tasks: Tasks) -> None:
+    """Refuse a model without the parts that the tasks ask.
 
     Raises:
         ValueError: so it is.
     """
+    whole: object = matcher
     if not isinstance(matcher, PreTrains):
         raise ValueError(
-            f"{type(matcher).__name__} cannot be pre-trained: it does not read words and regions "
-            "together; use UNITER"
+            f"{type(matcher).__name__} cannot be pre-trained: it does not read words and images "
+            "together; use UNITER or ViLT"
+        )
+    if tasks.sighted and not isinstance(whole, SeesRegions):
+        raise ValueError(
+            f"{type(matcher).__name__} sees no regions that could be hidden; set mrfr, mrc and "
+            "mrckl to 0"
         )
 
 
