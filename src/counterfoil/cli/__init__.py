@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from counterfoil.cli import analyse, diagnose, evaluate, evidence, foils, mine, negatives, write
+from counterfoil.cli import (
+    analyse,
+    diagnose,
+    evaluate,
+    evidence,
+    foils,
+    judge,
+    mine,
+    negatives,
+    write,
+)
 from counterfoil.cli.answer import answer
 from counterfoil.cli.evidence import (
     TABLES,
@@ -54,6 +64,7 @@ app.add_typer(foils.app)
 app.add_typer(negatives.app, name="negatives")
 app.add_typer(analyse.app, name="analyse")
 app.add_typer(write.app, name="write")
+app.add_typer(judge.app, name="judge")
 
 
 def _version(asked: bool) -> None:
