@@ -8,7 +8,7 @@ import torch
 
 import recipes_cases
 from counterfoil.negatives.store import NegativeStore
-from counterfoil.recipes import catalogue, ndgl_variants, tags
+from counterfoil.recipes import catalogue, ndgl_variants, tags, tags_hosts
 from counterfoil.recipes.run import Source, execute
 from counterfoil.recipes.settings import apply
 from recipes_cases import SMALL, aoq, numbers, run, snapshot
@@ -103,16 +103,22 @@ def of_scenes():
     yield pytest.param("ndgl/mining/vsrn-scenes", marks=pytest.mark.slow)
     for kind in tags.VARIANTS:
         yield f"{kind}/uniter-scenes"
+    for kind, (_, hosts) in tags_hosts.VARIANTS.items():
+        for host in hosts:
+            long = host == "gpo" and kind != "tags/hosts"
+            yield pytest.param(f"{kind}/{host}-scenes", marks=[pytest.mark.slow] if long else [])
 
 
 @pytest.mark.parametrize("name", list(of_scenes()))
 def test_every_recipe_of_scenes(name, tmp_path):
     mines = "aoq" in name or "mining" in name
     small = list(DIVE if "dive" in name else UNITER if "uniter" in name else SMALL[1::2])
+    reads = "uniter" in name or name.startswith(tuple(tags_hosts.VARIANTS))
+    small += UNITER if reads else []
     small += ["*.draw.texts=10", "*.draw.images=5"] if mines else []
     small += [more for host, more in MORE.items() if host in name]
     recipe = catalogue.smoke(apply(catalogue.find(name), small))
-    data = "scenes:images=30,features=regions" if "uniter" in name else "scenes:images=30"
+    data = "scenes:images=30,features=regions" if reads else "scenes:images=30"
     assert execute(recipe, Source(data), tmp_path / "run")
     for stage in recipe.stages:
         assert json.loads((tmp_path / "run" / f"{stage.name}.json").read_text())["state"] == "done"

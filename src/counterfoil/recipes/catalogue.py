@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
-from counterfoil.objectives.curriculum import Then
+from counterfoil.objectives.curriculum import After, Then
 from counterfoil.recipes import (
     ablations,
     aoq,
@@ -22,6 +22,7 @@ from counterfoil.recipes import (
     ndgl_variants,
     online,
     tags,
+    tags_hosts,
 )
 from counterfoil.recipes.members import NAMES, PAPERS, members
 from counterfoil.recipes.profiles import Dataset
@@ -105,6 +106,10 @@ def _of_tags() -> Iterator[tuple[str, Make]]:
         for host in tags.HOSTS:
             for to in SETS:
                 yield f"{kind}/{host}-{to}", partial(make, host, to)
+    for kind, (combine, hosts) in tags_hosts.VARIANTS.items():
+        for one in hosts:
+            for to in SETS:
+                yield f"{kind}/{one}-{to}", partial(combine, one, to)
 
 
 def _ablations() -> Iterator[tuple[str, Make]]:
@@ -146,7 +151,7 @@ def _hurried(value: T) -> T:
     match found:
         case Spec():
             arguments = {name: _hurried(inner) for name, inner in found.arguments.items()}
-            if found.make is Then:
+            if found.make in (Then, After):
                 arguments["steps"] = min(arguments["steps"], SMOKE_WARMUP)
             found = Spec(found.make, arguments)
         case Mapping():

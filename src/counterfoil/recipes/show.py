@@ -17,9 +17,10 @@ from counterfoil.recipes.modern import HOSTS as MODERN
 from counterfoil.recipes.modern import reads_bert
 from counterfoil.recipes.ndgl_variants import VARIANTS
 from counterfoil.recipes.profiles import LARGE, Dataset
-from counterfoil.recipes.recipe import Pretrain, Recipe, Stage, Train, plain
+from counterfoil.recipes.recipe import Pretrain, Recipe, Stage, Train, Write, plain
 from counterfoil.recipes.tags import HOSTS as WRITING
 from counterfoil.recipes.tags import VARIANTS as WRITTEN
+from counterfoil.recipes.tags_hosts import VARIANTS as TAUGHT
 
 console = Console()
 
@@ -43,10 +44,12 @@ def catalogue(recipes: Iterable[Recipe]) -> None:
     console.print(table)
     say(f"DATA: {' '.join(get_args(Dataset))}")
     say(f"LARGE: {' '.join(LARGE)}")
-    say("scan, bfan and vsrn (but not ndgl/vsrn) are ensembles of 2, other hosts are single models")
+    say("scan, bfan and vsrn are ensembles of 2, but not in ndgl/ and tags/; others are one model")
     say(f"aoq/ablations/LOSS/HOST-DATA is one of them alone; LOSS: {' '.join(LOSSES)}")
     say(f"ndgl/WHAT/HOST-DATA is a comparison of gpo or chan; WHAT: {' '.join(VARIANTS)}")
     say(f"WHAT/HOST-DATA compares ways to write; WHAT: {' '.join(WRITTEN)}")
+    taught = ", ".join(f"{kind} ({' '.join(hosts)})" for kind, (_, hosts) in TAUGHT.items())
+    say(f"WHAT/HOST-DATA trains other hosts on foils of TAGS; WHAT (HOST): {taught}")
 
 
 def _family(name: str) -> tuple[str, str]:
@@ -73,11 +76,13 @@ def plan(recipe: Recipe) -> None:
 def _settings(stage: Stage) -> list[str]:
     lines = []
     for key, value in plain(stage).items():
-        if key in ("name", "model", "objective", "proposer") or value in (None, [], ""):
+        if key in ("name", "model", "objective", "proposer", "parser") or value in (None, [], ""):
             continue
         lines.append(f"{key}: {', '.join(_named(value)) if isinstance(value, dict) else value}")
     if isinstance(stage, Pretrain):
         lines = [f"model: {stage.model!r}", *lines]
+    if isinstance(stage, Write):
+        lines = [f"parser: {stage.parser!r}", *lines]
     if isinstance(stage, Train):
         lines = [f"model: {stage.model!r}", f"objective: {stage.objective!r}", *lines]
         lines += [f"proposer: {stage.proposer!r}"] if stage.proposer else []
