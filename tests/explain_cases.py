@@ -11,13 +11,16 @@ import transformers
 
 import tailored_cases
 from counterfoil.corpus.lens import CorpusLens, FeatureEye, Lens
-from counterfoil.corpus.words import Pieces, Tokenizer
+from counterfoil.corpus.reading import open_corpus
+from counterfoil.corpus.words import Pieces, Tokenizer, Words
 from counterfoil.models.uniter import UNITER
 from counterfoil.reading import Slots, Want
 from counterfoil.records import Encoded, Items
 from counterfoil.spec import of
 from counterfoil.train.saved import save_model
 
+SCENES = "scenes:images=36,features=regions"
+IMAGE = "scene-0-test-00000"
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]")
 VOCABULARY = (
     *SPECIAL,
@@ -61,19 +64,19 @@ def model(tokenizer: Tokenizer, **options: object) -> UNITER:
 
 
 def saved(folder: Path, outputs: tuple[str, ...] = tailored_cases.ALL) -> Path:
-    """A model folder that reads the tiny corpus and scenes of as many features."""
-    seen = tailored_cases.lens()
-    tokenizer = seen.lens.tokenizer
-    assert tokenizer is not None
+    """A model folder that reads the captions and regions of `SCENES`."""
+    corpus = open_corpus(SCENES)
+    assert corpus.features is not None
+    words = Words.of(corpus.texts, longest=30)
     spec = of(
         UNITER,
         layers=1,
         width=16,
         heads=2,
         inner=16,
-        vocabulary=tokenizer.size,
-        positions=70,
-        features=tailored_cases.WIDTH,
+        vocabulary=words.size,
+        positions=40,
+        features=corpus.features.width,
         dropout=0.0,
         outputs=outputs,
     )
@@ -81,12 +84,8 @@ def saved(folder: Path, outputs: tuple[str, ...] = tailored_cases.ALL) -> Path:
     matcher = spec.build()
     for name, parameter in matcher.named_parameters():
         torch.nn.init.normal_(parameter, std=1.0 if name.startswith("says.") else 0.3)
-    save_model(
-        folder,
-        spec=spec,
-        matcher=matcher,
-        lens=Lens(FeatureEye(tailored_cases.WIDTH), tokenizer),
-    )
+    lens = Lens(FeatureEye(corpus.features.width), words)
+    save_model(folder, spec=spec, matcher=matcher, lens=lens)
     return folder
 
 

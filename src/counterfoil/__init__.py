@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from counterfoil.objectives.term import Objective, Term, total
     from counterfoil.objectives.triplet import HardestTriplet, RankedBelow, SemiHard, SumTriplet
     from counterfoil.objectives.words import Words
+    from counterfoil.recipes.explain import explain
     from counterfoil.recipes.guides import Semantics, Teach
     from counterfoil.recipes.measures import Compare, Evaluate
     from counterfoil.recipes.mines import Mine
@@ -80,6 +81,7 @@ _WHERE = {
     "Screened": "negatives.screened",
     "Together": "negatives.together",
     "NegativeStore": "negatives.store",
+    "explain": "recipes.explain",
     "Model": "recipes.model",
     "open_model": "recipes.model",
     "Recipe": "recipes.recipe",
@@ -146,6 +148,7 @@ __all__ = [
     "Write",
     "__version__",
     "execute",
+    "explain",
     "late",
     "of",
     "open_corpus",

@@ -12,6 +12,7 @@ from counterfoil.cli import (
     diagnose,
     evaluate,
     evidence,
+    explain,
     foils,
     judge,
     mine,
@@ -60,6 +61,7 @@ app.add_typer(evaluate.app)
 app.add_typer(mine.app)
 app.add_typer(evidence.app)
 app.add_typer(diagnose.app)
+app.add_typer(explain.app)
 app.add_typer(foils.app)
 app.add_typer(negatives.app, name="negatives")
 app.add_typer(analyse.app, name="analyse")

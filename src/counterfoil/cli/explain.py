@@ -1,0 +1,65 @@
+"""``counterfoil explain``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from counterfoil.cli.options import Data, Features, Images, Split, example
+
+app = typer.Typer(rich_markup_mode="markdown")
+
+
+@app.command(
+    epilog=example(
+        "counterfoil explain runs/tags-dc/uniter-scenes/tags-dc scene-0-test-00003 "
+        '"a red star above a square" --data scenes:features=regions --html page.html',
+        "counterfoil explain runs/mine photo.jpg 'a dog in the snow' --json out.json",
+        "counterfoil explain runs/mine --file captions.jsonl --html audit.html --json audit.jsonl",
+        "counterfoil explain runs/mine --data flickr8k/ --features regions/ --split train",
+    )
+)
+def explain(
+    model: Annotated[str, typer.Argument(help="Model folder or HF name.")],
+    image: Annotated[
+        str | None, typer.Argument(help="Path of a picture; with --data, the id of an image.")
+    ] = None,
+    caption: Annotated[str | None, typer.Argument(help="What is said of it.")] = None,
+    data: Data = None,
+    features: Features = None,
+    images: Images = None,
+    split: Split = "test",
+    file: Annotated[
+        Path | None, typer.Option(help="Lines of image and caption, all of them to be judged.")
+    ] = None,
+    threshold: Annotated[
+        float, typer.Option(min=0, max=1, help="Doubt from which a word counts as wrong.")
+    ] = 0.5,
+    corrections: Annotated[int, typer.Option(min=1, help="Shown of each doubted word.")] = 3,
+    rank: Annotated[
+        str | None, typer.Option(help="Many captions: by greatest `doubt`, or lowest `score`.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Most suspicious captions to show.")] = 20,
+    html: Annotated[Path | None, typer.Option(help="Page with the pictures.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="JSON of one caption, lines of JSON of many.")
+    ] = None,
+) -> None:
+    """Say which words of a caption are wrong, and what ought to stand there; or of a data set."""
+    from counterfoil.recipes.explain import ExplainPlan
+    from counterfoil.recipes.explaining import Places, audit_with, explain_with
+    from counterfoil.recipes.run import Source
+
+    plan = ExplainPlan(threshold=threshold, corrections=corrections, rank=rank)
+    source, out = Source(data or "", features=features, images=images), Places(html, json)
+    if image is None and (file is not None or data is not None):
+        audit_with(model, source, split, file, plan, top, out)
+    elif image is None or caption is None or file is not None:
+        raise ValueError(
+            "give an image and a caption, or --file with lines of both, or --data without either "
+            "for all captions of a split"
+        )
+    else:
+        explain_with(model, image, caption, source if data else None, plan, out)
