@@ -1,0 +1,103 @@
+"""Recipes of hosts that train on foils of TAGS."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from counterfoil.negatives.written import Written
+from counterfoil.objectives.curriculum import After, Then
+from counterfoil.recipes import catalogue, tags_hosts
+from counterfoil.recipes.profiles import Dataset
+from counterfoil.recipes.recipe import Evaluate, Train, digests, plain
+from counterfoil.spec import from_plain, late
+
+SETS: tuple[Dataset, ...] = get_args(Dataset)
+NAMES = [
+    f"{kind}/{host}-{dataset}"
+    for kind, (_, hosts) in tags_hosts.VARIANTS.items()
+    for host in hosts
+    for dataset in SETS
+]
+
+
+def pair(name: str) -> tuple[Train, Train]:
+    """The training without written captions, and the one with them."""
+    recipe = catalogue.find(name)
+    (taught,) = (s for s in recipe.stages if isinstance(s, Train) and s.written)
+    alone = recipe.stage(taught.name.removesuffix("-written"))
+    assert isinstance(alone, Train)
+    return alone, taught
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_foils_are_all_that_differs(name: str) -> None:
+    alone, taught = pair(name)
+    changed = {"name", "objective", "proposer", "written"}
+    before, after = (
+        {key: value for key, value in plain(stage).items() if key not in changed}
+        for stage in (alone, taught)
+    )
+    assert before == after
+    terms, more = (stage.objective.arguments["terms"] for stage in (alone, taught))
+    assert {key: term for key, term in more.items() if key != "written"} == terms
+    assert taught.proposer is not None
+    assert taught.proposer.make is Written
+    assert taught.proposer.arguments["folder"] == late("written")
+    assert from_plain(taught.objective.plain()) == taught.objective
+    assert taught.objective.build().needs > alone.objective.build().needs
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_foils_come_when_the_warm_up_is_over(name: str) -> None:
+    _, taught = pair(name)
+    terms = taught.objective.arguments["terms"]
+    _, written = terms["written"]
+    warm = [term.arguments["steps"] for _, term in terms.values() if term.make is Then]
+    assert (written.make is After) == bool(warm)
+    if warm:
+        assert [written.arguments["steps"]] == warm
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_are_measured_and_set_side_by_side(name: str) -> None:
+    recipe, (alone, taught) = catalogue.find(name), pair(name)
+    used = [s.using for s in recipe.stages if isinstance(s, Evaluate)]
+    assert {(alone.name,), (taught.name,)} == set(used)
+    assert recipe.stages[-1].kind == "compare"
+    assert recipe.name == name
+
+
+@pytest.mark.parametrize("dataset", SETS)
+def test_the_writer_is_that_of_tags(dataset: Dataset) -> None:
+    own = digests(catalogue.find(f"tags/uniter-{dataset}"), "d")
+    for name in (name for name in NAMES if name.endswith(dataset)):
+        found = digests(catalogue.find(name), "d")
+        assert found["pretrained"] == own["pretrained"]
+        assert found["tags"] == own["tags"]
+        first = digests(catalogue.find(f"tags/hosts/vsepp-{dataset}"), "d")
+        assert found["written"] == first["written"]
+
+
+def test_hosts_are_those_of_their_own_recipes() -> None:
+    for host, own, stage in (
+        ("vsepp", "vsepp-scenes", "online"),
+        ("scan", "scan-t2i-scenes", "online"),
+        ("gpo", "gpo-scenes", "online"),
+    ):
+        alone, _ = pair(f"tags/hosts/{host}-scenes")
+        there = catalogue.find(own).stage(stage)
+        assert isinstance(there, Train)
+        assert (alone.model, alone.objective, alone.plan) == (
+            there.model,
+            there.objective,
+            there.plan,
+        )
+
+
+def test_smoke_meets_the_foils() -> None:
+    recipe = catalogue.smoke(catalogue.find("tags/hosts/gpo-scenes"))
+    (taught,) = (s for s in recipe.stages if isinstance(s, Train) and s.written)
+    written = taught.objective.arguments["terms"]["written"][1]
+    assert written.arguments["steps"] < taught.plan.steps
