@@ -11,15 +11,21 @@ from torch import Tensor
 
 from counterfoil import open_corpus, open_model
 from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.lens import LensPlan
 from counterfoil.evaluate.protocols import WHOLE
 from counterfoil.files import write_json
+from counterfoil.models.uniter import UNITER
 from counterfoil.recipes import online
 from counterfoil.recipes.guides import Teach
 from counterfoil.recipes.measured import Measured
 from counterfoil.recipes.recipe import Evaluate, Recipe, Stage, Train, plain
+from counterfoil.spec import of
+from counterfoil.train.saved import save_model
 from evaluation_cases import member, scores, slow_ranks
+from tailored_cases import ALL
 
 SCENES = "scenes:images=36"
+REGIONS = f"{SCENES},features=regions"
 
 
 def dense(model: object, split: str) -> tuple[Corpus, Tensor]:
@@ -27,6 +33,24 @@ def dense(model: object, split: str) -> tuple[Corpus, Tensor]:
     corpus = open_corpus(SCENES).split(split)
     found = open_model(str(model)).member(corpus)
     return corpus, found.matcher.grid(found.images, found.texts).detach()
+
+
+def reader(folder: Path, seed: int = 0, outputs: tuple[str, ...] = ALL) -> Path:
+    """A tiny UNITER that has learnt nothing but the words of the training captions."""
+    train = open_corpus(REGIONS).split("train")
+    lens = LensPlan().fit(train)
+    assert lens.tokenizer is not None
+    assert train.features is not None
+    spec = of(
+        UNITER, layers=1, width=16, heads=2, inner=16, vocabulary=lens.tokenizer.size,
+        features=train.features.width, mask=3, outputs=outputs,
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    matcher = spec.build()
+    for parameter in matcher.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    save_model(folder, spec=spec, matcher=matcher, lens=lens)
+    return folder
 
 
 def training(name: str, *, seed: int = 0, batch: int = 16, guide: str | None = None) -> Train:

@@ -29,6 +29,23 @@ def curves(
 
 @app.command(
     epilog=example(
+        "counterfoil analyse difficulty runs/tags/ablations/static/uniter-scenes --out hard.html"
+    )
+)
+def difficulty(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Training stages, or runs with all their trainings.")
+    ],
+    out: Page,
+) -> None:
+    """Draw how hard written captions are while training goes on, static and dynamic ones."""
+    from counterfoil.recipes.analyses import difficulty as analysis
+
+    analysis.difficulty(folders, out)
+
+
+@app.command(
+    epilog=example(
         "counterfoil analyse student runs/ndgl/gpo-scenes runs/ndgl/chan-scenes --out student.html"
     )
 )

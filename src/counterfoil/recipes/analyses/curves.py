@@ -51,7 +51,7 @@ def curves(folders: Sequence[Path], out: Path) -> tuple[Trained, ...]:
         ValueError: the page exists, or a folder holds no log of a training.
     """
     check_out(out)
-    places = tuple(dict.fromkeys(place for folder in folders for place in _logs(folder)))
+    places = tuple(dict.fromkeys(place for folder in folders for place in logs(folder)))
     names = short_names([str(place) for place in places])
     found = tuple(_read(name, place) for name, place in zip(names, places))
     drawn = learning([one.curve for one in found])
@@ -67,8 +67,12 @@ def curves(folders: Sequence[Path], out: Path) -> tuple[Trained, ...]:
     return found
 
 
-def _logs(folder: Path) -> list[Path]:
-    """Folders with a log: this one, or all below it."""
+def logs(folder: Path) -> list[Path]:
+    """Folders with a log: this one, or all below it.
+
+    Raises:
+        ValueError: there is none.
+    """
     if (folder / METRICS).is_file():
         return [folder]
     found = sorted(path.parent for path in folder.rglob(METRICS)) if folder.is_dir() else []
