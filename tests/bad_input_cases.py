@@ -98,6 +98,21 @@ typed("unknown tie rule", "evaluate vectors --ties optimist", "mean 'optimistic'
 typed("query for vectors", "search vectors dog --data scenes:images=12", "ready-made vectors")
 typed("missing picture query", "search vectors dog.jpg", "dog.jpg does not exist")
 typed("unknown system", "convert scam a b c", "'scam'", "did you mean 'scan'")
+typed("nothing to sweep", "sweep demo", "demo varies nothing", "add --over")
+typed("sweep over no key", "sweep demo --over online.rate", "no axis of a sweep", "key=value,value")
+typed("sweep over an unknown key", "sweep demo --over online.rte=1,2", "did you mean 'rate'")
+typed("sweep over wrong kinds", "sweep demo --over online.batch=8,many", "'many' is text")
+typed("sweep over one value twice", "sweep demo --over online.batch=8,8", "8 twice")
+typed("sweep of no training", "sweep demo --over *.seed=1,2 --stage test", "'test' is not")
+typed("sweep drawn too long", "sweep demo --over *.seed=1,2 --draw 3", "the grid has 2")
+typed("sweep of no seeds", "sweep demo --over *.batch=8,9 --seeds 0,one", "--seeds 0,one")
+typed(
+    "sweep of equals",
+    "sweep demo --data scenes:images=36 --over online.minutes=1,2",
+    "train the same 'adaptive'",
+)
+typed("unknown sweep", "sweep sweeps/tags-scene", "did you mean 'sweeps/tags-scenes'")
+typed("sweep with a grid of its own", "sweep sweeps/tags-scenes --over a.b=1", "go with a recipe")
 typed("no recipe file", "run mine.py", "mine.py does not exist", "sets `recipe`")
 
 

@@ -17,6 +17,7 @@ from counterfoil.cli import (
     judge,
     mine,
     negatives,
+    sweep,
     write,
 )
 from counterfoil.cli.answer import answer
@@ -63,6 +64,7 @@ app.add_typer(evidence.app)
 app.add_typer(diagnose.app)
 app.add_typer(explain.app)
 app.add_typer(foils.app)
+app.add_typer(sweep.app)
 app.add_typer(negatives.app, name="negatives")
 app.add_typer(analyse.app, name="analyse")
 app.add_typer(write.app, name="write")

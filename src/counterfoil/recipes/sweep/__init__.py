@@ -1,0 +1,1 @@
+"""One recipe at many settings: which, run with what they share run once, the best one on dev."""
