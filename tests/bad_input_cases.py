@@ -874,6 +874,38 @@ def foils_over_a_folder(here, models):
     return "write", "rules", SCENES, "--out", "written"
 
 
+TAGS = f"write tags vectors {SCENES} --out w"
+typed("no such rule", f"{TAGS} --rule lemas", "'lemas' is not a rule", "did you mean 'lemmas'")
+typed("no such parser", f"{TAGS} --phrases spicy", "'spicy'", "did you mean 'spacy'")
+typed("no such singles", f"{TAGS} --singles alone", "'alone'", "always, only")
+typed("no such temperature", f"{TAGS} --temperature 0", "temperature=0.0", "above 0")
+typed("no maskings", f"{TAGS} --masks 0", "'--masks'", "greater than or equal to 1")
+typed("tags of no split", f"{TAGS} --split trian", "'trian'")
+typed("tags of no such model", f"write tags nowhere/at/all {SCENES} --out w", "nowhere/at/all")
+typed(
+    "no phrases in no file",
+    f"write tags vectors {SCENES},features=regions --out w --phrases no.json",
+    "no.json",
+)
+
+
+@case("the writer VSE does not read words", "name a model that does")
+def a_writer_that_cannot_read(here, models):
+    return "write", "tags", models / "pixels", SCENES, "--out", "w"
+
+
+@case("holds a writing that was stopped", "--resume")
+def a_writing_that_was_stopped(here, models):
+    (here / "w.partial").mkdir()
+    return "write", "tags", models / "pixels", SCENES, "--out", "w"
+
+
+@case("exists and is left alone", "--out")
+def tags_over_a_folder(here, models):
+    (here / "w").mkdir()
+    return "write", "tags", models / "pixels", SCENES, "--out", "w"
+
+
 # negatives import and export
 
 
