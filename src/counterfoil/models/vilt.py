@@ -21,7 +21,7 @@ from counterfoil.models.blocks.vilt import (
     told,
     vilt_body,
 )
-from counterfoil.models.uniter_start import begun, fitted, freshen
+from counterfoil.models.uniter_start import SPREAD, begun, fitted, freshen
 from counterfoil.models.vilt_names import OUTPUTS, public_state
 from counterfoil.reading import Reading, Slots, Want
 from counterfoil.records import Batch, Encoded, Items, Pairs, Views
@@ -55,6 +55,7 @@ class ViLT(Matcher):
         size: int = 384,
         patch: int = 32,
         dropout: float = 0.0,
+        spread: float = SPREAD,
         mask: int | None = None,
         outputs: tuple[str, ...] = ("rank",),
         score: Score = "probability",
@@ -74,6 +75,7 @@ class ViLT(Matcher):
                 may be of any shape.
             patch: side of a patch in pixels.
             dropout: share dropped in training.
+            spread: of fresh weights; a narrow model needs more than BERT's 0.02, see `UNITER`.
             mask: id of the token that hides a word, 103 in bert-base-uncased; where None there is
                 one more embedding for it, behind the vocabulary.
             outputs: its heads: "rank" one score, "match" two logits, no and yes; "fill" hidden
@@ -103,6 +105,7 @@ class ViLT(Matcher):
             size=size,
             patch=patch,
             dropout=dropout,
+            spread=spread,
         )
         self.vilt = vilt_body(sizes)
         self.says = _heads(outputs, sizes)
@@ -217,5 +220,5 @@ def _heads(outputs: tuple[str, ...], sizes: ViltSizes) -> UniterHeads:
     heads = UniterHeads(
         outputs=outputs, width=sizes.width, words=sizes.words, features=1, classes=1
     )
-    freshen(heads)
+    freshen(heads, sizes.spread)
     return heads

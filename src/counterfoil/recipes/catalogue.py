@@ -90,7 +90,9 @@ def _of_modern_hosts() -> dict[str, Make]:
         ("tags/", tags.tags),
         ("tags-dc/", tags.tags_dc),
     ):
-        rows |= {f"{before}{own}-{to}": partial(make, own, to) for own in tags.HOSTS for to in SETS}
+        for reads in tags.HOSTS:
+            sets = tags.sets(reads)
+            rows |= {f"{before}{reads}-{to}": partial(make, reads, to) for to in sets}
     return rows
 
 
@@ -103,7 +105,7 @@ def _compared() -> Iterator[tuple[str, Make]]:
 
 def _of_tags() -> Iterator[tuple[str, Make]]:
     for kind, make in tags.VARIANTS.items():
-        for host in tags.HOSTS:
+        for host in tags.COMPARED:
             for to in SETS:
                 yield f"{kind}/{host}-{to}", partial(make, host, to)
     for kind, (combine, hosts) in tags_hosts.VARIANTS.items():

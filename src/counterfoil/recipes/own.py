@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from counterfoil.recipes import bases, members, modern, ndgl, online
+from counterfoil.recipes import bases, members, modern, ndgl, online, tags_own
 from counterfoil.recipes.measures import Evaluate
 from counterfoil.recipes.profiles import Dataset
 from counterfoil.recipes.recipe import Recipe, Stage
@@ -18,7 +18,8 @@ def recipe(name: str, *, pixels: bool, teachers: Sequence[str] = ()) -> Recipe:
     """Train a host and measure it on the test split as it is.
 
     Args:
-        name: a host, or ``ndgl/HOST`` for one that is taught: by two of its kind, trained before.
+        name: a host, or ``ndgl/HOST`` for one that is taught: by two of its kind, trained before;
+            on photos also ViLT, by itself or with captions that it writes.
         pixels: whether there are no features, so that pictures are looked at.
         teachers: saved models that teach instead.
 
@@ -31,6 +32,9 @@ def recipe(name: str, *, pixels: bool, teachers: Sequence[str] = ()) -> Recipe:
     for host in members.HOSTS:
         if name == host:
             return online.own(host, pixels=pixels)
+    for written in tags_own.NAMES if pixels else ():
+        if name == written:
+            return tags_own.own(written)
     for base in modern.HOSTS:
         if name == base and like in modern.sets(base):
             return _whole(bases.recipe(base, like), name)
@@ -44,7 +48,8 @@ def known(like: Dataset) -> list[str]:
     """What can be trained where data are like these."""
     hosts = [host for host in modern.HOSTS if like in modern.sets(host)]
     taught = [TAUGHT + host for host in ndgl.HOSTS if like in ndgl.sets(host)]
-    return [*members.HOSTS, *hosts, *taught]
+    photos = tags_own.NAMES if like == "scenes" else ()
+    return [*members.HOSTS, *hosts, *taught, *photos]
 
 
 def _whole(found: Recipe, name: str) -> Recipe:

@@ -1,4 +1,4 @@
-"""TAGS and TAGS-DC: UNITER trained on captions that it writes itself.
+"""TAGS and TAGS-DC: UNITER, or ViLT, trained on captions that it writes itself.
 
 Stages: "pretrained" in the domain; "hard", UNITER's hard negatives; "tags", which also ranks the
 captions it writes (step 1, Eq. 7); "tags-dc", which goes on from there and doubts and corrects
@@ -29,6 +29,7 @@ from counterfoil.negatives.together import Together
 from counterfoil.objectives.term import Objective, Term, total
 from counterfoil.objectives.triplet import RankedBelow
 from counterfoil.objectives.words import Words
+from counterfoil.recipes import tags_vilt
 from counterfoil.recipes.ndgl import measured
 from counterfoil.recipes.pretraining import Pretrain, pretrain_plan
 from counterfoil.recipes.profiles import LARGE, PROFILES, Dataset
@@ -38,6 +39,7 @@ from counterfoil.recipes.tags_numbers import PAPER, RELEASED, Numbers, plan
 from counterfoil.spec import Spec, late, of, part
 
 __all__ = [
+    "COMPARED",
     "HOSTS",
     "PUBLISHED",
     "VARIANTS",
@@ -49,12 +51,15 @@ __all__ = [
     "objective",
     "pretrained",
     "second",
+    "sets",
     "tags",
     "tags_dc",
 ]
 
-Host = Literal["uniter"]
+Host = Literal["uniter", "vilt"]
 HOSTS: tuple[Host, ...] = get_args(Host)
+TITLES: dict[Host, str] = {"uniter": "UNITER", "vilt": "ViLT"}
+COMPARED: tuple[Host, ...] = ("uniter",)  # that the comparisons of Table 2 are of
 Way = Literal["tags", "wm", "static", "released"]
 Step = Literal[0, 1, 2]
 SMALL: dict[Dataset, tuple[int, int, int]] = {  # layers, width, heads
@@ -67,6 +72,11 @@ DOUBT_WEIGHTS = (1.0, 0.11)  # of wrong words, of right ones
 BEFORE, HARD, STEP_1, STEP_2 = "pretrained", "hard", "tags", "tags-dc"
 MARGIN = 0.2
 ALL_TASKS: tuple[Task, ...] = ("masked", "doubt", "correct")
+
+
+def sets(host: Host) -> tuple[Dataset, ...]:
+    """The data sets that a host has recipes for; ViLT's are those with pictures."""
+    return get_args(Dataset) if host == "uniter" else tags_vilt.SETS
 
 
 def data(dataset: Dataset) -> str:
@@ -222,32 +232,32 @@ def _writes(numbers: Numbers, way: Way, step: Step) -> Spec[Proposer]:
 
 def hard_negatives(host: Host, dataset: Dataset) -> Recipe:
     """Pre-training, then UNITER's hard negatives."""
-    return _recipe(f"{host}-{dataset}", dataset, (hard(dataset),), "hard negatives screened")
+    return _recipe("", host, dataset, (hard(dataset),), "hard negatives screened")
 
 
 def tags(host: Host, dataset: Dataset) -> Recipe:
     """Step 1, beside UNITER's hard negatives from the same pre-training."""
     stages = (hard(dataset), first(dataset))
-    return _recipe(f"tags/{host}-{dataset}", dataset, stages, "negatives of its own")
+    return _recipe("tags/", host, dataset, stages, "negatives of its own")
 
 
 def tags_dc(host: Host, dataset: Dataset) -> Recipe:
     """Both steps."""
     stages = (first(dataset), second(dataset))
     about = "both steps, with words"
-    return _recipe(f"tags-dc/{host}-{dataset}", dataset, stages, about)
+    return _recipe("tags-dc/", host, dataset, stages, about)
 
 
 def words_masked(host: Host, dataset: Dataset) -> Recipe:
     """TAGS beside TAGS w/ WM (Table 2)."""
     stages = (first(dataset), first(dataset, "wm", name="wm"))
-    return _recipe(f"tags/ablations/wm/{host}-{dataset}", dataset, stages, "single words hidden")
+    return _recipe("tags/ablations/wm/", host, dataset, stages, "single words hidden")
 
 
 def static(host: Host, dataset: Dataset) -> Recipe:
     """TAGS beside TAGS w/ SG (Table 2)."""
     stages = (first(dataset), first(dataset, "static", name="static"))
-    return _recipe(f"tags/ablations/static/{host}-{dataset}", dataset, stages, "a frozen writer")
+    return _recipe("tags/ablations/static/", host, dataset, stages, "a frozen writer")
 
 
 def released(host: Host, dataset: Dataset) -> Recipe:
@@ -257,7 +267,7 @@ def released(host: Host, dataset: Dataset) -> Recipe:
         first(dataset, "released", name=before),
         second(dataset, "released", name=after, start=before),
     )
-    return _recipe(f"tags-dc/released/{host}-{dataset}", dataset, stages, "the authors' code")
+    return _recipe("tags-dc/released/", host, dataset, stages, "the authors' code")
 
 
 VARIANTS = {
@@ -267,11 +277,18 @@ VARIANTS = {
 }
 
 
-def _recipe(name: str, dataset: Dataset, trainings: tuple[Train, ...], about: str) -> Recipe:
+def _recipe(
+    kind: str, host: Host, dataset: Dataset, trainings: tuple[Train, ...], about: str
+) -> Recipe:
     """Pre-training, trainings, a test of each, and a report where there are several."""
+    before, where = pretrained(dataset), data(dataset)
+    if host == "vilt":
+        before, where = tags_vilt.pretrained(before), tags_vilt.DATA
+        trainings = tuple(map(tags_vilt.trained, trainings))
     tests = measured([one.name for one in trainings], dataset)
-    stages: tuple[Stage, ...] = (pretrained(dataset), *trainings, *tests)
+    stages: tuple[Stage, ...] = (before, *trainings, *tests)
     if len(trainings) > 1:
         beside = tuple(f"test-{one.name}" for one in trainings)
         stages = (*stages, Compare(name="report", results=beside))
-    return Recipe(name=name, stages=stages, data=data(dataset), about=f"UNITER; {about}")
+    told = f"{TITLES[host]}; {about}"
+    return Recipe(name=f"{kind}{host}-{dataset}", stages=stages, data=where, about=told)

@@ -33,6 +33,7 @@ class ViltSizes:
         size: side in pixels of the square that the places of patches were learnt on.
         patch: side of a patch in pixels.
         dropout: share dropped in training.
+        spread: of fresh weights.
 
     Raises:
         ValueError: sizes that are not possible.
@@ -48,6 +49,7 @@ class ViltSizes:
     size: int
     patch: int
     dropout: float
+    spread: float
 
     def __post_init__(self) -> None:
         positive(layers=self.layers, inner=self.inner, positions=self.positions)
@@ -88,6 +90,7 @@ def vilt_body(sizes: ViltSizes) -> nn.Module:
         attention_probs_dropout_prob=sizes.dropout,
         image_size=sizes.size,
         patch_size=sizes.patch,
+        initializer_range=sizes.spread,
     )
     model: nn.Module = transformers.ViltModel(config)
     return model
