@@ -66,20 +66,30 @@ class Size:
 _HERE = PROFILES[DATA]
 SIZES: dict[Budget, Size] = {
     "cpu": Size(
-        profile=_HERE, epochs=5, rate=3e-3, texts=100,
+        profile=_HERE,
+        epochs=5,
+        rate=3e-3,
+        texts=100,
         seeds={"gpo": 3, "chan": 3, "esa": 1, "hrem": 1, "dive": 1, "vsrn": 1},
     ),
     "gpu": Size(
-        profile=replace(_HERE, width=1024, word_width=300), epochs=10, rate=5e-4, texts=100,
+        profile=replace(_HERE, width=1024, word_width=300),
+        epochs=10,
+        rate=5e-4,
+        texts=100,
         seeds={"chan": 3, "gpo": 3, "esa": 3, "hrem": 3, "dive": 3, "vsrn": 3},
         edited=("chan", "gpo", "esa", "hrem", "dive", "vsrn"),
     ),
     "smoke": Size(
-        profile=replace(_HERE, width=16, word_width=16), epochs=1, rate=1e-3, texts=20,
+        profile=replace(_HERE, width=16, word_width=16),
+        epochs=1,
+        rate=1e-3,
+        texts=20,
         seeds={"gpo": 1, "chan": 1, "esa": 1, "hrem": 1, "dive": 1, "vsrn": 1},
-        edited=("gpo",), steps=20,
+        edited=("gpo",),
+        steps=20,
     ),
-}  # fmt: skip
+}
 
 
 def table() -> Table:
@@ -130,25 +140,26 @@ def _experiment(name: Host, count: int, size: Size) -> Experiment:
     """Own losses first, since others need them; then each seed with all that is compared."""
     alone = [own(name, seed, size) for seed in range(SEEDS)]
     lists = Mine(name=LISTS, using=("own-0",), texts=size.texts, images=max(1, size.texts // 5))
-    stages: list[Stage] = [*alone, lists, Semantics(name=MEANINGS)]
+    stages: tuple[Stage, ...] = (*alone, lists, Semantics(name=MEANINGS))
     rows: list[Row] = []
-
-    def measured(method: str, seed: int, models: tuple[str, ...], test: str) -> None:
-        stages.append(Evaluate(name=test, using=models, protocol=TEST))
-        mined = title(name) if method == AOQ else ""
-        host = title(name)
-        rows.append(Row(host=host, method=method, lists=mined, seed=seed, test=test, models=models))
-
-    for seed in range(SEEDS):
-        measured(OWN, seed, (f"own-{seed}",), f"test-own-{seed}")
+    for seed, train in enumerate(alone):
+        stages, tests = tested(name, seed, [(OWN, train)], stages)
+        rows += tests
     for seed in range(count):
-        measured(ENSEMBLE, seed, taught_by(seed), f"test-ensemble-{seed}")
-        stages.append(Teach(name=f"targets-{seed}", using=taught_by(seed)))
-        for method, train in _methods(name, seed, size):
-            stages.append(train)
-            measured(method, seed, (train.name,), f"test-{train.name}")
-    recipe = Recipe(name=f"{NAME}/{name}", stages=tuple(stages), data=DATA)
+        together, row = _ensemble(name, seed)
+        targets = Teach(name=f"targets-{seed}", using=taught_by(seed))
+        before = (*stages, together, targets)
+        stages, tests = tested(name, seed, _methods(name, seed, size), before)
+        rows += [row, *tests]
+    recipe = Recipe(name=f"{NAME}/{name}", stages=stages, data=DATA)
     return Experiment(key=name, recipe=recipe, rows=tuple(rows))
+
+
+def _ensemble(name: Host, seed: int) -> tuple[Evaluate, Row]:
+    """The teachers of a seed, measured together."""
+    test, models = f"test-ensemble-{seed}", taught_by(seed)
+    row = Row(host=title(name), method=ENSEMBLE, seed=seed, test=test, models=models)
+    return Evaluate(name=test, using=models, protocol=TEST), row
 
 
 def tested(
