@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from counterfoil.recipes.evidence import ablations, aoq, curves, ndgl, readings
+from counterfoil.recipes.evidence import ablations, aoq, curves, ndgl, readings, tags
 from counterfoil.recipes.evidence.plan import Table
 from counterfoil.spec import unknown
 
 
 def tables() -> tuple[Table, ...]:
     """Every table."""
-    return (aoq.table(), ablations.table(), ndgl.table(), readings.table(), curves.table())
+    alone = (aoq, ablations, ndgl, readings, curves)
+    return (*(one.table() for one in alone), *tags.tables())
 
 
 def find(name: str) -> Table:
