@@ -11,7 +11,7 @@ from counterfoil.models.authors import Checkpoint, Converted, State, image_tower
 from counterfoil.models.blocks.aggregate import Pooling
 from counterfoil.models.blocks.selfattention import Sight
 from counterfoil.models.chan import CHAN, RegionBlock
-from counterfoil.models.tensor_names import POSITIONS, TensorNames
+from counterfoil.models.tensor_names import POSITIONS, TEXTS, TensorNames
 from counterfoil.spec import of
 
 PREFIXES = {
@@ -22,10 +22,7 @@ PREFIXES = {
     "img_enc.feedforward.ln_2.": "block.perceptron.norm.",
     "img_enc.feedforward.mlp.c_fc.": "block.perceptron.wide.",
     "img_enc.feedforward.mlp.c_proj.": "block.perceptron.narrow.",
-    "txt_enc.embed.": "text.embed.",
-    "txt_enc.rnn.": "text.rnn.",
-    "txt_enc.bert.": "text.body.",
-    "txt_enc.linear.": "text.fc.",
+    **TEXTS,
 }
 NAMES = TensorNames(
     system="a CHAN",

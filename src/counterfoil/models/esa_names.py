@@ -8,22 +8,15 @@ from torch import Tensor
 
 from counterfoil.models.authors import Checkpoint, Converted, State, image_tower, text_tower
 from counterfoil.models.esa import ESA
-from counterfoil.models.tensor_names import POSITIONS, TensorNames
+from counterfoil.models.tensor_names import REGIONS, TEXTS, UNUSED, TensorNames
 from counterfoil.spec import of
 
 PREFIXES = {
-    "img_enc.fc.": "image.fc.",
-    "img_enc.mlp.layers.0.": "image.enter.",
-    "img_enc.mlp.layers.1.": "image.leave.",
-    "img_enc.mlp.bns.0.": "image.norm.",
+    **REGIONS,
     "img_enc.linear1.": "image_pool.fc.",
-    "txt_enc.embed.": "text.embed.",
-    "txt_enc.rnn.": "text.rnn.",
-    "txt_enc.bert.": "text.body.",
-    "txt_enc.linear.": "text.fc.",
+    **TEXTS,
     "txt_enc.linear1.": "text_pool.fc.",
 }
-UNUSED = ("img_enc.mlp.bns.1.", POSITIONS)
 NAMES = TensorNames(
     system="an ESA",
     prefixes=PREFIXES,

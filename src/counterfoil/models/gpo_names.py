@@ -8,27 +8,21 @@ from torch import Tensor
 
 from counterfoil.models.authors import Checkpoint, Converted, State, image_tower, text_tower
 from counterfoil.models.gpo import GPO
-from counterfoil.models.tensor_names import POSITIONS, TensorNames
+from counterfoil.models.tensor_names import REGIONS, TEXTS, UNUSED, TensorNames
 from counterfoil.spec import of
 
 PREFIXES = {
-    "img_enc.fc.": "image.fc.",
-    "img_enc.mlp.layers.0.": "image.enter.",
-    "img_enc.mlp.layers.1.": "image.leave.",
-    "img_enc.mlp.bns.0.": "image.norm.",
+    **REGIONS,
     "img_enc.gpool.gru.": "image_pool.rnn.",
     "img_enc.gpool.linear.": "image_pool.score.",
-    "txt_enc.embed.": "text.embed.",
-    "txt_enc.rnn.": "text.rnn.",
-    "txt_enc.bert.": "text.body.",
-    "txt_enc.linear.": "text.fc.",
+    **TEXTS,
     "txt_enc.gpool.gru.": "text_pool.rnn.",
     "txt_enc.gpool.linear.": "text_pool.score.",
 }
 NAMES = TensorNames(
     system="a GPO",
     prefixes=PREFIXES,
-    unused=("img_enc.mlp.bns.1.", POSITIONS),
+    unused=UNUSED,
     needed=("image.fc.weight", "image_pool.score.weight", "text_pool.score.weight"),
     either=("text.fc.weight", "text.embed.weight"),
 )

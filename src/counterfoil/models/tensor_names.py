@@ -11,7 +11,20 @@ from torch import Tensor
 from counterfoil.models.authors import State
 
 PIXELS = ("img_enc.backbone.", "img_enc.image_encoder.", "img_enc.cnn.")
+TEXTS = {  # a BiGRU or BERT, as most systems of this family name them
+    "txt_enc.embed.": "text.embed.",
+    "txt_enc.rnn.": "text.rnn.",
+    "txt_enc.bert.": "text.body.",
+    "txt_enc.linear.": "text.fc.",
+}
+REGIONS = {  # a linear map beside two more with a norm between them
+    "img_enc.fc.": "image.fc.",
+    "img_enc.mlp.layers.0.": "image.enter.",
+    "img_enc.mlp.layers.1.": "image.leave.",
+    "img_enc.mlp.bns.0.": "image.norm.",
+}
 POSITIONS = "txt_enc.bert.embeddings.position_ids"  # that older versions of BERT saved
+UNUSED = ("img_enc.mlp.bns.1.", POSITIONS)  # of `REGIONS`, of BERT
 
 
 @final
