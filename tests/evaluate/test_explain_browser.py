@@ -1,0 +1,113 @@
+"""The page of explained captions in a browser: readable, narrow and wide, light and dark."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from counterfoil.evaluate.explain_page import BY_DOUBT, ExplainedCard, ExplainPage, render
+from counterfoil.evaluate.explanation import Corrected, Correction, Explanation, Word
+from counterfoil.evaluate.gallery import Shown, thumbnail
+from counterfoil.evaluate.report import Provenance
+from counterfoil.files import write_text
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+TEXT = "A red_circle_of_unusual_length_for_a_word_" + "x" * 40 + " above a square."
+STOP = TEXT.index(" above")
+FOUND = Explanation(
+    TEXT,
+    0.125,
+    (
+        Word("A", 0, 1, doubt=0.02),
+        Word(TEXT[2:STOP], 2, STOP, doubt=0.93, corrections=(Correction("circle", 0.61),)),
+        Word("above", STOP + 1, STOP + 6, doubt=1.0, corrections=(Correction("below", 0.2),)),
+    ),
+    Corrected("A circle below a square.", 0.875, ((2, 8), (9, 14))),
+)
+CONTRAST = """() => {
+  const parts = colour => colour.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
+    .map(v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
+  return [...document.querySelectorAll('.word, ins, .quiet, td, small')].map(node => {
+    let stack = [], at = node;
+    while (at) { stack.push(parts(getComputedStyle(at).backgroundColor)); at = at.parentElement; }
+    const ground = stack.reverse().reduce((under, [r, g, b, a = 1]) =>
+      under.map((v, i) => v * (1 - a) + [r, g, b][i] * a), [255, 255, 255]);
+    const [a, b] = [light(ground), light(parts(getComputedStyle(node).color))].sort((a, b) => a - b);
+    return (b + .05) / (a + .05);
+  });
+}"""
+
+
+DEPTHS = """all => all.map(one =>
+  parseFloat(getComputedStyle(one).backgroundColor.match(/[\\d.]+/g)[3] ?? 1))"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=CHROMIUM)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module", params=[1, 3])
+def page(request, tmp_path_factory) -> Path:
+    picture = thumbnail(Image.new("RGB", (300, 200), "teal"))
+    cards = tuple(
+        ExplainedCard(Shown(f"image {n}", picture if n < 3 else None), FOUND, 0.5, n)
+        for n in range(1, request.param + 1)
+    )
+    made = ExplainPage("Title", "Headline.", "models", BY_DOUBT, "doubt", cards, Provenance("run"))
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    write_text(path, render(made))
+    return path
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1100])
+def test_the_page_is_readable(browser, page, width, scheme):
+    shown = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    asked, wrong = [], []
+    shown.on("request", lambda request: asked.append(request.url))
+    shown.on("console", lambda message: wrong.append(message.text))
+    shown.goto(page.as_uri())
+    shown.eval_on_selector_all("details", "all => all.forEach(one => one.open = true)")
+    assert shown.evaluate("document.documentElement.scrollWidth") <= width
+    assert min(shown.evaluate(CONTRAST)) >= 4.5
+    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    assert wrong == []
+    first = shown.locator(".said").first
+    assert "above\u202f100\u00a0% doubt" in first.text_content()
+    assert "A (2 % doubt)" in first.text_content()
+    assert shown.locator("ins").first.evaluate("n => getComputedStyle(n).textDecorationLine") == (
+        "underline"
+    )
+    depths = shown.eval_on_selector_all(".word", DEPTHS)[:3]
+    assert depths == sorted(depths)
+    assert depths[0] < depths[2]
+    shown.close()
+
+
+def test_the_tables_open_by_keyboard(browser, page):
+    shown = browser.new_page()
+    shown.goto(page.as_uri())
+    folded = shown.locator("details")
+    if folded.count():
+        assert not shown.locator("td").first.is_visible()
+        shown.locator("summary").first.focus()
+        shown.keyboard.press("Enter")
+    assert shown.locator("td").first.is_visible()
+    shown.close()
