@@ -18,9 +18,11 @@ import torch
 from PIL import Image
 
 import recipes_cases
-from analysis_cases import taught, write_run
+from analysis_cases import REGIONS, reader, taught, write_run
 from corpus_cases import karpathy_image, random_array, write_karpathy, write_picture, write_split
+from counterfoil import open_corpus
 from counterfoil.corpus.words import SPECIAL
+from counterfoil.negatives.written_store import WrittenFoil, WrittenStore
 from counterfoil.spec import from_plain
 from counterfoil.train.tensors import read_tensors, write_tensors
 
@@ -1272,3 +1274,275 @@ def page_of_foils_that_is_a_folder(here, models):
     foil_set(here, {"image": "a", "caption": "b", "foil": "c"})
     (here / "page").mkdir()
     return *FOIL_MODEL, "--html", "page"
+
+
+# explain
+
+
+EXPLAINED = "scenes:images=36,features=regions"
+
+typed("nothing to explain", "explain vectors", "an image and a caption", "--file", "--data")
+typed("no caption to explain", "explain vectors a.png", "an image and a caption")
+typed("explain two things", "explain vectors a.png dog --file a.jsonl", "an image and a caption")
+typed("explain vectors", f"explain vectors --data {EXPLAINED}", "ready-made vectors")
+typed("no picture to explain", "explain vectors a.png dog", "a.png does not exist")
+typed("no image to explain", "explain vectors photo dog", "'photo' is no picture", "--data")
+typed(
+    "no image of the data",
+    f"explain vectors scene-0-tset-00000 dog --data {EXPLAINED}",
+    "'scene-0-tset-00000' is not an image of scenes",
+    "did you mean 'scene-0-",
+    "36 in all",
+)
+typed(
+    "no file to explain", "explain vectors --file captions.jsonl", "captions.jsonl does not exist"
+)
+typed(
+    "doubt above one",
+    "explain vectors a.png dog --threshold 1.5",
+    "'--threshold'",
+    "1.5 is not in the range",
+)
+typed("no suspicious captions", "explain vectors --data x --top 0", "'--top'", "equal to 1")
+typed("explain no split", f"explain vectors --data {EXPLAINED} --split tset", "mean 'test'")
+
+
+def lines_to_explain(here: Path, *lines: str) -> None:
+    write_picture(here / "a.png")
+    (here / "captions.jsonl").write_text("".join(line + "\n" for line in lines))
+
+
+@case("captions.jsonl, line 2 is not JSON")
+def explained_line_that_is_no_json(here, models):
+    lines_to_explain(here, '{"image": "a.png", "caption": "a dog"}', "{")
+    return "explain", models / "pixels", "--file", "captions.jsonl"
+
+
+@case("captions.jsonl, line 1: there is no 'caption'")
+def explained_line_without_a_caption(here, models):
+    lines_to_explain(here, '{"image": "a.png"}')
+    return "explain", models / "pixels", "--file", "captions.jsonl"
+
+
+@case("caption 'a.png#1' is empty")
+def explained_line_with_an_empty_caption(here, models):
+    lines_to_explain(here, '{"image": "a.png", "captions": ["a dog", " "]}')
+    return "explain", models / "pixels", "--file", "captions.jsonl"
+
+
+@case("b.png does not exist")
+def explained_line_without_its_picture(here, models):
+    lines_to_explain(here, '{"image": "b.png", "caption": "a dog"}')
+    return "explain", models / "pixels", "--file", "captions.jsonl"
+
+
+@case("'a.png' is not an image of scenes")
+def explained_line_with_an_image_of_other_data(here, models):
+    lines_to_explain(here, '{"image": "a.png", "caption": "a dog"}')
+    return "explain", models / "pixels", "--file", "captions.jsonl", "--data", EXPLAINED
+
+
+@case("no head that doubts or corrects words", "rank by score")
+def ranked_by_doubt_that_nobody_has(here, models):
+    lines_to_explain(here, '{"image": "a.png", "caption": "a dog"}')
+    return "explain", models / "pixels", "--file", "captions.jsonl", "--rank", "doubt"
+
+
+@case("'scor' is not a rank of captions", "did you mean 'score'")
+def ranked_by_something_unknown(here, models):
+    lines_to_explain(here, '{"image": "a.png", "caption": "a dog"}')
+    return "explain", models / "pixels", "--file", "captions.jsonl", "--rank", "scor"
+
+
+@case("the caption is empty")
+def explained_caption_that_is_empty(here, models):
+    write_picture(here / "a.png")
+    return "explain", models / "pixels", "a.png", " "
+
+
+@case("the caption is too long", "leave out what follows")
+def explained_caption_that_is_too_long(here, models):
+    write_picture(here / "a.png")
+    return "explain", models / "pixels", "a.png", "dog " * 70
+
+
+@case("reads stored features", "counterfoil features")
+def explained_picture_for_a_model_of_features(here, models):
+    write_picture(here / "a.png")
+    return "explain", models / "regions", "a.png", "a dog"
+
+
+@case("page is a folder; name a file")
+def page_of_an_explanation_that_is_a_folder(here, models):
+    write_picture(here / "a.png")
+    (here / "page").mkdir()
+    return "explain", models / "pixels", "a.png", "a dog", "--html", "page"
+
+
+@case("photos/features.npy", "NaN or infinite")
+def explained_features_that_are_no_numbers(here, models):
+    photos(here)
+    values = np.full((12, 3, 4), np.nan, np.float32)
+    np.save(here / "photos" / "features.npy", values)
+    found = ("--data", "photos", "--features", "photos/features.npy")
+    return "explain", models / "regions", "0.png", "a dog", *found
+
+
+typed("truth of nothing", "analyse true-rate --out p.html", "nothing is to be judged", "--crowd")
+typed(
+    "judgements that are not there",
+    f"analyse true-rate --crowd c.txt --data {SCENES} --out p.html",
+    "c.txt does not exist",
+)
+typed("fluency of no store", f"analyse fluency w --data {SCENES} --out p.html", "w/manifest.json")
+typed("sheet of no store", f"judge export w --data {SCENES} --out s", "w/manifest.json")
+typed("answers to no sheet", "judge import s a.json", "s/key.json does not exist")
+
+
+def stored_foil(here: Path, image: str = "1.jpg") -> None:
+    """Two photos of a training split, and a foil of the first."""
+    write_karpathy(here, [karpathy_image(f"{n}.jpg", "train", ["A dog."], n) for n in (1, 2)])
+    corpus = open_corpus(str(here)).split("train")
+    foil = WrittenFoil(image, corpus.text_ids[0], "A dog.", "A cat.", "noun", ())
+    WrittenStore.write(here / "w", [foil], corpus, writer="hand", settings={}, seed=0)
+
+
+@case("w was written for", "only of scenes", "counterfoil judge export")
+def truth_of_photos(here, models):
+    stored_foil(here)
+    return "analyse", "true-rate", "w", "--data", ".", "--out", "p.html"
+
+
+@case("w has a foil of caption", "of '3.jpg'", "write again")
+def foils_of_an_unknown_picture(here, models):
+    stored_foil(here, "3.jpg")
+    return "analyse", "fluency", "w", "--data", ".", "--out", "p.html"
+
+
+@case("w was written for corpus", "write again")
+def fluency_of_foils_of_other_data(here, models):
+    stored_foil(here)
+    return "analyse", "fluency", "w", "--data", SCENES, "--out", "p.html"
+
+
+@case("w is given twice")
+def sheet_of_a_store_twice(here, models):
+    stored_foil(here)
+    return "judge", "export", "w", "w", "--data", ".", "--out", "s"
+
+
+@case("w has only 1 pictures left for 2 sentences", "--count")
+def sheet_of_too_few_pictures(here, models):
+    stored_foil(here)
+    return "judge", "export", "w", "--data", ".", "--count", "2", "--out", "s"
+
+
+@case("cannot be read as a causal language model", "--lm")
+def fluency_by_no_language_model(here, models):
+    stored_foil(here)
+    (here / "lm").mkdir()
+    return "analyse", "fluency", "w", "--data", ".", "--lm", "./lm", "--out", "p.html"
+
+
+@case("is given twice; name each folder once")
+def fluency_of_a_store_twice(here, models):
+    stored_foil(here)
+    return "analyse", "fluency", "w", "w", "--data", ".", "--out", "p.html"
+
+
+@case("compares ready-made vectors and cannot read written captions")
+def guide_of_vectors(here, models):
+    assert recipes_cases.run("write", "rules", SCENES, "--split", "test", "--out", here / "w") == 0
+    return "analyse", "true-rate", "w", "--data", SCENES, "--guide", "vectors", "--out", "p.html"
+
+
+# written negatives
+
+TELL = ("--data", REGIONS, "--anchors", "2", "--out", "p.html")
+
+typed("no anchors at all", "analyse triples vectors --anchors 0 --out p.html", "'--anchors'")
+typed("triples of vectors", "analyse triples vectors --out p.html", "cannot read written captions")
+typed(
+    "words of vectors",
+    "analyse words vectors --data scenes:images=12 --out p.html",
+    "cannot read written captions",
+)
+typed(
+    "duels of vectors",
+    "analyse discrimination vectors --data scenes:images=12 --out p.html",
+    "cannot read written captions",
+)
+typed("difficulty of nothing", "analyse difficulty nowhere --out p.html", "holds no metrics.jsonl")
+
+
+@case("no log below", "tells how hard written captions are", "tags/uniter-scenes")
+def difficulty_of_a_training_without_written_captions(here, models):
+    return "analyse", "difficulty", models / "run", "--out", "p.html"
+
+
+@case("metrics.jsonl tells only a part", "'written_gap' is missing")
+def difficulty_of_half_a_log(here, models):
+    (here / "metrics.jsonl").write_text('{"step": 1, "written_above": 1.0}\n')
+    return "analyse", "difficulty", ".", "--out", "p.html"
+
+
+@case("pixels writes no captions", "--writer", "--written")
+def triples_by_a_model_that_cannot_write(here, models):
+    return "analyse", "triples", models / "pixels", "--batch", "4", *TELL
+
+
+@case("writes no captions", "name one model")
+def triples_by_an_ensemble(here, models):
+    both = f"{models / 'pixels'}+{models / 'run/online'}"
+    return "analyse", "triples", both, "--batch", "4", *TELL
+
+
+@case("--written", "--writer", "drop one")
+def triples_of_two_sources_of_written_captions(here, models):
+    both = ("--written", "w", "--writer", models / "pixels")
+    return "analyse", "triples", models / "pixels", *both, *TELL
+
+
+@case("batches of 128 cannot be drawn from 30 captions", "--batch")
+def triples_of_large_batches(here, models):
+    return "analyse", "triples", models / "pixels", *TELL
+
+
+@case("was written for split 'train'", "'test'", "--split")
+def triples_of_foils_of_another_split(here, models):
+    assert recipes_cases.run("write", "rules", REGIONS, "--out", here / "w") == 0
+    return "analyse", "triples", models / "pixels", "--written", "w", "--batch", "4", *TELL
+
+
+@case("was written for split 'train'", "'test'", "--split")
+def duels_with_foils_of_another_split(here, models):
+    assert recipes_cases.run("write", "rules", REGIONS, "--out", here / "w") == 0
+    return "analyse", "discrimination", models / "pixels", "--foils", "w", *TELL
+
+
+@case("there is nothing to tell apart", "--foils", "--writer")
+def duels_with_nobody(here, models):
+    none = ("--no-rules", "--others", "0")
+    return "analyse", "discrimination", models / "pixels", *none, *TELL
+
+
+@case("VSE does not read words", "tags-dc/uniter-scenes")
+def words_of_a_model_without_heads(here, models):
+    return "analyse", "words", models / "pixels", *TELL
+
+
+@case("is an ensemble", "name one model")
+def words_of_an_ensemble(here, models):
+    return "analyse", "words", f"{models / 'pixels'}+{models / 'run/online'}", *TELL
+
+
+@case("has no heads for correct, doubt")
+def words_of_a_model_that_only_fills(here, models):
+    reader(here / "mute", outputs=("rank", "fill"))
+    return "analyse", "words", "mute", *TELL
+
+
+@case("temperature=0.0", "above 0")
+def words_written_at_no_temperature(here, models):
+    reader(here / "first")
+    return "analyse", "words", "first", "--temperature", "0", *TELL

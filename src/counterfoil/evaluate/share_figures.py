@@ -14,7 +14,6 @@ from counterfoil.evaluate.drawing import (
     INK,
     SERIES,
     SIZE,
-    WIDE,
     dress,
     layers,
     literal,
@@ -29,6 +28,7 @@ from counterfoil.evaluate.triples import Triples
 SIGNS = ("o", "^", "s", "D", "v", "P")
 DRAWN = 1000  # triples of a source, at most
 SQUARE = (4.6, 4.4)
+ROOMY = 5.8  # inches, with words beside the axis
 BINS = 25
 
 
@@ -69,7 +69,7 @@ def scatter(sources: Sequence[Triples], level: float, key: str, caption: str) ->
     ends = low - room, high + room
     for number, one in enumerate(sources):
         axes.scatter(
-            one.positive[:DRAWN].tolist(), one.negative[:DRAWN].tolist(), s=9, alpha=0.55,
+            one.positive[:DRAWN].tolist(), one.negative[:DRAWN].tolist(), s=14, alpha=0.55,
             marker=SIGNS[number % SERIES], color=series_colour(number), linewidths=0,
             label=literal(one.source),
         )  # fmt: skip
@@ -83,7 +83,8 @@ def scatter(sources: Sequence[Triples], level: float, key: str, caption: str) ->
         f"{one.source}: {100 * (one.gaps > 0).double().mean():.1f} % above the dotted line"
         for one in sources
     )
-    lines = f"Dotted: as high as the positive. Solid: {level:g} below it."
+    where = "" if level < high - low else ", outside the frame"
+    lines = f"Dotted: as high as the positive. Solid: {level:g} below it{where}."
     most = max(len(one.positive) for one in sources)
     some = (f"{DRAWN:,} of {most:,} triples of a source are drawn.",) if most > DRAWN else ()
     return Figure(svg(canvas, key), f"{caption} {words}.", (caption, lines, *some))
@@ -103,7 +104,7 @@ def dots(found: Sequence[Dot], label: str, key: str, caption: str, idle: str = "
 
     lines = list(dict.fromkeys(dot.line for dot in found))
     names = list(dict.fromkeys(dot.series for dot in found))
-    canvas = Canvas(figsize=(WIDE[0], 0.9 + 0.42 * len(lines)), layout="constrained")
+    canvas = Canvas(figsize=(ROOMY, 1.1 + 0.36 * len(lines)), layout="constrained")
     axes = canvas.subplots()
     for number, name in enumerate(names):
         mine = [dot for dot in found if dot.series == name and dot.share.count]
@@ -127,7 +128,7 @@ def dots(found: Sequence[Dot], label: str, key: str, caption: str, idle: str = "
     axes.set_yticks(range(len(lines)), [literal(line) for line in lines])
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_xlim(-2, 102)
-    dress(axes, label, "", columns=4)
+    dress(axes, label, "", columns=2)
     axes.grid(axis="x", color=FAINT, linewidth=0.6)
     words = "; ".join(
         f"{dot.line}, {dot.series}: {dot.share.value:.1f}" for dot in found if dot.share.count

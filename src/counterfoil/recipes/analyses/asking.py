@@ -16,6 +16,7 @@ from counterfoil.evaluate.margins import unit_of
 from counterfoil.negatives.desk import Desk
 from counterfoil.negatives.hand import Hand
 from counterfoil.negatives.model_writer import ModelWriter
+from counterfoil.reading import ReadsWords, Want
 from counterfoil.recipes.analyses.scorers import Scorer
 from counterfoil.recipes.model import Model
 
@@ -88,6 +89,12 @@ def single(scorer: Scorer) -> Model:
             "one model"
         )
     return scorer.models[0]
+
+
+def writes(scorer: Scorer) -> bool:
+    """Whether it is one model that fills hidden words."""
+    one = scorer.models[0].matcher
+    return len(scorer.models) == 1 and isinstance(one, ReadsWords) and Want.FILL in one.wants
 
 
 def check_reads(scorers: Sequence[Scorer]) -> None:

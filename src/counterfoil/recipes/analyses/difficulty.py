@@ -107,7 +107,10 @@ def _course(place: Path, found: Sequence[dict[str, Any]]) -> Course | None:
     try:
         return Course.of("", found)
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{place / METRICS} is no log of a training: {error!r}") from error
+        raise ValueError(
+            f"{place / METRICS} tells only a part of how hard written captions are: {error} is "
+            "missing or no number"
+        ) from error
 
 
 def _noted(note: Path) -> tuple[str, int | None, str]:
@@ -151,7 +154,7 @@ def _rows(found: Sequence[Trained]) -> Rows:
             "–" if one.seed is None else str(one.seed),
             f"{stretch.first:,} to {stretch.last:,}",
             _cell(stretch.above, ".1f"),
-            _cell(stretch.gap, "+.3f"),
+            _cell(stretch.gap, "+.4f"),
         )
         for one in found
         for stretch in stretches(one.course)

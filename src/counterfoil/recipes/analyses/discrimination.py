@@ -18,13 +18,13 @@ from counterfoil.evaluate.figures import Figure
 from counterfoil.evaluate.image_shares import Share
 from counterfoil.evaluate.ngrams import NGrams
 from counterfoil.evaluate.share_figures import Dot, dots
-from counterfoil.reading import ReadsWords, Want
 from counterfoil.recipes.analyses.asking import (
     INTERVALS,
     Pen,
     asked,
     check_reads,
     drawn_captions,
+    writes,
 )
 from counterfoil.recipes.analyses.duels import Foils, by_rule, others, stored, written
 from counterfoil.recipes.analyses.results import check_out, publish
@@ -123,7 +123,7 @@ def _foils(
 ) -> Iterator[Foils]:
     """All sources, stored ones first."""
     yield from stored(plan.stores, source, corpus, rows)
-    writers = [s for s in scorers if _writes(s)] if not plan.stores else []
+    writers = [s for s in scorers if writes(s)] if not plan.stores else []
     if plan.writers is not None:
         known = {scorer.given: scorer for scorer in scorers}
         unknown = [name for name in plan.writers if name not in known]
@@ -135,11 +135,6 @@ def _foils(
     if plan.rules:
         yield from by_rule(source, corpus, rows, plan.pen.keep, plan.seed)
     yield from others(corpus, rows, plan.others, plan.seed)
-
-
-def _writes(scorer: Scorer) -> bool:
-    one = scorer.models[0].matcher
-    return len(scorer.models) == 1 and isinstance(one, ReadsWords) and Want.FILL in one.wants
 
 
 def _judge(scorer: Scorer, corpus: Corpus) -> Judge:

@@ -31,8 +31,8 @@ from counterfoil.recipes.analyses.asking import (
     asked,
     check_reads,
     drawn_captions,
-    single,
     writer_of,
+    writes,
 )
 from counterfoil.recipes.analyses.results import check_out, publish
 from counterfoil.recipes.analyses.scorers import Scorer, open_scorers
@@ -157,9 +157,18 @@ def _stored(plan: TriplePlan, source: Source, corpus: Corpus, rows: Tensor) -> F
 
 
 def _written(scorer: Scorer, corpus: Corpus, rows: Tensor, plan: TriplePlan) -> Foils:
-    """What a model writes, or another one for it."""
+    """What a model writes, or another one for it.
+
+    Raises:
+        ValueError: it cannot.
+    """
     author = scorer if plan.writer is None else open_scorers([plan.writer])[0]
-    writer = writer_of(single(author), corpus, plan.pen, plan.seed)
+    if not writes(author):
+        raise ValueError(
+            f"{author.given} writes no captions; name one model with a head for hidden words with "
+            "--writer, or captions that are written with --written"
+        )
+    writer = writer_of(author.models[0], corpus, plan.pen, plan.seed)
     number = {name: row for row, name in enumerate(corpus.text_ids)}
     found: dict[int, list[str]] = {}
     for foil in writer.foils(rows.tolist()):

@@ -71,7 +71,7 @@ def table(found: Sequence[Seen], level: float) -> Rows:
             f"{len(seen.triples.images):,}",
             _cell(seen.difficulty.above, ".1f"),
             _cell(seen.difficulty.below, ".1f"),
-            _cell(seen.difficulty.gap, "+.3f"),
+            _cell(seen.difficulty.gap, "+.4f"),
         )
         for seen in found
     )
