@@ -7,13 +7,11 @@ from typing import Literal, final, get_args
 
 from counterfoil.corpus.lens import LensPlan
 from counterfoil.matcher import Matcher
-from counterfoil.objectives.curriculum import Then
-from counterfoil.objectives.mean_triplet import MeanTriplet
 from counterfoil.objectives.term import Reduction, Term, total
-from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
+from counterfoil.objectives.triplet import HardestTriplet
 from counterfoil.recipes import modern, modern_losses, modern_rounds, online, rounds
 from counterfoil.recipes.modern_losses import Terms
-from counterfoil.recipes.profiles import LARGE, PROFILES, Dataset, Profile
+from counterfoil.recipes.profiles import PROFILES, Dataset, Profile
 from counterfoil.recipes.recipe import Evaluate, Recipe, Train
 from counterfoil.spec import Spec, part
 from counterfoil.train.plan import TrainPlan
@@ -84,10 +82,9 @@ def base(at: Setting, instead: Term | None = None) -> Base:
 
 def _vsrn(at: Setting, term: Term) -> Base:
     plan, longer = _batched(rounds.first("vsrn-single", at.dataset, seed=at.seed), at.batch)
-    kind = SumTriplet if at.dataset in LARGE else MeanTriplet  # see modern_losses
-    first = part(kind, margin=online.MARGIN)
+    first = part(modern_losses.against_all(at.dataset), margin=online.MARGIN)
     steps = round(longer * online.warmup("vsrn-single", at.dataset))
-    whole = part(Then, first=first, second=term, steps=steps) if steps else term
+    whole = modern_losses.begun_with(first, term, steps)
     return Base(
         model=online.host("vsrn-single", at.dataset, profile=at.profile),
         terms={"triplet": (1.0, whole)},

@@ -53,9 +53,21 @@ def terms(
     plain = instead or _own(name, dataset)
     steps = round(longer * warmup(name, dataset))
     expanded = instead is None and paper(name) == "esa"
-    first = _first(name, dataset, expanded=expanded)
-    whole = part(Then, first=first, second=plain, steps=steps) if steps else plain
+    whole = begun_with(_first(name, dataset, expanded=expanded), plain, steps)
     return {"triplet": (1.0, whole), **_enhanced(name, dataset, longer)}
+
+
+def begun_with(first: Term, then: Term, steps: int) -> Term:
+    """A term after some steps with another; no steps, no other."""
+    return part(Then, first=first, second=then, steps=steps) if steps else then
+
+
+def against_all(dataset: Dataset) -> type[SumTriplet] | type[MeanTriplet]:
+    """What a warm-up is with: the sum of hinges as authors have it, on our own small sets the mean.
+
+    To Adam both are alike, but for a long warm-up a sum would drown what else is learnt.
+    """
+    return SumTriplet if dataset in LARGE else MeanTriplet
 
 
 def reduction(name: Host) -> Reduction:
@@ -69,7 +81,7 @@ def margin(name: Host) -> float:
 
 
 def warmup(name: Host, dataset: Dataset) -> int:
-    """Steps with the sum of hinges first."""
+    """Steps against all negatives first."""
     if dataset not in LARGE:
         return SMALL_STEPS[dataset]
     if paper(name) in ("hrem", "dive"):
@@ -79,16 +91,10 @@ def warmup(name: Host, dataset: Dataset) -> int:
 
 
 def _first(name: Host, dataset: Dataset, *, expanded: bool) -> Term:
-    """Against all negatives: their sum as the authors have it, on our own small sets their mean.
-
-    To Adam both are alike, but for a long warm-up a sum would drown what else is learnt.
-    """
-    large = dataset in LARGE
+    """What the warm-up of a host is with."""
     if expanded:
-        return part(SelfExpanding, against="all" if large else "mean", margin=MARGIN)
-    if large:
-        return part(SumTriplet, margin=margin(name), reduction=reduction(name))
-    return part(MeanTriplet, margin=margin(name), reduction=reduction(name))
+        return part(SelfExpanding, against="all" if dataset in LARGE else "mean", margin=MARGIN)
+    return part(against_all(dataset), margin=margin(name), reduction=reduction(name))
 
 
 def _own(name: Host, dataset: Dataset) -> Term:
