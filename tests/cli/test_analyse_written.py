@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+import explain_cases
 import hub_cases
 from analysis_cases import SCENES
 from corpus_cases import karpathy_image, write_karpathy
@@ -16,6 +18,8 @@ from counterfoil.corpus.words import split
 from counterfoil.evaluate.causal import CausalLM
 from counterfoil.evaluate.ngrams import NGrams
 from counterfoil.negatives.written_store import WrittenFoil, WrittenStore
+from counterfoil.recipes.explain import explain
+from counterfoil.records import Pairs
 from recipes_cases import run
 
 
@@ -209,3 +213,77 @@ def test_fluency_knows_nothing_of_measured_pictures(tmp_path, analysed, capsys):
     code = run("analyse", "fluency", folder, "--data", SCENES, "--out", tmp_path / "p.html")
     assert code == 2
     assert "must not know these" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="session")
+def words(tmp_path_factory) -> Path:
+    """A model that doubts and corrects words."""
+    return explain_cases.saved(tmp_path_factory.mktemp("models") / "words")
+
+
+REGIONS = explain_cases.SCENES
+
+
+def test_cases_of_two_models(models, words, written, analysed):
+    names = words, models / "pixels"
+    given = "--written", written, "--data", REGIONS, "--count", 2, "--threshold", 0.3
+    shown, page, numbers = analysed("cases", *names, *given, "--seed", 5, data=None)
+    corpus = open_corpus(REGIONS).split("test")
+    foils = {(foil.image, foil.foil): foil for foil in stored(written)}
+    scored = open_model(str(words))
+    seen = open_model(str(models / "pixels"))
+    member = scored.member(corpus)
+    found = [case for group in numbers["groups"] for case in group["cases"]]
+    assert len(found) == len({case["image"] for case in found}) == 6
+    assert numbers["models"] == ["words", "pixels"]
+    for case in found:
+        foil = foils[case["image"], case["written"]["caption"]]
+        assert case["caption"] == foil.caption
+        corrected = case["written"]["corrected"]
+        texts = {"caption": foil.caption, "written": foil.foil}
+        texts |= {"corrected": corrected["text"]} if corrected else {}
+        row = corpus.image_ids.index(case["image"])
+        picture = seen.score(corpus.pictures.open(row), list(texts.values())).tolist()
+        [one] = explain(scored, case["image"], [foil.foil], corpus=corpus, threshold=0.3)
+        assert case["written"] == json.loads(json.dumps(one.plain()))
+        encoded = scored.matcher.encode_texts(scored.lens.read(list(texts.values())))
+        pair = Pairs(torch.full((len(texts),), row), torch.arange(len(texts)))
+        with torch.inference_mode():
+            own = scored.matcher.listed(member.images, encoded, pair).tolist()
+        for kind, a, b in zip(texts, own, picture):
+            assert case["scores"][kind] == pytest.approx([a, b], abs=1e-4)
+        assert (case["scores"]["corrected"] is None) == (corrected is None)
+    assert any(case["written"]["corrected"] for case in found)
+    assert page.count("data:image/") == 6
+    assert "words by" in shown
+    assert "seed 5" in shown
+
+
+def test_cases_are_those_on_which_models_differ_most(models, words, written, analysed):
+    names = models / "pixels", models / "run/online"
+    _, page, numbers = analysed("cases", *names, "--written", written, "--count", 1)
+    corpus = open_corpus(SCENES).split("test")
+    foils = stored(written)
+    margins = []
+    for name in names:
+        model = open_model(str(name))
+        pictures = {one: corpus.pictures.open(row) for row, one in enumerate(corpus.image_ids)}
+        scores = [model.score(pictures[f.image], [f.caption, f.foil]) for f in foils]
+        margins.append(torch.stack([one[0] - one[1] for one in scores]).double())
+    a, b = (one / one.std(correction=0) for one in margins)
+    best, worst = foils[int((b - a).argmax())], foils[int((b - a).argmin())]
+    told = [group["cases"][0]["written"]["caption"] for group in numbers["groups"]]
+    assert told[0] == best.foil
+    if worst.image != best.image:
+        assert told[1] == worst.foil
+    assert "no head of this model doubts words" in page.lower()
+
+
+@pytest.mark.parametrize(
+    "names, said",
+    [(("a",), "1 models are given"), (("a", "b", "c"), "3 models are given")],
+)
+def test_cases_of_another_number_of_models(written, tmp_path, capsys, names, said):
+    code = run("analyse", "cases", *names, "--written", written, "--out", tmp_path / "p.html")
+    assert code == 2
+    assert said in capsys.readouterr().err

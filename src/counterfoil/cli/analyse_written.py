@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Data, Features, Images, Page, Seed, example, source
+from counterfoil.cli.options import (
+    Data,
+    Features,
+    Images,
+    Models,
+    Page,
+    Seed,
+    example,
+    source,
+)
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -81,3 +90,30 @@ def fluency(
 
     where = source(data, features, images)
     analysis.fluent(stores, where, out, lm=lm, each=each, seed=seed)
+
+
+@app.command(
+    epilog=example(
+        "counterfoil analyse cases runs/tags/hard runs/tags-dc/tags-dc --written written/ "
+        "--data scenes:features=regions --out cases.html",
+    ),
+)
+def cases(
+    models: Models,
+    written: Annotated[Path, typer.Option(help="Folder of written captions.")],
+    out: Page,
+    data: Data = None,
+    features: Features = None,
+    images: Images = None,
+    count: Annotated[int, typer.Option(min=1, help="Cases of each kind.")] = 3,
+    sample: Annotated[int, typer.Option(min=1, help="Captions that both score, at most.")] = 2000,
+    threshold: Annotated[
+        float, typer.Option(min=0, max=1, help="Doubt from which a word counts as wrong.")
+    ] = 0.5,
+    seed: Seed = 0,
+) -> None:
+    """Show captions, what was written of them and corrections, with the scores of two models."""
+    from counterfoil.recipes.analyses import cases as analysis
+
+    plan = analysis.CasesPlan(count=count, sample=sample, threshold=threshold, seed=seed)
+    analysis.cases(models, written, source(data, features, images), plan, out)
