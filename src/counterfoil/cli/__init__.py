@@ -38,7 +38,9 @@ from counterfoil.cli.options import (
     Folder,
     Images,
     Minutes,
+    Resume,
     Settings,
+    Smoke,
     Split,
     example,
 )
@@ -129,8 +131,8 @@ def run(
     images: Images = None,
     folder: Folder = None,
     settings: Settings = None,
-    resume: Annotated[bool, typer.Option(help="Go on with a run that was stopped.")] = False,
-    smoke: Annotated[bool, typer.Option(help="At most 20 training steps a stage.")] = False,
+    resume: Resume = False,
+    smoke: Smoke = False,
     minutes: Minutes = None,
     budget: Budget = None,
     only: Only = None,
@@ -171,7 +173,7 @@ def train(
     ] = None,
     folder: Folder = None,
     settings: Settings = None,
-    resume: Annotated[bool, typer.Option(help="Go on with a run that was stopped.")] = False,
+    resume: Resume = False,
     minutes: Minutes = None,
 ) -> None:
     """Train one model with its own loss, or taught by others, and measure it."""

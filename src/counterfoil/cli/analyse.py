@@ -9,6 +9,7 @@ import typer
 
 from counterfoil.cli import analyse_negatives, analyse_runs, analyse_scores, analyse_written
 from counterfoil.cli.options import (
+    Count,
     Data,
     Features,
     Images,
@@ -134,7 +135,7 @@ def side_by_side(
     images: Images = None,
     split: Split = "test",
     query: Query = None,
-    count: Annotated[int, typer.Option(min=1, help="Queries of each kind.")] = 4,
+    count: Count = 4,
 ) -> None:
     """Show what two models retrieve for the queries on which they differ most."""
     from counterfoil.recipes.analyses import side_by_side as analysis

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from counterfoil.cli.options import (
+    Count,
     Data,
     Features,
     Images,
@@ -75,7 +76,7 @@ def neighbourhood_map(
     images: Images = None,
     split: Split = "test",
     query: Query = None,
-    count: Annotated[int, typer.Option(min=1, help="Queries of each kind.")] = 1,
+    count: Count = 1,
     negatives: Annotated[int, typer.Option(min=1, help="Wrong counterparts on each map.")] = 100,
     method: Annotated[str, typer.Option(help="`tsne` or `pca`.")] = "tsne",
     seed: Seed = 0,

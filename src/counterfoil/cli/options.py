@@ -26,6 +26,8 @@ Split = Annotated[str, typer.Option(help="Which split.")]
 Minutes = Annotated[
     float | None, typer.Option(min=0.01, help="Stop by itself after this long; `--resume` goes on.")
 ]
+Resume = Annotated[bool, typer.Option(help="Go on with what was stopped.")]
+Smoke = Annotated[bool, typer.Option(help="At most 20 training steps a stage.")]
 OneModel = Annotated[
     str, typer.Argument(help="Model folder, HF name, or `vectors`; joined by `+`: ensemble.")
 ]
@@ -37,6 +39,7 @@ Seed = Annotated[int, typer.Option(help="Of what is drawn at random.")]
 Query = Annotated[
     list[str] | None, typer.Option(help="A caption or image id of the split; many times.")
 ]
+Count = Annotated[int, typer.Option(min=1, help="Queries of each kind.")]
 
 STOPPED = 3  # exit code of a run that can go on with --resume
 

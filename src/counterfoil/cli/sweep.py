@@ -13,8 +13,10 @@ from counterfoil.cli.options import (
     Features,
     Images,
     Minutes,
+    Resume,
     Seed,
     Settings,
+    Smoke,
     example,
 )
 
@@ -59,8 +61,8 @@ def sweep(
     draw: Draw = None,
     seed: Seed = 0,
     seeds: Seeds = "0",
-    resume: Annotated[bool, typer.Option(help="Go on with a sweep that was stopped.")] = False,
-    smoke: Annotated[bool, typer.Option(help="At most 20 training steps a stage.")] = False,
+    resume: Resume = False,
+    smoke: Smoke = False,
     minutes: Minutes = None,
     test_best: Annotated[bool, typer.Option(help="Measure the best point on test.")] = False,
     dry: Annotated[bool, typer.Option(help="Only show the points and count the stages.")] = False,
