@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from counterfoil.objectives.curriculum import Then
+from counterfoil.objectives.curriculum import After, Then
 from counterfoil.objectives.triplet import HardestTriplet, RankedBelow, SumTriplet
 from counterfoil.records import Role
 from objectives_cases import drawn, judged
@@ -34,3 +34,14 @@ def test_terms_of_different_grids_are_refused() -> None:
     other.needs_grid = "copies"
     with pytest.raises(ValueError, match="'inference' and the other 'copies'"):
         Then(first=SumTriplet(), second=other, steps=1)
+
+
+@pytest.mark.parametrize(("step", "heard"), [(0, False), (4, False), (5, True), (9, True)])
+def test_what_comes_after_is_silent_inside_a_curriculum_too(step: int, heard: bool) -> None:
+    s = drawn(0, [0, 1, 2], 3)[0]
+    scores = judged(s, [0, 1, 2], step=step)
+    late = After(term=HardestTriplet(), steps=5)
+    wanted = HardestTriplet()(scores) if heard else s.new_zeros(())
+    assert HardestTriplet()(scores) > 0
+    torch.testing.assert_close(Then(first=late, second=SumTriplet(), steps=50)(scores), wanted)
+    torch.testing.assert_close(Then(first=SumTriplet(), second=late, steps=0)(scores), wanted)

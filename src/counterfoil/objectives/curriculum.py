@@ -6,7 +6,7 @@ from typing import final
 
 from torch import Tensor
 
-from counterfoil.objectives.term import Term
+from counterfoil.objectives.term import Term, silence
 from counterfoil.records import Scores
 
 
@@ -93,6 +93,8 @@ class After(Term):
         self.needs_guided, self.needs_block = term.needs_guided, term.needs_block
 
     def forward(self, scores: Scores) -> Tensor:
-        """Scalar loss."""
+        """Scalar loss; 0 before it begins, also where it is part of another term."""
+        if scores.step < self.begins:
+            return silence(scores)
         loss: Tensor = self.term(scores)
         return loss

@@ -142,7 +142,7 @@ class Objective(nn.Module):
     def _loss(self, name: str, scores: Scores) -> Tensor:
         term = cast("Term", self.terms[name])
         if scores.step < term.begins:
-            return next(iter(scores.grids.values())).scores.new_zeros(())
+            return silence(scores)
         loss: Tensor = term(scores)
         return loss
 
@@ -171,6 +171,11 @@ def _in_full_precision(scores: Scores) -> Scores:
         guides={role: _full(guide) for role, guide in scores.guides.items()},
         words={n: replace(w, logits=_full(w.logits)) for n, w in scores.words.items()},
     )
+
+
+def silence(scores: Scores) -> Tensor:
+    """A scalar loss of nothing."""
+    return next(iter(scores.grids.values())).scores.new_zeros(())
 
 
 def dice(scores: Scores, what: str) -> torch.Generator:
