@@ -83,6 +83,22 @@ def clip_like(folder: Path, kind: str = "clip") -> Path:
     return folder
 
 
+def vilt_like(folder: Path, kind: str = "MaskedLM") -> Path:
+    """A tiny ViLT that hides words, with its tokenizer and its picture format."""
+    clip_like(folder)
+    hub_cases.vilt(folder, kind)
+    fast = transformers.AutoTokenizer.from_pretrained(folder)
+    fast.mask_token = "<unk>"
+    fast.save_pretrained(folder)
+    kind, half = "ViltImageProcessor", [0.5, 0.5, 0.5]
+    size = {"shortest_edge": 16}
+    hub_cases.processor(
+        folder, size=size, size_divisor=8, image_processor_type=kind, image_mean=half,
+        image_std=half,
+    )  # fmt: skip
+    return folder
+
+
 def numbers(folder: Path) -> dict[str, object]:
     """What a run measured, by stage."""
     return {

@@ -16,6 +16,7 @@ from counterfoil.corpus.embeddings import read_embeddings
 from counterfoil.corpus.reading import open_corpus
 from counterfoil.evaluate.protocols import evaluate
 from counterfoil.recipes.model import VECTORS
+from counterfoil.train.saved import save_model
 
 SCENES = open_corpus("scenes:images=12")
 
@@ -28,10 +29,11 @@ def folders(tmp_path_factory):
     recipes_cases.pixel_model(root / "stage" / "model")
     for kind in ("clip", "siglip"):
         recipes_cases.clip_like(root / kind, kind)
+    recipes_cases.vilt_like(root / "vilt", "ImageAndTextRetrieval")
     return root
 
 
-READERS = ("pixels", "stage", "clip", "siglip")
+READERS = ("pixels", "stage", "clip", "siglip", "vilt")
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -80,10 +82,8 @@ def test_two_openings_are_equal(name, folders):
 
 
 def test_digests_tell_models_apart(folders):
-    found = {
-        open_model(folders / name).digest() for name in ("pixels", "regions", "clip", "siglip")
-    }
-    assert len(found) == 4
+    found = {open_model(folders / name).digest() for name in ("regions", *READERS)}
+    assert len(found) == 5  # a stage is the model inside it
 
 
 def test_siglip_against_transformers(folders):
@@ -118,6 +118,37 @@ def test_clip_against_transformers(folders):
         out = body(**asked, pixel_values=pixels)
     wanted = (out.image_embeds @ out.text_embeds.T)[0]
     torch.testing.assert_close(model.score(picture, captions), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_vilt_against_transformers(folders):
+    """A picture that is no square, as the library's own processor and model see it."""
+    import transformers
+
+    folder = folders / "vilt"
+    model = open_model(folder)
+    body = transformers.ViltForImageAndTextRetrieval.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    processor = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
+    picture = SCENES.pictures.open(0).resize((50, 30))
+    captions = ["a dog", "a big blue square and the snow"]
+    asked = tokenizer(captions, padding=True, return_tensors="pt")
+    asked.pop("token_type_ids", None)
+    seen = processor([picture, picture], return_tensors="pt")
+    with torch.inference_mode():
+        wanted = body(**asked, **seen).logits[:, 0].sigmoid()
+    assert seen.pixel_values.shape[2:] == (16, 24)
+    torch.testing.assert_close(model.score(picture, captions), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_an_opened_vilt_is_saved_as_a_folder_of_its_own(folders, tmp_path):
+    model = open_model(folders / "vilt")
+    assert model.lens is not None
+    save_model(tmp_path / "own", spec=model.spec, matcher=model.matcher, lens=model.lens)
+    again = open_model(tmp_path / "own")
+    assert again.lens.eye == model.lens.eye
+    picture, captions = SCENES.pictures.open(1).resize((20, 40)), ["a dog", "a red circle"]
+    assert torch.equal(again.score(picture, captions), model.score(picture, captions))
+    assert again.digest() == model.digest()
 
 
 def test_ready_made_vectors(tmp_path):
@@ -177,7 +208,7 @@ def test_a_hub_name_without_network():
         open_model("nobody/nothing")
 
 
-@pytest.mark.parametrize("name", ["pixels", "clip"])
+@pytest.mark.parametrize("name", ["pixels", "clip", "vilt"])
 def test_a_fresh_process_opens_it_in_one_line(name, folders, tmp_path):
     write_picture(tmp_path / "dog.png")
     line = (
