@@ -44,7 +44,8 @@ CONTRAST = """() => {
     while (at) { stack.push(parts(getComputedStyle(at).backgroundColor)); at = at.parentElement; }
     const ground = stack.reverse().reduce((under, [r, g, b, a = 1]) =>
       under.map((v, i) => v * (1 - a) + [r, g, b][i] * a), [255, 255, 255]);
-    const [a, b] = [light(ground), light(parts(getComputedStyle(node).color))].sort((a, b) => a - b);
+    const both = [light(ground), light(parts(getComputedStyle(node).color))];
+    const [a, b] = both.sort((a, b) => a - b);
     return (b + .05) / (a + .05);
   });
 }"""

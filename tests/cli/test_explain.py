@@ -1,0 +1,159 @@
+"""``counterfoil explain`` on one caption, on a file, and on a data set."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import explain_cases as cases
+from corpus_cases import write_picture
+from counterfoil.recipes import show
+from recipes_cases import run
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory) -> Path:
+    return cases.saved(tmp_path_factory.mktemp("models") / "words")
+
+
+@pytest.fixture
+def explained(capsys, tmp_path, monkeypatch):
+    """What was printed in one line, the page, and the JSON or its lines."""
+    monkeypatch.setattr(show.console, "_width", 200)
+
+    def explained(*words: object):
+        page, out = tmp_path / "page.html", tmp_path / "out.json"
+        capsys.readouterr()
+        code = run("explain", *words, "--html", page, "--json", out)
+        shown = capsys.readouterr()
+        assert code == 0, shown.err
+        lines = out.read_text().splitlines()
+        plain = json.loads(out.read_text()) if lines[0] == "{" else [*map(json.loads, lines)]
+        return " ".join(shown.out.split()), html.unescape(page.read_text()), plain
+
+    return explained
+
+
+def test_one_caption(words, explained):
+    caption = "A blue star [bold]above a square."
+    told, page, plain = explained(
+        words, cases.IMAGE, caption, "--data", cases.SCENES, "--threshold", 0.45, "--corrections", 2
+    )
+    assert plain["caption"] == caption
+    assert plain["image"] == cases.IMAGE
+    doubted = [word for word in plain["words"] if word["doubt"] >= 0.45]
+    assert doubted
+    for word in plain["words"]:
+        assert len(word["corrections"]) == (2 if word in doubted else 0)
+        shown = f"{100 * word['doubt']:.0f} %"
+        assert (f"{word['text']} [{shown}]" in told) == (word in doubted)
+        assert f" {word['text']} {shown}" in told
+    assert plain["corrected"] is not None
+    assert f"score {plain['corrected']['score']:.3f}" in told
+    assert page.count("data:image/") == 1
+    assert "<ins>" in page
+    assert "has no head" not in told + page
+
+
+def test_a_model_without_heads(models, explained):
+    told, page, plain = explained(models / "pixels", _picture(models), "a red dog")
+    assert "no head that doubts or corrects words" in told
+    assert "score without it" in told
+    assert all(word["doubt"] is None for word in plain["words"])
+    assert "no probability that a word is wrong" in page
+
+
+def test_a_data_set_is_ranked(words, explained):
+    told, page, plain = explained(
+        words, "--data", cases.SCENES, "--split", "dev", "--top", 3, "--threshold", 0.4
+    )
+    corpus = cases.open_corpus(cases.SCENES).split("dev")
+    assert {line["id"] for line in plain} == set(corpus.text_ids)
+    worst = [max(word["doubt"] for word in line["words"]) for line in plain]
+    assert worst == sorted(worst, reverse=True)
+    assert [line["suspicion"] for line in plain] == worst
+    assert page.count("<article") == 3
+    assert page.index(plain[0]["image"]) <= page.index(plain[2]["image"])
+    share = sum(doubt >= 0.4 for doubt in worst)
+    assert f"{share} of {len(worst)} captions" in told
+    assert f"{len(worst)} captions; greatest doubt first" in told
+
+
+def test_a_data_set_is_ranked_by_score(words, explained):
+    told, _, plain = explained(words, "--data", cases.SCENES, "--rank", "score")
+    scores = [line["score"] for line in plain]
+    assert scores == sorted(scores)
+    assert "lowest score first" in told
+
+
+def test_lines_of_a_file_with_images_of_data(words, explained, tmp_path):
+    rows = [
+        {"image": cases.IMAGE, "caption": "a red star"},
+        {"image": "scene-0-train-00001", "captions": ["a blue circle", "a star " * 20]},
+    ]
+    file = cases.write_lines(tmp_path / "captions.jsonl", rows)
+    told, page, plain = explained(words, "--file", file, "--data", cases.SCENES)
+    told_of = {(line["image"], line["caption"]): line for line in plain}
+    assert len(told_of) == 3
+    found = told_of[cases.IMAGE, "a red star"]
+    _, _, alone = explained(words, cases.IMAGE, "a red star", "--data", cases.SCENES)
+    assert found["score"] == pytest.approx(alone["score"], abs=1e-6)
+    assert "1 too long for the model" in told
+    assert "too long: the model reads it up to" in page
+    assert sum(line["unread"] is not None for line in plain) == 1
+
+
+def test_lines_of_a_file_with_pictures_beside_it(models, explained, tmp_path):
+    write_picture(tmp_path / "a.png")
+    rows = [{"image": "a.png", "caption": "a red dog"}, {"image": "a.png", "caption": "the snow"}]
+    file = cases.write_lines(tmp_path / "captions.jsonl", rows)
+    told, page, plain = explained(models / "pixels", "--file", file)
+    assert [line["caption"] for line in sorted(plain, key=lambda line: line["id"])] == [
+        "a red dog",
+        "the snow",
+    ]
+    assert page.count("data:image/") == 2
+    assert "captions.jsonl: 2 captions; lowest score first" in told
+
+
+def test_a_broken_run_leaves_nothing(words, tmp_path, monkeypatch):
+    rows = [{"image": cases.IMAGE, "caption": "a red star"}, {"image": cases.IMAGE, "caption": " "}]
+    file = cases.write_lines(tmp_path / "captions.jsonl", rows)
+    before = sorted(tmp_path.iterdir())
+    out = ("--html", tmp_path / "p.html", "--json", tmp_path / "o.jsonl")
+    assert run("explain", words, "--file", file, "--data", cases.SCENES, *out) == 2
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_commands_of_the_page_run(words, tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "explain.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    on_scenes = [
+        line for line in lines if line.startswith("counterfoil explain") and "scenes" in line
+    ]
+    assert len(on_scenes) >= 2
+    monkeypatch.chdir(tmp_path)
+    cases.write_lines(tmp_path / "captions.jsonl", [{"image": cases.IMAGE, "caption": "a star"}])
+    for line in on_scenes:
+        found = shlex.split(line.split("  #")[0])
+        found[2] = str(words)
+        data = found.index("--data") + 1
+        found[data] = cases.SCENES
+        if not found[3].startswith("--"):
+            found[3] = cases.IMAGE
+        assert run(*found[1:]) == 0, line
+
+
+def _picture(models: Path) -> Path:
+    path = models / "picture.png"
+    if not path.exists():
+        write_picture(path)
+    return path
