@@ -84,18 +84,24 @@ def clip_like(folder: Path, kind: str = "clip") -> Path:
 
 
 def vilt_like(folder: Path, kind: str = "MaskedLM") -> Path:
-    """A tiny ViLT that hides words, with its tokenizer and its picture format."""
-    clip_like(folder)
-    hub_cases.vilt(folder, kind)
-    fast = transformers.AutoTokenizer.from_pretrained(folder)
-    fast.mask_token = "<unk>"
+    """A tiny ViLT with its tokenizer, which hides words, and its picture format."""
+    words = ["a", "dog", "in", "the", "snow", "red", "circle", "and", "square", "blue", "big"]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    ids = {word: place for place, word in enumerate([*special, *words])}
+    tokenizer = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = zip(("pad", "unk", "cls", "sep", "mask"), special)
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, **{f"{name}_token": word for name, word in names}
+    )
+    hub_cases.vilt(folder, kind, len(ids))
     fast.save_pretrained(folder)
-    kind, half = "ViltImageProcessor", [0.5, 0.5, 0.5]
-    size = {"shortest_edge": 16}
-    hub_cases.processor(
-        folder, size=size, size_divisor=8, image_processor_type=kind, image_mean=half,
-        image_std=half,
-    )  # fmt: skip
+    half, size = [0.5, 0.5, 0.5], {"shortest_edge": 16}
+    plain = {"size": size, "size_divisor": 8, "image_mean": half, "image_std": half}
+    hub_cases.processor(folder, image_processor_type="ViltImageProcessor", **plain)
     return folder
 
 

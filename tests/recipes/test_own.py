@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+import shutil
 
+import pytest
+from PIL import Image
+
+import recipes_cases
+from counterfoil import open_model
 from counterfoil.cli import main
-from counterfoil.recipes import members, modern, ndgl, own
+from counterfoil.models.vilt import ViLT
+from counterfoil.recipes import members, modern, ndgl, own, tags_own
 from counterfoil.recipes.measures import Evaluate
 from counterfoil.recipes.recipe import Teach, Train
 from counterfoil.recipes.run import Source, execute
@@ -22,7 +29,8 @@ def test_every_host_reads_what_there_is(pixels, sees):
         assert {stage.lens.images for stage in trained} == {sees}
         tests = [stage for stage in recipe.stages if isinstance(stage, Evaluate)]
         assert {stage.protocol for stage in tests} == {"whole"}
-        assert len(trained) == (ndgl.K + 1 if host.startswith("ndgl/") else 1)
+        several = {"ndgl": ndgl.K + 1, "tags-dc": 2}
+        assert len(trained) == several.get(host.split("/")[0], 1)
 
 
 def test_hosts_that_need_no_download_are_known():
@@ -65,3 +73,38 @@ def test_a_model_teaches_another_kind_by_the_command_line(tmp_path, capsys):
     assert (tmp_path / "b" / "student" / "model" / "model.json").is_file()
     assert main([*command, *settings]) == 2
     assert "was made with other settings" in capsys.readouterr().err
+
+
+TINY = ("layers=2", "width=16", "heads=2", "inner=16", "size=16", "patch=8", "positions=12")
+VILT = ("*.lens.size=16", "*.lens.divisor=8", "*.lens.longest=12", "*.epochs=1", "*.steps=2")
+VILT += ("*.candidates.texts=9", "*.candidates.images=9")
+
+
+@pytest.mark.parametrize("name", tags_own.NAMES)
+def test_photos_train_a_vilt_from_public_weights(name, tmp_path):
+    """A folder in the place of the hub; the saved model does not ask for it again."""
+    public = recipes_cases.vilt_like(tmp_path / "public")
+    sizes = [f"*.model.{size}" for size in TINY]
+    where = [f"*.model.weights={public}", f"*.lens.texts={public}"]
+    words = [word for setting in (*sizes, *VILT, *where) for word in ("--set", setting)]
+    command = ["train", name, "--data", "scenes:images=24", "--folder", str(tmp_path / "run")]
+    assert main([*command, *words]) == 0
+    last = own.recipe(name, pixels=True).stages[-2 if name.startswith("tags-dc") else -1]
+    stage = last.using[0]
+    shutil.rmtree(public)
+    model = open_model(tmp_path / "run" / stage)
+    assert isinstance(model.matcher, ViLT)
+    picture = Image.new("RGB", (40, 20), "red")
+    assert model.score(picture, ["a dog", "a red circle"]).shape == (2,)
+    told = json.loads((tmp_path / "run" / stage / "model" / "lens.json").read_text())
+    assert told["eye"]["divisor"] == 8
+
+
+def test_vilt_is_not_told_what_only_features_need():
+    assert not set(tags_own.NAMES) & set(own.known("flickr8k"))
+    for name in tags_own.NAMES:
+        first, *rest = [s for s in own.recipe(name, pixels=True).stages if isinstance(s, Train)]
+        assert first.start is None
+        assert [stage.start for stage in rest] == ["tags"] * len(rest)
+        assert first.model.arguments["weights"] == first.lens.texts == "dandelin/vilt-b32-mlm"
+        assert first.plan.batch * first.plan.accumulate == 16

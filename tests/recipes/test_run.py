@@ -88,6 +88,7 @@ def test_one_round_on_regions(host, tmp_path):
 
 
 MORE = {"vsrn": "*.model.captioner.width=16", "hrem": "*.model.graph.width=16"}
+VILT = ("*.model.patch=32",)
 UNITER = ("*.model.layers=1", "*.model.width=16", "*.model.heads=2", "*.batch=8")
 DIVE = ("*.model.image.tower.width=16", "*.model.text.gru.width=16", "*.batch=4")
 
@@ -113,6 +114,7 @@ def of_scenes():
 def test_every_recipe_of_scenes(name, tmp_path):
     mines = "aoq" in name or "mining" in name
     small = list(DIVE if "dive" in name else UNITER if "uniter" in name else SMALL[1::2])
+    small = [*UNITER, *VILT] if "vilt" in name else small
     reads = "uniter" in name or name.startswith(tuple(tags_hosts.VARIANTS))
     small += UNITER if reads else []
     small += ["*.draw.texts=10", "*.draw.images=5"] if mines else []

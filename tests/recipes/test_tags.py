@@ -9,12 +9,13 @@ from typing import Any, get_args
 import pytest
 from safetensors.torch import load_file
 
+from counterfoil.models.vilt import ViLT
 from counterfoil.negatives.screened import Screened
 from counterfoil.negatives.tailored import Tailored
 from counterfoil.recipes import catalogue, tags
 from counterfoil.recipes.profiles import LARGE, Dataset
 from counterfoil.recipes.published_tags import PUBLISHED, TABLE_1
-from counterfoil.recipes.recipe import Train, digests
+from counterfoil.recipes.recipe import Pretrain, Train, digests
 from counterfoil.recipes.run import Source, execute
 from counterfoil.recipes.settings import apply
 from counterfoil.recipes.tags_numbers import CAPTIONS, PAPER, RELEASED, plan
@@ -110,7 +111,7 @@ def test_epochs_hold_all_steps_and_no_batch_is_cut(dataset: Dataset) -> None:
 def test_heads_of_the_second_step_begin_as_they_were_pre_trained(tmp_path: Path) -> None:
     still = [*TINY, "tags.rate=1e-12", "tags-dc.rate=1e-12"]
     recipe = catalogue.smoke(apply(catalogue.find("tags-dc/uniter-scenes"), still))
-    recipe = apply(replace(recipe, stages=recipe.stages[:3]), ["*.steps=2"])
+    recipe = apply(replace(recipe, stages=recipe.stages[:4]), ["*.steps=2"])
     assert execute(recipe, Source("scenes:images=30,features=regions"), tmp_path)
     before, after = (
         load_file(tmp_path / stage / "model" / "model.safetensors")
@@ -138,3 +139,36 @@ def test_large_sets_read_wordpieces_with_uniter_base() -> None:
         large = dataset in LARGE
         assert (stage.lens.texts == "bert-base-cased") == large
         assert (stage.model.arguments["layers"] == 12) == large
+
+
+def test_vilt_is_trained_as_uniter_is_on_pixels() -> None:
+    """Only the model, what it sees, and what it is asked before differ."""
+    for kind in ("", "tags/", "tags-dc/"):
+        uniter, vilt = (catalogue.find(f"{kind}{host}-scenes") for host in ("uniter", "vilt"))
+        assert "features" not in vilt.data
+        for one, other in zip(uniter.stages, vilt.stages, strict=True):
+            if isinstance(one, Train | Pretrain):
+                assert other.model.make is ViLT
+                wanted = {*one.model.arguments["outputs"]} - {"regress", "classify"}
+                assert {*other.model.arguments["outputs"]} == wanted
+                assert other.lens.images == "pixels"
+                other = replace(other, model=one.model, lens=one.lens)
+            if isinstance(one, Pretrain):
+                assert not other.tasks.sighted
+                other = replace(other, tasks=one.tasks)
+            assert one == other
+    with pytest.raises(ValueError, match="'tags/vilt-coco' is not a recipe"):
+        catalogue.find("tags/vilt-coco")
+
+
+def test_what_a_vilt_of_scenes_doubts_begins_as_it_was_pre_trained(tmp_path: Path) -> None:
+    still = [*TINY, "*.model.patch=32", "tags.rate=1e-12", "tags-dc.rate=1e-12"]
+    recipe = catalogue.smoke(apply(catalogue.find("tags-dc/vilt-scenes"), still))
+    recipe = apply(replace(recipe, stages=recipe.stages[:4]), ["*.steps=2"])
+    assert execute(recipe, Source("scenes:images=30"), tmp_path)
+    before, after = (
+        load_file(tmp_path / stage / "model" / "model.safetensors")
+        for stage in ("pretrained", "tags-dc")
+    )
+    for new, old in (("doubt.weight", "match.weight"), ("correct.bias", "fill.bias")):
+        assert (after[f"says.{new}"] - before[f"says.{old}"]).abs().max() < 1e-9
