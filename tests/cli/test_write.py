@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from analysis_cases import REGIONS, reader
 from counterfoil import open_corpus
 from counterfoil.corpus.foil_rules import nouns, numerals, prepositions, swaps
 from counterfoil.corpus.scenes import graphs
 from counterfoil.corpus.scenes.truth import is_true
 from counterfoil.corpus.sentences import sentence
+from counterfoil.negatives import written_parts
 from counterfoil.negatives.written_store import WrittenStore
 from recipes_cases import SMALL, run
 from test_docs import blocks
@@ -67,11 +69,68 @@ def test_few_foils_of_scenes_are_true(told, tmp_path):
         assert sum(decided) < most * len(decided)
 
 
-def test_the_page_runs(told, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return reader(tmp_path_factory.mktemp("reader") / "model")
+
+
+FEW = ("--masks", 2, "--refills", 2, "--keep", 2)
+
+
+def tags(model, out, *more):
+    return "write", "tags", model, REGIONS, "--out", out, *FEW, *more
+
+
+def test_a_model_writes_what_is_said(told, model, tmp_path):
+    shown = told(*tags(model, tmp_path / "w", "--split", "test", "--seed", 4))
+    test = open_corpus(REGIONS).split("test")
+    store = WrittenStore.open(tmp_path / "w", fingerprint=test.fingerprint)
+    foils = list(store.foils())
+    assert f"{len(foils):,} foils of {len(test.texts)} captions" in shown
+    assert all(f"{count:,} {kind}" in shown for kind, count in store.manifest.counts.items())
+    assert (store.manifest.split, store.manifest.seed) == ("test", 4)
+    assert store.manifest.writer == "UNITER (TAGS)"
+    assert store.manifest.settings["rules"] == ("captions",)
+    assert {foil.writer for foil in foils} == {"tags"}
+    assert all(set(foil.scores) == {"foil", "caption"} for foil in foils)
+
+
+def test_filters_are_named(told, model, tmp_path):
+    more = ("--split", "dev", "--rule", "captions", "--rule", "lemmas", "--guide", model)
+    told(*tags(model, tmp_path / "w", *more, "--slack", 0.01, "--singles", "only"))
+    settings = json.loads((tmp_path / "w" / "manifest.json").read_text())["settings"]
+    assert settings["rules"] == ["captions", "lemmas"]
+    assert settings["guide_checkpoint"] == settings["checkpoint"]
+    assert (settings["slack"], settings["singles"]) == (0.01, "only")
+    rows = [json.loads(line) for line in (tmp_path / "w/foils.jsonl").read_text().splitlines()]
+    assert all(row["scores"]["foil"] < row["scores"]["caption"] - 0.009 for row in rows)
+    told(*tags(model, tmp_path / "n", "--split", "dev", "--rule", "none"))
+    assert json.loads((tmp_path / "n" / "manifest.json").read_text())["settings"]["rules"] == []
+
+
+def test_stopped_and_gone_on_with(told, model, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(written_parts, "CAPTIONS", 4)
+    told(*tags(model, tmp_path / "whole", "--split", "dev"))
+    assert run(*tags(model, tmp_path / "w", "--split", "dev", "--minutes", 0.01)) in (0, 3)
+    if not (tmp_path / "w").exists():
+        assert "add --resume to go on" in " ".join(capsys.readouterr().out.split())
+        assert run(*tags(model, tmp_path / "w", "--split", "dev", "--resume", "--seed", 1)) == 2
+        assert "begun with another seed" in capsys.readouterr().err
+        told(*tags(model, tmp_path / "w", "--split", "dev", "--resume"))
+    found, whole = (tmp_path / name / "foils.jsonl" for name in ("w", "whole"))
+    assert found.read_bytes() == whole.read_bytes()
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_the_page_runs(told, model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    first, recipe, asked = (block.splitlines() for block in blocks(PAGE, "console"))
+    first, tailored, recipe, asked = (block.splitlines() for block in blocks(PAGE, "console"))
     for line in first:
         told(*shlex.split(line.replace(" scenes ", f" {SCENES} "))[1:])
+    trained, writes, judges = (shlex.split(line)[1:] for line in tailored)
+    assert trained[:2] == ["run", "tags/uniter-scenes"]
+    told(*writes[:2], model, REGIONS, *writes[4:], *FEW)
+    told(*("scenes:images=36,features=regions" if "scenes:" in w else w for w in judges))
     (tmp_path / "mine.py").write_text(blocks(PAGE, "python")[0])
     words = shlex.split(recipe[0].replace(" scenes", f" {SCENES}"))[1:]
     told(*words, *SMALL, "--smoke", "--folder", "run")

@@ -10,8 +10,9 @@ from counterfoil.negatives.written import Written
 from counterfoil.objectives.curriculum import After, Then
 from counterfoil.recipes import catalogue, tags_hosts
 from counterfoil.recipes.profiles import Dataset
-from counterfoil.recipes.recipe import Evaluate, Train, digests, plain
+from counterfoil.recipes.recipe import Evaluate, Recipe, Train, digests, plain
 from counterfoil.spec import from_plain, late
+from test_docs import ran
 
 SETS: tuple[Dataset, ...] = get_args(Dataset)
 NAMES = [
@@ -101,3 +102,12 @@ def test_smoke_meets_the_foils() -> None:
     (taught,) = (s for s in recipe.stages if isinstance(s, Train) and s.written)
     written = taught.objective.arguments["terms"]["written"][1]
     assert written.arguments["steps"] < taught.plan.steps
+
+
+def test_the_recipe_of_the_page() -> None:
+    recipe = ran("docs/recipes.md", 2)["recipe"]
+    assert isinstance(recipe, Recipe)
+    assert {"pretrained", "written", "host"} <= set(digests(recipe, "data"))
+    host = recipe.stage("host")
+    assert isinstance(host, Train)
+    assert host.written == "written"
