@@ -174,6 +174,21 @@ def test_an_image_without_regions_gives_no_nan(direction):
         assert torch.equal(scores, torch.zeros_like(scores))
 
 
+@pytest.mark.parametrize("aggregate", ["LogSumExp", "Max", "Sum", "Mean"])
+def test_regions_attend_where_an_image_has_none(aggregate):
+    scan = model(direction="i2t", aggregate=aggregate)
+    mask = torch.tensor([[True, True, True], [False, False, False]])
+    items = Items(torch.arange(2), torch.randn(2, 3, 2), mask)
+    images, texts = scan.encode_images(items), bags(texts=2)[1]
+    texts = Encoded(texts.tokens.to(images.tokens.dtype), texts.mask)
+    scores = scan.grid(images, texts)
+    torch.testing.assert_close(scores[1], torch.zeros_like(scores[1]))  # one region, which is zero
+    rows = torch.ones(len(texts), dtype=torch.long)
+    torch.testing.assert_close(scan.pairs(images.rows(rows), texts), scores[1])
+    scores.sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in scan.parameters())
+
+
 def test_words_need_not_stand_at_the_front():
     images, texts = bags()
     spread = torch.full((4, 12, WIDTH), torch.nan, dtype=torch.double)

@@ -23,7 +23,7 @@ from counterfoil.models.blocks.inner import square
 from counterfoil.models.blocks.listed import listed
 from counterfoil.models.blocks.packing import Packed, tiled
 from counterfoil.models.blocks.pool import chosen, unit
-from counterfoil.models.blocks.tower import ImageTower, TextTower
+from counterfoil.models.blocks.tower import ImageTower, TextTower, inhabited
 from counterfoil.models.vse import same_width
 from counterfoil.records import Batch, Encoded, Items, Pairs, Views
 
@@ -81,10 +81,13 @@ class SCAN(Matcher):
         self.normalise = (normalise_images, normalise_texts)
 
     def encode_images(self, images: Items) -> Encoded:
-        """N images as region vectors, with Gram matrices where the score reads them."""
+        """N images as region vectors, with Gram matrices where the score reads them.
+
+        Where regions attend, an image without any has one, which is zero.
+        """
         bag = self.image(images)
         bag = unit(bag) if self.normalise[0] else bag
-        return clean(bag) if self._words_attend else bag
+        return clean(bag) if self._words_attend else inhabited(bag)
 
     def encode_texts(self, texts: Items) -> Encoded:
         """N texts as word vectors."""
