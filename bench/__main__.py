@@ -22,6 +22,7 @@ NAMES = (
     "hrem",
     "dive",
     "uniter",
+    "tailored",
     "guided",
     "offline",
     "selfmining",
