@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import torch
 from torch import Tensor
@@ -24,6 +24,10 @@ from counterfoil.evaluate.drawing import (
 from counterfoil.evaluate.figures import Figure
 from counterfoil.evaluate.image_shares import Share
 from counterfoil.evaluate.triples import Triples
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
 SIGNS = ("o", "^", "s", "D", "v", "P")
 DRAWN = 1000  # triples of a source, at most
@@ -128,12 +132,24 @@ def dots(found: Sequence[Dot], label: str, key: str, caption: str, idle: str = "
     axes.set_yticks(range(len(lines)), [literal(line) for line in lines])
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_xlim(-2, 102)
-    dress(axes, label, "", columns=2)
+    dress(axes, label, "")
+    _above(canvas, axes)
     axes.grid(axis="x", color=FAINT, linewidth=0.6)
     words = "; ".join(
         f"{dot.line}, {dot.series}: {dot.share.value:.1f}" for dot in found if dot.share.count
     )
     return Figure(svg(canvas, key), f"{label}: {words}.", (caption, "Lines: 95 % intervals."))
+
+
+def _above(canvas: Canvas, axes: Axes) -> None:
+    """The legend over the whole drawing: names beside the axis leave it too little room."""
+    legend = axes.get_legend()
+    assert legend is not None
+    legend.remove()
+    canvas.legend(
+        loc="outside upper left", frameon=False, labelcolor=INK, fontsize=9.5, ncols=2,
+        handlelength=1.2, columnspacing=1.6,
+    )  # fmt: skip
 
 
 def doubts(right: Tensor, same: Tensor, threshold: float) -> Figure:
