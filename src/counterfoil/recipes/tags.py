@@ -5,9 +5,10 @@ captions it writes (step 1, Eq. 7); "tags-dc", which goes on from there and doub
 their words (step 2, Eqs. 8 and 9). Table 2 compares "wm", which hides single words in place of
 phrases, and "static", where the pre-trained model writes all the time.
 
-Departs from the authors' code in: a model pre-trained in the domain takes the place of their
-weights, which are not at hand; what writes for "static" is that model; step 2 starts from step 1's
-best epoch on dev, not from its step 2,000; both directions of a pair are screened.
+Departs from the authors' code in: a model pre-trained in the domain (on the small sets as in
+`tags_aligned`) takes the place of their weights, which are not at hand; what writes for "static" is
+that model; step 2 starts from step 1's best epoch on dev, not from its step 2,000; both directions
+of a pair are screened.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from counterfoil.negatives.together import Together
 from counterfoil.objectives.term import Objective, Term, total
 from counterfoil.objectives.triplet import RankedBelow
 from counterfoil.objectives.words import Words
-from counterfoil.recipes import tags_vilt
+from counterfoil.recipes import tags_aligned, tags_vilt
 from counterfoil.recipes.ndgl import measured
 from counterfoil.recipes.pretraining import Pretrain, pretrain_plan
 from counterfoil.recipes.profiles import LARGE, PROFILES, Dataset
@@ -116,15 +117,18 @@ def lens(dataset: Dataset) -> LensPlan:
     return LensPlan() if dataset == "scenes" else PROFILES[dataset].lens
 
 
-def pretrained(dataset: Dataset) -> Pretrain:
-    """UNITER's tasks on the training captions; how long is ours."""
-    large = dataset in LARGE
-    return Pretrain(
+def pretrained(dataset: Dataset) -> tuple[Train | Pretrain, ...]:
+    """UNITER's tasks on the training captions, on the small sets after pairs were told apart.
+
+    How long is ours.
+    """
+    told = Pretrain(
         name=BEFORE,
         model=model(dataset, "match", "fill", "regress", "classify"),
-        plan=pretrain_plan(epochs=30, batch=512 if large else 64, rate=5e-5 if large else 3e-4),
+        plan=pretrain_plan(epochs=30, batch=512),
         lens=lens(dataset),
     )
+    return (told,) if dataset in LARGE else tags_aligned.before(told)
 
 
 def _irtm() -> dict[str, tuple[float, Term]]:
@@ -283,10 +287,10 @@ def _recipe(
     """Pre-training, trainings, a test of each, and a report where there are several."""
     before, where = pretrained(dataset), data(dataset)
     if host == "vilt":
-        before, where = tags_vilt.pretrained(before), tags_vilt.DATA
+        before, where = tuple(map(tags_vilt.small, before)), tags_vilt.DATA
         trainings = tuple(map(tags_vilt.trained, trainings))
     tests = measured([one.name for one in trainings], dataset)
-    stages: tuple[Stage, ...] = (before, *trainings, *tests)
+    stages: tuple[Stage, ...] = (*before, *trainings, *tests)
     if len(trainings) > 1:
         beside = tuple(f"test-{one.name}" for one in trainings)
         stages = (*stages, Compare(name="report", results=beside))

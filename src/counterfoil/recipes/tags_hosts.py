@@ -50,7 +50,7 @@ def writer(dataset: Dataset) -> tuple[Stage, ...]:
         keep=min(numbers.keep, STORED),
         temperature=numbers.temperature,
     )
-    return tags.pretrained(dataset), tags.first(dataset), foils
+    return *tags.pretrained(dataset), tags.first(dataset), foils
 
 
 def taught(stage: Train, name: str, *, margin: float, reduction: Reduction = "sum") -> Train:

@@ -15,14 +15,17 @@ from counterfoil.recipes.pretraining import Pretrain
 from counterfoil.recipes.profiles import PROFILES, Dataset
 from counterfoil.recipes.recipe import Train
 from counterfoil.spec import Spec, late, of
-from counterfoil.train.pretrain_batches import Tasks
 
 PUBLIC = "dandelin/vilt-b32-mlm"
 SIDE, PATCH, LONGEST = 384, 32, 40  # of the public weights
 SETS: tuple[Dataset, ...] = ("scenes",)
 DATA = "scenes:images=2600,dev=100,test=500"
-TASKS = Tasks(mrfr=0.0, mrc=0.0, mrckl=0.0)
 REGIONS = ("regress", "classify")  # heads that say what regions were
+
+
+def small(stage: Train | Pretrain) -> Train | Pretrain:
+    """A stage of UNITER on `scenes` as one of a small ViLT."""
+    return trained(stage) if isinstance(stage, Train) else pretrained(stage)
 
 
 def trained(stage: Train) -> Train:
@@ -32,8 +35,9 @@ def trained(stage: Train) -> Train:
 
 def pretrained(stage: Pretrain) -> Pretrain:
     """The pre-training of UNITER on `scenes` as that of a small ViLT: no region is hidden."""
+    tasks = replace(stage.tasks, mrfr=0.0, mrc=0.0, mrckl=0.0)
     lens = PROFILES["scenes"].lens
-    return replace(stage, model=_small(stage.model), lens=lens, tasks=TASKS)
+    return replace(stage, model=_small(stage.model), lens=lens, tasks=tasks)
 
 
 def from_public(stage: Train) -> Train:
@@ -67,6 +71,7 @@ def _small(uniter: Spec[Matcher]) -> Spec[Matcher]:
         spread=uniter.arguments["spread"],
         mask=late("mask"),
         outputs=_heads(uniter),
+        score=uniter.arguments.get("score", "probability"),
     )
 
 

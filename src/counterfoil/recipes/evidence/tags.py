@@ -15,10 +15,10 @@ from typing import final
 from counterfoil.recipes import tags
 from counterfoil.recipes.evidence import aoq
 from counterfoil.recipes.evidence.plan import Budget, Experiment, Row, Table
-from counterfoil.recipes.pretraining import Pretrain, pretrain_plan
+from counterfoil.recipes.pretraining import Pretrain
 from counterfoil.recipes.profiles import PROFILES, Dataset
 from counterfoil.recipes.recipe import Evaluate, Recipe, Stage, Train
-from counterfoil.recipes.tags_aligned import aligned
+from counterfoil.recipes.tags_aligned import before
 from counterfoil.recipes.tags_numbers import PAPER, Numbers
 
 HOST, HARD, LONGER = "UNITER", "hard negatives", "hard negatives, longer"
@@ -104,14 +104,11 @@ def _few(*, steps: int, rate: float, words: float = 0.0) -> Numbers:
 
 def _before(dataset: Dataset, epochs: tuple[int, int], *, steps: int = 0) -> tuple[Train, Pretrain]:
     """Pairs told apart, then UNITER's tasks, for so many epochs each."""
-    told = tags.pretrained(dataset)
-    pairs = aligned(told.model, told.lens, epochs=epochs[0], dev_images=50)
-    plan = pretrain_plan(epochs=epochs[1], batch=32, rate=1e-3)
-    tasks = replace(told.tasks, transport=0.0, words=0.3)
-    return (
-        replace(pairs, plan=replace(pairs.plan, steps=steps)),
-        replace(told, start=pairs.name, plan=replace(plan, steps=steps), tasks=tasks),
-    )
+    *_, told = tags.pretrained(dataset)
+    assert isinstance(told, Pretrain)
+    pairs, told = before(told, epochs=epochs, dev_images=50)
+    pairs = replace(pairs, plan=replace(pairs.plan, steps=steps))
+    return pairs, replace(told, plan=replace(told.plan, steps=steps))
 
 
 def tables() -> tuple[Table, ...]:
