@@ -96,6 +96,21 @@ def test_true_rate_with_a_guide(models, written, analysed):
     assert page.count("<svg") == 2
 
 
+def test_stored_scores_are_asked_too(written, analysed, tmp_path):
+    corpus = open_corpus(SCENES).split("test")
+    truth = [is_true(foil.foil, scene(foil.image)) for foil in stored(written)]
+    some = [
+        replace(foil, scores={"foil": float(bool(true)), "caption": float(n)})
+        for n, (foil, true) in enumerate(zip(stored(written), truth))
+    ]
+    folder = tmp_path / "scored"
+    WrittenStore.write(folder, some, corpus, writer="hand", settings={}, seed=0)
+    found = analysed("true-rate", folder)[2]["sets"][0]["scores"]
+    assert [one["name"] for one in found] == ["stored score", "stored score less the caption's"]
+    assert found[0]["told_apart"]["value"] == 100
+    assert 0 < found[1]["told_apart"]["value"] < 100
+
+
 @pytest.fixture
 def flickr(tmp_path) -> Callable[..., tuple[str, ...]]:
     """Two photos, and what a crowd thinks of captions of the other one."""

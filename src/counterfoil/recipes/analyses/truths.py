@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
@@ -15,6 +15,7 @@ from counterfoil.corpus.crowd import read_crowd
 from counterfoil.corpus.scenes import graphs, is_true
 from counterfoil.engine.scored import score_pairs
 from counterfoil.negatives.word_rules import Exchanged, exchanged, written_anew
+from counterfoil.negatives.written_store import WrittenFoil
 from counterfoil.progress import progress
 from counterfoil.recipes.analyses.scorers import Scorer
 from counterfoil.recipes.analyses.stores import Stored
@@ -106,7 +107,6 @@ def decided(stored: Stored) -> Known:
     rows = [row for row, true in enumerate(found) if true is not None]
     foils = [stored.foils[row] for row in rows]
     outside = len(found) - len(rows)
-    names = set.intersection(*(set(foil.scores) for foil in foils)) if foils else set()
     return Known(
         name=stored.name,
         said=f"{stored.said()}; {outside:,} outside the grammar of scenes left out",
@@ -116,8 +116,16 @@ def decided(stored: Stored) -> Known:
         images=torch.tensor(stored.images)[rows],
         words=tuple(map(exchanged, foils)),
         made_of=torch.tensor(stored.texts)[rows],
-        scores={name: torch.tensor([f.scores[name] for f in foils]) for name in sorted(names)},
+        scores=_stored_scores(foils),
     )
+
+
+def _stored_scores(foils: Sequence[WrittenFoil]) -> dict[str, Tensor]:
+    """The writer's scores, alone and less the caption's; none where it did not note both."""
+    if not foils or any(not {"caption", "foil"} <= set(foil.scores) for foil in foils):
+        return {}
+    new, old = (torch.tensor([f.scores[name] for f in foils]) for name in ("foil", "caption"))
+    return {"stored score": new, "stored score less the caption's": new - old}
 
 
 def judged(path: Path, source: Source) -> Known:
