@@ -120,8 +120,10 @@ def test_names_of_axes_are_as_short_as_they_can_be() -> None:
     axes = [axis(f"{key}=1") for key in ("*.objective.a.weight", "x.objective.b.weight", "x.rate")]
     assert labels(axes) == ("a.weight", "b.weight", "rate")
     assert labels([axis("x.rate=1"), axis("y.rate=1"), axis("x.p+y.p=1")]) == (
-        "x.rate", "y.rate", "p+p",
+        "x.rate", "y.rate", "x.p+y.p",
     )  # fmt: skip
+    tied = axis("a.objective.doubt.weight+a.objective.correct.weight=1")
+    assert labels([tied]) == ("doubt.weight+correct.weight",)
 
 
 @pytest.mark.parametrize(

@@ -188,15 +188,16 @@ def labels(axes: Sequence[Axis]) -> tuple[str, ...]:
 
 def _label(axis: Axis, others: Sequence[Axis]) -> str:
     for many in range(1, 1 + max(len(key.split(".")) for key in axis.keys)):
-        short = _ending(axis, many)
-        if all(_ending(other, many) != short for other in others):
-            return short
+        short = _endings(axis, many)
+        same = any(_endings(other, many) == short for other in others)
+        if len(set(short)) == len(short) and not same:
+            return "+".join(short)
     return axis.name
 
 
-def _ending(axis: Axis, many: int) -> str:
+def _endings(axis: Axis, many: int) -> tuple[str, ...]:
     """The last parts of its keys."""
-    return "+".join(".".join(key.split(".")[-many:]) for key in axis.keys)
+    return tuple(".".join(key.split(".")[-many:]) for key in axis.keys)
 
 
 def _point(sweep: Sweep, values: tuple[str, ...]) -> Point:

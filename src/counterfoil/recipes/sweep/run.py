@@ -21,8 +21,8 @@ from counterfoil.recipes.show import say
 from counterfoil.recipes.sweep.grid import Sweep, points
 from counterfoil.recipes.sweep.jobs import Job, check, jobs, said
 from counterfoil.recipes.sweep.results import Scored, Swept, Tested, Trained
-from counterfoil.recipes.sweep.shelf import Shelf
-from counterfoil.recipes.sweep.shown import RESULTS, show
+from counterfoil.recipes.sweep.shelf import Shelf, sweep_up
+from counterfoil.recipes.sweep.shown import PAGE, RESULTS, show
 from counterfoil.train.saved import read_card
 
 SECONDS = 120  # above it, time is told in minutes
@@ -183,6 +183,8 @@ class _Running:
 
     def _save(self) -> None:
         if world.rank() == 0:
+            for name in (RESULTS, PAGE):
+                sweep_up(self._folder / name)
             write_json(self._folder / RESULTS, self.found().plain())
 
     def _finished(self, every: set[str]) -> int:

@@ -72,6 +72,12 @@ class Shelf:
         world.wait()
 
 
+def sweep_up(path: Path) -> None:
+    """Remove what a kill left of a file half-written."""
+    for left in path.parent.glob(f".{path.name}.*.part"):
+        left.unlink()
+
+
 def _unlink(place: Path) -> None:
     """Forget a link to what has been removed, or one that a kill left half made."""
     if not place.is_dir():
@@ -84,6 +90,7 @@ def _link(made: Path, place: Path) -> None:
     if place.is_dir() and not place.is_symlink():  # stopped here, finished there
         shutil.rmtree(place)
     place.unlink(missing_ok=True)
+    sweep_up(_note(place))
     write_json(_note(place), read_json(_note(made), "the note of a stage"))
     place.symlink_to(os.path.relpath(made, place.parent), target_is_directory=True)
 

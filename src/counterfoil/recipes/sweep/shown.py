@@ -17,6 +17,7 @@ from counterfoil.recipes.show import console, say
 from counterfoil.recipes.sweep.grid import Sweep, labels, points
 from counterfoil.recipes.sweep.jobs import Job, jobs
 from counterfoil.recipes.sweep.results import Scored, Swept
+from counterfoil.recipes.sweep.shelf import POINTS
 
 RESULTS, PAGE = "sweep.json", "sweep.html"
 NONE = "–"
@@ -73,7 +74,7 @@ def _tables(found: Swept, names: Sequence[str]) -> tuple[Rows, ...]:
 
 def _by_point(found: Swept, names: Sequence[str]) -> Rows:
     """Points, the best first, and after them those that failed."""
-    head = ("rank", *names, _figure(found), "best epoch", "folder")
+    head = ("rank", *names, _figure(found), "best epoch", f"in {POINTS}/")
     rows = [
         (str(rank), *point.values, _spread(point), *_where(point))
         for rank, point in enumerate(found.ranked, 1)
@@ -118,7 +119,7 @@ def _spread(point: Scored) -> str:
 def _where(point: Scored) -> tuple[str, str]:
     """Best epochs and folders, one for each seed."""
     epochs = ", ".join(f"{one.epoch:g}" for one in point.trained)
-    return epochs, ", ".join(one.folder for one in point.trained)
+    return epochs, ", ".join(Path(one.folder).name for one in point.trained)
 
 
 def _figure(found: Swept) -> str:
@@ -128,7 +129,7 @@ def _figure(found: Swept) -> str:
 def _headline(found: Swept, best: Scored) -> str:
     settings = ", ".join(f"{axis.name}={v}" for axis, v in zip(found.sweep.axes, best.values))
     lowest = found.ranked[-1]
-    reach = f"; the others go down to {lowest.mean:.1f}" if lowest is not best else ""
+    reach = f"; the others go down to {lowest.mean:.1f}" if lowest.mean < best.mean else ""
     return f"The best {_figure(found)} is {_spread(best)}, with {settings}{reach}."
 
 
