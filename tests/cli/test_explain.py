@@ -65,7 +65,7 @@ def test_one_caption(words, explained):
 def test_a_model_without_heads(models, explained):
     told, page, plain = explained(models / "pixels", _picture(models), "a red dog")
     assert "no head that doubts or corrects words" in told
-    assert "score without it" in told
+    assert "gain without it" in told
     assert all(word["doubt"] is None for word in plain["words"])
     assert "no probability that a word is wrong" in page
 

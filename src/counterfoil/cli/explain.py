@@ -9,6 +9,17 @@ import typer
 
 from counterfoil.cli.options import Data, Features, Images, Split, example
 
+File = Annotated[
+    Path | None, typer.Option(help="Lines of image and caption, all of them to be judged.")
+]
+Threshold = Annotated[
+    float, typer.Option(min=0, max=1, help="Doubt from which a word counts as wrong.")
+]
+Rank = Annotated[
+    str | None, typer.Option(help="Many captions: by greatest `doubt`, or lowest `score`.")
+]
+Numbers = Annotated[Path | None, typer.Option(help="JSON of one caption, lines of JSON of many.")]
+
 app = typer.Typer(rich_markup_mode="markdown")
 
 
@@ -31,21 +42,13 @@ def explain(
     features: Features = None,
     images: Images = None,
     split: Split = "test",
-    file: Annotated[
-        Path | None, typer.Option(help="Lines of image and caption, all of them to be judged.")
-    ] = None,
-    threshold: Annotated[
-        float, typer.Option(min=0, max=1, help="Doubt from which a word counts as wrong.")
-    ] = 0.5,
+    file: File = None,
+    threshold: Threshold = 0.5,
     corrections: Annotated[int, typer.Option(min=1, help="Shown of each doubted word.")] = 3,
-    rank: Annotated[
-        str | None, typer.Option(help="Many captions: by greatest `doubt`, or lowest `score`.")
-    ] = None,
+    rank: Rank = None,
     top: Annotated[int, typer.Option(min=1, help="Most suspicious captions to show.")] = 20,
     html: Annotated[Path | None, typer.Option(help="Page with the pictures.")] = None,
-    json: Annotated[
-        Path | None, typer.Option(help="JSON of one caption, lines of JSON of many.")
-    ] = None,
+    json: Numbers = None,
 ) -> None:
     """Say which words of a caption are wrong, and what ought to stand there; or of a data set."""
     from counterfoil.recipes.explain import ExplainPlan

@@ -17,17 +17,10 @@ from counterfoil import world
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.folder import LISTS, read_folder
 from counterfoil.corpus.pictures import is_picture_name, open_picture
-from counterfoil.evaluate.explain_page import (
-    BY_DOUBT,
-    BY_GAIN,
-    ExplainedCard,
-    ExplainPage,
-    render,
-    signed,
-)
+from counterfoil.evaluate.explain import doubts_words
+from counterfoil.evaluate.explain_page import ExplainedCard
 from counterfoil.evaluate.explanation import Explanation
-from counterfoil.evaluate.gallery import Shown, thumbnail
-from counterfoil.files import check_file, replacing, write_json, write_text
+from counterfoil.files import check_file, replacing, write_json
 from counterfoil.recipes import explain_shown
 from counterfoil.recipes.explain import (
     ExplainPlan,
@@ -37,12 +30,17 @@ from counterfoil.recipes.explain import (
     image_row,
     lacking,
 )
+from counterfoil.recipes.explain_pages import (
+    headline,
+    made_page,
+    measure,
+    shown_image,
+    summary,
+    write_page,
+)
 from counterfoil.recipes.model import Model, open_model
-from counterfoil.recipes.provenance import made_now
 from counterfoil.recipes.run import Source
 from counterfoil.recipes.show import say
-
-SIDE = 448  # pixels of a picture; shown at half that
 
 
 @final
@@ -103,13 +101,13 @@ def explain_with(
         model, seen, [caption], corpus=corpus, threshold=plan.threshold,
         corrections=plan.corrections,
     )  # fmt: skip
-    card = ExplainedCard(_shown(image, picture), found, plan.threshold)
+    card = ExplainedCard(shown_image(image, picture), found, plan.threshold)
     if world.rank() == 0:
         _say_lacking(model)
-        explain_shown.one(card, _measure(found))
+        explain_shown.one(card, measure(found))
         if out.page is not None:
-            page = _page(model, "A caption explained", _headline(found, plan), (card,), "")
-            _write_page(out.page, page)
+            page = made_page(model, "A caption explained", headline(found, plan), (card,), "")
+            write_page(out.page, page)
         if out.numbers is not None:
             write_json(out.numbers, {"model": name, "image": image, **found.plain()})
             say(f"{out.numbers}")
@@ -164,7 +162,7 @@ def audit_with(
         by = "greatest doubt" if rank == "doubt" else "lowest score"
         told = f"{corpus.name}: {counted:,} captions; {by} first"
         told += f"; {cut:,} too long for the model, judged as far as it reads" if cut else ""
-        line = _summary(doubted, counted, plan) if best and best[0][2].doubts else ""
+        line = summary(doubted, counted, plan) if best and best[0][2].doubts else ""
         _show_audit(model, corpus, best, (line, told), plan, out)
     return [found for _, _, found in best]
 
@@ -210,69 +208,25 @@ def _show_audit(
     for place, (_, row, found) in enumerate(best, 1):
         image = int(corpus.owner[-row])
         picture = _picture(corpus, image) if out.page is not None else None
-        shown = _shown(corpus.image_ids[image], picture)
+        shown = shown_image(corpus.image_ids[image], picture)
         cards.append(ExplainedCard(shown, found, plan.threshold, place))
     _say_lacking(model)
-    explain_shown.ranked(cards, _measure(best[0][2]) if best else "")
+    explain_shown.ranked(cards, measure(best[0][2]) if best else "")
     for line in filter(None, told):
         say(line)
     if out.page is not None:
-        headline = told[0] or f"The {len(cards):,} captions that fit least."
-        _write_page(out.page, _page(model, "Suspicious captions", headline, tuple(cards), told[1]))
+        title = told[0] or f"The {len(cards):,} captions that fit least."
+        write_page(out.page, made_page(model, "Suspicious captions", title, tuple(cards), told[1]))
     if out.numbers is not None:
         say(f"{out.numbers}")
 
 
-def _summary(doubted: int, counted: int, plan: ExplainPlan) -> str:
-    share = 100 * doubted / counted
-    return (
-        f"{doubted:,} of {counted:,} captions ({share:.1f} %) have a word whose doubt is "
-        f"{plan.threshold:g} or more."
-    )
-
-
-def _headline(found: Explanation, plan: ExplainPlan) -> str:
-    """The result in a sentence or two."""
-    if not found.doubts:
-        gains = [word for word in found.words if word.gain is not None]
-        most = max(gains, key=lambda word: word.gain or 0.0, default=None)
-        told = f" Without “{most.text}” it changes by {signed(most.gain or 0.0)}." if most else ""
-        return f"Score {found.score:.3f}.{told}"
-    wrong = [word.text for word in found.words if (word.doubt or 0.0) >= plan.threshold]
-    if not wrong:
-        return f"Score {found.score:.3f}; no word is doubted."
-    words = ", ".join(f"“{word}”" for word in wrong)
-    told = f"Doubted: {words}. Score {found.score:.3f}"
-    return f"{told}, corrected {found.corrected.score:.3f}." if found.corrected else f"{told}."
-
-
-def _page(
-    model: Model, title: str, headline: str, cards: tuple[ExplainedCard, ...], data: str
-) -> ExplainPage:
-    doubts = not cards or cards[0].explanation.doubts
-    return ExplainPage(
-        title=title,
-        headline=headline,
-        protocol="; ".join(part for part in (model.name, data, lacking(model)) if part),
-        note=BY_DOUBT if doubts else BY_GAIN,
-        measure=_measure(cards[0].explanation) if cards else "",
-        cards=cards,
-        provenance=made_now(),
-    )
-
-
-def _write_page(path: Path, page: ExplainPage) -> None:
-    write_text(path, render(page))
-    say(f"{path}")
-
-
 def _say_lacking(model: Model) -> None:
     if lacks := lacking(model):
-        say(f"{lacks}")
-
-
-def _measure(found: Explanation) -> str:
-    return "doubt" if found.doubts else "score without it"
+        rest = (
+            "nothing is corrected" if doubts_words(model.matcher) else "words are left out instead"
+        )
+        say(f"{lacks}; {rest}")
 
 
 def _suspicion(found: Explanation, rank: Rank) -> float:
@@ -285,10 +239,6 @@ def _named(corpus: Corpus, row: int) -> dict[str, Any]:
 
 def _picture(corpus: Corpus, row: int) -> Image.Image | None:
     return corpus.pictures.open(row) if corpus.pictures else None
-
-
-def _shown(name: str, picture: Image.Image | None) -> Shown:
-    return Shown(name, None if picture is None else thumbnail(picture, SIDE))
 
 
 @contextmanager
