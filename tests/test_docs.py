@@ -98,7 +98,7 @@ def test_recipe_of_written_negatives():
 
     recipe = ran("docs/recipes.md", 1)["recipe"]
     assert isinstance(recipe, Recipe)
-    assert set(digests(recipe, "data")) == {"pretrained", "host"}
+    assert set(digests(recipe, "data")) == {"aligned", "pretrained", "host"}
 
 
 def test_recipe_of_ndgl():

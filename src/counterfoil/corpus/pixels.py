@@ -38,6 +38,10 @@ class Form(Protocol):
         """The array of a picture."""
         ...
 
+    def __hash__(self) -> int:
+        """Equal forms are one."""
+        ...
+
 
 @final
 @dataclass(frozen=True, slots=True)

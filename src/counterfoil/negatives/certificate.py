@@ -7,8 +7,8 @@ from typing import final
 
 from torch import Tensor
 
+from counterfoil.engine.rerank import Rescored
 from counterfoil.engine.topk import TopK
-from counterfoil.negatives.proposed import Rescored
 
 
 @final

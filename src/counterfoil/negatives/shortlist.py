@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.engine.kept import EVERY, Keeper
+from counterfoil.engine.rerank import Rescored
 from counterfoil.engine.sweep import MEMORY, Reducer, sweep
 from counterfoil.engine.tiles import Member, Side, Tile, device_of
 from counterfoil.engine.topk import TopK
@@ -18,7 +19,6 @@ from counterfoil.negatives.certificate import Certificate, certain, disagreement
 from counterfoil.negatives.filters import Filters
 from counterfoil.negatives.lists import Lists
 from counterfoil.negatives.mine import facts_of, half, seen_by
-from counterfoil.negatives.proposed import Rescored
 
 SLACK = 64
 SAFETY = 2.0
@@ -136,7 +136,7 @@ class _Matrix:
 
     def settled(self, near: TopK, rescored: Rescored, k: int, bound: float) -> _Settled:
         """The k best of each short list, and what is not certain from scores in float32."""
-        rows, scores = rescored.hardest(near.query, k)
+        rows, scores = rescored.best(near.query, k)
         first = self.members[0]
         answers = len(first.texts if near.query == "image" else first.images)
         sure = certain(near, answers, scores, bound)
