@@ -14,8 +14,9 @@ from typing import final
 
 from counterfoil.recipes import ndgl
 from counterfoil.recipes import ndgl_variants as variants
-from counterfoil.recipes.bases import Host, Setting, base, title, trained
+from counterfoil.recipes.bases import Base, Host, Setting, base, reduction, title, trained
 from counterfoil.recipes.evidence.plan import Budget, Experiment, Row, Table
+from counterfoil.recipes.modern_losses import Terms
 from counterfoil.recipes.ndgl_variants import LISTS, MEANINGS
 from counterfoil.recipes.profiles import PROFILES, Dataset, Profile
 from counterfoil.recipes.recipe import (
@@ -35,6 +36,7 @@ NAME = "evidence/ndgl-flickr8k"
 DATA: Dataset = "flickr8k"
 TEST: Protocol = "flickr-1k"
 OWN, ENSEMBLE, GUIDED = "own loss", "ensemble of 2", "NDGL, K = 2"
+AVERAGED = "NDGL, K = 2, averaged"  # MR and HNR over the batch, beside a summed triplet
 LSEH, AOQ, CFM = "LSEH", "AdapOffQuin", "CFM"
 SEEDS = 3  # of a host's own loss: two teach the third
 
@@ -194,6 +196,17 @@ def _methods(name: Host, seed: int, size: Size) -> list[tuple[str, Train]]:
         (AOQ, variants.offline(f"aoq-{seed}", at)),
         (LSEH, variants.semantic(f"lseh-{seed}", at)),
     ]
+    if reduction(name) == "sum":
+        found.append((AVERAGED, _averaged(seed, base(at))))
     if name in size.edited:
         found.append((CFM, variants.edited(f"cfm-{seed}", at)))
     return [(method, planned(stage, size)) for method, stage in found]
+
+
+def _averaged(seed: int, host: Base) -> Train:
+    """A student whose guided losses are means over the batch."""
+    more: Terms = {
+        "mr": (ndgl.MR_WEIGHT, ndgl.distribution("mean")),
+        "hnr": (ndgl.HNR_WEIGHT, ndgl.rectified("mean")),
+    }
+    return ndgl.guided(f"ndgl-mean-{seed}", host, more, targets=f"targets-{seed}")
