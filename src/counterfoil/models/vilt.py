@@ -107,8 +107,7 @@ class ViLT(Matcher):
             dropout=dropout,
             spread=spread,
         )
-        self.vilt = vilt_body(sizes)
-        self.says = _heads(outputs, sizes)
+        self.vilt, self.says = vilt_body(sizes), _heads(outputs, sizes)
         self._mask = vocabulary if mask is None else mask
         if weights is not None and pretrained:
             self.load_state_dict(self.adopted(public_state(weights, words=sizes.words)))

@@ -20,6 +20,7 @@ from counterfoil.recipes.profiles import LARGE, Dataset
 from counterfoil.recipes.recipe import Pretrain, Recipe, Stage, Train, Write, plain
 from counterfoil.recipes.tags import HOSTS as WRITING
 from counterfoil.recipes.tags import VARIANTS as WRITTEN
+from counterfoil.recipes.tags import sets
 from counterfoil.recipes.tags_hosts import VARIANTS as TAUGHT
 
 console = Console()
@@ -53,8 +54,12 @@ def catalogue(recipes: Iterable[Recipe]) -> None:
 
 
 def _family(name: str) -> tuple[str, str]:
-    """A recipe's name with HOST-DATA where host and data set stand, and the host."""
-    for host in sorted({*NAMES, *MODERN, *WRITING}, key=len, reverse=True):
+    """A recipe's name with HOST-DATA where host and data set stand, and the host.
+
+    Of a host that not every data set has recipes for, the whole name.
+    """
+    writing = {host for host in WRITING if sets(host) == get_args(Dataset)}
+    for host in sorted({*NAMES, *MODERN, *writing}, key=len, reverse=True):
         large = any(host == one and reads_bert(one) for one in MODERN)
         for data in get_args(Dataset):
             if f"{host}-{data}" in name:
