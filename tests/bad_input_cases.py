@@ -1301,7 +1301,7 @@ typed(
     "doubt above one",
     "explain vectors a.png dog --threshold 1.5",
     "'--threshold'",
-    "1.5 is not in the range",
+    "less than or equal to 1, not '1.5'",
 )
 typed("no suspicious captions", "explain vectors --data x --top 0", "'--top'", "equal to 1")
 typed("explain no split", f"explain vectors --data {EXPLAINED} --split tset", "mean 'test'")

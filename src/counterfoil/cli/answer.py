@@ -38,9 +38,19 @@ def answer(app: typer.Typer, arguments: Sequence[str] | None) -> int:
 def _usage(error: Exception) -> str:
     """What was wrong with the command line, and where to look; "" when help was shown instead."""
     message = str(getattr(error, "format_message", error.__str__)()).strip().rstrip(".")
+    given = _given(error)
+    if given and given not in message:
+        message = f"{message}, not {given}"
     context = getattr(error, "ctx", None)
     where = context.command_path if context is not None else "counterfoil"
     return f"{message}; `{where} --help` shows an example" if message else ""
+
+
+def _given(error: Exception) -> str:
+    """What a value was that typer's validation refused without naming it."""
+    found = getattr(error.__cause__ or error.__context__, "errors", None)
+    details = found() if callable(found) else []
+    return repr(details[0]["input"]) if details else ""
 
 
 def _refuse(sentence: str) -> int:

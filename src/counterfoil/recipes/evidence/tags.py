@@ -8,8 +8,8 @@ as both.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import final
 
 from counterfoil.recipes import tags
@@ -59,7 +59,6 @@ class Size:
     capped: int = 0
 
 
-DATASETS: tuple[Dataset, ...] = ("scenes", "flickr8k")
 
 
 def sizes(dataset: Dataset) -> dict[Budget, Size]:
@@ -113,16 +112,26 @@ def _before(dataset: Dataset, epochs: tuple[int, int], *, steps: int = 0) -> tup
 
 def tables() -> tuple[Table, ...]:
     """One for each data set."""
+    of: tuple[tuple[Dataset, Callable[[Budget], Sequence[Experiment]]], ...]
+    of = (("scenes", _of_scenes), ("flickr8k", _of_flickr8k))
     return tuple(
         Table(
             name=f"evidence/tags-{dataset}",
             about="TAGS and TAGS-DC on UNITER, beside hard negatives",
             data=_data(dataset),
             first=HARD,
-            experiments=partial(_experiments, dataset),
+            experiments=experiments,
         )
-        for dataset in DATASETS
+        for dataset, experiments in of
     )
+
+
+def _of_scenes(budget: Budget) -> tuple[Experiment, ...]:
+    return _experiments("scenes", budget)
+
+
+def _of_flickr8k(budget: Budget) -> tuple[Experiment, ...]:
+    return _experiments("flickr8k", budget)
 
 
 def _experiments(dataset: Dataset, budget: Budget) -> tuple[Experiment, ...]:

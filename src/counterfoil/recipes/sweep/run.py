@@ -109,6 +109,8 @@ class _Running:
         for number, job in enumerate(self._todo, 1):
             if job.digest in self._shelf or self._hopeless(job):
                 continue
+            if self._late():
+                return False
             there = self._finished(every)
             left = _eta(time.monotonic() - began, there - before, len(every) - there)
             say(
@@ -127,6 +129,8 @@ class _Running:
         tests: list[Tested] = []
         for job in best:
             place = self._folder / job.name
+            if self._late():
+                return None
             left = self._minutes()
             if not execute(job.tested(), self._source, place, resume=True, minutes=left):
                 return None
@@ -189,6 +193,11 @@ class _Running:
 
     def _finished(self, every: set[str]) -> int:
         return sum(digest in self._shelf for digest in every)
+
+    def _late(self) -> bool:
+        """Whether the time is up for any process."""
+        late = self._deadline is not None and time.monotonic() >= self._deadline
+        return bool(world.largest(late))
 
     def _minutes(self) -> float | None:
         if self._deadline is None:
