@@ -59,8 +59,6 @@ class Size:
     capped: int = 0
 
 
-
-
 def sizes(dataset: Dataset) -> dict[Budget, Size]:
     """What each budget affords."""
     main: tuple[tags.Way, ...] = ("tags",)
