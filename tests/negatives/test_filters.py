@@ -20,6 +20,7 @@ from counterfoil.engine.topk import TopK
 from counterfoil.negatives.filtered import Filtered
 from counterfoil.negatives.filters import FilterPlan, Filters, filters_of
 from counterfoil.recipes.recipe import plain
+from counterfoil.records import Pairs
 from engine_cases import given as scoring
 from filters_cases import ALL, PLANS, allowed, by_hand, case, eighths, toy
 
@@ -262,3 +263,18 @@ def test_in_words() -> None:
         "pairs that the guide scores above the anchor's lowest positive less -0.75",
         "the 2 hardest of the rest",
     )
+
+
+def test_pairs_that_somebody_found_true_are_never_listed() -> None:
+    corpus, scores, guide = case(12, 30, seed=5)
+    also = {(0, 7), (3, 2), (3, 9)}
+    image, text = torch.tensor(sorted(also)).unbind(1)
+    told = replace(corpus, also=Pairs(image, text))
+    for plan in (FilterPlan(), FilterPlan(lowest=-0.5)):
+        for side, found in zip(
+            ("image", "text"), mined(plan, told, scores, guide, (5, 7), 30), strict=True
+        ):
+            keep = allowed(plan, corpus, scores, guide, side)
+            keep[image, text] = False
+            lines, kept = (scores, keep) if side == "image" else (scores.T, keep.T)
+            assert found.rows.tolist() == by_hand(lines, kept, found.k, plan.skip)

@@ -34,6 +34,7 @@ from counterfoil.cli.evidence import (
 from counterfoil.cli.options import (
     STOPPED,
     Data,
+    Decisions,
     Features,
     Folder,
     Images,
@@ -129,6 +130,7 @@ def run(
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     folder: Folder = None,
     settings: Settings = None,
     resume: Resume = False,
@@ -153,7 +155,7 @@ def run(
     found = apply(catalogue.find(recipe), settings or ())
     if smoke:
         found = catalogue.smoke(found)
-    source = Source(data or found.data, features=features, images=images)
+    source = Source(data or found.data, features, images, decisions)
     _execute(found, source, folder, resume=resume, minutes=minutes)
 
 
@@ -168,6 +170,7 @@ def train(
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     teacher: Annotated[
         list[str] | None, typer.Option(help="Model that teaches ndgl/…; may be given many times.")
     ] = None,
@@ -181,7 +184,7 @@ def train(
     from counterfoil.recipes.run import Source
     from counterfoil.recipes.settings import apply
 
-    source = Source(data or "scenes", features=features, images=images)
+    source = Source(data or "scenes", features, images, decisions)
     pixels = source.open().features is None
     found = apply(own.recipe(model, pixels=pixels, teachers=teacher or ()), settings or ())
     _execute(found, source, folder, resume=resume, minutes=minutes)
@@ -217,13 +220,14 @@ def check(
     data: Annotated[str, typer.Argument(help="Folder, file or name.")],
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     quick: Annotated[bool, typer.Option(help="Do not open every picture.")] = False,
 ) -> None:
     """Say what is there; exit 2 with the reasons when it cannot be trained on."""
     from counterfoil.recipes.run import Source
     from counterfoil.recipes.verbs import check_data
 
-    if not check_data(Source(data, features=features, images=images), quick=quick):
+    if not check_data(Source(data, features, images, decisions), quick=quick):
         raise typer.Exit(2)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Data, Features, Images, Split, example, source
+from counterfoil.cli.options import Data, Decisions, Features, Images, Split, example, source
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -27,6 +27,7 @@ def evaluate(
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     split: Split = "test",
     protocol: Annotated[str, typer.Option(help="whole, flickr-1k, coco-1k, coco-5k.")] = "whole",
     ties: Annotated[str, typer.Option(help="row, optimistic, pessimistic.")] = "row",
@@ -44,7 +45,7 @@ def evaluate(
     """Measure retrieval both ways and say by which protocol."""
     from counterfoil.recipes.verbs import evaluate_with
 
-    where = source(data, features, images)
+    where = source(data, features, images, decisions)
     evaluate_with(
         model,
         where,

@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import STOPPED, Data, Features, Images, Minutes, Split, example, source
+from counterfoil.cli.options import (
+    STOPPED,
+    Data,
+    Decisions,
+    Features,
+    Images,
+    Minutes,
+    Split,
+    example,
+    source,
+)
 
 Filter = Annotated[
     list[str] | None,
@@ -47,6 +57,7 @@ def mine(
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     split: Split = "train",
     texts: Annotated[int, typer.Option(min=1, help="Hardest texts kept for each image.")] = 300,
     hard_images: HardImages = 60,
@@ -62,7 +73,7 @@ def mine(
     from counterfoil.recipes.mining import asked
     from counterfoil.recipes.verbs import mine_with
 
-    where = source(data, features, images)
+    where = source(data, features, images, decisions)
     stage = asked(
         model,
         split,

@@ -18,6 +18,9 @@ Features = Annotated[Path | None, typer.Option(help="Folder of region or grid fe
 Images = Annotated[
     Path | None, typer.Option(help="Folder of the pictures, if not beside the data.")
 ]
+Decisions = Annotated[
+    Path | None, typer.Option(help="Of an audit, if not `decisions.jsonl` beside the data.")
+]
 Folder = Annotated[Path | None, typer.Option(help="Where results go; default `runs/RECIPE`.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="stage.key=value; may be given many times.")
@@ -44,11 +47,16 @@ Count = Annotated[int, typer.Option(min=1, help="Queries of each kind.")]
 STOPPED = 3  # exit code of a run that can go on with --resume
 
 
-def source(data: str | None, features: Path | None, images: Path | None) -> Source:
+def source(
+    data: str | None,
+    features: Path | None,
+    images: Path | None,
+    decisions: Path | None = None,
+) -> Source:
     """Where the data are; the rendered toy where the user names none."""
     from counterfoil.recipes.run import Source
 
-    return Source(data or "scenes", features=features, images=images)
+    return Source(data or "scenes", features=features, images=images, decisions=decisions)
 
 
 def example(*lines: str) -> str:

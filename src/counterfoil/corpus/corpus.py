@@ -15,6 +15,7 @@ from counterfoil.corpus.pictures import Pictures
 from counterfoil.corpus.regions import Features
 from counterfoil.corpus.relation import Relation
 from counterfoil.corpus.splits import existing
+from counterfoil.records import Pairs
 
 
 @final
@@ -36,6 +37,8 @@ class Corpus:
         features: region, grid or global features of the images, where there are any.
         text_features: vectors of the texts, where they come ready-made.
         part: the split this corpus was cut to, or "all".
+        also: rows of pairs that somebody found true besides the texts' own, never to be mined.
+        decided: what somebody's decisions changed, in words; see `counterfoil.corpus.decisions`.
     """
 
     name: str
@@ -48,6 +51,8 @@ class Corpus:
     features: Features | None = None
     text_features: Features | None = None
     part: str = "all"
+    also: Pairs | None = None
+    decided: str = ""
 
     def __post_init__(self) -> None:
         for what, given, wanted in (
@@ -86,6 +91,8 @@ class Corpus:
             digest.update("\x00".join(strings).encode())
             digest.update(b"\x01")
         digest.update(self.owner.numpy().tobytes())
+        if self.also is not None:
+            digest.update(self.also.image.numpy().tobytes() + self.also.text.numpy().tobytes())
         return digest.hexdigest()[:16]
 
     def split(self, *names: str) -> Corpus:
@@ -104,10 +111,19 @@ class Corpus:
     def subset(self, images: Tensor) -> Corpus:
         """These images in this order, and their texts in corpus order of the images."""
         texts, counts = self.relation.captions(images)
-        owner = torch.arange(len(images)).repeat_interleave(counts)
+        return self.cut(images, texts, torch.arange(len(images)).repeat_interleave(counts))
+
+    def cut(self, images: Tensor, texts: Tensor, owner: Tensor) -> Corpus:
+        """These images and these texts, each in this order.
+
+        Args:
+            images: rows.
+            texts: rows.
+            owner: of each of these texts, by the new rows of the images; -1 for none.
+        """
         rows, columns = images.tolist(), texts.tolist()
-        return Corpus(
-            name=self.name,
+        return replace(
+            self,
             image_ids=[self.image_ids[row] for row in rows],
             text_ids=[self.text_ids[row] for row in columns],
             texts=[self.texts[row] for row in columns],
@@ -116,5 +132,13 @@ class Corpus:
             pictures=None if self.pictures is None else self.pictures.subset(images),
             features=None if self.features is None else self.features.subset(images),
             text_features=None if self.text_features is None else self.text_features.subset(texts),
-            part=self.part,
+            also=None if self.also is None else self._still_true(self.also, images, texts),
         )
+
+    def _still_true(self, also: Pairs, images: Tensor, texts: Tensor) -> Pairs | None:
+        """The pairs of which both are left, by their new rows."""
+        image, text = torch.full((len(self),), -1), torch.full((len(self.texts),), -1)
+        image[images], text[texts] = torch.arange(len(images)), torch.arange(len(texts))
+        left = Pairs(image[also.image], text[also.text])
+        both = (left.image >= 0) & (left.text >= 0)
+        return Pairs(left.image[both], left.text[both]) if bool(both.any()) else None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.decisions import beside, decide, read_decisions
 from counterfoil.corpus.embeddings import is_embeddings, read_embeddings
 from counterfoil.corpus.featuretable import features_of
 from counterfoil.corpus.folder import LISTS, is_folder, read_folder
@@ -33,6 +34,7 @@ def open_corpus(
     name: str | None = None,
     restval: str = "train",
     splits: Sequence[str] = (),
+    decisions: str | Path | None = None,
 ) -> Corpus:
     """The corpus that a path holds; what kind of data set it is shows in its files.
 
@@ -47,14 +49,24 @@ def open_corpus(
         name: what to call the corpus in tables.
         restval: the split that COCO's "restval" images belong to.
         splits: of a precomp folder, the splits to read; all by default.
+        decisions: what somebody decided about the data, see `counterfoil.corpus.decisions`; by
+            default ``decisions.jsonl`` in the data's folder, where there is one.
 
     Raises:
-        ValueError: it is nothing that can be read, or it is damaged.
+        ValueError: it is nothing that can be read, it is damaged, or the decisions are of other
+            data.
     """
     corpus = _read(str(source), _path(images), name, restval, splits)
-    if features is None:
-        return corpus
-    return replace(corpus, features=features_of(corpus.image_ids, Path(features)))
+    decided, table = _path(decisions) or beside(str(source)), _path(features)
+    if table is not None and table.is_file():  # a row for every image, dropped or not
+        corpus = _featured(corpus, table)
+    if decided is not None:
+        corpus = decide(corpus, read_decisions(decided))
+    return corpus if table is None or table.is_file() else _featured(corpus, table)
+
+
+def _featured(corpus: Corpus, table: Path) -> Corpus:
+    return replace(corpus, features=features_of(corpus.image_ids, table))
 
 
 def _read(

@@ -126,7 +126,8 @@ class Filters:
 
     Attributes:
         plan: what is left out.
-        excluded: pairs that are never negatives, or None.
+        excluded: pairs that are never negatives, those that somebody found true among them, or
+            None.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class Filters:
             ValueError: the plan skips, and the reducer is no `TopK`.
         """
         plan = self.plan
-        if not plan.in_words():
+        if not plan.in_words() and self.excluded is None:
             return reducer
         if plan.skip and not isinstance(reducer, TopK):
             raise ValueError(
@@ -231,6 +232,8 @@ def _exclusions(
     if plan.pictures is not None:
         near = near_pictures(corpus, least=plan.pictures, device=device)
         pairs.append(of_pictures(near, corpus.relation))
+    if corpus.also is not None:
+        pairs.append((corpus.also.image, corpus.also.text))
     if not pairs:
         return None
     images, texts = (torch.cat(part) for part in zip(*pairs, strict=True))

@@ -44,11 +44,13 @@ class Source:
         data: what `open_corpus` opens.
         features: folder of features, if not beside the data.
         images: folder of pictures, if not beside the data.
+        decisions: file of them, if not beside the data.
     """
 
     data: str
     features: Path | None = None
     images: Path | None = None
+    decisions: Path | None = None
 
     def open(self) -> Corpus:
         """The corpus, read once."""
@@ -56,7 +58,12 @@ class Source:
 
     @cached_property
     def _corpus(self) -> Corpus:
-        return open_corpus(self.data, features=self.features, images=self.images)
+        corpus = open_corpus(
+            self.data, features=self.features, images=self.images, decisions=self.decisions
+        )
+        if corpus.decided:
+            say(f"{corpus.name}, as decided: {corpus.decided}")
+        return corpus
 
     def split(self, name: str) -> Corpus:
         """One split of it; "all" is everything."""

@@ -1,0 +1,194 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corpus_cases import captions_by_image, features_of_all, small_corpus, write_picture
+from counterfoil import open_corpus
+from counterfoil.corpus.decisions import NAME, Decision, decide, read_decisions
+from counterfoil.corpus.regions import Features
+from counterfoil.records import Pairs
+
+
+def said(corpus, do, *, image="", caption="", text="", was=None):
+    """A decision about what the corpus says."""
+    first = dict(zip(reversed(corpus.text_ids), reversed(corpus.texts)))
+    known = first.get(caption) if caption else first.get(f"{image}#0", "")
+    return Decision(do, image, caption, known if was is None else was, text, "d.jsonl, line 1")
+
+
+def write(path: Path, *lines: dict) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def photos(folder: Path) -> Path:
+    lines = []
+    for number in range(4):
+        write_picture(folder / f"{number}.png", seed=number)
+        captions = [f"picture {number}", f"again {number}"]
+        lines.append({"image": f"{number}.png", "captions": captions})
+    return write(folder / "captions.jsonl", *lines).parent
+
+
+def test_an_image_goes_with_its_captions_and_features():
+    corpus = small_corpus((2, 0, 1, 3))
+    left = decide(corpus, [said(corpus, "drop", image="a2"), said(corpus, "drop", image="a1")])
+    expected = captions_by_image(corpus)
+    assert captions_by_image(left) == {name: expected[name] for name in ("a0", "a3")}
+    torch.testing.assert_close(features_of_all(left), features_of_all(corpus)[[0, 3]])
+    assert left.decided == "2 images left out, 1 caption left out"
+
+
+def test_captions_are_dropped_and_rewritten_and_keep_their_ids():
+    corpus = small_corpus((2, 1))
+    fix = said(corpus, "fix", caption="a0#1", text="A cat.")
+    left = decide(corpus, [said(corpus, "drop", caption="a0#0"), fix])
+    assert captions_by_image(left) == {"a0": ["A cat."], "a1": captions_by_image(corpus)["a1"]}
+    assert left.text_ids == ["a0#1", "a1#0"]
+    assert left.decided == "1 caption left out, 1 caption rewritten"
+    assert left.fingerprint != corpus.fingerprint
+
+
+def test_texts_of_no_image_stay():
+    corpus = replace(small_corpus((1, 1, 1)), owner=torch.tensor([-1, 1, 2]))
+    left = decide(corpus, [said(corpus, "drop", image="a1", was=corpus.texts[1])])
+    assert left.owner.tolist() == [-1, 1]
+
+
+@given(st.sets(st.integers(0, 3)), st.sets(st.integers(0, 6)))
+def test_what_is_left_is_what_a_loop_leaves(images, texts):
+    corpus = small_corpus((2, 1, 1, 3))
+    decisions = [said(corpus, "drop", image=corpus.image_ids[row]) for row in images]
+    decisions += [said(corpus, "drop", caption=corpus.text_ids[row]) for row in texts]
+    expected = {
+        name: [
+            text
+            for row, text in enumerate(corpus.texts)
+            if int(corpus.owner[row]) == place and row not in texts
+        ]
+        for place, name in enumerate(corpus.image_ids)
+        if place not in images
+    }
+    if not any(expected.values()):
+        with pytest.raises(ValueError, match="nothing is left after all decisions"):
+            decide(corpus, decisions)
+    else:
+        assert captions_by_image(decide(corpus, decisions)) == expected
+
+
+def test_pairs_that_are_true_follow_their_rows_and_change_the_fingerprint():
+    corpus = small_corpus((1, 1, 1), ["train", "dev", "train"])
+    left = decide(
+        corpus,
+        [
+            said(corpus, "true", caption="a0#0", image="a2"),
+            said(corpus, "true", caption="a1#0", image="a2"),
+        ],
+    )
+    assert left.fingerprint != corpus.fingerprint
+    assert left.decided == "2 pairs true besides the captions' own"
+    part = left.split("train")
+    assert isinstance(part.also, Pairs)
+    assert (part.also.image.tolist(), part.also.text.tolist()) == ([1], [0])
+    assert left.split("dev").also is None
+
+
+def test_what_is_only_looked_at_changes_nothing():
+    corpus = small_corpus((1, 1))
+    left = decide(corpus, [said(corpus, "keep", caption="a0#0"), said(corpus, "keep", image="a1")])
+    assert left.fingerprint == corpus.fingerprint
+    assert left.decided == "nothing left out"
+
+
+def test_the_second_fix_is_of_what_the_first_wrote_or_of_the_data():
+    corpus = small_corpus((1, 1))
+    first = said(corpus, "fix", caption="a0#0", text="one")
+    for was in ("one", corpus.texts[0]):
+        second = said(corpus, "fix", caption="a0#0", text="two", was=was)
+        assert decide(corpus, [first, second]).texts[0] == "two"
+
+
+@pytest.mark.parametrize(
+    ("decision", "complaint"),
+    [
+        ({"image": "b.jpg"}, r"small has no image 'b\.jpg'; the decisions are of other data"),
+        ({"caption": "a9#0", "was": ""}, r"small has no caption 'a9#0'; the decisions"),
+        ({"caption": "a0#0", "was": "x"}, r"a0#0 was 'x' when it was decided on and is 'a 0 dog"),
+        ({"image": "a0", "was": "x"}, r"the first caption of a0 was 'x' when it was decided on"),
+    ],
+)
+def test_decisions_about_other_data_are_refused(decision, complaint):
+    corpus = small_corpus((1, 1))
+    with pytest.raises(ValueError, match=complaint):
+        decide(corpus, [said(corpus, "drop", **decision)])
+
+
+def test_ready_made_vectors_cannot_be_rewritten():
+    corpus = small_corpus((1, 1))
+    corpus = replace(corpus, text_features=Features.of(torch.ones(2, 3).numpy()))
+    with pytest.raises(ValueError, match="ready-made vectors and cannot be fixed; drop"):
+        decide(corpus, [said(corpus, "fix", caption="a0#0", text="x")])
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("{", "line 2 is not JSON"),
+        ("[]", "line 2 is no decision"),
+        ('{"do": "drop", "image": 3}', "line 2 is no decision"),
+        ('{"do": "drp", "image": "a"}', "'drp' is not a decision; did you mean 'drop'"),
+        ('{"do": "drop", "imag": "a"}', "'imag' is not a key of a decision; did you mean 'image'"),
+        ('{"do": "drop"}', "'drop' needs an image or a caption, one of them"),
+        ('{"do": "drop", "image": "a", "caption": "b"}', "'drop' needs an image or a caption, one"),
+        ('{"do": "true", "image": "a"}', "'true' needs an image and a caption"),
+        ('{"do": "fix", "image": "a", "text": "x"}', "'fix' needs a caption"),
+        ('{"do": "fix", "caption": "a", "text": " "}', "'fix' needs the text that shall stand"),
+    ],
+)
+def test_lines_that_are_no_decision_are_refused(tmp_path, line, complaint):
+    path = tmp_path / NAME
+    path.write_text('{"do": "keep", "image": "a", "was": ""}\n' + line + "\n")
+    with pytest.raises(ValueError, match=complaint):
+        read_decisions(path)
+
+
+def test_decisions_beside_the_data_are_honoured(tmp_path):
+    folder = photos(tmp_path)
+    whole = open_corpus(folder)
+    decision = {"do": "drop", "caption": "1.png#0", "was": "picture 1"}
+    write(folder / NAME, decision)
+    for source in (folder, folder / "captions.jsonl"):
+        left = open_corpus(source)
+        assert captions_by_image(left)["1.png"] == ["again 1"]
+        assert left.splits == whole.splits
+        assert left.fingerprint != whole.fingerprint
+
+
+def test_decisions_that_are_named_come_before_those_beside_the_data(tmp_path):
+    folder = photos(tmp_path / "photos")
+    write(folder / NAME, {"do": "drop", "image": "0.png", "was": "picture 0"})
+    path = write(tmp_path / "mine.jsonl", {"do": "drop", "image": "2.png", "was": "picture 2"})
+    assert open_corpus(folder, decisions=path).image_ids == ["0.png", "1.png", "3.png"]
+
+
+def test_features_of_a_dropped_image_need_not_be_there_and_may(tmp_path):
+    folder = photos(tmp_path / "photos")
+    values = torch.arange(8.0).view(4, 1, 2).numpy()
+    rows = tmp_path / "rows.npy"
+    with rows.open("wb") as file:
+        np.save(file, values)
+    write(folder / NAME, {"do": "drop", "image": "1.png", "was": "picture 1"})
+    left = open_corpus(folder, features=rows)
+    assert features_of_all(left).flatten().tolist() == [0, 1, 4, 5, 6, 7]
+
+
+def test_a_file_of_that_name_where_one_stands_is_not_of_scenes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / NAME, {"do": "drop", "image": "x", "was": ""})
+    assert len(open_corpus("scenes:images=12")) == 12
