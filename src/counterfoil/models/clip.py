@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, final
 
 from torch import Tensor
 from torch.nn.functional import pad
 
 from counterfoil.matcher import Matcher, one_view
+from counterfoil.models.blocks import low_rank
 from counterfoil.models.blocks.inner import inner_grid, inner_pairs
 from counterfoil.models.blocks.pool import single, unit
 from counterfoil.models.blocks.pretrained import config_of, load
@@ -23,18 +25,36 @@ class DualEncoder(Matcher):
     trained; a score does not depend on how far a batch was padded.
     """
 
-    def __init__(self, *, name: str, pretrained: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        pretrained: bool = True,
+        config: str | None = None,
+        lora: int = 0,
+        apart: bool = False,
+    ) -> None:
         """Keyword arguments.
 
         Args:
             name: folder or name of the model.
             pretrained: load its weights; else it starts from fresh ones.
+            config: its configuration as JSON, for a model that starts from fresh weights; then
+                neither the folder nor the hub is asked.
+            lora: rank of adapters on the attention projections, which alone are trained; 0 to
+                train everything.
+            apart: keep adapters beside the weights in a finished model, which then needs peft; else
+                they are merged.
 
         Raises:
-            ValueError: there is no such model, or it does not encode both images and texts.
+            ValueError: there is no such model, it does not encode both images and texts, or it
+                cannot have adapters.
         """
         super().__init__()
-        self.body = load(name, pretrained=pretrained)
+        if lora < 0:
+            raise ValueError(f"lora={lora} is not possible; give a rank, or 0 to train everything")
+        self.lora, self.apart = lora, apart
+        self.body = load(name, pretrained=pretrained, config=config)
         if not (
             hasattr(self.body, "get_image_features") and hasattr(self.body, "get_text_features")
         ):
@@ -45,6 +65,18 @@ class DualEncoder(Matcher):
         for parameter, value in self.body.named_parameters():
             if parameter.startswith("logit_"):  # scale and bias belong to the objective
                 value.requires_grad_(False)
+        if lora:
+            self.body = low_rank.with_adapters(self.body, lora)
+
+    def merge(self) -> None:
+        """Add what adapters have learnt to the weights; the model then is one without adapters."""
+        if self.lora:
+            low_rank.merge(self.body)
+            self.lora = 0
+
+    def adopted(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What to load from the same model, with adapters or without."""
+        return low_rank.adopted(self.state_dict(), state) if self.lora else dict(state)
 
     def encode_images(self, images: Items) -> Encoded:
         """Pixels (N, C, H, W) as one vector each."""
@@ -105,6 +137,22 @@ def longest_text(name: str) -> int:
     found = getattr(text, "max_position_embeddings", None)
     if found is None:
         raise ValueError(f"{name} does not say how long its texts may be; is it a text model?")
+    return int(found)
+
+
+def vector_width(name: str) -> int:
+    """How wide the vectors of the CLIP or SigLIP of this folder or name are.
+
+    Raises:
+        ValueError: there is no such model, or it does not encode both images and texts.
+    """
+    config = config_of(name)
+    if not (hasattr(config, "vision_config") and hasattr(config, "text_config")):
+        raise ValueError(
+            f"{name} is a {config.model_type}, which does not encode images and texts; give a CLIP "
+            "or SigLIP model"
+        )
+    found = getattr(config, "projection_dim", None) or config.vision_config.hidden_size
     return int(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -64,8 +65,23 @@ def config_of(name: str) -> Any:
         raise ValueError(_missing(name, error)) from error
 
 
-def load(name: str, *, pretrained: bool) -> nn.Module:
+def written_config(name: str) -> str:
+    """The configuration of the model of this folder or name, as JSON that `load` reads.
+
+    Raises:
+        ValueError: transformers is not installed, or there is no such model.
+    """
+    return json.dumps(json.loads(config_of(name).to_json_string(use_diff=False)), sort_keys=True)
+
+
+def load(name: str, *, pretrained: bool, config: str | None = None) -> nn.Module:
     """The model of this folder or name in single precision; with fresh weights if not pretrained.
+
+    Args:
+        name: folder or name.
+        pretrained: load its weights.
+        config: what `written_config` wrote, for a model with fresh weights; then nothing is asked
+            of the folder or the hub.
 
     Raises:
         ValueError: transformers is not installed, or there is no such model.
@@ -78,7 +94,8 @@ def load(name: str, *, pretrained: bool) -> nn.Module:
         if pretrained:
             model = transformers.AutoModel.from_pretrained(name, dtype=torch.float32)
         else:
-            model = transformers.AutoModel.from_config(config_of(name), dtype=torch.float32)
+            found = _read_config(config) if config else config_of(name)
+            model = transformers.AutoModel.from_config(found, dtype=torch.float32)
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(_missing(name, error)) from error
     finally:
@@ -114,6 +131,11 @@ def library() -> Any:
             'this needs Hugging Face transformers: pip install "counterfoil[hf]"'
         ) from error
     return transformers
+
+
+def _read_config(written: str) -> Any:
+    plain = json.loads(written)
+    return library().AutoConfig.for_model(plain.pop("model_type"), **plain)
 
 
 def _missing(name: str, error: Exception) -> str:

@@ -1,0 +1,185 @@
+"""A pretrained pair of encoders that stays as it is, with a light head that is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self, final
+
+import torch
+from torch import Tensor, nn
+
+from counterfoil.matcher import Matcher, one_view
+from counterfoil.models.blocks.inner import inner_grid, inner_pairs
+from counterfoil.models.blocks.pool import single, unit
+from counterfoil.models.blocks.tower import positive
+from counterfoil.records import Batch, Encoded, Items, Views
+
+BODY, HEAD = "body.", "head."
+
+
+@final
+class Adapters(Matcher):
+    """One residual adapter for vectors of images and one for those of texts, compared by cosine.
+
+    ``x + A(x)`` as in CLIP-Adapter (arXiv:2110.04544), where A is a hidden layer or a matrix. A
+    begins at zero, so that an untrained head scores as its vectors do.
+
+    Departs from the authors' code in: both sides have an adapter; it is added whole, not blended
+    by a fixed ratio; nothing is rectified behind it.
+    """
+
+    def __init__(self, *, width: int, hidden: int = 512, dropout: float = 0.0) -> None:
+        """Keyword arguments.
+
+        Args:
+            width: of the vectors.
+            hidden: units of the hidden layer; 0 for a matrix alone.
+            dropout: of vectors on their way into an adapter.
+
+        Raises:
+            ValueError: a width below 1, or a hidden layer below 0.
+        """
+        super().__init__()
+        positive(width=width)
+        if hidden < 0:
+            raise ValueError(f"hidden={hidden} is not possible; give 0 for a matrix alone, or more")
+        self.width = width
+        self.image = _adapter(width, hidden, dropout)
+        self.text = _adapter(width, hidden, dropout)
+
+    def encode_images(self, images: Items) -> Encoded:
+        """Vectors (N, 1, D)."""
+        return self.adapt_images(single(self._vectors(images, "image")))
+
+    def encode_texts(self, texts: Items) -> Encoded:
+        """Vectors (N, 1, D)."""
+        return self.adapt_texts(single(self._vectors(texts, "text")))
+
+    def adapt_images(self, images: Encoded) -> Encoded:
+        """What the head makes of encoded images."""
+        return unit(single(_residual(self.image, images)))
+
+    def adapt_texts(self, texts: Encoded) -> Encoded:
+        """What the head makes of encoded texts."""
+        return unit(single(_residual(self.text, texts)))
+
+    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+        """(P,) cosines of aligned pairs."""
+        return inner_pairs(images, texts)
+
+    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+        """(I, T) cosines."""
+        return inner_grid(images, texts)
+
+    def forward(self, batch: Batch) -> Views:
+        """Trains as it is used."""
+        return one_view(self, batch)
+
+    def _vectors(self, items: Items, what: str) -> Tensor:
+        shape = tuple(items.values.shape)
+        if len(shape) != 3 or shape[1:] != (1, self.width):
+            raise ValueError(
+                f"{what} vectors of shape {shape} do not fit a head that reads "
+                f"({what}s, 1, {self.width}); use the vectors that it was trained on"
+            )
+        return items.values[:, 0]
+
+
+@final
+class Adapted(Matcher):
+    """A frozen model of one vector an item, and adapters behind it.
+
+    The body computes no gradient and stays in evaluation mode, so that its vectors may be encoded
+    once and kept: `head` is then trained by itself.
+    """
+
+    def __init__(
+        self, *, body: Matcher, width: int, hidden: int = 512, dropout: float = 0.0
+    ) -> None:
+        """Keyword arguments.
+
+        Args:
+            body: the model, whose score is a cosine or an inner product.
+            width: of its vectors.
+            hidden: see `Adapters`.
+            dropout: see `Adapters`.
+
+        Raises:
+            ValueError: a size is not possible.
+        """
+        super().__init__()
+        self.body = body.requires_grad_(False).eval()
+        self.head = Adapters(width=width, hidden=hidden, dropout=dropout)
+
+    def encode_images(self, images: Items) -> Encoded:
+        """Whatever the body sees."""
+        with torch.no_grad():
+            seen = self.body.encode_images(images)
+        return self.head.adapt_images(one_vector(seen, "picture"))
+
+    def encode_texts(self, texts: Items) -> Encoded:
+        """Whatever the body reads."""
+        with torch.no_grad():
+            read = self.body.encode_texts(texts)
+        return self.head.adapt_texts(one_vector(read, "caption"))
+
+    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+        """(P,) cosines of aligned pairs."""
+        return self.head.pairs(images, texts)
+
+    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+        """(I, T) cosines."""
+        return self.head.grid(images, texts)
+
+    def forward(self, batch: Batch) -> Views:
+        """Trains as it is used."""
+        return one_view(self, batch)
+
+    def train(self, mode: bool = True) -> Self:
+        """Only the head learns."""
+        super().train(mode)
+        self.body.eval()
+        return self
+
+    def adopted(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Weights of the same model, or of its body alone.
+
+        Raises:
+            ValueError: they are of another model.
+        """
+        if any(name.startswith(HEAD) for name in state):
+            return dict(state)
+        head = {name: t for name, t in self.state_dict().items() if name.startswith(HEAD)}
+        return {**head, **{f"{BODY}{name}": tensor for name, tensor in state.items()}}
+
+
+def one_vector(encoded: Encoded, what: str) -> Encoded:
+    """Encodings of one vector each.
+
+    Args:
+        encoded: by a frozen model.
+        what: one of the items, for the error.
+
+    Raises:
+        ValueError: they are several.
+    """
+    if encoded.tokens.shape[1] != 1:
+        raise ValueError(
+            f"the frozen model makes {encoded.tokens.shape[1]} vectors of a {what}; adapters need "
+            "a model that makes one, such as CLIP, SigLIP, vsepp or gpo"
+        )
+    return encoded
+
+
+def _adapter(width: int, hidden: int, dropout: float) -> nn.Sequential:
+    last = nn.Linear(hidden or width, width)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+    first = [nn.Linear(width, hidden), nn.ReLU()] if hidden else []
+    return nn.Sequential(nn.Dropout(dropout), *first, last)
+
+
+def _residual(adapter: nn.Sequential, encoded: Encoded) -> Tensor:
+    vectors = encoded.tokens[:, 0]
+    added: Tensor = adapter(vectors)
+    return vectors + added
