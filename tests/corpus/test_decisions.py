@@ -114,13 +114,29 @@ def test_the_second_fix_is_of_what_the_first_wrote_or_of_the_data():
         assert decide(corpus, [first, second]).texts[0] == "two"
 
 
+def test_an_image_is_known_by_any_of_its_captions_as_they_were_or_are():
+    corpus = small_corpus((2, 1))
+    earlier = said(corpus, "drop", caption="a0#0"), said(corpus, "fix", caption="a0#1", text="new")
+    for was in (*corpus.texts[:2], "new"):
+        left = decide(corpus, [*earlier, said(corpus, "drop", image="a0", was=was)])
+        assert left.image_ids == ["a1"]
+
+
+def test_what_is_read_is_what_was_written(tmp_path):
+    lines = [
+        {"do": "fix", "caption": "a#0", "was": "", "text": "x"},
+        {"do": "true", "image": "b", "caption": "a#0", "was": "y"},
+    ]
+    assert [one.plain() for one in read_decisions(write(tmp_path / NAME, *lines))] == lines
+
+
 @pytest.mark.parametrize(
     ("decision", "complaint"),
     [
         ({"image": "b.jpg"}, r"small has no image 'b\.jpg'; the decisions are of other data"),
         ({"caption": "a9#0", "was": ""}, r"small has no caption 'a9#0'; the decisions"),
         ({"caption": "a0#0", "was": "x"}, r"a0#0 was 'x' when it was decided on and is 'a 0 dog"),
-        ({"image": "a0", "was": "x"}, r"the first caption of a0 was 'x' when it was decided on"),
+        ({"image": "a0", "was": "x"}, r"a caption of a0 was 'x' when it was decided on"),
     ],
 )
 def test_decisions_about_other_data_are_refused(decision, complaint):

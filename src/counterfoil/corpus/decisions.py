@@ -6,9 +6,9 @@
     {"do": "true", "caption": "a.jpg#1", "was": "A cat.", "image": "b.jpg"}
     {"do": "keep", "caption": "a.jpg#1", "was": "A cat."}          looked at, and left as it is
 
-An image is dropped with its captions. ``was`` is what the caption says, or the first caption of the
-image, so that decisions are never applied to other data. "true" says that a caption describes
-another image too; mining leaves the pair out. Of a caption that is fixed twice the last fix counts.
+An image is dropped with its captions. ``was`` is what the caption says, or a caption of the image,
+so that decisions are never applied to other data. "true" says that a caption describes another
+image too; mining leaves the pair out. Of a caption that is fixed twice the last fix counts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Decision:
         do: what to do.
         image: its id, "" where the decision is about a caption.
         caption: its id, "" where the decision is about an image.
-        was: what the caption, or the first caption of the image, said.
+        was: what the caption, or a caption of the image, said; "" for an image without one.
         text: what the caption shall say, where it is fixed.
         where: file and line, for messages.
     """
@@ -53,6 +53,11 @@ class Decision:
     was: str
     text: str = ""
     where: str = ""
+
+    def plain(self) -> dict[str, str]:
+        """As it stands in a line; what is empty is left out, but for ``was``."""
+        told = {"do": self.do, "image": self.image, "caption": self.caption, "text": self.text}
+        return {key: value for key, value in told.items() if value} | {"was": self.was}
 
 
 def beside(source: str) -> Path | None:
@@ -133,12 +138,11 @@ class _Board:
 
     def _check(self, decision: Decision, image: int, text: int) -> None:
         """Refuse what was decided when the data were others."""
-        if text < 0:
-            own, _ = self.whole.relation.captions(torch.tensor([image]))
-            text = int(own[0]) if len(own) else -1
-        known = [self.whole.texts[text], self.texts[text]] if text >= 0 else [""]
+        own, _ = self.whole.relation.captions(torch.tensor([image]))
+        rows = [text] if text >= 0 else own.tolist()
+        known = [texts[row] for row in rows for texts in (self.whole.texts, self.texts)] or [""]
         if decision.was not in known:
-            about = decision.caption or f"the first caption of {decision.image}"
+            about = decision.caption or f"a caption of {decision.image}"
             raise ValueError(
                 f"{decision.where}: {about} was {decision.was!r} when it was decided on and is "
                 f"{known[0]!r} in {self.whole.name}; the decisions are of other data, audit these"
