@@ -22,11 +22,14 @@ from counterfoil.recipes.members import Host as Single
 from counterfoil.recipes.members import Member
 from counterfoil.recipes.profiles import Dataset
 from counterfoil.recipes.recipe import Mine, Recipe, Stage, Teach, Train
-from counterfoil.recipes.tags_numbers import PAPER
+from counterfoil.recipes.tags_numbers import PAPER, Numbers
 from counterfoil.recipes.writes import Write
 from counterfoil.spec import Spec, late, of, part
 
-__all__ = ["HOSTS", "VARIANTS", "Host", "hosts", "taught", "with_aoq", "with_ndgl", "writer"]
+__all__ = [
+    "FOILS", "HOSTS", "TITLES", "VARIANTS", "Host", "adaptive", "base", "beside", "foils", "hosts",
+    "taught", "with_aoq", "with_ndgl", "writer",
+]  # fmt: skip
 
 Host = Literal["vsepp", "gpo", "scan"]
 HOSTS: tuple[Host, ...] = get_args(Host)
@@ -41,16 +44,20 @@ WEIGHT = 1.0
 
 def writer(dataset: Dataset) -> tuple[Stage, ...]:
     """A UNITER that has learnt to write, and what it writes of the training captions."""
-    numbers = PAPER[dataset][0]
-    foils = Write(
+    written = foils(tags.STEP_1, PAPER[dataset][0])
+    return *tags.pretrained(dataset), tags.first(dataset), written
+
+
+def foils(using: str, numbers: Numbers) -> Write:
+    """What a model writes of the training captions, with the maskings and refills of its step."""
+    return Write(
         name=FOILS,
-        using=tags.STEP_1,
+        using=using,
         masks=numbers.masks,
         refills=numbers.refills,
         keep=min(numbers.keep, STORED),
         temperature=numbers.temperature,
     )
-    return *tags.pretrained(dataset), tags.first(dataset), foils
 
 
 def taught(stage: Train, name: str, *, margin: float, reduction: Reduction = "sum") -> Train:
@@ -78,29 +85,29 @@ def taught(stage: Train, name: str, *, margin: float, reduction: Reduction = "su
 
 def hosts(name: Host, dataset: Dataset) -> Recipe:
     """A host's own loss, and that beside the hinge of written captions."""
-    own = trained(OWN, _base(name, dataset))
-    return _recipe("hosts", name, dataset, (), (own, _taught(own, name)), "foils of TAGS")
+    own = trained(OWN, base(name, dataset))
+    return _recipe("hosts", name, dataset, (), (own, beside(own, name)), "foils of TAGS")
 
 
 def with_aoq(name: Host, dataset: Dataset) -> Recipe:
     """AdapOffQuin on mined lists, alone and beside the hinge of written captions."""
-    own = trained(OWN, _base(name, dataset))
+    own = trained(OWN, base(name, dataset))
     texts, images = aoq.HARDEST[dataset]
     lists = Mine(name=ndgl_variants.LISTS, using=(OWN,), texts=texts, images=images)
-    adaptive = _adaptive(name, dataset)
+    mined = adaptive(name, dataset)
     about = "AdapOffQuin and foils of TAGS"
-    trainings = adaptive, _taught(adaptive, name)
+    trainings = mined, beside(mined, name)
     return _recipe("with-aoq", name, dataset, (own, lists), trainings, about)
 
 
 def with_ndgl(name: Host, dataset: Dataset) -> Recipe:
     """NDGL's student, alone and beside the hinge of written captions."""
     teachers = tuple(
-        trained(f"teacher-{seed}", _base(name, dataset, seed)) for seed in range(1, ndgl.K + 1)
+        trained(f"teacher-{seed}", base(name, dataset, seed)) for seed in range(1, ndgl.K + 1)
     )
     targets = Teach(name=ndgl.TARGETS, using=tuple(one.name for one in teachers))
-    student = ndgl.student("student", _base(name, dataset))
-    trainings = student, _taught(student, name)
+    student = ndgl.student("student", base(name, dataset))
+    trainings = student, beside(student, name)
     return _recipe("with-ndgl", name, dataset, (*teachers, targets), trainings, "NDGL and foils")
 
 
@@ -111,7 +118,7 @@ VARIANTS: dict[str, tuple[Callable[[Host, Dataset], Recipe], tuple[Host, ...]]] 
 }
 
 
-def _base(name: Host, dataset: Dataset, seed: int = 0) -> Base:
+def base(name: Host, dataset: Dataset, seed: int = 0) -> Base:
     """A host as its own paper trains it."""
     if name == "gpo":
         return bases.base(Setting(host=name, dataset=dataset, seed=seed))
@@ -119,15 +126,17 @@ def _base(name: Host, dataset: Dataset, seed: int = 0) -> Base:
     return Base(stage.model, stage.objective.arguments["terms"], stage.lens, stage.plan, "sum")
 
 
-def _adaptive(name: Host, dataset: Dataset) -> Train:
+def adaptive(name: Host, dataset: Dataset, seed: int = 0) -> Train:
+    """A host trained with AdapOffQuin on the lists of the stage "lists"."""
     if name == "gpo":
-        return ndgl_variants.offline("adaptive", Setting(host=name, dataset=dataset))
+        return ndgl_variants.offline("adaptive", Setting(host=name, dataset=dataset, seed=seed))
     one = SINGLE[name]
     loss = aoq.adaptive(aoq.offline_warmup(one, dataset))
-    return aoq.second(Member(one), dataset, loss)
+    return aoq.second(Member(one, seed=seed), dataset, loss)
 
 
-def _taught(stage: Train, name: Host) -> Train:
+def beside(stage: Train, name: Host) -> Train:
+    """A training of a host, and the hinge of written captions beside its loss."""
     title = f"{stage.name}-{FOILS}"
     if name == "gpo":
         return taught(stage, title, margin=bases.margin(name), reduction=bases.reduction(name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from counterfoil.recipes.evidence import ablations, aoq, curves, ndgl, readings, tags
+from counterfoil.recipes.evidence import ablations, aoq, curves, ndgl, readings, tags, written
 from counterfoil.recipes.evidence.plan import Table
 from counterfoil.spec import unknown
 
@@ -10,7 +10,7 @@ from counterfoil.spec import unknown
 def tables() -> tuple[Table, ...]:
     """Every table."""
     alone = (aoq, ablations, ndgl, readings, curves)
-    return (*(one.table() for one in alone), *tags.tables())
+    return (*(one.table() for one in alone), *tags.tables(), written.table())
 
 
 def find(name: str) -> Table:
