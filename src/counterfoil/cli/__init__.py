@@ -13,6 +13,7 @@ from counterfoil.cli import (
     evaluate,
     evidence,
     explain,
+    export,
     foils,
     judge,
     mine,
@@ -66,6 +67,7 @@ app.add_typer(mine.app)
 app.add_typer(evidence.app)
 app.add_typer(diagnose.app)
 app.add_typer(explain.app)
+app.add_typer(export.app)
 app.add_typer(foils.app)
 app.add_typer(sweep.app)
 app.add_typer(negatives.app, name="negatives")

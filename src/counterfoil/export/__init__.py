@@ -1,0 +1,1 @@
+"""Negatives and models in the files of other tools."""

@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import ast
+import csv
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import export_cases
+from counterfoil import open_corpus
+from counterfoil.export.formats import FORMATS
+from counterfoil.export.groups import Item, Mined
+from counterfoil.export.negatives import export_negatives, kind_of
+from counterfoil.negatives.store import NegativeStore
+from counterfoil.records import Pairs
+
+BOTH = ("image-to-text", "text-to-image")
+
+
+@pytest.fixture
+def export(tmp_path):
+    """Write the small data set's negatives; the folder."""
+    data = export_cases.corpus(tmp_path / "photos")
+
+    def export(to: str, kind: str = "mined", most: int = 8, corpus=data, **more: bool):
+        store, out = tmp_path / f"{kind}-{to}", tmp_path / to
+        getattr(export_cases, kind)(store, corpus, **more)
+        export.said = export_negatives(store, to, out, corpus, most=most)
+        return out
+
+    return export
+
+
+def records(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def photo(tmp_path, row):
+    return str(tmp_path / "photos" / f"a{row}.png")
+
+
+def test_sentence_transformers_has_a_row_for_every_positive(export, tmp_path):
+    out = export("sentence-transformers")
+    texts = export_cases.corpus().texts
+    assert records(out / "image-to-text.jsonl") == [
+        {
+            "anchor": photo(tmp_path, image),
+            "positive": texts[true],
+            "negative_1": texts[first],
+            "negative_2": texts[second],
+        }
+        for image, true, first, second in (
+            (0, 0, 3, 5),
+            (0, 1, 3, 5),
+            (2, 2, 4, 1),
+            (3, 3, 2, 0),
+            (3, 4, 2, 0),
+            (3, 5, 2, 0),
+        )
+    ]
+    rows = records(out / "text-to-image.jsonl")
+    assert [row["anchor"] for row in rows] == [texts[row] for row in (0, 2, 3, 4)]
+    assert rows[0]["positive"] == photo(tmp_path, 0)
+    assert rows[0]["negative_2"] == photo(tmp_path, 2)
+    assert "1 of text-to-image have fewer than 2 negatives and are left out" in export.said[2]
+
+
+def test_most_cuts_the_lists_and_keeps_more_queries(export):
+    out = export("sentence-transformers", most=1)
+    rows = records(out / "text-to-image.jsonl")
+    assert len(rows) == 5
+    assert list(rows[0]) == ["anchor", "positive", "negative_1"]
+
+
+def test_datasets_reads_the_folder(export, tmp_path):
+    datasets = pytest.importorskip("datasets")
+    out = export("sentence-transformers")
+    for direction in BOTH:
+        found = datasets.load_dataset(
+            str(out), direction, split="train", cache_dir=tmp_path / "cache"
+        )
+        assert found.column_names == ["anchor", "positive", "negative_1", "negative_2"]
+        assert [dict(row) for row in found] == records(out / f"{direction}.jsonl")
+
+
+def test_flag_embedding_has_a_line_for_every_query(export, tmp_path):
+    out = export("flagembedding")
+    texts = export_cases.corpus().texts
+    assert records(out / "image-to-text.jsonl")[0] == {
+        "query": photo(tmp_path, 0),
+        "pos": texts[:2],
+        "neg": [texts[3], texts[5]],
+        "neg_scores": [0, -0.5],
+    }
+    assert records(out / "text-to-image.jsonl")[1] == {
+        "query": texts[1],
+        "pos": [photo(tmp_path, 0)],
+        "neg": [photo(tmp_path, 2)],
+        "neg_scores": [0],
+    }
+
+
+def test_scores_that_are_not_known_are_not_written(export):
+    lines = records(export("flagembedding", scored=False) / "image-to-text.jsonl")
+    assert all(set(line) == {"query", "pos", "neg"} for line in lines)
+
+
+def test_tevatron_names_documents_of_its_corpus(export, tmp_path):
+    out = export("tevatron")
+    assert records(out / "image-to-text.jsonl")[0] == {
+        "query_id": "a 0%",
+        "query_text": None,
+        "query_image": photo(tmp_path, 0),
+        "positive_document_ids": ["a0#0", "a0#1"],
+        "negative_document_ids": ["a3#0", "a3#2"],
+    }
+    for direction, key in zip(BOTH, ("text", "image"), strict=True):
+        corpus = records(out / f"{direction}-corpus.jsonl")
+        known = {line["docid"] for line in corpus}
+        assert len(known) == len(corpus)
+        assert all(line[key] for line in corpus)
+        for line in records(out / f"{direction}.jsonl"):
+            assert {*line["positive_document_ids"], *line["negative_document_ids"]} <= known
+
+
+def table(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+def test_open_clip_reads_pairs_and_negclip_lists(export, tmp_path):
+    rows = table(export("open-clip") / "train.tsv")
+    data = export_cases.corpus()
+    assert [row["title"] for row in rows] == data.texts[:6]
+    assert [row["filepath"] for row in rows] == [photo(tmp_path, i) for i in (0, 0, 2, 3, 3, 3)]
+    assert ast.literal_eval(rows[0]["neg_caption"]) == [data.texts[3], data.texts[5]]
+    images = [photo(tmp_path, row) for row in range(4)]
+    for row, hard in zip(rows, export_cases.IMAGES):
+        found = [rows[place]["filepath"] for place in ast.literal_eval(row["neg_image"])]
+        assert found == [images[image] for image in hard if image not in (-1, 1)]  # 1 has no pair
+
+
+def test_trec_is_a_run_of_negatives_and_what_is_true(export):
+    out = export("trec")
+    run = [line.split() for line in (out / "text-to-image.run").read_text().splitlines()]
+    assert run[:2] == [
+        ["a0#0", "Q0", "a3", "1", "0", "counterfoil"],
+        ["a0#0", "Q0", "a2", "2", "-0.5", "counterfoil"],
+    ]
+    assert ["a2#0", "Q0", "a%200%25", "1", "0", "counterfoil"] in run
+    qrels = [line.split() for line in (out / "text-to-image.qrels").read_text().splitlines()]
+    assert qrels[0] == ["a0#0", "0", "a%200%25", "1"]
+    assert len(qrels) == 6
+    assert not {(q, d) for q, _, d, *_ in run} & {(q, d) for q, _, d, _ in qrels}
+
+
+def test_ranks_stand_for_scores_that_are_not_known(export):
+    out = export("trec", scored=False)
+    run = [line.split() for line in (out / "image-to-text.run").read_text().splitlines()]
+    assert [line[4] for line in run[:3]] == ["-1", "-2", "-1"]
+
+
+def test_written_captions_belong_to_an_image_and_its_caption(export, tmp_path):
+    data = export_cases.corpus()
+    out = export("flagembedding", "written")
+    assert records(out / "image-to-text.jsonl") == [
+        {
+            "query": photo(tmp_path, 0),
+            "pos": [data.texts[0]],
+            "neg": ["a 0 cat of picture 0", "a 0 dog of picture 9"],
+        },
+        {
+            "query": photo(tmp_path, 2),
+            "pos": [data.texts[2]],
+            "neg": ['a "0" cat of picture 2'],
+        },
+    ]
+    assert not (out / "text-to-image.jsonl").exists()
+
+
+def test_written_captions_in_every_form(export):
+    run = (export("trec", "written") / "image-to-text.run").read_text().splitlines()
+    assert run[0] == "a0#0 Q0 a0#0#1 1 -1 counterfoil"
+    rows = table(export("open-clip", "written") / "train.tsv")
+    assert list(rows[0]) == ["filepath", "title", "neg_caption"]
+    assert ast.literal_eval(rows[1]["neg_caption"]) == ['a "0" cat of picture 2']
+    out = export("tevatron", "written")
+    known = [line["docid"] for line in records(out / "image-to-text-corpus.jsonl")]
+    assert known == ["a0#0", "a0#0#1", "a0#0#2", "a2#0", "a2#0#1"]
+    rows = records(export("sentence-transformers", "written", most=1) / "image-to-text.jsonl")
+    assert len(rows) == 2
+
+
+def test_what_somebody_found_true_is_a_positive_too(tmp_path):
+    data = replace(export_cases.corpus(), also=Pairs(torch.tensor([2]), torch.tensor([0])))
+    store = export_cases.mined(tmp_path / "lists", data)
+    opened = NegativeStore.open(store, fingerprint=data.fingerprint)
+    mined = Mined(data, opened, str, 8)
+    assert [i.id for i in next(mined.groups("text-to-image")).positives] == ["a 0%", "a2"]
+    third = next(group for group in mined.groups("image-to-text") if group.query.id == "a2")
+    assert [item.id for item in third.positives] == ["a2#0", "a0#0"]
+
+
+def test_drawn_pictures_are_written_once_and_only_where_they_are_asked_for(tmp_path):
+    from PIL import Image
+
+    data = open_corpus("scenes:images=12").split("train")
+    store = export_cases.written(tmp_path / "written", data)
+    out = tmp_path / "out"
+    export_negatives(store, "flagembedding", out, data, most=8)
+    (line,) = {line["query"] for line in records(out / "image-to-text.jsonl")}
+    assert line == str(out / "pictures" / "000000.png")
+    assert Image.open(line).tobytes() == data.pictures.open(0).tobytes()
+    assert len(list((out / "pictures").iterdir())) == 1
+    export_negatives(store, "trec", tmp_path / "trec", data, most=8)
+    assert not (tmp_path / "trec" / "pictures").exists()
+
+
+def test_names_stand_for_pictures_that_there_are_none_of(export):
+    out = export("flagembedding", corpus=export_cases.corpus())
+    assert records(out / "image-to-text.jsonl")[0]["query"] == "a 0%"
+    assert "has no pictures" in export.said[-1]
+
+
+def test_the_card_says_where_negatives_come_from(export):
+    text = (export("trec") / "README.md").read_text()
+    assert text == ("Hard negatives of small (train), mined by counterfoil 0.1.0 with SCAN().\n")
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_a_damaged_store_leaves_nothing(to, tmp_path):
+    data = export_cases.corpus()
+    store = export_cases.written(tmp_path / "written", data)
+    lines = (store / "foils.jsonl").read_text().splitlines()
+    (store / "foils.jsonl").write_text("\n".join(lines[:2]) + "\n")
+    with pytest.raises(ValueError, match="holds 2 captions, but its manifest promises 3"):
+        export_negatives(store, to, tmp_path / "out", data, most=8)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["written"]
+
+
+def test_lists_of_nothing_are_refused(tmp_path):
+    data = export_cases.corpus()
+    store = export_cases.mined(tmp_path / "lists", data)
+    opened = NegativeStore.open(store, fingerprint=data.fingerprint)
+    opened.lists.images.fill_(-1)
+    opened.save(store)
+    with pytest.raises(ValueError, match="no negatives to export from texts"):
+        export_negatives(store, "sentence-transformers", tmp_path / "out", data, most=8)
+
+
+def test_kinds(tmp_path):
+    data = export_cases.corpus()
+    assert kind_of(export_cases.mined(tmp_path / "m", data)) == "mined"
+    assert kind_of(export_cases.written(tmp_path / "w", data)) == "written"
+    (tmp_path / "x").mkdir()
+    assert kind_of(tmp_path / "x") is None
+    (tmp_path / "x" / "manifest.json").write_text("[]")
+    assert kind_of(tmp_path / "x") is None
+
+
+@given(st.text(min_size=1))
+def test_names_in_trec_are_told_apart_and_hold_no_blank(name):
+    from urllib.parse import unquote
+
+    from counterfoil.export.formats import _name
+
+    written = _name(Item(name, ""))
+    assert written.split() == [written]
+    assert unquote(written) == name

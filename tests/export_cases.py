@@ -1,0 +1,66 @@
+"""A small data set with mined and written negatives that are known by heart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from corpus_cases import small_corpus, write_picture
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.pictures import PictureFiles
+from counterfoil.negatives.lists import Lists
+from counterfoil.negatives.store import NegativeStore, Source
+from counterfoil.negatives.written_store import WrittenFoil, WrittenStore
+
+TEXTS = [[3, 5], [0, -1], [4, 1], [2, 0]]  # of images a0, a1, a2 and a3; a1 has no caption
+IMAGES = [[3, 2], [2, -1], [0, 3], [0, 1], [2, 0], [-1, -1], [0, 1]]  # the last text is nobody's
+
+
+def corpus(folder: Path | None = None) -> Corpus:
+    """Four images with 2, 0, 1 and 3 captions and a caption of none; files if a folder is named."""
+    found = small_corpus()
+    orphan = replace(
+        found,
+        text_ids=[*found.text_ids, "nobody's"],
+        texts=[*found.texts, "an animal\tof no picture"],
+        owner=torch.cat([found.owner, torch.tensor([-1])]),
+        image_ids=["a 0%", *found.image_ids[1:]],
+        part="train",
+    )
+    if folder is None:
+        return orphan
+    paths = [folder / f"a{row}.png" for row in range(4)]
+    for row, path in enumerate(paths):
+        write_picture(path, row, size=(16, 16))
+    return replace(orphan, pictures=PictureFiles(paths))
+
+
+def mined(folder: Path, of: Corpus, *, scored: bool = True) -> Path:
+    """A store of the lists above; the score of a row of place n is -n / 2."""
+    texts, images = (torch.tensor(rows, dtype=torch.int32) for rows in (TEXTS, IMAGES))
+    scores = [
+        torch.where(rows < 0, -torch.inf, torch.tensor([0, -0.5])).half()
+        for rows in (texts, images)
+    ]
+    lists = Lists(texts, images, *scores) if scored else Lists(texts, images)
+    by = (Source(matcher="SCAN()"),)
+    NegativeStore.of(lists, corpus=of.fingerprint, split="train", sources=by).save(folder)
+    return folder
+
+
+def written(folder: Path, of: Corpus) -> Path:
+    """Two foils of the first caption and one of the third."""
+    foils = [
+        _foil(of, 0, "a 0 cat of picture 0"),
+        _foil(of, 2, 'a "0" cat of picture 2'),
+        _foil(of, 0, "a 0 dog of picture 9"),
+    ]
+    WrittenStore.write(folder, foils, of, writer="rules", settings={}, seed=0)
+    return folder
+
+
+def _foil(of: Corpus, text: int, foil: str) -> WrittenFoil:
+    image = of.image_ids[int(of.owner[text])]
+    return WrittenFoil(image, of.text_ids[text], of.texts[text], foil, "noun", ())
