@@ -36,12 +36,15 @@ if TYPE_CHECKING:
     from counterfoil.objectives.words import Words
     from counterfoil.recipes.explain import explain
     from counterfoil.recipes.guides import Semantics, Teach
+    from counterfoil.recipes.indexing import IndexPlan, build_index
     from counterfoil.recipes.measures import Compare, Evaluate
     from counterfoil.recipes.mines import Mine
     from counterfoil.recipes.model import Model, open_model
     from counterfoil.recipes.pretraining import Pretrain, pretrain_plan
     from counterfoil.recipes.recipe import Recipe, Train
+    from counterfoil.recipes.reranking import Reranker
     from counterfoil.recipes.run import execute
+    from counterfoil.recipes.searching import SearchIndex, open_index
     from counterfoil.recipes.writes import Write
     from counterfoil.spec import Spec, late, of, part
     from counterfoil.train.plan import TrainPlan
@@ -84,6 +87,11 @@ _WHERE = {
     "explain": "recipes.explain",
     "Model": "recipes.model",
     "open_model": "recipes.model",
+    "SearchIndex": "recipes.searching",
+    "open_index": "recipes.searching",
+    "IndexPlan": "recipes.indexing",
+    "build_index": "recipes.indexing",
+    "Reranker": "recipes.reranking",
     "Recipe": "recipes.recipe",
     "Train": "recipes.recipe",
     "Pretrain": "recipes.pretraining",
@@ -114,6 +122,7 @@ __all__ = [
     "Evaluate",
     "HardestRectified",
     "HardestTriplet",
+    "IndexPlan",
     "InfoNCE",
     "Lens",
     "LensPlan",
@@ -129,7 +138,9 @@ __all__ = [
     "Pretrain",
     "RankedBelow",
     "Recipe",
+    "Reranker",
     "Screened",
+    "SearchIndex",
     "SelfAdjusted",
     "SelfExplored",
     "SemanticMargin",
@@ -147,11 +158,13 @@ __all__ = [
     "Words",
     "Write",
     "__version__",
+    "build_index",
     "execute",
     "explain",
     "late",
     "of",
     "open_corpus",
+    "open_index",
     "open_model",
     "part",
     "pretrain_plan",

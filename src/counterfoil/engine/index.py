@@ -1,0 +1,145 @@
+"""Vectors of images and texts kept for search, in a folder.
+
+The folder keeps all vectors and what they stand for; ``index.json`` names the files that count and
+is replaced as the last step of every write, so that one that is killed leaves the index as it was.
+Where a library finds candidates, the index compares them itself: scores are the same behind every
+backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self, final
+
+from counterfoil.engine.index_draft import Desk, Draft, New, draft
+from counterfoil.engine.index_finder import Finder
+from counterfoil.engine.index_parts import files_of
+from counterfoil.engine.index_shelf import Shelf
+from counterfoil.engine.index_state import (
+    IndexState,
+    ShelfState,
+    read_state,
+    write_state,
+    writing,
+)
+from counterfoil.engine.tiles import Side
+
+_ENDINGS = (".npy", ".jsonl", ".faiss", ".part")  # of what a killed write may leave behind
+
+
+@final
+class Index:
+    """Images and texts that can be searched by vectors.
+
+    Args:
+        folder: where it lies.
+
+    Raises:
+        ValueError: there is none, it is damaged, or its backend cannot be reached.
+
+    Attributes:
+        folder: where it lies.
+        state: what it says of itself.
+        images: the images.
+        texts: the texts.
+    """
+
+    state: IndexState
+    images: Shelf
+    texts: Shelf
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._finders: dict[Side, tuple[str, Finder | None]] = {}
+        self._read()
+
+    @classmethod
+    def create(cls, folder: Path, state: IndexState) -> Self:
+        """An empty one in a new or empty folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_state(folder, state)
+        return cls(folder)
+
+    def shelf(self, side: Side) -> Shelf:
+        """One of the sides."""
+        return self.images if side == "image" else self.texts
+
+    def change(
+        self,
+        *,
+        images: New | None = None,
+        texts: New | None = None,
+        no_images: Sequence[int] = (),
+        no_texts: Sequence[int] = (),
+    ) -> None:
+        """Keep more and forget some, in one step; when it is killed, nothing has changed.
+
+        Args:
+            images: to keep; ids that are not there yet.
+            texts: to keep; ids that are not there yet, or that go in the same step.
+            no_images: rows to forget.
+            no_texts: rows to forget.
+
+        Raises:
+            ValueError: vectors are of another width or not numbers, or another process writes.
+        """
+        with writing(self.folder):
+            before = read_state(self.folder)
+            if before != self.state:
+                raise ValueError(
+                    f"{self.folder} was changed by another process; open the index again"
+                )
+            _tidy(self.folder, before)
+            drafts: dict[Side, Draft] = {
+                "image": self._draft("image", before.images, images, no_images),
+                "text": self._draft("text", before.texts, texts, no_texts),
+            }
+            after = {"images": drafts["image"].state, "texts": drafts["text"].state}
+            write_state(
+                self.folder, before.model_copy(update={"writes": before.writes + 1, **after})
+            )
+            for side, done in drafts.items():
+                finder = self.shelf(side).finder
+                if finder is not None and len(done.gone):
+                    finder.forget(done.gone)
+            self._read()
+            _tidy(self.folder, self.state)
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+        for _, finder in self._finders.values():
+            if finder is not None:
+                finder.close()
+
+    def _draft(self, side: Side, state: ShelfState, new: New | None, rows: Sequence[int]) -> Draft:
+        name = f"{self.state.writes:06d}-{side}s"
+        desk = Desk(self.folder, name, self.state.width, self.state.half)
+        return draft(desk, self.shelf(side), state, new, rows)
+
+    def _read(self) -> None:
+        state = read_state(self.folder)
+        width = state.width
+        images = Shelf(self.folder, state.images, width, self._finder("image", state))
+        texts = Shelf(self.folder, state.texts, width, self._finder("text", state))
+        self.state, self.images, self.texts = state, images, texts
+
+    def _finder(self, side: Side, state: IndexState) -> Finder | None:
+        """The finder of a side; the same one as before where it has the same name."""
+        name = (state.images if side == "image" else state.texts).finder
+        if side not in self._finders or self._finders[side][0] != name:
+            self._finders[side] = name, _opened(self.folder, side, state, name)
+        return self._finders[side][1]
+
+
+def _opened(folder: Path, side: Side, state: IndexState, name: str) -> Finder | None:
+    return None
+
+
+def _tidy(folder: Path, state: IndexState) -> None:
+    """Remove what counts no more, and what a killed write has left."""
+    keep = {name for part in (*state.images.parts, *state.texts.parts) for name in files_of(part)}
+    keep |= {state.images.finder, state.texts.finder}
+    for path in folder.iterdir():
+        if path.is_file() and path.suffix in _ENDINGS and path.name not in keep:
+            path.unlink()

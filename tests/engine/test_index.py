@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from counterfoil.engine import index as index_module
+from counterfoil.engine import index_parts
+from counterfoil.engine.index import Index
+from counterfoil.engine.index_draft import New
+from counterfoil.engine.index_parts import Entry
+from counterfoil.engine.index_state import writing
+from counterfoil.engine.sweep import sweep
+from counterfoil.engine.tiles import Member
+from counterfoil.engine.topk import TopK
+from engine_cases import Dot, vectors
+from index_cases import brute, empty, found, images, texts, whole
+
+
+def names(count: int, first: int = 0) -> list[str]:
+    return [f"i{n}" for n in range(first, first + count)]
+
+
+def test_ranks_as_the_engine_does_with_ties(tmp_path):
+    stored, asked = whole((5000, 6)), whole((20, 6), seed=1)
+    index = empty(tmp_path / "x", 6)
+    index.change(images=images(names(3000), stored[:3000]))
+    index.change(images=images(names(2000, 3000), stored[3000:]))
+    best = TopK("text", 20, 50)
+    sweep([Member(Dot(), vectors(stored), vectors(asked))], [best])
+    rows, scores = index.images.search(asked, 50)
+    assert torch.equal(rows, best.rows.long())
+    assert torch.equal(scores, best.scores)
+    assert len(scores[0].unique()) < 50  # there were ties
+
+
+def test_equals_sorting_everything(tmp_path):
+    stored, asked = torch.randn(200, 8), torch.randn(5, 8)
+    index = empty(tmp_path / "x")
+    index.change(images=images(names(200), stored))
+    for got, wanted in zip(found(index, asked, 7), brute(asked, stored, names(200), 7)):
+        assert [name for name, _ in got] == [name for name, _ in wanted]
+        np.testing.assert_allclose([s for _, s in got], [s for _, s in wanted], atol=1e-5)
+
+
+def test_a_query_does_not_depend_on_its_neighbours(tmp_path):
+    index, asked = empty(tmp_path / "x"), torch.randn(40, 8)
+    index.change(images=images(names(100), torch.randn(100, 8)))
+    together = index.images.search(asked, 10)
+    for row in (0, 17, 39):
+        alone = index.images.search(asked[row : row + 1], 10)
+        assert torch.equal(alone[0][0], together[0][row])
+        assert torch.equal(alone[1][0], together[1][row])
+
+
+def test_fewer_than_asked(tmp_path):
+    index = empty(tmp_path / "x")
+    rows, scores = index.images.search(torch.randn(2, 8), 3)
+    assert rows.tolist() == [[-1] * 3] * 2
+    assert bool(scores.isneginf().all())
+    index.change(images=images(names(2), torch.eye(8)[:2]))
+    rows, scores = index.images.search(torch.eye(8)[:1], 4)
+    assert rows.tolist() == [[0, 1, -1, -1]]
+    assert scores.tolist()[0][:2] == [1, 0]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.integers(1, 60).map(lambda n: ("add", n)),
+            st.lists(st.integers(0, 200), max_size=40).map(lambda rows: ("delete", rows)),
+        ),
+        min_size=1,
+        max_size=24,
+    ),
+    half=st.booleans(),
+)
+def test_changed_equals_rebuilt(tmp_path_factory, steps, half):
+    """Whatever comes and goes, the index is the one that would be made of what is left."""
+    folder = tmp_path_factory.mktemp("x")
+    index, left, next_ = empty(folder / "a", 4, half=half), {}, 0
+    for what, value in steps:
+        if what == "add":
+            new = whole((value, 4), seed=next_)
+            index.change(
+                images=images(names(value, next_), new), texts=texts(names(value, next_), new)
+            )
+            left |= dict(zip(names(value, next_), new))
+            next_ += value
+        else:
+            gone = [name for n, name in enumerate(left) if n in value]
+            rows = [index.images.find(name) for name in gone]
+            index.change(no_images=rows, no_texts=[index.texts.find(name) for name in gone])
+            for name in gone:
+                del left[name]
+    again = empty(folder / "b", 4, half=half)
+    if left:
+        again.change(images=images(left, torch.stack(list(left.values()))))
+    asked = whole((3, 4), seed=99)
+    assert len(index.images) == len(index.texts) == len(again.images) == len(left)
+    for one in (index, Index(folder / "a")):
+        assert found(one, asked, 20) == found(again, asked, 20)
+        assert set(one.images.rows) == set(left)
+        assert set(one.texts.about) == set(left)
+
+
+def test_parts_are_joined_and_dead_rows_dropped(tmp_path):
+    index = empty(tmp_path / "x")
+    for n in range(40):
+        index.change(images=images(names(3, 3 * n), torch.randn(3, 8)))
+    assert len(index.images.parts) <= 17
+    index.change(no_images=list(range(0, 110)))
+    assert len(index.images.numbers) == len(index.images) == 10
+    stored = [p.name for p in (tmp_path / "x").iterdir() if p.suffix in (".npy", ".jsonl")]
+    assert len(stored) == 3 * len(index.images.parts)
+    assert index.images.entry(0) == Entry("i110", place="/i110.png")
+
+
+def test_all_may_go_and_numbers_are_not_given_twice(tmp_path):
+    index = empty(tmp_path / "x")
+    index.change(images=images(names(70), torch.randn(70, 8)))
+    index.change(no_images=list(range(70)))
+    assert len(Index(tmp_path / "x").images) == 0
+    index.change(images=images(names(2), torch.randn(2, 8)))
+    assert index.images.numbers[index.images.alive].tolist() == [70, 71]
+
+
+def test_half_precision(tmp_path):
+    index = empty(tmp_path / "x", half=True)
+    stored = torch.randn(30, 8)
+    index.change(images=images(names(30), stored))
+    assert index.images.parts[0].vectors.dtype == np.float16
+    torch.testing.assert_close(index.images.vectors(torch.arange(30)), stored.half().float())
+
+
+@pytest.mark.parametrize("place", range(12))
+@pytest.mark.parametrize("verb", ["add", "delete"])
+def test_killed_anywhere_it_is_as_before_or_as_after(tmp_path, monkeypatch, place, verb):
+    """A process dies before its nth write of a file: the index is what it was, or what it was
+    to be, and can be written to again."""
+    before = empty(tmp_path / "x")
+    stored = torch.randn(100, 8)
+    before.change(images=images(names(90), stored[:90]), texts=texts(names(90), stored[:90]))
+    asked, old = torch.randn(3, 8), None
+    old = found(before, asked, 8)
+
+    def change(index):
+        if verb == "add":
+            new = stored[90:]
+            index.change(images=images(names(10, 90), new), texts=texts(names(10, 90), new))
+        else:  # most of it, so that the parts are joined
+            index.change(no_images=list(range(80)), no_texts=list(range(80)))
+
+    shutil.copytree(tmp_path / "x", tmp_path / "y")
+    after = Index(tmp_path / "y")
+    change(after)
+    child = os.fork()
+    if not child:
+        left = place
+
+        def counting(function):
+            def counted(*words, **more):
+                nonlocal left
+                if not left:
+                    os._exit(9)
+                left -= 1
+                return function(*words, **more)
+
+            return counted
+
+        monkeypatch.setattr(index_parts, "write_array", counting(index_parts.write_array))
+        monkeypatch.setattr(index_parts, "write_text", counting(index_parts.write_text))
+        monkeypatch.setattr(index_module, "write_state", counting(index_module.write_state))
+        monkeypatch.setattr(index_module, "_tidy", counting(index_module._tidy))
+        change(Index(tmp_path / "x"))
+        os._exit(0)
+    os.waitpid(child, 0)
+    left = Index(tmp_path / "x")
+    now = found(left, asked, 8)
+    assert now in (old, found(after, asked, 8))
+    assert len(left.images) == len(left.texts)
+    if len(left.images) == len(before.images):
+        change(left)
+    assert found(left, asked, 8) == found(after, asked, 8)
+    assert len(left.images) == len(left.texts) == len(after.texts)
+
+
+def test_left_files_are_cleared_away(tmp_path):
+    index = empty(tmp_path / "x")
+    (tmp_path / "x" / "000007-images.npy").write_bytes(b"x")
+    (tmp_path / "x" / ".index.json.abc.part").write_bytes(b"x")
+    (tmp_path / "x" / "notes.md").write_bytes(b"x")
+    index.change(images=images(names(2), torch.randn(2, 8)))
+    assert sorted(p.name for p in (tmp_path / "x").iterdir()) == [
+        *(".lock", "000000-images.jsonl", "000000-images.npy", "000000-images.numbers.npy"),
+        *("index.json", "notes.md"),
+    ]
+
+
+def test_one_writer_at_a_time(tmp_path):
+    index = empty(tmp_path / "x")
+    with writing(tmp_path / "x"), pytest.raises(ValueError, match="another process is writing"):
+        index.change(images=images(names(2), torch.randn(2, 8)))
+
+
+def test_a_stale_index_is_not_written_over(tmp_path):
+    empty(tmp_path / "x")
+    one, two = Index(tmp_path / "x"), Index(tmp_path / "x")
+    one.change(images=images(names(2), torch.randn(2, 8)))
+    with pytest.raises(ValueError, match="changed by another process; open the index again"):
+        two.change(images=images(names(2, 5), torch.randn(2, 8)))
+    assert len(Index(tmp_path / "x").images) == 2
+
+
+def test_bad_vectors_and_queries(tmp_path):
+    index = empty(tmp_path / "x")
+    bad = torch.randn(3, 8)
+    bad[1, 2] = torch.nan
+    with pytest.raises(ValueError, match="'i1' is not a number"):
+        index.change(images=images(names(3), bad))
+    with pytest.raises(ValueError, match=r"\(3, 9\) were given to an index of width 8"):
+        index.change(images=images(names(3), torch.randn(3, 9)))
+    with pytest.raises(ValueError, match="k is 0"):
+        index.images.search(torch.randn(1, 8), 0)
+    with pytest.raises(ValueError, match=r"queries of shape \(1, 3\)"):
+        index.images.search(torch.randn(1, 3), 1)
+    assert len(index.images) == 0
+
+
+def damaged(folder, name):
+    (path,) = folder.glob(name)
+    path.write_bytes(path.read_bytes()[:-9])
+    return folder
+
+
+@pytest.mark.parametrize("name", ["*-images.npy", "*.numbers.npy", "*-images.jsonl", "index.json"])
+def test_damage_is_a_sentence(tmp_path, name):
+    index = empty(tmp_path / "x")
+    index.change(images=images(names(5), torch.randn(5, 8)))
+    with pytest.raises(ValueError, match=r"make the index again|cannot be read"):
+        _ = Index(damaged(tmp_path / "x", name)).images.rows
+
+
+@pytest.mark.parametrize("name", ["-images.npy", "-images.jsonl"])
+def test_a_lost_file_is_a_sentence(tmp_path, name):
+    index = empty(tmp_path / "x")
+    index.change(images=images(names(5), torch.randn(5, 8)))
+    (tmp_path / "x" / f"000000{name}").unlink()
+    with pytest.raises(ValueError, match="does not exist"):
+        _ = Index(tmp_path / "x").images.rows
+
+
+def test_states_of_others_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="is no index"):
+        Index(tmp_path)
+    empty(tmp_path / "x")
+    path = tmp_path / "x" / "index.json"
+    plain = json.loads(path.read_text())
+    path.write_text(json.dumps({**plain, "format": 7}))
+    with pytest.raises(ValueError, match="has format 7"):
+        Index(tmp_path / "x")
+    path.write_text(json.dumps({**plain, "width": 0}))
+    with pytest.raises(ValueError, match="is damaged"):
+        Index(tmp_path / "x")
+    path.write_text("[]")
+    with pytest.raises(ValueError, match="has format None"):
+        Index(tmp_path / "x")
+
+
+def test_captions_keep_every_sign(tmp_path):
+    index, said = empty(tmp_path / "x"), 'two\u2028lines "and" \x85 more ünïcode 犬'
+    index.change(texts=New([Entry("t", text=said, image="i")], torch.randn(1, 8)))
+    assert Index(tmp_path / "x").texts.entry(0).text == said

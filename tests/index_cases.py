@@ -1,0 +1,71 @@
+"""Small indices for the tests of the engine and of the recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from counterfoil.engine.index import Index
+from counterfoil.engine.index_draft import New
+from counterfoil.engine.index_parts import Entry
+from counterfoil.engine.index_state import IndexState
+
+
+def empty(folder: Path, width: int = 8, **more: object) -> Index:
+    return Index.create(folder, IndexState(identity="me", model="m", width=width, **more))
+
+
+def images(names: Iterable[str], vectors: Tensor) -> New:
+    return New([Entry(name, place=f"/{name}.png") for name in names], vectors)
+
+
+def texts(names: Iterable[str], vectors: Tensor) -> New:
+    return New([Entry(name, text=f"text {name}", image=name) for name in names], vectors)
+
+
+def found(index: Index, queries: Tensor, k: int) -> list[list[tuple[str, float]]]:
+    """Ids and scores of the best images."""
+    rows, scores = index.images.search(queries, k)
+    return [
+        [(index.images.entry(row).id, score) for row, score in zip(*own) if row >= 0]
+        for own in zip(rows.tolist(), scores.tolist())
+    ]
+
+
+def brute(
+    queries: Tensor, vectors: Tensor, names: Sequence[str], k: int
+) -> list[list[tuple[str, float]]]:
+    """The same by sorting all scores, ties in the order of names given."""
+    out = []
+    for query in queries:
+        scores = [float((query.double() * vector.double()).sum()) for vector in vectors]
+        order = sorted(range(len(names)), key=lambda row: (-scores[row], row))
+        out.append([(names[row], scores[row]) for row in order[:k]])
+    return out
+
+
+def whole(shape: Sequence[int], seed: int = 0, most: int = 3) -> Tensor:
+    """Small whole numbers, so that products are exact and ties are many."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-most, most + 1, tuple(shape), generator=generator).float()
+
+
+def clustered(count: int, width: int = 64, centres: int = 40, seed: int = 0) -> Tensor:
+    """Unit vectors in clumps, as embeddings are."""
+    generator = torch.Generator().manual_seed(seed)
+    middle = torch.randn(centres, width, generator=generator)
+    which = torch.randint(0, centres, (count,), generator=generator)
+    values = middle[which] + 0.7 * torch.randn(count, width, generator=generator)
+    return torch.nn.functional.normalize(values, dim=1)
+
+
+def recall(index: Index, queries: Tensor, vectors: Tensor, k: int = 10) -> float:
+    """Share of the exact k best images that are found."""
+    exact = (queries @ vectors.T).topk(k, 1).indices
+    rows, _ = index.images.search(queries, k)
+    alive = index.images.alive.nonzero().squeeze(1)
+    hit = [len(set(a) & set(alive[b].tolist())) for a, b in zip(rows.tolist(), exact)]
+    return sum(hit) / (k * len(queries))
