@@ -1,0 +1,1 @@
+"""Search and explanations over HTTP, and a page for people."""

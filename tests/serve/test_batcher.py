@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from counterfoil.serve.batcher import Batcher
+from counterfoil.serve.refused import Refused
+
+
+def doubled(seen: list[list[int]]):
+    def answer(queries: Sequence[int]) -> list[int]:
+        seen.append(list(queries))
+        if 13 in queries:
+            raise ValueError("13 is unlucky")
+        return [2 * query for query in queries]
+
+    return answer
+
+
+@pytest.fixture
+def worker():
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def batcher(answer, worker, *, at_once: int = 4, waiting: int = 100) -> Batcher[int, int]:
+    return Batcher(answer, worker, at_once=at_once, gather=0.01, waiting=waiting)
+
+
+def test_everybody_gets_their_own_answer_and_batches_are_bounded(worker):
+    seen: list[list[int]] = []
+
+    async def scene() -> list[int]:
+        made = batcher(doubled(seen), worker)
+        found = await asyncio.gather(*(made.ask(n) for n in range(20, 31)))
+        assert (made.queries, made.batches) == (11, 3)
+        assert await made.ask(1) == 2  # it begins anew when all was answered
+        return found
+
+    assert asyncio.run(scene()) == [2 * n for n in range(20, 31)]
+    assert seen == [[20, 21, 22, 23], [24, 25, 26, 27], [28, 29, 30], [1]]
+
+
+def test_nobody_pays_for_the_query_of_another(worker):
+    seen: list[list[int]] = []
+
+    async def scene() -> list[object]:
+        made = batcher(doubled(seen), worker)
+        return await asyncio.gather(*(made.ask(n) for n in (1, 13, 2)), return_exceptions=True)
+
+    one, unlucky, two = asyncio.run(scene())
+    assert (one, two) == (2, 4)
+    assert isinstance(unlucky, ValueError)
+
+
+def test_too_many_are_told_to_come_back(worker):
+    async def scene() -> list[object]:
+        made = batcher(doubled([]), worker, waiting=3)
+        return await asyncio.gather(*(made.ask(n) for n in range(5)), return_exceptions=True)
+
+    found = asyncio.run(scene())
+    assert found[:3] == [0, 2, 4]
+    assert all(isinstance(one, Refused) and one.status == 503 for one in found[3:])
+
+
+def test_who_no_longer_waits_is_not_answered(worker):
+    seen: list[list[int]] = []
+    gate = threading.Event()
+
+    def answer(queries: Sequence[int]) -> list[int]:
+        gate.wait(5)
+        return doubled(seen)(queries)
+
+    async def scene() -> int:
+        made = batcher(answer, worker, at_once=1)
+        first = asyncio.create_task(made.ask(1))
+        await asyncio.sleep(0.05)  # the first is with the worker
+        gone, last = asyncio.create_task(made.ask(2)), asyncio.create_task(made.ask(3))
+        await asyncio.sleep(0)
+        gone.cancel()
+        gate.set()
+        assert await first == 2
+        return await last
+
+    assert asyncio.run(scene()) == 6
+    assert seen == [[1], [3]]

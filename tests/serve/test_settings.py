@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import pytest
+
+from counterfoil.serve.settings import Settings
+
+
+def test_by_default_only_this_machine_asks():
+    assert Settings().local
+    assert Settings(host="localhost").local
+    assert not Settings(host="0.0.0.0").local
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_port_that_does_not_exist_is_refused(port):
+    with pytest.raises(ValueError, match=f"port {port} does not exist"):
+        Settings(port=port)
+
+
+@pytest.mark.parametrize("key", ["", "  ", "clé"])
+def test_a_key_that_no_header_carries_is_refused(key):
+    with pytest.raises(ValueError, match="API key is empty or has letters beyond ASCII"):
+        Settings(key=key)

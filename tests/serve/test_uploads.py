@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import io
+import random
+import struct
+import zipfile
+import zlib
+
+import pytest
+from PIL import Image
+
+from counterfoil.serve.refused import Refused
+from counterfoil.serve.uploads import KINDS, picture
+
+PIXELS = 1_000_000
+
+
+def saved(kind: str, size: tuple[int, int] = (20, 10), **options: object) -> bytes:
+    out = io.BytesIO()
+    Image.linear_gradient("L").resize(size).convert("RGB").save(out, kind, **options)
+    return out.getvalue()
+
+
+def png_bomb(width: int, height: int) -> bytes:
+    """A PNG of a few kilobytes that decodes to what its header says."""
+
+    def chunk(name: bytes, body: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+        )
+
+    packer = zlib.compressobj(9)
+    packed = b"".join(packer.compress(bytes(1 + width)) for _ in range(min(height, 1000)))
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    body = chunk(b"IHDR", header) + chunk(b"IDAT", packed + packer.flush()) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+def zipped() -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("zeros", bytes(1_000_000))
+    return out.getvalue()
+
+
+def png_text_bomb() -> bytes:
+    """A small picture with a compressed comment of 100 megabytes."""
+    body = b"Comment\x00\x00" + zlib.compress(bytes(100_000_000), 9)
+    chunk = struct.pack(">I", len(body)) + b"zTXt" + body
+    chunk += struct.pack(">I", zlib.crc32(b"zTXt" + body))
+    plain = saved("png")
+    return plain[:33] + chunk + plain[33:]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pictures_are_decoded(kind):
+    found = picture(saved(kind), PIXELS)
+    assert found.mode == "RGB"
+    assert found.size == (20, 10)
+
+
+def test_a_picture_is_upright_and_on_white():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    assert picture(saved("jpeg", exif=exif), PIXELS).size == (10, 20)
+    out = io.BytesIO()
+    Image.new("RGBA", (3, 3), (0, 0, 0, 0)).save(out, "png")
+    assert picture(out.getvalue(), PIXELS).getpixel((1, 1)) == (255, 255, 255)
+
+
+SVG = b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg"><script>1</script></svg>'
+REFUSED = {
+    "nothing": (b"", 400, "is empty"),
+    "text": (b"hello", 415, "no picture that can be read"),
+    "zip": (zipped(), 415, "a zip archive"),
+    "gzip": (zlib.compress(b"x") and b"\x1f\x8b\x08" + bytes(50), 415, "a gzip archive"),
+    "svg": (SVG, 415, "an SVG drawing"),
+    "svg behind a mark": (b"\xef\xbb\xbf  <svg/>", 415, "an SVG drawing"),
+    "pdf": (b"%PDF-1.7", 415, "a PDF document"),
+    "program": (b"\x7fELF" + bytes(60), 415, "a program"),
+    "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", 415, "no picture"),
+    "bomb": (png_bomb(50_000, 50_000), 413, "pixels are accepted"),
+    "bomb that pillow warns of": (png_bomb(10_000, 10_000), 413, "pixels are accepted"),
+    "large": (saved("png", (1001, 1000)), 413, "1001 x 1000 pixels; at most 1,000,000"),
+    "comment bomb": (png_text_bomb(), 422, "damaged"),
+    "truncated png": (saved("png", (300, 300))[:200], 422, "damaged or cut off"),
+    "truncated gif": (saved("gif", (300, 300))[:-400], 422, "damaged or cut off"),
+    "truncated webp": (saved("webp", (300, 300))[:60], 422, "damaged or cut off"),
+    "less than a header": (b"\x89PNG\r\n\x1a\n", 415, "no picture"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_all_else_is_refused_in_a_sentence(name):
+    content, status, fragment = REFUSED[name]
+    with pytest.raises(Refused, match=fragment) as told:
+        picture(content, PIXELS)
+    assert told.value.status == status
+    assert "\n" not in told.value.sentence
+
+
+def answered(content: bytes) -> bool:
+    """Whether a picture was decoded; False where it was refused, as the sender's fault."""
+    try:
+        found = picture(content, PIXELS)
+    except Refused as error:
+        return not 400 <= error.status < 500
+    return found.size == (64, 48)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.6])
+def test_whatever_is_cut_off_is_refused(kind, share):
+    content = saved(kind, (64, 48))
+    assert not answered(content[: int(share * len(content))])
+
+
+def test_noise_behind_every_magic_raises_nothing_else():
+    dice = random.Random(0)
+    for kind in KINDS:
+        start = saved(kind, (64, 48))
+        assert answered(start)
+        for _ in range(40):
+            spoilt = bytearray(start)
+            for _ in range(12):
+                spoilt[dice.randrange(8, len(spoilt))] = dice.randrange(256)
+            answered(bytes(spoilt))
