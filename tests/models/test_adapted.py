@@ -5,11 +5,11 @@ import torch
 
 import hub_cases
 import matcher_cases
-from counterfoil.models.adapted import Adapted, Adapters, one_vector
+from counterfoil.models.adapted import Adapted, Adapters
 from counterfoil.models.blocks.pretrained import written_config
 from counterfoil.models.clip import DualEncoder, vector_width
 from counterfoil.models.vectors import Vectors
-from counterfoil.records import Encoded, Items
+from counterfoil.records import Items
 from counterfoil.spec import of, part
 from matcher_promises import PROMISES
 
@@ -67,6 +67,8 @@ def test_the_head_alone_gives_what_the_whole_gives(clip):
     alone = head.grid(head.encode_images(vectors[0]), head.encode_texts(vectors[1]))
     ours = whole.grid(whole.encode_images(images), whole.encode_texts(texts))
     torch.testing.assert_close(alone, ours)
+    again = whole.grid(whole.encode_images(vectors[0]), whole.encode_texts(vectors[1]))
+    assert torch.equal(again, alone)
     assert not torch.allclose(ours, whole.body.grid(seen, read))
 
 
@@ -105,6 +107,3 @@ def test_what_is_no_single_vector_is_refused():
         Adapters(width=WIDTH, hidden=-1)
     with pytest.raises(ValueError, match="width=0"):
         Adapters(width=0)
-    several = Encoded(torch.zeros(2, 3, WIDTH), torch.ones(2, 3, dtype=torch.bool))
-    with pytest.raises(ValueError, match="makes 3 vectors of a picture; adapters need"):
-        one_vector(several, "picture")

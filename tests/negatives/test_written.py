@@ -22,6 +22,7 @@ from counterfoil.negatives.rule_writer import RuleWriter, frequent_nouns
 from counterfoil.negatives.together import Together
 from counterfoil.negatives.written import Written
 from counterfoil.negatives.written_store import ROWS, WrittenStore
+from counterfoil.objectives.joined import JoinedInfoNCE
 from counterfoil.objectives.term import Objective
 from counterfoil.objectives.triplet import HardestTriplet, RankedBelow
 from counterfoil.records import Role
@@ -189,6 +190,25 @@ def test_any_host_trains_on_them_alone_and_together(host: str, tmp_path: Path) -
         assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in step.parameters())
         found.append(losses["w"].detach())
     torch.testing.assert_close(*found)
+
+
+def test_shared_foils_are_asked_of_every_image(tmp_path: Path) -> None:
+    stored(tmp_path / "w")
+    seen = lens()
+    batch = collate(seen, torch.tensor(ANCHORS))
+    source = Written(folder=str(tmp_path / "w"), lens=seen, count=1, shared=True)
+    rng = torch.Generator().manual_seed(0)
+    proposal = source.propose(Any, batch, Any, Any, rng)  # type: ignore[arg-type]
+    pairs = proposal.pairs[Role.WRITTEN]
+    assert proposal.texts is not None
+    assert pairs.text.shape == pairs.image.shape == (len(ANCHORS), len(proposal.texts))
+    behind = len(batch.text_rows) + torch.arange(len(proposal.texts))
+    assert (pairs.text == behind).all()
+    assert (pairs.image == batch.anchors.image.unsqueeze(1)).all()
+    matcher = train_cases.host("global", seen)
+    loss = Objective(terms={"contrast": (1.0, JoinedInfoNCE())})
+    Step(matcher, loss, proposer=source)(batch)["contrast"].backward()
+    assert all(p.grad is not None for p in matcher.parameters() if p.requires_grad)
 
 
 def test_only_the_kinds_that_are_wanted(tmp_path: Path) -> None:

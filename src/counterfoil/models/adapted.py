@@ -15,6 +15,7 @@ from counterfoil.models.blocks.tower import positive
 from counterfoil.records import Batch, Encoded, Items, Views
 
 BODY, HEAD = "body.", "head."
+VECTORS = 3  # axes of vectors, where pixels have four and ids two
 
 
 @final
@@ -89,8 +90,8 @@ class Adapters(Matcher):
 class Adapted(Matcher):
     """A frozen model of one vector an item, and adapters behind it.
 
-    The body computes no gradient and stays in evaluation mode, so that its vectors may be encoded
-    once and kept: `head` is then trained by itself.
+    The body computes no gradient and stays in evaluation mode, so that its vectors may be made
+    once and kept: it reads these in the place of pixels and ids, and so does its `head` alone.
     """
 
     def __init__(
@@ -112,16 +113,20 @@ class Adapted(Matcher):
         self.head = Adapters(width=width, hidden=hidden, dropout=dropout)
 
     def encode_images(self, images: Items) -> Encoded:
-        """Whatever the body sees."""
+        """Whatever the body sees, or the vectors (N, 1, D) that it made of that before."""
+        if images.values.dim() == VECTORS:
+            return self.head.encode_images(images)
         with torch.no_grad():
             seen = self.body.encode_images(images)
-        return self.head.adapt_images(one_vector(seen, "picture"))
+        return self.head.adapt_images(seen)
 
     def encode_texts(self, texts: Items) -> Encoded:
-        """Whatever the body reads."""
+        """Whatever the body reads, or the vectors (N, 1, D) that it made of that before."""
+        if texts.values.dim() == VECTORS:
+            return self.head.encode_texts(texts)
         with torch.no_grad():
             read = self.body.encode_texts(texts)
-        return self.head.adapt_texts(one_vector(read, "caption"))
+        return self.head.adapt_texts(read)
 
     def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
         """(P,) cosines of aligned pairs."""
@@ -151,24 +156,6 @@ class Adapted(Matcher):
             return dict(state)
         head = {name: t for name, t in self.state_dict().items() if name.startswith(HEAD)}
         return {**head, **{f"{BODY}{name}": tensor for name, tensor in state.items()}}
-
-
-def one_vector(encoded: Encoded, what: str) -> Encoded:
-    """Encodings of one vector each.
-
-    Args:
-        encoded: by a frozen model.
-        what: one of the items, for the error.
-
-    Raises:
-        ValueError: they are several.
-    """
-    if encoded.tokens.shape[1] != 1:
-        raise ValueError(
-            f"the frozen model makes {encoded.tokens.shape[1]} vectors of a {what}; adapters need "
-            "a model that makes one, such as CLIP, SigLIP, vsepp or gpo"
-        )
-    return encoded
 
 
 def _adapter(width: int, hidden: int, dropout: float) -> nn.Sequential:

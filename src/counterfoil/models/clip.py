@@ -12,7 +12,7 @@ from counterfoil.matcher import Matcher, one_view
 from counterfoil.models.blocks import low_rank
 from counterfoil.models.blocks.inner import inner_grid, inner_pairs
 from counterfoil.models.blocks.pool import single, unit
-from counterfoil.models.blocks.pretrained import config_of, load
+from counterfoil.models.blocks.pretrained import as_written, config_of, load
 from counterfoil.models.blocks.tower import masked_ids
 from counterfoil.records import Batch, Encoded, Items, Views
 
@@ -116,6 +116,11 @@ class DualEncoder(Matcher):
     def forward(self, batch: Batch) -> Views:
         """Trains as it is used."""
         return one_view(self, batch)
+
+    @property
+    def written(self) -> str:
+        """Its configuration, as `config` wants it."""
+        return as_written(self._config)
 
     @property
     def _config(self) -> Any:

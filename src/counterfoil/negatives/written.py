@@ -31,7 +31,13 @@ class Written:
     anchors_only = True
 
     def __init__(
-        self, *, folder: str, lens: CorpusLens, count: int = 5, kinds: tuple[str, ...] = ()
+        self,
+        *,
+        folder: str,
+        lens: CorpusLens,
+        count: int = 5,
+        kinds: tuple[str, ...] = (),
+        shared: bool = False,
     ) -> None:
         """Keyword arguments.
 
@@ -40,6 +46,8 @@ class Written:
             lens: what the model in training sees of the corpus.
             count: N, foils of each anchor; fewer where fewer are stored.
             kinds: only these, as in ("noun", "numeral"); () for all.
+            shared: every anchor's image is asked about the foils of all anchors, as NegCLIP
+                (https://arxiv.org/abs/2210.01936) appends them to the texts of a batch.
 
         Raises:
             ValueError: the folder is none, is damaged or was written for another corpus, the model
@@ -50,7 +58,7 @@ class Written:
         if lens.lens.tokenizer is None:
             raise ValueError("this model compares ready-made vectors and cannot read written foils")
         store = WrittenStore.open(Path(folder), fingerprint=lens.corpus.fingerprint)
-        self.lens, self.count = lens, count
+        self.lens, self.count, self.shared = lens, count, shared
         self._foils: dict[int, list[str]] = {}
         rows = {name: row for row, name in enumerate(lens.corpus.text_ids)}
         for foil in store.foils():
@@ -80,6 +88,8 @@ class Written:
             first = len(batch.text_rows) + len(strings)
             text[at, : len(drawn)] = torch.arange(first, first + len(drawn))
             strings += [foils[place] for place in drawn]
-        pairs = Pairs(anchors.expand(-1, self.count), text.to(anchors.device))
+        if self.shared and strings:
+            text = text[text >= 0].expand(len(anchors), -1)
+        pairs = Pairs(anchors.expand(text.shape), text.to(anchors.device))
         texts = self.lens.lens.read(strings).to(anchors.device) if strings else None
         return Proposal(texts=texts, pairs={Role.WRITTEN: pairs})

@@ -6,10 +6,13 @@ import shutil
 from dataclasses import replace
 
 from counterfoil import world
+from counterfoil.matcher import Matcher
+from counterfoil.models.clip import DualEncoder
 from counterfoil.recipes.context import Context, Stopped
 from counterfoil.recipes.model import MODEL, Model
 from counterfoil.recipes.pretraining import Pretrain
 from counterfoil.recipes.recipe import Train
+from counterfoil.spec import Spec
 from counterfoil.train.figures import sampled
 from counterfoil.train.plan import TrainPlan
 from counterfoil.train.saved import CARD, read_card, save_model
@@ -41,11 +44,11 @@ def keep(context: Context, stage: Train | Pretrain, model: Model, fitted: Fitted
         why = "out of time" if fitted.why == "minutes" else "interrupted"
         raise Stopped(f"{why} after {fitted.steps} steps")
     assert model.lens is not None
-    assert model.spec is not None
+    spec = _merged(model)
     if world.rank() == 0:
         save_model(
             context.place(stage.name) / MODEL,
-            spec=model.spec,
+            spec=spec,
             matcher=model.matcher,
             lens=model.lens,
             provenance=_provenance(context, stage, fitted),
@@ -68,6 +71,16 @@ def best(fitted: Fitted, figure: str) -> str:
     on = sampled(fitted.best.dev)
     begun = max(fitted.epochs, fitted.best.epoch)  # the last one may be cut short
     return f"best epoch {fitted.best.epoch} of {begun}, dev {figure} {fitted.best.value:.1f}{on}"
+
+
+def _merged(model: Model) -> Spec[Matcher]:
+    """How to build the model once its adapters are in its weights, unless they stay apart."""
+    assert model.spec is not None
+    matcher = model.matcher
+    if not isinstance(matcher, DualEncoder) or not matcher.lora or matcher.apart:
+        return model.spec
+    matcher.merge()
+    return model.spec.but(lora=0)
 
 
 def _provenance(context: Context, stage: Train | Pretrain, fitted: Fitted) -> dict[str, object]:

@@ -71,7 +71,12 @@ def written_config(name: str) -> str:
     Raises:
         ValueError: transformers is not installed, or there is no such model.
     """
-    return json.dumps(json.loads(config_of(name).to_json_string(use_diff=False)), sort_keys=True)
+    return as_written(config_of(name))
+
+
+def as_written(config: Any) -> str:
+    """A configuration as JSON that `load` reads."""
+    return json.dumps(json.loads(config.to_json_string(use_diff=False)), sort_keys=True)
 
 
 def load(name: str, *, pretrained: bool, config: str | None = None) -> nn.Module:
