@@ -113,7 +113,7 @@ def every_rewording(
     """Probability of all tuples of tokens in the place of a word."""
     spelt = tokenizer.tokens(range(tokenizer.size))
     known = len(made.text.word_embeddings.weight)
-    special = {*tokenizer.wordless, *range(tokenizer.size, known)}
+    special = {*unwritten(tokenizer), *range(tokenizer.size, known)}
     inner = {token for token, text in enumerate(spelt) if text.startswith("##")}
     found: dict[tuple[int, ...], float] = {(): 0.0}
     for piece, place in enumerate(places):
@@ -127,6 +127,13 @@ def every_rewording(
                 grown[(*start, token)] = log + more
         found = grown
     return found
+
+
+def unwritten(tokenizer: Tokenizer) -> set[int]:
+    """Special tokens and punctuation, which are part of no word."""
+    spelt = tokenizer.tokens(range(tokenizer.size))
+    signs = {token for token, text in enumerate(spelt) if text in (".", ",", "!", "?", ";", ":")}
+    return signs | set(tokenizer.wordless)
 
 
 def write_lines(path: Path, rows: list[object]) -> Path:

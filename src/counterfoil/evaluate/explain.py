@@ -1,7 +1,7 @@
 """Which words of captions are wrong, and what ought to stand there, by the model's own heads.
 
 A word is as doubtful as the most doubtful of its pieces: in training one wrong piece made a word
-wrong. From a doubt of 0.5 on it counts as wrong (TAGS-DC, section 4.4).
+wrong. From a doubt of 0.5 on it counts as wrong (TAGS-DC, section 4.4). Punctuation is no word.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from counterfoil.corpus.tokens import pack
 from counterfoil.corpus.words import Tokenizer
 from counterfoil.evaluate.correcting import Answer, Asked, rewordings
 from counterfoil.evaluate.explanation import Corrected, Correction, Explanation, Word
-from counterfoil.evaluate.surgery import Place, exchanged, places, said
+from counterfoil.evaluate.surgery import Place, exchanged, lettered, places, said
 from counterfoil.evaluate.word_reader import Sentences, WordReader
 from counterfoil.matcher import Matcher
 from counterfoil.reading import ReadsWords, Want
@@ -115,7 +115,7 @@ def _read(
     ids, mask = pack(reading, tokenizer.pad).take(torch.arange(len(captions)))
     spans = tokenizer.spans(captions)
     found = [
-        places(own, None if reading.words is None else reading.words[row])
+        lettered(captions[row], places(own, None if reading.words is None else reading.words[row]))
         for row, own in enumerate(spans)
     ]
     return Sentences(ids, mask, rows), found

@@ -54,6 +54,15 @@ def places(spans: Sequence[tuple[int, int]], words: Sequence[int] | None) -> lis
     return list(found.values())
 
 
+def lettered(text: str, words: Sequence[Place]) -> list[Place]:
+    """Those of a caption's words that have a letter or a digit, so that punctuation is none.
+
+    >>> lettered("9 dogs!", [Place(0, 1, (0,)), Place(2, 6, (1,)), Place(6, 7, (2,))])
+    [Place(start=0, stop=1, tokens=(0,)), Place(start=2, stop=6, tokens=(1,))]
+    """
+    return [word for word in words if any(map(str.isalnum, text[word.start : word.stop]))]
+
+
 def said(tokens: Sequence[str], old: str) -> str:
     """What tokens say in the place of a word, with its capitals.
 

@@ -9,7 +9,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from counterfoil.corpus.rewriting import PIECE
+from counterfoil.corpus.rewriting import PIECE, plain
 from counterfoil.corpus.words import Tokenizer
 from counterfoil.engine.modes import evaluating
 from counterfoil.matcher import Matcher
@@ -92,8 +92,8 @@ class WordReader:
     def offers(self, told: Sentences, slots: Slots, begins: Tensor, most: int) -> Offers:
         """The likeliest tokens at some places of sentences that stand there as they are.
 
-        Special tokens are none of them; where a word begins, neither are pieces that go on with
-        one.
+        Special tokens and punctuation are none of them; where a word begins, neither are pieces
+        that go on with one.
 
         Args:
             told: the sentences.
@@ -156,9 +156,9 @@ class WordReader:
 
     @cached_property
     def _kinds(self) -> tuple[Tensor, Tensor]:
-        """(V,) bool each: special tokens, and pieces that go on with a word."""
+        """(V,) bool each: what is part of no word, and pieces that go on with one."""
         spelt = self.tokenizer.tokens(range(self.tokenizer.size))
-        special = torch.zeros(len(spelt), dtype=torch.bool)
+        special = torch.tensor([not any(map(str.isalnum, plain(one))) for one in spelt])
         special[list(self.tokenizer.wordless)] = True
         return special, torch.tensor([one.startswith(PIECE) for one in spelt])
 
