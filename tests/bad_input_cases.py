@@ -1444,6 +1444,13 @@ def fluency_by_no_language_model(here, models):
     return "analyse", "fluency", "w", "--data", ".", "--lm", "./lm", "--out", "p.html"
 
 
+@case("has no head that doubts or corrects words", "--corrector")
+def fluency_corrected_by_a_model_without_words(here, models):
+    stored_foil(here)
+    more = "--corrector", models / "pixels", "--out", "p.html"
+    return "analyse", "fluency", "w", "--data", ".", *more
+
+
 @case("is given twice; name each folder once")
 def fluency_of_a_store_twice(here, models):
     stored_foil(here)

@@ -239,6 +239,30 @@ def words(tmp_path_factory) -> Path:
 REGIONS = explain_cases.SCENES
 
 
+def test_fluency_of_what_is_corrected(words, written, analysed):
+    given = "--corrector", words, "--data", REGIONS, "--each", 2
+    shown, page, numbers = analysed("fluency", written, *given, data=None)
+    [one], model, first = numbers["sets"], open_model(str(words)), {}
+    corpus = open_corpus(REGIONS).split("test")
+    for foil in stored(written):
+        first.setdefault(foil.text, []).append(foil)
+    foils = [foil for some in first.values() for foil in some[:2]]
+    better = []
+    for foil in foils:
+        [said] = explain(model, foil.image, [foil.foil], corpus=corpus)
+        better.append(said.corrected.text if said.corrected else foil.foil)
+    assert better != [foil.foil for foil in foils]
+    asked = {text for foil in stored(written) for text in (foil.caption, foil.foil)}
+    kept = [text for text in open_corpus(REGIONS).split("train").texts if text not in asked]
+    speaks = NGrams.of(text for text in kept if text not in better)
+    assert one["corrected"]["captions"] == one["written"]["captions"] == len(foils)
+    assert one["corrected"]["whole"]["value"] == pytest.approx(speaks.perplexity(better))
+    times = one["corrected"]["typical"]["value"] / one["captions"]["typical"]["value"]
+    assert one["corrected"]["times"]["value"] == pytest.approx(times)
+    assert "written: corrected" in page
+    assert "doubts with 0.5 or more corrected" in shown
+
+
 def test_cases_of_two_models(models, words, written, analysed):
     names = words, models / "pixels"
     given = "--written", written, "--data", REGIONS, "--count", 2, "--threshold", 0.3

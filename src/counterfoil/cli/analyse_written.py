@@ -66,6 +66,8 @@ def true_rate(
     epilog=example(
         "counterfoil analyse fluency written/ rules/ --data scenes --out fluency.html",
         "counterfoil analyse fluency written/ --each 1 --lm gpt2 --data flickr8k/ --out f.html",
+        "counterfoil analyse fluency written/ --corrector runs/tags-dc/uniter-scenes/tags-dc "
+        "--data scenes:features=regions --out fluency.html",
     ),
 )
 def fluency(
@@ -83,13 +85,16 @@ def fluency(
     each: Annotated[
         int | None, typer.Option(min=1, help="So many of the first of each caption; default all.")
     ] = None,
+    corrector: Annotated[
+        str | None, typer.Option(help="Model that corrects what was written, measured again.")
+    ] = None,
     seed: Seed = 0,
 ) -> None:
     """Compare the perplexity of written captions with that of those they were made of."""
     from counterfoil.recipes.analyses import fluency as analysis
 
     where = source(data, features, images)
-    analysis.fluent(stores, where, out, lm=lm, each=each, seed=seed)
+    analysis.fluent(stores, where, out, lm=lm, each=each, corrector=corrector, seed=seed)
 
 
 @app.command(

@@ -181,10 +181,11 @@ def _page(
 ) -> CasesPage:
     first, second = (scorer.name for scorer in scorers)
     doubts = doubts_words(model.matcher)
+    explains = next(s.name for s in scorers if any(one is model for one in s.models))
     parts = [
         f"{stored.corpus.name} {stored.corpus.part}; {stored.said()}, {scored:,} of them scored",
         *(f"{scorer.name}: {scorer.said()}" for scorer in scorers),
-        f"words by {model.name}",
+        f"words by {explains}",
         lacking(model),
         "largest differences between the models' margins, caption less written, each divided by "
         "their standard deviation; one case a picture",

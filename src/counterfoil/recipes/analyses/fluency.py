@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -13,12 +13,15 @@ import torch
 from counterfoil import world
 from counterfoil.evaluate.analysis_page import AnalysisPage, Rows
 from counterfoil.evaluate.causal import CausalLM
+from counterfoil.evaluate.explain import THRESHOLD, corrects_words, doubts_words
 from counterfoil.evaluate.fluency import Fluency, Spoken, fluency, spoken_by_ngrams
 from counterfoil.evaluate.image_shares import Share
 from counterfoil.evaluate.ngrams import NGrams
 from counterfoil.evaluate.result_figures import Point, bars
 from counterfoil.recipes.analyses.results import check_out, publish
 from counterfoil.recipes.analyses.stores import Stored, open_stores
+from counterfoil.recipes.explain import ExplainPlan, explain_corpus, lacking
+from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.provenance import made_now
 from counterfoil.recipes.published_tags import PERPLEXITY
 from counterfoil.recipes.run import Source
@@ -42,12 +45,14 @@ class Line:
         name: of the folder.
         captions: that they were made of, each as often as one was made of it.
         written: the written ones.
-        kinds: the same by kind of change, where there are several.
+        corrected: these as a model corrects them; None where none was named.
+        kinds: the written ones by kind of change, where there are several.
     """
 
     name: str
     captions: Fluency
     written: Fluency
+    corrected: Fluency | None
     kinds: tuple[tuple[str, Fluency], ...]
 
     def plain(self) -> dict[str, Any]:
@@ -56,8 +61,25 @@ class Line:
             "name": self.name,
             "captions": self.captions.plain(),
             "written": self.written.plain(),
+            "corrected": self.corrected.plain() if self.corrected else None,
             "kinds": {kind: found.plain() for kind, found in self.kinds},
         }
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Measured:
+    """What is measured of a folder.
+
+    Attributes:
+        stored: all of it.
+        rows: which of its captions.
+        corrected: these as a model corrects them; empty where none was named.
+    """
+
+    stored: Stored
+    rows: tuple[int, ...]
+    corrected: tuple[str, ...]
 
 
 def fluent(
@@ -67,6 +89,7 @@ def fluent(
     *,
     lm: str | None = None,
     each: int | None = None,
+    corrector: str | None = None,
     seed: int = 0,
 ) -> tuple[Line, ...]:
     """Compare written captions with those that they were made of, by a language model.
@@ -78,18 +101,23 @@ def fluent(
         lm: folder or name of a causal language model; None for n-grams of the training captions of
             all pictures but those that are measured.
         each: only so many of the first that were written of each caption; None for all.
+        corrector: a model that corrects the words that it doubts, after which they are measured
+            again; None for none.
         seed: of the intervals.
 
     Raises:
-        ValueError: the page exists, data and captions do not fit, there is no such model, or
-            nothing is left to train one on.
+        ValueError: the page exists, data and captions do not fit, there is no such model, nothing
+            is left to train one on, or the corrector corrects nothing.
     """
     check_out(out)
     world.join()
     stored = open_stores(folders, source)
-    speaks, who = _causal(lm) if lm else _ngrams(stored, source)
-    found = tuple(_line(one, speaks, each, seed) for one in stored)
+    model = _corrector(corrector) if corrector else None
+    measured = [_measured(one, each, model) for one in stored]
+    speaks, who = _causal(lm) if lm else _ngrams(measured, source)
+    found = tuple(_line(one, speaks, seed) for one in measured)
     few = f"the first {each} of each caption; " if each else ""
+    few += f"words that {corrector} doubts with {THRESHOLD:g} or more corrected; " if model else ""
     protocol = (
         f"{stored[0].corpus.name} {stored[0].corpus.part}; {'; '.join(s.said() for s in stored)}; "
         f"{few}{who}; seed {seed}"
@@ -102,8 +130,38 @@ def fluent(
         figures=(bars(_points(found), "perplexity", "fluency", "Lower is more fluent."),),
         tables=(_rows(found),),
     )
-    publish(page, {"seed": seed, "lm": lm, "sets": [line.plain() for line in found]}, out)
+    numbers = {"seed": seed, "lm": lm, "corrector": corrector}
+    publish(page, {**numbers, "sets": [line.plain() for line in found]}, out)
     return found
+
+
+def _corrector(name: str) -> Model:
+    """A model that doubts words and corrects them.
+
+    Raises:
+        ValueError: there is none of this name, or it does not.
+    """
+    model = open_model(name)
+    if not (doubts_words(model.matcher) and corrects_words(model.matcher)):
+        raise ValueError(f"{lacking(model)}; name one that has both with --corrector")
+    return model
+
+
+def _measured(one: Stored, each: int | None, model: Model | None) -> _Measured:
+    """The first of each caption, and these corrected."""
+    rows = _first(one, each)
+    if model is None:
+        return _Measured(one, rows, ())
+    told = replace(
+        one.corpus,
+        texts=[one.foils[row].foil for row in rows],
+        text_ids=[f"written {row}" for row in rows],
+        owner=torch.tensor([one.images[row] for row in rows]),
+        text_features=None,
+    )
+    found = [explained for _, explained in explain_corpus(model, told, ExplainPlan())]
+    better = (one.corrected.text if one.corrected else one.caption for one in found)
+    return _Measured(one, rows, tuple(better))
 
 
 def _causal(name: str) -> tuple[Speaks, str]:
@@ -112,11 +170,13 @@ def _causal(name: str) -> tuple[Speaks, str]:
     return model.spoken, f"language model {name}, captions {begin}"
 
 
-def _ngrams(stored: Sequence[Stored], source: Source) -> tuple[Speaks, str]:
+def _ngrams(measured: Sequence[_Measured], source: Source) -> tuple[Speaks, str]:
     """N-grams of training captions, none of a measured picture or equal to a measured caption."""
     train = source.split("train")
-    pictures = {foil.image for one in stored for foil in one.foils}
-    asked = {text for one in stored for foil in one.foils for text in (foil.caption, foil.foil)}
+    foils = [foil for one in measured for foil in one.stored.foils]
+    pictures = {foil.image for foil in foils}
+    asked = {text for foil in foils for text in (foil.caption, foil.foil)}
+    asked |= {text for one in measured for text in one.corrected}
     owner = [train.image_ids[row] if row >= 0 else "" for row in train.owner.tolist()]
     kept = [
         text
@@ -137,13 +197,16 @@ def _ngrams(stored: Sequence[Stored], source: Source) -> tuple[Speaks, str]:
     )
 
 
-def _line(one: Stored, speaks: Speaks, each: int | None, seed: int) -> Line:
-    rows = _first(one, each)
-    foils = [one.foils[row] for row in rows]
-    images = torch.tensor([one.images[row] for row in rows])
-    both = speaks([*(foil.caption for foil in foils), *(foil.foil for foil in foils)])
-    old = both.rows(torch.arange(len(rows)))
-    new = both.rows(torch.arange(len(rows), 2 * len(rows)))
+def _line(one: _Measured, speaks: Speaks, seed: int) -> Line:
+    foils = [one.stored.foils[row] for row in one.rows]
+    images = torch.tensor([one.stored.images[row] for row in one.rows])
+    texts = [*(foil.caption for foil in foils), *(foil.foil for foil in foils), *one.corrected]
+    said, many = speaks(texts), len(foils)
+    old, new = (said.rows(torch.arange(many) + start) for start in (0, many))
+    better = None
+    if one.corrected:
+        last = said.rows(torch.arange(2 * many, 3 * many))
+        better = fluency(last, images, made_of=old, seed=seed)
     kinds = list(dict.fromkeys(foil.kind for foil in foils))
     parts = []
     for kind in kinds if len(kinds) > 1 else ():
@@ -151,14 +214,15 @@ def _line(one: Stored, speaks: Speaks, each: int | None, seed: int) -> Line:
         part = fluency(new.rows(at), images[at], made_of=old.rows(at), seed=seed)
         parts.append((kind, part))
     return Line(
-        one.name,
+        one.stored.name,
         fluency(old, images, seed=seed),
         fluency(new, images, made_of=old, seed=seed),
+        better,
         tuple(parts),
     )
 
 
-def _first(one: Stored, each: int | None) -> list[int]:
+def _first(one: Stored, each: int | None) -> tuple[int, ...]:
     """Rows of the first that were made of each caption."""
     seen: Counter[int] = Counter()
     rows = []
@@ -166,14 +230,19 @@ def _first(one: Stored, each: int | None) -> list[int]:
         seen[text] += 1
         if each is None or seen[text] <= each:
             rows.append(row)
-    return rows
+    return tuple(rows)
 
 
 def _points(found: Sequence[Line]) -> list[Point]:
     return [
         Point(series, one.typical.value, one.typical.interval, group=line.name)
         for line in found
-        for series, one in (("captions", line.captions), ("written", line.written))
+        for series, one in (
+            ("captions", line.captions),
+            ("written", line.written),
+            ("corrected", line.corrected),
+        )
+        if one
     ]
 
 
@@ -182,6 +251,8 @@ def _rows(found: Sequence[Line]) -> Rows:
     for line in found:
         rows.append((f"{line.name}: captions", *_cells(line.captions)))
         rows.append((f"{line.name}: written", *_cells(line.written)))
+        if line.corrected:
+            rows.append((f"{line.name}: corrected", *_cells(line.corrected)))
         rows += [(f"{line.name}: {kind}", *_cells(one)) for kind, one in line.kinds]
     paper = ", ".join(f"{name} {value:.2f}" for name, value in PERPLEXITY)
     note = f"{_NOTE}\nTable 3 of TAGS-DC has, by GPT-2 and in a way not said: {paper}."
@@ -201,7 +272,10 @@ def _shown(share: Share, places: int = 1) -> str:
 def _headline(line: Line) -> str:
     times = line.written.times
     assert times is not None
-    return (
+    told = (
         f"{line.name}: captions have perplexity {line.captions.typical.value:,.1f}, what was "
-        f"written {line.written.typical.value:,.1f}, {_shown(times, 2)} times as much."
+        f"written {line.written.typical.value:,.1f}, {_shown(times, 2)} times as much"
     )
+    if line.corrected:
+        told += f"; corrected {line.corrected.typical.value:,.1f}"
+    return f"{told}."
