@@ -20,7 +20,7 @@ from counterfoil.recipes import aoq, bases, ndgl, ndgl_variants, online, tags
 from counterfoil.recipes.bases import Base, Setting, trained
 from counterfoil.recipes.members import Host as Single
 from counterfoil.recipes.members import Member
-from counterfoil.recipes.profiles import Dataset
+from counterfoil.recipes.profiles import Dataset, Profile
 from counterfoil.recipes.recipe import Mine, Recipe, Stage, Teach, Train
 from counterfoil.recipes.tags_numbers import PAPER, Numbers
 from counterfoil.recipes.writes import Write
@@ -118,12 +118,14 @@ VARIANTS: dict[str, tuple[Callable[[Host, Dataset], Recipe], tuple[Host, ...]]] 
 }
 
 
-def base(name: Host, dataset: Dataset, seed: int = 0) -> Base:
-    """A host as its own paper trains it."""
+def base(name: Host, dataset: Dataset, seed: int = 0, *, profile: Profile | None = None) -> Base:
+    """A host as its own paper trains it, at the width of the data set or of another profile."""
     if name == "gpo":
-        return bases.base(Setting(host=name, dataset=dataset, seed=seed))
-    stage = online.online(SINGLE[name], dataset, member=Member(SINGLE[name], seed=seed))
-    return Base(stage.model, stage.objective.arguments["terms"], stage.lens, stage.plan, "sum")
+        return bases.base(Setting(host=name, dataset=dataset, seed=seed, profile=profile))
+    one = SINGLE[name]
+    stage = online.online(one, dataset, member=Member(one, seed=seed))
+    model = online.host(one, dataset, profile=profile)
+    return Base(model, stage.objective.arguments["terms"], stage.lens, stage.plan, "sum")
 
 
 def adaptive(name: Host, dataset: Dataset, seed: int = 0) -> Train:

@@ -1,8 +1,9 @@
 """Captions that TAGS has written, for hosts that cannot write: alone, with AOQ and with NDGL.
 
 The writer is step 1 of "TAGS" in `counterfoil.recipes.evidence.tags`, from the same pre-training
-and with the same numbers. Hosts see pixels. Every training is as long as any other; own losses and
-the hinge beside them come first for every seed, the combinations after them.
+and with the same numbers. Hosts see the regions that the writer sees. Every training is as long as
+any other; own losses and the hinge beside them come first for every seed, the combinations after
+them.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from counterfoil.recipes import ndgl, tags, tags_hosts
-from counterfoil.recipes.bases import trained
+from counterfoil.recipes.bases import Base, trained
 from counterfoil.recipes.evidence.plan import Budget, Experiment, Row, Table
 from counterfoil.recipes.evidence.tags import SCENES, sizes
 from counterfoil.recipes.ndgl_variants import LISTS
+from counterfoil.recipes.profiles import PROFILES
 from counterfoil.recipes.recipe import Evaluate, Mine, Recipe, Stage, Teach, Train
 from counterfoil.recipes.tags_hosts import HOSTS, TITLES, Host
 
@@ -24,6 +26,7 @@ KEY = "hosts"
 WRITER = "step-1-tags"
 OWN, AOQ, NDGL = "own loss", "AdapOffQuin", "NDGL, K = 2"
 WITH = " + TAGS"
+REGIONS = replace(PROFILES["scenes"], lens=tags.lens("scenes"))
 SEEDS = 3  # two teach the third
 COMBINED: tuple[Host, ...] = ("vsepp", "gpo")
 TEXTS, IMAGES = 500, 100  # of 5,000 and 1,000: of the very hardest many are true
@@ -104,8 +107,14 @@ def _planned(size: Size) -> Iterator[Compared]:
             yield host, seed, *_guided(host, seed)
 
 
+def _base(host: Host, seed: int) -> Base:
+    """A host that sees regions."""
+    found = tags_hosts.base(host, "scenes", seed, profile=REGIONS)
+    return replace(found, lens=REGIONS.lens)
+
+
 def _own(host: Host, seed: int) -> Train:
-    return trained(f"{host}-own-{seed}", tags_hosts.base(host, "scenes", seed))
+    return trained(f"{host}-own-{seed}", _base(host, seed))
 
 
 def _offline(host: Host, seed: int) -> tuple[tuple[Stage, ...], tuple[tuple[str, Train], ...]]:
@@ -114,7 +123,14 @@ def _offline(host: Host, seed: int) -> tuple[tuple[Stage, ...], tuple[tuple[str,
         name=f"{host}-{LISTS}-{seed}", using=(f"{host}-own-{seed}",), texts=TEXTS, images=IMAGES
     )
     train = tags_hosts.adaptive(host, "scenes", seed)
-    train = replace(train, name=f"{host}-aoq-{seed}", negatives=lists.name)
+    base = _base(host, seed)
+    train = replace(
+        train,
+        name=f"{host}-aoq-{seed}",
+        negatives=lists.name,
+        model=base.model,
+        lens=base.lens,
+    )
     return (lists,), _pair(AOQ, train, host)
 
 
@@ -122,8 +138,7 @@ def _guided(host: Host, seed: int) -> tuple[tuple[Stage, ...], tuple[tuple[str, 
     """The student of the other seeds' models."""
     using = tuple(f"{host}-own-{(seed + k) % SEEDS}" for k in range(1, SEEDS))
     targets = Teach(name=f"{host}-targets-{seed}", using=using)
-    base = tags_hosts.base(host, "scenes", seed)
-    train = ndgl.student(f"{host}-ndgl-{seed}", base, targets=targets.name)
+    train = ndgl.student(f"{host}-ndgl-{seed}", _base(host, seed), targets=targets.name)
     return (targets,), _pair(NDGL, train, host)
 
 
