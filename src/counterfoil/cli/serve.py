@@ -1,0 +1,54 @@
+"""``counterfoil serve``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from counterfoil.cli.options import Data, Features, Images, example
+
+app = typer.Typer(rich_markup_mode="markdown")
+
+
+@app.command(
+    epilog=example(
+        "counterfoil serve photos.index/",
+        "counterfoil serve runs/mine/online photos.index/ --explainer runs/tags-dc/tags-dc",
+        "counterfoil serve photos.index/ --host 0.0.0.0 --port 80 --key a-long-secret",
+    )
+)
+def serve(
+    model: Annotated[
+        str, typer.Argument(metavar="[MODEL]", help="May be left out: the index names it.")
+    ],
+    index: Annotated[
+        str | None, typer.Argument(metavar="INDEX", help="Folder that `counterfoil index` made.")
+    ] = None,
+    explainer: Annotated[
+        str | None, typer.Option(help="Model that explains captions, as one of TAGS-DC.")
+    ] = None,
+    data: Data = None,
+    features: Features = None,
+    images: Images = None,
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 8000,
+    key: Annotated[
+        str | None,
+        typer.Option(envvar="COUNTERFOIL_KEY", help="What requests carry as X-API-Key."),
+    ] = None,
+    upload: Annotated[float, typer.Option(min=0.01, help="Megabytes of a request.")] = 10,
+    seconds: Annotated[float, typer.Option(min=0.1, help="That a request may take.")] = 30,
+) -> None:
+    """Search and explain over HTTP, with a page for people."""
+    from counterfoil.recipes.run import Source
+    from counterfoil.serve.settings import MEGABYTE, Settings
+    from counterfoil.serve.start import serve as start
+
+    settings = Settings(
+        host=host, port=port, key=key, upload=int(upload * MEGABYTE), seconds=seconds
+    )
+    name, folder = (None, model) if index is None else (model, index)
+    source = Source(data, features=features, images=images) if data else None
+    start(Path(folder), model=name, explainer=explainer, source=source, settings=settings)

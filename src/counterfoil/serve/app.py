@@ -1,0 +1,238 @@
+"""The routes: JSON in and out, pictures of the index, and the page."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, final
+
+from PIL import Image
+
+from counterfoil import __version__
+from counterfoil.evaluate.explain import THRESHOLD
+from counterfoil.recipes.explain import lacking
+from counterfoil.serve.asked import Asked, read
+from counterfoil.serve.batcher import Batcher
+from counterfoil.serve.guard import CLOSED, FAILED, Guard
+from counterfoil.serve.library import Hit, Library, Query
+from counterfoil.serve.metrics import Metrics, Told
+from counterfoil.serve.page_files import page_files
+from counterfoil.serve.refused import Refused
+from counterfoil.serve.settings import Settings
+from counterfoil.serve.thumbnails import Thumbnails
+from counterfoil.serve.uploads import picture
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+T = TypeVar("T")
+Answering = Coroutine[Any, Any, "Response"]
+Endpoint = Callable[["Request"], Awaitable["Response"]]
+PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@final
+class Server:
+    """What answers requests.
+
+    Args:
+        library: what is served.
+        settings: what is allowed.
+    """
+
+    def __init__(self, library: Library, settings: Settings) -> None:
+        self._library, self._settings = library, settings
+        self.metrics, self._began = Metrics(), time.time()
+        self._worker = ThreadPoolExecutor(1, "model")  # no model is asked by two threads at once
+        self._decoders = ThreadPoolExecutor(settings.decoders, "pictures")
+        self._thumbnails = Thumbnails()
+        self._files = page_files()
+        self._batcher: Batcher[Query, tuple[Hit, ...]] = Batcher(
+            library.answer,
+            self._worker,
+            at_once=settings.at_once,
+            gather=settings.gather,
+            waiting=settings.waiting,
+        )
+
+    async def search(self, request: Request) -> Response:
+        """Images for a caption or a picture."""
+        asked = await read(request, self._settings, ("text", "picture", "top"))
+        given = asked.one("text", "picture")
+        about = asked.text if given == "text" else await self._uploaded(asked)
+        assert about is not None
+        return _found(await _fair(self._batcher.ask(Query(about, asked.top))))
+
+    async def similar(self, request: Request) -> Response:
+        """Images like one of the index."""
+        asked = await read(request, self._settings, ("id", "top"))
+        asked.one("id")
+        row = self._library.row(asked.id or "")
+        return _found(await _fair(self._batcher.ask(Query(row, asked.top))))
+
+    async def explain(self, request: Request) -> Response:
+        """Which words of a caption match an image."""
+        asked = await read(request, self._settings, ("caption", "id", "picture"))
+        if asked.text is None:
+            raise Refused(400, "no 'caption' was sent; say what is to be checked")
+        if asked.one("id", "picture") == "picture":
+            seen: Image.Image | str = await self._uploaded(asked)
+        else:
+            seen = await _on(self._decoders, self._library.seen, asked.id or "")
+        found = await _fair(_on(self._worker, self._library.explain, seen, asked.text))
+        told = {"doubts": found.doubts, "threshold": THRESHOLD, **self._explainer()}
+        return _json({**found.plain(), **told})
+
+    async def thumbnail(self, request: Request) -> Response:
+        """A small picture of an image of the index."""
+        from starlette.responses import Response
+
+        asked = await read(request, self._settings, ("id",))
+        asked.one("id")
+        name = asked.id or ""
+        content = self._thumbnails.get(name)
+        if content is None:
+            content = await _on(self._decoders, self._library.thumbnail, name)
+            self._thumbnails.put(name, content)
+        kept = {"cache-control": "private, max-age=3600"}
+        return Response(content, media_type="image/jpeg", headers=kept)
+
+    async def about(self, request: Request) -> Response:
+        """What is served, and what it can do."""
+        limits = {"upload": self._settings.upload, "caption": self._settings.caption}
+        told = {"images": len(self._library), "model": self._library.name, "limits": limits}
+        sees = {"sees_pictures": self._library.sees_pictures}
+        return _json({"version": __version__, **told, **sees, **self._explainer()})
+
+    async def health(self, request: Request) -> Response:
+        """That the server lives; it says nothing of the index, as it asks for no key."""
+        return _json({"status": "ok"})
+
+    async def measured(self, request: Request) -> Response:
+        """Counts and latencies for Prometheus."""
+        from starlette.responses import Response
+
+        batcher, size = self._batcher, len(self._library)
+        more = (
+            Told("queries_total", "counter", "Queries answered by the index.", batcher.queries),
+            Told("batches_total", "counter", "Passes over the index.", batcher.batches),
+            Told("images", "gauge", "Images of the index.", size),
+            Told("start_time_seconds", "gauge", "When the server started.", self._began),
+        )
+        return Response(self.metrics.text(more), media_type=PROMETHEUS)
+
+    async def page(self, request: Request) -> Response:
+        """A file of the page."""
+        from starlette.responses import Response
+
+        file = self._files[request.url.path]
+        fresh = {"cache-control": "no-cache"}
+        return Response(file.content, headers={**fresh, "content-type": file.kind})
+
+    def close(self) -> None:
+        """End the threads, once what they do is done."""
+        for pool in (self._decoders, self._worker):
+            pool.shutdown(cancel_futures=True)
+
+    async def _uploaded(self, asked: Asked) -> Image.Image:
+        if not self._library.sees_pictures:
+            raise Refused(422, "this model reads stored features and cannot look at a new picture")
+        return await _on(self._decoders, picture, asked.picture or b"", self._settings.pixels)
+
+    def _explainer(self) -> dict[str, str]:
+        explainer = self._library.explainer
+        return {"explainer": explainer.name, "lacking": lacking(explainer)}
+
+
+def application(library: Library, settings: Settings) -> Guard:
+    """The ASGI application of a library.
+
+    Raises:
+        ValueError: what a server needs is not installed.
+    """
+    try:
+        import python_multipart  # noqa: F401
+        from fastapi import FastAPI
+    except ImportError:
+        raise ValueError('serving needs FastAPI; install it: pip install "counterfoil[web]"') from (
+            None
+        )
+    from starlette.routing import Route
+
+    server = Server(library, settings)
+    both, one = ["GET", "POST"], ["GET"]
+    routes: list[tuple[str, Endpoint, list[str]]] = [
+        ("/search", server.search, both),
+        ("/similar", server.similar, both),
+        ("/explain", server.explain, both),
+        ("/picture", server.thumbnail, one),
+        ("/about", server.about, one),
+        ("/health", server.health, one),
+        ("/metrics", server.measured, one),
+        *((path, server.page, one) for path in page_files()),
+    ]
+    app = FastAPI(
+        routes=[Route(path, endpoint, methods=list(kinds)) for path, endpoint, kinds in routes],
+        openapi_url=None,
+        lifespan=partial(_living, server),
+        exception_handlers=_handlers(),
+    )
+    return Guard(app, settings, server.metrics)
+
+
+@asynccontextmanager
+async def _living(server: Server, app: object) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        server.close()
+
+
+def _handlers() -> dict[int | type[Exception], Callable[[Request, Any], Answering]]:
+    """What is said when a route raises."""
+    from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect
+
+    async def refused(request: Request, error: Refused) -> Response:
+        return _json({"error": error.sentence}, error.status)
+
+    async def unknown(request: Request, error: HTTPException) -> Response:
+        path = request.url.path[:80]
+        told = {404: f"there is nothing at {path!r}", 405: f"{path} is not asked this way"}
+        return _json({"error": told.get(error.status_code, error.detail)}, error.status_code)
+
+    async def failed(request: Request, error: Exception) -> Response:
+        return _json({"error": FAILED}, 500)
+
+    async def left(request: Request, error: ClientDisconnect) -> Response:
+        return _json({"error": "the request was cut off"}, CLOSED)
+
+    return {Refused: refused, HTTPException: unknown, ClientDisconnect: left, Exception: failed}
+
+
+async def _on(pool: Executor, work: Callable[..., T], *given: object) -> T:
+    return await asyncio.get_running_loop().run_in_executor(pool, work, *given)
+
+
+async def _fair(answer: Awaitable[T]) -> T:
+    """An answer; what the models refuse in a sentence is the request's fault."""
+    try:
+        return await answer
+    except ValueError as error:
+        raise Refused(422, str(error)) from None
+
+
+def _found(hits: tuple[Hit, ...]) -> Response:
+    return _json({"results": [asdict(hit) for hit in hits]})
+
+
+def _json(plain: dict[str, Any], status: int = 200) -> Response:
+    from starlette.responses import JSONResponse
+
+    return JSONResponse(plain, status)

@@ -1,0 +1,270 @@
+"use strict";
+(() => {
+  const find = (id) => document.getElementById(id);
+  const make = (kind, name, text) => {
+    const node = document.createElement(kind);
+    if (name) node.className = name;
+    if (text !== undefined) node.textContent = text;
+    return node;
+  };
+  const TOP = 24;
+  let latest = 0, checked = 0; // which answer is still wanted
+  let asked = {}; // the query that is shown: its text or its picture
+  let shown = null; // what the dialog is about: {id} or {file}, and its address
+  const addresses = new Set(); // of pictures in memory, freed with the results
+
+  let limits = { upload: Infinity }; // of the server, once it has said so
+  const megabytes = (bytes) => (bytes / 1e6).toFixed(1);
+
+  let key = "";
+  try { key = sessionStorage.getItem("counterfoil key") || ""; } catch { /* private */ }
+  const headers = () => (key ? { "X-API-Key": key } : {});
+
+  const ask = async (route, fields) => {
+    const files = Object.values(fields).some((value) => value instanceof Blob);
+    const more = { method: "POST", headers: headers() };
+    if (files) {
+      more.body = new FormData();
+      for (const [name, value] of Object.entries(fields)) more.body.append(name, value);
+    } else {
+      more.headers["Content-Type"] = "application/json";
+      more.body = JSON.stringify(fields);
+    }
+    let answer;
+    try { answer = await fetch(route, more); } catch { throw new Error("The server cannot be reached, or closed the connection. Is it running, and the picture small enough?"); }
+    const plain = await answer.json().catch(() => ({}));
+    if (answer.status === 401) needKey();
+    if (!answer.ok) throw new Error(sentence(plain.error || `The server answers ${answer.status}`));
+    return plain;
+  };
+  const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
+  const needKey = () => { find("key-line").hidden = false; find("key").focus(); };
+
+  const picture = async (image, id) => {
+    const address = `picture?id=${encodeURIComponent(id)}`;
+    if (!key) { image.src = address; return; }
+    const answer = await fetch(address, { headers: headers() });
+    if (!answer.ok) return;
+    image.src = URL.createObjectURL(await answer.blob());
+    addresses.add(image.src);
+  };
+
+  const search = async (route, fields, named) => {
+    const turn = ++latest;
+    document.body.classList.add("busy");
+    find("told").textContent = "Searching…";
+    find("wrong").textContent = "";
+    try {
+      const began = performance.now();
+      const plain = await ask(route, { ...fields, top: TOP });
+      if (turn !== latest) return;
+      list(plain.results);
+      const many = plain.results.length;
+      const time = Math.round(performance.now() - began);
+      find("told").textContent = `${many} ${many === 1 ? "picture" : "pictures"} for ${named}, in ${time} ms.`;
+    } catch (error) {
+      if (turn !== latest) return;
+      list([]);
+      find("told").textContent = "";
+      find("wrong").textContent = error.message;
+    } finally {
+      if (turn === latest) document.body.classList.remove("busy");
+    }
+  };
+
+  const list = (results) => {
+    for (const address of addresses) URL.revokeObjectURL(address);
+    addresses.clear();
+    find("found").replaceChildren(...results.map((one, place) => {
+      const button = make("button"), image = make("img");
+      button.type = "button";
+      image.alt = one.caption || one.id;
+      image.loading = "lazy";
+      picture(image, one.id);
+      const label = make("span", "label");
+      const rank = make("span", "", `${place + 1}`);
+      rank.prepend(make("span", "aside", "Place "));
+      const score = make("span", "", one.score.toFixed(3));
+      score.prepend(make("span", "aside", "score "));
+      label.append(rank, score);
+      const name = make("span", "name", one.caption || one.id);
+      name.setAttribute("aria-hidden", "true"); // the picture's alternative text says the same
+      name.title = one.id;
+      button.append(image, label, name);
+      button.onclick = () => open({ id: one.id }, asked.text || one.caption);
+      const item = make("li");
+      item.append(button);
+      return item;
+    }));
+  };
+
+  const give = (file) => {
+    if (!file) return;
+    if (file.size > limits.upload) {
+      find("wrong").textContent = `The picture has ${megabytes(file.size)} MB; at most ${megabytes(limits.upload)} are accepted.`;
+      return;
+    }
+    asked = { file };
+    find("given").hidden = false;
+    if (find("given-picture").src.startsWith("blob:")) URL.revokeObjectURL(find("given-picture").src);
+    find("given-picture").src = URL.createObjectURL(file);
+    find("given-name").textContent = file.name || "pasted picture";
+    search("search", { picture: file }, `the picture ${file.name || "you pasted"}`);
+  };
+  const say = (text) => {
+    asked = { text };
+    find("given").hidden = true;
+    search("search", { text }, `“${text}”`);
+  };
+  const similar = (id) => {
+    asked = {};
+    find("given").hidden = true;
+    find("why").close();
+    search("similar", { id }, `what is like ${id}`);
+    find("results").focus();
+  };
+
+  const open = (what, caption) => {
+    shown = what;
+    find("why-name").textContent = what.id || what.file.name || "your picture";
+    find("why-picture").alt = what.id ? `Picture ${what.id}` : "The picture you gave";
+    find("why-picture").removeAttribute("src");
+    if (what.id) picture(find("why-picture"), what.id);
+    else find("why-picture").src = find("given-picture").src;
+    find("similar").hidden = !what.id;
+    find("caption").value = caption;
+    find("answer").hidden = true;
+    find("why-told").textContent = "";
+    find("why").showModal();
+    find("caption").focus();
+    if (caption) explain();
+  };
+  const explain = async () => {
+    const caption = find("caption").value.trim(), turn = ++checked;
+    if (!caption) return;
+    find("why-told").textContent = "Reading…";
+    find("answer").hidden = true;
+    try {
+      const about = shown.id ? { id: shown.id } : { picture: shown.file };
+      const plain = await ask("explain", { ...about, caption });
+      if (turn === checked) show(plain);
+    } catch (error) {
+      if (turn === checked) find("why-told").textContent = error.message;
+    }
+  };
+
+  const percent = (chance) =>
+    chance > 0 && chance < .01 ? "< 1 %" : chance > .99 && chance < 1 ? "> 99 %" : `${Math.round(100 * chance)} %`;
+  const signed = (gain) => {
+    const text = Math.abs(gain).toFixed(3);
+    return Number(text) ? `${gain > 0 ? "+" : "−"}${text}` : text;
+  };
+  const judged = (plain) => {
+    const most = Math.max(...plain.words.map((word) => Math.abs(word.gain ?? 0)), 1e-9);
+    return plain.words.map((word) => {
+      if (plain.doubts) {
+        const doubted = word.doubt >= plain.threshold;
+        return { ...word, doubted, fits: !doubted, depth: doubted ? word.doubt : 1 - word.doubt / plain.threshold, number: percent(word.doubt) };
+      }
+      const gain = word.gain ?? 0;
+      return { ...word, doubted: gain > 0, fits: gain < 0, depth: Math.abs(gain) / most, number: word.gain === null ? "" : signed(gain) };
+    });
+  };
+  const verdict = (word) => (word.doubted ? "doubted" : word.fits ? "matches" : "–");
+  const show = (plain) => {
+    const words = judged(plain), said = find("said"), doubted = words.filter((word) => word.doubted);
+    const signs = [...plain.caption]; // places count characters, as the server does
+    said.replaceChildren();
+    let at = 0;
+    for (const word of words) {
+      said.append(signs.slice(at, word.start).join(""));
+      const node = make("span", `word${word.doubted ? " doubted" : ""}${word.fits ? " fits" : ""}`, word.text);
+      node.style.setProperty("--depth", word.depth.toFixed(3));
+      if (word.doubted && plain.doubts) node.append(make("small", "", ` ${word.number}`));
+      node.append(make("span", "aside", ` (${verdict(word)})`));
+      said.append(node);
+      at = word.stop;
+    }
+    said.append(signs.slice(at).join(""));
+    find("legend").textContent = plain.doubts
+      ? "Underlined words are doubted, with the probability that they are wrong; green ones match."
+      : "Green words match: the score falls without them. Underlined words are doubted: it rises without them.";
+    find("corrected").hidden = !plain.corrected;
+    if (plain.corrected) correct(plain.corrected);
+    find("lacking").textContent = plain.lacking ? sentence(plain.lacking) : "";
+    find("measure").textContent = plain.doubts ? "doubt" : "gain without it";
+    find("words").replaceChildren(...words.map((word) => {
+      const row = make("tr"), head = make("th", "", word.text);
+      head.scope = "row";
+      const instead = word.corrections.map((one) => `${one.text} ${percent(one.chance)}`).join(", ");
+      row.append(head, make("td", "", verdict(word)), make("td", "", word.number), make("td", "", instead || "–"));
+      return row;
+    }));
+    find("answer").hidden = false;
+    const told = doubted.length ? `Doubted: ${doubted.map((word) => `“${word.text}”`).join(", ")}.` : "No word is doubted.";
+    const instead = plain.corrected ? ` The model would write “${plain.corrected.text}”, score ${plain.corrected.score.toFixed(3)}.` : "";
+    find("why-told").textContent = `Score ${plain.score.toFixed(3)}. ${told}${instead}`;
+  };
+  const correct = (corrected) => {
+    const signs = [...corrected.text], line = find("corrected");
+    line.replaceChildren("Instead: ");
+    let at = 0;
+    for (const [start, stop] of corrected.changes) {
+      line.append(signs.slice(at, start).join(""), make("ins", "", signs.slice(start, stop).join("")));
+      at = stop;
+    }
+    line.append(signs.slice(at).join(""));
+  };
+
+  find("ask").onsubmit = (event) => {
+    event.preventDefault();
+    if (!find("key-line").hidden) {
+      key = find("key").value.trim();
+      try { sessionStorage.setItem("counterfoil key", key); } catch { /* private */ }
+      hello();
+    }
+    const text = find("text").value.trim();
+    if (text) say(text);
+    else if (asked.file) give(asked.file);
+    else find("wrong").textContent = "Type a caption, or drop a picture.";
+  };
+  find("file").onchange = (event) => { find("text").value = ""; give(event.target.files[0]); event.target.value = ""; };
+  find("given-explain").onclick = () => open({ file: asked.file }, "");
+  find("check").onsubmit = (event) => { event.preventDefault(); explain(); };
+  find("similar").onclick = () => similar(shown.id);
+  find("close").onclick = () => find("why").close();
+  find("why").onclick = (event) => { if (event.target === find("why")) find("why").close(); };
+  let over = 0;
+  addEventListener("dragenter", (event) => { event.preventDefault(); over += 1; document.body.classList.add("over"); });
+  addEventListener("dragleave", () => { over -= 1; if (over <= 0) document.body.classList.remove("over"); });
+  addEventListener("dragover", (event) => event.preventDefault());
+  addEventListener("drop", (event) => {
+    event.preventDefault();
+    over = 0;
+    document.body.classList.remove("over");
+    find("text").value = "";
+    if (event.dataTransfer.files.length) give(event.dataTransfer.files[0]);
+    else find("wrong").textContent = "That is no file; drop a picture from a folder.";
+  });
+  addEventListener("paste", (event) => {
+    const file = [...event.clipboardData.files][0];
+    if (file) { event.preventDefault(); find("text").value = ""; give(file); }
+  });
+  const hello = async () => {
+    const answer = await fetch("about", { headers: headers() });
+    const plain = await answer.json();
+    if (answer.status === 401) needKey();
+    if (!answer.ok) { find("wrong").textContent = sentence(plain.error); return; }
+    limits = plain.limits;
+    find("wrong").textContent = "";
+    find("key-line").hidden = true;
+    find("text").maxLength = find("caption").maxLength = limits.caption;
+    find("drop").hidden = !plain.sees_pictures;
+    const how = plain.sees_pictures ? ", or show a picture like it" : "";
+    find("about").textContent = `Describe what you are looking for${how}. ${plain.images.toLocaleString("en")} pictures are indexed.`;
+    find("explains").textContent = plain.lacking
+      ? `Words are explained by leaving each out and scoring again: ${plain.lacking}.`
+      : `Words are doubted and corrected by ${plain.explainer}.`;
+  };
+  hello().catch(() => { find("wrong").textContent = "The server cannot be reached. Is it running?"; });
+})();

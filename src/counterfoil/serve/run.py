@@ -1,0 +1,80 @@
+"""A server on a socket, until it is told to end."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from counterfoil.recipes.show import say
+from counterfoil.serve.settings import Settings
+
+if TYPE_CHECKING:
+    from counterfoil.serve.guard import Guard
+
+_PATIENCE = 10  # seconds for what is being answered when the server is told to end
+_STOPS = (signal.SIGTERM, signal.SIGINT)
+
+
+def listening(settings: Settings) -> socket.socket:
+    """A socket at the address of a server.
+
+    Raises:
+        ValueError: there is no such address here, or it is taken.
+    """
+    where = f"port {settings.port} of {settings.host}"
+    try:
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise ValueError(f"{settings.host!r} is no address of this machine") from None
+    family, _, _, _, address = found[0]
+    opened = socket.socket(family, socket.SOCK_STREAM)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        opened.bind(address)
+    except OSError as error:
+        opened.close()
+        raise ValueError(
+            f"{where} cannot be listened at ({error.strerror or error}); name another with --port "
+            "or --host"
+        ) from None
+    opened.set_inheritable(True)
+    return opened
+
+
+def run(app: Guard, settings: Settings, opened: socket.socket) -> None:
+    """Answer until SIGTERM or Ctrl-C; what is being answered then is answered still."""
+    import uvicorn
+
+    config: Any = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=settings.connections,
+        timeout_graceful_shutdown=_PATIENCE,
+        ws="none",
+    )
+    with opened, _quietly():
+        say(f"{address(settings, opened)}  (Ctrl-C ends it)")
+        uvicorn.Server(config).run(sockets=[opened])
+    say("ended")
+
+
+def address(settings: Settings, opened: socket.socket) -> str:
+    """Where a browser finds the server."""
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"http://{host}:{opened.getsockname()[1]}/"
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Signals that end a server end nothing more: uvicorn raises them again when it is done."""
+    before = {sign: signal.signal(sign, lambda *_: None) for sign in _STOPS}
+    try:
+        yield
+    finally:
+        for sign, handler in before.items():
+            signal.signal(sign, handler)

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from counterfoil.recipes.searching import open_index
+from counterfoil.serve.settings import Settings
+from serve_cases import NASTY, asked, content, got, indexed, names, painted, posted, served
+
+IDS = names(12)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    return indexed(tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture(scope="module")
+def app(root):
+    return served(root)
+
+
+def offline(found) -> list[tuple[str, float]]:
+    return [(hit.id, hit.score) for hit in found]
+
+
+def online(answer) -> list[tuple[str, float]]:
+    assert answer.status_code == 200, answer.text
+    return [(hit["id"], hit["score"]) for hit in answer.json()["results"]]
+
+
+def test_a_caption_finds_what_it_finds_offline(app, root):
+    with open_index(root / "index") as index:
+        want = offline(index.search_text("a red dog", 5))
+    assert online(posted(app, "/search", json={"text": "a red dog", "top": 5})) == want
+    assert online(got(app, "/search", params={"text": "a red dog", "top": 5})) == want
+    form = {"text": (None, "a red dog"), "top": (None, "5")}
+    assert online(posted(app, "/search", files=form)) == want
+
+
+def test_a_picture_finds_what_it_finds_offline(app, root):
+    new = painted(40)
+    with open_index(root / "index") as index:
+        want = offline(index.search_image(new, 5, find="images"))
+    files = {"picture": ("new.png", content(new))}
+    assert online(posted(app, "/search", files=files, data={"top": "5"})) == want
+
+
+def test_what_is_like_an_image_is_not_itself(app, root):
+    with open_index(root / "index") as index:
+        want = offline(index.search_id(IDS[0], 5))
+    found = online(posted(app, "/similar", json={"id": IDS[0], "top": 5}))
+    assert found == want
+    assert IDS[0] not in dict(found)
+    assert len(online(got(app, "/similar", params={"id": IDS[0], "top": 100}))) == 11
+
+
+def test_queries_that_come_together_change_no_answer(root):
+    app = served(root, Settings(gather=0.05))
+    texts = ["a dog", "the red circle in the snow", "snow", "a picture of a dog"] * 3
+
+    async def together(client):
+        bodies = [{"text": text, "top": 1 + n % 4} for n, text in enumerate(texts)]
+        posts = (client.post("/search", json=body) for body in bodies)
+        similar = (client.post("/similar", json={"id": name, "top": 3}) for name in IDS)
+        found = await asyncio.gather(*posts, *similar)
+        return found, (await client.get("/metrics")).text
+
+    found, metrics = asked(app, together)
+    with open_index(root / "index") as index:
+        want = [offline(index.search_text(text, 1 + n % 4)) for n, text in enumerate(texts)]
+        want += [offline(index.search_id(name, 3)) for name in IDS]
+    assert [online(answer) for answer in found] == want
+    assert "counterfoil_queries_total 24" in metrics
+    assert "counterfoil_batches_total 1\n" in metrics
+
+
+def test_words_are_explained_by_leaving_them_out(app):
+    answer = posted(app, "/explain", json={"id": IDS[3], "caption": "a red dog"}).json()
+    assert answer["caption"] == "a red dog"
+    assert answer["doubts"] is False
+    assert [word["text"] for word in answer["words"]] == ["a", "red", "dog"]
+    assert all(word["gain"] is not None for word in answer["words"])
+    assert "has no head that doubts or corrects words" in answer["lacking"]
+    upload = {"picture": ("new.png", content(painted(3)))}
+    again = posted(app, "/explain", files=upload, data={"caption": "a red dog"}).json()
+    assert again["words"] == answer["words"]
+
+
+def test_a_picture_is_drawn_anew(app):
+    answer = got(app, "/picture", params={"id": IDS[1]})
+    assert answer.headers["content-type"] == "image/jpeg"
+    assert Image.open(io.BytesIO(answer.content)).size == (24, 24)
+    assert got(app, "/picture", params={"id": IDS[1]}).content == answer.content
+
+
+def test_captions_come_as_they_are_and_as_json(app):
+    answer = got(app, "/search", params={"text": "a dog", "top": 100})
+    assert answer.headers["content-type"] == "application/json"
+    assert {hit["id"]: hit["caption"] for hit in answer.json()["results"]}[IDS[1]] == NASTY
+
+
+def test_it_says_what_it_is(app):
+    told = got(app, "/about").json()
+    assert (told["images"], told["model"], told["sees_pictures"]) == (12, "model", True)
+    assert got(app, "/health").json() == {"status": "ok"}
+    text = got(app, "/metrics")
+    assert text.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "counterfoil_images 12" in text.text
+
+
+@pytest.mark.parametrize("route", ["/", "/page.css", "/page.js", "/search?text=a", "/nothing"])
+def test_every_answer_has_the_headers_that_guard_a_browser(app, route):
+    headers = got(app, route).headers
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "http" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["x-frame-options"] == "DENY"
+
+
+def test_the_page_needs_nothing_from_elsewhere(app):
+    parts = {path: got(app, path).text for path in ("/", "/page.css", "/page.js")}
+    assert "<style" not in parts["/"]
+    assert "style=" not in parts["/"]
+    assert not re.search(r"<script(?! src)|\son\w+=", parts["/"])
+    assert not [text for text in parts.values() if "http:" in text or "https:" in text]
+    assert "--run-1" in parts["/page.css"]
+    for word in ("innerHTML", "insertAdjacentHTML", "document.write", "eval("):
+        assert word not in parts["/page.js"]
+
+
+def test_a_failure_of_ours_is_logged_and_said_in_a_sentence(root, monkeypatch, caplog):
+    monkeypatch.setattr("counterfoil.serve.library.Library.answer", lambda *_: 1 / 0)
+    app = served(root)
+    answer = posted(app, "/search", json={"text": "a dog"})
+    assert answer.status_code == 500
+    assert answer.json() == {"error": "the server failed at this request; its log says why"}
+    assert "ZeroDivisionError" in caplog.text
+    assert got(app, "/health").status_code == 200
+
+
+def test_an_answer_that_takes_too_long_is_given_up(root, monkeypatch):
+    monkeypatch.setattr("counterfoil.serve.library.Library.answer", lambda *_: time.sleep(0.5))
+    app = served(root, Settings(seconds=0.1))
+    answer = posted(app, "/search", json={"text": "a dog"})
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "1"
+    assert "took too long" in answer.json()["error"]
+    assert got(app, "/health").status_code == 200
+
+
+def test_a_picture_that_is_gone_is_said_to_be(tmp_path):
+    root = indexed(tmp_path, 4)
+    app = served(root)
+    (root / "photos" / "3.png").unlink()
+    (root / "photos" / "2.png").write_bytes(b"secret")
+    for row in (2, 3):
+        answer = got(app, "/picture", params={"id": names(4)[row]})
+        assert answer.status_code == 404
+        assert "cannot be read any more" in answer.json()["error"]
+        assert str(root) not in answer.text
+    assert len(online(got(app, "/search", params={"text": "a dog"}))) == 4

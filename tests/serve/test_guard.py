@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from counterfoil.serve.settings import Settings
+from serve_cases import asked, got, indexed, posted, served
+
+KEY = "open sesame"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    return indexed(tmp_path_factory.mktemp("guarded"), 4)
+
+
+@pytest.fixture(scope="module")
+def locked(root):
+    return served(root, Settings(key=KEY))
+
+
+CLOSED = ("/search?text=a", "/similar?id=00003.png", "/picture?id=00003.png", "/about", "/metrics",
+          "/explain?id=00003.png&caption=a", "/nothing")  # fmt: skip
+
+
+@pytest.mark.parametrize("route", CLOSED)
+@pytest.mark.parametrize("key", [None, "", "open sesam", "open sesame ", "OPEN SESAME", "é"])
+def test_without_the_key_nothing_of_the_index_is_said(locked, route, key):
+    headers = {} if key is None else {"X-API-Key": key.encode()}
+    answer = got(locked, route, headers=headers)
+    assert answer.status_code == 401
+    assert "X-API-Key" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("route", CLOSED[:-1])
+def test_with_the_key_everything_is(locked, route):
+    assert got(locked, route, headers={"X-API-Key": KEY}).status_code == 200
+
+
+@pytest.mark.parametrize("route", ["/", "/page.css", "/page.js", "/health"])
+def test_the_page_itself_is_open(locked, route):
+    assert got(locked, route).status_code == 200
+
+
+def test_a_wrong_key_is_told_before_the_body_is_read(locked):
+    async def never():
+        raise AssertionError
+        yield b""
+
+    answer = posted(locked, "/search", content=never())
+    assert answer.status_code == 401
+
+
+@pytest.mark.parametrize("host", ["http://evil.example", "http://evil.example:8000"])
+def test_on_loopback_a_page_of_another_name_asks_in_vain(root, host):
+    """DNS that says a foreign name is this machine does not open it to foreign pages."""
+    app = served(root)
+    assert asked(app, lambda client: client.get("/about"), host).status_code == 400
+    for own in ("http://localhost:1", "http://127.0.0.1", "http://[::1]:8000"):
+        assert asked(app, lambda client: client.get("/about"), own).status_code == 200
+    abroad = served(root, Settings(host="0.0.0.0"))
+    assert asked(abroad, lambda client: client.get("/about"), host).status_code == 200
+
+
+def test_everything_is_counted_by_route_and_never_by_what_was_asked(root):
+    app = served(root, Settings(gather=0.0))
+    for route in ("/search?text=a", "/search?text=b", "/search", "/%3Cb%3E", "/picture?id=x"):
+        got(app, route)
+    text = got(app, "/metrics").text
+    assert 'counterfoil_requests_total{route="/search",status="200"} 2' in text
+    assert 'counterfoil_requests_total{route="/search",status="400"} 1' in text
+    assert 'counterfoil_requests_total{route="other",status="404"} 1' in text
+    assert 'counterfoil_requests_total{route="/picture",status="404"} 1' in text
+    assert "<b>" not in text

@@ -1,0 +1,109 @@
+"""An index of small pictures, what is served of it, and how it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import torch
+from PIL import Image
+
+import recipes_cases
+from counterfoil.engine.index import Index
+from counterfoil.engine.index_draft import New
+from counterfoil.engine.index_parts import Entry
+from counterfoil.engine.index_state import IndexState
+from counterfoil.recipes.model import open_model
+from counterfoil.recipes.searching import open_index, seen_by
+from counterfoil.serve.app import application
+from counterfoil.serve.guard import Guard
+from counterfoil.serve.library import Library
+from counterfoil.serve.settings import Settings
+
+T = TypeVar("T")
+SIDE = 24
+NASTY = '<img src=x onerror="alert(1)"> & a dog'
+WHERE = "http://127.0.0.1:8000"
+
+
+def colour(row: int) -> tuple[int, int, int]:
+    """Of the n-th picture; none is like another."""
+    return 37 * row % 256, 91 * row % 256, 151 * row % 256
+
+
+def painted(row: int, size: int = SIDE) -> Image.Image:
+    """A picture that is not of one colour alone."""
+    picture = Image.new("RGB", (size, size), colour(row))
+    picture.paste(colour(row + 7), (0, 0, size // 2, size // 3 + row % 5))
+    return picture
+
+
+def content(picture: Image.Image, kind: str = "png") -> bytes:
+    """A picture as a file."""
+    out = io.BytesIO()
+    picture.save(out, kind)
+    return out.getvalue()
+
+
+def names(count: int) -> list[str]:
+    """Ids, some of which want care."""
+    odd = ["a/b c.png", "été #1?&.png", "<b>.png"]
+    return [*odd, *(f"{row:05d}.png" for row in range(len(odd), count))][:count]
+
+
+def indexed(root: Path, count: int = 12) -> Path:
+    """A folder with the model "model", pictures and the index "index"."""
+    recipes_cases.pixel_model(root / "model")
+    model = open_model(root / "model")
+    pictures = [painted(row) for row in range(count)]
+    places = []
+    for row, picture in enumerate(pictures):
+        places.append(root / "photos" / f"{row}.png")
+        places[-1].parent.mkdir(exist_ok=True)
+        places[-1].write_bytes(content(picture))
+    vectors = torch.cat([model.encode([picture]).tokens[:, 0] for picture in pictures])
+    state = IndexState(identity=seen_by(model), model=str(root / "model"), width=vectors.shape[1])
+    index = Index.create(root / "index", state)
+    ids = names(count)
+    entries = [Entry(name, place=str(place)) for name, place in zip(ids, places)]
+    said = Entry("caption", NASTY, image=ids[1])
+    index.change(
+        images=New(entries, vectors), texts=New([said], model.encode([NASTY]).tokens[:, 0])
+    )
+    index.close()
+    return root
+
+
+def library(root: Path, **more: Any) -> Library:
+    """What is served of `indexed`."""
+    return Library(open_index(root / "index"), **more)
+
+
+def served(root: Path, settings: Settings | None = None) -> Guard:
+    """The application of `indexed`."""
+    return application(library(root), settings or Settings(gather=0.0))
+
+
+def asked(app: Guard, ask: Callable[[httpx.AsyncClient], Awaitable[T]], where: str = WHERE) -> T:
+    """What a client gets that asks an application."""
+
+    async def scene() -> T:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url=where) as client:
+            return await ask(client)
+
+    return asyncio.run(scene())
+
+
+def posted(app: Guard, route: str, **how: Any) -> httpx.Response:
+    """The answer to one POST."""
+    return asked(app, lambda client: client.post(route, **how))
+
+
+def got(app: Guard, route: str, **how: Any) -> httpx.Response:
+    """The answer to one GET."""
+    return asked(app, lambda client: client.get(route, **how))
