@@ -18,6 +18,7 @@ from counterfoil.cli import (
     judge,
     mine,
     negatives,
+    serve,
     sweep,
     write,
 )
@@ -69,6 +70,7 @@ app.add_typer(diagnose.app)
 app.add_typer(explain.app)
 app.add_typer(export.app)
 app.add_typer(foils.app)
+app.add_typer(serve.app)
 app.add_typer(sweep.app)
 app.add_typer(negatives.app, name="negatives")
 app.add_typer(analyse.app, name="analyse")
