@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Self, final
 
 from counterfoil.engine.index_draft import Desk, Draft, New, draft
+from counterfoil.engine.index_faiss import FaissFinder
 from counterfoil.engine.index_finder import Finder
+from counterfoil.engine.index_milvus import MilvusFinder
 from counterfoil.engine.index_parts import files_of
 from counterfoil.engine.index_shelf import Shelf
 from counterfoil.engine.index_state import (
@@ -133,6 +135,14 @@ class Index:
 
 
 def _opened(folder: Path, side: Side, state: IndexState, name: str) -> Finder | None:
+    """What finds candidates on a side; None where all is compared."""
+    match state.backend:
+        case "faiss-hnsw":
+            return FaissFinder(folder, "hnsw", name)
+        case "faiss-ivf-pq":
+            return FaissFinder(folder, "ivf-pq", name)
+        case "milvus":
+            return MilvusFinder(folder, state.address, side, state.width, name)
     return None
 
 

@@ -131,7 +131,7 @@ class Shelf:
         found = []
         for query, own in zip(queries, rows):
             own = torch.unique(own[own >= 0])
-            scores = self.vectors(own) @ query
+            scores = (self.vectors(own) * query).sum(1)  # whoever else is a candidate
             found.append(descending(rank_keys(scores, own).unsqueeze(0))[:, :k])
         return torch.cat(found)
 
@@ -143,7 +143,7 @@ class Shelf:
             for low in range(0, len(part), _ROWS):
                 block = torch.from_numpy(part.vectors[low : low + _ROWS]).float()
                 rows = torch.arange(start + low, start + low + len(block))
-                whole = pad(block, (0, 0, 0, _ROWS - len(block)))
+                whole = block if len(block) == _ROWS else pad(block, (0, 0, 0, _ROWS - len(block)))
                 for place, group in enumerate(groups):
                     scores = (group @ whole.T)[:, : len(block)]
                     kept[place] = self._better(kept[place], scores, rows)

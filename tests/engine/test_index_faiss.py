@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import builtins
+
+import pytest
+import torch
+
+from counterfoil.engine import index_faiss
+from counterfoil.engine.index import Index
+from index_cases import clustered, empty, found, images, recall
+
+KINDS = ("faiss-hnsw", "faiss-ivf-pq")
+
+
+def names(count: int, first: int = 0) -> list[str]:
+    return [f"i{n}" for n in range(first, first + count)]
+
+
+def near(vectors, count=50):
+    return vectors[:count] + 0.02 * torch.randn(count, vectors.shape[1])
+
+
+@pytest.fixture(scope="module")
+def stored():
+    return clustered(4000, 32)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def made(request, stored, tmp_path_factory):
+    index = empty(tmp_path_factory.mktemp("x") / "x", 32, backend=request.param)
+    index.change(images=images(names(4000), stored))
+    return index
+
+
+def test_finds_what_the_exact_index_finds(made, stored):
+    assert recall(made, near(stored), stored) >= 0.95
+
+
+def test_it_is_faiss_that_finds(made, stored, monkeypatch):
+    """Not the comparison with everything, of which nothing is asked."""
+    monkeypatch.setattr(type(made.images), "_all", None)
+    rows, _ = made.images.search(near(stored), 10)
+    assert bool((rows >= 0).all())
+
+
+def test_scores_are_exact_whoever_finds(made, stored, tmp_path):
+    exact = empty(tmp_path / "x", 32)
+    exact.change(images=images(names(4000), stored))
+    asked = near(stored, 20)
+    for one, other in zip(found(made, asked, 5), found(exact, asked, 5)):
+        for name, score in set(one) & set(other):
+            assert dict(other)[name] == pytest.approx(score, abs=1e-5)
+        assert one[0][0] == other[0][0]
+
+
+def test_opened_again_it_finds_the_same(made, stored):
+    again = Index(made.folder)
+    assert found(again, stored[:5], 7) == found(made, stored[:5], 7)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_added_are_found_and_deleted_are_not(stored, tmp_path, kind):
+    index = empty(tmp_path / "x", 32, backend=kind)
+    index.change(images=images(names(2000), stored[:2000]))
+    index.change(images=images(names(500, 2000), stored[2000:2500]))
+    assert [best[0][0] for best in found(index, stored[2000:2050], 1)] == names(50, 2000)
+    first = [index.images.find(name) for name in names(300)]
+    index.change(no_images=first)
+    assert recall(index, near(stored[300:2500]), stored[300:2500]) >= 0.95
+    left = {name for best in found(index, stored[:50], 20) for name, _ in best}
+    assert not left & set(names(300))
+    assert all(len(best) == 20 for best in found(index, stored[:50], 20))
+    most = [index.images.find(name) for name in names(1500, 300)]
+    index.change(no_images=most)
+    again = Index(tmp_path / "x")
+    assert len(again.images) == 700
+    assert [best[0][0] for best in found(again, stored[1800:1850], 1)] == names(50, 1800)
+    files = [path.name for path in (tmp_path / "x").glob("*.faiss")]
+    assert files == ([again.state.images.finder] if again.state.images.finder else [])
+
+
+def test_few_vectors_have_no_cells(tmp_path):
+    stored = torch.randn(100, 8)
+    index = empty(tmp_path / "x", backend="faiss-ivf-pq")
+    index.change(images=images(names(100), stored))
+    assert index.state.images.finder == ""
+    assert recall(index, stored[:20], stored) == 1
+    more = torch.randn(index_faiss.LEAST, 8)
+    index.change(images=images(names(len(more), 100), more))
+    assert index.state.images.finder.endswith(".faiss")
+    assert recall(index, more[:20], torch.cat([stored, more])) >= 0.95
+
+
+def test_outgrown_cells_are_learnt_anew(tmp_path, stored):
+    index = empty(tmp_path / "x", 32, backend="faiss-ivf-pq")
+    index.change(images=images(names(1100), stored[:1100]))
+    finder = index.images.finder
+    cells = [finder._faiss.downcast_index(finder._found.index).nlist]
+    values = clustered(6000, 32, seed=1)
+    index.change(images=images(names(6000, 1100), values))
+    finder = index.images.finder
+    cells.append(finder._faiss.downcast_index(finder._found.index).nlist)
+    assert cells[1] > 2 * cells[0]
+    assert recall(index, near(values), torch.cat([stored[:1100], values])) >= 0.95
+
+
+def test_damage_and_loss_are_sentences(stored, tmp_path):
+    index = empty(tmp_path / "x", 32, backend="faiss-hnsw")
+    index.change(images=images(names(200), stored[:200]))
+    path = tmp_path / "x" / index.state.images.finder
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ValueError, match="is damaged; make the index again"):
+        Index(tmp_path / "x")
+    path.unlink()
+    with pytest.raises(ValueError, match="does not exist; make the index again"):
+        Index(tmp_path / "x")
+
+
+def test_without_the_library(tmp_path, monkeypatch):
+    imported = builtins.__import__
+
+    def none(name, *more):
+        if name == "faiss":
+            raise ImportError(name)
+        return imported(name, *more)
+
+    monkeypatch.setattr(builtins, "__import__", none)
+    with pytest.raises(ValueError, match=r"pip install \"counterfoil\[index\]\""):
+        empty(tmp_path / "x", backend="faiss-hnsw")

@@ -1,0 +1,115 @@
+"""Milvus from a file in the index; it is slow to start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from counterfoil.engine import index_milvus
+from counterfoil.engine.index import Index
+from index_cases import clustered, empty, found, images, recall, texts
+
+pytestmark = pytest.mark.slow
+
+
+def names(count: int, first: int = 0) -> list[str]:
+    return [f"i{n}" for n in range(first, first + count)]
+
+
+@pytest.fixture
+def index(tmp_path):
+    made = empty(tmp_path / "x", 32, backend="milvus")
+    yield made
+    made.close()
+
+
+def test_finds_what_the_exact_index_finds(index, monkeypatch):
+    stored = clustered(4000, 32)
+    index.change(images=images(names(4000), stored))
+    monkeypatch.setattr(type(index.images), "_all", None)
+    assert recall(index, stored[:50] + 0.02 * torch.randn(50, 32), stored) >= 0.95
+
+
+def test_added_deleted_and_opened_again(index, tmp_path):
+    stored = clustered(1500, 32)
+    index.change(
+        images=images(names(1000), stored[:1000]), texts=texts(names(200), stored[1000:1200])
+    )
+    index.change(images=images(names(300, 1000), stored[1200:]))
+    index.change(no_images=[index.images.find(name) for name in names(100)])
+    again = Index(tmp_path / "x")
+    for one in (index, again):
+        assert len(one.images) == 1200
+        assert [best[0][0] for best in found(one, stored[1200:1220], 1)] == names(20, 1000)
+        assert not {n for best in found(one, stored[:20], 20) for n, _ in best} & set(names(100))
+        rows, _ = one.texts.search(stored[1000:1005], 1)
+        assert rows.flatten().tolist() == [0, 1, 2, 3, 4]
+    again.close()  # the file stays open for the other
+    assert found(index, stored[1200:1201], 1)[0][0][0] == "i1000"
+
+
+class Killed(Exception):
+    pass
+
+
+def test_killed_before_it_counts(index, monkeypatch, tmp_path):
+    """What had been sent is known to Milvus and not to the index; the next write replaces it."""
+    from counterfoil.engine import index as module
+
+    stored = clustered(900, 32)
+    index.change(images=images(names(500), stored[:500]))
+    before = found(index, stored[500:510], 5)
+    real = module.write_state
+
+    def killed(*words):
+        raise Killed
+
+    monkeypatch.setattr(module, "write_state", killed)
+    with pytest.raises(Killed):
+        index.change(images=images(names(400, 500), stored[500:]))
+    monkeypatch.setattr(module, "write_state", real)
+    again = Index(tmp_path / "x")
+    assert found(again, stored[500:510], 5) == before
+    again.change(images=images(["new"], -stored[700:701]))
+    assert found(again, -stored[700:701], 1)[0][0][0] == "new"
+    assert len(again.images) == 501
+    again.close()
+
+
+def test_killed_after_it_counts(index, monkeypatch, tmp_path):
+    stored = clustered(500, 32)
+    index.change(images=images(names(500), stored))
+    monkeypatch.setattr(index_milvus.MilvusFinder, "forget", lambda *words: None)
+    index.change(no_images=list(range(200)))
+    left = {n for best in found(index, stored[:20], 10) for n, _ in best}
+    assert not left & set(names(200))
+    assert all(len(best) == 10 for best in found(index, stored[:20], 10))
+
+
+def test_a_second_process_is_told(index, tmp_path):
+    index.change(images=images(names(10), torch.randn(10, 32)))
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom counterfoil.engine.index import Index\n"
+        "try:\n    Index(Path(sys.argv[1]))\nexcept ValueError as error:\n    print(error)\n"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path / "x")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert "one process at a time" in done.stdout
+    assert done.stderr == ""
+
+
+def test_no_server_at_the_address(tmp_path):
+    with pytest.raises(ValueError, match="a server must run there"):
+        empty(tmp_path / "x", backend="milvus", address="http://127.0.0.1:9")
+
+
+@pytest.mark.skipif("MILVUS_ADDRESS" not in os.environ, reason="no server at MILVUS_ADDRESS")
+def test_a_server_by_the_same_code(tmp_path):
+    index = empty(tmp_path / "x", 32, backend="milvus", address=os.environ["MILVUS_ADDRESS"])
+    stored = clustered(2000, 32)
+    index.change(images=images(names(2000), stored))
+    assert recall(index, stored[:50], stored) >= 0.95
