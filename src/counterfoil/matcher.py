@@ -103,6 +103,26 @@ class Adopts(Protocol):
         ...
 
 
+@runtime_checkable
+class SeesOnce(Protocol):
+    """A part of a model that reads pictures, or what it made of them before.
+
+    Attributes:
+        body: what makes it.
+    """
+
+    body: nn.Module
+
+    @property
+    def still(self) -> str | None:
+        """What it makes of a picture depends on this and the body; None where that is trained."""
+        ...
+
+    def states(self, images: Items) -> Tensor:
+        """(N, L, F) what it makes of pixels; it reads these in their place."""
+        ...
+
+
 def product(
     pairs: Callable[[Encoded, Encoded], Tensor],
     images: Encoded,

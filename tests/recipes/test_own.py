@@ -29,7 +29,7 @@ def test_every_host_reads_what_there_is(pixels, sees):
         assert {stage.lens.images for stage in trained} == {sees}
         tests = [stage for stage in recipe.stages if isinstance(stage, Evaluate)]
         assert {stage.protocol for stage in tests} == {"whole"}
-        several = {"ndgl": ndgl.K + 1, "tags-dc": 2}
+        several = {"ndgl": ndgl.K + 1, "tags-dc": 2, "aoq": 2}
         assert len(trained) == several.get(host.split("/")[0], 1)
 
 

@@ -85,7 +85,7 @@ def packed(pictures: Pictures, size: int, *, crop: bool = False) -> Array:
 
 def kept(pictures: Pictures, form: Form) -> Array:
     """(N, *form.shape) uint8 memory map of all pictures, made on first use and kept."""
-    return _open(_path(pictures, form), pictures, form)
+    return _open(kept_at(pictures, form.key), pictures, form)
 
 
 @lru_cache(maxsize=8)
@@ -107,12 +107,19 @@ def _open(path: Path, pictures: Pictures, form: Form) -> Array:
 
 
 @lru_cache(maxsize=64)
-def _path(pictures: Pictures, form: Form) -> Path:
-    digest = hashlib.sha256(form.key.encode())
+def kept_at(pictures: Pictures, key: str, what: str = "pixels") -> Path:
+    """Where something is kept that was made of these pictures; other pictures, another place.
+
+    Args:
+        pictures: all of them, as they are now.
+        key: tells how they are made into it.
+        what: folder of the cache.
+    """
+    digest = hashlib.sha256(key.encode())
     for row in range(len(pictures)):
         place = pictures.place(row)
         digest.update(place.encode())
         if isinstance(pictures, PictureFiles):
             status = Path(place).stat() if Path(place).exists() else None
             digest.update(f"{status and (status.st_size, status.st_mtime_ns)}".encode())
-    return cache() / "pixels" / f"{digest.hexdigest()[:24]}.npy"
+    return cache() / what / f"{digest.hexdigest()[:24]}.npy"

@@ -12,6 +12,7 @@ from counterfoil.corpus.lens import Lens
 from counterfoil.corpus.words import Words
 from counterfoil.matcher import Adopts, Matcher
 from counterfoil.models.blocks.tower import WordTower
+from counterfoil.models.blocks.vision import VisionModel
 from counterfoil.recipes.context import Context
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.pretraining import Pretrain
@@ -23,8 +24,8 @@ def begun(context: Context, stage: Train | Pretrain) -> Model:
     """The model with the weights it begins from, and what it sees.
 
     The late values "words", "features", "classes", "size" and "mask" become what the data say.
-    "pretrained" is true now and false in the written call of the model, so that a finished model is
-    opened without the pretrained weights it came from.
+    "pretrained" is true now and false in the written call of the model, which has "config" too, so
+    that a finished model is opened without the pretrained one it came from.
 
     Raises:
         ValueError: weights, word vectors or data do not fit the model.
@@ -32,7 +33,7 @@ def begun(context: Context, stage: Train | Pretrain) -> Model:
     start = open_model(str(context.place(stage.start))) if stage.start else None
     lens = start.lens if start else stage.lens.fit(context.train)
     assert lens is not None
-    known = {
+    known: dict[str, object] = {
         "words": lens.tokenizer.size if lens.tokenizer else 0,
         "mask": lens.tokenizer.mask if lens.tokenizer else None,
         "features": lens.eye.width,
@@ -40,12 +41,14 @@ def begun(context: Context, stage: Train | Pretrain) -> Model:
         "size": stage.lens.size if stage.lens.images == "pixels" else 0,
     }
     torch.manual_seed(stage.plan.seed)
-    matcher = stage.model.resolve({**known, "pretrained": start is None}).build()
+    config = _config(start.matcher) if start else None
+    matcher = stage.model.resolve({**known, "pretrained": start is None, "config": config}).build()
     if start:
         _begin_from(start, matcher, stage)
     elif isinstance(stage, Train) and stage.word_vectors:
         _begin_with(Path(stage.word_vectors), matcher, lens, stage)
-    return Model(matcher, lens, stage.name, stage.model.resolve({**known, "pretrained": False}))
+    known |= {"pretrained": False, "config": _config(matcher)}
+    return Model(matcher, lens, stage.name, stage.model.resolve(known))
 
 
 def classes_of(train: Corpus) -> int:
@@ -77,6 +80,12 @@ def check_word_vectors(stage: Train) -> None:
             f"{stage.word_vectors} is no file; set {stage.name}.word_vectors to word vectors in "
             "GloVe's text format, such as glove.840B.300d.txt"
         )
+
+
+def _config(matcher: Matcher) -> str | None:
+    """The configuration of the pretrained model inside, if there is one."""
+    inside = (part for part in matcher.modules() if isinstance(part, VisionModel))
+    return next((part.written for part in inside), None)
 
 
 def _begin_from(start: Model, matcher: Matcher, stage: Train | Pretrain) -> None:

@@ -21,6 +21,7 @@ from counterfoil.recipes import (
     ndgl,
     ndgl_variants,
     online,
+    photos,
     tags,
     tags_hosts,
 )
@@ -85,6 +86,8 @@ def _of_modern_hosts() -> dict[str, Make]:
         rows |= {f"{own}-{to}": partial(bases.recipe, own, to) for to in modern.sets(own)}
     for one in ndgl.HOSTS:
         rows |= {f"ndgl/{one}-{to}": partial(ndgl.recipe, one, to) for to in ndgl.sets(one)}
+    for seen in photos.NAMES:
+        rows |= {f"{seen}-{to}": partial(photos.recipe, seen, to) for to in photos.SETS}
     for before, make in (
         ("", tags.hard_negatives),
         ("tags/", tags.tags),

@@ -25,6 +25,7 @@ from counterfoil.models.clip import DualEncoder, longest_text
 from counterfoil.models.vectors import Vectors
 from counterfoil.models.vilt_public import public_vilt
 from counterfoil.negatives.store import Source
+from counterfoil.recipes.seeing import seen_once
 from counterfoil.records import Encoded
 from counterfoil.spec import Spec, of
 from counterfoil.train.saved import CARD, Card, load_model
@@ -55,7 +56,7 @@ class Model:
     def on(self, corpus: Corpus) -> CorpusLens:
         """What it sees of a corpus."""
         if self.lens is not None:
-            return self.lens.on(corpus)
+            return seen_once(self.matcher, self.lens).on(corpus)
         if corpus.features is None:
             raise ValueError(f"{corpus.name} has no vectors of images to compare")
         return Lens(FeatureEye(corpus.features.width), None).on(corpus)

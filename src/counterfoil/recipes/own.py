@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from counterfoil.recipes import bases, members, modern, ndgl, online, tags_own
+from counterfoil.recipes import bases, members, modern, ndgl, online, photos, tags_own
 from counterfoil.recipes.measures import Evaluate
 from counterfoil.recipes.profiles import Dataset
 from counterfoil.recipes.recipe import Recipe, Stage
@@ -19,7 +19,8 @@ def recipe(name: str, *, pixels: bool, teachers: Sequence[str] = ()) -> Recipe:
 
     Args:
         name: a host, or ``ndgl/HOST`` for one that is taught: by two of its kind, trained before;
-            on photos also ViLT, by itself or with captions that it writes.
+            on photos also ViLT, by itself or with captions that it writes, and a text tower beside
+            a frozen MobileNetV2, by itself or with negatives that it mines.
         pixels: whether there are no features, so that pictures are looked at.
         teachers: saved models that teach instead.
 
@@ -35,6 +36,9 @@ def recipe(name: str, *, pixels: bool, teachers: Sequence[str] = ()) -> Recipe:
     for written in tags_own.NAMES if pixels else ():
         if name == written:
             return tags_own.own(written)
+    for photo in photos.NAMES if pixels else ():
+        if name == photo:
+            return photos.own(photo)
     for base in modern.HOSTS:
         if name == base and like in modern.sets(base):
             return _whole(bases.recipe(base, like), name)
@@ -48,8 +52,8 @@ def known(like: Dataset) -> list[str]:
     """What can be trained where data are like these."""
     hosts = [host for host in modern.HOSTS if like in modern.sets(host)]
     taught = [TAUGHT + host for host in ndgl.HOSTS if like in ndgl.sets(host)]
-    photos = tags_own.NAMES if like == "scenes" else ()
-    return [*members.HOSTS, *hosts, *taught, *photos]
+    seeing = (*tags_own.NAMES, *photos.NAMES) if like == "scenes" else ()
+    return [*members.HOSTS, *hosts, *taught, *seeing]
 
 
 def _whole(found: Recipe, name: str) -> Recipe:

@@ -113,7 +113,7 @@ def train(context: Context, stage: Train, *, resume: bool) -> None:
         return
     model = begun(context, stage)
     assert model.lens is not None
-    place, seen = context.place(stage.name), model.lens.on(context.train)
+    place, seen = context.place(stage.name), model.on(context.train)
     fitted = fit(
         timed(stage.plan, context.left()),
         model.matcher,

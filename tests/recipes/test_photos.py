@@ -1,0 +1,81 @@
+"""A frozen public vision model and a text tower on one's own photos."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from PIL import Image
+
+import hub_cases
+from counterfoil import open_model
+from counterfoil.cli import main
+from counterfoil.corpus.reading import open_corpus
+from counterfoil.models.blocks.vision import VisionModel
+from counterfoil.recipes import own, photos
+from counterfoil.recipes.measures import Evaluate
+from counterfoil.recipes.recipe import Train
+
+SMALL = ("*.model.image.width=16", "*.model.text.width=16", "*.model.text.word_width=8")
+SMALL += ("*.lens.size=48", "*.batch=16", "*.epochs=1", "*.steps=3")
+LISTS = ("lists.texts=20", "lists.images=5")
+
+
+def settings(*values: str) -> list[str]:
+    return [word for value in values for word in ("--set", value)]
+
+
+@pytest.mark.parametrize("name", photos.NAMES)
+def test_photos_train_beside_a_frozen_model(name, tmp_path):
+    """A folder in the place of the hub; the saved model does not ask for it again."""
+    public = hub_cases.mobilenet(tmp_path / "public")
+    more = [*SMALL, f"*.model.image.name={public}", *(LISTS if name.startswith("aoq") else ())]
+    run, data = tmp_path / "run", "scenes:images=48"
+    assert main(["train", name, "--data", data, "--folder", str(run), *settings(*more)]) == 0
+
+    last = "adaptive" if name.startswith("aoq") else "online"
+    frozen = VisionModel(name=public).body.state_dict()
+    shutil.rmtree(public)
+    model = open_model(run / last)
+    tower = next(part for part in model.matcher.modules() if isinstance(part, VisionModel))
+    assert all(torch.equal(value, frozen[key]) for key, value in tower.body.state_dict().items())
+    assert model.score(Image.new("RGB", (40, 20), "red"), ["a dog", "a star"]).shape == (2,)
+    assert main(["evaluate", str(run / last), "--data", data]) == 0
+    told = json.loads((run / last / "model" / "lens.json").read_text())
+    assert told["eye"]["size"] == 48
+
+
+def test_a_second_training_begins_with_the_first(tmp_path):
+    from dataclasses import replace
+
+    from counterfoil.recipes.recipe import Recipe
+    from counterfoil.recipes.run import Source, execute
+    from counterfoil.recipes.settings import apply
+
+    public = hub_cases.mobilenet(tmp_path / "public")
+    first = photos.own("mobilenet").stages[0]
+    assert isinstance(first, Train)
+    again = replace(first, name="again", start="online")
+    both = apply(
+        Recipe(name="both", stages=(first, again)), (*SMALL, f"*.model.image.name={public}")
+    )
+    assert execute(both, Source("scenes:images=36"), tmp_path / "run")
+    shutil.rmtree(public)
+    corpus = open_corpus("scenes:images=36")
+    assert len(open_model(tmp_path / "run" / "again").member(corpus).images) == 36
+
+
+def test_what_is_measured_and_how():
+    for name in photos.NAMES:
+        mine = own.recipe(name, pixels=True)
+        assert mine == photos.own(name)
+        tests = [stage for stage in mine.stages if isinstance(stage, Evaluate)]
+        assert {stage.protocol for stage in tests} == {"whole"}
+        public = photos.recipe(name, "flickr8k")
+        assert {s.protocol for s in public.stages if isinstance(s, Evaluate)} == {"flickr-1k"}
+        assert [s for s in public.stages if isinstance(s, Train)] == [
+            s for s in mine.stages if isinstance(s, Train)
+        ]
+    assert not set(photos.NAMES) & set(own.known("flickr8k"))  # features are no pixels
