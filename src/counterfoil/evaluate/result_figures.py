@@ -85,7 +85,14 @@ def bars(points: Sequence[Point], label: str, key: str, caption: str) -> Figure:
 
 
 def curves(
-    points: Sequence[Point], label: str, against: str, key: str, caption: str, *, log: bool
+    points: Sequence[Point],
+    label: str,
+    against: str,
+    key: str,
+    caption: str,
+    *,
+    log: bool,
+    columns: int = 3,
 ) -> Figure:
     """Results against a number, a line through the means of each series.
 
@@ -96,6 +103,7 @@ def curves(
         key: of the figure on its page.
         caption: what it shows.
         log: whether the horizontal axis is logarithmic.
+        columns: of the legend; long names want one.
     """
     from matplotlib.figure import Figure as Canvas
     from matplotlib.ticker import FuncFormatter, NullLocator
@@ -124,7 +132,7 @@ def curves(
     axes.set_xticks(ticks)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axes.xaxis.set_minor_locator(NullLocator())
-    dress(axes, against, label)
+    dress(axes, against, label, columns=columns)
     words = "; ".join(f"{p.series} at {p.at:g}: {p.value:.1f}" for p in points)
     lines = caption, "Points with their 95 % intervals; lines go through means."
     return Figure(svg(canvas, key), f"{label} by {against}: {words}.", lines)

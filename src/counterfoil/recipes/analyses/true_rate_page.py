@@ -103,8 +103,9 @@ def _headline(one: Judged) -> str:
         return f"{told}; no filter keeps any."
     best = max(left, key=lambda sieve: sieve.false_rate.value)
     at_best = f"{best.false_rate.value:.1f} % of those of {best.name}"
-    if best is not paper and paper.kept:
-        at_best = f"{paper.false_rate.value:.1f} % of those that the paper's rule keeps, {at_best}"
+    if paper.kept:
+        at_paper = f"{paper.false_rate.value:.1f} % of those that the paper's rule keeps"
+        at_best = at_paper if best is paper else f"{at_paper}, {at_best}"
     if not best.lost.count:
         return f"{told}; {at_best}."
     return f"{told}; {at_best}, which loses {best.lost.value:.1f} % of the false ones."
@@ -140,20 +141,21 @@ def _figures(found: Sequence[Judged]) -> Iterator[Figure]:
         for one, sieve in kept
     ]
     yield bars(points, label, "filters", "What filters keep.")
-    lines = [
-        Point(
-            f"{one.known.name}, {scored.name}" if len(found) > 1 else scored.name,
-            below.false_rate.value,
-            below.false_rate.interval,
-            at=float(below.name),
-        )
-        for one in found
-        for scored in one.scores
-        for below in scored.below
-    ]
-    if lines:
-        caption = "What is kept without the highest scores."
-        yield curves(lines, label, "highest scores left out, %", "scores", caption, log=False)
+    for number, one in enumerate(found):
+        lines = [
+            Point(
+                scored.name,
+                below.false_rate.value,
+                below.false_rate.interval,
+                at=float(below.name),
+            )
+            for scored in one.scores
+            for below in scored.below
+        ]
+        if lines:
+            whose = f"{one.known.name}: what is kept without the highest scores."
+            against = "highest scores left out, %"
+            yield curves(lines, label, against, f"scores-{number}", whose, log=False, columns=1)
 
 
 def _examples(one: Judged) -> Iterator[Cards]:
