@@ -9,7 +9,10 @@ import torch
 
 import tailored_cases as cases
 import train_cases
-from counterfoil.corpus.lens import CorpusLens
+from counterfoil.corpus.lens import CorpusLens, LensPlan
+from counterfoil.corpus.reading import open_corpus
+from counterfoil.corpus.words import split
+from counterfoil.models.vilt import ViLT
 from counterfoil.negatives.candidates import Sieve
 from counterfoil.negatives.desk import Desk
 from counterfoil.negatives.hand import Hand
@@ -131,6 +134,62 @@ def test_captions_that_cannot_be_changed_have_none() -> None:
     seen = seen.lens.on(seen.corpus)
     hand = Hand(masks=2, refills=2, singles="only")
     assert not list(writer(seen, hand=hand).foils([4])), "no word of it is known"
+
+
+def pixels() -> tuple[CorpusLens, ViLT]:
+    """Pictures of scenes, and a ViLT that sees them."""
+    corpus = open_corpus("scenes:images=30,size=32").split("test")
+    seen = LensPlan(images="pixels", size=32).fit(corpus).on(corpus)
+    assert seen.lens.tokenizer
+    torch.manual_seed(0)
+    made = ViLT(
+        layers=1,
+        width=16,
+        heads=2,
+        inner=16,
+        vocabulary=seen.lens.tokenizer.size,
+        positions=60,
+        size=32,
+        patch=16,
+        outputs=cases.ALL,
+    )
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return seen, made
+
+
+def test_what_sees_pixels_writes_too() -> None:
+    seen, model = pixels()
+    corpus = seen.corpus
+    found = list(writer(seen, matcher=model, desk=cases.desk(seen)).foils(range(8)))
+    assert len({foil.text for foil in found}) > 6
+    model.eval()
+    for foil in found[::5]:
+        row = corpus.text_ids.index(foil.text)
+        owner = corpus.owner[[row]]
+        said = {w for t, o in zip(corpus.texts, corpus.owner) if o == owner for w in words(t)}
+        assert words(foil.foil) - said, "the paper's rule"
+        image = model.encode_images(seen.images(owner))
+        texts = model.encode_texts(seen.lens.read([foil.caption, foil.foil]))
+        true, wrong = model.grid(image, texts)[0].tolist()
+        assert foil.scores == pytest.approx({"caption": true, "foil": wrong}, abs=1e-5)
+    alone = list(writer(seen, matcher=model, desk=cases.desk(seen)).foils([4]))
+    assert alone == [foil for foil in found if foil.text == corpus.text_ids[4]]
+
+
+def test_what_is_written_hangs_on_the_pixels() -> None:
+    seen, model = pixels()
+    found = list(writer(seen, matcher=model, desk=cases.desk(seen)).foils([0]))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 4:  # all patches look alike
+                parameter.zero_()
+    blind = list(writer(seen, matcher=model, desk=cases.desk(seen)).foils([0]))
+    assert [foil.scores for foil in found] != [foil.scores for foil in blind]
+
+
+def words(text: str) -> set[str]:
+    return set(split(text))
 
 
 def test_what_cannot_write() -> None:
