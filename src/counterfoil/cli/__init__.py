@@ -20,6 +20,7 @@ from counterfoil.cli import (
     negatives,
     serve,
     sweep,
+    train,
     write,
 )
 from counterfoil.cli.answer import answer
@@ -63,6 +64,7 @@ data_app = typer.Typer(
     no_args_is_help=True, help="What is there, and whether it can be trained on."
 )
 app.add_typer(data_app, name="data")
+app.add_typer(train.app)
 app.add_typer(evaluate.app)
 app.add_typer(mine.app)
 app.add_typer(evidence.app)
@@ -160,37 +162,6 @@ def run(
     if smoke:
         found = catalogue.smoke(found)
     source = Source(data or found.data, features, images, decisions)
-    _execute(found, source, folder, resume=resume, minutes=minutes)
-
-
-@app.command(
-    epilog=example(
-        "counterfoil train vsepp --data my-photos/ --folder runs/mine",
-        "counterfoil train ndgl/gpo --data my-photos/ --teacher runs/a/online --teacher runs/b",
-    ),
-)
-def train(
-    model: Annotated[str, typer.Argument(help="vsepp, scan-t2i, …, gpo, chan, …, ndgl/gpo, …")],
-    data: Data = None,
-    features: Features = None,
-    images: Images = None,
-    decisions: Decisions = None,
-    teacher: Annotated[
-        list[str] | None, typer.Option(help="Model that teaches ndgl/…; may be given many times.")
-    ] = None,
-    folder: Folder = None,
-    settings: Settings = None,
-    resume: Resume = False,
-    minutes: Minutes = None,
-) -> None:
-    """Train one model with its own loss, or taught by others, and measure it."""
-    from counterfoil.recipes import own
-    from counterfoil.recipes.run import Source
-    from counterfoil.recipes.settings import apply
-
-    source = Source(data or "scenes", features, images, decisions)
-    pixels = source.open().features is None
-    found = apply(own.recipe(model, pixels=pixels, teachers=teacher or ()), settings or ())
     _execute(found, source, folder, resume=resume, minutes=minutes)
 
 

@@ -13,6 +13,7 @@ from counterfoil.corpus.words import Words
 from counterfoil.matcher import Adopts, Matcher
 from counterfoil.models.blocks.tower import WordTower
 from counterfoil.models.blocks.vision import VisionModel
+from counterfoil.models.clip import DualEncoder
 from counterfoil.recipes.context import Context
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.pretraining import Pretrain
@@ -84,7 +85,7 @@ def check_word_vectors(stage: Train) -> None:
 
 def _config(matcher: Matcher) -> str | None:
     """The configuration of the pretrained model inside, if there is one."""
-    inside = (part for part in matcher.modules() if isinstance(part, VisionModel))
+    inside = (part for part in matcher.modules() if isinstance(part, DualEncoder | VisionModel))
     return next((part.written for part in inside), None)
 
 

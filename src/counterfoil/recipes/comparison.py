@@ -87,7 +87,7 @@ def _hardness(context: Context, mining: str) -> tuple[Hardness, ...]:
 def _name(context: Context, evaluation: str) -> str:
     stage = context.recipe.stage(evaluation)
     assert isinstance(stage, Evaluate)
-    using = " + ".join(stage.using)
+    using = " + ".join((*stage.using, *stage.models))
     return f"{using} on top-{stage.depth} of {' + '.join(stage.first)}" if stage.first else using
 
 

@@ -25,6 +25,8 @@ class Evaluate:
             everything.
         depth: how many counterparts of a query they shortlist.
         full: rank everything too, to tell what the shortlists lose.
+        models: saved models or names of pretrained ones that score too, as
+            `counterfoil.recipes.model.open_model` opens them.
 
     Raises:
         ValueError: shortlists of nothing.
@@ -38,6 +40,7 @@ class Evaluate:
     first: tuple[str, ...] = field(default=(), metadata=LATER)
     depth: int = field(default=DEPTH, metadata=LATER)
     full: bool = field(default=False, metadata=LATER)
+    models: tuple[str, ...] = field(default=(), metadata=LATER)
 
     def __post_init__(self) -> None:
         check_depth(self.depth)

@@ -19,7 +19,9 @@ from counterfoil.corpus.words import Pieces
 from counterfoil.engine.encode import encode_images, encode_texts
 from counterfoil.engine.kept import weights_digest
 from counterfoil.engine.tiles import Member
+from counterfoil.engine.vectors import on_vectors
 from counterfoil.matcher import Matcher
+from counterfoil.models.adapted import Adapted
 from counterfoil.models.blocks.pretrained import config_of, picture_format
 from counterfoil.models.clip import DualEncoder, longest_text
 from counterfoil.models.vectors import Vectors
@@ -56,6 +58,8 @@ class Model:
     def on(self, corpus: Corpus) -> CorpusLens:
         """What it sees of a corpus."""
         if self.lens is not None:
+            if isinstance(self.matcher, Adapted) and corpus.texts:
+                return on_vectors(self.matcher.body, self.lens.on(corpus))
             return seen_once(self.matcher, self.lens).on(corpus)
         if corpus.features is None:
             raise ValueError(f"{corpus.name} has no vectors of images to compare")

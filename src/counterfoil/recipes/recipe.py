@@ -166,7 +166,7 @@ class Recipe:
         if stage.name in known:
             raise ValueError(f"{self.name}: two stages are called {stage.name!r}")
         scored = stage.using if isinstance(stage, Mine | Evaluate) else stage.reads
-        if isinstance(stage, Teach):
+        if isinstance(stage, Teach | Evaluate):
             scored = (*scored, *stage.models)
         if not scored and not isinstance(stage, Train | Pretrain | Semantics):
             raise ValueError(f"{self.name}: {stage.name!r} names no stage whose results it uses")
@@ -224,7 +224,7 @@ def digests(recipe: Recipe, data: str) -> dict[str, str]:
         content = {"kind": stage.kind, "data": data, **plain(stage, brief=True)}
         if isinstance(stage, Train | Pretrain):
             content["plan"] = stage.plan.numbers()
-        if isinstance(stage, Teach) and stage.models:
+        if isinstance(stage, Teach | Evaluate) and stage.models:
             content["models"] = [identity(model) for model in stage.models]
         content["reads"] = [known[name] for name in stage.reads]
         known[stage.name] = digest(content)

@@ -50,7 +50,8 @@ def measure(
     sampled = {IMAGES: float(len(corpus))} if corpus is not context.dev else {}
 
     def figures(matcher: Matcher) -> Mapping[str, float]:
-        member = replace(model, matcher=matcher).member(corpus)
+        inside = any(part is matcher for part in model.matcher.modules())
+        member = (model if inside else replace(model, matcher=matcher)).member(corpus)
         found = evaluate([member], corpus.owner, len(corpus))
         return {
             "rsum": found.rsum,

@@ -8,6 +8,8 @@ from counterfoil import world
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.pictures import PictureFiles
 from counterfoil.evaluate.protocols import folds_of, named
+from counterfoil.matcher import Matcher
+from counterfoil.models.adapted import Adapted
 from counterfoil.negatives.draws import Draws
 from counterfoil.negatives.hardness import hardness
 from counterfoil.negatives.latent import check_captions
@@ -23,7 +25,7 @@ from counterfoil.recipes.guiding import check_teachers, guide
 from counterfoil.recipes.keeping import best, keep, kept_already, remove_checkpoints, timed
 from counterfoil.recipes.measured import Measured, shortlisting
 from counterfoil.recipes.mining import mined, tidy
-from counterfoil.recipes.model import open_model
+from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.pretrain import check as check_pretrain
 from counterfoil.recipes.proposing import check as check_proposer
 from counterfoil.recipes.proposing import proposer
@@ -116,13 +118,13 @@ def train(context: Context, stage: Train, *, resume: bool) -> None:
     place, seen = context.place(stage.name), model.on(context.train)
     fitted = fit(
         timed(stage.plan, context.left()),
-        model.matcher,
+        _moving(model, stage),
         stage.objective.build(),
         seen,
         folder=place,
         draws=_draws(context, stage),
         candidates=_candidates(context, stage),
-        proposer=proposer(context, stage, seen),
+        proposer=proposer(context, stage, model.lens.on(context.train)),
         guide=guide(context, stage, model.matcher.score_scale),
         positives=stage.positives,
         refresh=stage.refresh,
@@ -133,6 +135,12 @@ def train(context: Context, stage: Train, *, resume: bool) -> None:
     )
     keep(context, stage, model, fitted)
     say(f"{stage.name}: {best(fitted, 'RSum')}, {fitted.seconds:,.0f} s, {place}")
+
+
+def _moving(model: Model, stage: Train) -> Matcher:
+    """What is trained: of a frozen model whose items are all known beforehand, its head alone."""
+    matcher = model.matcher
+    return matcher.head if isinstance(matcher, Adapted) and not stage.proposer else matcher
 
 
 def mine(context: Context, stage: Mine) -> None:
@@ -152,10 +160,12 @@ def mine(context: Context, stage: Mine) -> None:
 def evaluate(context: Context, stage: Evaluate) -> None:
     """Measure, print and save numbers, ranks and the first items of every list."""
     corpus = context.split(stage.split)
-    models = [open_model(str(context.place(name))) for name in stage.using]
+    names = (*(str(context.place(name)) for name in stage.using), *stage.models)
+    models = [open_model(name) for name in names]
     folds_of(named(stage.protocol), len(corpus))  # refuses before anything is encoded
     members = [model.member(corpus) for model in models]
-    protocol, seed = named(stage.protocol), context.seed(stage.using[0])
+    seed = context.seed(stage.using[0]) if stage.using else None
+    protocol = named(stage.protocol)
     by = shortlisting(
         stage.first,
         corpus,
@@ -166,7 +176,7 @@ def evaluate(context: Context, stage: Evaluate) -> None:
     measured = Measured.of(members, corpus, protocol, seed=seed, by=by)
     if world.rank() == 0:
         measured.save(context.place(stage.name))
-        measured.show(", ".join(stage.using))
+        measured.show(", ".join((*stage.using, *stage.models)))
 
 
 def compare(context: Context, stage: Compare) -> None:

@@ -1,0 +1,209 @@
+"""CLIP, SigLIP and their kin, trained further on a user's own photos.
+
+All of a model is trained, or low-rank adapters on its attention (LoRA), or adapters behind vectors
+that it makes once (its towers are frozen). Losses keep the numbers of their papers; rates, epochs
+and the temperature, which is what CLIP ends with, are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, final, get_args
+
+from counterfoil.corpus.lens import LensPlan
+from counterfoil.matcher import Matcher
+from counterfoil.models.adapted import Adapted
+from counterfoil.models.blocks.pretrained import picture_format
+from counterfoil.models.clip import DualEncoder, longest_text, vector_width
+from counterfoil.negatives.written import Written
+from counterfoil.objectives.infonce import InfoNCE
+from counterfoil.objectives.joined import JoinedInfoNCE
+from counterfoil.objectives.term import Term
+from counterfoil.objectives.triplet import HardestTriplet, RankedBelow
+from counterfoil.recipes import aoq, ndgl
+from counterfoil.recipes.bases import Base, trained
+from counterfoil.recipes.modern_losses import Terms
+from counterfoil.recipes.online import MARGIN
+from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Recipe, Stage, Teach, Train
+from counterfoil.spec import Spec, late, of, part, unknown
+from counterfoil.train.optimise import Optimiser
+from counterfoil.train.plan import TrainPlan
+from counterfoil.train.schedule import Cosine
+
+Name = Literal["contrastive", "triplet", "aoq", "ndgl"]
+Way = Literal["full", "lora", "frozen"]
+NAMES: tuple[Name, ...] = get_args(Name)
+WAYS: tuple[Way, ...] = get_args(Way)
+
+TEMPERATURE = 0.01
+RANK = 8
+HARDEST = (100, 20)
+FOILS = 5  # of a caption, drawn at each visit; NegCLIP appends one
+
+TRIPLET: Terms = {"triplet": (1.0, part(HardestTriplet, margin=MARGIN))}
+ORDER = ("teacher-1", "teacher-2", ndgl.TARGETS, "online", "lists", "adaptive", "tuned", "student")
+WORDS: dict[Way, str] = {
+    "full": "all of it trained",
+    "lora": f"adapters of rank {RANK}",
+    "frozen": "adapters behind frozen towers",
+}
+
+PLANS: dict[Way, TrainPlan] = {
+    "full": TrainPlan(
+        epochs=5,
+        batch=64,
+        optimiser=Optimiser(rule="adamw", rate=1e-5, decay=0.01),
+        schedule=Cosine(warmup=50),
+    ),
+    "lora": TrainPlan(
+        epochs=5,
+        batch=64,
+        optimiser=Optimiser(rule="adamw", rate=2e-4, decay=0.01),
+        schedule=Cosine(warmup=50),
+    ),
+    "frozen": TrainPlan(
+        epochs=10,
+        batch=128,
+        optimiser=Optimiser(rule="adamw", rate=1e-3, decay=0.01),
+        schedule=Cosine(warmup=50),
+    ),
+}
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Host:
+    """A pretrained pair of encoders, and how it is trained.
+
+    Attributes:
+        model: its folder or name.
+        way: what of it is trained.
+        written: folder of captions that ``counterfoil write`` has made of the training split, to be
+            ranked below the true ones; None for none.
+
+    Raises:
+        ValueError: no such way.
+    """
+
+    model: str
+    way: Way = "full"
+    written: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.way not in WAYS:
+            raise ValueError(unknown(self.way, list(WAYS), "a way to train a pretrained model"))
+
+    @property
+    def matcher(self) -> Spec[Matcher]:
+        """The model."""
+        pretrained, config = late("pretrained"), late("config")
+        if self.way == "frozen":
+            body: Matcher = part(DualEncoder, name=self.model, pretrained=pretrained, config=config)
+            return of(Adapted, body=body, width=vector_width(self.model))
+        rank = RANK if self.way == "lora" else 0
+        return of(DualEncoder, name=self.model, pretrained=pretrained, config=config, lora=rank)
+
+    @property
+    def lens(self) -> LensPlan:
+        """What it sees: pictures and texts as it was pretrained on."""
+        form = picture_format(self.model)
+        return LensPlan(
+            images="pixels",
+            size=form.size,
+            mean=form.mean,
+            deviation=form.deviation,
+            crop=form.crop,
+            texts=self.model,
+            longest=longest_text(self.model),
+        )
+
+    def base(self, terms: Terms, seed: int = 0) -> Base:
+        """The host with a loss, by a seed."""
+        plan = replace(PLANS[self.way], seed=seed)
+        return Base(self.matcher, terms, self.lens, plan, "sum")
+
+
+def recipe(name: str, host: Host, *, teachers: Sequence[str] = (), pictures: bool = True) -> Recipe:
+    """Train a pretrained model further; measured beside what it was.
+
+    Args:
+        name: the loss: contrastive, triplet, aoq (both rounds), or ndgl (taught).
+        host: the model.
+        teachers: saved models or names that teach in ndgl; none for two of the host, trained first.
+        pictures: whether the data have any.
+
+    Raises:
+        ValueError: no such loss or model, teachers where nobody is taught, or no pictures.
+    """
+    if name not in NAMES:
+        raise ValueError(unknown(name, list(NAMES), "a loss for a pretrained model"))
+    if teachers and name != "ndgl":
+        raise ValueError(f"{name!r} learns from no teachers; name 'ndgl' to have it do")
+    if not pictures:
+        raise ValueError(
+            f"{host.model} looks at pictures, and these data have none; name their folder with "
+            "--images"
+        )
+    before, trainings = _stages(name, host, tuple(teachers))
+    tests = [Evaluate(name=f"test-{one.name}", using=(one.name,)) for one in trainings]
+    original = Evaluate(name="test-original", using=(), models=(host.model,))
+    report = Compare(
+        name="report",
+        results=(original.name, *(test.name for test in tests)),
+        negatives=next((one.name for one in before if isinstance(one, Mine)), None),
+    )
+    order = sorted((*before, *trainings), key=lambda stage: ORDER.index(stage.name))
+    return Recipe(
+        name=f"{name}-{host.way}-own",
+        stages=(*order, original, *tests, report),
+        about=f"{host.model}, {WORDS[host.way]}; {name}, own photos",
+    )
+
+
+def _stages(
+    name: str, host: Host, teachers: tuple[str, ...]
+) -> tuple[tuple[Stage, ...], tuple[Train, ...]]:
+    """What is made on the way, and the trainings that are measured."""
+    match name:
+        case "contrastive":
+            return (), (_written(trained("tuned", host.base(_contrastive(host))), host),)
+        case "triplet":
+            return (), (_written(trained("tuned", host.base(TRIPLET)), host),)
+        case "aoq":
+            online = _written(trained("online", host.base(TRIPLET)), host)
+            lists = Mine(name="lists", using=("online",), texts=HARDEST[0], images=HARDEST[1])
+            terms: Terms = dict(aoq.adaptive(0).arguments["terms"])
+            second = replace(trained("adaptive", host.base(terms)), negatives="lists")
+            return (lists,), (online, _written(second, host))
+    seeds = () if teachers else (1, 2)
+    taught = tuple(trained(f"teacher-{seed}", host.base(TRIPLET, seed)) for seed in seeds)
+    targets = Teach(name=ndgl.TARGETS, using=tuple(t.name for t in taught), models=teachers)
+    return (*taught, targets), (_written(ndgl.student("student", host.base(TRIPLET)), host),)
+
+
+def _contrastive(host: Host) -> Terms:
+    joined = JoinedInfoNCE if host.written else InfoNCE
+    term: Term = part(joined, temperature=TEMPERATURE, reduction="mean")
+    return {"contrast": (1.0, term)}
+
+
+def _written(stage: Train, host: Host) -> Train:
+    """The same, which also ranks written captions below true ones."""
+    if host.written is None:
+        return stage
+    terms = stage.objective.arguments["terms"]
+    joined = "contrast" in terms
+    below: Term = part(RankedBelow, role="written", margin=MARGIN)
+    more = {} if joined else {"written": (1.0, below)}
+    return replace(
+        stage,
+        objective=stage.objective.but(terms={**terms, **more}),
+        proposer=of(
+            Written,
+            folder=host.written,
+            lens=late("lens"),
+            count=1 if joined else FOILS,
+            shared=joined,
+        ),
+    )

@@ -1,0 +1,159 @@
+"""Pretrained pairs of encoders, trained further on a user's own photos."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import recipes_cases
+from counterfoil import open_model
+from counterfoil.models.adapted import Adapted
+from counterfoil.models.clip import DualEncoder
+from counterfoil.recipes import tuned
+from counterfoil.recipes.recipe import Evaluate, Mine, Teach, Train
+from counterfoil.recipes.tuned import Host, recipe
+from recipes_cases import run
+
+SCENES = "scenes:images=36"
+SHORT = ("*.epochs=2", "*.steps=4", "*.batch=16")
+LISTS = ("lists.texts=20", "lists.images=5", "adaptive.draw.texts=20", "adaptive.draw.images=5")
+FRESH = """
+import sys
+from pathlib import Path
+from counterfoil import open_model
+model = open_model(sys.argv[1])
+print(model.score(Path(sys.argv[2]), ["a dog", "a red circle"]).tolist())
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory):
+    root = tmp_path_factory.mktemp("hub")
+    return {kind: recipes_cases.clip_like(root / kind, kind) for kind in ("clip", "siglip2")}
+
+
+def trained(folder: Path, name: str, model: Path, *more: object, settings=SHORT) -> int:
+    words = [word for setting in settings for word in ("--set", setting)]
+    where = ("--data", SCENES, "--folder", folder)
+    return run("train", name, "--model", model, *where, *words, *more)
+
+
+@pytest.mark.parametrize("way", tuned.WAYS)
+@pytest.mark.parametrize("name", tuned.NAMES)
+def test_every_loss_on_every_way(name, way, hub):
+    host = Host(model=str(hub["clip"]), way=way)
+    found = recipe(name, host)
+    trainings = [stage for stage in found.stages if isinstance(stage, Train)]
+    assert all(stage.lens == host.lens for stage in trainings)
+    assert all(stage.model == host.matcher for stage in trainings)
+    tests = [stage for stage in found.stages if isinstance(stage, Evaluate)]
+    assert tests[0].models == (host.model,)
+    many = {"aoq": 2, "ndgl": 3}
+    assert len(trainings) == many.get(name, 1)
+    assert any(isinstance(stage, Mine) for stage in found.stages) == (name == "aoq")
+    assert any(isinstance(stage, Teach) for stage in found.stages) == (name == "ndgl")
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip2"])
+@pytest.mark.parametrize("way", tuned.WAYS)
+def test_a_saved_model_needs_nothing_of_what_it_began_with(way, kind, hub, tmp_path):
+    model = tmp_path / "hub"
+    shutil.copytree(hub[kind], model)
+    more = ("--set", "*.rate=0.01")
+    assert trained(tmp_path / "run", "contrastive", model, "--tune", way, *more) == 0
+    picture = tmp_path / "red.png"
+    Image.new("RGB", (40, 20), "red").save(picture)
+    before = open_model(model).score(picture, ["a dog", "a red circle"])
+    shutil.rmtree(model)
+    found = open_model(tmp_path / "run" / "tuned")
+    assert isinstance(found.matcher, Adapted if way == "frozen" else DualEncoder)
+    assert not any(".lora_" in name for name in found.matcher.state_dict())
+    ours = found.score(picture, ["a dog", "a red circle"])
+    assert not torch.allclose(ours, before, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", tuned.WAYS)
+def test_a_saved_model_opens_in_a_fresh_process(way, hub, tmp_path):
+    assert trained(tmp_path / "run", "contrastive", hub["clip"], "--tune", way) == 0
+    picture = tmp_path / "red.png"
+    Image.new("RGB", (40, 20), "red").save(picture)
+    command = [sys.executable, "-c", FRESH, str(tmp_path / "run" / "tuned"), str(picture)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    ours = open_model(tmp_path / "run" / "tuned").score(picture, ["a dog", "a red circle"])
+    assert json.loads(said) == pytest.approx(ours.tolist(), abs=1e-6)
+
+
+def test_both_rounds_on_frozen_towers_encode_once(hub, tmp_path, capsys, monkeypatch):
+    calls = []
+    whole = DualEncoder.encode_images
+    monkeypatch.setattr(
+        DualEncoder,
+        "encode_images",
+        lambda self, items: calls.append(len(items)) or whole(self, items),
+    )
+    settings = (*SHORT, *LISTS)
+    assert trained(tmp_path / "run", "aoq", hub["clip"], "--tune", "frozen", settings=settings) == 0
+    assert sum(calls) == 24 + 6 + 2 * 6, "train, dev, test, and test by the original"
+    report = (tmp_path / "run" / "report" / "report.html").read_text()
+    assert all(name in report for name in ("online", "adaptive", str(hub["clip"])))
+    assert trained(tmp_path / "run", "aoq", hub["clip"], "--tune", "frozen", settings=settings) == 0
+    assert "adaptive: kept" in capsys.readouterr().out
+
+
+def test_teachers_are_any_models(hub, tmp_path):
+    more = ("--tune", "frozen", "--teacher", hub["siglip2"], "--teacher", hub["clip"])
+    assert trained(tmp_path / "run", "ndgl", hub["clip"], *more) == 0
+    assert (tmp_path / "run" / "student" / "model" / "model.json").is_file()
+    assert trained(tmp_path / "own", "ndgl", hub["clip"], "--tune", "frozen") == 0
+    assert (tmp_path / "own" / "teacher-2" / "model" / "model.json").is_file()
+
+
+@pytest.mark.parametrize("way", ["full", "frozen"])
+@pytest.mark.parametrize("name", ["contrastive", "aoq"])
+def test_written_captions_join(name, way, hub, tmp_path):
+    written = tmp_path / "written"
+    assert run("write", "rules", SCENES, "--out", written) == 0
+    settings = (*SHORT, *LISTS) if name == "aoq" else SHORT
+    more = ("--tune", way, "--written", written)
+    assert trained(tmp_path / "run", name, hub["clip"], *more, settings=settings) == 0
+    stage = "adaptive" if name == "aoq" else "tuned"
+    lines = (tmp_path / "run" / stage / "metrics.jsonl").read_text().splitlines()
+    assert "written_above" in json.loads(lines[0]), "foils were scored"
+    assert ("loss_written" in json.loads(lines[0])) == (name == "aoq")
+
+
+def test_adapters_may_stay_apart(hub, tmp_path):
+    settings = (*SHORT, "tuned.model.apart=true", "tuned.model.lora=2")
+    assert (
+        trained(tmp_path / "run", "contrastive", hub["clip"], "--tune", "lora", settings=settings)
+        == 0
+    )
+    found = open_model(tmp_path / "run" / "tuned").matcher
+    assert isinstance(found, DualEncoder)
+    assert found.lora == 2
+    assert any(".lora_" in name for name in found.state_dict())
+
+
+def test_what_is_refused(hub):
+    host = Host(model=str(hub["clip"]))
+    with pytest.raises(ValueError, match="did you mean 'triplet'"):
+        recipe("tripelt", host)
+    with pytest.raises(ValueError, match="'aoq' learns from no teachers"):
+        recipe("aoq", host, teachers=("a",))
+    with pytest.raises(ValueError, match="did you mean 'frozen'"):
+        Host(model="a", way="frozn")
+    with pytest.raises(ValueError, match="looks at pictures, and these data have none"):
+        recipe("aoq", host, pictures=False)
