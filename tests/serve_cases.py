@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Awaitable, Callable
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,16 +18,23 @@ import torch
 from PIL import Image
 
 import recipes_cases
+from counterfoil.corpus.lens import Lens, PixelEye
+from counterfoil.corpus.words import Words
 from counterfoil.engine.index import Index
 from counterfoil.engine.index_draft import New
 from counterfoil.engine.index_parts import Entry
 from counterfoil.engine.index_state import IndexState
+from counterfoil.models.blocks.gru import GRU
+from counterfoil.models.blocks.patches import Patches
+from counterfoil.models.vse import VSE
 from counterfoil.recipes.model import open_model
 from counterfoil.recipes.searching import open_index, seen_by
 from counterfoil.serve.app import application
 from counterfoil.serve.guard import Guard
 from counterfoil.serve.library import Library
 from counterfoil.serve.settings import Settings
+from counterfoil.spec import of, part
+from counterfoil.train.saved import save_model
 
 T = TypeVar("T")
 SIDE = 24
@@ -107,3 +119,41 @@ def posted(app: Guard, route: str, **how: Any) -> httpx.Response:
 def got(app: Guard, route: str, **how: Any) -> httpx.Response:
     """The answer to one GET."""
     return asked(app, lambda client: client.get(route, **how))
+
+
+def wide_index(root: Path, count: int) -> Path:
+    """An index of many images without pictures, by a model of 256 numbers."""
+    torch.manual_seed(0)
+    text = part(GRU, words=len(recipes_cases.WORDS), width=256, word_width=64)
+    spec = of(VSE, image=part(Patches, size=16, patch=8, width=256, channels=4), text=text)
+    lens = Lens(PixelEye(16), Words(recipes_cases.WORDS))
+    save_model(root / "model", spec=spec, matcher=spec.build(), lens=lens)
+    model = open_model(root / "model")
+    vectors = torch.nn.functional.normalize(torch.randn(count, 256), dim=1)
+    state = IndexState(identity=seen_by(model), model=str(root / "model"), width=256)
+    index = Index.create(root / "index", state)
+    index.change(images=New([Entry(f"{row:06d}") for row in range(count)], vectors))
+    index.close()
+    return root / "index"
+
+
+@contextmanager
+def running(*words: object) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The address and the process of ``counterfoil serve`` on a free port of this machine."""
+    command = [sys.executable, "-m", "counterfoil.cli", "serve", *map(str, words), "--port", "0"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+    with subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        told = []
+        try:
+            for line in process.stdout:
+                told.append(line)
+                if found := re.search(r"http://\S+/", line):
+                    break
+            else:
+                raise AssertionError("".join(told))
+            yield found[0], process
+        finally:
+            process.kill()

@@ -58,6 +58,7 @@ def run(app: Guard, settings: Settings, opened: socket.socket) -> None:
         ws="none",
     )
     with opened, _quietly():
+        opened.listen(settings.connections)  # whoever reads the line below may connect
         say(f"{address(settings, opened)}  (Ctrl-C ends it)")
         uvicorn.Server(config).run(sockets=[opened])
     say("ended")

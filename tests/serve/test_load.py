@@ -1,0 +1,68 @@
+"""Many at once: nobody is refused, and everybody gets what they would get alone."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+import time
+
+import httpx
+import pytest
+
+from counterfoil.recipes.searching import open_index
+from counterfoil.serve.metrics import quantile
+from serve_cases import running, wide_index
+
+CLIENTS, EACH, IMAGES = 200, 5, 30_000
+WORDS = ("dog", "snow", "red", "circle", "picture", "in", "of", "the")
+TEXTS = [" ".join(words) for words in itertools.product(WORDS, repeat=4)][: CLIENTS * EACH]
+
+
+async def asked(where: str) -> list[tuple[str, float, list[tuple[str, float]]]]:
+    """Every text with its seconds and its results, asked by so many clients at once."""
+    limits = httpx.Limits(max_connections=CLIENTS, max_keepalive_connections=CLIENTS)
+    async with httpx.AsyncClient(base_url=where, limits=limits, timeout=120) as client:
+
+        async def one(number: int):
+            found = []
+            for text in TEXTS[number::CLIENTS]:
+                began = time.perf_counter()
+                answer = await client.post("/search", json={"text": text, "top": 10})
+                seconds = time.perf_counter() - began
+                assert answer.status_code == 200, answer.text
+                hits = [(hit["id"], hit["score"]) for hit in answer.json()["results"]]
+                found.append((text, seconds, hits))
+            return found
+
+        return list(itertools.chain(*await asyncio.gather(*map(one, range(CLIENTS)))))
+
+
+@pytest.mark.slow
+def test_two_hundred_at_once(tmp_path, capsys):
+    index = wide_index(tmp_path, IMAGES)
+    with running(index, "--seconds", 120) as (where, process):
+        began = time.perf_counter()
+        found = asyncio.run(asked(where))
+        wall = time.perf_counter() - began
+        told = httpx.get(f"{where}metrics").text
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert len(found) == CLIENTS * EACH
+    assert f'counterfoil_requests_total{{route="/search",status="200"}} {CLIENTS * EACH}' in told
+    (batches,) = [
+        int(line.split()[1])
+        for line in told.splitlines()
+        if line.startswith("counterfoil_batches_total ")
+    ]
+    assert batches < len(found) / 2
+    with open_index(index) as offline:
+        for text, _, hits in found:
+            assert hits == [(hit.id, hit.score) for hit in offline.search_text(text, 10)]
+    times = [seconds for _, seconds, _ in found]
+    with capsys.disabled():
+        print(
+            f"\n{len(found)} queries, {CLIENTS} at once, of {IMAGES:,} images x 256: p50 "
+            f"{quantile(times, 0.5):.3f} s, p99 {quantile(times, 0.99):.3f} s, "
+            f"{len(found) / wall:.0f} a second, {batches} batches"
+        )

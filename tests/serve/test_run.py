@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from counterfoil.serve.run import address, listening
+from counterfoil.serve.settings import Settings
+from serve_cases import content, indexed, painted, running
+
+
+def test_a_taken_port_is_refused():
+    with listening(Settings(port=0)) as opened:
+        opened.listen()
+        port = opened.getsockname()[1]
+        with pytest.raises(ValueError, match=f"port {port} of 127.0.0.1 cannot be listened at"):
+            listening(Settings(port=port))
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "no such host", "a" * 300, "\udcff"])
+def test_an_address_that_is_not_here_is_refused(host):
+    with pytest.raises(ValueError, match=r"--host|no address of this machine"):
+        listening(Settings(host=host, port=0))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+def test_the_address_is_one_for_a_browser(host):
+    if host == "::1" and not socket.has_ipv6:
+        pytest.skip("no IPv6")
+    with listening(Settings(host=host, port=0)) as opened:
+        where = httpx.URL(address(Settings(host=host), opened))
+        assert where.host == host
+        assert where.port == opened.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    return indexed(tmp_path_factory.mktemp("run"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_cleanly(root, sign):
+    """A connection that is left open keeps nobody waiting."""
+    with running(root / "index") as (where, process), httpx.Client(base_url=where) as client:
+        assert client.get("/search", params={"text": "a dog"}).status_code == 200
+        process.send_signal(sign)
+        rest = process.stdout.read()
+        assert process.wait(20) == 0, rest
+    assert rest.strip() == "ended"
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(where)
+
+
+@pytest.mark.slow
+def test_what_is_being_asked_is_answered_before_the_end(root):
+    body = b'{"text": "a dog"}'
+    head = (
+        "POST /search HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    with running(root / "index") as (where, process):
+        with socket.create_connection(("127.0.0.1", httpx.URL(where).port), 20) as opened:
+            opened.sendall(head.encode() + body[:5])
+            assert httpx.get(f"{where}health").status_code == 200  # so that was read before this
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.5)
+            opened.sendall(body[5:])
+            assert opened.recv(4096).startswith(b"HTTP/1.1 200 ")
+        assert process.wait(20) == 0
+
+
+@pytest.mark.slow
+def test_a_real_client_that_misbehaves_does_no_harm(root):
+    with running("--upload", "0.1", root / "index") as (where, process):
+        port = httpx.URL(where).port
+
+        def raw(line: bytes) -> bytes:
+            with socket.create_connection(("127.0.0.1", port), 10) as opened:
+                opened.sendall(line + b"\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+                return opened.recv(4096)
+
+        for path in (b"/picture/../../etc/passwd", b"/..%2f..%2fetc/passwd", b"//etc/passwd"):
+            assert b" 404 " in raw(b"GET " + path + b" HTTP/1.1")
+        for line in (b"GET /\x00 HTTP/1.1", b"\x16\x03\x01", b"GET / HTTP/9.9", b"A" * 100_000):
+            raw(line)
+        for _ in range(20):  # said to be long, and then gone
+            with socket.create_connection(("127.0.0.1", port), 10) as opened:
+                opened.sendall(b"POST /search HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+                opened.sendall(b"Content-Type: application/json\r\nContent-Length: 900\r\n\r\n{")
+        huge = {"picture": ("a.png", bytes(5_000_000))}
+        assert httpx.post(f"{where}search", files=huge).status_code == 413
+        good = {"picture": ("a.png", content(painted(1)))}
+        assert httpx.post(f"{where}search", files=good).status_code == 200
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        rest = process.stdout.read()
+        assert process.wait(20) == 0
+    assert "Traceback" not in rest
