@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from counterfoil.evaluate.drawing import (
     INK,
@@ -19,6 +19,9 @@ from counterfoil.evaluate.drawing import (
 )
 from counterfoil.evaluate.figures import Figure
 from counterfoil.evaluate.intervals import Interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _ROOM = 0.25  # under the lowest interval, of the span of all
 
@@ -106,7 +109,6 @@ def curves(
         columns: of the legend; long names want one.
     """
     from matplotlib.figure import Figure as Canvas
-    from matplotlib.ticker import FuncFormatter, NullLocator
 
     canvas = Canvas(figsize=SIZE, layout="constrained")
     axes = canvas.subplots()
@@ -129,13 +131,19 @@ def curves(
         )  # fmt: skip
     if log:
         axes.set_xscale("log", base=2)
-    axes.set_xticks(ticks)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-    axes.xaxis.set_minor_locator(NullLocator())
+    _ticked(axes, ticks)
     dress(axes, against, label, columns=columns)
     words = "; ".join(f"{p.series} at {p.at:g}: {p.value:.1f}" for p in points)
     lines = caption, "Points with their 95 % intervals; lines go through means."
     return Figure(svg(canvas, key), f"{label} by {against}: {words}.", lines)
+
+
+def _ticked(axes: Axes, ticks: Sequence[float]) -> None:
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    axes.set_xticks(ticks)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
 
 
 def _spreads(points: Sequence[Point]) -> tuple[list[float], list[float]]:
