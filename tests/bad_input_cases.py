@@ -76,6 +76,13 @@ typed(
     "run demo --set online.precision=fp61",
     "'fp61' is not a value of 'precision'",
 )
+typed("audit nowhere", "audit scenes", "Missing option '--folder'")
+typed("audit of no data", "audit phots --folder x", "phots does not exist")
+typed("near nothing", "audit scenes --folder x --near 0", "near=0", "above 0 and up to 1")
+typed("alike too much", "audit scenes --folder x --alike 2", "alike=2", "above 0 and up to 1")
+typed("audit of no split", f"audit {SCENES} --folder x --model vectors --split tst", "'tst'")
+typed("audit no lists", f"audit {SCENES} --folder x --negatives y", "y", "does not exist")
+typed("no decisions", f"audit {SCENES} --folder x --decisions d.jsonl", "d.jsonl does not exist")
 typed("no such data", "train vsepp --data phots", "phots does not exist", "captions.jsonl")
 typed("hub name without hf:", "data check some/set", 'write "hf:some/set"')
 typed("unknown setting of scenes", "data check scenes:image=9", "did you mean 'images'")

@@ -9,6 +9,7 @@ import typer
 
 from counterfoil.cli import (
     analyse,
+    audit,
     diagnose,
     evaluate,
     evidence,
@@ -67,6 +68,7 @@ app.add_typer(data_app, name="data")
 app.add_typer(train.app)
 app.add_typer(evaluate.app)
 app.add_typer(mine.app)
+app.add_typer(audit.app)
 app.add_typer(evidence.app)
 app.add_typer(diagnose.app)
 app.add_typer(explain.app)

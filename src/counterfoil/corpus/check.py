@@ -37,7 +37,8 @@ def check(corpus: Corpus, *, quick: bool = False) -> Findings:
         quick: do not open pictures, only see whether their files are there, and read a sample of
             the features.
     """
-    unreadable, hashes = _look(corpus.pictures, quick) if corpus.pictures is not None else ((), {})
+    looked = look(corpus.pictures, quick=quick) if corpus.pictures is not None else ({}, {})
+    unreadable, hashes = tuple(looked[0].values()), looked[1]
     not_finite, rows = _stream(corpus.features, quick) if corpus.features else ([], {})
     same_images = _twins(hashes or rows, corpus.image_ids, corpus.splits)
     same_texts = tuple(twins for twins in _same_texts(corpus) if twins.across)
@@ -67,10 +68,15 @@ def _counts(corpus: Corpus) -> Iterator[SplitCounts]:
         yield SplitCounts(name, len(here), int(here.sum()), int((here == 0).sum()))
 
 
-def _look(pictures: Pictures, quick: bool) -> tuple[tuple[str, ...], dict[int, bytes]]:
-    """Sentences about pictures that cannot be read, and a hash of the pixels of the others."""
+def look(pictures: Pictures, *, quick: bool = False) -> tuple[dict[int, str], dict[int, bytes]]:
+    """What is wrong with pictures that cannot be read, and a hash of the pixels of the others.
+
+    Args:
+        pictures: by row.
+        quick: do not open them, only see whether their files are there; no hashes then.
+    """
     if quick and not isinstance(pictures, PictureFiles):
-        return (), {}
+        return {}, {}
 
     def one(row: int) -> str | bytes:
         if quick:
@@ -83,18 +89,18 @@ def _look(pictures: Pictures, quick: bool) -> tuple[tuple[str, ...], dict[int, b
         size = repr(picture.size).encode()
         return hashlib.blake2b(size + picture.tobytes(), digest_size=16).digest()
 
-    sentences, hashes = [], {}
+    sentences, hashes = {}, {}
     with (
         ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads,
         progress("pictures looked at", len(pictures)) as done,
     ):
         for row, found in enumerate(threads.map(one, range(len(pictures)))):
             if isinstance(found, str):
-                sentences.append(found)
+                sentences[row] = found
             elif found:
                 hashes[row] = found
             done(1)
-    return tuple(sentences), hashes
+    return sentences, hashes
 
 
 def _stream(features: Features, quick: bool) -> tuple[list[int], dict[int, bytes]]:
@@ -117,9 +123,9 @@ def _stream(features: Features, quick: bool) -> tuple[list[int], dict[int, bytes
 
 
 def _twins(
-    contents: dict[int, bytes] | dict[int, str], names: Sequence[str], splits: Sequence[str]
+    contents: dict[int, bytes], names: Sequence[str], splits: Sequence[str]
 ) -> tuple[Twins, ...]:
-    places: defaultdict[bytes | str, list[int]] = defaultdict(list)
+    places: defaultdict[bytes, list[int]] = defaultdict(list)
     for row, content in contents.items():
         places[content].append(row)
     return tuple(
@@ -129,16 +135,23 @@ def _twins(
     )
 
 
-def _same_texts(corpus: Corpus) -> tuple[Twins, ...]:
-    """Captions equal but for capitals, blanks and a last full stop; those of images only."""
+def same_texts(corpus: Corpus) -> list[list[int]]:
+    """Rows of captions equal but for capitals, blanks and a last full stop; of images only."""
     owner = corpus.owner.tolist()
-    plain = {
-        row: " ".join(text.lower().rstrip(" .").split())
-        for row, text in enumerate(corpus.texts)
-        if owner[row] >= 0 and text.strip()
-    }
-    splits = ["" if image < 0 else corpus.splits[image] for image in owner]
-    return _twins(plain, [repr(text) for text in corpus.texts], splits)
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    for row, text in enumerate(corpus.texts):
+        if owner[row] >= 0 and text.strip():
+            places[" ".join(text.lower().rstrip(" .").split())].append(row)
+    return [rows for rows in places.values() if len(rows) > 1]
+
+
+def _same_texts(corpus: Corpus) -> Iterator[Twins]:
+    owner = corpus.owner.tolist()
+    for rows in same_texts(corpus):
+        yield Twins(
+            tuple(repr(corpus.texts[row]) for row in rows),
+            tuple(corpus.splits[owner[row]] for row in rows),
+        )
 
 
 def _lengths(texts: Sequence[str]) -> Lengths:

@@ -89,6 +89,34 @@ def near_pictures(
     return everybody(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
 
+def groups(near: Near, images: int) -> list[list[int]]:
+    """Rows that hang together by near pairs, each in order; in order of their first row.
+
+    Args:
+        near: pairs of images.
+        images: how many there are.
+
+    >>> pairs = Near.of(torch.tensor([4, 0, 2]), torch.tensor([5, 2, 3]), torch.ones(3))
+    >>> groups(pairs, 6)
+    [[0, 2, 3], [4, 5]]
+    """
+    first = list(range(images))
+
+    def root(row: int) -> int:
+        while first[row] != row:
+            first[row] = first[first[row]]
+            row = first[row]
+        return row
+
+    for left, right in zip(near.left.tolist(), near.right.tolist(), strict=True):
+        low, high = sorted((root(left), root(right)))
+        first[high] = low
+    found: dict[int, list[int]] = {}
+    for row in sorted({*near.left.tolist(), *near.right.tolist()}):
+        found.setdefault(root(row), []).append(row)
+    return list(found.values())
+
+
 def looks(corpus: Corpus) -> Tensor:
     """(I, D) unit vectors of what the images look like.
 
