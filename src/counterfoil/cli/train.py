@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
@@ -24,6 +24,27 @@ from counterfoil.cli.options import (
 app = typer.Typer(rich_markup_mode="markdown")
 
 
+What = Annotated[
+    str,
+    typer.Argument(
+        help="vsepp, scan-t2i, …, gpo, chan, …, ndgl/gpo, …; with --model: contrastive, triplet, "
+        "aoq or ndgl."
+    ),
+]
+Pretrained = Annotated[
+    str | None, typer.Option("--model", help="CLIP or SigLIP to train further, name or folder.")
+]
+Tune = Annotated[
+    str, typer.Option(help="What of it: full, lora, or frozen (adapters behind its vectors).")
+]
+Written = Annotated[
+    Path | None, typer.Option(help="Folder of `counterfoil write`: foils of the training split.")
+]
+Teacher = Annotated[
+    list[str] | None, typer.Option(help="Model that teaches ndgl; may be given many times.")
+]
+
+
 @app.command(
     epilog=example(
         "counterfoil train vsepp --data my-photos/ --folder runs/mine",
@@ -33,54 +54,29 @@ app = typer.Typer(rich_markup_mode="markdown")
     ),
 )
 def train(
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="vsepp, scan-t2i, …, gpo, chan, …, ndgl/gpo, …; with --model: contrastive, "
-            "triplet, aoq or ndgl."
-        ),
-    ],
+    what: What,
     data: Data = None,
     features: Features = None,
     images: Images = None,
     decisions: Decisions = None,
-    model: Annotated[
-        str | None, typer.Option(help="HF CLIP or SigLIP, by name or folder, to train further.")
-    ] = None,
-    tune: Annotated[
-        str, typer.Option(help="What of it: full, lora, or frozen (adapters behind its vectors).")
-    ] = "full",
-    written: Annotated[
-        Path | None,
-        typer.Option(help="Folder of `counterfoil write`: foils of the training split."),
-    ] = None,
-    teacher: Annotated[
-        list[str] | None, typer.Option(help="Model that teaches ndgl; may be given many times.")
-    ] = None,
+    model: Pretrained = None,
+    tune: Tune = "full",
+    written: Written = None,
+    teacher: Teacher = None,
     folder: Folder = None,
     settings: Settings = None,
     resume: Resume = False,
     minutes: Minutes = None,
 ) -> None:
     """Train one model with its own loss, or taught by others, and measure it."""
-    from counterfoil.recipes import own, tuned
+    from counterfoil.recipes import tuned
     from counterfoil.recipes.run import execute
     from counterfoil.recipes.settings import apply
 
-    if model is None and (written or tune != "full"):
-        raise ValueError(
-            "--tune and --written say how a pretrained model is trained further; name it with "
-            "--model, or leave them out"
-        )
     where = source(data, features, images, decisions)
-    corpus = where.open()
-    if model is None:
-        found = own.recipe(what, pixels=corpus.features is None, teachers=teacher or ())
-    else:
-        way, foils = cast("tuned.Way", tune), str(written) if written else None  # Host checks it
-        host = tuned.Host(model=model, way=way, written=foils)
-        seen = corpus.pictures is not None
-        found = tuned.recipe(what, host, teachers=teacher or (), pictures=seen)
+    found = tuned.asked(
+        what, where.open(), model=model, way=tune, written=written, teachers=teacher or ()
+    )
     found = apply(found, settings or ())
     place = folder or Path("runs") / found.name
     if not execute(found, where, place, resume=resume, minutes=minutes):

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, final, get_args
+from pathlib import Path
+from typing import Literal, cast, final, get_args
 
+from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.lens import LensPlan
 from counterfoil.matcher import Matcher
 from counterfoil.models.adapted import Adapted
@@ -21,7 +23,7 @@ from counterfoil.objectives.infonce import InfoNCE
 from counterfoil.objectives.joined import JoinedInfoNCE
 from counterfoil.objectives.term import Term
 from counterfoil.objectives.triplet import HardestTriplet, RankedBelow
-from counterfoil.recipes import aoq, ndgl
+from counterfoil.recipes import aoq, ndgl, own
 from counterfoil.recipes.bases import Base, trained
 from counterfoil.recipes.modern_losses import Terms
 from counterfoil.recipes.online import MARGIN
@@ -122,6 +124,40 @@ class Host:
         """The host with a loss, by a seed."""
         plan = replace(PLANS[self.way], seed=seed)
         return Base(self.matcher, terms, self.lens, plan, "sum")
+
+
+def asked(
+    what: str,
+    corpus: Corpus,
+    *,
+    model: str | None,
+    way: str,
+    written: Path | None,
+    teachers: Sequence[str],
+) -> Recipe:
+    """The recipe that ``counterfoil train`` asks for.
+
+    Args:
+        what: a host of `counterfoil.recipes.own`, or where a model is named, a loss for it.
+        corpus: what it is to be trained on.
+        model: folder or name of a pretrained one, to be trained further.
+        way: what of it is trained.
+        written: folder of written captions.
+        teachers: who teaches.
+
+    Raises:
+        ValueError: no such host, loss or model, or options that do not go together.
+    """
+    if model is None:
+        if written or way != "full":
+            raise ValueError(
+                "--tune and --written say how a pretrained model is trained further; name it with "
+                "--model, or leave them out"
+            )
+        return own.recipe(what, pixels=corpus.features is None, teachers=teachers)
+    foils = str(written) if written else None
+    host = Host(model=model, way=cast(Way, way), written=foils)  # which checks the way
+    return recipe(what, host, teachers=teachers, pictures=corpus.pictures is not None)
 
 
 def recipe(name: str, host: Host, *, teachers: Sequence[str] = (), pictures: bool = True) -> Recipe:
