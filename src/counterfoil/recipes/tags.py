@@ -65,7 +65,7 @@ Way = Literal["tags", "wm", "static", "released"]
 Step = Literal[0, 1, 2]
 SMALL: dict[Dataset, tuple[int, int, int]] = {  # layers, width, heads
     "scenes": (2, 128, 4),
-    "flickr8k": (3, 256, 4),
+    "flickr8k": (2, 128, 4),
 }
 
 BERT = "bert-base-cased"

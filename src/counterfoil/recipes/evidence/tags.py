@@ -66,7 +66,7 @@ def sizes(dataset: Dataset) -> dict[Budget, Size]:
     return {
         "cpu": Size(
             numbers=(_few(steps=400, rate=2e-4), _few(steps=150, rate=4e-5, words=1e-3)),
-            pretrain=_before(dataset, (4, 20) if every else (1, 3)),
+            pretrain=_before(dataset, (4, 20) if every else (2, 1)),
             seeds=3 if every else 1,
             ways=EVERY if every else main,
             both=BOTH if every else main,
