@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,20 +10,27 @@ import typer
 
 from counterfoil.cli.options import Data, Decisions, Features, Images, Split, example, source
 
+MOST, OURS = 8, "counterfoil"
+
 app = typer.Typer()
 
 
 @app.command(
     epilog=example(
+        "counterfoil export runs/demo/adaptive --to counterfoil --folder my-model/",
+        "counterfoil export runs/clip/online --to sentence-transformers --folder my-clip/",
         "counterfoil export runs/demo/lists --to sentence-transformers --data scenes --folder out/",
         "counterfoil export written/ --to trec --data scenes --folder out/",
     )
 )
 def export(
-    store: Annotated[Path, typer.Argument(help="Folder of mined or written negatives.")],
+    given: Annotated[str, typer.Argument(help="A model, or a folder of negatives.")],
     to: Annotated[
         str,
-        typer.Option(help="sentence-transformers, flagembedding, tevatron, open-clip or trec."),
+        typer.Option(
+            help="Models: counterfoil, hf, sentence-transformers. Negatives: "
+            "sentence-transformers, flagembedding, tevatron, open-clip, trec."
+        ),
     ],
     folder: Annotated[Path, typer.Option(help="Where it goes; must not exist yet.")],
     data: Data = None,
@@ -30,14 +38,45 @@ def export(
     images: Images = None,
     decisions: Decisions = None,
     split: Split = "train",
-    most: Annotated[int, typer.Option(min=1, help="Negatives of a query, at most.")] = 8,
+    most: Annotated[
+        int | None, typer.Option(min=1, help=f"Negatives of a query, at most; default {MOST}.")
+    ] = None,
+    evaluation: Annotated[
+        list[Path] | None,
+        typer.Option(help="For the card of a model: what `evaluate --out` wrote; many times."),
+    ] = None,
 ) -> None:
-    """Write negatives as another trainer reads them."""
-    from counterfoil.export.negatives import check_export, export_negatives
+    """Write a model or negatives as other tools read them."""
+    from counterfoil.export.negatives import check_export, export_negatives, kind_of
     from counterfoil.recipes.show import say
 
-    check_export(store, to, folder)
-    corpus = source(data, features, images, decisions).split(split)
-    for line in export_negatives(store, to, folder, corpus, most=most):
-        say(line)
-    say(str(folder))
+    if kind_of(Path(given)) is None:
+        if data or most:
+            raise ValueError(
+                f"--data and --most are for negatives, and {given} holds none that `counterfoil "
+                "mine` or `counterfoil write` made; leave them out to export a model"
+            )
+        _model(given, to, folder, evaluation or ())
+    elif evaluation:
+        raise ValueError(f"--evaluation is for the card of a model, and {given} holds negatives")
+    else:
+        check_export(Path(given), to, folder)
+        corpus = source(data, features, images, decisions).split(split)
+        for line in export_negatives(Path(given), to, folder, corpus, most=most or MOST):
+            say(line)
+    say(f"{folder}")
+
+
+def _model(given: str, to: str, folder: Path, evaluations: Sequence[Path]) -> None:
+    """Write a model for this library or for another."""
+    from counterfoil.export.models import check_export, export_model
+    from counterfoil.recipes.model import open_model
+
+    if to == OURS:
+        open_model(given).save_pretrained(folder, evaluations=evaluations)
+        return
+    if evaluations:
+        raise ValueError(f"--evaluation is for a card, which only --to {OURS} writes")
+    check_export(to, folder)
+    model = open_model(given)
+    export_model(model.matcher, model.lens, to, folder, name=given)

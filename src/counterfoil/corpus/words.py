@@ -209,6 +209,11 @@ class Pieces(Tokenizer):
         unused = (i for word, i in self._pieces.get_vocab().items() if _UNUSED.fullmatch(word))
         self.wordless = tuple(sorted({*self._pieces.all_special_ids, *unused}))
 
+    @property
+    def pretrained(self) -> Any:
+        """The tokenizer as transformers has it."""
+        return self._pieces
+
     def read(self, texts: Sequence[str]) -> Reading:
         out = self._pieces(list(texts), truncation=True, max_length=self.longest)
         ids = [list(row) for row in out["input_ids"]]

@@ -22,11 +22,12 @@ from counterfoil.engine.tiles import Member
 from counterfoil.engine.vectors import on_vectors
 from counterfoil.matcher import Matcher
 from counterfoil.models.adapted import Adapted
-from counterfoil.models.blocks.pretrained import config_of, picture_format
+from counterfoil.models.blocks.pretrained import config_of, encoder_folder, picture_format
 from counterfoil.models.clip import DualEncoder, longest_text
 from counterfoil.models.vectors import Vectors
 from counterfoil.models.vilt_public import public_vilt
 from counterfoil.negatives.store import Source
+from counterfoil.recipes.hub import fetched
 from counterfoil.recipes.seeing import seen_once
 from counterfoil.records import Encoded
 from counterfoil.spec import Spec, of
@@ -111,6 +112,52 @@ class Model:
         """(N,) how well each caption describes a picture; higher is better."""
         return self.matcher.grid(self.encode([picture]), self.encode(captions))[0].float().cpu()
 
+    @staticmethod
+    def from_pretrained(name: str | Path, *, revision: str | None = None) -> Model:
+        """A saved or pretrained model.
+
+        Args:
+            name: what `open_model` opens, or the name of a model that was pushed to the hub.
+            revision: of a model that was pushed; None for the newest.
+
+        Raises:
+            ValueError: there is no such model, or it is damaged.
+        """
+        return open_model(name, revision=revision)
+
+    def save_pretrained(self, folder: str | Path, *, evaluations: Sequence[Path] = ()) -> None:
+        """Write a folder that opens anywhere, with a card; see `counterfoil.recipes.sharing.save`.
+
+        Raises:
+            ValueError: something is there, ready-made vectors, or a file that is no evaluation.
+        """
+        from counterfoil.recipes import sharing
+
+        sharing.save(self, Path(folder), evaluations=evaluations)
+
+    def push_to_hub(
+        self,
+        name: str,
+        *,
+        evaluations: Sequence[Path] = (),
+        private: bool = True,
+        message: str = "A model of counterfoil",
+    ) -> str:
+        """Save the model on the Hugging Face hub; its address.
+
+        Args:
+            name: as in "user/model"; what is there gets a new version.
+            evaluations: files that ``counterfoil evaluate --out`` wrote, for the card.
+            private: whether a new repository is seen by its owner only.
+            message: of the commit.
+
+        Raises:
+            ValueError: the hub does not take it, ready-made vectors, or no evaluation.
+        """
+        from counterfoil.recipes import sharing
+
+        return sharing.push(self, name, evaluations=evaluations, private=private, message=message)
+
     def source(self) -> Source:
         """What the manifest of mined lists says of it."""
         spec = self.spec.digest() if self.spec else ""
@@ -138,21 +185,27 @@ def identity(name: str | Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def open_model(name: str | Path) -> Model:
+def open_model(name: str | Path, *, revision: str | None = None) -> Model:
     """A model to use.
 
     Args:
-        name: a model folder, a training stage's folder, the name or folder of a Hugging Face CLIP,
-            SigLIP or ViLT model, or "vectors" for corpora that are ready-made embeddings.
+        name: a model folder, a training stage's folder, the name of a model that was pushed to the
+            hub, the name or folder of a Hugging Face CLIP, SigLIP or ViLT model, the folder of a
+            CLIP of sentence-transformers, or "vectors" for corpora that are ready-made embeddings.
+        revision: of a model that was pushed to the hub; None for the newest.
 
     Raises:
         ValueError: it is none of these, or damaged.
     """
     if str(name) == VECTORS:
         return Model(Vectors(), None, VECTORS, of(Vectors))
-    folder = _folder(Path(name))
+    folder = _folder(Path(name)) or fetched(str(name), revision=revision)
+    if folder is None and revision:
+        raise ValueError(
+            f"{name} at revision {revision!r} is no model that was pushed to the hub by counterfoil"
+        )
     if folder is None or not (folder / CARD).is_file():
-        return _pretrained(str(name))
+        return _pretrained(str(folder or name))
     saved = load_model(folder, device=world.device())
     return Model(saved.matcher, saved.lens, str(name), saved.card.model, saved.card)
 
@@ -164,6 +217,8 @@ def _folder(path: Path) -> Path | None:
             return folder
     if not path.is_dir():
         return None
+    if (inner := encoder_folder(path)) != path:
+        return inner
     if not (path / "config.json").is_file():
         raise ValueError(
             f"{path} holds no model: neither {CARD} nor a Hugging Face config.json is there; "

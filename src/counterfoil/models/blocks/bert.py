@@ -27,6 +27,7 @@ class Bert(TextTower):
         dropout: float = 0.0,
         word_drop: float = 0.0,
         mask: int | None = None,
+        config: str | None = None,
     ) -> None:
         """Keyword arguments.
 
@@ -39,6 +40,8 @@ class Bert(TextTower):
             word_drop: share of words that are masked, replaced or deleted in training, all pieces
                 of a word alike, see `drop_words`; special tokens stay.
             mask: id of the tokenizer's mask token, where words are dropped.
+            config: its configuration as JSON, for a model that starts from fresh weights; then
+                neither the folder nor the hub is asked.
 
         Raises:
             ValueError: there is no such model, or words are to be dropped without a mask.
@@ -51,7 +54,7 @@ class Bert(TextTower):
                 "103 for bert-base-uncased"
             )
         self.width, self.trained, self.mask = width, trained, mask
-        model = load(name, pretrained=pretrained)
+        model = load(name, pretrained=pretrained, config=config)
         self.body: nn.Module = getattr(model, "text_model", model).requires_grad_(trained)
         one = torch.zeros(1, 1, dtype=torch.long)
         seen = self._states(one, one == 0)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+
+from counterfoil.files import read_json
 
 HALF = (0.5, 0.5, 0.5)
 
@@ -28,6 +31,34 @@ class PictureFormat:
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
     crop: bool
+
+
+def encoder_folder(folder: Path) -> Path:
+    """Where the encoder lies in a folder; inside, where sentence-transformers saved it there.
+
+    Args:
+        folder: any that exists.
+
+    Raises:
+        ValueError: it is of sentence-transformers, and its vectors go through layers of others.
+    """
+    modules = folder / "modules.json"
+    if not modules.is_file():
+        return folder
+    plain = read_json(modules, "modules of sentence-transformers")
+    try:
+        kinds = [str(module["type"]).rpartition(".")[2] for module in plain]
+        inner = folder / str(plain[0]["path"])
+    except (TypeError, KeyError, IndexError) as error:
+        raise ValueError(f"{modules} is damaged: {error!r}") from error
+    if more := [kind for kind in kinds[1:] if kind != "Normalize"]:
+        raise ValueError(
+            f"{folder} is a model of sentence-transformers with a module {more[0]} after its "
+            "encoder; only those with a CLIP or SigLIP alone can be opened"
+        )
+    if not inner.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{modules} names a folder outside of {folder}; the file is refused")
+    return inner
 
 
 def picture_format(name: str) -> PictureFormat:

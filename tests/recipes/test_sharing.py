@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import hub_cases
+import recipes_cases
+from corpus_cases import write_picture
+from counterfoil import Model, open_model, part
+from counterfoil.corpus.lens import Lens, PixelEye
+from counterfoil.corpus.words import Pieces
+from counterfoil.models.adapted import Adapted
+from counterfoil.models.blocks.bert import Bert
+from counterfoil.models.blocks.patches import Patches
+from counterfoil.models.clip import DualEncoder
+from counterfoil.models.vse import VSE
+from counterfoil.recipes import hub
+from counterfoil.spec import of
+from counterfoil.train.saved import read_card, save_model
+from recipes_cases import run
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """A run with a model that its test stage has measured."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    assert recipes_cases.aoq(folder) == 0
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip", "vilt"])
+def test_a_pretrained_model_opens_where_its_folder_is_gone(kind, tmp_path):
+    source = tmp_path / "source"
+    if kind == "vilt":
+        recipes_cases.vilt_like(source, "ImageAndTextRetrieval")
+    else:
+        recipes_cases.clip_like(source, kind)
+    model = Model.from_pretrained(source)
+    model.save_pretrained(tmp_path / "saved")
+    source.rename(tmp_path / "elsewhere")
+    again = Model.from_pretrained(tmp_path / "saved")
+    assert again.digest() == model.digest()
+    write_picture(tmp_path / "dog.png")
+    for items in (["a dog in the snow"], [tmp_path / "dog.png"]):
+        wanted, found = model.encode(items).tokens, again.encode(items).tokens
+        torch.testing.assert_close(found, wanted)
+    assert str(tmp_path) not in (tmp_path / "saved" / "model.json").read_text()
+
+
+def test_it_opens_in_a_fresh_process_in_one_line(tmp_path):
+    recipes_cases.clip_like(tmp_path / "clip")
+    model = Model.from_pretrained(tmp_path / "clip")
+    model.save_pretrained(tmp_path / "saved")
+    (tmp_path / "clip").rename(tmp_path / "gone")
+    write_picture(tmp_path / "dog.png")
+    code = (
+        "from pathlib import Path; from PIL import Image; from counterfoil import Model; "
+        "m = Model.from_pretrained('saved'); "
+        "print(m.score(Path('dog.png'), ['a dog']).item(), "
+        "m.score(Image.open('dog.png'), ['a dog']).item())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    wanted = model.score(tmp_path / "dog.png", ["a dog"]).item()
+    assert [float(word) for word in done.stdout.split()] == pytest.approx([wanted, wanted])
+
+
+def test_towers_inside_take_their_configuration_along(tmp_path):
+    hub_cases.bert(tmp_path / "bert")
+    recipes_cases.clip_like(tmp_path / "clip")
+    towers = of(
+        VSE,
+        image=part(Patches, size=16, patch=8, width=8, channels=4),
+        text=part(Bert, name=str(tmp_path / "bert"), width=8),
+    )
+    head = of(Adapted, body=part(DualEncoder, name=str(tmp_path / "clip")), width=8, hidden=4)
+    lens = Lens(PixelEye(16), Pieces(str(tmp_path / "clip"), longest=12))
+    models = {}
+    for name, spec in (("towers", towers), ("head", head)):
+        save_model(tmp_path / name, spec=spec, matcher=spec.build(), lens=lens)
+        models[name] = open_model(tmp_path / name)
+        models[name].save_pretrained(tmp_path / f"{name}-saved")
+    for gone in ("bert", "clip"):
+        (tmp_path / gone).rename(tmp_path / f"{gone}-gone")
+    for name, model in models.items():
+        again = open_model(tmp_path / f"{name}-saved")
+        assert again.digest() == model.digest()
+        found, wanted = again.encode(["a dog"]).tokens, model.encode(["a dog"]).tokens
+        torch.testing.assert_close(found, wanted)
+
+
+def test_the_card_tells_results_with_protocol_and_where_from(finished, tmp_path):
+    model = Model.from_pretrained(finished / "online")
+    model.save_pretrained(tmp_path / "mine")
+    text = (tmp_path / "mine" / "README.md").read_text()
+    measured = json.loads((finished / "test-online" / "evaluation.json").read_text())
+    assert measured["protocol"] in text
+    cells = [f"{measured[side][f'r{k}']:.1f}" for side in ("i2t", "t2i") for k in (1, 5, 10)]
+    assert f"| scenes | test | {' | '.join(cells)} | {measured['rsum']:.1f} |" in text
+    for line in ("recipe: aoq/vsepp-scenes", "stage: online", "seed: 0", "## Limits", "## Licence"):
+        assert line in text
+    assert "test-adaptive" not in text
+    assert text.count("Protocol:") == 1
+    assert read_card(tmp_path / "mine").provenance == model.card.provenance
+    head = text.split("---")[1].strip().splitlines()
+    index = json.loads(head[-1].removeprefix("model-index: "))
+    (metric,) = [m for m in index[0]["results"][0]["metrics"] if m["type"] == "t2i_r5"]
+    assert metric["value"] == measured["t2i"]["r5"]
+
+
+def test_the_head_is_what_the_hub_reads(finished, tmp_path):
+    from huggingface_hub import ModelCard
+
+    Model.from_pretrained(finished / "adaptive").save_pretrained(tmp_path / "mine")
+    data = ModelCard.load(tmp_path / "mine" / "README.md").data
+    assert data.library_name == "counterfoil"
+    assert data.tags == ["image-text-retrieval", "VSE"]
+    assert {result.metric_type for result in data.eval_results} >= {"i2t_r1", "t2i_r10"}
+    assert {result.dataset_split for result in data.eval_results} == {"test"}
+
+
+def test_evaluations_go_along_and_others_are_added(finished, tmp_path, capsys):
+    out = tmp_path / "dev.json"
+    data = ("--data", "scenes:images=36", "--split", "dev")
+    assert run("evaluate", finished / "online", *data, "--out", out) == 0
+    Model.from_pretrained(finished / "online").save_pretrained(tmp_path / "one")
+    Model.from_pretrained(tmp_path / "one").save_pretrained(tmp_path / "two", evaluations=[out])
+    kept = json.loads((tmp_path / "two" / "evaluations.json").read_text())
+    assert [found["setting"]["split"] for found in kept] == ["test", "dev"]
+    assert (tmp_path / "two" / "README.md").read_text().count("Protocol:") == 2
+
+
+def test_a_name_on_the_hub_is_the_base_and_a_folder_is_not(tmp_path):
+    from counterfoil.recipes.sharing_card import card
+    from counterfoil.train.saved import Card
+
+    lens = Lens(PixelEye(16), None)
+    spec = of(DualEncoder, name="openai/clip-vit-base-patch32", pretrained=False, config="{}")
+    text = card(Card(model=spec), lens, [], "me/mine")
+    assert 'base_model: "openai/clip-vit-base-patch32"' in text
+    assert "None were measured" in text
+    assert "Model.from_pretrained('me/mine')" in text
+    assert "base_model" not in card(Card(model=spec.but(name="mine")), lens, [], "me/mine")
+
+
+@pytest.mark.parametrize("there", ["a file", "a folder"])
+def test_what_is_there_is_left_alone(there, finished, tmp_path):
+    place = tmp_path / "mine"
+    if there == "a file":
+        place.write_text("notes")
+    else:
+        place.mkdir()
+        (place / "notes").write_text("notes")
+    with pytest.raises(ValueError, match="exists and is left alone"):
+        Model.from_pretrained(finished / "online").save_pretrained(place)
+    assert "notes" in (place if place.is_file() else place / "notes").read_text()
+
+
+def test_nothing_is_left_of_a_saving_that_failed(finished, tmp_path):
+    (tmp_path / "no.json").write_text("{}")
+    with pytest.raises(ValueError, match="holds no evaluation; give a file"):
+        Model.from_pretrained(finished / "online").save_pretrained(
+            tmp_path / "mine", evaluations=[tmp_path / "no.json"]
+        )
+    with pytest.raises(ValueError, match="ready-made vectors are no model"):
+        open_model("vectors").save_pretrained(tmp_path / "mine")
+    assert [path.name for path in tmp_path.iterdir()] == ["no.json"]
+
+
+class FakeHub:
+    """Keeps what is pushed in a folder a model, and gives it back as the hub's functions do."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.calls = root, []
+
+    def create_repo(self, name: str, *, private: bool, exist_ok: bool) -> str:
+        self.calls.append((name, private, exist_ok))
+        return f"https://hub.test/{name}"
+
+    def upload_folder(self, *, repo_id: str, folder_path: Path, commit_message: str) -> None:
+        self.calls.append(commit_message)
+        (self.root / repo_id).parent.mkdir(parents=True)
+        Path(folder_path).rename(self.root / repo_id)
+
+    def hf_hub_download(self, name: str, file: str, *, revision: str | None) -> str:
+        from huggingface_hub.errors import EntryNotFoundError
+
+        if not (self.root / name / file).is_file() or revision not in (None, "main"):
+            raise EntryNotFoundError(name)
+        return str(self.root / name / file)
+
+    def snapshot_download(
+        self, name: str, *, revision: str | None, allow_patterns: list[str]
+    ) -> str:
+        folder = self.root / name
+        for path in folder.rglob("*"):
+            named = path.relative_to(folder).as_posix()
+            kept = any(Path(named).match(pattern) for pattern in allow_patterns)
+            assert path.is_dir() or kept, f"{named} is not asked for"
+        return str(folder)
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch) -> FakeHub:
+    import huggingface_hub
+
+    found = FakeHub(tmp_path / "hub")
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: found)
+    for name in ("hf_hub_download", "snapshot_download"):
+        monkeypatch.setattr(huggingface_hub, name, getattr(found, name))
+    return found
+
+
+def test_pushed_and_opened_by_name(fake, finished):
+    model = Model.from_pretrained(finished / "online")
+    assert model.push_to_hub("me/mine", message="first") == "https://hub.test/me/mine"
+    assert fake.calls == [("me/mine", True, True), "first"]
+    again = Model.from_pretrained("me/mine")
+    assert again.digest() == model.digest()
+    assert Model.from_pretrained("me/mine", revision="main").digest() == model.digest()
+    text = (fake.root / "me/mine/README.md").read_text()
+    assert "Model.from_pretrained('me/mine')" in text
+    assert "Protocol:" in text
+
+
+def test_revisions_of_what_nobody_pushed_are_refused(fake, finished):
+    Model.from_pretrained(finished / "online").push_to_hub("me/mine")
+    with pytest.raises(ValueError, match="me/mine at revision 'v9' is no model"):
+        Model.from_pretrained("me/mine", revision="v9")
+    with pytest.raises(ValueError, match="at revision 'v1' is no model"):
+        Model.from_pretrained("nobody/nothing", revision="v1")
+
+
+def test_a_hub_that_does_not_take_it_is_one_sentence(fake, finished, monkeypatch):
+    def refuse(*args: object, **more: object) -> None:
+        raise OSError("401 Client Error.\nUnauthorized")
+
+    monkeypatch.setattr(fake, "create_repo", refuse)
+    with pytest.raises(ValueError, match=r"me/mine cannot be pushed .*401 Client Error; give USER"):
+        Model.from_pretrained(finished / "online").push_to_hub("me/mine")
+
+
+def test_where_nobody_can_be_asked_one_sentence_says_so(monkeypatch):
+    import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    def nobody(*args: object, **more: object) -> None:
+        raise LocalEntryNotFoundError("no net")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", nobody)
+    with pytest.raises(ValueError, match="no folder here, and the hub cannot be asked"):
+        hub.fetched("nobody/nothing")
+    assert hub.fetched("bert-base-uncased") is None
+    assert hub.fetched("runs/deep/down") is None
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_folders_of_sentence_transformers_are_hosts(kind, tmp_path):
+    inner = recipes_cases.clip_like(tmp_path / "st" / "0_CLIPModel", kind)
+    modules = [{"path": "0_CLIPModel", "type": "sentence_transformers.models.CLIPModel"}]
+    place = tmp_path / "st" / "modules.json"
+    place.write_text(json.dumps(modules))
+    found, wanted = open_model(tmp_path / "st"), open_model(inner)
+    picture = Image.new("RGB", (20, 16), "red")
+    for items in (["a dog"], [picture]):
+        assert torch.equal(found.encode(items).tokens, wanted.encode(items).tokens)
+    dense = {"path": "1_Dense", "type": "sentence_transformers.models.Dense"}
+    place.write_text(json.dumps([*modules, dense]))
+    with pytest.raises(ValueError, match="module Dense after its encoder"):
+        open_model(tmp_path / "st")
+    place.write_text(json.dumps([{**modules[0], "path": "../elsewhere"}]))
+    with pytest.raises(ValueError, match=r"outside of .*refused"):
+        open_model(tmp_path / "st")
+    place.write_text("{}")
+    with pytest.raises(ValueError, match="is damaged"):
+        open_model(tmp_path / "st")
+
+
+def test_the_folder_of_a_whole_sentence_transformer_is_a_host(tmp_path):
+    """Newer ones lie in the folder itself."""
+    inner = recipes_cases.clip_like(tmp_path / "st")
+    modules = [{"path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}]
+    (inner / "modules.json").write_text(json.dumps(modules))
+    assert len(open_model(inner).encode(["a dog"])) == 1
