@@ -141,6 +141,58 @@ def test_large_sets_read_wordpieces_with_uniter_base() -> None:
         assert (stage.model.arguments["layers"] == 12) == large
 
 
+@pytest.mark.parametrize(
+    ("dataset", "released", "rates", "keep", "masked", "written", "words", "batch"),
+    [  # of Table 5, and of the authors' scripts
+        ("flickr30k", False, (4e-5, 1e-5), (23, 23), (0.1, 0.1), (5e-4, 5e-4), 5e-4, 128),
+        ("coco", False, (4e-5, 1e-5), (23, 23), (0.05, 0.05), (5e-4, 5e-4), 5e-4, 128),
+        ("flickr30k", True, (5e-5, 1e-5), (23, 23), (0.05, 0.05), (1e-3, 5e-4), 5e-4, 256),
+        ("coco", True, (4e-5, 1e-5), (23, 31), (0.05, 0.05), (1e-3, 1e-4), 5e-4, 256),
+    ],
+)
+def test_the_large_setting(
+    dataset: str,
+    released: bool,
+    rates: tuple[float, float],
+    keep: tuple[int, int],
+    masked: tuple[float, float],
+    written: tuple[float, float],
+    words: float,
+    batch: int,
+) -> None:
+    begins, ends = ("tags-dc/released/", "-released") if released else ("tags-dc/", "")
+    large = catalogue.find(f"{begins}uniter-large-{dataset}")
+    base = catalogue.find(f"{begins}uniter-{dataset}")
+    assert [stage.name for stage in large.stages] == [stage.name for stage in base.stages]
+    for stage in large.stages:
+        if isinstance(stage, Train | Pretrain):
+            sizes = stage.model.arguments
+            assert (sizes["layers"], sizes["width"], sizes["heads"]) == (24, 1024, 16)
+            assert sizes["inner"] == 4096
+    for step, name in enumerate((f"tags{ends}", f"tags-dc{ends}")):
+        stage, small = large.stage(name), base.stage(name)
+        assert isinstance(stage, Train)
+        assert isinstance(small, Train)
+        assert (stage.start, stage.lens) == (small.start, small.lens)
+        assert stage.plan.optimiser.rate == rates[step]
+        assert stage.plan.batch * stage.plan.accumulate == batch
+        asked = writer(stage)
+        assert (asked["keep"], asked["masks"], asked["refills"]) == (keep[step], 20, 20)
+        assert (asked["stray_positive"], asked["specials"]) == (released, released)
+        found = weights(stage)
+        assert (found["masked"], found["written"]) == (masked[step], written[step])
+        if step:
+            assert found["doubt"] == found["correct"] == words
+
+
+def test_hard_negatives_of_the_large_model() -> None:
+    stage = training("tags/uniter-large-flickr30k", "hard")
+    assert stage.proposer is not None
+    assert stage.proposer.arguments["keep"] == 23
+    assert training("uniter-large-coco", "hard").model == stage.model
+    assert catalogue.find("tags/uniter-large-coco").about.startswith("UNITER-large;")
+
+
 def test_vilt_is_trained_as_uniter_is_on_pixels() -> None:
     """Only the model, what it sees, and what it is asked before differ."""
     for kind in ("", "tags/", "tags-dc/"):

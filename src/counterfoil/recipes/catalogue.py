@@ -24,9 +24,10 @@ from counterfoil.recipes import (
     photos,
     tags,
     tags_hosts,
+    tags_large,
 )
 from counterfoil.recipes.members import NAMES, PAPERS, members
-from counterfoil.recipes.profiles import Dataset
+from counterfoil.recipes.profiles import LARGE, Dataset
 from counterfoil.recipes.recipe import Pretrain, Recipe, Stage, Train, Write
 from counterfoil.spec import Spec
 
@@ -40,7 +41,7 @@ Make = Callable[[], Recipe]
 
 
 def all_recipes() -> tuple[Recipe, ...]:
-    """Every recipe that is built in, but single ablations, and comparisons of NDGL and TAGS."""
+    """Every recipe that is built in, but single ablations, comparisons, and UNITER-large's."""
     return tuple(make() for make in _listed().values())
 
 
@@ -107,6 +108,9 @@ def _compared() -> Iterator[tuple[str, Make]]:
 
 
 def _of_tags() -> Iterator[tuple[str, Make]]:
+    for begins in tags_large.KINDS:
+        for to in LARGE:
+            yield f"{begins}uniter-large-{to}", partial(tags_large.recipe, begins, to)
     for kind, make in tags.VARIANTS.items():
         for host in tags.COMPARED:
             for to in SETS:

@@ -105,6 +105,31 @@ RELEASED: dict[Dataset, tuple[Numbers, Numbers]] = {
 }
 
 
+LARGE_PAPER: dict[Dataset, tuple[Numbers, Numbers]] = {  # Table 5, L
+    "flickr30k": (
+        Numbers(steps=5000, rate=4e-5, masked=0.1, written=5e-4, keep=23),
+        Numbers(steps=1500, rate=1e-5, masked=0.1, written=5e-4, words=5e-4, keep=23),
+    ),
+    "coco": (
+        Numbers(steps=5000, rate=4e-5, masked=0.05, written=5e-4, keep=23),
+        Numbers(steps=1500, rate=1e-5, masked=0.05, written=5e-4, words=5e-4, keep=23),
+    ),
+}
+
+LARGE_RELEASED: dict[Dataset, tuple[Numbers, Numbers]] = {
+    "flickr30k": (
+        Numbers(
+            steps=5000, batch=256, rate=5e-5, temperature=2.0, masked=0.05, written=1e-3, keep=23
+        ),
+        Numbers(steps=5000, batch=256, rate=1e-5, masked=0.05, written=5e-4, words=5e-4, keep=23),
+    ),
+    "coco": (
+        Numbers(steps=5000, batch=256, rate=4e-5, masked=0.05, written=1e-3, keep=23),
+        Numbers(steps=1500, batch=256, rate=1e-5, masked=0.05, written=1e-4, words=5e-4),
+    ),
+}
+
+
 def plan(numbers: Numbers, dataset: Dataset) -> TrainPlan:
     """The training written down: AdamW, a warm-up, then a straight line to 0."""
     batch = AT_ONCE if dataset in LARGE else numbers.batch
