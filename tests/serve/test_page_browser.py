@@ -1,0 +1,271 @@
+"""The page in a browser: type, drop, choose, explain; by keyboard, narrow and wide."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import explain_cases
+import recipes_cases
+from counterfoil import open_corpus
+from counterfoil.evaluate.explain import THRESHOLD
+from counterfoil.recipes.explain import explain
+from counterfoil.recipes.indexing import build_index
+from counterfoil.recipes.model import open_model
+from serve_cases import NASTY, content, indexed, names, painted, running
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+CAPTION = "A red circle above a blue square."
+SHOWN = "#answer:not([hidden])"
+CONTRAST = """() => {
+  const parts = colour => colour.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
+    .map(v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
+  const named = '.word, ins, .quiet, td, th, small, button, label, input, .label, .name, [role]';
+  return [...document.querySelectorAll(named)]
+    .filter(node => node.checkVisibility() && !node.closest('.aside')).map(node => {
+    let stack = [], at = node;
+    while (at) { stack.push(parts(getComputedStyle(at).backgroundColor)); at = at.parentElement; }
+    const ground = stack.reverse().reduce((under, [r, g, b, a = 1]) =>
+      under.map((v, i) => v * (1 - a) + [r, g, b][i] * a), [255, 255, 255]);
+    const both = [light(ground), light(parts(getComputedStyle(node).color))];
+    const [a, b] = both.sort((a, b) => a - b);
+    return [(b + .05) / (a + .05), node.outerHTML.slice(0, 80)];
+  }).sort((a, b) => a[0] - b[0]).slice(0, 1)[0];
+}"""
+DROP = """([name, kind, coded]) => {
+  const bytes = Uint8Array.from(atob(coded), sign => sign.charCodeAt(0));
+  const moved = new DataTransfer();
+  moved.items.add(new File([bytes], name, { type: kind }));
+  for (const what of ['dragenter', 'dragover', 'drop'])
+    document.body.dispatchEvent(
+      new DragEvent(what, { dataTransfer: moved, bubbles: true, cancelable: true }));
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=CHROMIUM)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory) -> Iterator[str]:
+    """The address of a server whose model has no heads for words."""
+    root = indexed(tmp_path_factory.mktemp("plain"), 30)
+    with running(root / "index", "--upload", "0.05") as (where, _):
+        yield where
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("scenes")
+    recipes_cases.pixel_model(root / "pixels")
+    explain_cases.saved(root / "explainer")
+    corpus = open_corpus("scenes:images=36")
+    build_index(open_model(root / "pixels"), corpus, root / "index").close()
+    return root
+
+
+@pytest.fixture(scope="module")
+def explained(scenes) -> Iterator[str]:
+    """The address of a server with a model that doubts and corrects."""
+    more = ("--explainer", scenes / "explainer", "--data", explain_cases.SCENES)
+    with running(scenes / "index", *more) as (where, _):
+        yield where
+
+
+@pytest.fixture
+def opened(browser, request) -> Iterator[Any]:
+    """A page that notes what it asks for and complains of."""
+    scheme, width = getattr(request, "param", ("light", 1100))
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.asked, page.wrong = [], []
+    page.on("request", lambda one: page.asked.append(one.url))
+    page.on("console", lambda message: page.wrong.append(message.text))
+    page.on("pageerror", lambda error: page.wrong.append(str(error)))
+    page.set_default_timeout(60_000)
+    yield page
+    page.close()
+
+
+def until(page: Any, code: str) -> None:
+    """Wait; playwright's own way needs eval, which the page's policy forbids."""
+    for _ in range(600):
+        if page.evaluate(code):
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError(code)
+
+
+def search(page: Any, text: str) -> None:
+    page.fill("#text", text)
+    page.press("#text", "Enter")
+    until(page, "document.querySelector('#told').textContent.includes('for')")
+
+
+def drop(page: Any, name: str, kind: str, body: bytes) -> None:
+    page.evaluate(DROP, [name, kind, base64.b64encode(body).decode()])
+
+
+def clean(page: Any, where: str) -> None:
+    """Nothing was asked elsewhere, and nothing complained of."""
+    assert [url for url in page.asked if not url.startswith((where, "blob:", "data:"))] == []
+    assert page.wrong == []
+
+
+LOOKS = [(scheme, width) for scheme in ("light", "dark") for width in (400, 1100)]
+
+
+@pytest.mark.parametrize("opened", LOOKS, indirect=True)
+def test_type_look_and_explain(opened, explained, scenes):
+    opened.goto(explained)
+    width = opened.viewport_size["width"]
+    search(opened, CAPTION)
+    assert opened.locator("#found li").count() == 24
+    scores = [float(text.split()[-1]) for text in opened.locator(".label").all_text_contents()]
+    assert scores == sorted(scores, reverse=True)
+    until(opened, "document.querySelector('#found img').naturalWidth > 0")
+    assert opened.evaluate("document.documentElement.scrollWidth") <= width
+    assert opened.evaluate(CONTRAST)[0] >= 4.5, opened.evaluate(CONTRAST)
+    opened.locator("#found button").nth(1).click()
+    opened.wait_for_selector(SHOWN)
+    corpus = open_corpus(explain_cases.SCENES)
+    model = open_model(scenes / "explainer")
+    name = opened.locator("#why-name").text_content()
+    (want,) = explain(model, name, [CAPTION], corpus=corpus)
+    rows = opened.locator("#words tr").all_inner_texts()
+    assert len(rows) == len(want.words)
+    for row, word in zip(rows, want.words, strict=True):
+        told, verdict, _, instead = row.split("\t")
+        assert told == word.text
+        assert verdict == ("doubted" if word.doubt >= THRESHOLD else "matches")
+        assert all(one.text in instead for one in word.corrections)
+    if want.corrected is not None:
+        assert opened.locator("#corrected").text_content() == f"Instead: {want.corrected.text}"
+    assert opened.evaluate(CONTRAST)[0] >= 4.5, opened.evaluate(CONTRAST)
+    assert opened.evaluate("document.querySelector('dialog').scrollWidth") <= width
+    clean(opened, explained)
+
+
+def test_drop_a_picture_and_ask_for_its_like(opened, plain):
+    opened.goto(plain)
+    drop(opened, "new <b>.png", "image/png", content(painted(5)))
+    opened.wait_for_selector("#found li")
+    assert opened.locator("#found li").count() == 24
+    assert opened.locator("#found img").first.get_attribute("alt") == names(30)[5]
+    assert opened.locator("#given-name").text_content() == "new <b>.png"
+    opened.click("#given-explain")
+    opened.fill("#caption", "a red dog")
+    opened.press("#caption", "Enter")
+    opened.wait_for_selector(SHOWN)
+    assert opened.locator("#words tr").count() == 3
+    assert "has no head that doubts or corrects words" in opened.locator("#lacking").inner_text()
+    opened.keyboard.press("Escape")
+    opened.locator("#found button").first.click()
+    opened.click("#similar")
+    until(opened, "document.querySelector('#told').textContent.includes('is like')")
+    assert names(30)[5] not in opened.locator("#found img").evaluate_all(
+        "all => all.map(i => i.alt)"
+    )
+    clean(opened, plain)
+
+
+def test_the_page_says_that_words_are_left_out(opened, plain):
+    opened.goto(plain)
+    until(opened, "document.querySelector('#explains').textContent !== ''")
+    assert "leaving each out" in opened.locator("#explains").inner_text()
+    assert "has no head that doubts or corrects words" in opened.locator("#explains").inner_text()
+
+
+def test_what_is_dropped_and_no_picture_is_refused_in_words(opened, plain):
+    opened.goto(plain)
+    until(opened, "document.querySelector('#explains').textContent !== ''")
+    drop(opened, "a.svg", "image/svg+xml", b"<svg xmlns='http://www.w3.org/2000/svg'/>")
+    until(opened, "document.querySelector('#wrong').textContent !== ''")
+    assert "an SVG drawing" in opened.locator("#wrong").inner_text()
+    drop(opened, "large.png", "image/png", bytes(60_000))
+    assert "at most 0.1 are accepted" in opened.locator("#wrong").inner_text()
+    search(opened, "a dog")
+    assert opened.locator("#wrong").inner_text() == ""
+    assert opened.locator("#found li").count() == 24
+
+
+def test_captions_are_text_and_never_markup(opened, plain):
+    opened.goto(plain)
+    search(opened, NASTY)
+    assert opened.locator(f'#found img[alt="{names(30)[0]}"]').count() <= 1
+    assert opened.locator("#found img[src=x]").count() == 0
+    assert opened.locator("#told img").count() == 0
+    opened.locator("#found button").first.click()
+    opened.wait_for_selector(SHOWN)
+    assert opened.locator("#said").text_content().startswith("<img")
+    assert opened.locator("#said img").count() == 0
+    assert opened.locator("#found img").count() == opened.locator("#found li").count()
+
+
+def test_all_of_it_by_keyboard(opened, explained):
+    opened.goto(explained)
+    assert opened.evaluate("document.activeElement.id") == "text"
+    opened.keyboard.type("A red circle.")
+    opened.keyboard.press("Enter")
+    opened.wait_for_selector("#found li")
+    for wanted in ("BUTTON", "INPUT", "BUTTON"):  # search, the file, the first picture
+        opened.keyboard.press("Tab")
+        while opened.evaluate("document.activeElement.tagName") != wanted:
+            opened.keyboard.press("Tab")
+    assert opened.evaluate("document.activeElement.closest('li') !== null")
+    ring = "getComputedStyle(document.activeElement).outlineStyle"
+    assert opened.evaluate(ring) == "solid"
+    opened.keyboard.press("Enter")
+    opened.wait_for_selector(SHOWN)
+    assert opened.evaluate("document.activeElement.id") == "caption"
+    assert "Score" in opened.locator("#why-told").inner_text()
+    opened.keyboard.press("Escape")
+    assert not opened.locator("#why").is_visible()
+    assert opened.evaluate("document.activeElement.closest('li') !== null")
+
+
+def test_a_screen_reader_has_a_name_for_everything(opened, explained):
+    opened.goto(explained)
+    search(opened, "A red circle.")
+    opened.locator("#found button").first.click()
+    opened.wait_for_selector(SHOWN)
+    nameless = """() => [...document.querySelectorAll('button, input, img, section, dialog, form')]
+      .filter(one => !(one.ariaLabel || one.alt || one.textContent.trim() || one.labels?.length
+        || one.getAttribute('aria-labelledby'))).map(one => one.outerHTML.slice(0, 80))"""
+    assert opened.evaluate(nameless) == []
+    tree = opened.locator("#why").aria_snapshot()
+    assert 'textbox "Caption to check against this picture"' in tree
+    assert "table" in tree
+
+
+def test_a_key_is_asked_for(opened, tmp_path):
+    root = indexed(tmp_path, 4)
+    with running(root / "index", "--key", "open sesame") as (where, _):
+        opened.goto(where)
+        opened.wait_for_selector("#key-line:not([hidden])")
+        opened.fill("#text", "a dog")
+        opened.fill("#key", "wrong")
+        opened.press("#key", "Enter")
+        until(opened, "document.querySelector('#wrong').textContent.includes('wrong')")
+        opened.fill("#key", "open sesame")
+        opened.press("#key", "Enter")
+        opened.wait_for_selector("#found li")
+        until(opened, "document.querySelector('#found img').naturalWidth > 0")
+        assert opened.locator("#found img").first.get_attribute("src").startswith("blob:")
+        opened.wait_for_selector("#key-line", state="hidden")
