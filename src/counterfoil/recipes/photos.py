@@ -32,7 +32,7 @@ PUBLIC = "google/mobilenet_v2_1.0_224"
 SIDE, CELLS = 192, 3  # pixels of a side, and cells that its map is averaged to
 WIDTH, WORD_WIDTH = 256, 200
 TEMPERATURE = 0.07
-EPOCHS, RATE, WARMUP = (4, 2), (1e-3, 3e-4), 50  # of both rounds; warm-up of the rate, in steps
+EPOCHS, RATE, WARMUP = (4, 1), (1e-3, 3e-4), 50  # of both rounds; warm-up of the rate, in steps
 HARDEST = (100, 20)
 
 
