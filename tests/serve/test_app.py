@@ -54,7 +54,7 @@ def test_a_picture_finds_what_it_finds_offline(app, root):
 
 def test_what_is_like_an_image_is_not_itself(app, root):
     with open_index(root / "index") as index:
-        want = offline(index.search_id(IDS[0], 5))
+        want = offline(index.search_id(IDS[0], 5, find="images"))
     found = online(posted(app, "/similar", json={"id": IDS[0], "top": 5}))
     assert found == want
     assert IDS[0] not in dict(found)
@@ -75,7 +75,7 @@ def test_queries_that_come_together_change_no_answer(root):
     found, metrics = asked(app, together)
     with open_index(root / "index") as index:
         want = [offline(index.search_text(text, 1 + n % 4)) for n, text in enumerate(texts)]
-        want += [offline(index.search_id(name, 3)) for name in IDS]
+        want += [offline(index.search_id(name, 3, find="images")) for name in IDS]
     assert [online(answer) for answer in found] == want
     assert "counterfoil_queries_total 24" in metrics
     assert "counterfoil_batches_total 1\n" in metrics

@@ -78,7 +78,8 @@ class Library:
             explainer reads features.
 
     Raises:
-        ValueError: the index holds no image, or the explainer cannot read captions.
+        ValueError: the index holds no image, none of them is in the corpus, or the explainer
+            cannot read captions.
 
     Attributes:
         explainer: what explains, by a name that does not say where it lies.
@@ -100,7 +101,12 @@ class Library:
         self._rows = self._images.rows  # read now, and once
         self._captions = {name: index.captions(name)[:1] for name in self._rows}
         ids = () if corpus is None else corpus.image_ids
-        self._places = {name: row for row, name in enumerate(ids)}
+        self._places = {name: row for row, name in enumerate(ids) if name in self._rows}
+        if corpus is not None and not self._places:
+            raise ValueError(
+                f"none of the images of {index.folder} is in {corpus.name}; name the data that the "
+                "index was made of"
+            )
 
     def __len__(self) -> int:
         return len(self._rows)

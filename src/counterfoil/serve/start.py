@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from counterfoil.corpus.lens import FeatureEye
 from counterfoil.recipes.explain import lacking
-from counterfoil.recipes.model import open_model
+from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.searching import open_index
 from counterfoil.recipes.show import say
 from counterfoil.serve.app import application
@@ -41,17 +41,29 @@ def serve(
         ValueError: there is no index, models and index do not fit, or the address is taken.
     """
     allowed = settings or Settings()
-    opened = listening(allowed)
-    try:
-        with open_index(index, model=model) as found:
-            corpus = None if source is None else source.open()
-            library = Library(found, None if explainer is None else open_model(explainer), corpus)
-            app = application(library, allowed)
-            say(f"{index}: {found.told}, {library.name}")
-            if lacks := lacking(library.explainer):
-                say(f"{lacks}; words are left out instead, and another model is --explainer")
-            if not allowed.local and allowed.key is None:
-                say(f"anybody who reaches {allowed.host} can search; --key asks for a key")
-            run(app, replace(allowed, port=opened.getsockname()[1]), opened)
-    finally:
-        opened.close()
+    with open_index(index, model=model) as found, listening(allowed) as opened:
+        library = Library(found, _explainer(explainer, source), source and source.open())
+        app = application(library, allowed)
+        say(f"{index}: {found.told}, {library.name}")
+        if lacks := lacking(library.explainer):
+            say(f"{lacks}; words are left out instead, and --explainer names another model")
+        if not allowed.local and allowed.key is None:
+            say(f"anybody who reaches {allowed.host} can search; --key asks for a key")
+        run(app, allowed, opened)
+
+
+def _explainer(name: str | None, source: Source | None) -> Model | None:
+    """The model that explains, where it is another.
+
+    Raises:
+        ValueError: it reads stored features, and nobody says where they are.
+    """
+    model = None if name is None else open_model(name)
+    if model is None or model.lens is None or source is not None:
+        return model
+    if isinstance(model.lens.eye, FeatureEye):
+        raise ValueError(
+            f"{name} reads stored features of images; name the data that have them, with --data "
+            "and --features"
+        )
+    return model

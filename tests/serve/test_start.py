@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+import explain_cases
+import recipes_cases
+from counterfoil.cli import main
+from counterfoil.recipes.run import Source
+from counterfoil.serve.settings import Settings
+from counterfoil.serve.start import serve
+from serve_cases import indexed
+
+FREE = Settings(port=0)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    root = indexed(tmp_path_factory.mktemp("start"), 5)
+    recipes_cases.feature_model(root / "regions")
+    explain_cases.saved(root / "explainer")
+    return root
+
+
+@pytest.fixture
+def ran(monkeypatch) -> list[Settings]:
+    """What was served, without serving it."""
+    found: list[Settings] = []
+    monkeypatch.setattr("counterfoil.serve.start.run", lambda _, allowed, __: found.append(allowed))
+    return found
+
+
+def test_an_index_knows_its_model(root, ran, capsys):
+    assert main(["serve", str(root / "index"), "--port", "0", "--seconds", "5"]) == 0
+    assert ran == [Settings(port=0, seconds=5)]
+    told = " ".join(capsys.readouterr().out.split())
+    assert "5 images and 1 captions" in told
+    assert "no head that doubts or corrects words" in told
+    assert "--explainer" in told
+    assert "can search" not in told
+
+
+def test_a_model_may_be_named(root, ran):
+    assert main(["serve", str(root / "model"), str(root / "index"), "--port", "0"]) == 0
+    assert len(ran) == 1
+
+
+def test_the_key_may_come_from_the_environment(root, ran, monkeypatch, capsys):
+    monkeypatch.setenv("COUNTERFOIL_KEY", "secret")
+    assert main(["serve", str(root / "index"), "--port", "0", "--host", "0.0.0.0"]) == 0
+    assert ran[0].key == "secret"
+    told = capsys.readouterr().out
+    assert "secret" not in told
+    assert "can search" not in told
+
+
+def test_who_listens_to_everybody_without_a_key_is_told(root, ran, capsys):
+    serve(root / "index", settings=Settings(host="0.0.0.0", port=0))
+    assert "anybody who reaches 0.0.0.0 can search" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        ({"model": "regions"}, "is another model or was trained on since"),
+        ({"model": "nowhere"}, "nowhere"),
+        ({"explainer": "explainer"}, "reads stored features of images; name the data"),
+        ({"explainer": "photos"}, "holds no model"),
+    ],
+)
+def test_what_does_not_fit_is_refused(root, ran, more, said):
+    given = {key: str(root / name) for key, name in more.items()}
+    with pytest.raises(ValueError, match=said):
+        serve(root / "index", settings=FREE, **given)
+    assert not ran
+
+
+def test_data_of_other_images_are_refused(root, ran):
+    with pytest.raises(ValueError, match=r"none of the images of .* is in scenes"):
+        serve(root / "index", settings=FREE, source=Source("scenes:images=36"))
+
+
+def test_a_taken_port_is_refused(root, ran, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", str(root / "index"), "--port", str(port)]) == 2
+    assert f"port {port} of 127.0.0.1 cannot be listened at" in capsys.readouterr().err
+
+
+def test_what_is_not_installed_is_named(root, ran, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    with pytest.raises(ValueError, match=r'pip install "counterfoil\[web\]"'):
+        serve(root / "index", settings=FREE)
