@@ -1563,3 +1563,204 @@ def words_of_a_model_that_only_fills(here, models):
 def words_written_at_no_temperature(here, models):
     reader(here / "first")
     return "analyse", "words", "first", "--temperature", "0", *TELL
+
+
+# export
+
+
+def exported(models: Path, *words: object) -> Sequence[object]:
+    return "export", models / "run/lists", "--data", SCENES, "--folder", "out", *words
+
+
+typed("no model to export", "export nothing/here/at/all --to hf --folder out", "nothing/here")
+typed("no form of models", "export x --to trec --folder out", "'trec'", "a form of models", "hf")
+typed("data of a model", "export x --to hf --folder out --data scenes", "--data", "x holds none")
+
+
+@case("'open_clip' is not a form of negatives", "did you mean 'open-clip'")
+def unknown_form_of_negatives(here, models):
+    return exported(models, "--to", "open_clip")
+
+
+@case("out exists and is left alone")
+def exported_negatives_that_are_there(here, models):
+    (here / "out").mkdir()
+    return exported(models, "--to", "trec")
+
+
+@case("out exists and is left alone")
+def exported_model_that_is_there(here, models):
+    (here / "out").write_text("notes")
+    return "export", models / "clip", "--to", "hf", "--folder", "out"
+
+
+@case("was mined from corpus", "split 'train'")
+def exported_for_another_split(here, models):
+    return exported(models, "--to", "trec", "--split", "test")
+
+
+@case("--evaluation is for the card of a model", "holds negatives")
+def card_of_negatives(here, models):
+    return exported(models, "--to", "trec", "--evaluation", "test.json")
+
+
+@case("--evaluation is for a card", "--to counterfoil")
+def card_for_another_library(here, models):
+    more = ("--to", "hf", "--folder", "out", "--evaluation", "test.json")
+    return "export", models / "clip", *more
+
+
+@case("test.json holds no evaluation", "counterfoil evaluate --out")
+def card_with_no_evaluation(here, models):
+    (here / "test.json").write_text("{}")
+    more = ("--to", "counterfoil", "--folder", "out", "--evaluation", "test.json")
+    return "export", models / "clip", *more
+
+
+@case("is a VSE", "CLIP or SigLIP", "--to counterfoil")
+def exported_model_of_regions(here, models):
+    return "export", models / "regions", "--to", "hf", "--folder", "out"
+
+
+@case("st is a model of sentence-transformers", "module Dense")
+def sentence_transformer_of_several_layers(here, models):
+    (here / "st").mkdir()
+    kinds = ("CLIPModel", "Dense")
+    modules = [{"path": kind, "type": f"sentence_transformers.models.{kind}"} for kind in kinds]
+    (here / "st/modules.json").write_text(json.dumps(modules))
+    return "evaluate", "st", "--data", SCENES
+
+
+# indices
+
+
+def _indexed(here: Path, models: Path) -> Path:
+    """An index of some photos, one of which has its own name on disk."""
+    from counterfoil import build_index, open_model
+    from counterfoil.corpus.bare import read_bare
+
+    (here / "my-photos").mkdir()
+    for n in range(3):
+        write_picture(here / "my-photos" / f"{n}.png")
+    return build_index(
+        open_model(models / "clip"), read_bare(here / "my-photos"), here / "my-index"
+    ).folder
+
+
+@case("is no index", "counterfoil index")
+def no_index(here: Path, models: Path) -> Sequence[object]:
+    return ("index", "--folder", here)
+
+
+@case("exists and holds an index", "--add adds to it")
+def index_that_is_there(here: Path, models: Path) -> Sequence[object]:
+    return ("index", models / "clip", here / "my-photos", "--folder", _indexed(here, models))
+
+
+@case("'fais' is not a backend", "faiss-hnsw")
+def unknown_backend(here: Path, models: Path) -> Sequence[object]:
+    photos = _indexed(here, models).with_name("my-photos")
+    return ("index", models / "clip", photos, "--folder", here / "x", "--backend", "fais")
+
+
+@case("leave it out, or choose milvus")
+def address_of_no_server(here: Path, models: Path) -> Sequence[object]:
+    photos = _indexed(here, models).with_name("my-photos")
+    return ("index", models / "clip", photos, "--folder", here / "x", "--address", "http://a")
+
+
+@case("was settled when it was made")
+def backend_of_more(here: Path, models: Path) -> Sequence[object]:
+    more = ("--folder", _indexed(here, models), "--add", "--backend", "exact")
+    return ("index", models / "clip", here / "my-photos", *more)
+
+
+@case("is another model", "cannot be compared")
+def add_with_another_model(here: Path, models: Path) -> Sequence[object]:
+    more = ("--folder", _indexed(here, models), "--add")
+    return ("index", models / "pixels", here / "my-photos", *more)
+
+
+@case("is another model", "cannot be compared")
+def ask_with_another_model(here: Path, models: Path) -> Sequence[object]:
+    return ("search", _indexed(here, models), "a dog", "--model", models / "pixels")
+
+
+@case("'9.png' is not an id of", "3 images and 0 captions")
+def delete_what_is_not_there(here: Path, models: Path) -> Sequence[object]:
+    return ("index", "--folder", _indexed(here, models), "--delete", "0.png", "--delete", "9.png")
+
+
+@case("deleting needs no model and no data")
+def delete_with_a_model(here: Path, models: Path) -> Sequence[object]:
+    more = ("--folder", _indexed(here, models), "--delete", "0.png")
+    return ("index", models / "clip", here / "my-photos", *more)
+
+
+typed("index of no data", "index runs/mine --folder x", "name both")
+
+
+@case("no captions to find", "3 images and 0 captions")
+def captions_of_bare_pictures(here: Path, models: Path) -> Sequence[object]:
+    return ("search", _indexed(here, models), "a dog", "--find", "captions")
+
+
+@case("'pictures' is not something to find", "captions, images")
+def find_something_else(here: Path, models: Path) -> Sequence[object]:
+    return ("search", _indexed(here, models), "a dog", "--find", "pictures")
+
+
+@case("'word' is not a kind of query")
+def query_of_no_kind(here: Path, models: Path) -> Sequence[object]:
+    return ("search", _indexed(here, models), "a dog", "--as", "word")
+
+
+@case("nope.jpg does not exist", "no image of", "has this id")
+def picture_that_is_nowhere(here: Path, models: Path) -> Sequence[object]:
+    return ("search", _indexed(here, models), "nope.jpg")
+
+
+@case("caption 0 of 1 is empty")
+def empty_query_of_an_index(here: Path, models: Path) -> Sequence[object]:
+    return ("search", _indexed(here, models), " ")
+
+
+@case("--depth says how much is re-ranked", "--rerank")
+def depth_of_nothing(here: Path, models: Path) -> Sequence[object]:
+    return ("search", _indexed(here, models), "a dog", "--depth", "9")
+
+
+@case("reads stored features", "--features")
+def rerank_without_features(here: Path, models: Path) -> Sequence[object]:
+    return ("search", _indexed(here, models), "a dog", "--rerank", models / "regions")
+
+
+@case("10 results are wanted", "only the first 5")
+def depth_below_top(here: Path, models: Path) -> Sequence[object]:
+    return ("search", _indexed(here, models), "a dog", "--rerank", models / "clip", "--depth", "5")
+
+
+@case("--json goes with an index")
+def json_of_a_model(here: Path, models: Path) -> Sequence[object]:
+    return ("search", models / "clip", "a dog", "--json")
+
+
+@case("000000-images.npy", "cannot be read")
+def truncated_index(here: Path, models: Path) -> Sequence[object]:
+    path = _indexed(here, models) / "000000-images.npy"
+    path.write_bytes(path.read_bytes()[:-9])
+    return ("search", path.parent, "a dog")
+
+
+@case("index.json", "has format 99")
+def index_of_another_version(here: Path, models: Path) -> Sequence[object]:
+    path = _indexed(here, models) / "index.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+    return ("search", path.parent, "a dog")
+
+
+@case("the model of", "cannot be opened", "--model")
+def index_without_its_model(here: Path, models: Path) -> Sequence[object]:
+    path = _indexed(here, models) / "index.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model": str(here / "gone")}))
+    return ("search", path.parent, "a dog")

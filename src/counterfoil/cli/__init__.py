@@ -16,9 +16,13 @@ from counterfoil.cli import (
     explain,
     export,
     foils,
+    index,
+    interpolate,
     judge,
     mine,
     negatives,
+    report,
+    search,
     serve,
     sweep,
     train,
@@ -46,7 +50,6 @@ from counterfoil.cli.options import (
     Resume,
     Settings,
     Smoke,
-    Split,
     example,
 )
 
@@ -66,6 +69,7 @@ data_app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(train.app)
+app.add_typer(interpolate.app)
 app.add_typer(evaluate.app)
 app.add_typer(mine.app)
 app.add_typer(audit.app)
@@ -74,6 +78,9 @@ app.add_typer(diagnose.app)
 app.add_typer(explain.app)
 app.add_typer(export.app)
 app.add_typer(foils.app)
+app.add_typer(report.app)
+app.add_typer(index.app)
+app.add_typer(search.app)
 app.add_typer(serve.app)
 app.add_typer(sweep.app)
 app.add_typer(negatives.app, name="negatives")
@@ -165,31 +172,6 @@ def run(
         found = catalogue.smoke(found)
     source = Source(data or found.data, features, images, decisions)
     _execute(found, source, folder, resume=resume, minutes=minutes)
-
-
-@app.command(
-    epilog=example(
-        'counterfoil search runs/demo/adaptive "a red circle left of a blue square" --data scenes'
-    )
-)
-def search(
-    model: Annotated[str, typer.Argument(help="Model folder or HF name.")],
-    query: Annotated[str, typer.Argument(help="A caption, or the path of a picture.")],
-    data: Data = None,
-    features: Features = None,
-    images: Images = None,
-    split: Split = "test",
-    top: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
-    page: Annotated[Path, typer.Option(help="Where the page of thumbnails goes.")] = Path(
-        "search.html"
-    ),
-) -> None:
-    """Rank the pictures of a split for a caption, or its captions for a picture."""
-    from counterfoil.recipes.run import Source
-    from counterfoil.recipes.verbs import search_with
-
-    source = Source(data or "scenes", features=features, images=images)
-    search_with(model, query, source, split, top=top, page=page)
 
 
 @data_app.command("check", epilog=example("counterfoil data check my-photos/"))

@@ -90,6 +90,8 @@ def pack(reading: Reading, pad: int) -> Tokens:
 
 def tokenise(texts: Sequence[str], tokenizer: Tokenizer) -> Tokens:
     """Ids of all texts; large sets are kept in the cache under the hash of texts and tokenizer."""
+    if not texts:
+        return pack(Reading([]), tokenizer.pad)
     if len(texts) < WORTH_KEEPING:
         return pack(tokenizer.read(texts), tokenizer.pad)
     digest = hashlib.sha256(tokenizer.digest.encode())

@@ -143,18 +143,19 @@ class SearchIndex:
         """
         return self.search([picture], k, find=find)[0]
 
-    def search_id(self, name: str, k: int = TOP, *, find: Find = "images") -> list[Hit]:
+    def search_id(self, name: str, k: int = TOP, *, find: Find | None = None) -> list[Hit]:
         """What fits an image or a caption of the index best, except itself.
 
         Args:
             name: its id.
             k: how many to find.
-            find: images or captions.
+            find: images or captions; by default captions of an image and images of a caption.
 
         Raises:
             ValueError: no image and no caption has this id.
         """
         side, row = self.named(name)
+        find = find or ("captions" if side == "image" else "images")
         self._wanted(find)
         vector = self.index.shelf(side).vectors(torch.tensor([row]))
         itself = row if SIDES[find] == side else None
@@ -267,7 +268,7 @@ class SearchIndex:
         """Refuse a model whose vectors cannot be compared with those of the index."""
         if seen_by(model) != self.index.state.identity:
             raise ValueError(
-                f"{self.folder} was made with {self.index.state.model}, and {model.name} is "
+                f"{self.folder} was made with {self.model_name}, and {model.name} is "
                 "another model or was trained on since: their vectors cannot be compared; ask "
                 "with the model of the index, or make an index with this one"
             )

@@ -1,0 +1,75 @@
+"""``counterfoil index``: make an index, add to it, delete from it, or say what is in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from counterfoil.cli.options import Decisions, Features, Images, example
+
+app = typer.Typer(rich_markup_mode="markdown")
+
+
+@app.command(
+    epilog=example(
+        "counterfoil index runs/mine my-photos/ --folder my-index/",
+        "counterfoil index runs/mine more-photos/ --folder my-index/ --add",
+        "counterfoil index --folder my-index/ --delete beach.jpg --delete snow.jpg",
+        "counterfoil index --folder my-index/",
+        "counterfoil index openai/clip-vit-base-patch32 my-photos/ --folder my-index/ "
+        "--backend faiss-hnsw",
+        "counterfoil index runs/mine my-photos/ --folder my-index/ --backend milvus "
+        "--address http://localhost:19530",
+    )
+)
+def index(
+    model: Annotated[
+        str | None, typer.Argument(help="Model folder, HF name, or `vectors`.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Argument(help="Folder, file or name; pictures need no captions.")
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Folder of the index.")] = Path("index"),
+    features: Features = None,
+    images: Images = None,
+    decisions: Decisions = None,
+    split: Annotated[str, typer.Option(help="Which split.")] = "all",
+    backend: Annotated[
+        str | None,
+        typer.Option(help="`exact`, `faiss-hnsw`, `faiss-ivf-pq` or `milvus`; default `exact`."),
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Of a Milvus server; default a file in the index.")
+    ] = None,
+    half: Annotated[bool, typer.Option("--half", help="Keep vectors in 16 bits.")] = False,
+    add: Annotated[
+        bool, typer.Option("--add", help="Add what the index does not hold yet, by id.")
+    ] = False,
+    delete: Annotated[
+        list[str] | None,
+        typer.Option(help="Id of an image, with its captions, or of a caption; many times."),
+    ] = None,
+) -> None:
+    """Keep images and captions for search; without a model say what an index holds."""
+    from counterfoil.recipes.index_verbs import delete_with, index_with, show_index
+    from counterfoil.recipes.run import Source
+
+    if model is not None and data is not None and not delete:
+        source = Source(data, features, images, decisions)
+        index_with(
+            model, source, split, folder, backend=backend, address=address or "", half=half,
+            more=add,
+        )  # fmt: skip
+    elif model is not None or add:
+        raise ValueError(
+            "deleting needs no model and no data; leave them out"
+            if delete
+            else "an index is made of a model and data; name both, as in `counterfoil index "
+            "runs/mine my-photos/ --folder my-index/`"
+        )
+    elif delete:
+        delete_with(folder, delete)
+    else:
+        show_index(folder)

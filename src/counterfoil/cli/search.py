@@ -1,0 +1,77 @@
+"""``counterfoil search``: in an index, or in data that a model looks at first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from counterfoil.cli.options import Data, Features, Images, Split, example
+
+app = typer.Typer(rich_markup_mode="markdown")
+
+PAGE = Path("search.html")
+
+
+@app.command(
+    epilog=example(
+        'counterfoil search my-index/ "a dog in the snow"',
+        "counterfoil search my-index/ photo.jpg --find images --top 20",
+        "counterfoil search my-index/ beach.jpg --as id --json",
+        'counterfoil search my-index/ "a dog in the snow" --rerank runs/tags/vilt --depth 50',
+        'counterfoil search runs/demo/adaptive "a red circle left of a blue square" --data scenes',
+    )
+)
+def search(
+    where: Annotated[str, typer.Argument(help="Folder of an index; or model folder or HF name.")],
+    query: Annotated[
+        str, typer.Argument(help="A caption, the path of a picture, or an id of the index.")
+    ],
+    data: Data = None,
+    features: Features = None,
+    images: Images = None,
+    split: Split = "test",
+    top: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
+    page: Annotated[
+        Path | None,
+        typer.Option(help="Page of thumbnails; of a model's search by default `search.html`."),
+    ] = None,
+    find: Annotated[
+        str | None, typer.Option(help="`images` or `captions`; default not what the query is.")
+    ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option("--as", help="What the query is, if it looks like another: `caption`, …"),
+    ] = None,
+    rerank: Annotated[
+        str | None, typer.Option(help="Model that puts the first results in order.")
+    ] = None,
+    depth: Annotated[int | None, typer.Option(min=1, help="Results re-ranked; default 50.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Where the index's model is, if it was moved.")
+    ] = None,
+    plain: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Find images for a caption, captions for a picture, or what is like it, in an index.
+
+    With a model in its place, rank the pictures of a split, or its captions for a picture.
+    """
+    from counterfoil.engine.index_state import is_index
+    from counterfoil.recipes.index_verbs import Asking, search_index_with
+    from counterfoil.recipes.run import Source
+    from counterfoil.recipes.verbs import search_with
+
+    if is_index(Path(where)):
+        source = Source(data, features=features, images=images) if data else None
+        asking = Asking(kind or "", find or "", top, model or "", rerank or "", depth, page, plain)
+        search_index_with(Path(where), query, source, asking)
+        return
+    given = {"--find": find, "--as": kind, "--rerank": rerank, "--depth": depth, "--model": model}
+    told = [name for name, value in {**given, "--json": plain or None}.items() if value is not None]
+    if told:
+        raise ValueError(
+            f"{told[0]} goes with an index, and {where} is none; make one with `counterfoil index`"
+        )
+    source = Source(data or "scenes", features=features, images=images)
+    search_with(where, query, source, split, top=top, page=page or PAGE)

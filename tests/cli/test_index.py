@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import recipes_cases
+from counterfoil import open_corpus, open_index
+from counterfoil.corpus.folder import write_folder
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory, models) -> Path:
+    """A folder with my-photos/, and an index of it."""
+    root = tmp_path_factory.mktemp("here")
+    write_folder(open_corpus("scenes:images=36"), root / "my-photos")
+    made = ("index", models / "pixels", root / "my-photos", "--folder", root / "my-index")
+    assert recipes_cases.run(*made) == 0
+    return root
+
+
+@pytest.fixture
+def photos(here, tmp_path, monkeypatch) -> Path:
+    """The same, to work in."""
+    shutil.copytree(here, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+@pytest.fixture
+def told(capsys):
+    def told(*words: object) -> str:
+        code = recipes_cases.run(*words)
+        shown = capsys.readouterr()
+        assert code == 0, shown.err
+        return " ".join(shown.out.split())
+
+    return told
+
+
+def test_what_is_in_an_index(photos, told):
+    shown = told("index", "--folder", "my-index/")
+    assert "36 images and 180 captions" in shown
+    assert "exact" in shown
+
+
+def test_search_for_a_caption(here, told):
+    shown = told("search", here / "my-index", "a red circle", "--top", "3")
+    with open_index(here / "my-index") as index:
+        for hit in index.search_text("a red circle", 3):
+            assert f"{hit.score:.3f}" in shown
+            assert hit.path.name in shown.replace(" ", "")
+            assert hit.captions[0].split()[1] in shown
+
+
+def test_search_with_a_picture_finds_captions_or_pictures(photos, told):
+    shown = told("search", "my-index/", "my-photos/images/03.png", "--top", "2")
+    with open_index("my-index") as index:
+        (hit, _) = index.search_image(Path("my-photos/images/03.png"), 2)
+    assert hit.captions[0][:20] in shown
+    shown = told(
+        *("search", "my-index/", "my-photos/images/03.png", "--top", "1", "--find", "images")
+    )
+    assert "03.png" in shown
+    assert "1.000" in shown
+
+
+def test_json_is_what_python_finds(photos, capsys):
+    capsys.readouterr()
+    assert recipes_cases.run("search", "my-index", "a red circle", "--json", "--top", "4") == 0
+    plain = json.loads(capsys.readouterr().out)
+    with open_index("my-index") as index:
+        hits = index.search_text("a red circle", 4)
+        assert plain["results"] == [hit.plain() for hit in hits]
+    assert (plain["as"], plain["find"], plain["query"]) == ("caption", "images", "a red circle")
+
+
+def test_json_alone_goes_to_standard_output(photos):
+    """Nothing else does, and the index is asked by a fresh process."""
+    words = ("search", "my-index", "my-photos/images/03.png", "--json", "--page", "found.html")
+    done = subprocess.run(
+        [sys.executable, "-m", "counterfoil.cli", *words],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert len(json.loads(done.stdout)["results"]) == 10
+    assert Path("found.html").is_file()
+
+
+def test_an_id_or_a_caption_that_looks_like_one(photos, told, capsys):
+    name = open_corpus("my-photos").image_ids[3]
+    plain = told("search", "my-index", name, "--json")
+    assert json.loads(plain)["as"] == "id"
+    assert json.loads(plain)["find"] == "captions"
+    text = json.loads(plain)["results"][0]["id"]
+    assert json.loads(told("search", "my-index", text, "--json"))["find"] == "images"
+    plain = told("search", "my-index", "a red circle", "--as", "caption", "--json")
+    assert json.loads(plain)["as"] == "caption"
+
+
+def test_a_page_of_thumbnails(photos, told):
+    told("search", "my-index", "<b>a red circle</b>", "--top", "3", "--page", "found.html")
+    page = Path("found.html").read_text()
+    assert page.count("data:image/") >= 3
+    assert "<b>a red" not in page
+    (photos / "my-photos" / "images" / "03.png").unlink()  # moved since
+    told("search", "my-index", "a red circle", "--top", "36", "--page", "found.html")
+
+
+def test_no_page_unless_it_is_named(photos, told):
+    before = sorted(photos.rglob("*"))
+    told("search", "my-index", "a red circle")
+    assert sorted(photos.rglob("*")) == before
+
+
+def test_add_and_delete(photos, told, models):
+    (photos / "more").mkdir()
+    for n in range(3):
+        shutil.copy(f"my-photos/images/0{n}.png", f"more/new-{n}.png")
+    shown = told("index", models / "pixels", "more/", "--folder", "my-index", "--add")
+    assert "added 3 images and 0 captions" in shown
+    assert "39 images" in shown
+    shown = told("index", models / "pixels", "more/", "--folder", "my-index", "--add")
+    assert "added 0 images and 0 captions; 3 images known before" in shown
+    shown = told(
+        *("index", "--folder", "my-index", "--delete", "new-0.png", "--delete", "new-2.png")
+    )
+    assert "deleted 2 images and 0 captions" in shown
+    asked = ("more/new-0.png", "--find", "images", "--top", "50")
+    hits = json.loads(told("search", "my-index", *asked, "--json"))
+    found = [hit["id"] for hit in hits["results"]]
+    assert len(found) == 37
+    assert "new-1.png" in found
+    assert not {"new-0.png", "new-2.png"} & set(found)
+
+
+def test_reranked(photos, told, models):
+    plain = told(
+        *("search", "my-index", "a red circle", "--rerank", models / "clip", "--depth", "12"),
+        *("--top", "3", "--json"),
+    )
+    first = json.loads(told("search", "my-index", "a red circle", "--top", "12", "--json"))
+    found = json.loads(plain)["results"]
+    assert {hit["id"] for hit in found} <= {hit["id"] for hit in first["results"]}
+    assert [hit["score"] for hit in found] == sorted((h["score"] for h in found), reverse=True)
+
+
+def test_faiss_by_its_short_name(photos, told, models):
+    shown = told(
+        *("index", models / "clip", "my-photos", "--folder", "x", "--backend", "faiss", "--half")
+    )
+    assert "faiss-hnsw" in shown
+    assert list(Path("x").glob("*.faiss"))
+    assert told("search", "x", "a red circle", "--top", "1")
+
+
+@pytest.mark.slow
+def test_milvus_file(photos, told, models):
+    shown = told("index", models / "pixels", "my-photos", "--folder", "x", "--backend", "milvus")
+    assert "36 images and 180 captions" in shown
+    exact = json.loads(told("search", "my-index", "a red circle", "--json"))["results"]
+    found = json.loads(told("search", "x", "a red circle", "--json"))["results"]
+    assert [hit["id"] for hit in found] == [hit["id"] for hit in exact]
+    told("index", "--folder", "x", "--delete", found[0]["id"])
+    again = json.loads(told("search", "x", "a red circle", "--json"))["results"]
+    assert [hit["id"] for hit in again[:9]] == [hit["id"] for hit in exact[1:]]

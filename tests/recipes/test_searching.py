@@ -1,0 +1,364 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import recipes_cases
+from corpus_cases import random_array, small_corpus, write_picture
+from counterfoil import build_index, open_corpus, open_index, open_model
+from counterfoil.corpus.bare import is_bare, read_bare
+from counterfoil.corpus.folder import write_folder
+from counterfoil.corpus.regions import Features
+from counterfoil.engine.sweep import sweep
+from counterfoil.engine.topk import TopK
+from counterfoil.models.scan import SCAN
+from counterfoil.recipes import indexing
+from counterfoil.recipes.indexing import IndexPlan, add, delete
+from counterfoil.recipes.reranking import Reranker
+from counterfoil.recipes.vector_hosts import check_vectors
+from counterfoil.spec import of
+from engine_cases import vectors
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """Two models, photos with captions, photos without, and an index of the first."""
+    root = tmp_path_factory.mktemp("searching")
+    recipes_cases.pixel_model(root / "mine")
+    recipes_cases.clip_like(root / "clip")
+    write_folder(open_corpus("scenes:images=36"), root / "photos")
+    (root / "bare").mkdir()
+    for path in sorted((root / "photos" / "images").iterdir())[:5]:
+        shutil.copy(path, root / "bare" / f"bare-{path.name}")
+    model, corpus = open_model(root / "mine"), open_corpus(root / "photos")
+    build_index(model, corpus, root / "index").close()
+    return root
+
+
+@pytest.fixture
+def copy(place, tmp_path):
+    """The index, to be written to."""
+    shutil.copytree(place / "index", tmp_path / "index")
+    return open_index(tmp_path / "index")
+
+
+def captions(corpus, row: int) -> list[int]:
+    return corpus.relation.captions(torch.tensor([row]))[0].tolist()
+
+
+def test_ranks_as_evaluation_does(place):
+    """Both ways, the index finds what a sweep over the same model and data finds."""
+    model, corpus = open_model(place / "mine"), open_corpus(place / "photos")
+    member = model.member(corpus)
+    texts, images = TopK("image", 36, 7), TopK("text", len(corpus.texts), 7)
+    sweep([member], [texts, images])
+    with open_index(place / "index") as index:
+        for lists, ids, asked, find in (
+            (texts, corpus.text_ids, corpus.image_ids, "captions"),
+            (images, corpus.image_ids, corpus.text_ids, "images"),
+        ):
+            for row in range(0, len(asked), 5):
+                hits = index.search_id(asked[row], 7, find=find)
+                assert [hit.place for hit in hits] == [*range(1, 8)]
+                torch.testing.assert_close(
+                    torch.tensor([hit.score for hit in hits]), lists.scores[row], atol=1e-6, rtol=0
+                )
+                wanted = [ids[other] for other in lists.rows[row].tolist()]
+                apart = lists.scores[row].diff().abs().min() > 1e-5
+                if apart:
+                    assert [hit.id for hit in hits] == wanted
+
+
+def test_hits_say_what_they_are(place):
+    corpus = open_corpus(place / "photos")
+    with open_index(place / "index") as index:
+        image = index.search_text("a red circle", 1)[0]
+        row = corpus.image_ids.index(image.id)
+        assert image.image == image.id
+        assert image.captions == tuple(corpus.texts[t] for t in captions(corpus, row))
+        assert image.path == Path(corpus.pictures.place(row)).resolve()
+        text = index.search_image(image.path, 1)[0]
+        row = corpus.text_ids.index(text.id)
+        assert text.captions == (corpus.texts[row],)
+        assert text.image == corpus.image_ids[int(corpus.owner[row])]
+        assert text.path == index.picture(text.image)
+        assert json.loads(json.dumps(text.plain()))["path"] == str(text.path)
+
+
+def test_an_image_finds_itself_by_its_picture_and_others_by_its_id(place):
+    with open_index(place / "index") as index:
+        name = open_corpus(place / "photos").image_ids[3]
+        by_picture = index.search_image(index.picture(name), 4, find="images")
+        by_id = index.search_id(name, 3, find="images")
+        assert by_picture[0].id == name
+        assert by_picture[0].score == pytest.approx(1, abs=1e-5)
+        assert [hit.id for hit in by_id] == [hit.id for hit in by_picture[1:]]
+        assert [hit.place for hit in by_id] == [1, 2, 3]
+
+
+def test_a_caption_finds_captions(place):
+    with open_index(place / "index") as index:
+        hits = index.search_text("a red circle", 3, find="captions")
+        assert all(hit.id.startswith("scene") and len(hit.captions) == 1 for hit in hits)
+
+
+def test_queries_together_are_answered_as_alone(place):
+    asked = ["a red circle", "a dog in the snow", "snow"]
+    with open_index(place / "index") as index:
+        together = index.search(asked, 5, find="images")
+        for query, hits in zip(asked, together, strict=True):
+            alone = index.search_text(query, 5)
+            assert [hit.score for hit in alone] == pytest.approx([h.score for h in hits], abs=1e-6)
+
+
+def test_a_picture_from_a_fresh_process(place, tmp_path):
+    """The index alone is enough: the model lies in it."""
+    shutil.copytree(place / "index", tmp_path / "alone")
+    write_picture(tmp_path / "new.png")
+    code = (
+        "import sys, counterfoil\nfrom pathlib import Path\n"
+        "with counterfoil.open_index(sys.argv[1]) as index:\n"
+        "    for hit in index.search_image(Path(sys.argv[2]), 3):\n"
+        "        print(hit.id, hit.score)\n"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path / "alone"), str(tmp_path / "new.png")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    with open_index(place / "index") as index:
+        for line, hit in zip(
+            done.stdout.splitlines(), index.search_image(tmp_path / "new.png", 3), strict=True
+        ):
+            name, score = line.split()
+            assert name == hit.id
+            assert float(score) == pytest.approx(hit.score, abs=1e-6)
+
+
+def test_another_model_is_refused(place, tmp_path):
+    for other in (place / "clip", recipes_cases.feature_model(tmp_path / "other")):
+        with pytest.raises(ValueError, match="cannot be compared; ask with the model of the"):
+            open_index(place / "index", model=other)
+    open_index(place / "index", model=place / "mine")
+
+
+def test_a_model_that_was_trained_on_is_refused(place, copy):
+    saved = open_model(copy.folder / "model")
+    with torch.no_grad():
+        next(saved.matcher.parameters()).add_(0.1)
+    with pytest.raises(ValueError, match="was trained on since"):
+        open_index(copy.folder, model=saved)
+    shutil.rmtree(copy.folder / "model")
+    with pytest.raises(ValueError, match=r"the model of .* cannot be opened .*--model"):
+        copy.search_text("a dog")
+    assert open_index(copy.folder, model=place / "mine").search_text("a dog", 1)
+
+
+def test_a_pretrained_model_is_named_and_not_copied(place, tmp_path):
+    built = build_index(open_model(place / "clip"), read_bare(place / "bare"), tmp_path / "x")
+    assert not (tmp_path / "x" / "model").exists()
+    assert built.model_name == str((place / "clip").resolve())
+    with open_index(tmp_path / "x") as index:
+        assert [hit.id for hit in index.search_text("a dog", 9)]
+        assert index.told == "5 images and 0 captions"
+        with pytest.raises(ValueError, match="there are no captions to find"):
+            index.search_text("a dog", find="captions")
+
+
+def test_add_takes_only_what_is_new(place, copy):
+    corpus = open_corpus(place / "photos")
+    assert add(copy, corpus) == indexing.Changed(0, 0, 36)
+    assert add(copy, read_bare(place / "bare")) == indexing.Changed(5, 0, 0)
+    assert len(copy.index.images) == 41
+    twin = copy.search_id("bare-00.png", 1, find="images")[0]
+    assert twin.score == pytest.approx(1, abs=1e-5)
+
+
+def test_add_puts_right_what_reads_otherwise_now(place, copy):
+    corpus = open_corpus(place / "photos")
+    texts = ["a dog in the snow" if row == 7 else text for row, text in enumerate(corpus.texts)]
+    assert add(copy, replace(corpus, texts=texts)) == indexing.Changed(0, 1, 36)
+    assert copy.search_text("a dog in the snow", 1, find="captions")[0].id == corpus.text_ids[7]
+    assert len(copy.index.texts) == len(texts)
+
+
+def test_added_and_deleted_equals_made_at_once(place, tmp_path):
+    model, corpus = open_model(place / "mine"), open_corpus(place / "photos")
+    first, rest = corpus.subset(torch.arange(20)), corpus.subset(torch.arange(10, 36))
+    grown = build_index(model, first, tmp_path / "grown")
+    add(grown, rest)
+    gone = [corpus.image_ids[3], corpus.image_ids[30], corpus.text_ids[0]]
+    found = delete(grown, gone)
+    own = [captions(corpus, row) for row in (3, 30)]
+    assert found == indexing.Changed(2, 1 + sum(map(len, own)))
+    kept = torch.tensor([row for row in range(36) if row not in (3, 30)])
+    once = build_index(model, corpus.subset(kept), tmp_path / "once")
+    delete(once, [corpus.text_ids[0]])
+    for query in ("a red circle", "snow"):
+        for find in ("images", "captions"):
+            one, two = (
+                {hit.id: (hit.score, hit.captions, hit.path) for hit in hits}
+                for hits in (x.search_text(query, 500, find=find) for x in (grown, once))
+            )
+            assert one.keys() == two.keys()
+            for name, (score, *what) in one.items():
+                assert two[name][0] == pytest.approx(score, abs=1e-6)
+                assert list(two[name][1:]) == what
+
+
+def test_deleting_what_is_not_there_deletes_nothing(copy):
+    known = copy.index.images.entry(0).id
+    with pytest.raises(ValueError, match="'nobody' is not an id of"):
+        delete(copy, [known, "nobody"])
+    assert copy.index.images.find(known) == 0
+
+
+def test_drawn_pictures_lie_in_the_index(place, tmp_path):
+    corpus = open_corpus("scenes:images=36").subset(torch.arange(4))
+    index = build_index(open_model(place / "mine"), corpus, tmp_path / "x")
+    moved = shutil.move(tmp_path / "x", tmp_path / "y")
+    index = open_index(moved)
+    path = index.picture(corpus.image_ids[2])
+    assert path.is_file()
+    assert path.is_relative_to(tmp_path / "y")
+    assert index.search_image(path, 1, find="images")[0].id == corpus.image_ids[2]
+    delete(index, [corpus.image_ids[2]])
+    assert not path.exists()
+
+
+def test_a_killed_build_leaves_nothing(place, tmp_path, monkeypatch):
+    def killed(*words):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(indexing, "_keep", killed)
+    with pytest.raises(KeyboardInterrupt):
+        build_index(open_model(place / "mine"), open_corpus(place / "photos"), tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_vectors_are_asked_by_id(tmp_path):
+    (tmp_path / "v").mkdir()
+    images, texts = random_array(4, 6), random_array(8, 6, seed=1)
+    np.save(tmp_path / "v" / "images.npy", images)
+    np.save(tmp_path / "v" / "texts.npy", texts)
+    corpus = open_corpus(tmp_path / "v")
+    index = build_index(open_model("vectors"), corpus, tmp_path / "x", plan=IndexPlan(half=True))
+    hits = index.search_id(corpus.text_ids[5], 4)
+    order = np.argsort(-(images @ texts[5]))
+    assert [hit.id for hit in hits] == [corpus.image_ids[row] for row in order]
+    assert hits[0].path is None
+    with pytest.raises(ValueError, match="ready-made vectors have no encoder"):
+        index.search_text("a dog")
+
+
+# hosts that fit in no index
+
+
+def scan(width: int = 4):
+    from counterfoil.models.blocks.gru import GRU
+    from counterfoil.models.blocks.regions import Regions
+    from counterfoil.spec import part
+
+    text = part(GRU, words=len(recipes_cases.WORDS), width=8, word_width=4)
+    return of(SCAN, image=part(Regions, features=width, width=8), text=text)
+
+
+def test_a_host_of_many_vectors_is_told_where_it_fits(tmp_path):
+    model = recipes_cases.feature_model(tmp_path / "m")
+    many = replace(open_model(model), matcher=scan().build(), name="runs/scan")
+    with pytest.raises(ValueError, match=r"one vector .* --rerank runs/scan"):
+        build_index(many, small_corpus((2, 2)), tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_score_that_is_no_product_is_refused(tmp_path):
+    model = open_model(recipes_cases.feature_model(tmp_path / "m"))
+    images, texts = vectors(torch.rand(3, 8)), vectors(torch.rand(4, 8))
+    check_vectors(model, images, texts)
+    model.matcher.measure = "order"
+    with pytest.raises(ValueError, match="by inner product"):
+        check_vectors(model, images, texts)
+
+
+# re-ranking
+
+
+def test_reranked_by_another_model_of_pixels(place):
+    """All of the first results, in the order of the other model's scores."""
+    other = open_model(place / "clip")
+    with open_index(place / "index") as index:
+        first = index.search_text("a red circle", 12)
+    with open_index(place / "index", rerank=Reranker(other, 12)) as index:
+        hits = index.search_text("a red circle", 5)
+    scores = other.matcher.grid(
+        other.encode([hit.path for hit in first]), other.encode(["a red circle"])
+    )[:, 0]
+    best = scores.topk(5)
+    assert [hit.id for hit in hits] == [first[row].id for row in best.indices.tolist()]
+    assert [hit.score for hit in hits] == pytest.approx(best.values.tolist(), abs=1e-6)
+
+
+def test_captions_of_a_picture_reranked(place):
+    other, photo = open_model(place / "clip"), sorted((place / "bare").iterdir())[0]
+    with open_index(place / "index") as index:
+        first = index.search_image(photo, 40)
+    with open_index(place / "index", rerank=Reranker(other, 40)) as index:
+        hits = index.search_image(photo, 5)
+        with pytest.raises(ValueError, match="only the first 40 are re-ranked"):
+            index.search_image(photo, 41)
+        with pytest.raises(ValueError, match="cannot compare one image with another"):
+            index.search_image(photo, 5, find="images")
+    captions = [hit.captions[0] for hit in first]
+    best = other.score(photo, captions).topk(5).values
+    assert [hit.score for hit in hits] == pytest.approx(best.tolist(), abs=1e-6)
+    for hit in hits:
+        assert float(other.score(photo, hit.captions)) == pytest.approx(hit.score, abs=1e-5)
+
+
+def test_reranked_by_a_host_of_regions(place, tmp_path):
+    """SCAN reads features by id; the index was made of pixels."""
+    corpus = open_corpus(place / "photos")
+    corpus = replace(corpus, features=Features.of(random_array(36, 3, 4)))
+    model = open_model(recipes_cases.feature_model(tmp_path / "m"))
+    torch.manual_seed(1)
+    many = replace(model, matcher=scan().build().eval(), name="runs/scan")
+    with pytest.raises(ValueError, match="name the data that have them"):
+        Reranker(many, 10)
+    with open_index(place / "index", rerank=Reranker(many, 10, corpus)) as index:
+        hits = index.search_text("a red circle", 10)
+        again = index.search_id(corpus.image_ids[4], 3)
+    member = many.member(corpus)
+    scores = many.matcher.grid(member.images, many.encode(["a red circle"]))[:, 0]
+    rows = [corpus.image_ids.index(hit.id) for hit in hits]
+    assert [hit.score for hit in hits] == pytest.approx(scores[rows].tolist(), abs=1e-5)
+    assert scores[rows].diff().max() <= 1e-6
+    row = corpus.text_ids.index(again[0].id)
+    wanted = many.matcher.grid(
+        member.images.rows(slice(4, 5)), member.texts.rows(slice(row, row + 1))
+    )
+    assert again[0].score == pytest.approx(float(wanted), abs=1e-5)
+    with (
+        open_index(place / "index", rerank=Reranker(many, 10, corpus.subset(torch.arange(3)))) as x,
+        pytest.raises(ValueError, match="holds no image"),
+    ):
+        x.search_text("a red circle", 10)
+
+
+# folders of pictures alone
+
+
+def test_bare_folders(place, tmp_path):
+    assert is_bare(place / "bare")
+    assert not is_bare(place / "photos")
+    assert not is_bare(tmp_path)
+    assert not is_bare(tmp_path / "nowhere")
+    corpus = read_bare(place / "bare")
+    assert corpus.name == "bare"
+    assert list(corpus.image_ids) == [f"bare-{n:02}.png" for n in range(5)]
+    (place / "bare" / "README.md").write_text("holiday")
+    assert is_bare(place / "bare")
