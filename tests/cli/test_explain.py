@@ -12,7 +12,7 @@ import pytest
 
 import explain_cases as cases
 from corpus_cases import write_picture
-from counterfoil.recipes import show
+from counterfoil.recipes import explain, show
 from recipes_cases import run
 
 ROOT = Path(__file__).parents[2]
@@ -130,6 +130,50 @@ def test_a_broken_run_leaves_nothing(words, tmp_path, monkeypatch):
     out = ("--html", tmp_path / "p.html", "--json", tmp_path / "o.jsonl")
     assert run("explain", words, "--file", file, "--data", cases.SCENES, *out) == 2
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_stopped_audit_goes_on(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(explain, "AT_ONCE", 7)
+    data = ("--data", cases.SCENES, "--split", "dev", "--top", 2)
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
+    assert run("explain", words, *data, "--json", whole) == 0
+    shown = capsys.readouterr().out
+    made, explain_pairs = [], explain.explain_pairs
+
+    def stopping(*given):
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(given[2])
+        return explain_pairs(*given)
+
+    monkeypatch.setattr(explain, "explain_pairs", stopping)
+    run("explain", words, *data, "--json", out)
+    assert not out.exists()
+    parts = tmp_path / "out.jsonl.partial"
+    assert len(list(parts.iterdir())) == 3
+    monkeypatch.setattr(
+        explain, "explain_pairs", lambda *given: made.append(given[2]) or explain_pairs(*given)
+    )
+    capsys.readouterr()
+    for more, why in (
+        ((), "add --resume to go on"),
+        (("--resume", "--threshold", 0.3), "begun with another threshold"),
+        (("--resume", "--split", "test"), "begun with another data"),
+    ):
+        assert run("explain", words, *data, "--json", out, *more) == 2
+        assert why in " ".join(capsys.readouterr().err.split())
+    assert len(made) == 2
+    assert run("explain", words, *data, "--json", out, "--resume") == 0
+    assert capsys.readouterr().out.replace("out.jsonl", "whole.jsonl") == shown
+    assert out.read_bytes() == whole.read_bytes()
+    assert not parts.exists()
+    corpus = cases.open_corpus(cases.SCENES).split("dev")
+    assert sorted(text for part in made for text in part) == sorted(corpus.texts), "each once"
+
+
+def test_nothing_is_gone_on_with_where_no_lines_go(words, capsys):
+    assert run("explain", words, "--data", cases.SCENES, "--resume") == 2
+    assert "--resume goes on with what --json has begun" in capsys.readouterr().err
 
 
 def test_commands_of_the_page_run(words, tmp_path, monkeypatch):

@@ -49,6 +49,9 @@ def explain(
     top: Annotated[int, typer.Option(min=1, help="Most suspicious captions to show.")] = 20,
     html: Annotated[Path | None, typer.Option(help="Page with the pictures.")] = None,
     json: Numbers = None,
+    resume: Annotated[
+        bool, typer.Option(help="Many captions: go on where --json was stopped.")
+    ] = False,
 ) -> None:
     """Say which words of a caption are wrong, and what ought to stand there; or of a data set."""
     from counterfoil.recipes.explain import ExplainPlan
@@ -56,7 +59,7 @@ def explain(
     from counterfoil.recipes.run import Source
 
     plan = ExplainPlan(threshold=threshold, corrections=corrections, rank=rank)
-    source, out = Source(data or "", features=features, images=images), Places(html, json)
+    source, out = Source(data or "", features=features, images=images), Places(html, json, resume)
     if image is None and (file is not None or data is not None):
         audit_with(model, source, split, file, plan, top, out)
     elif image is None or caption is None or file is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
@@ -94,3 +95,21 @@ class Explanation:
     def plain(self) -> dict[str, Any]:
         """JSON-ready form."""
         return asdict(self)
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Explanation:
+        """From its JSON-ready form.
+
+        Raises:
+            KeyError: something is missing.
+            TypeError: something is of another kind.
+        """
+        words = tuple(
+            Word(**{**word, "corrections": tuple(Correction(**one) for one in word["corrections"])})
+            for word in plain["words"]
+        )
+        corrected = None
+        if (new := plain["corrected"]) is not None:
+            changes = tuple((start, stop) for start, stop in new["changes"])
+            corrected = Corrected(new["text"], new["score"], changes)
+        return cls(plain["caption"], plain["score"], words, corrected, plain["unread"])

@@ -27,6 +27,7 @@ from counterfoil.evaluate.explanation import Explanation
 from counterfoil.evaluate.occlusion import explain_without
 from counterfoil.evaluate.surgery import places
 from counterfoil.progress import progress
+from counterfoil.recipes.explained_parts import ExplainedParts
 from counterfoil.recipes.model import Model
 from counterfoil.records import Encoded
 from counterfoil.spec import unknown
@@ -110,9 +111,15 @@ def explain(
 
 
 def explain_corpus(
-    model: Model, corpus: Corpus, plan: ExplainPlan
+    model: Model, corpus: Corpus, plan: ExplainPlan, parts: ExplainedParts | None = None
 ) -> Iterator[tuple[int, Explanation]]:
     """The row of every caption that describes an image, and its explanation, in order of rows.
+
+    Args:
+        model: as `open_model` opens it.
+        corpus: the captions with their images.
+        plan: how to explain.
+        parts: where explanations are kept, and those lie that need not be made again.
 
     Raises:
         ValueError: as `explain` does; a caption that is too long is explained as far as it is read.
@@ -125,11 +132,16 @@ def explain_corpus(
         if not corpus.texts[row].strip():
             raise ValueError(f"caption {corpus.text_ids[row]!r} is empty; give it words or drop it")
     with progress("captions explained", len(rows)) as advance:
-        for part in torch.split(rows, AT_ONCE):
-            images, at = corpus.relation.owner[part].unique(return_inverse=True)  # type: ignore[no-untyped-call]
-            seen = _encoded(model, lens, corpus, images)
-            captions = [corpus.texts[row] for row in part.tolist()]
-            yield from zip(part.tolist(), explain_pairs(model, seen, captions, at, plan))
+        for number, part in enumerate(torch.split(rows, AT_ONCE)):
+            found = None if parts is None else parts.load(number)
+            if found is None:
+                images, at = corpus.relation.owner[part].unique(return_inverse=True)  # type: ignore[no-untyped-call]
+                seen = _encoded(model, lens, corpus, images)
+                captions = [corpus.texts[row] for row in part.tolist()]
+                found = explain_pairs(model, seen, captions, at, plan)
+                if parts is not None:
+                    parts.save(number, found)
+            yield from zip(part.tolist(), found, strict=True)
             advance(len(part))
 
 

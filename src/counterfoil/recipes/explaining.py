@@ -38,6 +38,7 @@ from counterfoil.recipes.explain_pages import (
     summary,
     write_page,
 )
+from counterfoil.recipes.explained_parts import ExplainedParts
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.run import Source
 from counterfoil.recipes.show import say
@@ -51,17 +52,22 @@ class Places:
     Attributes:
         page: with the pictures.
         numbers: JSON of one caption, lines of JSON of several.
+        resume: go on with lines that were stopped.
     """
 
     page: Path | None = None
     numbers: Path | None = None
+    resume: bool = False
 
     def check(self) -> None:
         """Refuse places that cannot be written, before anything is done.
 
         Raises:
-            ValueError: one of them is a folder, or may not be written.
+            ValueError: one of them is a folder, or may not be written, or there are no lines that
+                can be gone on with.
         """
+        if self.resume and self.numbers is None:
+            raise ValueError("--resume goes on with what --json has begun; name that file")
         for path in (self.page, self.numbers):
             if path is not None:
                 check_file(path)
@@ -146,10 +152,11 @@ def audit_with(
     corpus = source.split(split) if file is None else file_corpus(file, source)
     model = open_model(name)
     rank = plan.ranked(model)
+    parts = _parts(model, corpus, plan, out)
     counted = doubted = cut = 0
     best: list[tuple[float, int, Explanation]] = []
     with _lines(out.numbers) as keep:
-        for row, found in explain_corpus(model, corpus, plan):
+        for row, found in explain_corpus(model, corpus, plan, parts):
             suspicion = _suspicion(found, rank)
             keep(suspicion, {**_named(corpus, row), "suspicion": suspicion, **found.plain()})
             counted, cut = counted + 1, cut + (found.unread is not None)
@@ -157,6 +164,8 @@ def audit_with(
             (heapq.heappush if len(best) < top else heapq.heappushpop)(
                 best, (suspicion, -row, found)
             )
+    if parts is not None:
+        parts.drop()
     best.sort(key=lambda one: (-one[0], -one[1]))
     if world.rank() == 0:
         by = "greatest doubt" if rank == "doubt" else "lowest score"
@@ -165,6 +174,19 @@ def audit_with(
         line = summary(doubted, counted, plan) if best and best[0][2].doubts else ""
         _show_audit(model, corpus, best, (line, told), plan, out)
     return [found for _, _, found in best]
+
+
+def _parts(model: Model, corpus: Corpus, plan: ExplainPlan, out: Places) -> ExplainedParts | None:
+    """Where explanations are kept until all are there; None where lines of them go nowhere."""
+    if out.numbers is None or world.rank():
+        return None
+    facts = {
+        "model": model.digest(),
+        "data": corpus.fingerprint,
+        "threshold": plan.threshold,
+        "corrections": plan.corrections,
+    }
+    return ExplainedParts(out.numbers, facts, resume=out.resume)
 
 
 def file_corpus(file: Path, source: Source) -> Corpus:
