@@ -261,6 +261,20 @@ def test_where_nobody_can_be_asked_one_sentence_says_so(monkeypatch):
     assert hub.fetched("runs/deep/down") is None
 
 
+def test_a_model_of_another_library_that_was_opened_before_is_not_asked_for(monkeypatch):
+    import huggingface_hub
+
+    def nobody(*args: object, **more: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", nobody)
+    known = {"openai/clip": "/cache/config.json", "me/mine": huggingface_hub._CACHED_NO_EXIST}
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda name, _: known[name])
+    assert hub.fetched("openai/clip") is None
+    with pytest.raises(AssertionError):  # it is known to be none of another library
+        hub.fetched("me/mine")
+
+
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
 def test_folders_of_sentence_transformers_are_hosts(kind, tmp_path):
     inner = recipes_cases.clip_like(tmp_path / "st" / "0_CLIPModel", kind)

@@ -31,7 +31,8 @@ def fetched(name: str, *, revision: str | None = None) -> Path | None:
         LocalEntryNotFoundError,
     )
 
-    if not _NAME.fullmatch(name) or try_to_load_from_cache(name, "config.json"):
+    others = try_to_load_from_cache(name, "config.json") if _NAME.fullmatch(name) else ""
+    if isinstance(others, str):
         return None
     try:
         hf_hub_download(name, CARD, revision=revision)
