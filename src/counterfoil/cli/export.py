@@ -12,6 +12,14 @@ from counterfoil.cli.options import Data, Decisions, Features, Images, Split, ex
 
 MOST, OURS = 8, "counterfoil"
 
+To = Annotated[
+    str,
+    typer.Option(
+        help="Models: counterfoil, hf, sentence-transformers. Negatives: "
+        "sentence-transformers, flagembedding, tevatron, open-clip, trec."
+    ),
+]
+
 app = typer.Typer()
 
 
@@ -25,13 +33,7 @@ app = typer.Typer()
 )
 def export(
     given: Annotated[str, typer.Argument(help="A model, or a folder of negatives.")],
-    to: Annotated[
-        str,
-        typer.Option(
-            help="Models: counterfoil, hf, sentence-transformers. Negatives: "
-            "sentence-transformers, flagembedding, tevatron, open-clip, trec."
-        ),
-    ],
+    to: To,
     folder: Annotated[Path, typer.Option(help="Where it goes; must not exist yet.")],
     data: Data = None,
     features: Features = None,
