@@ -154,13 +154,14 @@ class Library:
         return found
 
     def seen(self, name: str) -> Seen:
-        """An image of the index as the explainer sees it: its picture, or its id in the corpus.
+        """An image of the index as the explainer sees it: its picture, or where its features are.
 
         Raises:
             Refused: the index has none, or there is no picture of it.
         """
         self.row(name)
-        return name if name in self._places else self.picture(name)
+        features = not isinstance(reads(self.explainer).eye, PixelEye)
+        return name if features and name in self._places else self.picture(name)
 
     def picture(self, name: str) -> Image.Image:
         """The picture of an image of the index.
@@ -188,7 +189,7 @@ class Library:
         small = self.picture(name)
         small.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
         out = io.BytesIO()
-        small.save(out, "jpeg", quality=85)
+        small.save(out, "jpeg", quality=85, comment=b"")  # else the file's own comment is kept
         return out.getvalue()
 
     def _vector(self, about: About) -> Tensor:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from counterfoil.serve.guard import Guard
 
 _PATIENCE = 10  # seconds for what is being answered when the server is told to end
+_IDLE = 75  # seconds that a connection may be silent; browsers and proxies let go of it earlier
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -55,6 +56,7 @@ def run(app: Guard, settings: Settings, opened: socket.socket) -> None:
         server_header=False,
         limit_concurrency=settings.connections,
         timeout_graceful_shutdown=_PATIENCE,
+        timeout_keep_alive=_IDLE,
         ws="none",
     )
     with opened, _quietly():
