@@ -89,12 +89,17 @@ def by_rule(source: Source, corpus: Corpus, rows: Tensor, most: int, seed: int) 
 
 
 def others(corpus: Corpus, rows: Tensor, many: int, seed: int) -> Iterator[Foils]:
-    """Random captions of other pictures, which everybody ought to tell apart."""
+    """Random captions of other pictures, which everybody ought to tell apart.
+
+    What is word for word a caption of the picture itself is none of them.
+    """
     rng = torch.Generator().manual_seed(seed)
     owner, made_of, texts = corpus.owner, [], []
     for row in rows.tolist():
+        own = {corpus.texts[one] for one in (owner == owner[row]).nonzero().squeeze(1).tolist()}
         wrong = ((owner >= 0) & (owner != owner[row])).nonzero().squeeze(1)
-        drawn = wrong[torch.randperm(len(wrong), generator=rng)[:many]].tolist()
+        order = wrong[torch.randperm(len(wrong), generator=rng)].tolist()
+        drawn = [other for other in order if corpus.texts[other] not in own][:many]
         made_of += [row] * len(drawn)
         texts += [corpus.texts[other] for other in drawn]
     if texts:
