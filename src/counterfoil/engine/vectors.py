@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from counterfoil import world
 from counterfoil.corpus.lens import CorpusLens, FeatureEye, Lens
@@ -29,6 +30,7 @@ from counterfoil.engine.kept import weights_digest
 from counterfoil.files import read_array, read_json, write_json
 from counterfoil.matcher import Matcher
 from counterfoil.progress import stderr
+from counterfoil.records import Encoded
 
 NOTE = "vectors.json"
 KINDS = ("images", "texts")
@@ -97,20 +99,26 @@ def _make(place: Path, matcher: Matcher, lens: CorpusLens) -> None:
         ):
             writer = _writer(partial / kind) if world.rank() == 0 else None
             done = world.largest(writer.written.batches if writer else 0)
-            for rows, part in encode(matcher, look, count, done=done):
-                if part.tokens.shape[1] != 1:
-                    raise ValueError(
-                        f"the frozen model makes {part.tokens.shape[1]} vectors of an item; "
-                        "adapters need a model that makes one, such as CLIP or SigLIP"
-                    )
+            try:
+                _write(writer, encode(matcher, look, count, done=done))
+            finally:
                 if writer:
-                    writer.put(rows, part)
-            if writer:
-                writer.close()
+                    writer.close()
         if world.rank() == 0:
             _finish(place, partial, (len(corpus), len(corpus.texts)))
         world.wait()
         _checked.cache_clear()
+
+
+def _write(writer: BagWriter | None, batches: Iterator[tuple[Tensor, Encoded]]) -> None:
+    for rows, part in batches:
+        if part.tokens.shape[1] != 1:
+            raise ValueError(
+                f"the frozen model makes {part.tokens.shape[1]} vectors of an item; adapters need "
+                "a model that makes one, such as CLIP or SigLIP"
+            )
+        if writer:
+            writer.put(rows, part)
 
 
 def _writer(folder: Path) -> BagWriter:
