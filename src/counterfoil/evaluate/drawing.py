@@ -36,6 +36,16 @@ def note(axes: Axes, x: float, text: str) -> None:
     )  # fmt: skip
 
 
+def columns(names: Sequence[str], size: tuple[float, float] = SIZE) -> int:
+    """How many names of a legend stand side by side, at most 3.
+
+    >>> columns(["online", "adaptive"]), columns(["runs/a/AdapOffQuin", "runs/b/AdapOffQuin"])
+    (3, 2)
+    """
+    longest = max((len(name) for name in names), default=0) + 7  # with the line before it
+    return max(1, min(3, int(13.5 * size[0] / longest)))
+
+
 def dress(axes: Axes, x: str, y: str, *, columns: int = 3) -> None:
     """Labels, grid and legend, in the page's ink."""
     axes.set_xlabel(x, color=INK, fontsize=10)

@@ -15,6 +15,7 @@ from counterfoil.evaluate.drawing import (
     SERIES,
     SIZE,
     WIDE,
+    columns,
     dress,
     layers,
     literal,
@@ -114,7 +115,9 @@ def hardness(sources: Sequence[Hardness], margin: float | None = None) -> Figure
     if margin:
         axes.axvline(-margin, color=INK, linewidth=1, linestyle=":")
         note(axes, -margin, "margin")
-    dress(axes, "score of the negative − score of its positive", "share of negatives, %")
+    side_by_side = columns([name for name, _ in named], WIDE)
+    label = "score of the negative − score of its positive"
+    dress(axes, label, "share of negatives, %", columns=side_by_side)
     lines = [_words(source, margin) for source in sources]
     return Figure(
         svg(canvas, "hardness"),
@@ -147,5 +150,5 @@ def _lines(
             linestyle=MARKS[number % SERIES], marker="o", markersize=3.2,
         )  # fmt: skip
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    dress(axes, "epoch", label)
+    dress(axes, "epoch", label, columns=columns([name for name, *_ in series]))
     return svg(canvas, key)

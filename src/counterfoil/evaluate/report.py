@@ -16,6 +16,8 @@ from counterfoil.evaluate.result import METRICS, Report
 if TYPE_CHECKING:
     from jinja2 import Template
 
+    from counterfoil.evaluate.analysis_page import Cards, Rows
+
 GROUPS = (
     ("Image to text", METRICS[:5]),
     ("Text to image", METRICS[5:10]),
@@ -77,6 +79,9 @@ class ReportPage:
         galleries: retrievals with pictures.
         provenance: for the foot of the page.
         margin: of the triplet loss, in units of the score, to be marked among the negatives.
+        courses: of the negatives that were written while the runs were trained.
+        tables: of what else was measured.
+        sections: of queries on which runs differ.
     """
 
     title: str
@@ -87,6 +92,9 @@ class ReportPage:
     galleries: tuple[Gallery, ...]
     provenance: Provenance
     margin: float | None = None
+    courses: tuple[Figure, ...] = ()
+    tables: tuple[Rows, ...] = ()
+    sections: tuple[Cards, ...] = ()
 
 
 @final

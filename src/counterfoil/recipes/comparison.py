@@ -74,14 +74,26 @@ def save_hardness(found: measured_hardness.Hardness, folder: Path) -> None:
 def _hardness(context: Context, mining: str) -> tuple[Hardness, ...]:
     stage = context.recipe.stage(mining)
     assert isinstance(stage, Mine)
-    path = context.place(mining) / HARDNESS
-    tensors, about = read_tensors(path, "the hardness of negatives")
-    positive, scorer = tensors["positive"], " + ".join(stage.using)
+    return hardness_at(context.place(mining), " + ".join(stage.using))
+
+
+def hardness_at(folder: Path, scorer: str) -> tuple[Hardness, ...]:
+    """What `save_hardness` kept of negatives of a batch and of mined ones.
+
+    Args:
+        folder: of the mining.
+        scorer: who mined, in words.
+
+    Raises:
+        ValueError: nothing was kept, or it is damaged.
+    """
+    tensors, about = read_tensors(folder / HARDNESS, "the hardness of negatives")
     names = {
         "online": f"online: hardest of a batch of {about['batch']}, by {scorer}",
         "offline": f"offline: mined, by {scorer}",
     }
-    return tuple(Hardness(name, (tensors[kind] - positive).numpy()) for kind, name in names.items())
+    gaps = {kind: tensors[kind] - tensors["positive"] for kind in names}
+    return tuple(Hardness(name, gaps[kind].numpy()) for kind, name in names.items())
 
 
 def _name(context: Context, evaluation: str) -> str:

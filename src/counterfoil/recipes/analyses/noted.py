@@ -14,6 +14,8 @@ from counterfoil.files import read_json
 from counterfoil.recipes.analyses.scorers import short_names
 from counterfoil.recipes.measured import NUMBERS, Measured
 
+METRICS = "metrics.jsonl"
+
 
 @final
 class _Plan(BaseModel):
@@ -50,6 +52,8 @@ class Tested:
         teachers: stages that taught the model; empty for an ensemble.
         report: what was measured.
         corpus: fingerprint of the split.
+        folder: of the evaluation.
+        trained: folders of the models' trainings, as far as they are in the run.
     """
 
     run: str
@@ -59,6 +63,8 @@ class Tested:
     teachers: tuple[str, ...]
     report: Report
     corpus: str
+    folder: Path
+    trained: tuple[Path, ...]
 
     def said(self) -> str:
         """Whether a single model or an ensemble scored, and the seeds."""
@@ -131,6 +137,8 @@ def _tested(run: str, folder: Path, stage: _Stage, notes: Mapping[str, _Note]) -
         teach.stage.using + teach.stage.models if teach and teach.kind == "teach" else (),
         measured.report,
         measured.corpus,
+        folder / stage.name,
+        tuple(folder / name for name in stage.using if (folder / name / METRICS).is_file()),
     )
 
 

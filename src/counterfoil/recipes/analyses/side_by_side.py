@@ -76,11 +76,7 @@ def side_by_side(
         protocol=said(corpus, scorers),
         provenance=made_now(),
         tables=(_rows(both),),
-        sections=tuple(
-            Cards(title, note, tuple(_card(corpus, both, side, row) for row in rows))
-            for title, note, side, rows in chosen
-            if rows
-        ),
+        sections=_sections(corpus, both, chosen),
     )
     numbers = {
         "models": {scorer.name: scorer.given for scorer in scorers},
@@ -89,6 +85,27 @@ def side_by_side(
     }
     publish(page, numbers, out)
     return both
+
+
+def differing(corpus: Corpus, both: Both, count: int) -> tuple[Cards, ...]:
+    """Cards of the queries on which two models differ most, half in favour of each.
+
+    Args:
+        corpus: the split that both were measured on.
+        both: their evaluations by name.
+        count: of each kind.
+    """
+    return _sections(corpus, both, _differing(both, count))
+
+
+def _sections(
+    corpus: Corpus, both: Both, chosen: Sequence[tuple[str, str, str, list[int]]]
+) -> tuple[Cards, ...]:
+    return tuple(
+        Cards(title, note, tuple(_card(corpus, both, side, row) for row in rows))
+        for title, note, side, rows in chosen
+        if rows
+    )
 
 
 def _given(asked: Sequence[tuple[Direction, int]]) -> list[tuple[str, str, str, list[int]]]:
