@@ -148,6 +148,12 @@ def test_models_that_no_such_folder_holds(host, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_siglip_of_any_shape_is_refused(tmp_path):
+    model = open_model(recipes_cases.clip_like(tmp_path / "model", "siglip2"))
+    with pytest.raises(ValueError, match="mine is a siglip2; of models"):
+        write(model, "hf", tmp_path / "out")
+
+
 def test_a_lens_of_another_kind_is_refused(trained, tmp_path):
     other = recipes_cases.pixel_model(tmp_path / "words")
     with pytest.raises(ValueError, match="mine does not look at pictures and captions as"):

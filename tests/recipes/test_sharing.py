@@ -12,7 +12,7 @@ from PIL import Image
 import hub_cases
 import recipes_cases
 from corpus_cases import write_picture
-from counterfoil import Model, open_model, part
+from counterfoil import Model, open_corpus, open_model, part
 from counterfoil.corpus.lens import Lens, PixelEye
 from counterfoil.corpus.words import Pieces
 from counterfoil.models.adapted import Adapted
@@ -20,7 +20,7 @@ from counterfoil.models.blocks.bert import Bert
 from counterfoil.models.blocks.patches import Patches
 from counterfoil.models.clip import DualEncoder
 from counterfoil.models.vse import VSE
-from counterfoil.recipes import hub
+from counterfoil.recipes import hub, tuned
 from counterfoil.spec import of
 from counterfoil.train.saved import read_card, save_model
 from recipes_cases import run
@@ -295,6 +295,16 @@ def test_folders_of_sentence_transformers_are_hosts(kind, tmp_path):
     place.write_text("{}")
     with pytest.raises(ValueError, match="is damaged"):
         open_model(tmp_path / "st")
+
+
+def test_folders_of_sentence_transformers_are_trained_further(tmp_path):
+    inner = recipes_cases.clip_like(tmp_path / "st" / "0_CLIPModel")
+    modules = [{"path": "0_CLIPModel", "type": "sentence_transformers.models.CLIPModel"}]
+    (tmp_path / "st" / "modules.json").write_text(json.dumps(modules))
+    scenes = open_corpus("scenes:images=36")
+    more = {"way": "full", "written": None, "teachers": ()}
+    whole = tuned.asked("contrastive", scenes, model=str(tmp_path / "st"), **more)
+    assert whole == tuned.asked("contrastive", scenes, model=str(inner), **more)
 
 
 def test_the_folder_of_a_whole_sentence_transformer_is_a_host(tmp_path):

@@ -16,7 +16,7 @@ from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.lens import LensPlan
 from counterfoil.matcher import Matcher
 from counterfoil.models.adapted import Adapted
-from counterfoil.models.blocks.pretrained import picture_format
+from counterfoil.models.blocks.pretrained import encoder_folder, picture_format
 from counterfoil.models.clip import DualEncoder, longest_text, vector_width
 from counterfoil.negatives.written import Written
 from counterfoil.objectives.infonce import InfoNCE
@@ -140,7 +140,8 @@ def asked(
     Args:
         what: a host of `counterfoil.recipes.own`, or where a model is named, a loss for it.
         corpus: what it is to be trained on.
-        model: folder or name of a pretrained one, to be trained further.
+        model: folder or name of a pretrained one, to be trained further; a folder of
+            sentence-transformers, too.
         way: what of it is trained.
         written: folder of written captions.
         teachers: who teaches.
@@ -156,7 +157,8 @@ def asked(
             )
         return own.recipe(what, pixels=corpus.features is None, teachers=teachers)
     foils = str(written) if written else None
-    host = Host(model=model, way=cast(Way, way), written=foils)  # which checks the way
+    inner = str(encoder_folder(Path(model))) if Path(model).is_dir() else model
+    host = Host(model=inner, way=cast(Way, way), written=foils)  # which checks the way
     return recipe(what, host, teachers=teachers, pictures=corpus.pictures is not None)
 
 
