@@ -79,8 +79,6 @@ typed(
     "run demo --set online.precision=fp61",
     "'fp61' is not a value of 'precision'",
 )
-typed("report of nothing", "report", "Missing argument 'runs")
-typed("report of no run", "report nowhere", "nowhere holds no note of a stage", "folder of a run")
 typed("audit nowhere", "audit scenes", "Missing option '--folder'")
 typed("audit of no data", "audit phots --folder x", "phots does not exist")
 typed("near nothing", "audit scenes --folder x --near 0", "near=0", "above 0 and up to 1")
@@ -88,6 +86,19 @@ typed("alike too much", "audit scenes --folder x --alike 2", "alike=2", "above 0
 typed("audit of no split", f"audit {SCENES} --folder x --model vectors --split tst", "'tst'")
 typed("audit no lists", f"audit {SCENES} --folder x --negatives y", "y", "does not exist")
 typed("no decisions", f"audit {SCENES} --folder x --decisions d.jsonl", "d.jsonl does not exist")
+typed("tuning of nothing", "train vsepp --tune lora --data scenes:images=12", "with --model")
+typed(
+    "unknown loss of a pretrained model",
+    "train tripelt --model a --data scenes:images=12",
+    "did you mean 'triplet'",
+)
+typed(
+    "unknown way to tune",
+    "train triplet --model a --tune frozn --data scenes:images=12",
+    "did you mean 'frozen'",
+)
+typed("choice of no dev", "interpolate a b --out c", "chosen on dev", "--data")
+typed("alpha out of range", "interpolate a b --out c --alpha 2", "'--alpha'")
 typed("no such data", "train vsepp --data phots", "phots does not exist", "captions.jsonl")
 typed("hub name without hf:", "data check some/set", 'write "hf:some/set"')
 typed("unknown setting of scenes", "data check scenes:image=9", "did you mean 'images'")
