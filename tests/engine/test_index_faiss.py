@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import builtins
+import os
+from pathlib import Path
 
 import pytest
 import torch
 
+from counterfoil import open_corpus
 from counterfoil.engine import index_faiss
 from counterfoil.engine.index import Index
 from index_cases import clustered, empty, found, images, recall
@@ -79,6 +82,23 @@ def test_added_are_found_and_deleted_are_not(stored, tmp_path, kind):
     assert files == ([again.state.images.finder] if again.state.images.finder else [])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_write_that_fails_is_as_if_it_never_was(stored, tmp_path, monkeypatch, kind):
+    index = empty(tmp_path / "x", 32, backend=kind)
+    index.change(images=images(names(2000), stored[:2000]))
+    before = found(index, stored[:20], 5)
+    with monkeypatch.context() as patch:
+        patch.setattr("counterfoil.engine.index.write_state", None)
+        with pytest.raises(TypeError):
+            index.change(images=images(names(500, 2000), stored[2000:2500]))
+    assert found(index, stored[:20], 5) == before
+    index.change(no_images=[1999])
+    again = Index(tmp_path / "x")
+    assert len(again.images) == 1999
+    assert again.images.finder is not None
+    assert recall(again, stored[:50], stored[:1999]) >= 0.95
+
+
 def test_few_vectors_have_no_cells(tmp_path):
     stored = torch.randn(100, 8)
     index = empty(tmp_path / "x", backend="faiss-ivf-pq")
@@ -127,3 +147,22 @@ def test_without_the_library(tmp_path, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", none)
     with pytest.raises(ValueError, match=r"pip install \"counterfoil\[index\]\""):
         empty(tmp_path / "x", backend="faiss-hnsw")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("COUNTERFOIL_DATA" not in os.environ, reason="COUNTERFOIL_DATA is not set")
+@pytest.mark.parametrize("backend", ["faiss-hnsw", "faiss-ivf-pq", "milvus"])
+def test_photos_are_found_as_the_exact_index_finds_them(tmp_path, backend):
+    """Vectors of the photos of Flickr8k: the means of their regions, as a detector sees them."""
+    data = Path(os.environ["COUNTERFOIL_DATA"])
+    corpus = open_corpus(data / "flickr8k", features=data / "flickr8k_regions")
+    parts = torch.split(torch.arange(len(corpus)), 500)
+    means = torch.cat([corpus.features.take(rows).values.float().mean(1) for rows in parts])
+    stored = torch.nn.functional.normalize(means, dim=1)
+    index = empty(tmp_path / "x", stored.shape[1], backend=backend)
+    index.change(images=images(corpus.image_ids, stored))
+    asked = torch.nn.functional.normalize(stored[:200] + stored[200:400], dim=1)
+    found = recall(index, asked, stored)
+    print(f"{backend}: recall@10 {found:.4f} of {len(stored):,} vectors of width {stored.shape[1]}")
+    index.close()
+    assert found >= 0.95

@@ -52,6 +52,17 @@ def test_added_deleted_and_opened_again(index, tmp_path):
     assert found(index, stored[1200:1201], 1)[0][0][0] == "i1000"
 
 
+def test_nothing_stays_open(tmp_path):
+    index = empty(tmp_path / "x", 32, backend="milvus")
+    index.change(images=images(names(10), torch.randn(10, 32)))
+    index.close()
+    assert not any(index_milvus._open.values())
+    moved = (tmp_path / "x").rename(tmp_path / "y")
+    index = Index(moved)
+    assert len(found(index, torch.randn(1, 32), 5)[0]) == 5
+    index.close()
+
+
 class Killed(Exception):
     pass
 
@@ -72,6 +83,7 @@ def test_killed_before_it_counts(index, monkeypatch, tmp_path):
     with pytest.raises(Killed):
         index.change(images=images(names(400, 500), stored[500:]))
     monkeypatch.setattr(module, "write_state", real)
+    assert found(index, stored[500:510], 5) == before
     again = Index(tmp_path / "x")
     assert found(again, stored[500:510], 5) == before
     again.change(images=images(["new"], -stored[700:701]))

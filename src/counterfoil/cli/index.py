@@ -7,7 +7,26 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Decisions, Features, Images, example
+from counterfoil.cli.options import Decisions, Features, Images, Split, example
+
+Model = Annotated[str | None, typer.Argument(help="Model folder, HF name, or `vectors`.")]
+Place = Annotated[
+    str | None, typer.Argument(help="Folder, file or name; pictures need no captions.")
+]
+Into = Annotated[Path, typer.Option(help="Folder of the index.")]
+Backend = Annotated[
+    str | None,
+    typer.Option(help="`exact`, `faiss-hnsw`, `faiss-ivf-pq` or `milvus`; default `exact`."),
+]
+Address = Annotated[
+    str | None, typer.Option(help="Of a Milvus server; default a file in the index.")
+]
+Half = Annotated[bool, typer.Option("--half", help="Keep vectors in 16 bits.")]
+Add = Annotated[bool, typer.Option("--add", help="Add what the index does not hold yet, by id.")]
+Delete = Annotated[
+    list[str] | None,
+    typer.Option(help="Id of an image, with its captions, or of a caption; many times."),
+]
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -25,32 +44,18 @@ app = typer.Typer(rich_markup_mode="markdown")
     )
 )
 def index(
-    model: Annotated[
-        str | None, typer.Argument(help="Model folder, HF name, or `vectors`.")
-    ] = None,
-    data: Annotated[
-        str | None, typer.Argument(help="Folder, file or name; pictures need no captions.")
-    ] = None,
-    folder: Annotated[Path, typer.Option(help="Folder of the index.")] = Path("index"),
+    model: Model = None,
+    data: Place = None,
+    folder: Into = Path("index"),
     features: Features = None,
     images: Images = None,
     decisions: Decisions = None,
-    split: Annotated[str, typer.Option(help="Which split.")] = "all",
-    backend: Annotated[
-        str | None,
-        typer.Option(help="`exact`, `faiss-hnsw`, `faiss-ivf-pq` or `milvus`; default `exact`."),
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option(help="Of a Milvus server; default a file in the index.")
-    ] = None,
-    half: Annotated[bool, typer.Option("--half", help="Keep vectors in 16 bits.")] = False,
-    add: Annotated[
-        bool, typer.Option("--add", help="Add what the index does not hold yet, by id.")
-    ] = False,
-    delete: Annotated[
-        list[str] | None,
-        typer.Option(help="Id of an image, with its captions, or of a caption; many times."),
-    ] = None,
+    split: Split = "all",
+    backend: Backend = None,
+    address: Address = None,
+    half: Half = False,
+    add: Add = False,
+    delete: Delete = None,
 ) -> None:
     """Keep images and captions for search; without a model say what an index holds."""
     from counterfoil.recipes.index_verbs import delete_with, index_with, show_index

@@ -9,6 +9,27 @@ import typer
 
 from counterfoil.cli.options import Data, Features, Images, Split, example
 
+Where = Annotated[str, typer.Argument(help="Folder of an index; or model folder or HF name.")]
+Query = Annotated[
+    str, typer.Argument(help="A caption, the path of a picture, or an id of the index.")
+]
+Top = Annotated[int, typer.Option(min=1, help="How many.")]
+Page = Annotated[
+    Path | None,
+    typer.Option(help="Page of thumbnails; of a model's search by default `search.html`."),
+]
+Find = Annotated[
+    str | None, typer.Option(help="`images` or `captions`; default not what the query is.")
+]
+Kind = Annotated[
+    str | None,
+    typer.Option("--as", help="What the query is, if it looks like another: `caption`, …"),
+]
+Rerank = Annotated[str | None, typer.Option(help="Model that puts the first results in order.")]
+Depth = Annotated[int | None, typer.Option(min=1, help="Results re-ranked; default 50.")]
+Model = Annotated[str | None, typer.Option(help="Where the index's model is, if it was moved.")]
+Plain = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
 app = typer.Typer(rich_markup_mode="markdown")
 
 PAGE = Path("search.html")
@@ -24,34 +45,20 @@ PAGE = Path("search.html")
     )
 )
 def search(
-    where: Annotated[str, typer.Argument(help="Folder of an index; or model folder or HF name.")],
-    query: Annotated[
-        str, typer.Argument(help="A caption, the path of a picture, or an id of the index.")
-    ],
+    where: Where,
+    query: Query,
     data: Data = None,
     features: Features = None,
     images: Images = None,
     split: Split = "test",
-    top: Annotated[int, typer.Option(min=1, help="How many.")] = 10,
-    page: Annotated[
-        Path | None,
-        typer.Option(help="Page of thumbnails; of a model's search by default `search.html`."),
-    ] = None,
-    find: Annotated[
-        str | None, typer.Option(help="`images` or `captions`; default not what the query is.")
-    ] = None,
-    kind: Annotated[
-        str | None,
-        typer.Option("--as", help="What the query is, if it looks like another: `caption`, …"),
-    ] = None,
-    rerank: Annotated[
-        str | None, typer.Option(help="Model that puts the first results in order.")
-    ] = None,
-    depth: Annotated[int | None, typer.Option(min=1, help="Results re-ranked; default 50.")] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Where the index's model is, if it was moved.")
-    ] = None,
-    plain: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    top: Top = 10,
+    page: Page = None,
+    find: Find = None,
+    kind: Kind = None,
+    rerank: Rerank = None,
+    depth: Depth = None,
+    model: Model = None,
+    plain: Plain = False,
 ) -> None:
     """Find images for a caption, captions for a picture, or what is like it, in an index.
 

@@ -8,7 +8,7 @@ backend.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self, final
 
@@ -20,7 +20,6 @@ from counterfoil.engine.index_parts import files_of
 from counterfoil.engine.index_shelf import Shelf
 from counterfoil.engine.index_state import (
     IndexState,
-    ShelfState,
     read_state,
     write_state,
     writing,
@@ -53,7 +52,7 @@ class Index:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._finders: dict[Side, tuple[str, Finder | None]] = {}
+        self._finders: dict[Side, Finder | None] = {}
         self._read()
 
     @classmethod
@@ -86,6 +85,8 @@ class Index:
         Raises:
             ValueError: vectors are of another width or not numbers, or another process writes.
         """
+        news: dict[Side, New | None] = {"image": images, "text": texts}
+        rows: dict[Side, Sequence[int]] = {"image": no_images, "text": no_texts}
         with writing(self.folder):
             before = read_state(self.folder)
             if before != self.state:
@@ -93,31 +94,39 @@ class Index:
                     f"{self.folder} was changed by another process; open the index again"
                 )
             _tidy(self.folder, before)
-            drafts: dict[Side, Draft] = {
-                "image": self._draft("image", before.images, images, no_images),
-                "text": self._draft("text", before.texts, texts, no_texts),
-            }
-            after = {"images": drafts["image"].state, "texts": drafts["text"].state}
-            write_state(
-                self.folder, before.model_copy(update={"writes": before.writes + 1, **after})
-            )
-            for side, done in drafts.items():
-                finder = self.shelf(side).finder
-                if finder is not None and len(done.gone):
-                    finder.forget(done.gone)
+            try:
+                self._commit({side: self._draft(side, news[side], rows[side]) for side in news})
+            except BaseException:
+                self.close()  # finders may be ahead of what counts
+                self._read()
+                raise
             self._read()
             _tidy(self.folder, self.state)
 
     def close(self) -> None:
         """Let go of files and connections."""
-        for _, finder in self._finders.values():
+        for finder in self._finders.values():
             if finder is not None:
                 finder.close()
+        self._finders.clear()
 
-    def _draft(self, side: Side, state: ShelfState, new: New | None, rows: Sequence[int]) -> Draft:
+    def _draft(self, side: Side, new: New | None, rows: Sequence[int]) -> Draft:
         name = f"{self.state.writes:06d}-{side}s"
         desk = Desk(self.folder, name, self.state.width, self.state.half)
+        state = self.state.images if side == "image" else self.state.texts
         return draft(desk, self.shelf(side), state, new, rows)
+
+    def _commit(self, drafts: Mapping[Side, Draft]) -> None:
+        after = {
+            "writes": self.state.writes + 1,
+            "images": drafts["image"].state,
+            "texts": drafts["text"].state,
+        }
+        write_state(self.folder, self.state.model_copy(update=after))
+        for side, done in drafts.items():
+            finder = self.shelf(side).finder
+            if finder is not None and len(done.gone):
+                finder.forget(done.gone)
 
     def _read(self) -> None:
         state = read_state(self.folder)
@@ -127,11 +136,11 @@ class Index:
         self.state, self.images, self.texts = state, images, texts
 
     def _finder(self, side: Side, state: IndexState) -> Finder | None:
-        """The finder of a side; the same one as before where it has the same name."""
-        name = (state.images if side == "image" else state.texts).finder
-        if side not in self._finders or self._finders[side][0] != name:
-            self._finders[side] = name, _opened(self.folder, side, state, name)
-        return self._finders[side][1]
+        """The finder of a side, opened once: it knows what it was told."""
+        if side not in self._finders:
+            name = (state.images if side == "image" else state.texts).finder
+            self._finders[side] = _opened(self.folder, side, state, name)
+        return self._finders[side]
 
 
 def _opened(folder: Path, side: Side, state: IndexState, name: str) -> Finder | None:

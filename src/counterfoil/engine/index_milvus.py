@@ -21,7 +21,7 @@ TOKEN = "COUNTERFOIL_MILVUS_TOKEN"  # of a server, in the environment and nowher
 _MOST = 16384  # results that a server returns of a query
 _LINKS, _CARE = 32, 128  # of the graph: neighbours of a vector, and candidates when it is built
 _NUMBERS = 2**21  # sent together
-_LOUD = ("pymilvus", "milvus_lite")  # whose loggers print what is said in a sentence here
+_LOUD = ("pymilvus", "milvus_lite", "grpc")  # whose loggers print what is said in a sentence here
 _SECONDS = 10.0  # to reach a server in
 _open: Counter[str] = Counter()  # how often each file is open in this process
 
