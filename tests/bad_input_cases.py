@@ -79,6 +79,8 @@ typed(
     "run demo --set online.precision=fp61",
     "'fp61' is not a value of 'precision'",
 )
+typed("report of nothing", "report", "Missing argument 'runs")
+typed("report of no run", "report nowhere", "nowhere holds no note of a stage", "folder of a run")
 typed("audit nowhere", "audit scenes", "Missing option '--folder'")
 typed("audit of no data", "audit phots --folder x", "phots does not exist")
 typed("near nothing", "audit scenes --folder x --near 0", "near=0", "above 0 and up to 1")
