@@ -2,7 +2,8 @@
 
 The writer is step 1 of "TAGS" in `counterfoil.recipes.evidence.tags`, from the same pre-training
 and with the same numbers. Hosts see the regions that the writer sees. Every training is as long as
-any other; own losses come first, since others need them, then each seed with all that is compared.
+any other; own losses and the hinge beside them come first for every seed, the combinations after
+them.
 """
 
 from __future__ import annotations
@@ -97,15 +98,11 @@ Compared = tuple[Host, int, tuple[Stage, ...], tuple[tuple[str, Train], ...]]
 
 def _planned(size: Size) -> Iterator[Compared]:
     """Host, seed, what its trainings need, and these with their methods."""
-    own = {
-        (host, seed): _pair(OWN, _own(host, seed), host) for seed in range(SEEDS) for host in HOSTS
-    }
-    for (host, seed), (alone, _) in own.items():
-        yield host, seed, (), (alone,)
     for seed in range(SEEDS):
         for host in HOSTS:
-            yield host, seed, (), own[host, seed][1:]
-        for host in COMBINED if seed < size.combined else ():
+            yield host, seed, (), _pair(OWN, _own(host, seed), host)
+    for seed in range(size.combined):
+        for host in COMBINED:
             yield host, seed, *_offline(host, seed)
             yield host, seed, *_guided(host, seed)
 
