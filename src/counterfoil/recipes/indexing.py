@@ -141,10 +141,10 @@ def delete(from_index: SearchIndex, names: Sequence[str]) -> Changed:
         side, row = from_index.named(name)
         (images if side == "image" else texts).add(row)
         texts |= set(index.texts.about.get(name, ())) if side == "image" else set()
-    places = [index.images.entry(row).place for row in images]
+    places = [Path(index.images.entry(row).place) for row in images]
     index.change(no_images=sorted(images), no_texts=sorted(texts))
     for place in places:
-        if place and not Path(place).is_absolute():
+        if place.parent == Path(PICTURES):  # an index may come from anybody, and name any file
             (index.folder / place).unlink(missing_ok=True)
     return Changed(len(images), len(texts))
 
@@ -252,8 +252,10 @@ def _image_entries(corpus: Corpus, rows: Sequence[int], index: Index) -> list[En
 def _kept_model(model: Model, folder: Path) -> str:
     """Copy a model folder into an index; the name of any other model."""
     found = Path(model.name)
+    if not found.is_dir():
+        return model.name
     if model.card is None:
-        return str(found.resolve()) if found.is_dir() else model.name
+        return str(found.resolve())
     whole = found if (found / CARD).is_file() else found / MODEL
     shutil.copytree(whole, folder / MODEL)
     return MODEL

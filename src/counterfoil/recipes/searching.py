@@ -130,18 +130,19 @@ class SearchIndex:
         """
         return self.search([caption], k, find=find)[0]
 
-    def search_image(self, picture: Picture, k: int = TOP, *, find: Find = "captions") -> list[Hit]:
+    def search_image(self, picture: Query, k: int = TOP, *, find: Find = "captions") -> list[Hit]:
         """What fits a picture best.
 
         Args:
-            picture: or its path; it need not be in the index.
+            picture: or its path, `str` or not; it need not be in the index.
             k: how many to find.
             find: captions, or images that are alike.
 
         Raises:
             ValueError: it cannot be read, or the model sees no bare pictures.
         """
-        return self.search([picture], k, find=find)[0]
+        image = Path(picture) if isinstance(picture, str) else picture
+        return self.search([image], k, find=find)[0]
 
     def search_id(self, name: str, k: int = TOP, *, find: Find | None = None) -> list[Hit]:
         """What fits an image or a caption of the index best, except itself.
@@ -215,20 +216,18 @@ class SearchIndex:
         *,
         without: int | None = None,
     ) -> list[list[Hit]]:
-        side, more = SIDES[find], int(without is not None)
+        side, more, shelf = SIDES[find], int(without is not None), self.index.shelf(SIDES[find])
         if self._reranker is not None:
             self._reranker.check(k)
-        wanted = k if self._reranker is None else self._reranker.depth
-        rows, scores = self.index.shelf(side).search(vectors, wanted + more)
+        wanted = min(k if self._reranker is None else self._reranker.depth, len(shelf))
+        rows, scores = shelf.search(vectors, wanted + more)
         lists = [
             [(row, score) for row, score in zip(*own) if row >= 0 and row != without][:wanted]
             for own in zip(rows.tolist(), scores.tolist(), strict=True)
         ]
         if self._reranker is not None:
             lists = [self._reranked(*own, side, k) for own in zip(queries, lists, strict=True)]
-        return [
-            [self._hit(side, *pair, place) for place, pair in enumerate(own, 1)] for own in lists
-        ]
+        return [[self._hit(side, *one, place) for place, one in enumerate(own, 1)] for own in lists]
 
     def _reranked(
         self, query: Things, pairs: Sequence[tuple[int, float]], side: Side, k: int

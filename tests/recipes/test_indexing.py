@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import recipes_cases
+from counterfoil import build_index, open_corpus, open_index, open_model
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.folder import write_folder
+from counterfoil.engine.index_draft import New
+from counterfoil.engine.index_parts import Entry
+from counterfoil.recipes import searching
+from counterfoil.recipes.indexing import delete
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("indexing") / "mine"
+    recipes_cases.pixel_model(folder)
+    return folder
+
+
+def few() -> Corpus:
+    return open_corpus("scenes:images=36").subset(torch.arange(4))
+
+
+def test_a_model_that_was_pushed_is_named(mine, tmp_path, monkeypatch):
+    """It has a card, as a folder has, and lies in no folder that could be copied."""
+    pushed = replace(open_model(mine), name="me/mine")
+    built = build_index(pushed, few(), tmp_path / "x")
+    assert built.model_name == "me/mine"
+    assert not (tmp_path / "x" / "model").exists()
+    monkeypatch.setattr(searching, "open_model", {"me/mine": pushed}.__getitem__)
+    with open_index(tmp_path / "x") as index:
+        assert len(index.search_text("a red circle", 9)) == 4
+
+
+def test_what_lies_outside_an_index_is_never_deleted(mine, tmp_path):
+    """An index may come from anybody, and say that its pictures lie anywhere."""
+    index = build_index(open_model(mine), few(), tmp_path / "x")
+    places = ("../mine.png", "pictures/../../mine.png", str(tmp_path / "mine.png"))
+    (tmp_path / "mine.png").write_bytes(b"dear to me")
+    entries = [Entry(f"bad{row}", place=place) for row, place in enumerate(places)]
+    index.index.change(images=New(entries, torch.rand(3, index.index.state.width)))
+    delete(index, ["bad0", "bad1", "bad2"])
+    assert (tmp_path / "mine.png").read_bytes() == b"dear to me"
+
+
+def test_a_path_that_is_text_is_a_picture_all_the_same(mine, tmp_path):
+    write_folder(few(), tmp_path / "photos")
+    with build_index(open_model(mine), open_corpus(tmp_path / "photos"), tmp_path / "x") as index:
+        path = index.picture(few().image_ids[2])
+        assert index.search_image(str(path), 3) == index.search_image(path, 3)
+        with pytest.raises(ValueError, match=r"nowhere\.png does not exist"):
+            index.search_image("nowhere.png")
+
+
+def test_more_than_there_is_costs_no_more(mine, tmp_path):
+    with build_index(open_model(mine), few(), tmp_path / "x") as index:
+        many = 10**15  # so many rows would fit in no memory
+        assert index.search_text("a red circle", many) == index.search_text("a red circle", 4)
+        assert len(index.search_id(few().image_ids[0], many, find="images")) == 3
