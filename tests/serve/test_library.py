@@ -4,11 +4,14 @@ import io
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 import explain_cases
 import recipes_cases
 from counterfoil import open_corpus
+from counterfoil.engine.index_draft import New
+from counterfoil.engine.index_parts import Entry
 from counterfoil.recipes.explain import explain
 from counterfoil.recipes.indexing import build_index
 from counterfoil.recipes.model import open_model
@@ -51,6 +54,19 @@ def test_who_asks_for_more_than_there_is_gets_all(root):
     assert {hit.id for hit in caption} == set(names(12))
     assert {hit.id for hit in row} == set(names(12)) - {names(12)[2]}
     assert [hit.score for hit in caption] == sorted((hit.score for hit in caption), reverse=True)
+
+
+def test_what_is_not_its_own_best_gets_no_more_than_was_asked_for(tmp_path):
+    root = indexed(tmp_path, 6)
+    with open_index(root / "index") as index:
+        long = 9 * index.index.images.vectors(torch.arange(6))
+        entries = [Entry(f"long{row}") for row in range(6)]
+        index.index.change(images=New(entries, long))
+    made = library(root)
+    (hits,) = made.answer([Query(made.row(names(6)[0]), 3)])
+    with open_index(root / "index") as index:
+        want = index.search_id(names(6)[0], 3, find="images")
+    assert [(hit.id, hit.score) for hit in hits] == [(hit.id, hit.score) for hit in want]
 
 
 def test_no_name_says_where_it_lies(root, scenes):

@@ -24,8 +24,6 @@ from counterfoil.serve.refused import Refused
 SIDE = 448  # pixels of a thumbnail; shown at half that or less
 
 Seen: TypeAlias = Image.Image | str  # a picture, or the id of an image
-
-
 About: TypeAlias = str | Image.Image | int
 
 
@@ -140,7 +138,7 @@ class Library:
             asked = torch.cat([self._vector(queries[place].about) for place in places])
             rows, scores = self._images.search(asked, wanted)
             for place, *best in zip(places, rows.tolist(), scores.tolist(), strict=True):
-                found[place] = self._hits(queries[place].about, *best)
+                found[place] = self._hits(queries[place], *best)
         return [found[place] for place in range(len(queries))]
 
     def explain(self, seen: Seen, caption: str) -> Explanation:
@@ -198,14 +196,14 @@ class Library:
             return self._images.vectors(torch.tensor([about]))
         return self._search.model.encode([about]).tokens[:, 0].float().cpu()
 
-    def _hits(self, about: About, rows: Sequence[int], scores: Sequence[float]) -> tuple[Hit, ...]:
-        itself = about if isinstance(about, int) else None
+    def _hits(self, query: Query, rows: Sequence[int], scores: Sequence[float]) -> tuple[Hit, ...]:
+        itself = query.about if isinstance(query.about, int) else None
         found = []
         for row, score in zip(rows, scores, strict=True):
             if row >= 0 and row != itself:
                 name = self._images.entry(row).id
                 found.append(Hit(name, score, next(iter(self._captions[name]), "")))
-        return tuple(found)
+        return tuple(found[: query.top])  # by product, an image need not be its own best
 
 
 def _named(model: Model, index: Path) -> str:
