@@ -17,7 +17,12 @@ def test_a_port_that_does_not_exist_is_refused(port):
         Settings(port=port)
 
 
-@pytest.mark.parametrize("key", ["", "  ", "clé"])
+@pytest.mark.parametrize("key", ["", "  ", "clé", "secret\n", " secret", "se\ncret", "sec\tret"])
 def test_a_key_that_no_header_carries_is_refused(key):
-    with pytest.raises(ValueError, match="API key is empty or has letters beyond ASCII"):
+    with pytest.raises(ValueError, match="API key is empty, begins or ends with a blank, or"):
         Settings(key=key)
+
+
+@pytest.mark.parametrize("key", ["k", "open sesame", "~!"])
+def test_a_key_may_have_blanks_inside(key):
+    assert Settings(key=key).key == key

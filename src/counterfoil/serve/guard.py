@@ -91,7 +91,7 @@ class Guard:
         except TimeoutError:
             refused = Refused(503, "the answer took too long; try again in a moment")
         except Exception:
-            _log.exception("%s failed", scope["path"])
+            _log.exception("%r failed", scope["path"])  # as quoted, it forges no line
             refused = Refused(500, FAILED)
         if not answer.status:
             await refuse(send, refused)

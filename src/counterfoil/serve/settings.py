@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from typing import final
 
@@ -47,8 +48,11 @@ class Settings:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ValueError(f"port {self.port} does not exist; give one of 0 to 65535")
-        if self.key is not None and (not self.key.strip() or not self.key.isascii()):
-            raise ValueError("the API key is empty or has letters beyond ASCII; give another")
+        if self.key is not None and not re.fullmatch(r"[!-~]([ -~]*[!-~])?", self.key):
+            raise ValueError(
+                "the API key is empty, begins or ends with a blank, or has letters beyond ASCII, "
+                "which no header carries; give another"
+            )
 
     @property
     def local(self) -> bool:
