@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import io
 import re
+import threading
 import time
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 from PIL import Image
 
 from counterfoil.recipes.searching import open_index
+from counterfoil.serve.library import Library
 from counterfoil.serve.settings import Settings
+from counterfoil.serve.uploads import picture
 from serve_cases import NASTY, asked, content, got, indexed, names, painted, posted, served
 
 IDS = names(12)
@@ -156,6 +159,36 @@ def test_an_answer_that_takes_too_long_is_given_up(root, monkeypatch):
     assert answer.headers["retry-after"] == "1"
     assert "took too long" in answer.json()["error"]
     assert got(app, "/health").status_code == 200
+
+
+def test_few_pictures_lie_decoded_whatever_is_sent(root, monkeypatch):
+    """A file of some kilobytes may decode to seventy megabytes, and the model takes its time."""
+    decoded, gate = [], threading.Event()
+    answer = Library.answer
+
+    def decoding(*words):
+        decoded.append(1)
+        return picture(*words)
+
+    def waiting(*words):
+        gate.wait(5)
+        return answer(*words)
+
+    monkeypatch.setattr("counterfoil.serve.app.picture", decoding)
+    monkeypatch.setattr(Library, "answer", waiting)
+    app = served(root, Settings(pictures=3))
+    files = {"picture": ("new.png", content(painted(1)))}
+
+    async def together(client):
+        waiting = [asyncio.create_task(client.post("/search", files=files)) for _ in range(9)]
+        await asyncio.sleep(0.3)
+        before = len(decoded)
+        gate.set()
+        return before, await asyncio.gather(*waiting)
+
+    before, answers = asked(app, together)
+    assert (before, len(decoded)) == (3, 9)
+    assert len({tuple(online(one)) for one in answers}) == 1
 
 
 def test_a_picture_that_is_gone_is_said_to_be(tmp_path):

@@ -19,7 +19,7 @@ from counterfoil.recipes.explain import lacking
 from counterfoil.serve.asked import Asked, read
 from counterfoil.serve.batcher import Batcher
 from counterfoil.serve.guard import CLOSED, FAILED, Guard
-from counterfoil.serve.library import Hit, Library, Query
+from counterfoil.serve.library import About, Hit, Library, Query, Seen
 from counterfoil.serve.metrics import Metrics, Told
 from counterfoil.serve.page_files import page_files
 from counterfoil.serve.refused import Refused
@@ -51,6 +51,7 @@ class Server:
         self.metrics, self._began = Metrics(), time.time()
         self._worker = ThreadPoolExecutor(1, "model")  # no model is asked by two threads at once
         self._decoders = ThreadPoolExecutor(settings.decoders, "pictures")
+        self._room = asyncio.Semaphore(settings.pictures)  # a small file may be a large picture
         self._thumbnails = Thumbnails()
         self._files = page_files()
         self._batcher: Batcher[Query, tuple[Hit, ...]] = Batcher(
@@ -64,28 +65,29 @@ class Server:
     async def search(self, request: Request) -> Response:
         """Images for a caption or a picture."""
         asked = await read(request, self._settings, ("text", "picture", "top"))
-        given = asked.one("text", "picture")
-        about = asked.text if given == "text" else await self._uploaded(asked)
-        assert about is not None
-        return _found(await _fair(self._batcher.ask(Query(about, asked.top))))
+        if asked.one("text", "picture") == "text":
+            return await self._best(asked.text or "", asked.top)
+        async with self._room:
+            return await self._best(await self._uploaded(asked), asked.top)
 
     async def similar(self, request: Request) -> Response:
         """Images like one of the index."""
         asked = await read(request, self._settings, ("id", "top"))
         asked.one("id")
-        row = self._library.row(asked.id or "")
-        return _found(await _fair(self._batcher.ask(Query(row, asked.top))))
+        return await self._best(self._library.row(asked.id or ""), asked.top)
 
     async def explain(self, request: Request) -> Response:
         """Which words of a caption match an image."""
         asked = await read(request, self._settings, ("caption", "id", "picture"))
         if asked.text is None:
             raise Refused(400, "no 'caption' was sent; say what is to be checked")
-        if asked.one("id", "picture") == "picture":
-            seen: Image.Image | str = await self._uploaded(asked)
-        else:
-            seen = await _on(self._decoders, self._library.seen, asked.id or "")
-        found = await _fair(_on(self._worker, self._library.explain, seen, asked.text))
+        given = asked.one("id", "picture")
+        async with self._room:
+            if given == "picture":
+                seen: Seen = await self._uploaded(asked)
+            else:
+                seen = await _on(self._decoders, self._library.seen, asked.id or "")
+            found = await _fair(_on(self._worker, self._library.explain, seen, asked.text))
         told = {"doubts": found.doubts, "threshold": THRESHOLD, **self._explainer()}
         return _json({**found.plain(), **told})
 
@@ -139,6 +141,10 @@ class Server:
         """End the threads, once what they do is done."""
         for pool in (self._decoders, self._worker):
             pool.shutdown(cancel_futures=True)
+
+    async def _best(self, about: About, top: int) -> Response:
+        hits = await _fair(self._batcher.ask(Query(about, top)))
+        return _json({"results": [asdict(hit) for hit in hits]})
 
     async def _uploaded(self, asked: Asked) -> Image.Image:
         if not self._library.sees_pictures:
@@ -226,10 +232,6 @@ async def _fair(answer: Awaitable[T]) -> T:
         return await answer
     except ValueError as error:
         raise Refused(422, str(error)) from None
-
-
-def _found(hits: tuple[Hit, ...]) -> Response:
-    return _json({"results": [asdict(hit) for hit in hits]})
 
 
 def _json(plain: dict[str, Any], status: int = 200) -> Response:

@@ -24,7 +24,8 @@ class Settings:
         caption: characters of a caption, at most.
         top: results of a query, at most.
         seconds: that a request may take.
-        decoders: uploads that are decoded at once; others wait.
+        decoders: pictures that are decoded at once; others wait.
+        pictures: that wait for the model once they are decoded; others wait undecoded.
         connections: that may be open at once; others are told to come back.
         waiting: queries that may wait for an answer; others are told to come back.
         at_once: queries that are answered together, at most.
@@ -40,6 +41,7 @@ class Settings:
     top: int = 100
     seconds: float = 30.0
     decoders: int = 4
+    pictures: int = 8
     connections: int = 512
     waiting: int = 1000
     at_once: int = 64
