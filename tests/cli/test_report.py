@@ -12,7 +12,7 @@ from counterfoil import open_corpus
 from counterfoil.evaluate.intervals import compare
 from counterfoil.files import write_json
 from counterfoil.recipes.measured import Measured
-from counterfoil.recipes.recipe import Recipe
+from counterfoil.recipes.recipe import Evaluate, Recipe
 from recipes_cases import run
 
 SCENES = "scenes:images=36"
@@ -87,6 +87,21 @@ def test_single_evaluations_are_taken_in_the_order_in_which_they_are_named(tmp_p
     names = [tmp_path / "run" / f"test-own-{size}" for size in (32, 8)]
     plain, _, _ = reported(*names)
     assert [part["name"] for part in plain["runs"]] == ["own-32", "own-8"]
+
+
+def test_named_models_and_shortlists_have_names_and_none_is_lost(tmp_path, reported):
+    tests = (
+        Evaluate(name="test-original", using=(), models=("hub/clip",)),
+        measured_by("a"),
+        Evaluate(name="test-short", using=("a",), first=("b",), depth=3),
+        Evaluate(name="test-again", using=("a",)),
+    )
+    trained = (training("a"), training("b"))
+    sums = write_run(tmp_path / "run", Recipe(name="run", stages=(*trained, *tests)))
+    plain, _, _ = reported(tmp_path / "run")
+    found = {part["name"]: part["numbers"][-1] for part in plain["runs"]}
+    names = ("hub/clip", "a (test-a)", "a on top-3 of b", "a (test-again)")
+    assert found == pytest.approx({n: sums[t.name] for n, t in zip(names, tests, strict=True)})
 
 
 def test_what_was_measured_otherwise_is_set_apart(tmp_path, reported):

@@ -13,6 +13,7 @@ from counterfoil.evaluate.table import table
 from counterfoil.negatives import hardness as measured_hardness
 from counterfoil.recipes.context import Context
 from counterfoil.recipes.measured import Measured
+from counterfoil.recipes.measures import called
 from counterfoil.recipes.provenance import made_now
 from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Pretrain, Train
 from counterfoil.recipes.show import console, say
@@ -99,8 +100,7 @@ def hardness_at(folder: Path, scorer: str) -> tuple[Hardness, ...]:
 def _name(context: Context, evaluation: str) -> str:
     stage = context.recipe.stage(evaluation)
     assert isinstance(stage, Evaluate)
-    using = " + ".join((*stage.using, *stage.models))
-    return f"{using} on top-{stage.depth} of {' + '.join(stage.first)}" if stage.first else using
+    return called((*stage.using, *stage.models), stage.first, stage.depth)
 
 
 def _trained(context: Context, stage: Compare) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, final
 
@@ -82,3 +83,15 @@ class Compare:
         """Stages whose results this one needs, and of which kind they have to be."""
         mined = ((self.negatives, "mine"),) if self.negatives else ()
         return (*((name, "evaluate") for name in self.results), *mined)
+
+
+def called(models: Sequence[str], first: Sequence[str], depth: int) -> str:
+    """What was measured, in words: an ensemble, or one on the shortlists of another.
+
+    >>> called(("a", "b"), (), 20)
+    'a + b'
+    >>> called(("a",), ("b",), 20)
+    'a on top-20 of b'
+    """
+    told = " + ".join(models)
+    return f"{told} on top-{depth} of {' + '.join(first)}" if first else told

@@ -103,7 +103,11 @@ def _named(folders: Sequence[Path]) -> Named:
     ]
     names = dict(zip(runs, short_names([str(run) for run in runs]), strict=True))
     before = {run: "" if len(runs) == 1 else f"{name}/" for run, name in names.items()}
-    return [(f"{before[test.folder.parent]}{' + '.join(test.models)}", test) for test in found]
+    told = [before[test.folder.parent] + test.name for test in found]
+    return [
+        (name if told.count(name) == 1 else f"{name} ({test.folder.name})", test)
+        for name, test in zip(told, found, strict=True)
+    ]
 
 
 def _in_order(run: Path, found: Sequence[Tested]) -> list[Tested]:

@@ -9,10 +9,12 @@ from typing import final
 
 from pydantic import BaseModel, ValidationError
 
+from counterfoil.evaluate.cascade import DEPTH
 from counterfoil.evaluate.result import Report
 from counterfoil.files import read_json
 from counterfoil.recipes.analyses.scorers import short_names
 from counterfoil.recipes.measured import NUMBERS, Measured
+from counterfoil.recipes.measures import called
 
 METRICS = "metrics.jsonl"
 
@@ -28,6 +30,8 @@ class _Stage(BaseModel):
     name: str
     using: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
+    depth: int = DEPTH
     guide: str | None = None
     plan: _Plan | None = None
 
@@ -46,7 +50,8 @@ class Tested:
 
     Attributes:
         run: as much of its folder's name as tells it from the others.
-        models: stages whose models were measured; several are one ensemble.
+        models: stages whose models were measured, and models that were named; several are one
+            ensemble.
         seeds: of their trainings, as far as noted.
         batch: of the training; of an ensemble the first one's, None where it is not noted.
         teachers: stages that taught the model; empty for an ensemble.
@@ -54,6 +59,7 @@ class Tested:
         corpus: fingerprint of the split.
         folder: of the evaluation.
         trained: folders of the models' trainings, as far as they are in the run.
+        name: the models, and whose shortlists they put in order.
     """
 
     run: str
@@ -65,6 +71,7 @@ class Tested:
     corpus: str
     folder: Path
     trained: tuple[Path, ...]
+    name: str
 
     def said(self) -> str:
         """Whether a single model or an ensemble scored, and the seeds."""
@@ -124,14 +131,15 @@ def _of(run: str, folder: Path) -> list[Tested]:
 
 
 def _tested(run: str, folder: Path, stage: _Stage, notes: Mapping[str, _Note]) -> Tested:
+    models = (*stage.using, *stage.models)
     trained = [notes[name].stage for name in stage.using if name in notes]
     plans = [one.plan for one in trained if one.plan is not None]
-    guide = trained[0].guide if len(trained) == len(stage.using) == 1 else None
+    guide = trained[0].guide if len(trained) == len(models) == 1 else None
     teach = notes.get(guide or "")
     measured = Measured.open(folder / stage.name)
     return Tested(
         run,
-        stage.using,
+        models,
         tuple(plan.seed for plan in plans),
         plans[0].batch if plans else None,
         teach.stage.using + teach.stage.models if teach and teach.kind == "teach" else (),
@@ -139,6 +147,7 @@ def _tested(run: str, folder: Path, stage: _Stage, notes: Mapping[str, _Note]) -
         measured.corpus,
         folder / stage.name,
         tuple(folder / name for name in stage.using if (folder / name / METRICS).is_file()),
+        called(models, stage.first, stage.depth),
     )
 
 
