@@ -402,6 +402,12 @@ def pixels_where_there_are_none(here, models):
     return "evaluate", models / "pixels", "--data", "pre"
 
 
+@case("pre (train) has no pictures", "reads pixels", "--images")
+def photos_where_there_are_features_alone(here, models):
+    precomp(here)
+    return "train", "mobilenet", "--data", "pre"
+
+
 @case("12 of 12 images have no features", "'0.png'")
 def features_of_other_images(here, models):
     photos(here)

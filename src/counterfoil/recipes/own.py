@@ -21,7 +21,8 @@ def recipe(name: str, *, pixels: bool, teachers: Sequence[str] = ()) -> Recipe:
         name: a host, or ``ndgl/HOST`` for one that is taught: by two of its kind, trained before;
             on photos also ViLT, by itself or with captions that it writes, and a text tower beside
             a frozen MobileNetV2, by itself or with negatives that it mines.
-        pixels: whether there are no features, so that pictures are looked at.
+        pixels: whether there are no features, so that pictures are looked at; what is for photos
+            looks at them in any case.
         teachers: saved models that teach instead.
 
     Raises:
@@ -33,10 +34,10 @@ def recipe(name: str, *, pixels: bool, teachers: Sequence[str] = ()) -> Recipe:
     for host in members.HOSTS:
         if name == host:
             return online.own(host, pixels=pixels)
-    for written in tags_own.NAMES if pixels else ():
+    for written in tags_own.NAMES:
         if name == written:
             return tags_own.own(written)
-    for photo in photos.NAMES if pixels else ():
+    for photo in photos.NAMES:
         if name == photo:
             return photos.own(photo)
     for base in modern.HOSTS:

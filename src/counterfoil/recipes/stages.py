@@ -187,6 +187,11 @@ def compare(context: Context, stage: Compare) -> None:
 
 
 def _pictures(corpus: Corpus) -> None:
+    if corpus.pictures is None:
+        raise ValueError(
+            f"{corpus.name} ({corpus.part}) has no pictures, and this model reads pixels; name "
+            "their folder with --images"
+        )
     if not isinstance(corpus.pictures, PictureFiles):
         return
     lost = [path for path in corpus.pictures.paths if not path.is_file()]
