@@ -156,3 +156,12 @@ def test_what_is_refused(clip, lens):
     blind = clip.lens.on(replace(lens.corpus, pictures=None))
     with pytest.raises(ValueError, match="has no pictures"):
         on_vectors(clip.matcher, blind)
+
+
+def test_a_corpus_of_one_side_stays_as_it_is(clip, lens, cache):
+    corpus, none = lens.corpus, torch.zeros(0, dtype=torch.long)
+    rows = torch.arange(4)
+    for images, texts in ((none, rows), (rows, none)):
+        part = clip.lens.on(corpus.cut(images, texts, torch.full((len(texts),), -1)))
+        assert on_vectors(clip.matcher, part) is part
+    assert not cache.exists()

@@ -1,4 +1,8 @@
-"""Pictures as a frozen model sees them, worked out once."""
+"""Pictures as a frozen model sees them, worked out once.
+
+For a model of which all but its sight is trained; where both sides are frozen,
+`counterfoil.engine.vectors` keeps the vectors of both.
+"""
 
 from __future__ import annotations
 

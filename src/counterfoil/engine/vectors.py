@@ -1,5 +1,8 @@
 """What a frozen model of one vector an item makes of a whole corpus: encoded once, kept on disk.
 
+Both sides, for a model of which nothing but adapters behind its vectors is trained; where only the
+sight of a model is frozen, `counterfoil.corpus.seen` keeps the states behind it.
+
 A folder of the cache with ``images.npy`` (I, D) and ``texts.npy`` (T, D) float32, read through
 memory maps, and ``vectors.json``, the digests that both are checked against when they are opened.
 Batches go to the disk as they are made, so a run that was killed goes on where it was.
@@ -40,7 +43,8 @@ _ROWS = 1 << 14  # written at once
 def on_vectors(matcher: Matcher, lens: CorpusLens) -> CorpusLens:
     """A corpus of pictures as the vectors that a frozen model makes of it, worked out once.
 
-    Every process of a group calls this.
+    Every process of a group calls this. A corpus that has images alone, or texts alone, stays as
+    it is.
 
     Args:
         matcher: makes one vector of an item; its weights tell the vectors from others'.
@@ -50,6 +54,8 @@ def on_vectors(matcher: Matcher, lens: CorpusLens) -> CorpusLens:
         ValueError: it makes several vectors of an item, or the corpus has no pictures.
     """
     corpus = lens.corpus
+    if not (len(corpus) and corpus.texts):
+        return lens
     if corpus.pictures is None:
         lens.images(torch.zeros(1, dtype=torch.long))  # which says what is wrong
     place = _place(matcher, lens)
