@@ -83,6 +83,22 @@ def _vilt_class(kind: str) -> type[torch.nn.Module]:
     return made
 
 
+def blip(folder: Path, words: int = TEXT["vocab_size"]) -> str:
+    """A BLIP that matches images and texts, whose weights are large enough to show."""
+    torch.manual_seed(0)
+    none = {"bos_token_id": None, "sep_token_id": None}
+    text = TEXT | none | {"vocab_size": words, "max_position_embeddings": 12}
+    vision = VISION | {"hidden_size": 24, "initializer_range": 0.02}
+    config = transformers.BlipConfig(
+        text_config=text, vision_config=vision, image_text_hidden_size=8
+    )
+    model = transformers.BlipForImageTextRetrieval(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape) / 3)
+    return _saved(model, folder)
+
+
 def mobilenet(folder: Path) -> str:
     torch.manual_seed(0)
     config = transformers.MobileNetV2Config(depth_multiplier=0.1, min_depth=4, image_size=32)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from counterfoil.matcher import Matcher
 from counterfoil.models.bfan import BFAN
+from counterfoil.models.blip import BLIP
 from counterfoil.models.blocks.captioner import Captioner
 from counterfoil.models.blocks.graph import BatchGraph
 from counterfoil.models.blocks.gru import GRU
@@ -145,6 +146,12 @@ def _vilt(**options: object) -> Spec[Matcher]:
     return of(ViLT, vocabulary=WORDS, size=16, patch=8, **sizes, **options)
 
 
+def _blip(**options: object) -> Spec[Matcher]:
+    sizes = {"layers": 2, "width": WIDTH, "heads": 2, "inner": 12, "positions": LENGTH + 2}
+    sizes |= {"image_layers": 2, "image_width": 12, "image_heads": 2, "image_inner": 8}
+    return of(BLIP, vocabulary=WORDS, size=16, patch=8, **sizes, **options)
+
+
 CASES = (
     Case("vse", of(VSE, image=_regions(), text=_gru(bidirectional=False))),
     Case(
@@ -213,6 +220,8 @@ CASES = (
     Case("vilt", _vilt(), images=pixels),
     Case("vilt-match", _vilt(outputs=("match", "fill", "doubt"), mask=3), images=shapes),
     Case("vilt-logit", _vilt(score="logit", outputs=("rank", "correct")), images=shapes),
+    Case("blip", _blip(), images=pixels),
+    Case("blip-probability", _blip(score="probability", mask=3), images=pixels),
     Case("vectors", of(Vectors), images=vectors, texts=vectors),
 )
 

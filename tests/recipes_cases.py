@@ -20,6 +20,7 @@ from counterfoil.models.vse import VSE
 from counterfoil.spec import of, part
 from counterfoil.train.saved import save_model
 
+CLIP_MEAN = {"image_mean": [0.48, 0.46, 0.41], "image_std": [0.27, 0.26, 0.28]}
 WORDS = [*SPECIAL, "a", "dog", "in", "the", "snow", "red", "circle", "of", "picture"]
 SMALL = ("--set", "*.model.image.width=16", "--set", "*.model.text.width=16", "--set", "*.batch=16")
 SMALL_LISTS = ("--set", "lists.texts=20", "--set", "lists.images=5")
@@ -83,8 +84,8 @@ def clip_like(folder: Path, kind: str = "clip") -> Path:
     return folder
 
 
-def vilt_like(folder: Path, kind: str = "MaskedLM") -> Path:
-    """A tiny ViLT with its tokenizer, which hides words, and its picture format."""
+def _bert_pieces(folder: Path) -> int:
+    """A tiny BERT tokenizer, which hides words; how many ids it has."""
     words = ["a", "dog", "in", "the", "snow", "red", "circle", "and", "square", "blue", "big"]
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     ids = {word: place for place, word in enumerate([*special, *words])}
@@ -97,11 +98,24 @@ def vilt_like(folder: Path, kind: str = "MaskedLM") -> Path:
     fast = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, **{f"{name}_token": word for name, word in names}
     )
-    hub_cases.vilt(folder, kind, len(ids))
     fast.save_pretrained(folder)
+    return len(ids)
+
+
+def vilt_like(folder: Path, kind: str = "MaskedLM") -> Path:
+    """A tiny ViLT with its tokenizer and its picture format."""
+    hub_cases.vilt(folder, kind, _bert_pieces(folder))
     half, size = [0.5, 0.5, 0.5], {"shortest_edge": 16}
     plain = {"size": size, "size_divisor": 8, "image_mean": half, "image_std": half}
     hub_cases.processor(folder, image_processor_type="ViltImageProcessor", **plain)
+    return folder
+
+
+def blip_like(folder: Path) -> Path:
+    """A tiny BLIP that matches images and texts, with its tokenizer and its picture format."""
+    hub_cases.blip(folder, _bert_pieces(folder))
+    size = {"height": 16, "width": 16}
+    hub_cases.processor(folder, image_processor_type="BlipImageProcessor", size=size, **CLIP_MEAN)
     return folder
 
 

@@ -30,10 +30,11 @@ def folders(tmp_path_factory):
     for kind in ("clip", "siglip"):
         recipes_cases.clip_like(root / kind, kind)
     recipes_cases.vilt_like(root / "vilt", "ImageAndTextRetrieval")
+    recipes_cases.blip_like(root / "blip")
     return root
 
 
-READERS = ("pixels", "stage", "clip", "siglip", "vilt")
+READERS = ("pixels", "stage", "clip", "siglip", "vilt", "blip")
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -83,7 +84,7 @@ def test_two_openings_are_equal(name, folders):
 
 def test_digests_tell_models_apart(folders):
     found = {open_model(folders / name).digest() for name in ("regions", *READERS)}
-    assert len(found) == 5  # a stage is the model inside it
+    assert len(found) == 6  # a stage is the model inside it
 
 
 def test_siglip_against_transformers(folders):
@@ -140,8 +141,28 @@ def test_vilt_against_transformers(folders):
     torch.testing.assert_close(model.score(picture, captions), wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_an_opened_vilt_is_saved_as_a_folder_of_its_own(folders, tmp_path):
-    model = open_model(folders / "vilt")
+def test_blip_against_transformers(folders):
+    """A picture that is no square, as the library's own processor and model see it."""
+    import transformers
+
+    folder = folders / "blip"
+    model = open_model(folder)
+    body = transformers.BlipForImageTextRetrieval.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    processor = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
+    picture = SCENES.pictures.open(0).resize((50, 30))
+    captions = ["a dog", "a big blue square and the snow"]
+    asked = tokenizer(captions, padding=True, return_tensors="pt")
+    asked.pop("token_type_ids", None)
+    seen = processor([picture, picture], return_tensors="pt")
+    with torch.inference_mode():
+        no, yes = body(**asked, **seen).itm_score.unbind(1)
+    torch.testing.assert_close(model.score(picture, captions), yes - no, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["vilt", "blip"])
+def test_an_opened_fusion_host_is_saved_as_a_folder_of_its_own(name, folders, tmp_path):
+    model = open_model(folders / name)
     assert model.lens is not None
     save_model(tmp_path / "own", spec=model.spec, matcher=model.matcher, lens=model.lens)
     again = open_model(tmp_path / "own")
@@ -208,7 +229,7 @@ def test_a_hub_name_without_network():
         open_model("nobody/nothing")
 
 
-@pytest.mark.parametrize("name", ["pixels", "clip", "vilt"])
+@pytest.mark.parametrize("name", ["pixels", "clip", "vilt", "blip"])
 def test_a_fresh_process_opens_it_in_one_line(name, folders, tmp_path):
     write_picture(tmp_path / "dog.png")
     line = (

@@ -303,6 +303,16 @@ def test_reranked_by_another_model_of_pixels(place):
     assert [hit.score for hit in hits] == pytest.approx(best.values.tolist(), abs=1e-6)
 
 
+def test_reranked_by_a_host_that_reads_pairs(place, tmp_path):
+    other = open_model(recipes_cases.blip_like(tmp_path / "blip"))
+    with open_index(place / "index") as index:
+        first = index.search_text("a red circle", 8)
+    with open_index(place / "index", rerank=Reranker(other, 8)) as index:
+        hits = index.search_text("a red circle", 3)
+    scores = [float(other.score(hit.path, ["a red circle"])) for hit in first]
+    assert [hit.score for hit in hits] == pytest.approx(sorted(scores)[:-4:-1], abs=1e-5)
+
+
 def test_captions_of_a_picture_reranked(place):
     other, photo = open_model(place / "clip"), sorted((place / "bare").iterdir())[0]
     with open_index(place / "index") as index:

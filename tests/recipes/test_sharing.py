@@ -34,11 +34,13 @@ def finished(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", ["clip", "siglip", "vilt"])
+@pytest.mark.parametrize("kind", ["clip", "siglip", "vilt", "blip"])
 def test_a_pretrained_model_opens_where_its_folder_is_gone(kind, tmp_path):
     source = tmp_path / "source"
     if kind == "vilt":
         recipes_cases.vilt_like(source, "ImageAndTextRetrieval")
+    elif kind == "blip":
+        recipes_cases.blip_like(source)
     else:
         recipes_cases.clip_like(source, kind)
     model = Model.from_pretrained(source)

@@ -7,16 +7,13 @@ ViltModel is read: "dandelin/vilt-b32-mlm", "dandelin/vilt-b32-mlm-itm",
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch.nn.functional import pad
 
 from counterfoil.models.authors import State, read_checkpoint
-from counterfoil.models.blocks.pretrained import library
+from counterfoil.models.blocks.pretrained import weights_file
 
 OUTPUTS = ("rank", "match", "fill", "doubt", "correct")
-FILES = ("model.safetensors", "pytorch_model.bin")
 BODY = "vilt."
 PARTS = ("embeddings.", "encoder.", "layernorm.", "pooler.")  # of a ViltModel saved alone
 HEADS = {
@@ -55,7 +52,7 @@ def public_state(name: str, *, words: int | None = None) -> State:
     Raises:
         ValueError: transformers is not installed, or there is no such model.
     """
-    given = read_checkpoint(_file(name)).state
+    given = read_checkpoint(weights_file(name)).state
     state = {ours: value for theirs, value in given.items() if (ours := renamed(theirs))}
     if WORDS not in state:
         raise ValueError(f"{name} holds no weights of a ViLT; give one, as dandelin/vilt-b32-mlm")
@@ -65,16 +62,3 @@ def public_state(name: str, *, words: int | None = None) -> State:
         if (bias := state.get("says.fill.bias")) is not None:
             state["says.fill.bias"] = pad(bias, (0, 1), value=-100.0)
     return state
-
-
-def _file(name: str) -> Path:
-    """Where the weights of a folder or name lie; those of a name are fetched."""
-    reason = ""
-    for file in FILES:
-        try:
-            found = library().utils.cached_file(name, file)
-        except (OSError, ValueError) as error:
-            reason = reason or (str(error).splitlines() or [repr(error)])[0].rstrip(". ")
-            continue
-        return Path(found)
-    raise ValueError(f"{name} has no {' or '.join(FILES)} that can be read here: {reason}")

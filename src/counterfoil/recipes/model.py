@@ -22,6 +22,7 @@ from counterfoil.engine.tiles import Member
 from counterfoil.engine.vectors import on_vectors
 from counterfoil.matcher import Matcher
 from counterfoil.models.adapted import Adapted
+from counterfoil.models.blip_public import public_blip
 from counterfoil.models.blocks.pretrained import config_of, encoder_folder, picture_format
 from counterfoil.models.clip import DualEncoder, longest_text
 from counterfoil.models.vectors import Vectors
@@ -190,8 +191,9 @@ def open_model(name: str | Path, *, revision: str | None = None) -> Model:
 
     Args:
         name: a model folder, a training stage's folder, the name of a model that was pushed to the
-            hub, the name or folder of a Hugging Face CLIP, SigLIP or ViLT model, the folder of a
-            CLIP of sentence-transformers, or "vectors" for corpora that are ready-made embeddings.
+            hub, the name or folder of a Hugging Face CLIP, SigLIP, ViLT or BLIP-ITM, the folder of
+            a CLIP of sentence-transformers, or "vectors" for corpora that are ready-made
+            embeddings.
         revision: of a model that was pushed to the hub; None for the newest.
 
     Raises:
@@ -228,8 +230,11 @@ def _folder(path: Path) -> Path | None:
 
 
 def _pretrained(name: str) -> Model:
-    if config_of(name).model_type == "vilt":
-        return _vilt(name)
+    match config_of(name).model_type:
+        case "vilt":
+            return _vilt(name)
+        case "blip":
+            return _blip(name)
     spec: Spec[Matcher] = of(DualEncoder, name=name)
     matcher = spec.build()
     form = picture_format(name)
@@ -244,5 +249,13 @@ def _vilt(name: str) -> Model:
     found = public_vilt(name, mask=tokenizer.mask)
     patch = found.matcher.arguments["patch"]
     eye = PixelEye(form.size, form.mean, form.deviation, divisor=patch)
+    matcher = found.build().to(world.device())
+    return Model(matcher, Lens(eye, tokenizer), name, found.matcher)
+
+
+def _blip(name: str) -> Model:
+    tokenizer, form = Pieces(name, longest=longest_text(name)), picture_format(name)
+    found = public_blip(name, mask=tokenizer.mask)
+    eye = PixelEye(form.size, form.mean, form.deviation, form.crop)
     matcher = found.build().to(world.device())
     return Model(matcher, Lens(eye, tokenizer), name, found.matcher)

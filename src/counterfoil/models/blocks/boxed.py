@@ -13,7 +13,7 @@ from counterfoil.models.blocks.tower import (
     TextTower,
     fits,
     hidden,
-    masked_ids,
+    known_ids,
     positive,
 )
 from counterfoil.records import Encoded, Items
@@ -65,8 +65,8 @@ class PieceEmbedding(TextTower):
         Raises:
             ValueError: an id or a length that the model does not know.
         """
-        ids = masked_ids(items)
-        self._check(ids)
+        known, longest = self.word_embeddings.num_embeddings, self.position_embeddings
+        ids = known_ids(items, longest=longest.num_embeddings, vocabulary=known)
         words = self.word_embeddings(ids)
         order = self.position_embeddings.weight[: ids.shape[1]]
         return Encoded(self.dropout(self.norm(words + order + self.kind)), items.mask)
@@ -79,19 +79,6 @@ class PieceEmbedding(TextTower):
     def mask_word(self) -> int:
         """Id of the token that hides a word."""
         return self._mask
-
-    def _check(self, ids: Tensor) -> None:
-        known, longest = self.word_embeddings.num_embeddings, self.position_embeddings
-        if ids.shape[1] > longest.num_embeddings:
-            raise ValueError(
-                f"texts of {ids.shape[1]} tokens do not fit a model that reads "
-                f"{longest.num_embeddings}; cut them, or build it with more positions"
-            )
-        if ids.numel() and int(ids.max()) >= known:
-            raise ValueError(
-                f"token id {int(ids.max())} is not in this model's vocabulary of {known}; read the "
-                "texts with the tokenizer that it was trained with"
-            )
 
 
 @final

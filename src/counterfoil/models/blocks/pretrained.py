@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from counterfoil.files import read_json
 
+FILES = ("model.safetensors", "pytorch_model.bin")
 HALF = (0.5, 0.5, 0.5)
 
 
@@ -108,6 +109,23 @@ def written_config(name: str) -> str:
 def as_written(config: Any) -> str:
     """A configuration as JSON that `load` reads."""
     return json.dumps(json.loads(config.to_json_string(use_diff=False)), sort_keys=True)
+
+
+def weights_file(name: str) -> Path:
+    """Where the weights of a folder or name lie; those of a name are fetched.
+
+    Raises:
+        ValueError: transformers is not installed, or there are none in one file.
+    """
+    reason = ""
+    for file in FILES:
+        try:
+            found = library().utils.cached_file(name, file)
+        except (OSError, ValueError) as error:
+            reason = reason or (str(error).splitlines() or [repr(error)])[0].rstrip(". ")
+            continue
+        return Path(found)
+    raise ValueError(f"{name} has no {' or '.join(FILES)} that can be read here: {reason}")
 
 
 def load(name: str, *, pretrained: bool, config: str | None = None) -> nn.Module:

@@ -112,6 +112,31 @@ def masked_ids(items: Items) -> Tensor:
     return items.values.masked_fill(~items.mask, 0)
 
 
+def known_ids(items: Items, *, longest: int, vocabulary: int) -> Tensor:
+    """(N, L) token ids, 0 at padding, all of which a model knows.
+
+    Args:
+        items: texts.
+        longest: that the model reads.
+        vocabulary: how many ids it knows.
+
+    Raises:
+        ValueError: an id or a length that it does not know.
+    """
+    ids = masked_ids(items)
+    if ids.shape[1] > longest:
+        raise ValueError(
+            f"texts of {ids.shape[1]} tokens do not fit a model that reads {longest}; cut them, or "
+            "build it with more positions"
+        )
+    if ids.numel() and int(ids.max()) >= vocabulary:
+        raise ValueError(
+            f"token id {int(ids.max())} is not in this model's vocabulary of {vocabulary}; read "
+            "the texts with the tokenizer that it was trained with"
+        )
+    return ids
+
+
 def split_among(heads: int, width: int) -> None:
     """Check that the heads of an attention can share vectors of a width.
 

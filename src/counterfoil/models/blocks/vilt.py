@@ -11,7 +11,7 @@ from torch.nn.functional import interpolate
 
 from counterfoil.models.blocks.joint import Packing
 from counterfoil.models.blocks.pretrained import library
-from counterfoil.models.blocks.tower import masked_ids, positive, split_among
+from counterfoil.models.blocks.tower import known_ids, positive, split_among
 from counterfoil.records import Encoded, Items
 
 TEXT, IMAGE = 0, 1  # kinds of tokens
@@ -104,17 +104,8 @@ def embed_words(body: Any, items: Items) -> Encoded:
     Raises:
         ValueError: an id or a length that the model does not know.
     """
-    ids, known = masked_ids(items), body.config
-    if ids.shape[1] > known.max_position_embeddings:
-        raise ValueError(
-            f"texts of {ids.shape[1]} tokens do not fit a model that reads "
-            f"{known.max_position_embeddings}; cut them, or build it with more positions"
-        )
-    if ids.numel() and int(ids.max()) >= known.vocab_size:
-        raise ValueError(
-            f"token id {int(ids.max())} is not in this model's vocabulary of {known.vocab_size}; "
-            "read the texts with the tokenizer that it was trained with"
-        )
+    known = body.config
+    ids = known_ids(items, longest=known.max_position_embeddings, vocabulary=known.vocab_size)
     embeddings = body.embeddings
     found = embeddings.text_embeddings(input_ids=ids)
     return Encoded(found + embeddings.token_type_embeddings.weight[TEXT], items.mask)

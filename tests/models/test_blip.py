@@ -1,0 +1,234 @@
+"""BLIP beside transformers' own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import hub_cases
+import recipes_cases
+from counterfoil import open_corpus, open_model
+from counterfoil.corpus.folder import write_folder
+from counterfoil.matcher import Matcher
+from counterfoil.models.blip import BLIP
+from counterfoil.models.blip_public import public_blip
+from counterfoil.models.blocks import paired
+from counterfoil.negatives.saliency import at_words, check_words, words_of
+from counterfoil.records import Encoded, Items
+
+SIZES = {"layers": 2, "width": 16, "heads": 2, "inner": 16, "positions": 12, "vocabulary": 40}
+SIZES |= {"image_layers": 2, "image_width": 24, "image_heads": 2, "image_inner": 16}
+SIZES |= {"size": 16, "patch": 8}
+LENGTHS = [5, 2, 7, 3]
+
+
+def items() -> tuple[Items, Items]:
+    """Three pictures, and four captions of several lengths."""
+    rng = torch.Generator().manual_seed(1)
+    pixels = torch.randn(3, 3, 16, 16, generator=rng)
+    texts = torch.randint(0, 40, (4, 7), generator=rng)
+    real = torch.arange(7) < torch.tensor(LENGTHS).unsqueeze(1)
+    return (
+        Items(torch.arange(3), pixels, torch.ones(3, 1, dtype=torch.bool)),
+        Items(torch.arange(4), texts, real),
+    )
+
+
+def encoded(host: Matcher) -> tuple[Encoded, Encoded]:
+    images, texts = items()
+    return host.encode_images(images), host.encode_texts(texts)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> str:
+    return hub_cases.blip(tmp_path_factory.mktemp("hub") / "blip")
+
+
+def alone(own: nn.Module, image: int, text: int) -> Tensor:
+    """What transformers says of a pair alone, without padding."""
+    images, texts = items()
+    ids = texts.values[text : text + 1, : LENGTHS[text]]
+    found = own(
+        pixel_values=images.values[image : image + 1],
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
+    )
+    no, yes = found.itm_score[0]
+    return yes - no
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("most", [1, 30, 10**6])
+def test_scores_are_those_of_transformers(folder, monkeypatch, most):
+    """However many pairs are read together."""
+    monkeypatch.setitem(paired.TOGETHER, "cpu", most)
+    found = public_blip(folder, mask=3)
+    ours = found.build()
+    grid = ours.grid(*encoded(ours))
+    own = transformers.BlipForImageTextRetrieval.from_pretrained(folder).eval()
+    wanted = torch.stack([torch.stack([alone(own, i, t) for t in range(4)]) for i in range(3)])
+    assert wanted.std() > 0.1
+    torch.testing.assert_close(grid, wanted, atol=1e-5, rtol=1e-5)
+    images, texts = encoded(ours)
+    pairs = ours.pairs(images, texts.rows(slice(3)))
+    torch.testing.assert_close(pairs, wanted.diagonal(), atol=1e-5, rtol=1e-5)
+    likely = replace(found, matcher=found.matcher.but(score="probability")).build()
+    torch.testing.assert_close(likely.grid(images, texts), grid.sigmoid())
+
+
+@torch.no_grad()
+def test_a_score_does_not_depend_on_the_batch(folder):
+    host, (images, texts) = public_blip(folder, mask=None).build(), items()
+    grid = host.grid(*encoded(host))
+    for i in range(3):
+        for t, long in enumerate(LENGTHS):
+            ids, real = texts.values[t : t + 1, :long], texts.mask[t : t + 1, :long]
+            said = host.encode_texts(Items(texts.ids[t : t + 1], ids, real))
+            seen = host.encode_images(images.rows(slice(i, i + 1)))
+            torch.testing.assert_close(host.grid(seen, said)[0, 0], grid[i, t])
+
+
+def test_nothing_with_nothing(folder):
+    host = public_blip(folder, mask=None).build()
+    images, texts = encoded(host)
+    none = slice(0)
+    assert host.grid(images.rows(none), texts).shape == (0, 4)
+    assert host.grid(images, texts.rows(none)).shape == (3, 0)
+    assert host.pairs(images.rows(none), texts.rows(none)).shape == (0,)
+
+
+def test_opened_anew_it_is_the_same(folder):
+    one, two = (public_blip(folder, mask=3) for _ in range(2))
+    assert one.matcher == two.matcher
+    assert all(torch.equal(value, two.state[name]) for name, value in one.state.items())
+
+
+def test_weights_in_the_older_form_of_a_file(folder, tmp_path):
+    """With numbered places, which later versions leave out."""
+    state = load_file(Path(folder) / "model.safetensors")
+    state["text_encoder.embeddings.position_ids"] = torch.arange(12).unsqueeze(0)
+    transformers.BlipConfig.from_pretrained(folder).save_pretrained(tmp_path)
+    torch.save(state, tmp_path / "pytorch_model.bin")
+    newer, older = public_blip(folder, mask=3).build(), public_blip(str(tmp_path), mask=3).build()
+    assert torch.equal(older.grid(*encoded(older)), newer.grid(*encoded(newer)))
+
+
+def test_no_parameter_is_there_for_nothing():
+    torch.manual_seed(0)
+    host = BLIP(**SIZES)
+    host.grid(*encoded(host)).square().sum().backward()
+    assert [name for name, p in host.named_parameters() if p.grad is None] == []
+
+
+def test_words_can_be_asked_for_their_share():
+    torch.manual_seed(0)
+    host, (images, texts) = BLIP(**SIZES, mask=3), items()
+    assert words_of(host).mask_word == 3
+    assert check_words(host) is host
+    seen = host.encode_images(images.rows(torch.tensor([0, 1, 2, 0])))
+    gradient = at_words(host, texts, seen, torch.ones(4))
+    assert gradient.shape == (4, 7, 16)
+    assert gradient[texts.mask].norm(dim=1).min() > 0
+    assert not gradient[~texts.mask].any()
+
+
+def test_dropout_is_drawn_in_training_alone(folder):
+    spec = public_blip(folder, mask=None).matcher.but(dropout=0.2)
+    host = spec.build().eval()
+    pools = encoded(host)
+    assert torch.equal(host.grid(*pools), host.grid(*pools))
+    host.train()
+    assert not torch.equal(host.grid(*pools), host.grid(*pools))
+
+
+def test_it_learns():
+    torch.manual_seed(0)
+    host, (images, texts) = BLIP(**SIZES), items()
+    optimiser = torch.optim.AdamW(host.parameters(), lr=0.003)
+    for _ in range(60):
+        scores = host.grid(host.encode_images(images), host.encode_texts(texts))
+        loss = nn.functional.binary_cross_entropy_with_logits(scores, torch.eye(3, 4))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert loss < 0.3  # 0.56 for one answer to all
+
+
+def test_what_cannot_be_built_or_read():
+    for options, told in (
+        ({"heads": 3}, "3 heads do not divide a width of 16"),
+        ({"image_heads": 5}, "5 heads do not divide a width of 24"),
+        ({"size": 20}, "patches of 8 pixels do not divide pictures of 20"),
+        ({"layers": 0}, "layers=0 is not possible"),
+        ({"score": "odds"}, "score='odds' is not known"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            BLIP(**{**SIZES, **options})
+    host, (images, texts) = BLIP(**SIZES | {"positions": 6}), items()
+    with pytest.raises(ValueError, match="texts of 7 tokens do not fit a model that reads 6"):
+        host.encode_texts(texts)
+    with pytest.raises(ValueError, match="token id 41 is not in this model's vocabulary of 40"):
+        BLIP(**SIZES).encode_texts(replace(texts, values=texts.values.clone().fill_(41)))
+    with pytest.raises(ValueError, match=r"images of shape \(3, 3, 8, 16\) do not fit a model"):
+        host.encode_images(replace(images, values=images.values[:, :, :8]))
+
+
+def test_another_kind_of_blip_is_told(folder, tmp_path):
+    config = transformers.BlipConfig.from_pretrained(folder)
+    state = load_file(Path(folder) / "model.safetensors")
+    writes = {name: value for name, value in state.items() if not name.startswith("itm_head")}
+    config.save_pretrained(tmp_path)
+    save_file(writes, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match="holds no BLIP that matches images and texts"):
+        public_blip(str(tmp_path), mask=3)
+    config.vision_config.hidden_act = "relu"
+    config.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"BLIP of another kind .* relu and gelu"):
+        public_blip(str(tmp_path), mask=3)
+
+
+def test_without_transformers(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ValueError, match=r'pip install "counterfoil\[hf\]"'):
+        BLIP(**SIZES)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """Photos, a model that shortlists them, and a BLIP."""
+    root = tmp_path_factory.mktemp("place")
+    recipes_cases.pixel_model(root / "fast")
+    recipes_cases.blip_like(root / "blip")
+    write_folder(open_corpus("scenes:images=8"), root / "photos")
+    return root
+
+
+def test_it_ranks_again_what_a_faster_model_finds(place, monkeypatch):
+    monkeypatch.chdir(place)
+    whole = len(open_corpus("photos").texts)
+    found = {}
+    for name, first in (("alone", ()), ("all", (whole,)), ("few", (2,))):
+        more = ("--first", "fast", "--depth", *first) if first else ()
+        asked = ("evaluate", "blip", "--data", "photos", "--split", "all", *more)
+        assert recipes_cases.run(*asked, "--out", f"{name}.json") == 0
+        found[name] = json.loads((place / f"{name}.json").read_text())
+    assert found["all"]["i2t"] == found["alone"]["i2t"]
+    assert found["few"]["i2t"] != found["alone"]["i2t"]
+
+
+def test_a_caption_is_explained_by_what_its_words_add(place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    photo = sorted((place / "photos" / "images").iterdir())[0]
+    assert recipes_cases.run("explain", "blip", photo, "a red circle") == 0
+    shown = capsys.readouterr().out
+    score = open_model("blip").score(photo, ["a red circle"]).item()
+    assert f"{score:.3f}" in shown
+    assert "circle" in shown
