@@ -12,6 +12,7 @@ from PIL import Image
 from corpus_cases import random_array, write_picture
 from counterfoil import open_corpus
 from counterfoil.corpus.decisions import NAME
+from counterfoil.recipes.auditing_data import Exhibit
 from recipes_cases import run
 
 SCENES = "scenes:images=36"
@@ -79,6 +80,9 @@ def test_pictures_that_cannot_be_read_are_found_and_the_rest_goes_on(tmp_path, a
     assert broken["image"] == "4.png"
     assert "cannot be read as a picture" in broken["note"]
     assert len(of(plain, "leaked")) == 1
+    shown = Exhibit(open_corpus(folder), top=5)
+    assert shown.image(4).picture is None
+    assert shown.image(3).picture is not None
     decision = {"do": "drop", "image": "4.png", "was": broken["was"]}
     (folder / NAME).write_text(json.dumps(decision) + "\n")
     again, page, _ = audited(folder, name="again")
@@ -130,6 +134,18 @@ def test_negatives_are_judged_by_words_alone_without_a_model(models, audited):
     items = [item for items in of(plain, "false-negatives") for item in items]
     assert items
     assert all(item["measure"] is None for item in items)
+
+
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [(("--split", "tst"), "'tst'"), (("--explainer", "vectors"), "it ranks no captions alone")],
+)
+def test_what_cannot_be_asked_is_refused_before_pictures_are_opened(
+    tmp_path, capsys, monkeypatch, more, complaint
+):
+    monkeypatch.setattr("counterfoil.recipes.auditing.sound", pytest.fail)
+    assert run("audit", SCENES, "--folder", tmp_path / "audit", *more) == 2
+    assert complaint in " ".join(capsys.readouterr().err.split())
 
 
 def test_an_audit_is_not_written_over_another(tmp_path, audited, capsys):

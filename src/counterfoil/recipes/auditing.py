@@ -17,7 +17,13 @@ from counterfoil.files import check_folder, write_json, write_text
 from counterfoil.negatives.duplicates import check_least
 from counterfoil.negatives.store import NegativeStore, read_manifest
 from counterfoil.recipes.auditing_data import Exhibit, alike, repeated, sound, wordless
-from counterfoil.recipes.auditing_models import doubted, false_negatives, misfits, worded
+from counterfoil.recipes.auditing_models import (
+    check_ranks,
+    doubted,
+    false_negatives,
+    misfits,
+    worded,
+)
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.provenance import made_now
 from counterfoil.recipes.run import Source
@@ -82,6 +88,7 @@ def audit_data(source: Source, plan: AuditPlan, folder: Path) -> tuple[Section, 
     models = [open_model(name) for name in plan.models]
     explainer = open_model(plan.explainer) if plan.explainer else None
     store = _store(source, plan)
+    _check(source, models, explainer, plan)
     whole, unreadable = sound(corpus)
     found = [unreadable] if unreadable else []
     found += _by_data(Exhibit(whole, plan.top), plan)
@@ -97,6 +104,13 @@ def audit_data(source: Source, plan: AuditPlan, folder: Path) -> tuple[Section, 
 def _earlier(source: Source) -> tuple[Decision, ...]:
     path = source.decisions or beside(source.data)
     return read_decisions(path) if path is not None else ()
+
+
+def _check(source: Source, models: list[Model], explainer: Model | None, plan: AuditPlan) -> None:
+    """Refuse what could be asked of nobody, before anything long is done."""
+    source.split(plan.split)
+    if explainer is not None and not models:
+        check_ranks(explainer)
 
 
 def _store(source: Source, plan: AuditPlan) -> NegativeStore | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import final
 
@@ -35,9 +36,11 @@ class Exhibit:
     top: int
 
     def image(self, row: int) -> Shown:
-        """An image by its id, with its picture where there is one."""
-        pictures = self.corpus.pictures
-        picture = None if pictures is None else thumbnail(pictures.open(row))
+        """An image by its id, with its picture where there is one that can be read."""
+        pictures, picture = self.corpus.pictures, None
+        if pictures is not None:
+            with suppress(ValueError):  # which stands among the unreadable ones
+                picture = thumbnail(pictures.open(row))
         return Shown(self.corpus.image_ids[row], picture)
 
     def own(self, row: int, *, but: int = -1) -> tuple[str, ...]:
@@ -56,9 +59,7 @@ class Exhibit:
         """An image to keep or to drop, known by the first of its captions."""
         own, corpus = self.own(row), self.corpus
         shown = Shown(own[0] if own else corpus.image_ids[row], self.image(row).picture)
-        words = " · ".join(
-            part for part in (corpus.image_ids[row], corpus.splits[row], note) if part
-        )
+        words = _joined(corpus.image_ids[row], corpus.splits[row], note)
         return Item(corpus.image_ids[row], "", own[0] if own else "", IMAGE, shown, words, measure)
 
 
@@ -182,9 +183,9 @@ def _pictured(exhibit: Exhibit, row: int, note: str) -> Item:
     """A caption under its image."""
     item, image = exhibit.caption(row, note), int(exhibit.corpus.owner[row])
     shown = Shown(item.shown.text, exhibit.image(image).picture)
-    words = " · ".join(
-        part
-        for part in (exhibit.corpus.image_ids[image], exhibit.corpus.splits[image], note)
-        if part
-    )
+    words = _joined(exhibit.corpus.image_ids[image], exhibit.corpus.splits[image], note)
     return Item("", item.caption, item.was, item.acts, shown, words)
+
+
+def _joined(*parts: str) -> str:
+    return " · ".join(part for part in parts if part)

@@ -64,17 +64,26 @@ def misfits(exhibit: Exhibit, models: Sequence[Model], explainer: Model | None) 
     return Section(SUSPICIOUS, TITLE, note + told_by, len(worst), len(finds), tuple(finds))
 
 
-def doubted(exhibit: Exhibit, explainer: Model) -> Section:
-    """Captions with the words that a model doubts most, the greatest doubt first.
+def check_ranks(explainer: Model) -> None:
+    """Refuse a model that cannot rank captions by their words alone.
 
     Raises:
-        ValueError: the model doubts no words.
+        ValueError: it doubts no words.
     """
     if not doubts_words(explainer.matcher):
         raise ValueError(
             f"{lacking(explainer)}, so it ranks no captions alone; name a model that ranks them "
             "with --model"
         )
+
+
+def doubted(exhibit: Exhibit, explainer: Model) -> Section:
+    """Captions with the words that a model doubts most, the greatest doubt first.
+
+    Raises:
+        ValueError: the model doubts no words.
+    """
+    check_ranks(explainer)
     plan, best, many = ExplainPlan(), list[tuple[float, int, Explanation]](), 0
     for row, found in explain_corpus(explainer, exhibit.corpus, plan):
         doubt = found.doubt or 0.0
