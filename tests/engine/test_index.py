@@ -140,6 +140,16 @@ def test_half_precision(tmp_path):
     torch.testing.assert_close(index.images.vectors(torch.arange(30)), stored.half().float())
 
 
+def test_numbers_beyond_half_precision_are_refused(tmp_path):
+    half, whole = empty(tmp_path / "x", half=True), empty(tmp_path / "y")
+    stored = torch.ones(3, 8)
+    stored[1, 2] = -70_000
+    with pytest.raises(ValueError, match=r"'i1' has numbers that 16 bits do not hold.*--half"):
+        half.change(images=images(names(3), stored))
+    whole.change(images=images(names(3), stored))
+    assert (len(half.images), len(whole.images)) == (0, 3)
+
+
 @pytest.mark.parametrize("place", range(12))
 @pytest.mark.parametrize("verb", ["add", "delete"])
 def test_killed_anywhere_it_is_as_before_or_as_after(tmp_path, monkeypatch, place, verb):
@@ -217,6 +227,25 @@ def test_a_stale_index_is_not_written_over(tmp_path):
     with pytest.raises(ValueError, match="changed by another process; open the index again"):
         two.change(images=images(names(2, 5), torch.randn(2, 8)))
     assert len(Index(tmp_path / "x").images) == 2
+
+
+def test_opened_while_another_process_writes(tmp_path, monkeypatch):
+    """What the state named was joined and cleared away before it could be read."""
+    writer = empty(tmp_path / "x")
+    for n in range(16):
+        writer.change(images=images(names(1, n), torch.eye(8)[:1]))
+    read, before = index_module.read_state, writer.state
+
+    def late(folder):
+        monkeypatch.setattr(index_module, "read_state", read)
+        writer.change(images=images(names(1, 16), torch.eye(8)[:1]))
+        return before
+
+    monkeypatch.setattr(index_module, "read_state", late)
+    reader = Index(tmp_path / "x")
+    assert [part.name for part in reader.images.parts] == ["000016-images-joined"]
+    assert len(reader.images) == 17
+    assert reader.state == writer.state
 
 
 def test_bad_vectors_and_queries(tmp_path):

@@ -129,11 +129,20 @@ class Index:
                 finder.forget(done.gone)
 
     def _read(self) -> None:
-        state = read_state(self.folder)
-        width = state.width
-        images = Shelf(self.folder, state.images, width, self._finder("image", state))
-        texts = Shelf(self.folder, state.texts, width, self._finder("text", state))
-        self.state, self.images, self.texts = state, images, texts
+        """Read what counts, and again where another process cleared it away meanwhile."""
+        while True:
+            state = read_state(self.folder)
+            width = state.width
+            try:
+                images = Shelf(self.folder, state.images, width, self._finder("image", state))
+                texts = Shelf(self.folder, state.texts, width, self._finder("text", state))
+            except ValueError:
+                self.close()
+                if read_state(self.folder) == state:
+                    raise
+            else:
+                self.state, self.images, self.texts = state, images, texts
+                return
 
     def _finder(self, side: Side, state: IndexState) -> Finder | None:
         """The finder of a side, opened once: it knows what it was told."""

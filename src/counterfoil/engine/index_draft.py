@@ -111,6 +111,12 @@ def _added(desk: Desk, state: ShelfState, new: New, more: Vectors) -> ShelfState
         raise ValueError(
             f"vectors of shape {tuple(vectors.shape)} were given to an index of width {desk.width}"
         )
+    large = vectors.abs().amax(1) > torch.finfo(torch.half).max
+    if desk.half and bool(large.any()):
+        raise ValueError(
+            f"the vector of {new.entries[int(large.nonzero()[0])].id!r} has numbers that 16 bits "
+            "do not hold; make the index without --half"
+        )
     _written(desk, desk.name, numbers, vectors, new.entries)
     parts = (*state.parts, desk.name)
     return state.model_copy(update={"parts": parts, "next": int(numbers[-1]) + 1})

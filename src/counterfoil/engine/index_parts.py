@@ -85,7 +85,10 @@ class Part:
             lines = self._lines.read_text(encoding="utf-8").splitlines()
             found = [Entry(**json.loads(line)) for line in lines]
         except FileNotFoundError:
-            raise ValueError(f"{self._lines} does not exist; make the index again") from None
+            raise ValueError(
+                f"{self._lines} does not exist: another process has changed the index since, or it "
+                "is damaged; open it again, and if that fails make it again"
+            ) from None
         except (OSError, UnicodeDecodeError, ValueError, TypeError) as error:
             raise ValueError(
                 f"{self._lines} cannot be read as entries of an index: {error}; make the index "
