@@ -10,10 +10,11 @@ import recipes_cases
 from counterfoil import build_index, open_corpus, open_index, open_model
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.folder import write_folder
+from counterfoil.corpus.pictures import open_picture
 from counterfoil.engine.index_draft import New
 from counterfoil.engine.index_parts import Entry
 from counterfoil.recipes import searching
-from counterfoil.recipes.indexing import delete
+from counterfoil.recipes.indexing import add, delete
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +24,12 @@ def mine(tmp_path_factory) -> Path:
     return folder
 
 
+def few_from(start: int) -> Corpus:
+    return open_corpus("scenes:images=36").subset(torch.arange(start, start + 4))
+
+
 def few() -> Corpus:
-    return open_corpus("scenes:images=36").subset(torch.arange(4))
+    return few_from(0)
 
 
 def test_a_model_that_was_pushed_is_named(mine, tmp_path, monkeypatch):
@@ -47,6 +52,18 @@ def test_what_lies_outside_an_index_is_never_deleted(mine, tmp_path):
     index.index.change(images=New(entries, torch.rand(3, index.index.state.width)))
     delete(index, ["bad0", "bad1", "bad2"])
     assert (tmp_path / "mine.png").read_bytes() == b"dear to me"
+
+
+def test_who_adds_too_late_spoils_no_picture(mine, tmp_path):
+    index = build_index(open_model(mine), few(), tmp_path / "x")
+    first, late = (few_from(start) for start in (4, 8))
+    with open_index(tmp_path / "x") as other:
+        add(index, first)
+        with pytest.raises(ValueError, match="changed by another process"):
+            add(other, late)
+    for row, name in enumerate(first.image_ids):
+        shown = open_picture(index.picture(name))
+        assert shown.tobytes() == first.pictures.open(row).tobytes()
 
 
 def test_a_path_that_is_text_is_a_picture_all_the_same(mine, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -238,9 +239,10 @@ def _image_entries(corpus: Corpus, rows: Sequence[int], index: Index) -> list[En
             Entry(corpus.image_ids[row], place=str(pictures.paths[row].resolve())) for row in rows
         ]
     first, places = index.state.images.next, []
+    mine = secrets.token_hex(4)  # another process may be about to add under the same numbers
     with progress("pictures written", len(rows)) as advance:
         for number, row in enumerate(rows, first):
-            places.append(f"{PICTURES}/{number:08d}.png")
+            places.append(f"{PICTURES}/{number:08d}-{mine}.png")
             with replacing(index.folder / places[-1]) as temporary:
                 pictures.open(row).save(temporary, format="png")
             advance(1)
