@@ -13,7 +13,7 @@ from counterfoil.corpus.folder import write_folder
 from counterfoil.corpus.pictures import open_picture
 from counterfoil.engine.index_draft import New
 from counterfoil.engine.index_parts import Entry
-from counterfoil.recipes import searching
+from counterfoil.recipes import indexing, searching
 from counterfoil.recipes.indexing import add, delete
 
 
@@ -64,6 +64,23 @@ def test_who_adds_too_late_spoils_no_picture(mine, tmp_path):
     for row, name in enumerate(first.image_ids):
         shown = open_picture(index.picture(name))
         assert shown.tobytes() == first.pictures.open(row).tobytes()
+
+
+def test_a_model_that_does_not_fit_is_told_before_all_is_encoded(mine, tmp_path, monkeypatch):
+    counts, encode_images = [], indexing.encode_images
+
+    def counting(matcher, look, count):
+        counts.append(count)
+        return encode_images(matcher, look, count)
+
+    monkeypatch.setattr(indexing, "encode_images", counting)
+    model, corpus = open_model(mine), open_corpus("scenes:images=36")
+    build_index(model, corpus, tmp_path / "x").close()
+    assert counts == [8, 36]
+    model.matcher.measure = "order"
+    with pytest.raises(ValueError, match="by inner product"):
+        build_index(model, corpus, tmp_path / "y")
+    assert counts[2:] == [8]
 
 
 def test_a_path_that_is_text_is_a_picture_all_the_same(mine, tmp_path):

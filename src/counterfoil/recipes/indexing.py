@@ -30,6 +30,7 @@ from counterfoil.records import Encoded
 from counterfoil.train.saved import CARD
 
 PICTURES = "pictures"
+_FEW = 8  # images and captions that show whether a model fits
 
 
 @final
@@ -188,9 +189,11 @@ def _coming(model: Model, corpus: Corpus, index: Index | None) -> _Coming:
         torch.full((len(texts),), -1),
     )
     lens = model.on(part)
-    seen = encode_images(model.matcher, lens.images, len(part)) if images else None
-    read = encode_texts(model.matcher, lens.texts, len(part.texts)) if texts else None
-    check_vectors(model, seen, read)
+    seen = read = None
+    for most in (_FEW, max(len(images), len(texts))):  # who does not fit is told so at once
+        seen = encode_images(model.matcher, lens.images, min(most, len(part))) if images else None
+        read = encode_texts(model.matcher, lens.texts, min(most, len(texts))) if texts else None
+        check_vectors(model, seen, read)
     one = seen or read
     width = one.tokens.shape[2] if one is not None else index.state.width if index else 0
     return _Coming(images, texts, _flat(seen), _flat(read), gone, width)
