@@ -10,6 +10,7 @@ import recipes_cases
 from counterfoil import open_model
 from counterfoil.engine import vectors
 from counterfoil.engine.encode import encode_images, encode_texts
+from counterfoil.engine.kept import weights_digest
 from counterfoil.engine.vectors import on_vectors
 from counterfoil.models.scan import SCAN
 from counterfoil.recipes.hosts import scan
@@ -70,7 +71,7 @@ def test_they_are_what_the_model_makes_of_everything(clip, lens):
     assert seen.corpus.fingerprint == lens.corpus.fingerprint
 
 
-def test_nothing_is_encoded_twice_and_other_weights_are_others(clip, lens, cache, encoded):
+def test_nothing_is_encoded_twice_and_other_models_have_others(clip, lens, cache, encoded):
     first = taken(on_vectors(clip.matcher, lens))
     once = dict(encoded)
     assert once == {"images": len(lens.corpus), "texts": len(lens.corpus.texts)}
@@ -85,6 +86,11 @@ def test_nothing_is_encoded_twice_and_other_weights_are_others(clip, lens, cache
         bias.copy_(before)
     assert encoded["images"] == 2 * once["images"]
     assert len(list(cache.glob("*/vectors.json"))) == 2
+    bent = open_model(clip.name).matcher
+    bent.body.vision_model.encoder.layers[0].mlp.activation_fn = torch.nn.Tanh()
+    assert weights_digest(bent) == weights_digest(clip.matcher)
+    on_vectors(bent, lens)
+    assert len(list(cache.glob("*/vectors.json"))) == 3
 
 
 def test_what_is_damaged_is_made_again(clip, lens, cache, encoded, capsys):

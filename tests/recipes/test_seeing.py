@@ -80,6 +80,12 @@ def test_what_is_kept_is_of_a_model_its_cells_its_pixels_and_the_pictures(folder
         next(other.matcher.image.body.parameters()).add_(1)
     other.on(corpus).images(rows)
     assert len(files(tmp_path)) == 5
+    bent = model(folder)
+    for block in bent.matcher.image.body.modules():
+        if isinstance(getattr(block, "activation", None), torch.nn.Module):
+            block.activation = torch.nn.Tanh()
+    bent.on(corpus).images(rows)
+    assert len(files(tmp_path)) == 6
 
 
 def test_a_model_that_is_trained_along_sees_pixels(folder):

@@ -47,7 +47,7 @@ def on_vectors(matcher: Matcher, lens: CorpusLens) -> CorpusLens:
     it is.
 
     Args:
-        matcher: makes one vector of an item; its weights tell the vectors from others'.
+        matcher: makes one vector of an item; its weights and layers tell the vectors from others'.
         lens: what it sees of the corpus.
 
     Raises:
@@ -71,7 +71,8 @@ def _place(matcher: Matcher, lens: CorpusLens) -> Path:
     assert corpus.pictures is not None
     assert tokenizer is not None
     texts = hashlib.sha256("\x00".join(corpus.texts).encode()).hexdigest()
-    key = f"{weights_digest(matcher)} {lens.lens.eye} {tokenizer.digest} {texts}"
+    model = f"{weights_digest(matcher)} {matcher}"  # which tells its activations
+    key = f"{model} {lens.lens.eye} {tokenizer.digest} {texts}"
     return kept_at(corpus.pictures, key, "vectors").with_suffix("")
 
 

@@ -25,5 +25,5 @@ def seen_once(matcher: Matcher, lens: Lens) -> Lens:
         with torch.inference_mode():
             return part.states(images.to(world.device())).cpu()
 
-    key = f"{weights_digest(part.body)} {part.still}"
+    key = f"{weights_digest(part.body)} {part.still} {part.body}"  # which tells its activations
     return Lens(SeenEye(lens.eye, states, key), lens.tokenizer)
