@@ -13,6 +13,8 @@ from counterfoil.corpus.folder import write_folder
 from counterfoil.corpus.pictures import open_picture
 from counterfoil.engine.index_draft import New
 from counterfoil.engine.index_parts import Entry
+from counterfoil.models.adapted import Adapted
+from counterfoil.models.clip import vector_width
 from counterfoil.recipes import indexing, searching
 from counterfoil.recipes.indexing import add, delete
 
@@ -97,3 +99,15 @@ def test_more_than_there_is_costs_no_more(mine, tmp_path):
         many = 10**15  # so many rows would fit in no memory
         assert index.search_text("a red circle", many) == index.search_text("a red circle", 4)
         assert len(index.search_id(few().image_ids[0], many, find="images")) == 3
+
+
+def test_captions_alone_are_added_by_a_model_with_frozen_towers(tmp_path, monkeypatch):
+    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "cache"))
+    clip = open_model(recipes_cases.clip_like(tmp_path / "clip"))
+    matcher = Adapted(body=clip.matcher, width=vector_width(clip.name)).eval()
+    index = build_index(replace(clip, matcher=matcher), few(), tmp_path / "x")
+    told = replace(few(), texts=["a dog in the snow", *few().texts[1:]])
+    add(index, told)
+    with open_index(tmp_path / "x", model=index.model) as found:
+        texts = [hit.captions[0] for hit in found.search_text("a dog", 99, find="captions")]
+    assert sorted(texts) == sorted(told.texts)

@@ -60,7 +60,7 @@ class Model:
     def on(self, corpus: Corpus) -> CorpusLens:
         """What it sees of a corpus."""
         if self.lens is not None:
-            if isinstance(self.matcher, Adapted) and corpus.texts:
+            if isinstance(self.matcher, Adapted):
                 return on_vectors(self.matcher.body, self.lens.on(corpus))
             return seen_once(self.matcher, self.lens).on(corpus)
         if corpus.features is None:
