@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from counterfoil.matcher import Matcher
+from counterfoil.models.adapted import Adapted, Adapters
 from counterfoil.models.bfan import BFAN
 from counterfoil.models.blip import BLIP
 from counterfoil.models.blocks.captioner import Captioner
@@ -233,4 +234,8 @@ def poisoned(tensor: Tensor, mask: Tensor) -> Tensor:
     return tensor.masked_fill(hidden, garbage)
 
 
-ELSEWHERE = {DualEncoder}  # needs a model folder: tests/models/test_clip.py runs its contract
+ELSEWHERE = {  # need a model folder: tests/models/test_{clip,adapted}.py run their contracts
+    DualEncoder,
+    Adapted,
+    Adapters,
+}

@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 
+import hub_cases
 import recipes_cases
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.recipes import catalogue, ndgl_variants, tags, tags_hosts
@@ -119,6 +120,9 @@ def test_every_recipe_of_scenes(name, tmp_path):
     small += UNITER if reads else []
     small += ["*.draw.texts=10", "*.draw.images=5"] if mines else []
     small += [more for host, more in MORE.items() if host in name]
+    if "mobilenet" in name:
+        public = hub_cases.mobilenet(tmp_path / "public")
+        small += [f"*.model.image.name={public}", "*.lens.size=48"]
     recipe = catalogue.smoke(apply(catalogue.find(name), small))
     data = "scenes:images=30,features=regions" if reads else "scenes:images=30"
     assert execute(recipe, Source(data), tmp_path / "run")
