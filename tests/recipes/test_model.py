@@ -58,6 +58,7 @@ def test_score_is_the_grid_of_what_was_encoded(name, folders, tmp_path):
     captions = ["a dog", "the snow in a red circle", "a"]
     scores = model.score(tmp_path / "dog.png", captions)
     assert scores.shape == (3,)
+    assert torch.equal(model.score(str(tmp_path / "dog.png"), captions), scores)
     alone = torch.stack([model.score(tmp_path / "dog.png", [c])[0] for c in captions])
     torch.testing.assert_close(scores, alone, rtol=1e-4, atol=1e-5)
 

@@ -109,8 +109,9 @@ class Model:
         return self.matcher.encode_images(self.lens.see(pictures).to(device))
 
     @torch.inference_mode()
-    def score(self, picture: Path | Image.Image, captions: Sequence[str]) -> Tensor:
-        """(N,) how well each caption describes a picture; higher is better."""
+    def score(self, picture: str | Path | Image.Image, captions: Sequence[str]) -> Tensor:
+        """(N,) how well each caption describes a picture, or that at a path; higher is better."""
+        picture = Path(picture) if isinstance(picture, str) else picture
         return self.matcher.grid(self.encode([picture]), self.encode(captions))[0].float().cpu()
 
     @staticmethod
