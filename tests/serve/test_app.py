@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from counterfoil.recipes.searching import open_index
-from counterfoil.serve.library import Library
+from counterfoil.serve.holdings import Library
 from counterfoil.serve.settings import Settings
 from counterfoil.serve.uploads import picture
 from serve_cases import NASTY, asked, content, got, indexed, names, painted, posted, served
@@ -142,7 +142,7 @@ def test_the_page_needs_nothing_from_elsewhere(app):
 
 
 def test_a_failure_of_ours_is_logged_and_said_in_a_sentence(root, monkeypatch, caplog):
-    monkeypatch.setattr("counterfoil.serve.library.Library.answer", lambda *_: 1 / 0)
+    monkeypatch.setattr("counterfoil.serve.holdings.Library.answer", lambda *_: 1 / 0)
     app = served(root)
     answer = posted(app, "/search", json={"text": "a dog"})
     assert answer.status_code == 500
@@ -152,7 +152,7 @@ def test_a_failure_of_ours_is_logged_and_said_in_a_sentence(root, monkeypatch, c
 
 
 def test_an_answer_that_takes_too_long_is_given_up(root, monkeypatch):
-    monkeypatch.setattr("counterfoil.serve.library.Library.answer", lambda *_: time.sleep(0.5))
+    monkeypatch.setattr("counterfoil.serve.holdings.Library.answer", lambda *_: time.sleep(0.5))
     app = served(root, Settings(seconds=0.1))
     answer = posted(app, "/search", json={"text": "a dog"})
     assert answer.status_code == 503

@@ -19,7 +19,7 @@ from counterfoil.recipes.explain import lacking
 from counterfoil.serve.asked import Asked, read
 from counterfoil.serve.batcher import Batcher
 from counterfoil.serve.guard import CLOSED, FAILED, Guard
-from counterfoil.serve.library import About, Hit, Library, Query, Seen
+from counterfoil.serve.holdings import About, Hit, Library, Query, Seen
 from counterfoil.serve.metrics import Metrics, Told
 from counterfoil.serve.page_files import page_files
 from counterfoil.serve.refused import Refused

@@ -11,7 +11,7 @@ from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.searching import open_index
 from counterfoil.recipes.show import say
 from counterfoil.serve.app import application
-from counterfoil.serve.library import Library
+from counterfoil.serve.holdings import Library
 from counterfoil.serve.run import listening, run
 from counterfoil.serve.settings import Settings
 
