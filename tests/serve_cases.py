@@ -31,7 +31,7 @@ from counterfoil.recipes.model import open_model
 from counterfoil.recipes.searching import open_index, seen_by
 from counterfoil.serve.app import application
 from counterfoil.serve.guard import Guard
-from counterfoil.serve.library import Library
+from counterfoil.serve.holdings import Library
 from counterfoil.serve.settings import Settings
 from counterfoil.spec import of, part
 from counterfoil.train.saved import save_model

@@ -64,9 +64,7 @@ def too_true(
         for one in _doubtful(looked, estimates, scores, limit):
             known = found.get((one.image, one.text))
             found[one.image, one.text] = one if known is None else _both(known, one)
-    return sorted(
-        found.values(), key=lambda d: (-len(d.reasons), -(d.gap or 0.0), d.image, d.text)
-    )
+    return sorted(found.values(), key=lambda d: (-len(d.reasons), -(d.gap or 0.0), d.image, d.text))
 
 
 def _sides(lists: Lists, corpus: Corpus) -> tuple[Looked, Looked]:
