@@ -37,6 +37,18 @@ def test_an_element_of_the_page(number):
     assert "<metadata" not in svg
 
 
+def test_a_long_legend_makes_the_figure_higher_and_not_the_frame_smaller():
+    many = [
+        Curve(f"{'a run of many words, ' * 2}{n}", (1, 2), (1.0, 2.0), (2.0, 1.0))
+        for n in range(16)
+    ]
+    heights = []
+    for curves in (CURVES, many):
+        root = ET.fromstring(figures.learning(curves)[0].svg)
+        heights.append(float(root.attrib["viewBox"].split()[3]))
+    assert heights[1] > heights[0] + 100
+
+
 def test_ids_do_not_clash_and_references_hold():
     ids = [set(re.findall(r'\bid="([^"]+)"', figure.svg)) for figure in _all()]
     assert not ids[0] & ids[1]

@@ -16,6 +16,7 @@ INK, FAINT = "#010101", "#020202"  # stand-ins that the page's own colours repla
 MARKS = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
 SIZE = (5.2, 3.1)
 WIDE = (9.2, 3.1)
+LEGEND_LINES, LINE_HEIGHT = 3, 0.2  # for which there is room, and inches of another
 
 
 def series_colour(number: int) -> str:
@@ -61,6 +62,16 @@ def dress(axes: Axes, x: str, y: str, *, columns: int = 3) -> None:
         loc="lower left", bbox_to_anchor=(0, 1.07), ncols=columns, columnspacing=1.6,
     )  # fmt: skip
     axes.margins(x=0.03)
+    _make_room(axes, columns)
+
+
+def _make_room(axes: Axes, columns: int) -> None:
+    """A figure is higher by the lines of a long legend, which stands above its axes."""
+    lines = -(-len(axes.get_legend_handles_labels()[1]) // columns)
+    figure = axes.get_figure(root=True)
+    if figure is not None and lines > LEGEND_LINES:
+        wanted = SIZE[1] + LINE_HEIGHT * (lines - LEGEND_LINES)
+        figure.set_figheight(max(figure.get_figheight(), wanted))
 
 
 def layers(axes: Axes, named: Sequence[tuple[str, Sequence[float]]], bins: Sequence[float]) -> None:
