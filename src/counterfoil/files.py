@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import glob
+import itertools
 import json
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,7 +37,10 @@ def replacing(path: Path) -> Iterator[Path]:
 def replacing_folder(path: Path) -> Iterator[Path]:
     """A temporary folder beside `path` that takes its place when the block ends without error."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
+    _sweep(path)
+    whose = f"{os.getpid()}@{socket.gethostname()}"  # tells what is forsaken from what is at work
+    prefix = f".{path.name}.{whose}."
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=prefix, suffix=".part"))
     old = temporary.with_suffix(".old")
     try:
         yield temporary
@@ -45,6 +51,36 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _sweep(path: Path) -> None:
+    """Remove what killed processes of this machine left half-written of a folder.
+
+    What was moved aside for one that never took its place is put back.
+    """
+    prefix, here = f".{path.name}.", socket.gethostname()
+    found = [path.parent.glob(f"{glob.escape(prefix)}*.{end}") for end in ("old", "part")]
+    for left in itertools.chain(*found):
+        pid, _, host = left.stem.removeprefix(prefix).rpartition(".")[0].partition("@")
+        if host != here or not pid.isdigit() or _runs(int(pid)):
+            continue
+        if left.suffix == ".old" and not path.exists():
+            left.rename(path)
+        else:
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process of this machine is alive."""
+    if os.name == "nt":  # where asking would end it
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def check_file(path: Path) -> None:
