@@ -1,0 +1,60 @@
+"""Folders that are whole or absent, whenever their writer is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from counterfoil.files import replacing_folder
+
+
+def write(path: Path, text: str) -> None:
+    with replacing_folder(path) as folder:
+        (folder / "text").write_text(text)
+
+
+def killed_within(path: Path) -> None:
+    """A process that dies while it writes the folder."""
+    child = os.fork()
+    if child == 0:
+        with replacing_folder(path) as folder:
+            (folder / "text").write_text("half")
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("name", ["lists", "run [1] of *"])
+def test_the_next_writer_removes_what_a_killed_one_left(name, tmp_path):
+    path = tmp_path / name
+    killed_within(path)
+    assert len(list(tmp_path.iterdir())) == 1
+    assert not path.exists()
+    write(path, "whole")
+    assert [f.name for f in tmp_path.iterdir()] == [name]
+    assert (path / "text").read_text() == "whole"
+
+
+def test_what_a_killed_writer_moved_aside_is_put_back(tmp_path):
+    path = tmp_path / "lists"
+    killed_within(path)
+    write(tmp_path / "old", "before")
+    left = next(tmp_path.glob(".lists.*"))
+    (tmp_path / "old").rename(left.with_suffix(".old"))  # killed between the two renames
+    with pytest.raises(KeyboardInterrupt), replacing_folder(path):
+        raise KeyboardInterrupt
+    assert (path / "text").read_text() == "before"
+    assert [f.name for f in tmp_path.iterdir()] == ["lists"]
+
+
+def test_the_folders_of_others_are_left_alone(tmp_path):
+    path = tmp_path / "lists"
+    others = [".lists.notes.part", f".lists.{os.getpid()}@elsewhere.x.part", ".lists.2.x.1.part"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    with replacing_folder(path) as outer:
+        write(path, "inner")
+        assert outer.is_dir()
+    assert all((tmp_path / name).is_dir() for name in others)
