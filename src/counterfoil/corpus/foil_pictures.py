@@ -25,7 +25,7 @@ def found_pictures(shots: Sequence[tuple[str, Box | None]], folder: Path, of: st
     """Pictures by name, as paths below the folder, or anywhere in it.
 
     Names are compared as they are; failing that without folder and file ending; failing that by
-    the number they end in, as COCO's file names do.
+    the number they end in, as COCO's file names do, where one of the two is that number alone.
 
     Args:
         shots: names, with the part of the picture that is shown.
@@ -48,13 +48,14 @@ def _paths(names: Sequence[str], folder: Path, of: str) -> list[Path]:
     paths = {name: folder / name for name in names if (folder / name).is_file()}
     lost = [name for name in dict.fromkeys(names) if name not in paths]
     if lost:
-        files = [Path(top) / file for top, _, held in os.walk(folder) for file in sorted(held)]
+        held = sorted(Path(top) / file for top, _, files in os.walk(folder) for file in files)
         for key in (_stem, _number):
-            by_key: dict[str, Path] = {}
-            for file in filter(is_picture_name, files):
-                by_key.setdefault(key(file.name), file)
+            by_key: dict[str, list[Path]] = {}
+            for file in filter(is_picture_name, held):
+                by_key.setdefault(key(file.name), []).append(file)
             by_key.pop("", None)
-            paths |= {name: by_key[key(name)] for name in lost if key(name) in by_key}
+            found = {name: _same(name, by_key.get(key(name), ())) for name in lost}
+            paths |= {name: path for name, path in found.items() if path is not None}
             lost = [name for name in lost if name not in paths]
     if lost:
         raise ValueError(
@@ -62,6 +63,17 @@ def _paths(names: Sequence[str], folder: Path, of: str) -> list[Path]:
             f"{lost[0]!r}; give the folder of all of them"
         )
     return [paths[name] for name in names]
+
+
+def _same(name: str, files: Sequence[Path]) -> Path | None:
+    """The first of these that may be meant: of the same name, or if either is a number alone."""
+    fits = (f for f in files if _stem(name) == f.stem or _is_number(name) or _is_number(f.name))
+    return next(fits, None)
+
+
+def _is_number(name: str) -> bool:
+    """Whether a name is a number alone, or after what COCO puts before it."""
+    return re.fullmatch(r"(COCO_[a-z]+\d+_)?\d+", _stem(name)) is not None
 
 
 def _stem(name: str) -> str:

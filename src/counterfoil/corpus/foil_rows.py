@@ -51,7 +51,10 @@ def _lines(path: Path) -> Rows:
 def _table(path: Path) -> Rows:
     text = io.StringIO(read_text(path, "foils"), newline="")
     rows = csv.DictReader(text, delimiter="\t" if path.suffix == ".tsv" else ",")
-    return [(f"line {number}", _unpacked(path, number, row)) for number, row in enumerate(rows, 2)]
+    try:
+        return [(f"line {n}", _unpacked(path, n, row)) for n, row in enumerate(rows, 2)]
+    except csv.Error as error:
+        raise ValueError(f"{path} is no table: {error}, in line {rows.line_num + 1}") from None
 
 
 def _unpacked(path: Path, number: int, row: Mapping[str | None, Any]) -> dict[str, Any]:
