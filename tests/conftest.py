@@ -1,6 +1,8 @@
 """Every test runs offline, on one thread, from one seed, with a cache of its own."""
 
 import os
+import shutil
+from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
@@ -31,3 +33,18 @@ def _own_cache(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Headless Chromium: playwright's own, or the system's."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as running:
+        own = Path(running.chromium.executable_path)
+        found = str(own) if own.is_file() else shutil.which("chromium")
+        found = found or shutil.which("google-chrome")
+        if found is None:
+            pytest.skip("no Chromium is installed")
+        opened = running.chromium.launch(executable_path=found)
+        yield opened
+        opened.close()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
 
+from browser_cases import elsewhere
 from corpus_cases import write_picture
 from counterfoil import open_corpus
 from counterfoil.corpus.decisions import NAME, Decision
@@ -20,23 +18,12 @@ from counterfoil.evaluate.gallery import Shown, thumbnail
 from counterfoil.evaluate.report import Provenance
 from counterfoil.files import write_text
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 CAPTION = ("keep", "drop", "fix")
 NASTY = "</script><b>a cat</b> & \"so\" 'on' " + "x" * 60
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=CHROMIUM)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture
@@ -130,6 +117,22 @@ def test_a_caption_that_is_true_of_another_picture_is_told_to_the_miners(browser
     assert (also.image.tolist(), also.text.tolist()) == ([0], [4])
 
 
+def test_a_reload_loses_nothing_where_the_browser_keeps_nothing_of_a_file(browser, page):
+    context = browser.new_context()
+    context.add_init_script("localStorage.clear()")
+    sheet = context.new_page()
+    sheet.goto(page.as_uri())
+    sheet.keyboard.press("ArrowRight")
+    sheet.keyboard.press("k")
+    sheet.keyboard.press("d")
+    assert sheet.inner_text("#told") == "2 of 5 decided"
+    sheet.keyboard.press("ArrowLeft")
+    sheet.keyboard.press("u")
+    sheet.reload()
+    assert sheet.inner_text("#told") == "1 of 5 decided", "what was taken back stays taken back"
+    context.close()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1100])
 def test_the_page_fits_and_asks_for_nothing(browser, page, width, scheme):
@@ -138,6 +141,6 @@ def test_the_page_fits_and_asks_for_nothing(browser, page, width, scheme):
     shown.on("request", lambda request: asked.append(request.url))
     shown.goto(page.as_uri())
     assert shown.evaluate("document.documentElement.scrollWidth") <= width
-    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    assert elsewhere(asked, "file:") == []
     assert shown.locator("img:not([alt])").count() == 0
     shown.close()

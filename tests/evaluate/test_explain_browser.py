@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
 
+from browser_cases import elsewhere, least_contrast
 from counterfoil.evaluate.explain_page import BY_DOUBT, ExplainedCard, ExplainPage, render
 from counterfoil.evaluate.explanation import Corrected, Correction, Explanation, Word
 from counterfoil.evaluate.gallery import Shown, thumbnail
 from counterfoil.evaluate.report import Provenance
 from counterfoil.files import write_text
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 TEXT = "A red_circle_of_unusual_length_for_a_word_" + "x" * 40 + " above a square."
@@ -34,34 +30,8 @@ FOUND = Explanation(
     ),
     Corrected("A circle below a square.", 0.875, ((2, 8), (9, 14))),
 )
-CONTRAST = """() => {
-  const parts = colour => colour.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
-    .map(v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
-    .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
-  return [...document.querySelectorAll('.word, ins, .quiet, td, small')].map(node => {
-    let stack = [], at = node;
-    while (at) { stack.push(parts(getComputedStyle(at).backgroundColor)); at = at.parentElement; }
-    const ground = stack.reverse().reduce((under, [r, g, b, a = 1]) =>
-      under.map((v, i) => v * (1 - a) + [r, g, b][i] * a), [255, 255, 255]);
-    const both = [light(ground), light(parts(getComputedStyle(node).color))];
-    const [a, b] = both.sort((a, b) => a - b);
-    return (b + .05) / (a + .05);
-  });
-}"""
-
-
 DEPTHS = """all => all.map(one =>
   parseFloat(getComputedStyle(one).backgroundColor.match(/[\\d.]+/g)[3] ?? 1))"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=CHROMIUM)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module", params=[1, 3])
@@ -87,8 +57,8 @@ def test_the_page_is_readable(browser, page, width, scheme):
     shown.goto(page.as_uri())
     shown.eval_on_selector_all("details", "all => all.forEach(one => one.open = true)")
     assert shown.evaluate("document.documentElement.scrollWidth") <= width
-    assert min(shown.evaluate(CONTRAST)) >= 4.5
-    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    assert least_contrast(shown, ".word, ins, .quiet, td, small") >= (4.5,)
+    assert elsewhere(asked, "file:") == []
     assert wrong == []
     first = shown.locator(".said").first
     assert "above\u202f100\u00a0% doubt" in first.text_content()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -35,20 +34,6 @@ def test_the_page_needs_nothing_else_and_holds_what_is_asked():
     assert "http" not in text
     assert text.count("<script") == text.count("</script>") == 2
     assert "annotator-2.csv" in text
-
-
-@pytest.fixture
-def browser():
-    """Headless Chromium: playwright's own, or the system's."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as running:
-        own = Path(running.chromium.executable_path)
-        found = str(own) if own.is_file() else shutil.which("chromium")
-        if found is None:
-            pytest.skip("no Chromium is installed")
-        browser = running.chromium.launch(executable_path=found)
-        yield browser
-        browser.close()
 
 
 @pytest.mark.slow
@@ -90,4 +75,41 @@ def test_somebody_judges(browser, tmp_path, scheme):
     assert {row["item"]: row["answer"] for row in rows} == wanted
     assert {(row["sheet"], row["annotator"]) for row in rows} == {("s0123", "2")}
     assert not errors
+    context.close()
+
+
+@pytest.mark.slow
+def test_a_reload_goes_on_where_the_browser_keeps_nothing_of_a_file(browser, tmp_path):
+    path = tmp_path / "annotator-2.html"
+    path.write_text(page(), encoding="utf-8")
+    context = browser.new_context()
+    context.add_init_script("localStorage.clear()")
+    sheet = context.new_page()
+    sheet.goto(path.as_uri())
+    sheet.keyboard.press("f")
+    sheet.keyboard.press("t")
+    sheet.keyboard.press("ArrowLeft")
+    sheet.keyboard.press("u")
+    sheet.reload()
+    assert sheet.inner_text("#place") == "3 of 3"
+    sheet.keyboard.press("ArrowLeft")
+    assert sheet.get_attribute("[data-answer=unsure]", "aria-pressed") == "true"
+    context.close()
+
+
+@pytest.mark.slow
+def test_another_window_goes_on_with_what_was_answered_last(browser, tmp_path):
+    path = tmp_path / "annotator-2.html"
+    path.write_text(page(), encoding="utf-8")
+    context = browser.new_context()
+    first = context.new_page()
+    first.goto(path.as_uri())
+    first.keyboard.press("f")
+    other = context.new_page()
+    other.goto(path.as_uri())
+    other.keyboard.press("ArrowLeft")
+    other.keyboard.press("t")
+    first.reload()
+    first.keyboard.press("ArrowLeft")
+    assert first.get_attribute("[data-answer=true]", "aria-pressed") == "true"
     context.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 import explain_cases
 import recipes_cases
+from browser_cases import elsewhere, least_contrast
 from counterfoil import open_corpus
 from counterfoil.evaluate.explain import THRESHOLD
 from counterfoil.recipes.explain import explain
@@ -19,31 +19,13 @@ from counterfoil.recipes.indexing import build_index
 from counterfoil.recipes.model import open_model
 from serve_cases import NASTY, content, indexed, names, painted, running
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 CAPTION = "A red circle above a blue square."
 SHOWN = "#answer:not([hidden])"
-CONTRAST = """() => {
-  const parts = colour => colour.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => [r, g, b].map(v => v / 255)
-    .map(v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
-    .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
-  const named = '.word, ins, .quiet, td, th, small, button, label, input, .label, .name, [role]';
-  return [...document.querySelectorAll(named)]
-    .filter(node => node.checkVisibility() && !node.closest('.aside')).map(node => {
-    let stack = [], at = node;
-    while (at) { stack.push(parts(getComputedStyle(at).backgroundColor)); at = at.parentElement; }
-    const ground = stack.reverse().reduce((under, [r, g, b, a = 1]) =>
-      under.map((v, i) => v * (1 - a) + [r, g, b][i] * a), [255, 255, 255]);
-    const both = [light(ground), light(parts(getComputedStyle(node).color))];
-    const [a, b] = both.sort((a, b) => a - b);
-    return [(b + .05) / (a + .05), node.outerHTML.slice(0, 80)];
-  }).sort((a, b) => a[0] - b[0]).slice(0, 1)[0];
-}"""
+READ = ".word, ins, .quiet, td, th, small, button, label, input, .label, .name, [role]"
 DROP = """([name, kind, coded]) => {
   const bytes = Uint8Array.from(atob(coded), sign => sign.charCodeAt(0));
   const moved = new DataTransfer();
@@ -52,15 +34,6 @@ DROP = """([name, kind, coded]) => {
     document.body.dispatchEvent(
       new DragEvent(what, { dataTransfer: moved, bubbles: true, cancelable: true }));
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=CHROMIUM)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +97,7 @@ def drop(page: Any, name: str, kind: str, body: bytes) -> None:
 
 def clean(page: Any, where: str) -> None:
     """Nothing was asked elsewhere, and nothing complained of."""
-    assert [url for url in page.asked if not url.startswith((where, "blob:", "data:"))] == []
+    assert elsewhere(page.asked, where, "blob:") == []
     assert page.wrong == []
 
 
@@ -141,7 +114,7 @@ def test_type_look_and_explain(opened, explained, scenes):
     assert scores == sorted(scores, reverse=True)
     until(opened, "document.querySelector('#found img').naturalWidth > 0")
     assert opened.evaluate("document.documentElement.scrollWidth") <= width
-    assert opened.evaluate(CONTRAST)[0] >= 4.5, opened.evaluate(CONTRAST)
+    assert least_contrast(opened, READ) >= (4.5,)
     opened.locator("#found button").nth(1).click()
     opened.wait_for_selector(SHOWN)
     corpus = open_corpus(explain_cases.SCENES)
@@ -157,7 +130,7 @@ def test_type_look_and_explain(opened, explained, scenes):
         assert all(one.text in instead for one in word.corrections)
     if want.corrected is not None:
         assert opened.locator("#corrected").text_content() == f"Instead: {want.corrected.text}"
-    assert opened.evaluate(CONTRAST)[0] >= 4.5, opened.evaluate(CONTRAST)
+    assert least_contrast(opened, READ) >= (4.5,)
     assert opened.evaluate("document.querySelector('dialog').scrollWidth") <= width
     clean(opened, explained)
 
@@ -220,7 +193,7 @@ def test_captions_are_text_and_never_markup(opened, plain):
 
 def test_all_of_it_by_keyboard(opened, explained):
     opened.goto(explained)
-    assert opened.evaluate("document.activeElement.id") == "text"
+    until(opened, "document.activeElement.id === 'text'")
     opened.keyboard.type("A red circle.")
     opened.keyboard.press("Enter")
     opened.wait_for_selector("#found li")
