@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import shutil
-import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,32 +134,14 @@ MOMENTS = (
 )
 
 
-def forked(folder: Path, made: Recipe) -> int:
-    child = os.fork()
-    if child:
-        return child
-    code = 1
-    try:
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(quiet, 1)
-        os.dup2(quiet, 2)
-        code = 0 if execute(made, SOURCE, folder, resume=True) else 3
-    finally:
-        os._exit(code)
-
-
 def test_a_run_that_is_killed_goes_on_to_the_same_numbers(whole, tmp_path):
-    made, folder = recipe("vsepp", "*.save_minutes=0"), tmp_path / "run"
-    for moment in MOMENTS:
-        child = forked(folder, made)
-        while not (folder / moment).exists():
-            assert os.waitpid(child, os.WNOHANG) == (0, 0), f"ended before {moment} came"
-            time.sleep(0.002)
-        os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-        assert os.WIFSIGNALED(status), f"ended before it was killed at {moment}"
-    _, status = os.waitpid(forked(folder, made), 0)
-    assert status == 0
+    made = recipe("vsepp", "*.save_minutes=0")
+
+    def begun(folder: Path) -> int:
+        return processes.forked(lambda: not execute(made, SOURCE, folder, resume=True))
+
+    folder = processes.cut(begun, tmp_path, *MOMENTS)
+    assert processes.ended(begun(folder)) == 0
     assert weights(folder) == weights(whole)
     assert losses(folder) == losses(whole)
 

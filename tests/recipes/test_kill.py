@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import processes
 import recipes_cases
 from recipes_cases import aoq, results
 
@@ -25,42 +26,14 @@ def whole(tmp_path_factory):
     folders = [tmp_path_factory.mktemp("whole") / "run" for _ in range(2)]
     assert aoq(folders[0], DATA, *DROPOUT) == 0
     began = time.monotonic()
-    assert os.waitpid(forked(folders[1]), 0)[1] == 0
+    assert processes.ended(forked(folders[1])) == 0
     assert results(folders[0]) == results(folders[1])
     return results(folders[0]), time.monotonic() - began
 
 
 def forked(folder: Path) -> int:
     """The run, begun or gone on with, in a process of its own; its number."""
-    child = os.fork()
-    if child:
-        return child
-    code = 1
-    try:
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(quiet, 1)
-        os.dup2(quiet, 2)
-        code = aoq(folder, DATA, *DROPOUT, "--resume")
-    finally:
-        os._exit(code)
-
-
-def kill(child: int) -> bool:
-    """Kill it; whether it had come to its end before."""
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        return False
-    assert os.waitstatus_to_exitcode(status) == 0
-    return True
-
-
-def wait_for(path: Path, child: int) -> None:
-    until = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < until, f"{path} never came"
-        assert os.waitpid(child, os.WNOHANG) == (0, 0), f"ended before {path} came"
-        time.sleep(0.002)
+    return processes.forked(lambda: aoq(folder, DATA, *DROPOUT, "--resume"))
 
 
 def finish(folder: Path) -> None:
@@ -84,8 +57,8 @@ def finish(folder: Path) -> None:
 def test_killed_in_every_stage(moment, whole, tmp_path):
     folder = tmp_path / "run"
     child = forked(folder)
-    wait_for(folder / moment, child)
-    kill(child)
+    processes.wait_for((folder / moment).exists, child)
+    processes.killed(child)
     finish(folder)
     assert results(folder) == whole[0]
 
@@ -93,7 +66,7 @@ def test_killed_in_every_stage(moment, whole, tmp_path):
 def test_killed_as_a_command(whole, tmp_path):
     folder = tmp_path / "run"
     child = command(folder)
-    wait_for(folder / "adaptive" / "checkpoints" / "last.safetensors", child.pid)
+    processes.wait_for((folder / "adaptive/checkpoints/last.safetensors").exists, child.pid)
     child.kill()
     assert child.wait() == -signal.SIGKILL
     finish(folder)
@@ -121,7 +94,7 @@ def test_killed_again_and_again(seed, whole, tmp_path):
     for patience in range(200):
         child = forked(folder)
         time.sleep(chance.uniform(0.02, seconds * (0.3 + patience / 20)))
-        if kill(child):
+        if not processes.killed(child):
             break
         kills += 1
     assert kills

@@ -71,37 +71,15 @@ def whole(model, tmp_path_factory) -> list[bytes]:
 
 def forked(model: Path, out: Path) -> int:
     """Mining, begun or gone on with, in a process of its own; its number."""
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            quiet = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(quiet, 1)
-            os.dup2(quiet, 2)
-            code = mine(model, out, "--resume")
-        finally:
-            os._exit(code)
-    return child
-
-
-def wait_for(path: Path, child: int) -> None:
-    until = time.monotonic() + 30
-    while not path.exists():
-        assert time.monotonic() < until, f"{path} never came"
-        assert os.waitpid(child, os.WNOHANG) == (0, 0), f"ended before {path} came"
-        time.sleep(0.002)
-
-
-def ended(child: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return processes.forked(lambda: mine(model, out, "--resume"))
 
 
 def test_terminated_and_gone_on_with(model, whole, tmp_path, slow, capsys):
     out = tmp_path / "lists"
     child = forked(model, out)
-    wait_for(tmp_path / "lists.partial" / "process-0.npz", child)
+    processes.wait_for((tmp_path / "lists.partial" / "process-0.npz").exists, child)
     os.kill(child, signal.SIGTERM)
-    assert ended(child) == 3
+    assert processes.ended(child) == 3
     assert not out.exists()
     assert mine(model, out) == 2
     assert "holds a mining that was stopped; add --resume to go on with it" in said(capsys)
@@ -139,9 +117,7 @@ def test_killed_again_and_again(seed, model, whole, tmp_path, slow):
     for patience in range(60):
         child = forked(model, out)
         time.sleep(chance.uniform(0.1, 0.3 + patience / 10))
-        os.kill(child, signal.SIGKILL)
-        if (code := ended(child)) != -signal.SIGKILL:
-            assert code == 0
+        if not processes.killed(child):
             break
     assert patience
     assert content(out) == whole
@@ -169,12 +145,10 @@ def test_a_stage_is_terminated_and_gone_on_with(tmp_path, slow, monkeypatch):
     expected = tmp_path / "whole"
     assert aoq(expected) == 0
     folder = tmp_path / "run"
-    child = os.fork()
-    if not child:
-        os._exit(aoq(folder))
-    wait_for(folder / "lists.partial" / "process-0.npz", child)
+    child = processes.forked(lambda: aoq(folder))
+    processes.wait_for((folder / "lists.partial" / "process-0.npz").exists, child)
     os.kill(child, signal.SIGTERM)
-    assert ended(child) == 3
+    assert processes.ended(child) == 3
     assert not (folder / "lists").exists()
     assert aoq(folder) == 2
     assert aoq(folder, DATA_OF_RUNS, "--resume") == 0

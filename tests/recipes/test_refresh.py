@@ -5,9 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
-import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -62,17 +59,11 @@ def test_the_last_lists_are_kept(whole):
 
 
 def test_killed_when_it_mines_anew(whole, tmp_path):
-    folder = tmp_path / "run"
-    child = os.fork()
-    if not child:
-        os._exit(quiet(str(folder)))
-    until = time.monotonic() + 60
-    while not list((folder / "adaptive").glob("lists/*-1*")):
-        assert time.monotonic() < until
-        assert os.waitpid(child, os.WNOHANG) == (0, 0)
-        time.sleep(0.001)
-    os.kill(child, signal.SIGKILL)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    folder = processes.cut(
+        lambda folder: processes.forked(lambda: again(folder, "--resume")),
+        tmp_path,
+        "adaptive/lists/*-1*",
+    )
     assert again(folder, "--resume") == 0
     assert results(folder) == results(whole)
     assert not list(folder.rglob(".*"))

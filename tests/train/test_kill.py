@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import processes
 import train_cases as cases
 from counterfoil.negatives.mine import mine
 from counterfoil.objectives.infonce import InfoNCE
@@ -70,7 +71,7 @@ def killed(folder: Path, plan: TrainPlan, rng: random.Random, refresh: Refresh) 
         job = context.Process(target=train, args=(folder, plan, refresh))
         job.start()
         for _ in range(rng.randint(1, 6)):
-            wait(mark / "last.safetensors", job)
+            processes.wait_for_another(mark / "last.safetensors", job)
         time.sleep(rng.uniform(0, 0.01))
         if job.is_alive():
             os.kill(job.pid, signal.SIGKILL)
@@ -78,13 +79,6 @@ def killed(folder: Path, plan: TrainPlan, rng: random.Random, refresh: Refresh) 
         job.join()
         assert job.exitcode in (0, -signal.SIGKILL)
     return kills
-
-
-def wait(path: Path, job: Any) -> None:
-    """Until the file is another one, or the process has ended."""
-    now = path.stat().st_ino if path.exists() else 0
-    while job.is_alive() and (not path.exists() or path.stat().st_ino == now):
-        time.sleep(0.0005)
 
 
 def compare(one: Path, other: Path) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
 
+import processes
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.recipes import run as runs
 from counterfoil.recipes.measured import Measured
@@ -165,17 +163,7 @@ def test_what_all_points_share_and_cannot_be_run_is_tried_once(tmp_path: Path, m
 
 
 def forked(folder: Path) -> int:
-    child = os.fork()
-    if child:
-        return child
-    code = 1
-    try:
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(quiet, 1)
-        os.dup2(quiet, 2)
-        code = 0 if run(toy(), source(), folder, resume=True, test=True) else 1
-    finally:
-        os._exit(code)
+    return processes.forked(lambda: not run(toy(), source(), folder, resume=True, test=True))
 
 
 def place(folder: Path, stage: str, many: int) -> list[Path]:
@@ -195,13 +183,8 @@ def test_killed_it_goes_on_to_the_same_table(
 ) -> None:
     folder = tmp_path / "toy"
     child = forked(folder)
-    until = time.monotonic() + 60
-    while not place(folder, stage, many):
-        assert time.monotonic() < until
-        assert os.waitpid(child, os.WNOHANG) == (0, 0), f"ended before {stage} came"
-        time.sleep(0.001)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    processes.wait_for(lambda: place(folder, stage, many), child)
+    processes.killed(child)
     assert run(toy(), source(), folder, resume=True, test=True)
     assert results(folder) == results(whole)
     assert {p.relative_to(folder) for p in folder.rglob("*")} == {
