@@ -56,6 +56,7 @@ typed(
 typed("zero batch", "features a b --model c --batch 0", "'--batch'", "greater than or equal to 1")
 typed("serve no index", "serve nowhere", "nowhere is no index", "counterfoil index")
 typed("serve at no port", "serve nowhere --port 70000", "'--port'", "70000")
+typed("serve a depth of nothing", "serve nowhere --depth 0", "'--depth'", "0")
 typed("serve without time", "serve nowhere --seconds 0", "'--seconds'", "greater than")
 typed("unknown recipe", "plan demoo", "'demoo' is not a recipe", "did you mean 'demo'")
 typed("unknown host", "train scan-t2l", "'scan-t2l'", "did you mean 'scan-t2i'")

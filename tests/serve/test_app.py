@@ -65,8 +65,8 @@ def test_what_is_like_an_image_is_not_itself(app, root):
 
 
 def test_queries_that_come_together_change_no_answer(root):
-    app = served(root, Settings(gather=0.05))
     texts = ["a dog", "the red circle in the snow", "snow", "a picture of a dog"] * 3
+    app = served(root, Settings(gather=1.0))  # time for all to come, on a busy machine too
 
     async def together(client):
         bodies = [{"text": text, "top": 1 + n % 4} for n, text in enumerate(texts)]
@@ -112,7 +112,7 @@ def test_captions_come_as_they_are_and_as_json(app):
 def test_it_says_what_it_is(app):
     told = got(app, "/about").json()
     assert (told["images"], told["model"], told["sees_pictures"]) == (12, "model", True)
-    assert got(app, "/health").json() == {"status": "ok"}
+    assert got(app, "/health").json()["status"] == "ok"
     text = got(app, "/metrics")
     assert text.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert "counterfoil_images 12" in text.text
@@ -171,7 +171,7 @@ def test_few_pictures_lie_decoded_whatever_is_sent(root, monkeypatch):
         return picture(*words)
 
     def waiting(*words):
-        gate.wait(5)
+        gate.wait(60)
         return answer(*words)
 
     monkeypatch.setattr("counterfoil.serve.app.picture", decoding)
@@ -181,7 +181,9 @@ def test_few_pictures_lie_decoded_whatever_is_sent(root, monkeypatch):
 
     async def together(client):
         waiting = [asyncio.create_task(client.post("/search", files=files)) for _ in range(9)]
-        await asyncio.sleep(0.3)
+        while len(decoded) < 3:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)  # time for one too many
         before = len(decoded)
         gate.set()
         return before, await asyncio.gather(*waiting)
@@ -189,6 +191,69 @@ def test_few_pictures_lie_decoded_whatever_is_sent(root, monkeypatch):
     before, answers = asked(app, together)
     assert (before, len(decoded)) == (3, 9)
     assert len({tuple(online(one)) for one in answers}) == 1
+
+
+EXPLAINED = {"id": IDS[3], "caption": "a red dog"}
+
+
+def test_too_many_explanations_are_told_to_come_back(root, monkeypatch):
+    begun, gate = threading.Event(), threading.Event()
+    real = Library.explain
+
+    def waiting(*words):
+        begun.set()
+        gate.wait(20)
+        return real(*words)
+
+    monkeypatch.setattr(Library, "explain", waiting)
+    app = served(root, Settings(explaining=2))
+
+    async def together(client):
+        asked = [asyncio.create_task(client.post("/explain", json=EXPLAINED))]
+        await asyncio.to_thread(begun.wait, 20)
+        asked += [asyncio.create_task(client.post("/explain", json=EXPLAINED)) for _ in range(5)]
+        refused, waiting = await asyncio.wait(asked[1:], return_when=asyncio.FIRST_COMPLETED)
+        while len(refused) < 3:
+            more, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            refused |= more
+        gate.set()
+        return [one.result() for one in refused], await asyncio.gather(asked[0], *waiting)
+
+    refused, answered = asked(app, together)
+    assert [answer.status_code for answer in refused] == [503] * 3
+    assert refused[0].headers["retry-after"] == "1"
+    (told,) = {answer.json()["error"] for answer in refused}
+    assert told == "too many explanations are waiting; try again in a moment"
+    assert [answer.status_code for answer in answered] == [200] * 3
+
+
+def test_a_search_does_not_wait_for_all_explanations(root, monkeypatch):
+    """At most for the one that is being found, and the one that was next."""
+    begun, turns = threading.Event(), threading.Semaphore(0)
+    real = Library.explain
+
+    def waiting(*words):
+        begun.set()
+        turns.acquire(timeout=20)
+        return real(*words)
+
+    monkeypatch.setattr(Library, "explain", waiting)
+    app = served(root, Settings(gather=0.0))
+
+    async def together(client):
+        asked = [asyncio.create_task(client.post("/explain", json=EXPLAINED)) for _ in range(6)]
+        await asyncio.to_thread(begun.wait, 20)
+        search = asyncio.create_task(client.post("/search", json={"text": "a dog"}))
+        turns.release(2)
+        found = await search
+        before = sum(one.done() for one in asked)
+        turns.release(4)
+        return found, before, await asyncio.gather(*asked)
+
+    found, before, explained = asked(app, together)
+    assert len(online(found)) == 12
+    assert before <= 2
+    assert {answer.status_code for answer in explained} == {200}
 
 
 def test_a_picture_that_is_gone_is_said_to_be(tmp_path):

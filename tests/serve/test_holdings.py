@@ -16,7 +16,8 @@ from counterfoil.recipes.explain import explain
 from counterfoil.recipes.indexing import build_index
 from counterfoil.recipes.model import open_model
 from counterfoil.recipes.searching import open_index
-from counterfoil.serve.holdings import SIDE, Library, Query
+from counterfoil.serve.holdings import SIDE, Library
+from counterfoil.serve.queries import Query
 from counterfoil.serve.refused import Refused
 from serve_cases import indexed, library, names, painted
 

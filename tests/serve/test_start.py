@@ -10,6 +10,8 @@ import explain_cases
 import recipes_cases
 from counterfoil.cli import main
 from counterfoil.recipes.run import Source
+from counterfoil.serve.app import application
+from counterfoil.serve.holdings import Library
 from counterfoil.serve.settings import Settings
 from counterfoil.serve.start import serve
 from serve_cases import indexed
@@ -30,6 +32,19 @@ def ran(monkeypatch) -> list[Settings]:
     """What was served, without serving it."""
     found: list[Settings] = []
     monkeypatch.setattr("counterfoil.serve.start.run", lambda _, allowed, __: found.append(allowed))
+    return found
+
+
+@pytest.fixture
+def served_by(monkeypatch) -> list[Library]:
+    """The libraries that were served."""
+    found: list[Library] = []
+
+    def noted(library, settings):
+        found.append(library)
+        return application(library, settings)
+
+    monkeypatch.setattr("counterfoil.serve.start.application", noted)
     return found
 
 
@@ -62,6 +77,21 @@ def test_who_listens_to_everybody_without_a_key_is_told(root, ran, capsys):
     assert "anybody who reaches 0.0.0.0 can search" in " ".join(capsys.readouterr().out.split())
 
 
+def test_another_model_puts_results_in_order(root, ran, served_by, capsys):
+    other = str(root / "model")
+    words = ("--rerank", other, "--depth", "4", "--explainer", other, "--port", "0")
+    assert main(["serve", str(root / "index"), *words]) == 0
+    assert "model puts the first 4 results in order" in " ".join(capsys.readouterr().out.split())
+    (library,) = served_by
+    assert library.reranker.depth == 4
+    assert library.explainer.matcher is library.reranker.model.matcher  # opened once
+
+
+def test_a_depth_of_nothing_is_refused(root, ran, capsys):
+    assert main(["serve", str(root / "index"), "--depth", "4", "--port", "0"]) == 2
+    assert "no model does; add --rerank" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "more, said",
     [
@@ -69,6 +99,8 @@ def test_who_listens_to_everybody_without_a_key_is_told(root, ran, capsys):
         ({"model": "nowhere"}, "nowhere"),
         ({"explainer": "explainer"}, "reads stored features of images; name the data"),
         ({"explainer": "photos"}, "holds no model"),
+        ({"rerank": "explainer"}, "reads stored features of images; name the data"),
+        ({"rerank": "nowhere"}, "nowhere"),
     ],
 )
 def test_what_does_not_fit_is_refused(root, ran, more, said):

@@ -16,6 +16,7 @@ app = typer.Typer(rich_markup_mode="markdown")
     epilog=example(
         "counterfoil serve photos.index/",
         "counterfoil serve runs/mine/online photos.index/ --explainer runs/tags-dc/tags-dc",
+        "counterfoil serve photos.index/ --rerank runs/tags/vilt --depth 50",
         "counterfoil serve photos.index/ --host 0.0.0.0 --port 80 --key a-long-secret",
     )
 )
@@ -29,6 +30,10 @@ def serve(
     explainer: Annotated[
         str | None, typer.Option(help="Model that explains captions, as one of TAGS-DC.")
     ] = None,
+    rerank: Annotated[
+        str | None, typer.Option(help="Model that puts the first results in order.")
+    ] = None,
+    depth: Annotated[int | None, typer.Option(min=1, help="Results re-ranked; default 50.")] = None,
     data: Data = None,
     features: Features = None,
     images: Images = None,
@@ -51,4 +56,7 @@ def serve(
     )
     name, folder = (None, model) if index is None else (model, index)
     source = Source(data, features=features, images=images) if data else None
-    start(Path(folder), model=name, explainer=explainer, source=source, settings=settings)
+    start(
+        Path(folder), model=name, explainer=explainer, rerank=rerank, depth=depth, source=source,
+        settings=settings,
+    )  # fmt: skip

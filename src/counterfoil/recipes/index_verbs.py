@@ -14,12 +14,11 @@ from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.findings import counted
 from counterfoil.corpus.pictures import is_picture_name
 from counterfoil.engine.index_state import Backend
-from counterfoil.evaluate.cascade import DEPTH
 from counterfoil.files import check_file
 from counterfoil.recipes import hits_shown
 from counterfoil.recipes.indexing import Changed, IndexPlan, add, build_index, delete
 from counterfoil.recipes.model import open_model
-from counterfoil.recipes.reranking import Reranker
+from counterfoil.recipes.reranking import open_reranker
 from counterfoil.recipes.run import Source
 from counterfoil.recipes.searching import SIDES, Find, Hit, SearchIndex, open_index
 from counterfoil.recipes.show import say
@@ -132,12 +131,8 @@ def search_index_with(folder: Path, query: str, source: Source | None, asking: A
     """
     if asking.page is not None:
         check_file(asking.page)
-    if asking.depth is not None and not asking.rerank:
-        raise ValueError("--depth says how much is re-ranked, and no model does; add --rerank")
-    reranker = None
-    if asking.rerank:
-        corpus = None if source is None else source.open()
-        reranker = Reranker(open_model(asking.rerank), asking.depth or DEPTH, corpus)
+    corpus = source.open() if source is not None and asking.rerank else None
+    reranker = open_reranker(asking.rerank, asking.depth, corpus)
     with open_index(folder, model=asking.model or None, rerank=reranker) as index:
         kind = _kind(index, query, asking.kind)
         find = _find(index, query, kind, asking.find)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias, final
+from typing import Self, TypeAlias, final
 
 import torch
 from PIL import Image
@@ -19,7 +19,7 @@ from counterfoil.engine.modes import evaluating
 from counterfoil.engine.rerank import Rescored
 from counterfoil.engine.tiles import Member, Side
 from counterfoil.evaluate.cascade import DEPTH, check_depth
-from counterfoil.recipes.model import Model
+from counterfoil.recipes.model import Model, open_model
 from counterfoil.records import Encoded
 
 Picture: TypeAlias = Path | Image.Image
@@ -42,6 +42,13 @@ class Things:
     ids: tuple[str, ...]
     texts: tuple[str, ...] = ()
     pictures: tuple[Picture | None, ...] = ()
+
+    @classmethod
+    def asked(cls, query: str | Picture) -> Self:
+        """A caption, or a picture, that is in no data."""
+        if isinstance(query, str):
+            return cls("text", ("",), texts=(query,))
+        return cls("image", ("",), pictures=(query,))
 
 
 @final
@@ -87,6 +94,25 @@ class Reranker:
                 f"{k} results are wanted, and only the first {self.depth} are re-ranked; ask for "
                 "fewer results, or for a greater depth"
             )
+
+    def best(
+        self, query: Things, found: Things, rows: Sequence[int], k: int
+    ) -> list[tuple[int, float]]:
+        """The k best rows and their scores, best first; all where there are fewer.
+
+        Args:
+            query: one caption or one image.
+            found: images or captions, the other of the two.
+            rows: of each of them.
+            k: how many to keep.
+
+        Raises:
+            ValueError: as `order` does.
+        """
+        if not rows:
+            return []
+        places, scores = self.order(query, found, min(k, len(rows)))
+        return [(rows[n], score) for n, score in zip(places.tolist(), scores.tolist())]
 
     def order(self, query: Things, found: Things, k: int) -> tuple[Tensor, Tensor]:
         """The k best of what was found.
@@ -155,3 +181,23 @@ class Reranker:
                 f"{what}, and {self.model.name} reads stored features; name data with its features"
             )
         return self._rows[name]
+
+
+def open_reranker(
+    name: str | None, depth: int | None = None, corpus: Corpus | None = None
+) -> Reranker | None:
+    """The model that puts first results in order, by its name; None where none is named.
+
+    Args:
+        name: what `open_model` opens.
+        depth: how many results it looks at; None for `DEPTH`.
+        corpus: the data with the images' features, for a model that reads features.
+
+    Raises:
+        ValueError: a depth without a model, or the model does not go with it or with the data.
+    """
+    if name:
+        return Reranker(open_model(name), DEPTH if depth is None else depth, corpus)
+    if depth is not None:
+        raise ValueError("--depth says how much is re-ranked, and no model does; add --rerank")
+    return None

@@ -160,7 +160,7 @@ class SearchIndex:
         self._wanted(find)
         vector = self.index.shelf(side).vectors(torch.tensor([row]))
         itself = row if SIDES[find] == side else None
-        return self._found(vector, [self._things(side, [row])], k, find, without=itself)[0]
+        return self._found(vector, [self.things(side, [row])], k, find, without=itself)[0]
 
     def search(self, queries: Sequence[Query], k: int = TOP, *, find: Find) -> list[list[Hit]]:
         """What fits each of several captions best, or each of several pictures.
@@ -175,7 +175,9 @@ class SearchIndex:
         """
         self._wanted(find)
         encoded = self.model.encode(list(queries))
-        return self._found(encoded.tokens[:, 0], [_thing(query) for query in queries], k, find)
+        return self._found(
+            encoded.tokens[:, 0], [Things.asked(query) for query in queries], k, find
+        )
 
     def named(self, name: str) -> tuple[Side, int]:
         """Where an id stands.
@@ -207,6 +209,14 @@ class SearchIndex:
         texts = self.index.texts
         return tuple(texts.entry(row).text for row in texts.about.get(name, ()))
 
+    def things(self, side: Side, rows: Sequence[int]) -> Things:
+        """Images or captions by their rows."""
+        entries = [self.index.shelf(side).entry(row) for row in rows]
+        ids = tuple(entry.id for entry in entries)
+        if side == "text":
+            return Things(side, ids, texts=tuple(entry.text for entry in entries))
+        return Things(side, ids, pictures=tuple(self._path(row) for row in rows))
+
     def _found(
         self,
         vectors: Tensor,
@@ -234,18 +244,7 @@ class SearchIndex:
     ) -> list[tuple[int, float]]:
         assert self._reranker is not None
         rows = [row for row, _ in pairs]
-        if not rows:
-            return []
-        found = self._things(side, rows)
-        places, scores = self._reranker.order(query, found, min(k, len(rows)))
-        return [(rows[n], score) for n, score in zip(places.tolist(), scores.tolist())]
-
-    def _things(self, side: Side, rows: Sequence[int]) -> Things:
-        entries = [self.index.shelf(side).entry(row) for row in rows]
-        ids = tuple(entry.id for entry in entries)
-        if side == "text":
-            return Things(side, ids, texts=tuple(entry.text for entry in entries))
-        return Things(side, ids, pictures=tuple(self._path(row) for row in rows))
+        return self._reranker.best(query, self.things(side, rows), rows, k)
 
     def _hit(self, side: Side, row: int, score: float, place: int) -> Hit:
         entry = self.index.shelf(side).entry(row)
@@ -291,9 +290,3 @@ def open_index(
     """
     found = open_model(model) if isinstance(model, str | Path) else model
     return SearchIndex(Path(folder), model=found, reranker=rerank)
-
-
-def _thing(query: Query) -> Things:
-    if isinstance(query, str):
-        return Things("text", ("",), texts=(query,))
-    return Things("image", ("",), pictures=(query,))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
@@ -15,13 +15,15 @@ from PIL import Image
 
 from counterfoil import __version__
 from counterfoil.evaluate.explain import THRESHOLD
+from counterfoil.evaluate.explanation import Explanation
 from counterfoil.recipes.explain import lacking
 from counterfoil.serve.asked import Asked, read
 from counterfoil.serve.batcher import Batcher
 from counterfoil.serve.guard import CLOSED, FAILED, Guard
-from counterfoil.serve.holdings import About, Hit, Library, Query, Seen
+from counterfoil.serve.holdings import Library, Seen
 from counterfoil.serve.metrics import Metrics, Told
 from counterfoil.serve.page_files import page_files
+from counterfoil.serve.queries import About, Hit, Query, Shortlist
 from counterfoil.serve.refused import Refused
 from counterfoil.serve.settings import Settings
 from counterfoil.serve.thumbnails import Thumbnails
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 T = TypeVar("T")
+Q = TypeVar("Q")
+A = TypeVar("A")
 Answering = Coroutine[Any, Any, "Response"]
 Endpoint = Callable[["Request"], Awaitable["Response"]]
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
@@ -47,7 +51,8 @@ class Server:
     """
 
     def __init__(self, library: Library, settings: Settings) -> None:
-        self._library, self._settings = library, settings
+        depth = settings.top if library.reranker is None else library.reranker.depth
+        self._library, self._settings = library, replace(settings, top=min(settings.top, depth))
         self.metrics, self._began = Metrics(), time.time()
         self._worker = ThreadPoolExecutor(1, "model")  # no model is asked by two threads at once
         self._decoders = ThreadPoolExecutor(settings.decoders, "pictures")
@@ -61,33 +66,37 @@ class Server:
             gather=settings.gather,
             waiting=settings.waiting,
         )
+        # one by one between the batches, so that none of the three keeps another waiting for long
+        alone = partial(Batcher, worker=self._worker, at_once=1, gather=0.0)
+        self._reranking: Batcher[Shortlist, tuple[Hit, ...]] = alone(
+            partial(_each, library.reranked), waiting=settings.waiting
+        )
+        self._explaining: Batcher[Asked, Explanation] = alone(
+            partial(_each, self._explained), waiting=settings.explaining, what="explanations"
+        )
 
     async def search(self, request: Request) -> Response:
-        """Images for a caption or a picture."""
-        asked = await read(request, self._settings, ("text", "picture", "top"))
+        """Images or captions for a caption or a picture."""
+        asked = await read(request, self._settings, ("text", "picture", "top", "find"))
         if asked.one("text", "picture") == "text":
-            return await self._best(asked.text or "", asked.top)
+            return await self._best(asked.text or "", asked)
         async with self._room:
-            return await self._best(await self._uploaded(asked), asked.top)
+            return await self._best(await self._uploaded(asked), asked)
 
     async def similar(self, request: Request) -> Response:
-        """Images like one of the index."""
-        asked = await read(request, self._settings, ("id", "top"))
+        """Images like one of the index, or captions for it."""
+        asked = await read(request, self._settings, ("id", "top", "find"))
         asked.one("id")
-        return await self._best(self._library.row(asked.id or ""), asked.top)
+        return await self._best(self._library.row(asked.id or ""), asked)
 
     async def explain(self, request: Request) -> Response:
         """Which words of a caption match an image."""
         asked = await read(request, self._settings, ("caption", "id", "picture"))
         if asked.text is None:
             raise Refused(400, "no 'caption' was sent; say what is to be checked")
-        given = asked.one("id", "picture")
-        async with self._room:
-            if given == "picture":
-                seen: Seen = await self._uploaded(asked)
-            else:
-                seen = await _on(self._decoders, self._library.seen, asked.id or "")
-            found = await _fair(_on(self._worker, self._library.explain, seen, asked.text))
+        if asked.one("id", "picture") == "picture":
+            self._sees_pictures()
+        found = await _fair(self._explaining.ask(asked))
         told = {"doubts": found.doubts, "threshold": THRESHOLD, **self._explainer()}
         return _json({**found.plain(), **told})
 
@@ -107,14 +116,16 @@ class Server:
 
     async def about(self, request: Request) -> Response:
         """What is served, and what it can do."""
-        limits = {"upload": self._settings.upload, "caption": self._settings.caption}
-        told = {"images": len(self._library), "model": self._library.name, "limits": limits}
-        sees = {"sees_pictures": self._library.sees_pictures}
-        return _json({"version": __version__, **told, **sees, **self._explainer()})
+        library, allowed = self._library, self._settings
+        limits = {"upload": allowed.upload, "caption": allowed.caption, "top": allowed.top}
+        holds = {"images": len(library), "captions": library.captions}
+        told = {"version": __version__, **holds, "sees_pictures": library.sees_pictures}
+        return _json({**told, "limits": limits, **self._models(), **self._explainer()})
 
     async def health(self, request: Request) -> Response:
-        """That the server lives; it says nothing of the index, as it asks for no key."""
-        return _json({"status": "ok"})
+        """That the server lives, and by which models; as it asks for no key, not where one is."""
+        models = self._models() if self._settings.key is None else {}
+        return _json({"status": "ok", **models})
 
     async def measured(self, request: Request) -> Response:
         """Counts and latencies for Prometheus."""
@@ -124,6 +135,8 @@ class Server:
         more = (
             Told("queries_total", "counter", "Queries answered by the index.", batcher.queries),
             Told("batches_total", "counter", "Passes over the index.", batcher.batches),
+            Told("reranked_total", "counter", "Queries re-ranked.", self._reranking.queries),
+            Told("explained_total", "counter", "Captions explained.", self._explaining.queries),
             Told("images", "gauge", "Images of the index.", size),
             Told("start_time_seconds", "gauge", "When the server started.", self._began),
         )
@@ -142,14 +155,36 @@ class Server:
         for pool in (self._decoders, self._worker):
             pool.shutdown(cancel_futures=True)
 
-    async def _best(self, about: About, top: int) -> Response:
-        hits = await _fair(self._batcher.ask(Query(about, top)))
-        return _json({"results": [asdict(hit) for hit in hits]})
+    async def _best(self, about: About, asked: Asked) -> Response:
+        query, reranker = Query(about, asked.top, asked.find), self._library.reranker
+        if asked.find == "captions" and not self._library.captions:
+            raise Refused(422, "the index holds no captions; only images can be found")
+        hits = await _fair(self._batcher.ask(query))
+        again = reranker is not None and self._library.reranks(query)
+        if again:
+            hits = await _fair(self._reranking.ask(Shortlist(query, hits)))
+        by = reranker.model.name if reranker is not None and again else None
+        return _json({"find": asked.find, "reranker": by, "results": [asdict(hit) for hit in hits]})
+
+    def _explained(self, asked: Asked) -> Explanation:
+        """In the model's thread, where one picture at a time is decoded."""
+        if asked.picture is None:
+            seen: Seen = self._library.seen(asked.id or "")
+        else:
+            seen = picture(asked.picture, self._settings.pixels)
+        return self._library.explain(seen, asked.text or "")
 
     async def _uploaded(self, asked: Asked) -> Image.Image:
+        self._sees_pictures()
+        return await _on(self._decoders, picture, asked.picture or b"", self._settings.pixels)
+
+    def _sees_pictures(self) -> None:
         if not self._library.sees_pictures:
             raise Refused(422, "this model reads stored features and cannot look at a new picture")
-        return await _on(self._decoders, picture, asked.picture or b"", self._settings.pixels)
+
+    def _models(self) -> dict[str, str | None]:
+        reranker = self._library.reranker
+        return {"model": self._library.name, "reranker": reranker and reranker.model.name}
 
     def _explainer(self) -> dict[str, str]:
         explainer = self._library.explainer
@@ -206,7 +241,7 @@ def _handlers() -> dict[int | type[Exception], Callable[[Request, Any], Answerin
     from starlette.requests import ClientDisconnect
 
     async def refused(request: Request, error: Refused) -> Response:
-        return _json({"error": error.sentence}, error.status)
+        return _json({"error": error.sentence}, error.status, error.headers)
 
     async def unknown(request: Request, error: HTTPException) -> Response:
         path = request.url.path[:80]
@@ -222,6 +257,10 @@ def _handlers() -> dict[int | type[Exception], Callable[[Request, Any], Answerin
     return {Refused: refused, HTTPException: unknown, ClientDisconnect: left, Exception: failed}
 
 
+def _each(answer: Callable[[Q], A], asked: Sequence[Q]) -> list[A]:
+    return [answer(one) for one in asked]
+
+
 async def _on(pool: Executor, work: Callable[..., T], *given: object) -> T:
     return await asyncio.get_running_loop().run_in_executor(pool, work, *given)
 
@@ -234,7 +273,9 @@ async def _fair(answer: Awaitable[T]) -> T:
         raise Refused(422, str(error)) from None
 
 
-def _json(plain: dict[str, Any], status: int = 200) -> Response:
+def _json(
+    plain: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
     from starlette.responses import JSONResponse
 
-    return JSONResponse(plain, status)
+    return JSONResponse(plain, status, headers)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
+from counterfoil.recipes.searching import SIDES, Find
 from counterfoil.serve.refused import Refused
 from counterfoil.serve.settings import MEGABYTE, Settings
 
@@ -33,12 +34,14 @@ class Asked:
         id: of an image of the index.
         picture: an uploaded file.
         top: how many results.
+        find: images or captions.
     """
 
     text: str | None = None
     id: str | None = None
     picture: bytes | None = None
     top: int = TOP
+    find: Find = "images"
 
     def one(self, *names: str) -> str:
         """The one of these that is given.
@@ -82,7 +85,8 @@ async def read(request: Request, settings: Settings, fields: Collection[str]) ->
         text=_text(values.get("text", values.get("caption")), settings.caption),
         id=_id(values.get("id")),
         picture=upload,
-        top=_top(values.get("top", TOP), settings.top),
+        top=_top(values.get("top", min(TOP, settings.top)), settings.top),
+        find=_find(values.get("find", "images")),
     )
 
 
@@ -168,6 +172,13 @@ def _id(value: object) -> str | None:
     if not isinstance(value, str) or not 0 < len(value) <= LONGEST_ID:
         raise Refused(400, "the id is none; give that of an image of the index")
     return _unicode(value, "the id")
+
+
+def _find(value: object) -> Find:
+    for find in SIDES:
+        if find == value:
+            return find
+    raise Refused(400, f"find is {str(value)[:20]!r}; it can be {' or '.join(SIDES)}")
 
 
 def _unicode(value: str, what: str) -> str:

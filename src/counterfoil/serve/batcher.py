@@ -25,6 +25,7 @@ class Batcher(Generic[Q, A]):
         at_once: queries answered together, at most.
         gather: seconds to wait for more.
         waiting: queries that may wait.
+        what: they are, in the plural.
 
     Attributes:
         batches: how many batches were answered.
@@ -39,9 +40,11 @@ class Batcher(Generic[Q, A]):
         at_once: int,
         gather: float,
         waiting: int,
+        what: str = "queries",
     ) -> None:
         self._answer, self._worker = answer, worker
         self._at_once, self._gather, self._waiting = at_once, gather, waiting
+        self._what = what
         self._queue: list[tuple[Q, asyncio.Future[A]]] = []
         self._running: asyncio.Task[None] | None = None
         self.batches = self.queries = 0
@@ -53,7 +56,7 @@ class Batcher(Generic[Q, A]):
             Refused: too many are waiting.
         """
         if len(self._queue) >= self._waiting:
-            raise Refused(503, "too many queries are waiting; try again in a moment")
+            raise Refused(503, f"too many {self._what} are waiting; try again in a moment")
         future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._queue.append((query, future))
         if self._running is None:

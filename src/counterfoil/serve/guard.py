@@ -115,9 +115,8 @@ async def refuse(send: Send, refused: Refused) -> None:
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
+        *((name.encode(), value.encode()) for name, value in refused.headers.items()),
     ]
-    if refused.status == 503:
-        headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": refused.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

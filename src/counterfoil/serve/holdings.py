@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias, final
 
@@ -15,51 +15,18 @@ from torch import Tensor
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.lens import PixelEye
 from counterfoil.corpus.pictures import open_picture
+from counterfoil.engine.tiles import Side
 from counterfoil.evaluate.explanation import Explanation
 from counterfoil.recipes.explain import explain, reads
 from counterfoil.recipes.model import Model
+from counterfoil.recipes.reranking import Reranker, Things
 from counterfoil.recipes.searching import SearchIndex
+from counterfoil.serve.queries import About, Hit, Query, Shortlist
 from counterfoil.serve.refused import Refused
 
 SIDE = 448  # pixels of a thumbnail; shown at half that or less
 
 Seen: TypeAlias = Image.Image | str  # a picture, or the id of an image
-About: TypeAlias = str | Image.Image | int
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Query:
-    """What a query asks for.
-
-    Attributes:
-        about: a caption, a picture, or the row of an image of the index, whose like is wanted.
-        top: how many images.
-    """
-
-    about: About
-    top: int
-
-    @property
-    def wanted(self) -> int:
-        """How many to look for: an image is not like itself."""
-        return self.top + isinstance(self.about, int)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """An image that was found.
-
-    Attributes:
-        id: its own name.
-        score: higher is better.
-        caption: what the index knows to be said of it; "" for nothing.
-    """
-
-    id: str
-    score: float
-    caption: str
 
 
 @final
@@ -74,6 +41,8 @@ class Library:
         explainer: another model to explain with; None for the same.
         corpus: holds the images of the index, where it has no files of theirs, or where the
             explainer reads features.
+        reranker: puts the first results in order, where images are compared with captions; None
+            for the index's own order.
 
     Raises:
         ValueError: the index holds no image, none of them is in the corpus, or the explainer
@@ -82,10 +51,15 @@ class Library:
     Attributes:
         explainer: what explains, by a name that does not say where it lies.
         name: of the model that made the index, without where it lies.
+        reranker: what puts the first results in order, by such a name too; None for nothing.
     """
 
     def __init__(
-        self, index: SearchIndex, explainer: Model | None = None, corpus: Corpus | None = None
+        self,
+        index: SearchIndex,
+        explainer: Model | None = None,
+        corpus: Corpus | None = None,
+        reranker: Reranker | None = None,
     ) -> None:
         self._search, self._images, self._corpus = index, index.index.images, corpus
         if not len(self._images):
@@ -96,6 +70,7 @@ class Library:
         shown = explainer or index.model
         self.explainer = replace(shown, name=_named(shown, index.folder))
         reads(self.explainer)
+        self.reranker = reranker and _renamed(reranker, index.folder)
         self._rows = self._images.rows  # read now, and once
         self._captions = {name: index.captions(name)[:1] for name in self._rows}
         ids = () if corpus is None else corpus.image_ids
@@ -110,10 +85,23 @@ class Library:
         return len(self._rows)
 
     @property
+    def captions(self) -> int:
+        """How many captions there are to find."""
+        return len(self._search.index.texts)
+
+    @property
     def sees_pictures(self) -> bool:
         """Whether the model can be asked by a picture that is in no index."""
-        lens = self._search.model.lens
-        return lens is not None and isinstance(lens.eye, PixelEye)
+        return _sees(self._search.model)
+
+    def reranks(self, query: Query) -> bool:
+        """Whether what is found for a query is put in order by the other model.
+
+        It scores images with captions, and a new picture only if it reads pixels.
+        """
+        if self.reranker is None or not query.crosses:
+            return False
+        return not isinstance(query.about, Image.Image) or _sees(self.reranker.model)
 
     def row(self, name: str) -> int:
         """The row of an image by its id.
@@ -127,19 +115,38 @@ class Library:
         return found
 
     def answer(self, queries: Sequence[Query]) -> list[tuple[Hit, ...]]:
-        """The best images of each query, best first.
+        """What the index finds for each query, best first; where it is re-ranked, all that is.
 
         Raises:
             ValueError: the model cannot read captions or see pictures.
         """
         found: dict[int, tuple[Hit, ...]] = {}
-        for wanted in {query.wanted for query in queries}:  # how many are proposed hangs on it
-            places = [place for place, query in enumerate(queries) if query.wanted == wanted]
+        alike = [(query.find, self._wanted(query)) for query in queries]
+        for find, wanted in set(alike):  # how many are proposed hangs on how many are wanted
+            places = [place for place, one in enumerate(alike) if one == (find, wanted)]
             asked = torch.cat([self._vector(queries[place].about) for place in places])
-            rows, scores = self._images.search(asked, wanted)
+            shelf = self._search.index.shelf(queries[places[0]].side)
+            rows, scores = shelf.search(asked, wanted)
             for place, *best in zip(places, rows.tolist(), scores.tolist(), strict=True):
-                found[place] = self._hits(queries[place], *best)
+                found[place] = self._hits(queries[place], list(zip(*best, strict=True)))
         return [found[place] for place in range(len(queries))]
+
+    def reranked(self, shortlist: Shortlist) -> tuple[Hit, ...]:
+        """The best of what the index found, in the order of the other model.
+
+        Raises:
+            ValueError: more are wanted than are re-ranked, or it cannot see an image.
+        """
+        assert self.reranker is not None
+        query, shelf = shortlist.query, self._search.index.shelf(shortlist.query.side)
+        self.reranker.check(query.top)
+        if isinstance(query.about, int):
+            asked = self._search.things("image", [query.about])
+        else:
+            asked = Things.asked(query.about)
+        rows = [shelf.rows[hit.id] for hit in shortlist.hits]
+        found = self._search.things(query.side, rows)
+        return self._hits(query, self.reranker.best(asked, found, rows, query.top))
 
     def explain(self, seen: Seen, caption: str) -> Explanation:
         """Why a caption fits a picture or an image of the index, or does not.
@@ -196,14 +203,33 @@ class Library:
             return self._images.vectors(torch.tensor([about]))
         return self._search.model.encode([about]).tokens[:, 0].float().cpu()
 
-    def _hits(self, query: Query, rows: Sequence[int], scores: Sequence[float]) -> tuple[Hit, ...]:
-        itself = query.about if isinstance(query.about, int) else None
-        found = []
-        for row, score in zip(rows, scores, strict=True):
-            if row >= 0 and row != itself:
-                name = self._images.entry(row).id
-                found.append(Hit(name, score, next(iter(self._captions[name]), "")))
-        return tuple(found[: query.top])  # by product, an image need not be its own best
+    def _wanted(self, query: Query) -> int:
+        """How many to look for, as many as there are at most: an image is not like itself."""
+        depth = self.reranker.depth if self.reranker and self.reranks(query) else query.top
+        least = min(depth, len(self._search.index.shelf(query.side)))
+        return least + (query.itself is not None)
+
+    def _hits(self, query: Query, pairs: Sequence[tuple[int, float]]) -> tuple[Hit, ...]:
+        """At most as many as are wanted: by product, an image need not be its own best."""
+        most = self._wanted(query) - (query.itself is not None)
+        real = [(row, score) for row, score in pairs if row >= 0 and row != query.itself]
+        return tuple(self._hit(query.side, row, score) for row, score in real[:most])
+
+    def _hit(self, side: Side, row: int, score: float) -> Hit:
+        entry = self._search.index.shelf(side).entry(row)
+        if side == "image":
+            return Hit(entry.id, score, next(iter(self._captions[entry.id]), ""), entry.id)
+        return Hit(entry.id, score, entry.text, entry.image if entry.image in self._rows else "")
+
+
+def _sees(model: Model) -> bool:
+    """Whether a model reads pixels."""
+    return model.lens is not None and isinstance(model.lens.eye, PixelEye)
+
+
+def _renamed(reranker: Reranker, index: Path) -> Reranker:
+    model = reranker.model
+    return replace(reranker, model=replace(model, name=_named(model, index)))
 
 
 def _named(model: Model, index: Path) -> str:

@@ -17,3 +17,8 @@ class Refused(Exception):
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
         self.status, self.sentence = status, sentence
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What goes with the answer: when to come back, where that helps."""
+        return {"retry-after": "1"} if self.status == 503 else {}

@@ -28,6 +28,8 @@ class Settings:
         pictures: that wait for the model once they are decoded; others wait undecoded.
         connections: that may be open at once; others are told to come back.
         waiting: queries that may wait for an answer; others are told to come back.
+        explaining: explanations that may wait, beside the one that is found; others are told to
+            come back.
         at_once: queries that are answered together, at most.
         gather: seconds to wait for more queries before they are answered together.
     """
@@ -44,6 +46,7 @@ class Settings:
     pictures: int = 8
     connections: int = 512
     waiting: int = 1000
+    explaining: int = 8
     at_once: int = 64
     gather: float = 0.004
 

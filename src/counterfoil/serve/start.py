@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from counterfoil.corpus.lens import FeatureEye
 from counterfoil.recipes.explain import lacking
 from counterfoil.recipes.model import Model, open_model
+from counterfoil.recipes.reranking import open_reranker
 from counterfoil.recipes.searching import open_index
 from counterfoil.recipes.show import say
 from counterfoil.serve.app import application
@@ -24,6 +25,8 @@ def serve(
     *,
     model: str | None = None,
     explainer: str | None = None,
+    rerank: str | None = None,
+    depth: int | None = None,
     source: Source | None = None,
     settings: Settings | None = None,
 ) -> None:
@@ -33,8 +36,10 @@ def serve(
         index: folder of the index.
         model: to ask with; None for the one that the index names.
         explainer: another model, which explains; None for the same.
+        rerank: another model, which puts the first results in order; None for none.
+        depth: how many results it looks at; None for the default.
         source: data that hold the images of the index, where it has no files of theirs, or where
-            the explainer reads features.
+            the explainer or what re-ranks reads features.
         settings: what is allowed; None for the defaults.
 
     Raises:
@@ -42,9 +47,17 @@ def serve(
     """
     allowed = settings or Settings()
     with open_index(index, model=model) as found, listening(allowed) as opened:
-        library = Library(found, _explainer(explainer, source), source and source.open())
+        corpus = source and source.open()
+        reranker = open_reranker(rerank, depth, corpus)
+        if reranker is not None and explainer == rerank:
+            library = Library(found, reranker.model, corpus, reranker)
+        else:
+            library = Library(found, _explainer(explainer, source), corpus, reranker)
         app = application(library, allowed)
         say(f"{index}: {found.told}, {library.name}")
+        if library.reranker is not None:
+            told = library.reranker
+            say(f"{told.model.name} puts the first {told.depth} results in order")
         if lacks := lacking(library.explainer):
             say(f"{lacks}; words are left out instead, and --explainer names another model")
         if not allowed.local and allowed.key is None:

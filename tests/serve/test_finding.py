@@ -1,0 +1,186 @@
+"""Captions as results, and results that another model puts in order."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import explain_cases
+import recipes_cases
+from counterfoil import open_corpus
+from counterfoil.corpus.bare import read_bare
+from counterfoil.corpus.folder import write_folder
+from counterfoil.recipes.indexing import build_index
+from counterfoil.recipes.model import open_model
+from counterfoil.recipes.reranking import Reranker
+from counterfoil.recipes.searching import open_index
+from counterfoil.serve.app import application
+from counterfoil.serve.holdings import Library
+from counterfoil.serve.queries import Query
+from counterfoil.serve.settings import Settings
+from serve_cases import asked, content, got, indexed, painted, posted, served
+
+TEXT = "a red circle"
+DEPTH = 12
+FREE = Settings(gather=0.0)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("finding")
+    recipes_cases.pixel_model(root / "mine")
+    recipes_cases.clip_like(root / "clip")
+    write_folder(open_corpus("scenes:images=24"), root / "photos")
+    build_index(open_model(root / "mine"), open_corpus(root / "photos"), root / "index").close()
+    return root
+
+
+def reranker(root: Path, depth: int = DEPTH) -> Reranker:
+    return Reranker(open_model(root / "clip"), depth)
+
+
+@pytest.fixture(scope="module")
+def plain(root):
+    return application(Library(open_index(root / "index")), FREE)
+
+
+@pytest.fixture(scope="module")
+def ordered(root):
+    return application(Library(open_index(root / "index"), reranker=reranker(root)), FREE)
+
+
+def offline(found) -> list[tuple[str, float, str, str]]:
+    return [(hit.id, hit.score, hit.captions[0], hit.image) for hit in found]
+
+
+def online(answer) -> list[tuple[str, float, str, str]]:
+    assert answer.status_code == 200, answer.text
+    return [tuple(hit.values()) for hit in answer.json()["results"]]
+
+
+def upload(**fields: object) -> dict[str, object]:
+    files = {"picture": ("new.png", content(painted(3)))}
+    return {"files": files, "data": {name: str(value) for name, value in fields.items()}}
+
+
+@pytest.mark.parametrize("find", ["images", "captions"])
+@pytest.mark.parametrize("again", [False, True])
+def test_every_search_finds_what_it_finds_offline(root, plain, ordered, find, again):
+    """Only where images are compared with captions has the other model a say."""
+    app = ordered if again else plain
+    image = open_corpus(root / "photos").image_ids[3]
+    with (
+        open_index(root / "index") as index,
+        open_index(root / "index", rerank=reranker(root) if again else None) as other,
+    ):
+        crossed = {"text": find == "images", "picture": find == "captions"}
+        by = {side: other if crosses else index for side, crosses in crossed.items()}
+        text = offline(by["text"].search_text(TEXT, 5, find=find))
+        picture = offline(by["picture"].search_image(painted(3), 5, find=find))
+        alike = offline(by["picture"].search_id(image, 5, find=find))
+    body = {"top": 5, "find": find}
+    found = posted(app, "/search", json={"text": TEXT, **body})
+    assert online(found) == text
+    assert found.json()["find"] == find
+    assert found.json()["reranker"] == ("clip" if again and find == "images" else None)
+    assert online(got(app, "/search", params={"text": TEXT, **body})) == text
+    found = posted(app, "/search", **upload(**body))
+    assert online(found) == picture
+    assert found.json()["reranker"] == ("clip" if again and find == "captions" else None)
+    assert online(posted(app, "/similar", json={"id": image, **body})) == alike
+    assert len(text) == len(picture) == len(alike) == 5
+
+
+def test_the_order_is_another(plain, ordered):
+    both = [online(got(app, "/search", params={"text": TEXT})) for app in (plain, ordered)]
+    assert len(both[0]) == 20
+    assert len(both[1]) == DEPTH  # as many as are looked at, where none are asked for
+    assert both[0][:DEPTH] != both[1]
+    assert {hit[0] for hit in both[0][:DEPTH]} == {hit[0] for hit in both[1]}
+
+
+def test_queries_that_come_together_change_no_answer(root):
+    app = application(
+        Library(open_index(root / "index"), reranker=reranker(root)), Settings(gather=0.05)
+    )
+    texts = ["a blue square", TEXT, "a star", "a green triangle above a red circle"] * 2
+
+    async def together(client):
+        posts = [
+            client.post("/search", json={"text": t, "top": 1 + n}) for n, t in enumerate(texts)
+        ]
+        more = [client.post("/search", **upload(find=find)) for find in ("images", "captions")]
+        found = await asyncio.gather(*posts, *more)
+        return found, (await client.get("/metrics")).text
+
+    found, metrics = asked(app, together)
+    with open_index(root / "index", rerank=reranker(root)) as index:
+        for number, (text, answer) in enumerate(zip(texts, found, strict=False)):
+            assert online(answer) == offline(index.search_text(text, 1 + number))
+    assert "counterfoil_queries_total 10\n" in metrics
+    assert "counterfoil_reranked_total 9\n" in metrics
+
+
+def test_it_says_who_puts_results_in_order(root, plain, ordered):
+    told = got(ordered, "/about").json()
+    assert (told["reranker"], told["limits"]["top"]) == ("clip", DEPTH)
+    assert (told["images"], told["captions"]) == (24, 120)
+    health = {"status": "ok", "model": "the model of index", "reranker": "clip"}
+    assert got(ordered, "/health").json() == health
+    assert got(plain, "/health").json() == {**health, "reranker": None}
+    assert got(plain, "/about").json()["limits"]["top"] == 100
+    locked = application(
+        Library(open_index(root / "index"), reranker=reranker(root)), Settings(key="k")
+    )
+    assert got(locked, "/health").json() == {"status": "ok"}
+
+
+def test_more_than_are_looked_at_are_not_given(ordered):
+    answer = posted(ordered, "/search", json={"text": TEXT, "top": DEPTH + 1})
+    assert answer.status_code == 400
+    assert f"give a whole number of 1 to {DEPTH}" in answer.json()["error"]
+
+
+def test_a_new_picture_is_not_shown_to_what_reads_features(root, tmp_path):
+    """Captions for it are found all the same, and the answer says that nobody re-ranked them."""
+    explain_cases.saved(tmp_path / "regions")
+    recipes_cases.pixel_model(tmp_path / "mine")
+    corpus = open_corpus(explain_cases.SCENES)
+    build_index(open_model(tmp_path / "mine"), corpus, tmp_path / "index").close()
+    other = Reranker(replace(open_model(tmp_path / "regions"), name="regions"), 8, corpus)
+    app = application(Library(open_index(tmp_path / "index"), None, corpus, other), FREE)
+    new = posted(app, "/search", **upload(find="captions", top=4))
+    with open_index(tmp_path / "index") as index:
+        assert online(new) == offline(index.search_image(painted(3), 4))
+    assert new.json()["reranker"] is None
+    known = posted(app, "/similar", json={"id": corpus.image_ids[5], "find": "captions", "top": 4})
+    with open_index(tmp_path / "index", rerank=other) as index:
+        assert online(known) == offline(index.search_id(corpus.image_ids[5], 4))
+    assert known.json()["reranker"] == "regions"
+
+
+def test_what_cannot_be_found_is_refused(root, tmp_path):
+    app = served(indexed(tmp_path, 3))
+    (bare := tmp_path / "bare").mkdir()
+    painted(1).save(bare / "a.png")
+    index = build_index(open_model(tmp_path / "model"), read_bare(bare), tmp_path / "pictures")
+    alone = application(Library(index), FREE)
+    assert got(alone, "/about").json()["captions"] == 0
+    answer = posted(alone, "/search", json={"text": "a", "find": "captions"})
+    assert answer.status_code == 422
+    assert answer.json()["error"] == "the index holds no captions; only images can be found"
+    for wrong in ("texts", "", 3, None, ["captions"]):
+        answer = posted(app, "/search", json={"text": "a", "find": wrong})
+        assert answer.status_code == 400, wrong
+        assert "it can be images or captions" in answer.json()["error"]
+
+
+def test_a_query_knows_what_it_compares():
+    row, text, picture = Query(3, 1), Query("a", 1), Query(painted(1), 1)
+    assert [one.crosses for one in (row, text, picture)] == [False, True, False]
+    other = [replace(one, find="captions") for one in (row, text, picture)]
+    assert [one.crosses for one in other] == [True, False, True]
+    assert [row.itself, other[0].itself, text.itself] == [3, None, None]
