@@ -21,20 +21,20 @@ DETERMINERS = _listed(
 )
 PRONOUNS = _listed(
     "i you he she it we they me him them us himself herself itself themselves who whom which what "
-    "something someone somebody anything nothing everything everyone nobody else one's others "
+    "something someone somebody anything nothing everything everyone nobody else others "
     "there here"
 )
 BE = _listed("is are was were be been being am 's 're can could will would may might must do does")
 OTHER = _listed(
     "and or but nor so if when while as than because although though since until unless whether "
-    "where how why not n't to of 's ' also very too well just only even etc yet plus see"
+    "where how why not n't to of ' also very too well just only even etc yet plus see"
 )
 NUMBERS = _listed(
     "one two three four five six seven eight nine ten eleven twelve dozen hundred hundreds "
     "thousand several many few multiple numerous various single double pair couple"
 )
 ADVERBS = _listed(
-    "together outside inside outdoors indoors away back forward backward backwards apart alone "
+    "together outdoors indoors away back forward backward backwards apart alone "
     "ahead aside nearby overhead upside downhill uphill upwards downwards sideways now then again "
     "almost almost still already always never often quite rather really exactly high low fast "
     "midair mid-air today"
@@ -135,8 +135,8 @@ NOUN_S = _listed(
 )
 ENDED_LY = _listed("family fly lonely lovely ugly friendly elderly curly jelly belly early hilly")
 ALSO_NOUNS = _listed(  # attributes that are things where no thing follows
-    "orange square circle oval baby toddler adult male female glass metal stone plastic brick "
+    "orange square oval baby toddler adult male female glass metal stone plastic brick "
     "concrete leather gold silver top bottom left right middle front rear back half whole light "
-    "dark open american indian asian african chinese military public fish first second young plaid "
-    "short double"
+    "dark open american indian asian african chinese military public first second young plaid "
+    "short"
 )

@@ -28,7 +28,7 @@ from counterfoil.corpus.inflection import inflection, lemma
 from counterfoil.corpus.phrase_lexicon import Tag
 from counterfoil.corpus.phrases import Kind, Phrase
 
-_WORD = re.compile(r"'s\b|n't\b|[^\W_]+?(?=n't\b)|[^\W_]+(?:-[^\W_]+)*|[^\w\s]|_")
+_WORD = re.compile(r"'(?:s|re)\b|n't\b|[^\W_]+?(?=n't\b)|[^\W_]+(?:-[^\W_]+)*|[^\w\s]|_")
 _NAMES: dict[Tag, Kind] = {"noun": "object", "attribute": "attribute"}
 _BEFORE_NOUN = frozenset({"determiner", "attribute", "preposition"})
 _CLOSED: tuple[tuple[frozenset[str], Tag], ...] = (
