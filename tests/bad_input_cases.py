@@ -85,7 +85,12 @@ typed("report of no run", "report nowhere", "nowhere holds no note of a stage", 
 typed("audit nowhere", "audit scenes", "Missing option '--folder'")
 typed("audit of no data", "audit phots --folder x", "phots does not exist")
 typed("near nothing", "audit scenes --folder x --near 0", "near=0", "above 0 and up to 1")
-typed("alike too much", "audit scenes --folder x --alike 2", "alike=2", "above 0 and up to 1")
+typed(
+    "alike too much",
+    "audit scenes --folder x --negatives y --alike 2",
+    "alike=2",
+    "above 0 and up to 1",
+)
 typed("audit of no split", f"audit {SCENES} --folder x --model vectors --split tst", "'tst'")
 typed("audit no lists", f"audit {SCENES} --folder x --negatives y", "y", "does not exist")
 typed("no decisions", f"audit {SCENES} --folder x --decisions d.jsonl", "d.jsonl does not exist")

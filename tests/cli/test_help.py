@@ -4,24 +4,9 @@ import re
 import shlex
 
 import pytest
-import typer.main
 
-from counterfoil.cli import app, main
-
-ROOT = typer.main.get_command(app)
-
-
-def verbs(group, words: tuple[str, ...] = ()) -> dict[tuple[str, ...], object]:
-    found = {}
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            found |= verbs(command, (*words, name))
-        else:
-            found[(*words, name)] = command
-    return found
-
-
-VERBS = verbs(ROOT)
+from cli_cases import VERBS
+from counterfoil.cli import main
 
 
 def examples(command) -> list[str]:

@@ -30,7 +30,6 @@ from counterfoil.cli import (
 )
 from counterfoil.cli.answer import answer
 from counterfoil.cli.evidence import (
-    TABLES,
     Budget,
     Ledger,
     Only,
@@ -52,6 +51,7 @@ from counterfoil.cli.options import (
     Smoke,
     example,
 )
+from counterfoil.cli.unread import refuse_without
 
 if TYPE_CHECKING:
     from counterfoil.recipes.recipe import Recipe
@@ -114,6 +114,7 @@ def _options(
     )
 )
 def plan(
+    context: typer.Context,
     recipe: Annotated[
         str | None, typer.Argument(help="Name or `.py` file; none lists all.")
     ] = None,
@@ -123,10 +124,11 @@ def plan(
     from counterfoil.recipes import catalogue, show
     from counterfoil.recipes.settings import apply
 
+    refuse_without(context, "recipe", ("settings",), argument=True)
     if recipe is None:
         show.catalogue(catalogue.all_recipes())
         plan_tables()
-    elif recipe.startswith(TABLES) and not settings:
+    elif is_table(recipe, None, None, None, settings=settings, smoke=False):
         plan_table(recipe)
     else:
         show.plan(apply(catalogue.find(recipe), settings or ()))
@@ -161,9 +163,16 @@ def run(
     from counterfoil.recipes.settings import apply
 
     if is_table(recipe, budget, only, ledger, settings=settings, smoke=smoke):
-        request = (recipe, data, features, images, folder)
+        where = (data, features, images, decisions)
         if not run_table(
-            *request, budget=budget, only=only, ledger=ledger, resume=resume, minutes=minutes
+            recipe,
+            *where,
+            folder,
+            budget=budget,
+            only=only,
+            ledger=ledger,
+            resume=resume,
+            minutes=minutes,
         ):
             raise typer.Exit(STOPPED)
         return
@@ -198,6 +207,7 @@ def features(
     out: Annotated[Path, typer.Argument(help="Folder of the features.")],
     model: Annotated[str, typer.Option(help="HF vision model, its folder, or `timm:NAME`.")],
     images: Images = None,
+    decisions: Decisions = None,
     batch: Annotated[int, typer.Option(min=1, help="Pictures at once.")] = 32,
     grid: Annotated[int | None, typer.Option(min=1, help="Average to GRID x GRID cells.")] = None,
 ) -> None:
@@ -205,7 +215,8 @@ def features(
     from counterfoil.recipes.run import Source
     from counterfoil.recipes.verbs import extract_features
 
-    extract_features(Source(data, images=images), out, model=model, batch=batch, grid=grid)
+    source = Source(data, images=images, decisions=decisions)
+    extract_features(source, out, model=model, batch=batch, grid=grid)
 
 
 @app.command(epilog=example("counterfoil convert scan model_best.pth.tar vocab.json scan-f30k/"))

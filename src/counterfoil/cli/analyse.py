@@ -11,6 +11,7 @@ from counterfoil.cli import analyse_negatives, analyse_runs, analyse_scores, ana
 from counterfoil.cli.options import (
     Count,
     Data,
+    Decisions,
     Features,
     Images,
     Models,
@@ -22,6 +23,7 @@ from counterfoil.cli.options import (
     example,
     source,
 )
+from counterfoil.cli.unread import refuse_without
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -46,6 +48,7 @@ def online_rank(
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     split: Split = "train",
     batch: Annotated[
         list[int] | None,
@@ -59,7 +62,7 @@ def online_rank(
     """Rank the hardest negatives of random batches in a whole split, for several batch sizes."""
     from counterfoil.recipes.analyses import online_rank as analysis
 
-    where = source(data, features, images)
+    where = source(data, features, images, decisions)
     analysis.online_rank(
         model, where, out, split=split, batches=batch or (), anchors=anchors, draws=draws,
         top=top, seed=seed,
@@ -78,6 +81,7 @@ def negatives(
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     split: Split = "train",
     lists: Annotated[
         Path | None, typer.Option(help="Folder of mined lists; default the model's own hardest.")
@@ -91,7 +95,7 @@ def negatives(
     """Set online and offline negatives of some anchors side by side."""
     from counterfoil.recipes.analyses import examples as analysis
 
-    where = source(data, features, images)
+    where = source(data, features, images, decisions)
     analysis.examples(
         model, where, out, split=split, lists=lists, anchors=anchors, batch=batch, top=top,
         shown=shown, seed=seed,
@@ -111,12 +115,13 @@ def cross_rank(
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     split: Split = "test",
 ) -> None:
     """Count true pairs by their rank among wrong texts and wrong images alike."""
     from counterfoil.recipes.analyses import cross_rank as analysis
 
-    where = source(data, features, images)
+    where = source(data, features, images, decisions)
     analysis.cross_rank(models, where, out, split=split)
 
 
@@ -128,17 +133,20 @@ def cross_rank(
     ),
 )
 def side_by_side(
+    context: typer.Context,
     models: Models,
     out: Page,
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     split: Split = "test",
     query: Query = None,
     count: Count = 4,
 ) -> None:
     """Show what two models retrieve for the queries on which they differ most."""
+    refuse_without(context, "query", ("count",), alone=True)
     from counterfoil.recipes.analyses import side_by_side as analysis
 
-    where = source(data, features, images)
+    where = source(data, features, images, decisions)
     analysis.side_by_side(models, where, out, split=split, queries=query or (), count=count)

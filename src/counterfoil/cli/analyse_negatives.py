@@ -9,6 +9,7 @@ import typer
 
 from counterfoil.cli.options import (
     Data,
+    Decisions,
     Features,
     Images,
     Models,
@@ -19,6 +20,7 @@ from counterfoil.cli.options import (
     example,
     source,
 )
+from counterfoil.cli.unread import refuse, refuse_without
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -27,6 +29,8 @@ Masks = Annotated[int, typer.Option(min=1, help="Maskings of a caption.")]
 Refills = Annotated[int, typer.Option(min=1, help="Refills of each masking.")]
 Keep = Annotated[int, typer.Option(min=1, help="Captions kept of each, the hardest.")]
 Temperature = Annotated[float, typer.Option(help="Of the draw of words.")]
+
+PEN = ("masks", "refills", "temperature", "keep")  # how models write; rules heed the last
 
 
 @app.command(
@@ -41,6 +45,7 @@ def words(
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     split: Split = "test",
     anchors: Anchors = 200,
     writer: Annotated[
@@ -56,7 +61,7 @@ def words(
     from counterfoil.recipes.analyses import words as analysis
     from counterfoil.recipes.analyses.asking import Pen
 
-    where = source(data, features, images)
+    where = source(data, features, images, decisions)
     pen = Pen(masks=masks, refills=refills, keep=keep, temperature=temperature)
     analysis.words(
         model, where, out, split=split, anchors=anchors, writer=writer, pen=pen, seed=seed
@@ -72,11 +77,13 @@ def words(
     )
 )
 def triples(
+    context: typer.Context,
     models: Models,
     out: Page,
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     split: Split = "test",
     anchors: Anchors = 200,
     batch: Annotated[int, typer.Option(min=2, help="Captions in a batch.")] = 128,
@@ -97,20 +104,16 @@ def triples(
     seed: Seed = 0,
 ) -> None:
     """Set negatives of batches, of the whole set and written ones against their positives."""
+    refuse_without(context, "written", PEN, alone=True)
     from counterfoil.recipes.analyses import triples as analysis
     from counterfoil.recipes.analyses.asking import Pen
 
+    pen = Pen(masks=masks, refills=refills, keep=keep, temperature=temperature)
     plan = analysis.TriplePlan(
-        split=split,
-        anchors=anchors,
-        batch=batch,
-        level=level,
-        writer=writer,
-        written=written,
-        pen=Pen(masks=masks, refills=refills, keep=keep, temperature=temperature),
-        seed=seed,
-    )
-    where = source(data, features, images)
+        split=split, anchors=anchors, batch=batch, level=level, writer=writer, written=written,
+        pen=pen, seed=seed,
+    )  # fmt: skip
+    where = source(data, features, images, decisions)
     analysis.triples(models, where, out, judges=judge or (), plan=plan)
 
 
@@ -123,11 +126,13 @@ def triples(
     )
 )
 def discrimination(
+    context: typer.Context,
     models: Models,
     out: Page,
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     split: Split = "test",
     anchors: Anchors = 200,
     foils: Annotated[
@@ -146,17 +151,14 @@ def discrimination(
     seed: Seed = 0,
 ) -> None:
     """Ask models, and one that sees nothing, to tell captions from foils of many sources."""
+    if foils and not writer:
+        refuse(context, PEN if not rules else PEN[:-1], "with --writer, where --foils are given")
     from counterfoil.recipes.analyses import discrimination as analysis
     from counterfoil.recipes.analyses.asking import Pen
 
+    pen = Pen(masks=masks, refills=refills, keep=keep, temperature=temperature)
     plan = analysis.DuelPlan(
-        split=split,
-        anchors=anchors,
-        stores=tuple(foils or ()),
-        writers=tuple(writer) if writer else None,
-        rules=rules,
-        others=others,
-        pen=Pen(masks=masks, refills=refills, keep=keep, temperature=temperature),
-        seed=seed,
-    )
-    analysis.discrimination(models, source(data, features, images), out, plan=plan)
+        split=split, anchors=anchors, stores=tuple(foils or ()),
+        writers=tuple(writer) if writer else None, rules=rules, others=others, pen=pen, seed=seed,
+    )  # fmt: skip
+    analysis.discrimination(models, source(data, features, images, decisions), out, plan=plan)

@@ -9,6 +9,7 @@ import typer
 from counterfoil.cli.options import (
     Count,
     Data,
+    Decisions,
     Features,
     Images,
     Models,
@@ -20,6 +21,7 @@ from counterfoil.cli.options import (
     example,
     source,
 )
+from counterfoil.cli.unread import refuse_without
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -36,12 +38,15 @@ def margins(
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     split: Split = "test",
 ) -> None:
     """Draw how far true counterparts score above the hardest wrong ones."""
     from counterfoil.recipes.analyses import margins as analysis
 
-    analysis.margin_distributions(models, source(data, features, images), out, split=split)
+    analysis.margin_distributions(
+        models, source(data, features, images, decisions), out, split=split
+    )
 
 
 @app.command(
@@ -53,6 +58,7 @@ def quantiles(
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     split: Split = "test",
     top: Annotated[int, typer.Option(min=1, help="Negatives of a query.")] = 30,
     level: Annotated[float, typer.Option(help="Similarity below which shares are counted.")] = 0.5,
@@ -60,7 +66,7 @@ def quantiles(
     """Draw how similar the hardest negatives are, to the query and to each other."""
     from counterfoil.recipes.analyses import quantiles as analysis
 
-    where = source(data, features, images)
+    where = source(data, features, images, decisions)
     analysis.quantiles(model, where, out, split=split, top=top, level=level)
 
 
@@ -69,11 +75,13 @@ def quantiles(
     epilog=example("counterfoil analyse map runs/demo/online --data scenes --out map.html"),
 )
 def neighbourhood_map(
+    context: typer.Context,
     model: OneModel,
     out: Page,
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     split: Split = "test",
     query: Query = None,
     count: Count = 1,
@@ -82,9 +90,10 @@ def neighbourhood_map(
     seed: Seed = 0,
 ) -> None:
     """Draw embeddings of queries, their true counterparts and their nearest wrong ones."""
+    refuse_without(context, "query", ("count", "seed"), alone=True)
     from counterfoil.recipes.analyses import maps as analysis
 
-    where = source(data, features, images)
+    where = source(data, features, images, decisions)
     analysis.maps(
         model, where, out, split=split, queries=query or (), count=count, negatives=negatives,
         method=method, seed=seed,

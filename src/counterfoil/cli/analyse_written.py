@@ -9,6 +9,7 @@ import typer
 
 from counterfoil.cli.options import (
     Data,
+    Decisions,
     Features,
     Images,
     Models,
@@ -17,6 +18,7 @@ from counterfoil.cli.options import (
     example,
     source,
 )
+from counterfoil.cli.unread import refuse_without
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -32,6 +34,7 @@ Examples = Annotated[int, typer.Option(min=0, help="Examples on the page.")]
     ),
 )
 def true_rate(
+    context: typer.Context,
     out: Page,
     stores: Annotated[
         list[Path] | None,
@@ -40,6 +43,7 @@ def true_rate(
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     crowd: Annotated[
         Path | None, typer.Option(help="What people think of captions of other pictures.")
     ] = None,
@@ -53,9 +57,10 @@ def true_rate(
     seed: Seed = 0,
 ) -> None:
     """Count how many written captions are true, before and after each filter."""
+    refuse_without(context, "guide", ("slack",))
     from counterfoil.recipes.analyses import true_rate as analysis
 
-    where = source(data, features, images)
+    where = source(data, features, images, decisions)
     analysis.true_rate(
         stores or (), where, out, crowd=crowd, guide=guide, slack=slack, examples=examples,
         seed=seed,
@@ -78,6 +83,7 @@ def fluency(
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     lm: Annotated[
         str | None,
         typer.Option(help="Causal language model, folder or HF name; default n-grams we train."),
@@ -93,7 +99,7 @@ def fluency(
     """Compare the perplexity of written captions with that of those they were made of."""
     from counterfoil.recipes.analyses import fluency as analysis
 
-    where = source(data, features, images)
+    where = source(data, features, images, decisions)
     analysis.fluent(stores, where, out, lm=lm, each=each, corrector=corrector, seed=seed)
 
 
@@ -110,6 +116,7 @@ def cases(
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     count: Annotated[int, typer.Option(min=1, help="Cases of each kind.")] = 3,
     sample: Annotated[int, typer.Option(min=1, help="Captions that both score, at most.")] = 2000,
     threshold: Annotated[
@@ -121,4 +128,4 @@ def cases(
     from counterfoil.recipes.analyses import cases as analysis
 
     plan = analysis.CasesPlan(count=count, sample=sample, threshold=threshold, seed=seed)
-    analysis.cases(models, written, source(data, features, images), plan, out)
+    analysis.cases(models, written, source(data, features, images, decisions), plan, out)

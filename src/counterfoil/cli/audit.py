@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from counterfoil.cli.options import Decisions, Features, Images, example
+from counterfoil.cli.unread import refuse, refuse_without
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -21,6 +22,7 @@ app = typer.Typer(rich_markup_mode="markdown")
     )
 )
 def audit(
+    context: typer.Context,
     data: Annotated[str, typer.Argument(help="Folder, file or name.")],
     folder: Annotated[Path, typer.Option(help="Where the page and its numbers go.")],
     model: Annotated[
@@ -49,5 +51,8 @@ def audit(
     from counterfoil.recipes.auditing import AuditPlan, audit_data
     from counterfoil.recipes.run import Source
 
+    if not model and not explainer:
+        refuse(context, ("split",), "with --model or --explainer")
+    refuse_without(context, "negatives", ("alike",))
     plan = AuditPlan(tuple(model or ()), explainer, negatives, split, near, alike, top)
     audit_data(Source(data, features, images, decisions), plan, folder)

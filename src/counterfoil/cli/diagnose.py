@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Data, Features, Images, example, source
+from counterfoil.cli.options import Data, Decisions, Features, Images, example, source
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -27,6 +27,7 @@ def diagnose(
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     samples: Annotated[int, typer.Option(min=1, help="Captions whose lists are looked at.")] = 500,
     seed: Annotated[int, typer.Option(min=0, help="Of the draw of captions.")] = 0,
     alike: Annotated[
@@ -42,6 +43,6 @@ def diagnose(
     from counterfoil.recipes.diagnose import diagnose_with
     from counterfoil.recipes.diagnosis import DiagnosisPlan
 
-    where = source(data, features, images)
+    where = source(data, features, images, decisions)
     plan = DiagnosisPlan(samples=samples, seed=seed, alike=alike)
     diagnose_with(store, model or (), where, plan, page=page, examples=examples, out=out)

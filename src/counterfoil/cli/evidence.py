@@ -73,6 +73,7 @@ def run_table(
     data: str | None,
     features: Path | None,
     images: Path | None,
+    decisions: Path | None,
     folder: Path | None,
     *,
     budget: str | None,
@@ -91,7 +92,7 @@ def run_table(
     return run(
         table,
         chosen,
-        Source(data or table.data, features=features, images=images),
+        Source(data or table.data, features, images, decisions),
         place,
         ledger or place / "ledger.jsonl",
         only=only or (),

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Data, Features, Images, Split, example
+from counterfoil.cli.options import Data, Decisions, Features, Images, Split, example
+from counterfoil.cli.unread import refuse, refuse_without
 
 File = Annotated[
     Path | None, typer.Option(help="Lines of image and caption, all of them to be judged.")
@@ -33,6 +34,7 @@ app = typer.Typer(rich_markup_mode="markdown")
     )
 )
 def explain(
+    context: typer.Context,
     model: Annotated[str, typer.Argument(help="Model folder or HF name.")],
     image: Annotated[
         str | None, typer.Argument(help="Path of a picture; with --data, the id of an image.")
@@ -41,6 +43,7 @@ def explain(
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     split: Split = "test",
     file: File = None,
     threshold: Threshold = 0.5,
@@ -58,8 +61,9 @@ def explain(
     from counterfoil.recipes.explaining import Places, audit_with, explain_with
     from counterfoil.recipes.run import Source
 
+    _check(context, one=image is not None)
     plan = ExplainPlan(threshold=threshold, corrections=corrections, rank=rank)
-    source, out = Source(data or "", features=features, images=images), Places(html, json, resume)
+    source, out = Source(data or "", features, images, decisions), Places(html, json, resume)
     if image is None and (file is not None or data is not None):
         audit_with(model, source, split, file, plan, top, out)
     elif image is None or caption is None or file is not None:
@@ -69,3 +73,14 @@ def explain(
         )
     else:
         explain_with(model, image, caption, source if data else None, plan, out)
+
+
+def _check(context: typer.Context, *, one: bool) -> None:
+    """Refuse what is not read of one caption, of those of a file, or without data."""
+    if one:
+        refuse(context, ("split", "rank", "top", "resume"), "with --file, or with --data alone")
+    if one or context.params["file"] is None:
+        refuse_without(context, "data", ("features", "images", "decisions", "split"))
+    else:
+        refuse_without(context, "data", ("decisions",))
+        refuse_without(context, "file", ("split",), alone=True)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from counterfoil.cli.options import Data, Decisions, Features, Images, Split, example, source
+from counterfoil.cli.unread import refuse
 
 MOST, OURS = 8, "counterfoil"
 
@@ -32,6 +33,7 @@ app = typer.Typer()
     )
 )
 def export(
+    context: typer.Context,
     given: Annotated[str, typer.Argument(help="A model, or a folder of negatives.")],
     to: To,
     folder: Annotated[Path, typer.Option(help="Where it goes; must not exist yet.")],
@@ -53,11 +55,12 @@ def export(
     from counterfoil.recipes.show import say
 
     if kind_of(Path(given)) is None:
-        if data or most:
-            raise ValueError(
-                f"--data and --most are for negatives, and {given} holds none that `counterfoil "
-                "mine` or `counterfoil write` made; leave them out to export a model"
-            )
+        refuse(
+            context,
+            ("data", "features", "images", "decisions", "split", "most"),
+            f"with negatives, and {given} holds none that `counterfoil mine` or `counterfoil "
+            "write` made",
+        )
         _model(given, to, folder, evaluation or ())
     elif evaluation:
         raise ValueError(f"--evaluation is for the card of a model, and {given} holds negatives")

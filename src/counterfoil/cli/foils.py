@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Features, Images, Split, example
+from counterfoil.cli.options import Decisions, Features, Images, Split, example
+from counterfoil.cli.unread import refuse, refuse_without
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -20,6 +21,7 @@ app = typer.Typer(rich_markup_mode="markdown")
     )
 )
 def foils(
+    context: typer.Context,
     model: Annotated[
         str, typer.Argument(help="Model folder or HF name; joined by `+`: ensemble; or `blind`.")
     ],
@@ -31,6 +33,7 @@ def foils(
     ],
     images: Images = None,
     features: Features = None,
+    decisions: Decisions = None,
     split: Split = "test",
     blind: Annotated[
         str | None,
@@ -45,7 +48,15 @@ def foils(
     json: Annotated[Path | None, typer.Option(help="Numbers, and scores of every item.")] = None,
 ) -> None:
     """Ask which caption is true, and which is wrong by one detail."""
+    from counterfoil.corpus.foil_sets import is_scenes
     from counterfoil.recipes.foils import FoilPlan, foils_with
 
-    plan = FoilPlan(split=split, seed=seed, ties=ties, blind=blind, examples=examples)
+    refuse_without(context, "html", ("examples",))
+    if not is_scenes(foil_set[0]):
+        refuse(context, ("split",), "with foils of scenes")
+    if blind is None or blind.endswith(".txt"):
+        refuse(context, ("decisions",), "with --blind and data, whose captions they are about")
+    plan = FoilPlan(
+        split=split, seed=seed, ties=ties, blind=blind, decisions=decisions, examples=examples
+    )
     foils_with(model, foil_set, plan, images=images, features=features, page=html, out=json)

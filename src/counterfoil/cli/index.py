@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from counterfoil.cli.options import Decisions, Features, Images, Split, example
+from counterfoil.cli.unread import refuse
 
 Model = Annotated[str | None, typer.Argument(help="Model folder, HF name, or `vectors`.")]
 Place = Annotated[
@@ -28,6 +29,8 @@ Delete = Annotated[
     typer.Option(help="Id of an image, with its captions, or of a caption; many times."),
 ]
 
+OF_DATA = ("features", "images", "decisions", "split", "backend", "address", "half")
+
 app = typer.Typer(rich_markup_mode="markdown")
 
 
@@ -44,6 +47,7 @@ app = typer.Typer(rich_markup_mode="markdown")
     )
 )
 def index(
+    context: typer.Context,
     model: Model = None,
     data: Place = None,
     folder: Into = Path("index"),
@@ -67,14 +71,16 @@ def index(
             model, source, split, folder, backend=backend, address=address or "", half=half,
             more=add,
         )  # fmt: skip
-    elif model is not None or add:
+        return
+    if model is not None or add:
         raise ValueError(
             "deleting needs no model and no data; leave them out"
             if delete
             else "an index is made of a model and data; name both, as in `counterfoil index "
             "runs/mine my-photos/ --folder my-index/`"
         )
-    elif delete:
+    refuse(context, OF_DATA, "with a model and data to make an index of")
+    if delete:
         delete_with(folder, delete)
     else:
         show_index(folder)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from counterfoil.cli.options import Data, Decisions, Images, example, source
+from counterfoil.cli.unread import refuse_without
 
 Alpha = Annotated[
     list[float] | None,
@@ -31,6 +32,7 @@ app = typer.Typer(rich_markup_mode="markdown")
     )
 )
 def interpolate(
+    context: typer.Context,
     original: Annotated[str, typer.Argument(help="Model that the training began with.")],
     tuned: Annotated[str, typer.Argument(help="Folder of the model that it came to.")],
     out: Annotated[Path, typer.Option(help="Folder of the model; must not exist yet.")],
@@ -44,6 +46,7 @@ def interpolate(
     from counterfoil.recipes.interpolating import interpolate_with
     from counterfoil.recipes.run import Source
 
+    refuse_without(context, "data", ("images", "decisions"))
     interpolate_with(
         original,
         tuned,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Data, Images, Seed, example, source
+from counterfoil.cli.options import Data, Decisions, Images, Seed, example, source
 
 app = typer.Typer(no_args_is_help=True, help="Have people judge captions, blind to the writer.")
 
@@ -26,6 +26,7 @@ def export(
     out: Annotated[Path, typer.Option(help="Folder of the sheet; must not exist yet.")],
     data: Data = None,
     images: Images = None,
+    decisions: Decisions = None,
     count: Annotated[int, typer.Option(min=1, help="Sentences of each folder.")] = 200,
     originals: Annotated[int, typer.Option(min=0, help="True captions among them.")] = 0,
     annotators: Annotated[int, typer.Option(min=1, help="How many people.")] = 2,

@@ -18,6 +18,7 @@ from counterfoil.cli.options import (
     example,
     source,
 )
+from counterfoil.cli.unread import refuse_without
 
 Filter = Annotated[
     list[str] | None,
@@ -52,6 +53,7 @@ app = typer.Typer(rich_markup_mode="markdown")
     )
 )
 def mine(
+    context: typer.Context,
     model: Annotated[list[str], typer.Argument(help="Model folder, HF name, or `vectors`.")],
     out: Annotated[Path, typer.Option(help="Folder of the lists; must not exist yet.")],
     data: Data = None,
@@ -73,6 +75,7 @@ def mine(
     from counterfoil.recipes.mining import asked
     from counterfoil.recipes.verbs import mine_with
 
+    refuse_without(context, "propose", ("proposals",))
     where = source(data, features, images, decisions)
     stage = asked(
         model,

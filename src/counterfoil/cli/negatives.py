@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Data, Features, Images, Split, example, source
+from counterfoil.cli.options import Data, Decisions, Features, Images, Split, example, source
 
 app = typer.Typer(no_args_is_help=True, help="Mined negatives from and for other tools.")
 
@@ -22,6 +22,7 @@ def read(
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     split: Split = "train",
     name: Annotated[
         str | None, typer.Option(help="NAME of the files, as `f30k`; needed if there are several.")
@@ -30,7 +31,7 @@ def read(
     """Turn the lists of AOQ's released code into mined negatives to train on."""
     from counterfoil.recipes.exchange import import_lists
 
-    where = source(data, features, images)
+    where = source(data, features, images, decisions)
     import_lists(folder, where, split, out, name=name)
 
 
@@ -46,6 +47,7 @@ def write(
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     split: Split = "train",
     name: Annotated[
         str | None, typer.Option(help="NAME of the files; default what the data are called.")
@@ -58,5 +60,5 @@ def write(
     """Write mined negatives as `i2t_NAME.npy` and `t2i_NAME.npy`, which AOQ's code reads."""
     from counterfoil.recipes.exchange import export_lists
 
-    where = source(data, features, images)
+    where = source(data, features, images, decisions)
     export_lists(store, where, split, out, name=name, texts=texts, images=hard_images)

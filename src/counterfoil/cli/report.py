@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from counterfoil.cli.options import Decisions, Features, Images, example
+from counterfoil.cli.unread import refuse_without
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -19,6 +20,7 @@ app = typer.Typer(rich_markup_mode="markdown")
     )
 )
 def report(
+    context: typer.Context,
     runs: Annotated[
         list[Path], typer.Argument(help="Folders of runs, or of single evaluations in them.")
     ],
@@ -39,5 +41,6 @@ def report(
     from counterfoil.recipes.reporting import ReportPlan, report_with
     from counterfoil.recipes.run import Source
 
+    refuse_without(context, "data", ("features", "images", "decisions"))
     source = Source(data, features, images, decisions) if data else None
     report_with(runs, ReportPlan(source, tuple(foils or ())), out)

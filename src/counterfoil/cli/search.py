@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Data, Features, Images, Split, example
+from counterfoil.cli.options import Data, Decisions, Features, Images, Split, example
+from counterfoil.cli.unread import refuse, refuse_without
 
 Where = Annotated[str, typer.Argument(help="Folder of an index; or model folder or HF name.")]
 Query = Annotated[
@@ -45,11 +46,13 @@ PAGE = Path("search.html")
     )
 )
 def search(
+    context: typer.Context,
     where: Where,
     query: Query,
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     split: Split = "test",
     top: Top = 10,
     page: Page = None,
@@ -70,7 +73,11 @@ def search(
     from counterfoil.recipes.verbs import search_with
 
     if is_index(Path(where)):
-        source = Source(data, features=features, images=images) if data else None
+        refuse(
+            context, ("split",), f"with a model, and {where} is an index, which is searched whole"
+        )
+        refuse_without(context, "data", ("features", "images", "decisions"))
+        source = Source(data, features, images, decisions) if data else None
         asking = Asking(kind or "", find or "", top, model or "", rerank or "", depth, page, plain)
         search_index_with(Path(where), query, source, asking)
         return
@@ -80,5 +87,5 @@ def search(
         raise ValueError(
             f"{told[0]} goes with an index, and {where} is none; make one with `counterfoil index`"
         )
-    source = Source(data or "scenes", features=features, images=images)
+    source = Source(data or "scenes", features, images, decisions)
     search_with(where, query, source, split, top=top, page=page or PAGE)

@@ -7,7 +7,12 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Data, Features, Images, example
+from counterfoil.cli.options import Data, Decisions, Features, Images, example
+from counterfoil.cli.unread import refuse_without
+
+Explainer = Annotated[
+    str | None, typer.Option(help="Model that explains captions, as one of TAGS-DC.")
+]
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -21,15 +26,14 @@ app = typer.Typer(rich_markup_mode="markdown")
     )
 )
 def serve(
+    context: typer.Context,
     model: Annotated[
         str, typer.Argument(metavar="[MODEL]", help="May be left out: the index names it.")
     ],
     index: Annotated[
         str | None, typer.Argument(metavar="INDEX", help="Folder that `counterfoil index` made.")
     ] = None,
-    explainer: Annotated[
-        str | None, typer.Option(help="Model that explains captions, as one of TAGS-DC.")
-    ] = None,
+    explainer: Explainer = None,
     rerank: Annotated[
         str | None, typer.Option(help="Model that puts the first results in order.")
     ] = None,
@@ -37,6 +41,7 @@ def serve(
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 8000,
     key: Annotated[
@@ -51,11 +56,12 @@ def serve(
     from counterfoil.serve.settings import MEGABYTE, Settings
     from counterfoil.serve.start import serve as start
 
+    refuse_without(context, "data", ("features", "images", "decisions"))
     settings = Settings(
         host=host, port=port, key=key, upload=int(upload * MEGABYTE), seconds=seconds
     )
     name, folder = (None, model) if index is None else (model, index)
-    source = Source(data, features=features, images=images) if data else None
+    source = Source(data, features, images, decisions) if data else None
     start(
         Path(folder), model=name, explainer=explainer, rerank=rerank, depth=depth, source=source,
         settings=settings,

@@ -10,6 +10,7 @@ import typer
 from counterfoil.cli.options import (
     STOPPED,
     Data,
+    Decisions,
     Features,
     Images,
     Minutes,
@@ -19,9 +20,13 @@ from counterfoil.cli.options import (
     Smoke,
     example,
 )
+from counterfoil.cli.unread import refuse, refuse_without
 
 app = typer.Typer(rich_markup_mode="markdown")
 
+What = Annotated[
+    str | None, typer.Argument(help="Recipe, `.py` file or `sweeps/…`; none lists the last.")
+]
 Over = Annotated[
     list[str] | None,
     typer.Option(
@@ -37,6 +42,12 @@ Place = Annotated[
 ]
 Draw = Annotated[int | None, typer.Option(min=0, help="So many points of the grid; 0 for all.")]
 Seeds = Annotated[str, typer.Option(help="Every point so often, 0,1,2: added to its own seeds.")]
+Test = Annotated[bool, typer.Option(help="Measure the best point on test.")]
+Dry = Annotated[bool, typer.Option(help="Only show the points and count the stages.")]
+
+UNREAD_DRY = (
+    "data", "features", "images", "decisions", "folder", "resume", "minutes", "test_best",
+)  # fmt: skip
 
 
 @app.command(
@@ -48,14 +59,14 @@ Seeds = Annotated[str, typer.Option(help="Every point so often, 0,1,2: added to 
     )
 )
 def sweep(
-    recipe: Annotated[
-        str | None, typer.Argument(help="Recipe, `.py` file or `sweeps/…`; none lists the last.")
-    ] = None,
+    context: typer.Context,
+    recipe: What = None,
     over: Over = None,
     stage: Compared = None,
     data: Data = None,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     folder: Place = None,
     settings: Settings = None,
     draw: Draw = None,
@@ -64,14 +75,15 @@ def sweep(
     resume: Resume = False,
     smoke: Smoke = False,
     minutes: Minutes = None,
-    test_best: Annotated[bool, typer.Option(help="Measure the best point on test.")] = False,
-    dry: Annotated[bool, typer.Option(help="Only show the points and count the stages.")] = False,
+    test_best: Test = False,
+    dry: Dry = False,
 ) -> None:
     """Train a recipe at many settings and rank them on dev; what they share is run once."""
     from counterfoil.recipes.run import Source
     from counterfoil.recipes.sweep import catalogue, shown
     from counterfoil.recipes.sweep.run import run
 
+    _check(context)
     if recipe is None:
         shown.listed(catalogue.sweeps())
         return
@@ -79,11 +91,17 @@ def sweep(
         recipe, over or (), stage=stage, settings=settings or (), draw=draw, seed=seed,
         seeds=seeds, smoke=smoke,
     )  # fmt: skip
+    if not asked.draw:
+        refuse(context, ("seed",), "with --draw")
+    source = Source(data or asked.recipe.data, features, images, decisions)
+    place = folder or asked.folder
     if dry:
         shown.planned(asked)
-        return
-    source = Source(data or asked.recipe.data, features=features, images=images)
-    if not run(
-        asked, source, folder or asked.folder, resume=resume, minutes=minutes, test=test_best
-    ):
+    elif not run(asked, source, place, resume=resume, minutes=minutes, test=test_best):
         raise typer.Exit(STOPPED)
+
+
+def _check(context: typer.Context) -> None:
+    """Refuse what is not read when sweeps are listed, or shown and not run."""
+    refuse_without(context, "recipe", tuple(context.params), argument=True)
+    refuse_without(context, "dry", UNREAD_DRY, alone=True)

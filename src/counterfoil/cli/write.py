@@ -9,6 +9,7 @@ import typer
 
 from counterfoil.cli.options import (
     STOPPED,
+    Decisions,
     Features,
     Images,
     Minutes,
@@ -16,6 +17,7 @@ from counterfoil.cli.options import (
     Split,
     example,
 )
+from counterfoil.cli.unread import refuse, refuse_without
 
 Out = Annotated[Path, typer.Option(help="Folder of the foils; must not exist yet.")]
 Rules = Annotated[
@@ -45,9 +47,11 @@ app = typer.Typer(no_args_is_help=True, help="False captions, written and stored
     ),
 )
 def rules(
+    context: typer.Context,
     data: Annotated[str, typer.Argument(help="Folder, file or name.")],
     out: Out,
     images: Images = None,
+    decisions: Decisions = None,
     split: Split = "train",
     kind: Annotated[
         list[str] | None,
@@ -65,8 +69,11 @@ def rules(
 ) -> None:
     """Change a noun, a number or a relation of every caption; `counterfoil foils` asks them."""
     from counterfoil.recipes.run import Source
-    from counterfoil.recipes.writing import RulePlan, write_rules
+    from counterfoil.recipes.writes import RulePlan
+    from counterfoil.recipes.writing import write_rules
 
+    if kind and "noun" not in kind:
+        refuse(context, ("frequency", "synonyms"), "where nouns are changed, with --kind noun")
     plan = RulePlan(
         split=split,
         kinds=tuple(kind or ()),
@@ -75,7 +82,7 @@ def rules(
         synonyms=synonyms,
         seed=seed,
     )
-    write_rules(Source(data, images=images), plan, out)
+    write_rules(Source(data, images=images, decisions=decisions), plan, out)
 
 
 @app.command(
@@ -88,11 +95,13 @@ def rules(
     ),
 )
 def tags(
+    context: typer.Context,
     model: Annotated[str, typer.Argument(help="Folder of a model that reads words: UNITER, ….")],
     data: Annotated[str, typer.Argument(help="Folder, file or name.")],
     out: Out,
     features: Features = None,
     images: Images = None,
+    decisions: Decisions = None,
     split: Split = "train",
     phrases: Phrases = "rules",
     masks: Annotated[int, typer.Option(min=1, help="K, maskings of each caption.")] = 20,
@@ -111,20 +120,12 @@ def tags(
     from counterfoil.recipes.run import Source
     from counterfoil.recipes.writing import asked, write_tags
 
+    refuse_without(context, "guide", ("slack",))
     stage = asked(
-        model,
-        split,
-        phrases=phrases,
-        masks=masks,
-        refills=refills,
-        keep=keep,
-        temperature=temperature,
-        singles=singles,
-        rules=rule or ("captions",),
-        guide=guide,
-        slack=slack,
-        seed=seed,
-    )
-    source = Source(data, features=features, images=images)
+        model, split, phrases=phrases, masks=masks, refills=refills, keep=keep,
+        temperature=temperature, singles=singles, rules=rule or ("captions",), guide=guide,
+        slack=slack, seed=seed,
+    )  # fmt: skip
+    source = Source(data, features, images, decisions)
     if not write_tags(stage, source, out, resume=resume, minutes=minutes):
         raise typer.Exit(STOPPED)

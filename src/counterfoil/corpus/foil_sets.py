@@ -115,9 +115,11 @@ def open_foil_set(
         ValueError: something is missing, or of no known form, or files are of several.
     """
     form, rest = _prefix(sources[0])
-    if rest.partition(":")[0] == "scenes" and not Path(rest).exists():
+    if is_scenes(sources[0]):
         from counterfoil.corpus.foil_scenes import scenes_foils
 
+        if images is not None:
+            raise ValueError(f"{sources[0]} draws its own pictures; leave out --images")
         made = scenes_foils(rest, split, seed, shuffled=form == "order")
         return made if features is None else _featured(made, features)
     files = _files([rest, *sources[1:]])
@@ -134,6 +136,12 @@ def open_foil_set(
         seed=seed if drawn else None,
     )
     return made if features is None else _featured(made, features)
+
+
+def is_scenes(source: str) -> bool:
+    """Whether a set is made here, of rendered scenes."""
+    _, rest = _prefix(source)
+    return rest.partition(":")[0] == "scenes" and not Path(rest).exists()
 
 
 def assembled(

@@ -74,8 +74,10 @@ def _read(
 ) -> Corpus:
     kind, _, rest = source.partition(":")
     if kind == "scenes" and not Path(source).exists():
+        _check_own(source, images)
         return _named(_scenes(rest), name)
     if kind == "hf":
+        _check_own(source, images)
         return read_huggingface(rest, name=name)
     path = Path(source).expanduser()
     if not path.exists():
@@ -94,6 +96,7 @@ def _folder(
     path: Path, images: Path | None, name: str | None, restval: str, splits: Sequence[str]
 ) -> Corpus:
     if is_huggingface(path):
+        _check_own(str(path), images)
         return read_huggingface(str(path), name=name)
     listed = sorted(path.glob("dataset_*.json"))
     if len(listed) > 1:
@@ -130,6 +133,12 @@ def pictures_of(corpus: Corpus, folder: Path) -> Pictures:
             f"{len(lost)} of {len(corpus)} images have no picture in {folder}, such as {lost[0]!r}"
         )
     return PictureFiles([files[name] for name in corpus.image_ids])
+
+
+def _check_own(source: str, images: Path | None) -> None:
+    """Refuse a folder of pictures for data that hold theirs."""
+    if images is not None:
+        raise ValueError(f"{source} has its own pictures; leave out --images {images}")
 
 
 def _scenes(settings: str) -> Corpus:

@@ -50,6 +50,7 @@ class FoilPlan:
         ties: "wrong", or "aro" for ARO's own rule on ARO's sets.
         blind: captions to train a model on that sees nothing: a text file with one a line, or data
             whose training split is read; None for no such model.
+        decisions: about those data, if not beside them.
         examples: of the worst items on the page.
     """
 
@@ -57,6 +58,7 @@ class FoilPlan:
     seed: int = 0
     ties: str = "wrong"
     blind: str | None = None
+    decisions: Path | None = None
     examples: int = 12
 
 
@@ -132,7 +134,7 @@ def foils_with(
     scorer = None if name == BLIND else open_scorers([name])[0]
     for model in scorer.models if scorer else ():
         _check_sees(model, foils)
-    blind, told = _blind(plan.blind, foils) if plan.blind else (None, "")
+    blind, told = _blind(plan.blind, plan.decisions, foils) if plan.blind else (None, "")
     scores = score_items(scorer.on(foils.corpus), foils) if scorer else blind
     assert scores is not None
     protocol = _protocol(foils, plan, scorer, told, ties)
@@ -186,13 +188,13 @@ def _check_sees(model: Model, foils: FoilSet) -> None:
         )
 
 
-def _blind(source: str, foils: FoilSet) -> tuple[Tensor, str]:
+def _blind(source: str, decisions: Path | None, foils: FoilSet) -> tuple[Tensor, str]:
     """Scores of a model of captions that are not in the set, and what it learnt from in words."""
     asked = set(foils.corpus.texts)
     if source.endswith(".txt"):
         held = [line for line in read_lines(Path(source), "captions") if line.strip()]
     else:
-        held = list(open_corpus(source).split("train").texts)
+        held = list(open_corpus(source, decisions=decisions).split("train").texts)
     kept = [caption for caption in held if caption not in asked]
     if not kept:
         raise ValueError(
