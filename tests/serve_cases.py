@@ -28,7 +28,7 @@ from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.patches import Patches
 from counterfoil.models.vse import VSE
 from counterfoil.recipes.model import open_model
-from counterfoil.recipes.searching import open_index, seen_by
+from counterfoil.recipes.searching import open_index
 from counterfoil.serve.app import application
 from counterfoil.serve.guard import Guard
 from counterfoil.serve.holdings import Library
@@ -78,7 +78,7 @@ def indexed(root: Path, count: int = 12) -> Path:
         places[-1].parent.mkdir(exist_ok=True)
         places[-1].write_bytes(content(picture))
     vectors = torch.cat([model.encode([picture]).tokens[:, 0] for picture in pictures])
-    state = IndexState(identity=seen_by(model), model=str(root / "model"), width=vectors.shape[1])
+    state = IndexState(identity=model.identity(), model=str(root / "model"), width=vectors.shape[1])
     index = Index.create(root / "index", state)
     ids = names(count)
     entries = [Entry(name, place=str(place)) for name, place in zip(ids, places)]
@@ -130,7 +130,7 @@ def wide_index(root: Path, count: int) -> Path:
     save_model(root / "model", spec=spec, matcher=spec.build(), lens=lens)
     model = open_model(root / "model")
     vectors = torch.nn.functional.normalize(torch.randn(count, 256), dim=1)
-    state = IndexState(identity=seen_by(model), model=str(root / "model"), width=256)
+    state = IndexState(identity=model.identity(), model=str(root / "model"), width=256)
     index = Index.create(root / "index", state)
     index.change(images=New([Entry(f"{row:06d}") for row in range(count)], vectors))
     index.close()

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from counterfoil.files import read_json, write_json
 
 STATE = "index.json"
-FORMAT = 1
+FORMAT = 2
 Backend: TypeAlias = Literal["exact", "faiss-hnsw", "faiss-ivf-pq", "milvus"]
 _LOCK = ".lock"
 

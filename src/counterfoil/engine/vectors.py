@@ -29,7 +29,7 @@ from counterfoil.corpus.pixels import kept_at
 from counterfoil.corpus.regions import Features
 from counterfoil.engine.bags import Bags, BagWriter
 from counterfoil.engine.encode import images_in_batches, texts_in_batches
-from counterfoil.engine.kept import weights_digest
+from counterfoil.engine.identity import model_digest
 from counterfoil.files import read_array, read_json, write_json
 from counterfoil.matcher import Matcher
 from counterfoil.progress import stderr
@@ -71,8 +71,7 @@ def _place(matcher: Matcher, lens: CorpusLens) -> Path:
     assert corpus.pictures is not None
     assert tokenizer is not None
     texts = hashlib.sha256("\x00".join(corpus.texts).encode()).hexdigest()
-    model = f"{weights_digest(matcher)} {matcher}"  # which tells its activations
-    key = f"{model} {lens.lens.eye} {tokenizer.digest} {texts}"
+    key = f"{model_digest(matcher)} {lens.lens.eye} {tokenizer.digest} {texts}"
     return kept_at(corpus.pictures, key, "vectors").with_suffix("")
 
 

@@ -9,7 +9,8 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from counterfoil.engine.kept import EVERY, Fact, Keeper, weights_digest
+from counterfoil.engine.identity import model_digest
+from counterfoil.engine.kept import EVERY, Fact, Keeper
 from counterfoil.engine.sweep import MEMORY, sweep
 from counterfoil.engine.tiles import Member
 from counterfoil.engine.topk import TopK
@@ -92,7 +93,7 @@ def facts_of(
         filters: what else is left out.
     """
     return {
-        "models": ", ".join(weights_digest(member.matcher) for member in members),
+        "models": ", ".join(model_digest(member.matcher) for member in members),
         "images and texts": ", ".join(f"{len(m.images)} x {len(m.texts)}" for m in members),
         "true pairs": crc32(owner.cpu().contiguous().numpy().tobytes()),
         "texts of an image": lists[0].k,

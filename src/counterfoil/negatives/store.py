@@ -28,12 +28,21 @@ class Source(BaseModel):
         matcher: the model in words, as its written call prints.
         spec: digest of its written call.
         checkpoint: digest of its weights.
+        identity: digest of all that its scores depend on; "" where nobody noted it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     matcher: str
     spec: str = ""
     checkpoint: str = ""
+    identity: str = ""
+
+    def same(self, other: Source) -> bool:
+        """Whether it is the same model, by its weights where nothing more was noted."""
+        noted = self.identity and other.identity
+        return self.checkpoint == other.checkpoint and (
+            not noted or self.identity == other.identity
+        )
 
 
 @final

@@ -120,14 +120,18 @@ class TaughtStore:
         """Whether a model is the teacher that was asked.
 
         Raises:
-            ValueError: it has other weights.
+            ValueError: it is another model.
         """
         there = self.manifest.teachers[teacher].source
-        if there.checkpoint != source.checkpoint:
-            raise ValueError(
-                f"teacher {teacher} of {folder} had the weights {there.checkpoint}, but the model "
-                f"has {source.checkpoint}; it was trained again, so ask the teachers again"
-            )
+        if there.same(source):
+            return
+        weights = f"had the weights {there.checkpoint}, but the model has {source.checkpoint}"
+        if there.checkpoint == source.checkpoint:
+            weights = "had the weights of the model, but read or used them in another way"
+        raise ValueError(
+            f"teacher {teacher} of {folder} {weights}; it was trained or saved again, so ask the "
+            "teachers again"
+        )
 
 
 def read_taught(folder: Path) -> TaughtManifest:

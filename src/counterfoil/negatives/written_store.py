@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -190,6 +191,15 @@ class WrittenStore:
                 f"{path} holds {count:,} captions, but its manifest promises {len(self):,}; write "
                 "again"
             )
+
+
+def foils_digest(folder: Path) -> str:
+    """Sixteen hex digits of the captions in a folder; "" where there are none."""
+    path = folder / ROWS
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 def read_foils(path: Path) -> Iterator[WrittenFoil]:

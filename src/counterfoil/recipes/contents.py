@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +12,9 @@ from torch import Tensor
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.pictures import Pictures
 from counterfoil.corpus.regions import Features
+from counterfoil.negatives.written import Written
+from counterfoil.negatives.written_store import foils_digest
+from counterfoil.spec import Spec
 
 PICTURES, ROWS = 16, 64  # how many are looked at
 
@@ -25,6 +30,22 @@ def contents(corpus: Corpus) -> str:
     if corpus.pictures is not None:
         digest.update(_pictures(corpus.pictures))
     return digest.hexdigest()[:16]
+
+
+def foils_drawn(call: Any) -> list[str]:
+    """Digests of the folders of captions, written before, that a written call draws from.
+
+    Args:
+        call: of a proposer, or anything inside one.
+    """
+    match call:
+        case Spec():
+            found = [digest for inner in call.arguments.values() for digest in foils_drawn(inner)]
+            folder = call.arguments.get("folder") if call.make is Written else None
+            return [*found, foils_digest(Path(folder))] if isinstance(folder, str) else found
+        case tuple() | list():
+            return [digest for inner in call for digest in foils_drawn(inner)]
+    return []
 
 
 def _features(features: Features) -> bytes:

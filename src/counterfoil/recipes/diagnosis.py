@@ -13,7 +13,7 @@ from counterfoil.corpus.corpus import Corpus
 from counterfoil.engine.tiles import Member
 from counterfoil.negatives.diagnosis import Ranks, by_rank, pair_scores
 from counterfoil.negatives.hubs import Hubs, hubs, overlap
-from counterfoil.negatives.store import NegativeStore
+from counterfoil.negatives.store import NegativeStore, Source
 from counterfoil.negatives.suspects import Looked, Suspects, above, by_truth, by_words, look
 from counterfoil.recipes.analyses.scorers import Scorer
 from counterfoil.recipes.model import Model
@@ -186,8 +186,11 @@ def _once(rows: Tensor) -> Tensor:
 
 
 def _made_by(store: NegativeStore, models: Sequence[Model]) -> bool:
-    made = sorted(source.checkpoint for source in store.manifest.sources)
-    return made == sorted(model.digest() for model in models)
+    made, given = (
+        sorted(some, key=lambda source: source.checkpoint)
+        for some in (store.manifest.sources, [model.source() for model in models])
+    )
+    return len(made) == len(given) and all(map(Source.same, made, given))
 
 
 def _listed_scores(members: Sequence[Member], looked: Looked) -> Tensor:

@@ -25,7 +25,7 @@ from counterfoil.files import check_folder, replacing, replacing_folder
 from counterfoil.progress import progress
 from counterfoil.recipes.model import MODEL, Model
 from counterfoil.recipes.searching import SearchIndex
-from counterfoil.recipes.vector_hosts import check_vectors, seen_by
+from counterfoil.recipes.vector_hosts import check_vectors
 from counterfoil.records import Encoded
 from counterfoil.train.saved import CARD
 
@@ -98,7 +98,7 @@ def build_index(
     if world.rank() == 0:
         with replacing_folder(folder) as temporary:
             state = IndexState(
-                identity=seen_by(model),
+                identity=model.identity(),
                 model=_kept_model(model, temporary),
                 width=coming.width,
                 backend=plan.backend,

@@ -29,6 +29,7 @@ from counterfoil.models.vectors import Vectors
 from counterfoil.models.vilt_public import public_vilt
 from counterfoil.negatives.store import Source
 from counterfoil.recipes.hub import fetched
+from counterfoil.recipes.identifying import identity_of
 from counterfoil.recipes.seeing import seen_once
 from counterfoil.records import Encoded
 from counterfoil.spec import Spec, of
@@ -163,7 +164,16 @@ class Model:
     def source(self) -> Source:
         """What the manifest of mined lists says of it."""
         spec = self.spec.digest() if self.spec else ""
-        return Source(matcher=repr(self.spec), spec=spec, checkpoint=self.digest())
+        return Source(
+            matcher=repr(self.spec),
+            spec=spec,
+            checkpoint=self.digest(),
+            identity=self.identity(),
+        )
+
+    def identity(self) -> str:
+        """Sixteen hex digits of all that it makes of images and texts, wherever it lies."""
+        return identity_of(self.matcher, self.spec, self.lens)
 
     def digest(self) -> str:
         """Sixteen hex digits of the weights."""

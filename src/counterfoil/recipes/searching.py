@@ -15,7 +15,6 @@ from counterfoil.engine.index import Index
 from counterfoil.engine.tiles import Side
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.reranking import Picture, Reranker, Things
-from counterfoil.recipes.vector_hosts import seen_by
 from counterfoil.spec import unknown
 
 Find: TypeAlias = Literal["images", "captions"]
@@ -264,7 +263,7 @@ class SearchIndex:
 
     def _check(self, model: Model) -> None:
         """Refuse a model whose vectors cannot be compared with those of the index."""
-        if seen_by(model) != self.index.state.identity:
+        if model.identity() != self.index.state.identity:
             raise ValueError(
                 f"{self.folder} was made with {self.model_name}, and {model.name} is "
                 "another model or was trained on since: their vectors cannot be compared; ask "

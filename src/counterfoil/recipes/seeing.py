@@ -8,7 +8,7 @@ from torch import Tensor
 from counterfoil import world
 from counterfoil.corpus.lens import Lens, PixelEye
 from counterfoil.corpus.seen import SeenEye
-from counterfoil.engine.kept import weights_digest
+from counterfoil.engine.identity import model_digest
 from counterfoil.matcher import Matcher, SeesOnce
 from counterfoil.records import Items
 
@@ -25,5 +25,5 @@ def seen_once(matcher: Matcher, lens: Lens) -> Lens:
         with torch.inference_mode():
             return part.states(images.to(world.device())).cpu()
 
-    key = f"{weights_digest(part.body)} {part.still} {part.body}"  # which tells its activations
+    key = f"{model_digest(part.body)} {part.still}"
     return Lens(SeenEye(lens.eye, states, key), lens.tokenizer)

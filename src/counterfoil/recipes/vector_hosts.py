@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import torch
 
 from counterfoil.engine.modes import evaluating
@@ -43,15 +41,3 @@ def check_vectors(model: Model, images: Encoded | None, texts: Encoded | None) -
             f"{model.name} does not compare images and captions by inner product, which is what an "
             "index is searched by; make the index with a model that does, and re-rank with this one"
         )
-
-
-def seen_by(model: Model) -> str:
-    """Sixteen hex digits of all that the vectors of a model depend on."""
-    digest = hashlib.sha256(type(model.matcher).__qualname__.encode())
-    digest.update(model.digest().encode())
-    if model.card is not None and model.spec is not None:
-        digest.update(model.spec.digest().encode())
-    if model.lens is not None:
-        digest.update(repr(model.lens.eye).encode())
-        digest.update((model.lens.tokenizer.digest if model.lens.tokenizer else "").encode())
-    return digest.hexdigest()[:16]
