@@ -269,3 +269,22 @@ def test_weights_digest_follows_the_weights():
     assert weights_digest(one) != weights_digest(other)
     other.load_state_dict(one.state_dict())
     assert weights_digest(one) == weights_digest(other)
+
+
+def test_a_digest_is_of_the_weights_as_they_are() -> None:
+    """What is frozen is remembered; a change of it in place, or by other weights, is seen."""
+    module = torch.nn.Linear(3, 2)
+    first = weights_digest(module)
+    assert weights_digest(module.requires_grad_(False)) == first
+    assert weights_digest(module) == first
+    with torch.no_grad():
+        module.weight[0, 0] += 1
+    second = weights_digest(module)
+    assert second != first
+    module.load_state_dict({name: value * 0 for name, value in module.state_dict().items()})
+    assert weights_digest(module) not in (first, second)
+    with torch.inference_mode():
+        made = torch.nn.Linear(3, 2).requires_grad_(False)
+        third = weights_digest(made)
+        made.weight[0, 0] += 1
+        assert weights_digest(made) != third

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -16,6 +17,7 @@ import recipes_cases
 from counterfoil import open_model
 from counterfoil.models.adapted import Adapted
 from counterfoil.models.clip import DualEncoder
+from counterfoil.negatives.written_store import ROWS
 from counterfoil.recipes import tuned
 from counterfoil.recipes.recipe import Evaluate, Mine, Teach, Train
 from counterfoil.recipes.tuned import Host, recipe
@@ -62,7 +64,8 @@ def test_every_loss_on_every_way(name, way, hub):
     assert tests[0].models == (host.model,)
     many = {"aoq": 2, "ndgl": 3}
     assert len(trainings) == many.get(name, 1)
-    assert any(isinstance(stage, Mine) for stage in found.stages) == (name == "aoq")
+    mines = any(isinstance(stage, Mine) for stage in found.stages)
+    assert mines == (name in ("aoq", "negclip"))
     assert any(isinstance(stage, Teach) for stage in found.stages) == (name == "ndgl")
 
 
@@ -157,3 +160,26 @@ def test_what_is_refused(hub):
         Host(model="a", way="frozn")
     with pytest.raises(ValueError, match="looks at pictures, and these data have none"):
         recipe("aoq", host, pictures=False)
+
+
+@pytest.mark.parametrize("way", ["full", "frozen"])
+def test_negclip_mines_writes_and_trains(way, hub, tmp_path):
+    settings = (*SHORT, "lists.texts=20")
+    folder = tmp_path / "run"
+    more = ("--tune", way)
+    assert trained(folder, "negclip", hub["clip"], *more, settings=settings) == 0
+    kinds = [stage.kind for stage in recipe("negclip", Host(model=str(hub["clip"]))).stages]
+    assert kinds[:3] == ["mine", "rewrite", "train"]
+    assert np.load(folder / "lists" / "images.npy").shape == (120, 3)
+    assert len((folder / "written" / ROWS).read_text().splitlines()) > 120, "of 120 captions"
+    line = json.loads((folder / "tuned" / "metrics.jsonl").read_text().splitlines()[0])
+    assert "written_above" in line, "foils were scored"
+
+
+def test_negclip_reads_what_was_written_before(hub, tmp_path):
+    written = tmp_path / "written"
+    assert run("write", "rules", SCENES, "--out", written) == 0
+    settings = (*SHORT, "lists.texts=20")
+    more = ("--written", written)
+    assert trained(tmp_path / "run", "negclip", hub["clip"], *more, settings=settings) == 0
+    assert not (tmp_path / "run" / "written").exists()

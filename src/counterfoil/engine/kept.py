@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, final
+from weakref import WeakKeyDictionary
 from zipfile import BadZipFile
 
 import numpy as np
@@ -20,10 +21,12 @@ from counterfoil.files import check_folder, replacing
 from counterfoil.progress import stderr
 
 Fact = str | int
+_Marks = tuple[tuple[str, int, int], ...]  # name, place and version of each tensor
 
 EVERY = 60.0  # seconds between two saves
 _NAME = "process-"
 _SHORT, _LONG = 500, 2000  # milliseconds that a round should take
+_DIGESTS: WeakKeyDictionary[nn.Module, tuple[_Marks, str]] = WeakKeyDictionary()
 
 
 class SweepStopped(Exception):
@@ -220,9 +223,24 @@ class Keeper:
 
 
 def weights_digest(module: nn.Module) -> str:
-    """Sixteen hex digits of all that a module has learnt."""
+    """Sixteen hex digits of all that a module has learnt; of a frozen one they are remembered."""
+    marks, known = _marks(module), _DIGESTS.get(module)
+    if marks and known and known[0] == marks:
+        return known[1]
     digest = hashlib.sha256()
     for name, value in module.state_dict().items():
         digest.update(name.encode())
-        digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]
+        digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+    found = digest.hexdigest()[:16]
+    if marks:
+        _DIGESTS[module] = marks, found
+    return found
+
+
+def _marks(module: nn.Module) -> _Marks:
+    """By which a frozen module is known to be as it was; empty for one that may learn."""
+    state: dict[str, Tensor] = module.state_dict()
+    learns = any(parameter.requires_grad for parameter in module.parameters())
+    if learns or any(value.is_inference() for value in state.values()):
+        return ()
+    return tuple((name, value.data_ptr(), value._version) for name, value in state.items())

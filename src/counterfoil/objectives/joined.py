@@ -19,12 +19,11 @@ class JoinedInfoNCE(Term):
     """`InfoNCE` in which candidates of some roles stand beside the wrong ones of the block.
 
     NegCLIP (https://arxiv.org/abs/2210.01936), section 4: written captions are appended to the
-    texts of a batch and images choose among all of them, while texts choose among images alone; its
-    hard images are of the role "hard image". Which captions an image is asked about is up to what
-    proposes them, see `counterfoil.negatives.written.Written`.
-
-    Departs from the authors' code in: hard images come without captions of their own, and compete
-    for their anchor's caption alone.
+    texts of a batch and images choose among all of them, while texts choose among images alone.
+    Which captions an image is asked about is up to what proposes them, see
+    `counterfoil.negatives.written.Written`. NegCLIP's hard images are in the block itself, see
+    `counterfoil.negatives.neighbours.Neighbours`; those of `images` have no captions of their own
+    and compete for their anchor's alone.
 
     Args:
         texts: roles whose texts join the wrong texts of an anchor's image.

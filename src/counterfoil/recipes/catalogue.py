@@ -20,6 +20,7 @@ from counterfoil.recipes import (
     modern,
     ndgl,
     ndgl_variants,
+    negclip,
     online,
     photos,
     tags,
@@ -89,6 +90,8 @@ def _of_modern_hosts() -> dict[str, Make]:
         rows |= {f"ndgl/{one}-{to}": partial(ndgl.recipe, one, to) for to in ndgl.sets(one)}
     for seen in photos.NAMES:
         rows |= {f"{seen}-{to}": partial(photos.recipe, seen, to) for to in photos.SETS}
+    for name in negclip.NAMES:
+        rows |= {f"{name}-{to}": partial(negclip.recipe, name, to) for to in SETS}
     for before, make in (
         ("", tags.hard_negatives),
         ("tags/", tags.tags),

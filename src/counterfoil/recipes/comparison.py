@@ -75,7 +75,7 @@ def save_hardness(found: measured_hardness.Hardness, folder: Path) -> None:
 def _hardness(context: Context, mining: str) -> tuple[Hardness, ...]:
     stage = context.recipe.stage(mining)
     assert isinstance(stage, Mine)
-    return hardness_at(context.place(mining), " + ".join(stage.using))
+    return hardness_at(context.place(mining), " + ".join((*stage.using, *stage.models)))
 
 
 def hardness_at(folder: Path, scorer: str) -> tuple[Hardness, ...]:

@@ -28,6 +28,8 @@ class Mine:
         proposing: stages whose models choose the pairs that `using` looks at; none for all pairs.
         proposals: how many times as many as are listed they choose.
         precision: "bf16" scores all pairs in half precision, and those that count again.
+        models: saved models or names of pretrained ones that score too, as
+            `counterfoil.recipes.model.open_model` opens them.
 
     Raises:
         ValueError: what proposes, or half precision, does not go with filters that judge scores.
@@ -44,6 +46,7 @@ class Mine:
     proposing: tuple[str, ...] = field(default=(), metadata=LATER)
     proposals: int = field(default=4, metadata=LATER)
     precision: MinePrecision = field(default="fp32", metadata=LATER)
+    models: tuple[str, ...] = field(default=(), metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.proposals < 1:

@@ -147,7 +147,8 @@ class _Crew:
     @classmethod
     def of(cls, stage: Mine, find: Callable[[str], str]) -> Self:
         names = stage.using, stage.guides, stage.proposing
-        return cls(*(tuple(open_model(find(name)) for name in some) for some in names))
+        using, guides, proposing = (tuple(open_model(find(n)) for n in some) for some in names)
+        return cls((*using, *map(open_model, stage.models)), guides, proposing)
 
     def digest(self, corpus: Corpus) -> str:
         """Of what the lists that are swept for depend on, besides the stage's numbers."""

@@ -12,7 +12,7 @@ from counterfoil.negatives.written import Written
 from counterfoil.recipes.context import Context
 from counterfoil.recipes.kinds import inside
 from counterfoil.recipes.model import open_model
-from counterfoil.recipes.recipe import Pretrain, Recipe, Train, Write
+from counterfoil.recipes.recipe import Pretrain, Recipe, Rewrite, Train, Write
 from counterfoil.records import Role
 from counterfoil.spec import Late, Spec
 
@@ -132,7 +132,7 @@ def _stored(recipe: Recipe, stage: Train) -> None:
             "draws from them; set its proposer to Written with folder=late('written')"
         )
     writing = recipe.stage(stage.written)
-    assert isinstance(writing, Write)
+    assert isinstance(writing, Write | Rewrite)
     if writing.split != "train":
         raise ValueError(
             f"{stage.name!r} trains on captions of the split 'train', and {writing.name!r} writes "

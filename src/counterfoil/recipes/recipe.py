@@ -17,12 +17,13 @@ from counterfoil.negatives.mined import MinedPlan
 from counterfoil.negatives.offers import CandidatePlan
 from counterfoil.negatives.proposal import Proposer
 from counterfoil.objectives.term import Objective
+from counterfoil.recipes.contents import foils_drawn
 from counterfoil.recipes.guides import GUIDE, GUIDES, LATER, Semantics, Teach
 from counterfoil.recipes.measures import Compare, Evaluate, Protocol
 from counterfoil.recipes.mines import Mine
 from counterfoil.recipes.model import identity
 from counterfoil.recipes.pretraining import Pretrain
-from counterfoil.recipes.writes import Write
+from counterfoil.recipes.writes import WRITERS, Rewrite, Write
 from counterfoil.spec import Spec, digest, unknown
 from counterfoil.train.plan import TrainPlan
 from counterfoil.train.refresh import Refresh
@@ -34,6 +35,7 @@ __all__ = [
     "Pretrain",
     "Protocol",
     "Recipe",
+    "Rewrite",
     "Semantics",
     "Stage",
     "Teach",
@@ -70,6 +72,8 @@ class Train:
         filler: stage whose model, frozen, writes in place of the one in training.
         written: stage whose stored captions to draw from; ``late("written")`` in the proposer is
             their folder.
+        neighbours: stage whose mined images join the batch of an anchor, each with a caption of its
+            own, see `counterfoil.negatives.neighbours.Neighbours`.
 
     Raises:
         ValueError: candidates are to come from mined lists, and none are named, or those are mined
@@ -93,6 +97,7 @@ class Train:
     candidates: CandidatePlan = field(default=CandidatePlan(), metadata=LATER)
     filler: str | None = field(default=None, metadata=LATER)
     written: str | None = field(default=None, metadata=LATER)
+    neighbours: str | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.screens_lists and (self.negatives is None or self.refresh.every):
@@ -120,13 +125,15 @@ class Train:
             (self.guide, GUIDE),
             (self.filler, "train"),
             (self.written, "write"),
+            (self.neighbours, "mine"),
         )
         return tuple((name, kind) for name, kind in wanted if name)
 
 
 MODELS = ("train", "pretrain")  # kinds of stages that write a model folder
+KINDS = {GUIDE: GUIDES, "train": MODELS, "write": WRITERS}  # that stand for one another
 
-Stage = Train | Pretrain | Mine | Write | Teach | Semantics | Evaluate | Compare
+Stage = Train | Pretrain | Mine | Rewrite | Write | Teach | Semantics | Evaluate | Compare
 
 
 @final
@@ -166,16 +173,16 @@ class Recipe:
         if stage.name in known:
             raise ValueError(f"{self.name}: two stages are called {stage.name!r}")
         scored = stage.using if isinstance(stage, Mine | Evaluate) else stage.reads
-        if isinstance(stage, Teach | Evaluate):
+        if isinstance(stage, Mine | Teach | Evaluate):
             scored = (*scored, *stage.models)
-        if not scored and not isinstance(stage, Train | Pretrain | Semantics):
+        if not scored and not isinstance(stage, Train | Pretrain | Rewrite | Semantics):
             raise ValueError(f"{self.name}: {stage.name!r} names no stage whose results it uses")
         for name, kind in stage.wants:
             if name not in known:
                 raise ValueError(
                     f"{self.name}: {stage.name!r} reads {name!r}, which no earlier stage writes"
                 )
-            if known[name] not in {GUIDE: GUIDES, "train": MODELS}.get(kind, (kind,)):
+            if known[name] not in KINDS.get(kind, (kind,)):
                 raise ValueError(
                     f"{self.name}: {stage.name!r} needs {_a(kind)} stage where it names {name!r}, "
                     f"{_a(known[name])} stage"
@@ -224,8 +231,10 @@ def digests(recipe: Recipe, data: str) -> dict[str, str]:
         content = {"kind": stage.kind, "data": data, **plain(stage, brief=True)}
         if isinstance(stage, Train | Pretrain):
             content["plan"] = stage.plan.numbers()
-        if isinstance(stage, Teach | Evaluate) and stage.models:
+        if isinstance(stage, Mine | Teach | Evaluate) and stage.models:
             content["models"] = [identity(model) for model in stage.models]
+        if isinstance(stage, Train) and (drawn := foils_drawn(stage.proposer)):
+            content["foils"] = drawn
         content["reads"] = [known[name] for name in stage.reads]
         known[stage.name] = digest(content)
     return known

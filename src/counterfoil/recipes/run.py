@@ -25,6 +25,7 @@ from counterfoil.recipes.recipe import (
     Mine,
     Pretrain,
     Recipe,
+    Rewrite,
     Semantics,
     Stage,
     Teach,
@@ -141,6 +142,8 @@ def _do(context: Context, stage: Stage, *, resume: bool) -> None:
             pretrain.pretrain(context, stage, resume=resume)
         case Mine():
             stages.mine(context, stage)
+        case Rewrite():
+            tailoring.rewrite(context, stage)
         case Write():
             tailoring.write(context, stage)
         case Teach():

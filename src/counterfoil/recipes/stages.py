@@ -15,6 +15,7 @@ from counterfoil.negatives.hardness import hardness
 from counterfoil.negatives.latent import check_captions
 from counterfoil.negatives.lists import Lists
 from counterfoil.negatives.mined import Mined
+from counterfoil.negatives.neighbours import Neighbours
 from counterfoil.negatives.offers import CandidatePlan
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.recipes import comparison
@@ -34,6 +35,7 @@ from counterfoil.recipes.recipe import (
     Evaluate,
     Mine,
     Pretrain,
+    Rewrite,
     Semantics,
     Stage,
     Teach,
@@ -43,6 +45,7 @@ from counterfoil.recipes.recipe import (
 from counterfoil.recipes.selecting import measure
 from counterfoil.recipes.show import say
 from counterfoil.recipes.tailoring import check as check_writer
+from counterfoil.recipes.tailoring import check_rules
 from counterfoil.train.loop import fit, sampler_of
 from counterfoil.train.refresh import check as check_lists
 
@@ -67,11 +70,15 @@ def check(context: Context, stage: Stage) -> None:
                 _refreshed(context, stage)
             if stage.negatives:
                 _long_enough(context, stage)
+            if stage.neighbours:
+                _of_train(context, stage, stage.neighbours)
         case Pretrain():
             _visible(context, stage)
             check_pretrain(context, stage)
         case Mine():
             context.split(stage.split)
+        case Rewrite():
+            check_rules(context, stage)
         case Write():
             check_writer(context, stage)
         case Teach():
@@ -108,6 +115,17 @@ def _long_enough(context: Context, stage: Train) -> None:
             )
 
 
+def _of_train(context: Context, stage: Train, mining: str) -> None:
+    """Whether images that join batches are of the split that is trained on."""
+    mined = context.recipe.stage(mining)
+    assert isinstance(mined, Mine)
+    if mined.split != "train":
+        raise ValueError(
+            f"{stage.name!r} trains on images of the split 'train', and {mining!r} mines those of "
+            f"{mined.split!r}; set {mining}.split=train"
+        )
+
+
 def train(context: Context, stage: Train, *, resume: bool) -> None:
     """Fit the stage's model and save it with its lens."""
     if resume and kept_already(context, stage):
@@ -129,6 +147,7 @@ def train(context: Context, stage: Train, *, resume: bool) -> None:
         positives=stage.positives,
         refresh=stage.refresh,
         draw=stage.draw,
+        neighbours=_neighbours(context, stage),
         evaluate=measure(context, stage, model),
         run=context.digests[stage.name],
         resume=resume,
@@ -214,10 +233,19 @@ def _refreshed(context: Context, stage: Train) -> None:
 
 
 def _lists(context: Context, stage: Train) -> Lists | None:
-    if stage.negatives is None:
-        return None
-    place = context.place(stage.negatives)
+    return _stored(context, stage.negatives) if stage.negatives else None
+
+
+def _stored(context: Context, mining: str) -> Lists:
+    place = context.place(mining)
     return NegativeStore.open(place, fingerprint=context.train.fingerprint).lists
+
+
+def _neighbours(context: Context, stage: Train) -> Neighbours | None:
+    """Who joins the batches of a training, if anybody."""
+    if stage.neighbours is None:
+        return None
+    return Neighbours(lists=_stored(context, stage.neighbours), relation=context.train.relation)
 
 
 def _draws(context: Context, stage: Train) -> Draws | None:

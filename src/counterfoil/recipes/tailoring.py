@@ -1,14 +1,17 @@
-"""What a writing stage does: a trained model changes phrases of every caption of a split."""
+"""What a writing stage does: rules or a trained model change every caption of a split."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
+from counterfoil import world
 from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.foil_rules import KINDS
 from counterfoil.negatives.candidates import Sieve
 from counterfoil.negatives.desk import Desk
 from counterfoil.negatives.model_writer import ModelWriter
+from counterfoil.negatives.rule_writer import RuleWriter, frequent_nouns
 from counterfoil.negatives.second_opinion import SecondOpinion
 from counterfoil.negatives.written_parts import PartsStopped, write_in_parts
 from counterfoil.negatives.written_store import WrittenStore
@@ -17,7 +20,7 @@ from counterfoil.recipes.mining import partial
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.recipe import Pretrain, Train
 from counterfoil.recipes.show import say
-from counterfoil.recipes.writes import Write
+from counterfoil.recipes.writes import Rewrite, RulePlan, Write
 from counterfoil.train.stopping import stopping
 
 EVERY = 1.0  # minutes
@@ -106,10 +109,69 @@ def written(
             raise Stopped("out of time" if late else "interrupted") from None
 
 
+def rewrite(context: Context, stage: Rewrite) -> None:
+    """Write foils of a split by rule and store them."""
+    corpus, place = context.split(stage.split), context.place(stage.name)
+    if world.rank() == 0 and not place.exists():
+        rewritten(stage.plan, corpus, context.train, place)
+    world.wait()
+    store = WrittenStore.open(place, fingerprint=corpus.fingerprint)
+    say(f"{stage.name}: {told(store, corpus)}, {place}")
+
+
+def rewritten(plan: RulePlan, corpus: Corpus, train: Corpus, place: Path) -> WrittenStore:
+    """Write foils of a split by rule and store them, on one process.
+
+    Args:
+        plan: what to write.
+        corpus: the split.
+        train: the training split, from which the nouns come.
+        place: the new folder.
+
+    Raises:
+        ValueError: a setting is not possible, or too few nouns are left.
+    """
+    writer = _rules(plan, train)
+    return WrittenStore.write(
+        place,
+        writer.foils(corpus),
+        corpus,
+        writer="rules (VSE-C)",
+        settings={
+            "kinds": writer.kinds,
+            "most": plan.most,
+            "synonyms": plan.synonyms,
+            "frequency": plan.frequency,
+            "nouns": len(writer.nouns),
+        },
+        seed=plan.seed,
+    )
+
+
+def check_rules(context: Context, stage: Rewrite) -> None:
+    """Refuse rules that have nothing to write.
+
+    Raises:
+        ValueError: so they have, there is no such split, or a setting is not possible.
+    """
+    context.split(stage.split)
+    _rules(stage.plan, context.train)
+
+
 def told(store: WrittenStore, corpus: Corpus) -> str:
     """How many foils of which kinds were written."""
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in store.manifest.counts.items())
     return f"{len(store):,} foils of {len(corpus.texts):,} captions ({kinds or 'none'})"
+
+
+def _rules(plan: RulePlan, train: Corpus) -> RuleWriter:
+    return RuleWriter(
+        nouns=frequent_nouns(train.texts, at_least=plan.frequency),
+        kinds=plan.kinds or KINDS,
+        most=plan.most,
+        synonyms=plan.synonyms,
+        seed=plan.seed,
+    )
 
 
 def _sieve(stage: Write, guide: Model | None, corpus: Corpus) -> Sieve:

@@ -20,10 +20,9 @@ from counterfoil.models.blocks.pretrained import encoder_folder, picture_format
 from counterfoil.models.clip import DualEncoder, longest_text, vector_width
 from counterfoil.negatives.written import Written
 from counterfoil.objectives.infonce import InfoNCE
-from counterfoil.objectives.joined import JoinedInfoNCE
 from counterfoil.objectives.term import Term
 from counterfoil.objectives.triplet import HardestTriplet, RankedBelow
-from counterfoil.recipes import aoq, ndgl, own
+from counterfoil.recipes import aoq, ndgl, negclip, own
 from counterfoil.recipes.bases import Base, trained
 from counterfoil.recipes.modern_losses import Terms
 from counterfoil.recipes.online import MARGIN
@@ -33,7 +32,7 @@ from counterfoil.train.optimise import Optimiser
 from counterfoil.train.plan import TrainPlan
 from counterfoil.train.schedule import Cosine
 
-Name = Literal["contrastive", "triplet", "aoq", "ndgl"]
+Name = Literal["contrastive", "triplet", "aoq", "ndgl", "negclip"]
 Way = Literal["full", "lora", "frozen"]
 NAMES: tuple[Name, ...] = get_args(Name)
 WAYS: tuple[Way, ...] = get_args(Way)
@@ -44,7 +43,10 @@ HARDEST = (100, 20)
 FOILS = 5  # of a caption, drawn at each visit; NegCLIP appends one
 
 TRIPLET: Terms = {"triplet": (1.0, part(HardestTriplet, margin=MARGIN))}
-ORDER = ("teacher-1", "teacher-2", ndgl.TARGETS, "online", "lists", "adaptive", "tuned", "student")
+ORDER = (
+    "teacher-1", "teacher-2", ndgl.TARGETS, "online", "lists", "written", "adaptive", "tuned",
+    "student",
+)  # fmt: skip
 WORDS: dict[Way, str] = {
     "full": "all of it trained",
     "lora": f"adapters of rank {RANK}",
@@ -166,7 +168,8 @@ def recipe(name: str, host: Host, *, teachers: Sequence[str] = (), pictures: boo
     """Train a pretrained model further; measured beside what it was.
 
     Args:
-        name: the loss: contrastive, triplet, aoq (both rounds), or ndgl (taught).
+        name: the loss: contrastive, triplet, aoq (both rounds), ndgl (taught), or negclip
+            (contrastive, with neighbours and written captions in each batch).
         host: the model.
         teachers: saved models or names that teach in ndgl; none for two of the host, trained first.
         pictures: whether the data have any.
@@ -214,15 +217,27 @@ def _stages(
             terms: Terms = dict(aoq.adaptive(0).arguments["terms"])
             second = replace(trained("adaptive", host.base(terms)), negatives="lists")
             return (lists,), (online, _written(second, host))
+        case "negclip":
+            return _negclip(host)
     seeds = () if teachers else (1, 2)
     taught = tuple(trained(f"teacher-{seed}", host.base(TRIPLET, seed)) for seed in seeds)
     targets = Teach(name=ndgl.TARGETS, using=tuple(t.name for t in taught), models=teachers)
     return (*taught, targets), (_written(ndgl.student("student", host.base(TRIPLET)), host),)
 
 
+def _negclip(host: Host) -> tuple[tuple[Stage, ...], tuple[Train, ...]]:
+    """The original mines, rules write where nobody has written, then all join each batch."""
+    base = host.base(negclip.terms(TEMPERATURE))
+    lists = negclip.lists(models=(host.model,))
+    if host.written is None:
+        return (lists, negclip.REWRITE), (negclip.joined(trained("tuned", base)),)
+    return (lists,), (replace(_written(trained("tuned", base), host), neighbours=lists.name),)
+
+
 def _contrastive(host: Host) -> Terms:
-    joined = JoinedInfoNCE if host.written else InfoNCE
-    term: Term = part(joined, temperature=TEMPERATURE, reduction="mean")
+    if host.written:
+        return negclip.terms(TEMPERATURE)
+    term: Term = part(InfoNCE, temperature=TEMPERATURE, reduction="mean")
     return {"contrast": (1.0, term)}
 
 

@@ -1,4 +1,4 @@
-"""Captions that a trained model writes and stores, as a record."""
+"""Captions that rules or a trained model write and store, as records."""
 
 from __future__ import annotations
 
@@ -13,6 +13,60 @@ from counterfoil.negatives.masks import SHARE, Singles
 from counterfoil.spec import Spec, of, unknown
 
 BY_RULE: Spec[Parser] = of(Rules)
+WRITERS = ("write", "rewrite")  # kinds of stages that write a folder of foils
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RulePlan:
+    """What rules are to write.
+
+    Attributes:
+        split: whose captions are changed.
+        kinds: see `counterfoil.negatives.rule_writer.RuleWriter`; () for all.
+        most: foils of a kind that are kept of each caption.
+        frequency: how often a noun stands in the training captions; see
+            `counterfoil.negatives.rule_writer.frequent_nouns`.
+        synonyms: which nouns may name the same.
+        seed: of the choice among all foils.
+    """
+
+    split: str = "train"
+    kinds: tuple[str, ...] = ()
+    most: int = 5
+    frequency: int | None = None
+    synonyms: str = "list"
+    seed: int = 0
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Rewrite:
+    """Change captions of a split by rule (VSE-C). Writes a folder of foils.
+
+    Attributes:
+        name: of the stage and of its folder.
+        plan: what the rules are to write.
+    """
+
+    kind: ClassVar[str] = "rewrite"
+    name: str
+    plan: RulePlan = RulePlan()
+
+    @property
+    def split(self) -> str:
+        """Whose captions are changed."""
+        return self.plan.split
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Stages whose results this one needs: none."""
+        return ()
+
+    @property
+    def wants(self) -> tuple[tuple[str, str], ...]:
+        """Stages whose results this one needs, and of which kind they have to be: none."""
+        return ()
 
 
 @final

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import cast, final
+from typing import cast
 
 from counterfoil import world
-from counterfoil.corpus.foil_rules import KINDS
 from counterfoil.corpus.phrase_file import Stored
 from counterfoil.corpus.phrase_rules import Rules
 from counterfoil.corpus.phrase_spacy import Spacy
@@ -17,39 +15,16 @@ from counterfoil.corpus.phrases import Parser
 from counterfoil.files import check_folder
 from counterfoil.negatives.candidates import Rule
 from counterfoil.negatives.masks import Singles
-from counterfoil.negatives.rule_writer import RuleWriter, frequent_nouns
 from counterfoil.negatives.written_store import ROWS, WrittenStore
 from counterfoil.recipes.context import Stopped
 from counterfoil.recipes.mining import partial
 from counterfoil.recipes.run import Source
 from counterfoil.recipes.show import say
-from counterfoil.recipes.tailoring import told, written
-from counterfoil.recipes.writes import Write
+from counterfoil.recipes.tailoring import rewritten, told, written
+from counterfoil.recipes.writes import RulePlan, Write
 from counterfoil.spec import Spec, of, unknown
 
 NONE = "none"  # no rule
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class RulePlan:
-    """What rules are to write.
-
-    Attributes:
-        split: whose captions are changed.
-        kinds: see `RuleWriter`; () for all.
-        most: foils of a kind that are kept of each caption.
-        frequency: how often a noun stands in the training captions; see `frequent_nouns`.
-        synonyms: which nouns may name the same.
-        seed: of the choice among all foils.
-    """
-
-    split: str = "train"
-    kinds: tuple[str, ...] = ()
-    most: int = 5
-    frequency: int | None = None
-    synonyms: str = "list"
-    seed: int = 0
 
 
 def write_rules(source: Source, plan: RulePlan, out: Path) -> WrittenStore:
@@ -63,25 +38,7 @@ def write_rules(source: Source, plan: RulePlan, out: Path) -> WrittenStore:
         raise ValueError(f"{out} exists and is left alone; name a new folder with --out")
     check_folder(out)
     corpus = source.split(plan.split)
-    nouns = frequent_nouns(source.split("train").texts, at_least=plan.frequency)
-    kinds = plan.kinds or KINDS
-    writer = RuleWriter(
-        nouns=nouns, kinds=kinds, most=plan.most, synonyms=plan.synonyms, seed=plan.seed
-    )
-    store = WrittenStore.write(
-        out,
-        writer.foils(corpus),
-        corpus,
-        writer="rules (VSE-C)",
-        settings={
-            "kinds": kinds,
-            "most": plan.most,
-            "synonyms": plan.synonyms,
-            "frequency": plan.frequency,
-            "nouns": len(nouns),
-        },
-        seed=plan.seed,
-    )
+    store = rewritten(plan, corpus, source.split("train"), out)
     say(f"{told(store, corpus)}: {out / ROWS}")
     return store
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from torch import nn
@@ -16,6 +16,7 @@ from counterfoil.matcher import Matcher
 from counterfoil.negatives.draws import Draws, Needed
 from counterfoil.negatives.guide import Guide
 from counterfoil.negatives.mined import Mined, MinedPlan
+from counterfoil.negatives.neighbours import Neighbours
 from counterfoil.negatives.offers import check as check_candidates
 from counterfoil.negatives.proposal import Proposer, screened
 from counterfoil.objectives.term import Objective
@@ -48,6 +49,7 @@ def fit(
     positives: Positives = "id",
     refresh: Refresh = _NEVER,
     draw: MinedPlan = _FROM_ALL,
+    neighbours: Neighbours | None = None,
     evaluate: Measure | None = None,
     run: str = "",
     resume: bool = False,
@@ -70,6 +72,7 @@ def fit(
         refresh: when the model mines `train` anew; from then on its own lists are drawn from, kept
             in ``lists/``.
         draw: how to draw from them.
+        neighbours: who else joins the captions of a batch as an anchor.
         evaluate: dev figures of the model in evaluation mode, after each epoch; every process
             calls it. `plan.select` is one of them.
         run: digest of what else the numbers depend on: the recipe, the weights to begin from.
@@ -83,7 +86,7 @@ def fit(
     check_trackers(plan.track)
     needed = Needed(draws, objective.needs) if draws else None
     offered = _offered(candidates, proposer, objective)
-    stream = _stream(plan, train, needed, offered, positives)
+    stream = replace(_stream(plan, train, needed, offered, positives), neighbours=neighbours)
     later = _later(refresh, objective, draw, stream)
     step = Step(
         matcher,

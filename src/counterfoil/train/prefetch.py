@@ -15,6 +15,7 @@ from counterfoil.corpus.collate import Positives, collate
 from counterfoil.corpus.lens import CorpusLens
 from counterfoil.corpus.sampler import Sampler
 from counterfoil.negatives.draws import Draws
+from counterfoil.negatives.neighbours import Neighbours
 from counterfoil.records import Batch, Pairs, Role
 from counterfoil.train.seeds import seed_of
 
@@ -34,6 +35,7 @@ class Stream:
         draws: negatives drawn before encoding, if any.
         candidates: what a proposer screens, if anything.
         positives: see `counterfoil.corpus.collate`.
+        neighbours: who else joins the captions of a batch as an anchor, if anybody.
     """
 
     lens: CorpusLens
@@ -43,6 +45,7 @@ class Stream:
     draws: Draws | None = None
     candidates: Draws | None = None
     positives: Positives = "id"
+    neighbours: Neighbours | None = None
 
     def batches(self, start: int = 0) -> Iterator[Batch]:
         """Batch `start` of the training and those after it."""
@@ -55,6 +58,8 @@ class Stream:
             place = 0
 
     def _batch(self, texts: torch.Tensor, number: int) -> Batch:
+        if self.neighbours:
+            texts = self.neighbours.joined(texts, self._rng("neighbours", number))
         drawn = self._drawn(self.draws, "draw", texts, number)
         offered = self._drawn(self.candidates, "candidates", texts, number)
         return collate(
@@ -69,8 +74,10 @@ class Stream:
     def _drawn(
         self, draws: Draws | None, what: str, texts: torch.Tensor, number: int
     ) -> Mapping[Role, Pairs] | None:
-        rng = torch.Generator().manual_seed(seed_of(self.seed, what, number))
-        return draws.draw(texts, rng) if draws else None
+        return draws.draw(texts, self._rng(what, number)) if draws else None
+
+    def _rng(self, what: str, number: int) -> torch.Generator:
+        return torch.Generator().manual_seed(seed_of(self.seed, what, number))
 
 
 @final

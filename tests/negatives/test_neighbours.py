@@ -1,0 +1,140 @@
+"""What joins a batch, and what a batch of NegCLIP holds, against loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import train_cases
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.lens import LensPlan
+from counterfoil.corpus.relation import Relation
+from counterfoil.corpus.sampler import Sampler
+from counterfoil.negatives.lists import Lists
+from counterfoil.negatives.neighbours import Neighbours
+from counterfoil.negatives.written import Written
+from counterfoil.negatives.written_store import Changed, WrittenFoil, WrittenStore
+from counterfoil.objectives.joined import JoinedInfoNCE
+from counterfoil.objectives.term import Objective
+from counterfoil.train.prefetch import Stream
+from counterfoil.train.step import Step
+from negatives_cases import ragged, random_lists
+
+TEMPERATURE = 0.3
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 999), batch=st.integers(1, 20), orphans=st.integers(0, 3))
+def test_neighbours_are_listed_images_with_a_caption_of_their_own(
+    seed: int, batch: int, orphans: int
+) -> None:
+    relation = ragged(9, seed, orphans)
+    lists = random_lists(relation, h=4, k=3, seed=seed)
+    texts = (relation.owner >= 0).nonzero().squeeze(1)
+    texts = texts[torch.randperm(len(texts), generator=rng(seed))[:batch]]
+    found = Neighbours(lists=lists, relation=relation).joined(texts, rng(seed)).tolist()
+    asked, joined = found[: len(texts)], found[len(texts) :]
+    assert asked == texts.tolist()
+    assert len(joined) <= len(texts)
+    assert len(set(found)) == len(found), "nothing twice"
+    owner = relation.owner.tolist()
+    listed = {image for text in asked for image in lists.images[text].tolist()}
+    assert {owner[text] for text in joined} <= listed - {-1}
+
+
+def test_every_listed_image_and_each_of_its_captions_comes() -> None:
+    relation = Relation(torch.tensor([0, 1, 1, 2, 3]), images=5)
+    images = torch.tensor([[1, 2, 4], [0, -1, -1], [0, -1, -1], [-1, -1, -1], [0, -1, -1]])
+    texts = torch.tensor([[1], [0], [0], [0], [0]])
+    neighbours = Neighbours(lists=Lists(texts.int(), images.int()), relation=relation)
+    drawn = [neighbours.joined(torch.tensor([0]), rng(seed)).tolist() for seed in range(60)]
+    assert {tuple(texts[1:]) for texts in drawn} == {(1,), (2,), (3,)}
+    alone = neighbours.joined(torch.tensor([3]), rng()).tolist()
+    assert alone == [3], "a caption whose list is empty brings nobody"
+
+
+def test_lists_in_which_nobody_joins_are_refused() -> None:
+    relation = Relation(torch.tensor([0, 1]), images=2)
+    none = torch.full((2, 1), -1, dtype=torch.int32)
+    with pytest.raises(ValueError, match="no caption has a mined image"):
+        Neighbours(lists=Lists(none, none), relation=relation)
+    with pytest.raises(ValueError, match="the lists are of 2 images and 2 texts"):
+        Neighbours(lists=Lists(none, none), relation=Relation(torch.tensor([0]), images=1))
+
+
+def foil(caption: str) -> str:
+    return caption.replace("a ", "is ", 1)
+
+
+def foils(corpus: Corpus) -> Iterator[WrittenFoil]:
+    """One of each caption, but none of the first."""
+    for row, text in list(enumerate(corpus.texts))[1:]:
+        image = corpus.image_ids[int(corpus.owner[row])]
+        changed = (Changed("a", "is", 0, 2),)
+        yield WrittenFoil(image, corpus.text_ids[row], text, foil(text), "noun", changed)
+
+
+def cross_entropy(true: Tensor, wrong: list[Tensor]) -> Tensor:
+    logits = torch.stack([true, *wrong]) / TEMPERATURE
+    return torch.logsumexp(logits, 0) - logits[0]
+
+
+def slowly(corpus: Corpus, captions: list[int], score: Callable[[int, str], Tensor]) -> Tensor:
+    """NegCLIP's loss of a batch that holds these captions: their images, and a foil of each."""
+    owner = corpus.owner.tolist()
+    written = [foil(corpus.texts[row]) for row in captions if row]
+    total = torch.zeros(())
+    for row in captions:
+        image, text = owner[row], corpus.texts[row]
+        others = [corpus.texts[t] for t in captions if owner[t] != image]
+        beside = [score(image, wrong) for wrong in [*others, *written]]
+        above = [score(i, text) for i in {owner[t] for t in captions} if i != image]
+        true = score(image, text)
+        total = total + cross_entropy(true, beside) + cross_entropy(true, above)
+    return total / 2 / len(captions)
+
+
+def test_batches_of_negclip_against_a_loop(tmp_path: Path) -> None:
+    """B pairs, B neighbours and a foil of each: images choose among 4B texts, texts of 2B images.
+
+    Two neighbours may be one, and one of them an anchor: then there are fewer.
+    """
+    corpus = train_cases.corpus(captions=2)
+    lens = LensPlan().fit(corpus).on(corpus)
+    WrittenStore.write(tmp_path / "w", foils(corpus), corpus, writer="rules", settings={}, seed=0)
+    lists = random_lists(corpus.relation, h=4, k=3, seed=1)
+    neighbours = Neighbours(lists=lists, relation=corpus.relation)
+    sampler = Sampler(corpus.relation, batch=5, seed=2, drop_last=True)
+    stream = Stream(lens=lens, sampler=sampler, epochs=2, seed=2, neighbours=neighbours)
+    host = train_cases.host("global", lens).eval()
+    joined = JoinedInfoNCE(temperature=TEMPERATURE, reduction="mean")
+    written = Written(folder=str(tmp_path / "w"), lens=lens, count=1, shared=True)
+    step = Step(host, Objective(terms={"contrast": (1.0, joined)}), proposer=written)
+
+    def score(image: int, text: str) -> Tensor:
+        seen = host.encode_images(lens.images(torch.tensor([image])))
+        return host.grid(seen, host.encode_texts(lens.lens.read([text])))[0, 0]
+
+    sizes = []
+    for batch, asked in zip(stream.batches(), [*sampler.epoch(0), *sampler.epoch(1)], strict=True):
+        rows = batch.text_rows.tolist()
+        assert rows[:5] == asked.tolist()
+        listed = {image for text in rows[:5] for image in lists.images[text].tolist()}
+        assert {int(corpus.owner[text]) for text in rows[5:]} <= listed
+        assert batch.block == (len(corpus.owner[rows].unique()), len(rows))
+        assert len(batch.anchors.text) == len(rows), "neighbours are asked as anchors are"
+        found = step(batch)["contrast"]
+        torch.testing.assert_close(found, slowly(corpus, rows, score), rtol=1e-5, atol=1e-5)
+        sizes.append(len(rows))
+    assert 5 < max(sizes) <= 10
+    assert len(sizes) == 8
