@@ -4,7 +4,9 @@ import ast
 import csv
 import json
 from dataclasses import replace
+from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -15,6 +17,7 @@ from counterfoil import open_corpus
 from counterfoil.export.formats import FORMATS
 from counterfoil.export.groups import Item, Mined
 from counterfoil.export.negatives import export_negatives, kind_of
+from counterfoil.negatives.lists import Lists
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.records import Pairs
 
@@ -162,6 +165,28 @@ def test_ranks_stand_for_scores_that_are_not_known(export):
     out = export("trec", scored=False)
     run = [line.split() for line in (out / "image-to-text.run").read_text().splitlines()]
     assert [line[4] for line in run[:3]] == ["-1", "-2", "-1"]
+
+
+def test_scores_of_a_run_fall_with_every_rank_as_readers_hold_them(tmp_path):
+    """Scores kept in 16 bits are often equal, and a reader orders equal ones by name."""
+    data = export_cases.corpus()
+    texts = torch.tensor([[3, 2, 5, 4], [-1] * 4, [0, 1, 4, 5], [0, 1, -1, -1]]).int()
+    far = -torch.inf
+    kept = [[0.5, 0.5, 0.5, 0.25], [far] * 4, [0.0, 0.0, -1e-7, -2.0], [1e-3, 1e-3, far, far]]
+    images, none = torch.full((7, 1), -1).int(), torch.full((7, 1), far)
+    lists = Lists(texts, images, torch.tensor(kept).half(), none.half())
+    store = NegativeStore.of(lists, corpus=data.fingerprint, split="train", sources=())
+    store.save(tmp_path / "lists")
+    export_negatives(tmp_path / "lists", "trec", tmp_path / "out", data, most=8)
+    lines = (tmp_path / "out" / "image-to-text.run").read_text().splitlines()
+    run = [line.split() for line in lines]
+    listed = [data.text_ids[row] for row in texts.flatten().tolist() if row >= 0]
+    assert [fields[2] for fields in run] == listed
+    for query in dict.fromkeys(fields[0] for fields in run):
+        scores = [np.float32(fields[4]) for fields in run if fields[0] == query]
+        assert all(above > score for above, score in pairwise(scores))
+    told = [float(fields[4]) for fields in run]
+    assert told == pytest.approx([value for row in kept for value in row if value > -9], abs=1e-6)
 
 
 def test_written_captions_belong_to_an_image_and_its_caption(export, tmp_path):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote
+
+import numpy as np
 
 from counterfoil.export.groups import TO_IMAGE, TO_TEXT, Direction, Group, Item, Negatives
 from counterfoil.export.lines import Record, write_lines, write_records
@@ -85,7 +87,9 @@ def write_open_clip(negatives: Negatives, folder: Path) -> list[str]:
 def write_trec(negatives: Negatives, folder: Path) -> list[str]:
     """``DIRECTION.run`` of the negatives and ``DIRECTION.qrels`` of what is true.
 
-    Blanks in names are written as %20. Where no scores are known, a rank stands for one.
+    Blanks in names are written as %20. Where no scores are known, a rank stands for one. Readers go
+    by scores and order equal ones by name, so that a score which does not fall from rank to rank,
+    as kept in 16 bits some do not, is written as the next lower number of 32 bits.
     """
     said = []
     for direction in negatives.directions:
@@ -198,9 +202,18 @@ def _plain(caption: str) -> str:
 
 
 def _run(group: Group) -> Iterator[str]:
-    query, scores = _name(group.query), group.scores or range(-1, -len(group.negatives) - 1, -1)
+    query = _name(group.query)
+    scores = _falling(group.scores or range(-1, -len(group.negatives) - 1, -1))
     for rank, (item, score) in enumerate(zip(group.negatives, scores, strict=True), 1):
-        yield f"{query} Q0 {_name(item)} {rank} {score:g} {TAG}"
+        yield f"{query} Q0 {_name(item)} {rank} {score:.9g} {TAG}"
+
+
+def _falling(scores: Iterable[float]) -> Iterator[np.float32]:
+    """The same, each below the one before."""
+    above = np.float32(np.inf)
+    for score in scores:
+        above = min(np.float32(score), np.nextafter(above, np.float32(-np.inf)))
+        yield above
 
 
 def _qrels(group: Group) -> Iterator[str]:
