@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import explain_cases
-import recipes_cases
-from browser_cases import elsewhere, least_contrast
+from browser_cases import least_contrast
 from counterfoil import open_corpus
 from counterfoil.evaluate.explain import THRESHOLD
 from counterfoil.recipes.explain import explain
-from counterfoil.recipes.indexing import build_index
 from counterfoil.recipes.model import open_model
+from page_cases import LOOKS, READ, SHOWN, clean, drop, search, until
 from serve_cases import NASTY, content, indexed, names, painted, running
 
 pytestmark = [
@@ -24,16 +20,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 CAPTION = "A red circle above a blue square."
-SHOWN = "#answer:not([hidden])"
-READ = ".word, ins, .quiet, td, th, small, button, label, input, .label, .name, [role]"
-DROP = """([name, kind, coded]) => {
-  const bytes = Uint8Array.from(atob(coded), sign => sign.charCodeAt(0));
-  const moved = new DataTransfer();
-  moved.items.add(new File([bytes], name, { type: kind }));
-  for (const what of ['dragenter', 'dragover', 'drop'])
-    document.body.dispatchEvent(
-      new DragEvent(what, { dataTransfer: moved, bubbles: true, cancelable: true }));
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -45,63 +31,11 @@ def plain(tmp_path_factory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def scenes(tmp_path_factory) -> Path:
-    root = tmp_path_factory.mktemp("scenes")
-    recipes_cases.pixel_model(root / "pixels")
-    explain_cases.saved(root / "explainer")
-    corpus = open_corpus("scenes:images=36")
-    build_index(open_model(root / "pixels"), corpus, root / "index").close()
-    return root
-
-
-@pytest.fixture(scope="module")
 def explained(scenes) -> Iterator[str]:
     """The address of a server with a model that doubts and corrects."""
     more = ("--explainer", scenes / "explainer", "--data", explain_cases.SCENES)
     with running(scenes / "index", *more) as (where, _):
         yield where
-
-
-@pytest.fixture
-def opened(browser, request) -> Iterator[Any]:
-    """A page that notes what it asks for and complains of."""
-    scheme, width = getattr(request, "param", ("light", 1100))
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    page.asked, page.wrong = [], []
-    page.on("request", lambda one: page.asked.append(one.url))
-    page.on("console", lambda message: page.wrong.append(message.text))
-    page.on("pageerror", lambda error: page.wrong.append(str(error)))
-    page.set_default_timeout(60_000)
-    yield page
-    page.close()
-
-
-def until(page: Any, code: str) -> None:
-    """Wait; playwright's own way needs eval, which the page's policy forbids."""
-    for _ in range(600):
-        if page.evaluate(code):
-            return
-        page.wait_for_timeout(100)
-    raise AssertionError(code)
-
-
-def search(page: Any, text: str) -> None:
-    page.fill("#text", text)
-    page.press("#text", "Enter")
-    until(page, "document.querySelector('#told').textContent.includes('for')")
-
-
-def drop(page: Any, name: str, kind: str, body: bytes) -> None:
-    page.evaluate(DROP, [name, kind, base64.b64encode(body).decode()])
-
-
-def clean(page: Any, where: str) -> None:
-    """Nothing was asked elsewhere, and nothing complained of."""
-    assert elsewhere(page.asked, where, "blob:") == []
-    assert page.wrong == []
-
-
-LOOKS = [(scheme, width) for scheme in ("light", "dark") for width in (400, 1100)]
 
 
 @pytest.mark.parametrize("opened", LOOKS, indirect=True)

@@ -9,11 +9,11 @@
   };
   const TOP = 24;
   let latest = 0, checked = 0; // which answer is still wanted
-  let asked = {}; // the query that is shown: its text or its picture
+  let asked = {}; // the query that is shown: {text}, {file}, or {id} of an image
   let shown = null; // what the dialog is about: {id} or {file}, and its address
   const addresses = new Set(); // of pictures in memory, freed with the results
 
-  let limits = { upload: Infinity }; // of the server, once it has said so
+  let limits = { upload: Infinity, top: TOP }; // of the server, once it has said so
   const megabytes = (bytes) => (bytes / 1e6).toFixed(1);
 
   let key = "";
@@ -49,6 +49,10 @@
     addresses.add(image.src);
   };
 
+  const kinds = [...document.getElementsByName("find")];
+  const kind = () => kinds.find((one) => one.checked).value;
+  const choose = (value) => { for (const one of kinds) one.checked = one.value === value; };
+  const counted = (many, one) => `${many} ${many === 1 ? one : `${one}s`}`;
   const search = async (route, fields, named) => {
     const turn = ++latest;
     document.body.classList.add("busy");
@@ -56,15 +60,16 @@
     find("wrong").textContent = "";
     try {
       const began = performance.now();
-      const plain = await ask(route, { ...fields, top: TOP });
+      const plain = await ask(route, { ...fields, find: kind(), top: Math.min(TOP, limits.top) });
       if (turn !== latest) return;
-      list(plain.results);
-      const many = plain.results.length;
+      list(plain.results, plain.find);
       const time = Math.round(performance.now() - began);
-      find("told").textContent = `${many} ${many === 1 ? "picture" : "pictures"} for ${named}, in ${time} ms.`;
+      const told = counted(plain.results.length, plain.find === "captions" ? "caption" : "picture");
+      const order = plain.reranker ? `, put in order by ${plain.reranker}` : "";
+      find("told").textContent = `${told} for ${named}, in ${time} ms${order}.`;
     } catch (error) {
       if (turn !== latest) return;
-      list([]);
+      list([], kind());
       find("told").textContent = "";
       find("wrong").textContent = error.message;
     } finally {
@@ -72,31 +77,59 @@
     }
   };
 
-  const list = (results) => {
+  const list = (results, kind) => {
     for (const address of addresses) URL.revokeObjectURL(address);
     addresses.clear();
-    find("found").replaceChildren(...results.map((one, place) => {
-      const button = make("button"), image = make("img");
-      button.type = "button";
-      image.alt = one.caption || one.id;
-      image.loading = "lazy";
-      picture(image, one.id);
-      const label = make("span", "label");
-      const rank = make("span", "", `${place + 1}`);
-      rank.prepend(make("span", "aside", "Place "));
-      const score = make("span", "", one.score.toFixed(3));
-      score.prepend(make("span", "aside", "score "));
-      label.append(rank, score);
-      const name = make("span", "name", one.caption || one.id);
-      name.setAttribute("aria-hidden", "true"); // the picture's alternative text says the same
-      name.title = one.id;
-      button.append(image, label, name);
-      button.onclick = () => open({ id: one.id }, asked.text || one.caption);
-      const item = make("li");
-      item.append(button);
-      return item;
-    }));
+    find("found").classList.toggle("texts", kind === "captions");
+    find("found").replaceChildren(...results.map(kind === "captions" ? written : pictured));
   };
+  const ranked = (one, place) => {
+    const rank = make("span", "rank", `${place + 1}`), score = make("span", "score", one.score.toFixed(3));
+    rank.prepend(make("span", "aside", "Place "));
+    score.prepend(make("span", "aside", "score "));
+    return [rank, score];
+  };
+  const thumbnail = (id, told) => {
+    const image = make("img");
+    image.alt = told;
+    image.loading = "lazy";
+    picture(image, id);
+    return image;
+  };
+  const button = (name, text, act) => {
+    const node = make("button", name, text);
+    node.type = "button";
+    node.onclick = act;
+    return node;
+  };
+  const pictured = (one, place) => {
+    const label = make("span", "label");
+    label.append(...ranked(one, place));
+    const name = make("span", "name", one.caption || one.id);
+    name.setAttribute("aria-hidden", "true"); // the picture's alternative text says the same
+    name.title = one.id;
+    const node = button("", undefined, () => open({ id: one.id }, asked.text || one.caption));
+    node.append(thumbnail(one.id, one.caption || one.id), label, name);
+    const item = make("li");
+    item.append(node);
+    return item;
+  };
+  const written = (one, place) => {
+    const item = make("li"), [rank, score] = ranked(one, place), about = shownPicture();
+    const pictures = () => { find("text").value = one.caption; choose("images"); say(one.caption); find("results").focus(); };
+    const text = button("caption", one.caption, about ? () => open(about, one.caption) : pictures);
+    text.title = about ? `Check its words: ${one.id}` : `Pictures for it: ${one.id}`;
+    item.append(rank);
+    if (one.image) item.append(thumbnail(one.image, `Written of ${one.image}`));
+    item.append(text, score);
+    if (about) {
+      const more = button("more", "Pictures", pictures);
+      more.ariaLabel = `Pictures for: ${one.caption}`;
+      item.append(more);
+    }
+    return item;
+  };
+  const shownPicture = () => (asked.file ? { file: asked.file } : asked.id ? { id: asked.id } : null);
 
   const give = (file) => {
     if (!file) return;
@@ -117,10 +150,15 @@
     search("search", { text }, `“${text}”`);
   };
   const similar = (id) => {
-    asked = {};
+    asked = { id };
     find("given").hidden = true;
+    search("similar", { id }, kind() === "captions" ? `the picture ${id}` : `what is like ${id}`);
+  };
+  const again = () => (asked.text ? say(asked.text) : asked.file ? give(asked.file) : asked.id && similar(asked.id));
+  const from = (value) => { // the dialog, to the results
+    choose(value);
     find("why").close();
-    search("similar", { id }, `what is like ${id}`);
+    similar(shown.id);
     find("results").focus();
   };
 
@@ -131,7 +169,7 @@
     find("why-picture").removeAttribute("src");
     if (what.id) picture(find("why-picture"), what.id);
     else find("why-picture").src = find("given-picture").src;
-    find("similar").hidden = !what.id;
+    find("similar").parentElement.hidden = !what.id;
     find("caption").value = caption;
     find("answer").hidden = true;
     find("why-told").textContent = "";
@@ -231,7 +269,10 @@
   find("file").onchange = (event) => { find("text").value = ""; give(event.target.files[0]); event.target.value = ""; };
   find("given-explain").onclick = () => open({ file: asked.file }, "");
   find("check").onsubmit = (event) => { event.preventDefault(); explain(); };
-  find("similar").onclick = () => similar(shown.id);
+  find("similar").onclick = () => from("images");
+  find("fitting").onclick = () => from("captions");
+  find("given-captions").onclick = () => { choose("captions"); again(); };
+  for (const one of kinds) one.onchange = again;
   find("close").onclick = () => find("why").close();
   find("why").onclick = (event) => { if (event.target === find("why")) find("why").close(); };
   let over = 0;
@@ -260,8 +301,12 @@
     find("key-line").hidden = true;
     find("text").maxLength = find("caption").maxLength = limits.caption;
     find("drop").hidden = !plain.sees_pictures;
+    find("kinds").hidden = !plain.captions;
+    for (const one of document.querySelectorAll(".of-captions")) one.hidden = !plain.captions;
     const how = plain.sees_pictures ? ", or show a picture like it" : "";
-    find("about").textContent = `Describe what you are looking for${how}. ${plain.images.toLocaleString("en")} pictures are indexed.`;
+    const said = plain.captions ? ` and ${plain.captions.toLocaleString("en")} captions` : "";
+    const order = plain.reranker ? ` What fits is put in order by ${plain.reranker}.` : "";
+    find("about").textContent = `Describe what you are looking for${how}. ${plain.images.toLocaleString("en")} pictures${said} are indexed.${order}`;
     find("explains").textContent = plain.lacking
       ? `Words are explained by leaving each out and scoring again: ${plain.lacking}.`
       : `Words are doubted and corrected by ${plain.explainer}.`;

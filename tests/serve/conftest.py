@@ -1,0 +1,39 @@
+"""An index of scenes with its models, and a page in a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import explain_cases
+import recipes_cases
+from counterfoil import open_corpus
+from counterfoil.recipes.indexing import build_index
+from counterfoil.recipes.model import open_model
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("scenes")
+    recipes_cases.pixel_model(root / "pixels")
+    explain_cases.saved(root / "explainer")
+    corpus = open_corpus("scenes:images=36")
+    build_index(open_model(root / "pixels"), corpus, root / "index").close()
+    return root
+
+
+@pytest.fixture
+def opened(browser, request) -> Iterator[Any]:
+    """A page that notes what it asks for and complains of."""
+    scheme, width = getattr(request, "param", ("light", 1100))
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.asked, page.wrong = [], []
+    page.on("request", lambda one: page.asked.append(one.url))
+    page.on("console", lambda message: page.wrong.append(message.text))
+    page.on("pageerror", lambda error: page.wrong.append(str(error)))
+    page.set_default_timeout(60_000)
+    yield page
+    page.close()
