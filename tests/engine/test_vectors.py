@@ -11,7 +11,7 @@ from counterfoil import open_model
 from counterfoil.engine import vectors
 from counterfoil.engine.encode import encode_images, encode_texts
 from counterfoil.engine.kept import weights_digest
-from counterfoil.engine.vectors import on_vectors
+from counterfoil.engine.vectors import kept_vectors, on_vectors
 from counterfoil.models.scan import SCAN
 from counterfoil.recipes.hosts import scan
 from counterfoil.recipes.run import Source
@@ -69,6 +69,20 @@ def test_they_are_what_the_model_makes_of_everything(clip, lens):
     assert isinstance(seen.corpus.features.values, np.memmap | np.ndarray)
     assert isinstance(seen.corpus.features.values.base, np.memmap)
     assert seen.corpus.fingerprint == lens.corpus.fingerprint
+
+
+def test_what_a_frozen_model_has_encoded_is_kept_for_it_as_it_was(clip, lens):
+    """As another run of the whole model on the same pictures finds it."""
+    assert kept_vectors(clip.matcher, lens) is None
+    on_vectors(clip.matcher, lens)
+    kept = kept_vectors(clip.matcher, lens)
+    assert kept is not None
+    expected = encode_images(clip.matcher, lens.images, len(lens.corpus))
+    assert torch.equal(kept[0].tokens, expected.tokens)
+    assert torch.equal(kept[0].mask, expected.mask)
+    expected = encode_texts(clip.matcher, lens.texts, len(lens.corpus.texts))
+    assert torch.equal(kept[1].tokens, expected.tokens)
+    assert torch.equal(kept[1].mask, expected.mask)
 
 
 def test_nothing_is_encoded_twice_and_other_models_have_others(clip, lens, cache, encoded):

@@ -66,6 +66,27 @@ def on_vectors(matcher: Matcher, lens: CorpusLens) -> CorpusLens:
     return CorpusLens(Lens(FeatureEye(images.width), None), seen)
 
 
+def kept_vectors(matcher: Matcher, lens: CorpusLens) -> tuple[Encoded, Encoded] | None:
+    """Images and texts of a corpus as the same model, frozen, has encoded them before, if it has.
+
+    Every process of a group calls this.
+
+    Args:
+        matcher: makes one vector of an item.
+        lens: what it sees of the corpus.
+    """
+    corpus = lens.corpus
+    if corpus.pictures is None or lens.lens.tokenizer is None:
+        return None
+    place = _place(matcher, lens)
+    if not _whole(place):
+        return None
+    read = (torch.from_numpy(np.array(read_array(_path(place, kind), kind))) for kind in KINDS)
+    images, texts = (vectors.unsqueeze(1) for vectors in read)
+    ones = torch.ones(len(images), 1), torch.ones(len(texts), 1)
+    return Encoded(images, ones[0].bool()), Encoded(texts, ones[1].bool())
+
+
 def _place(matcher: Matcher, lens: CorpusLens) -> Path:
     corpus, tokenizer = lens.corpus, lens.lens.tokenizer
     assert corpus.pictures is not None

@@ -19,7 +19,7 @@ from counterfoil.corpus.words import Pieces
 from counterfoil.engine.encode import encode_images, encode_texts
 from counterfoil.engine.kept import weights_digest
 from counterfoil.engine.tiles import Member
-from counterfoil.engine.vectors import on_vectors
+from counterfoil.engine.vectors import kept_vectors, on_vectors
 from counterfoil.matcher import Matcher
 from counterfoil.models.adapted import Adapted
 from counterfoil.models.blip_public import public_blip
@@ -80,8 +80,11 @@ class Model:
                 "texts; at least one of each is needed"
             )
         lens = self.on(corpus)
-        images = encode_images(self.matcher, lens.images, len(corpus))
-        texts = encode_texts(self.matcher, lens.texts, len(corpus.texts))
+        kept = kept_vectors(self.matcher, lens) if isinstance(self.matcher, DualEncoder) else None
+        images, texts = kept or (
+            encode_images(self.matcher, lens.images, len(corpus)),
+            encode_texts(self.matcher, lens.texts, len(corpus.texts)),
+        )
         return Member(self.matcher, images, texts)
 
     @torch.inference_mode()

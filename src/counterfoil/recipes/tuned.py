@@ -197,7 +197,7 @@ def recipe(name: str, host: Host, *, teachers: Sequence[str] = (), pictures: boo
     order = sorted((*before, *trainings), key=lambda stage: ORDER.index(stage.name))
     return Recipe(
         name=f"{name}-{host.way}-own",
-        stages=(*order, original, *tests, report),
+        stages=(*order, *tests, original, report),  # which may read what frozen towers have kept
         about=f"{host.model}, {WORDS[host.way]}; {name}, own photos",
     )
 
