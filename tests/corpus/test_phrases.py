@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from counterfoil.corpus import phrase_spacy
 from counterfoil.corpus.phrase_file import Stored
-from counterfoil.corpus.phrase_rules import Rules
+from counterfoil.corpus.phrase_rules import Rules, compounds
 from counterfoil.corpus.phrase_truth import measured, true_phrases
 from counterfoil.corpus.phrases import KINDS, Phrase, agreement, places
 from counterfoil.corpus.scenes import scenes
@@ -155,23 +155,52 @@ class Token:
 
 
 class Document(list):
-    text = TEXT
+    text: str
+
+
+class Model:
+    """Gives the words of any caption these parts of speech."""
+
+    def __init__(self, kinds: str) -> None:
+        self.kinds = kinds.split()
+
+    def pipe(self, texts: list[str]) -> list[Document]:
+        return [self.read(text) for text in texts]
+
+    def read(self, text: str) -> Document:
+        at, tokens = 0, Document()
+        tokens.text = text
+        for word, kind in zip(text.split(), self.kinds, strict=True):
+            tokens.append(Token(word, text.index(word, at), kind))
+            at = tokens[-1].idx + len(word)
+        return tokens
 
 
 def test_spacy_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = ["NUM", "ADJ", "NOUN", "VERB", "DET", "NOUN"]
-    at, tokens = 0, Document()
-    for word, kind in zip(TEXT.split(), kinds, strict=True):
-        tokens.append(Token(word, TEXT.index(word, at), kind))
-        at = tokens[-1].idx + len(word)
-
-    class Model:
-        def pipe(self, texts: list[str]) -> list[Document]:
-            return [tokens for _ in texts]
-
-    monkeypatch.setattr(phrase_spacy, "_loaded", lambda name: Model())
+    monkeypatch.setattr(phrase_spacy, "_loaded", lambda name: Model("NUM ADJ NOUN VERB DET NOUN"))
     found = told(phrase_spacy.Spacy(), TEXT)
     assert found == [("attribute", "Two"), *[GRAPH[n] for n in (1, 0, 2, 3)]]
+
+
+def test_spacy_joins_compound_prepositions_and_skips_openings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = "A picture of a swimming pool in front of the left wall"
+    kinds = "DET NOUN ADP DET NOUN NOUN ADP NOUN ADP DET NOUN NOUN"
+    monkeypatch.setattr(phrase_spacy, "_loaded", lambda name: Model(kinds))
+    found = told(phrase_spacy.Spacy(), text)
+    assert found == [
+        ("object", "swimming pool"),
+        ("relation", "in front of"),
+        ("object", "left wall"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "A picture of", "next to"])
+def test_compounds_of_next_to_nothing(text: str) -> None:
+    begin, long = compounds(text)
+    wanted = (0, ((0, 7),)) if text == "next to" else (len(text), ())
+    assert (begin, long) == wanted
 
 
 def test_spacy_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -46,7 +47,12 @@ def test_other_forms_of_what_the_captions_say(monkeypatch: pytest.MonkeyPatch) -
     assert Sieve().may(found).tolist() == [[True, True, True, True, False]]
     assert Sieve(rules=("lemmas",)).may(found).tolist() == [[False, True, False, True, False]]
     monkeypatch.setattr("counterfoil.negatives.desk.wider", lambda word: {word, "animal"})
-    assert Sieve(rules=("wordnet",)).may(found).tolist() == [[True, False, True, False, False]]
+    assert Sieve(rules=("wordnet",)).may(found).tolist() == [[True, False, False, False, False]]
+    again = desk()
+    monkeypatch.setattr(again, "occurring", lambda images: there)
+    monkeypatch.setattr("counterfoil.negatives.desk.wider", lambda word: {word, "dog", "run"})
+    found = replace(found, desk=again)
+    assert Sieve(rules=("wordnet",)).may(found).tolist() == [[False, True, False, True, False]]
 
 
 def test_phrases_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +106,14 @@ def test_wordnet_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(name: str) -> Any:
         raise ImportError(name)
 
-    monkeypatch.setattr(synonyms, "import_module", none)
-    synonyms._wordnet.cache_clear()
-    with pytest.raises(ValueError, match="pip install nltk"):
-        synonyms.wider("dog")
+    class Damaged:
+        class wordnet:
+            @staticmethod
+            def synsets(word: str) -> Any:
+                raise OSError("no lexnames")
+
+    for how in (none, lambda name: Damaged):
+        monkeypatch.setattr(synonyms, "import_module", how)
+        synonyms._wordnet.cache_clear()
+        with pytest.raises(ValueError, match="pip install nltk"):
+            synonyms.wider("dog")

@@ -20,9 +20,15 @@ def foil(*changed: tuple[str, str]) -> WrittenFoil:
     return WrittenFoil("i", "t", "", "", "", spans)
 
 
-@pytest.mark.parametrize("rule", ["captions", "lemmas", "inflection"])
-def test_the_same_as_on_tokens(rule):
+def wider(word: str) -> frozenset[str]:
+    return frozenset({word, *{"dogs": ("dog", "cat"), "cups": ("ball",)}.get(word, ())})
+
+
+@pytest.mark.parametrize("rule", ["captions", "lemmas", "wordnet", "inflection"])
+def test_the_same_as_on_tokens(rule, monkeypatch):
     """What `Sieve` keeps of captions of whole words is kept of the same captions as text."""
+    monkeypatch.setattr(word_rules, "wider", wider)
+    monkeypatch.setattr("counterfoil.negatives.desk.wider", wider)
     seen = tailored_cases.lens()
     desk = tailored_cases.desk(seen)
     rows = torch.tensor(tailored_cases.ANCHORS)
@@ -64,6 +70,7 @@ def test_wordnet_knows_wider_terms(monkeypatch):
     monkeypatch.setattr(word_rules, "wider", found.__getitem__)
     told = Told(["red dog"])
     assert left_out("wordnet", told, (("dog", "animal"),))
+    assert left_out("wordnet", told, (("dog", "animals"),))
     assert not left_out("wordnet", told, (("dog", "cat"),))
 
 

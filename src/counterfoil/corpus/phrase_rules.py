@@ -26,7 +26,7 @@ from typing import final
 from counterfoil.corpus import phrase_lexicon as lexicon
 from counterfoil.corpus.inflection import inflection, lemma
 from counterfoil.corpus.phrase_lexicon import Tag
-from counterfoil.corpus.phrases import Kind, Phrase
+from counterfoil.corpus.phrases import Kind, Phrase, Span
 
 _WORD = re.compile(r"'(?:s|re)\b|n't\b|[^\W_]+?(?=n't\b)|[^\W_]+(?:-[^\W_]+)*|[^\w\s]|_")
 _NAMES: dict[Tag, Kind] = {"noun": "object", "attribute": "attribute"}
@@ -101,6 +101,17 @@ def tagged(text: str) -> tuple[Tagged, ...]:
         Tagged(" ".join(piece.words), piece.start, piece.stop, tag)
         for piece, tag in zip(pieces, _tags(pieces), strict=True)
     )
+
+
+def compounds(text: str) -> tuple[int, tuple[Span, ...]]:
+    """Where a caption begins after what merely opens it, and its compound prepositions.
+
+    >>> compounds("A picture of a dog next to it.")
+    (13, ((19, 26),))
+    """
+    pieces = _pieces(text)
+    long = (p for p in pieces if len(p.words) > 1 and p.words not in lexicon.JOINED)
+    return pieces[0].start if pieces else len(text), tuple((p.start, p.stop) for p in long)
 
 
 def _phrases(text: str) -> tuple[Phrase, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, final
 
+from counterfoil.corpus.phrase_rules import compounds
 from counterfoil.corpus.phrases import Kind, Phrase
 
 _KINDS: dict[str, Kind] = {
@@ -21,6 +22,9 @@ _KINDS: dict[str, Kind] = {
 @final
 class Spacy:
     """Nouns are objects, adjectives and numbers attributes, verbs and prepositions relations.
+
+    As by `Rules`, compound prepositions such as "next to" are one phrase, and what opens a caption
+    is none.
 
     Args:
         model: name of an installed spaCy model.
@@ -39,12 +43,16 @@ class Spacy:
 
 
 def _phrases(document: Any) -> tuple[Phrase, ...]:
+    begin, long = compounds(document.text)
     found: list[Phrase] = []
     for token in document:
-        kind = _KINDS.get(token.pos_)
-        if kind is None:
-            continue
         start, stop = token.idx, token.idx + len(token.text)
+        inside = next((span for span in long if span[0] <= start < span[1]), None)
+        kind = _KINDS.get(token.pos_)
+        if inside is not None:
+            kind, (start, stop) = "relation", inside
+        if kind is None or start < begin or (inside is not None and token.idx > start):
+            continue
         beside = found and kind == "object" == found[-1].kind
         if beside and document.text[found[-1].spans[0][1] : start].isspace():
             start = found.pop().spans[0][0]
@@ -60,7 +68,7 @@ def _loaded(model: str) -> Any:
             "the parser 'spacy' needs spaCy: pip install spacy; the parser 'rules' needs nothing"
         ) from None
     try:
-        return spacy.load(model, disable=["parser", "ner"])
+        return spacy.load(model, disable=["parser", "lemmatizer", "ner"])
     except OSError:
         raise ValueError(
             f"the spaCy model {model!r} is not installed: python -m spacy download {model}; the "

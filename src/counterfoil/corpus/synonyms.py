@@ -31,7 +31,7 @@ def _wordnet() -> Any:
     try:
         wordnet: Any = import_module("nltk.corpus").wordnet
         wordnet.synsets("dog")
-    except (ImportError, LookupError):
+    except (ImportError, LookupError, OSError):  # OSError: files of it are missing
         raise ValueError(
             "the rule 'wordnet' needs nltk and its WordNet: pip install nltk, then python -m "
             "nltk.downloader wordnet; the rule 'lemmas' needs nothing"

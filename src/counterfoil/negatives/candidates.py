@@ -83,9 +83,9 @@ class Sieve:
 
     Args:
         rules: a caption is left out when all its new words occur in the image's captions
-            ("captions", the paper's rule), or some form of each does ("lemmas"), or what WordNet
-            has as a synonym or a wider term of one that does ("wordnet"); and when a new word has
-            another inflection than the old one ("inflection").
+            ("captions", the paper's rule), or some form of each does ("lemmas"), or some form of
+            each is what WordNet has as a synonym or a wider term of one that does ("wordnet"); and
+            when a new word has another inflection than the old one ("inflection").
         choice: "exact" leaves copies out; "lowered logits" and "lowered scores" are the authors'
             first and second step, which leave nothing out and lower the scores of copies: what a
             probability was before the sigmoid, or the score itself (T3). They know no rules (T2).

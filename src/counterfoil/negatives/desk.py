@@ -136,7 +136,7 @@ class Desk:
         return out
 
     def widened(self, there: Tensor) -> Tensor:
-        """(B, V) bool, words and what WordNet has as their synonyms and wider terms.
+        """(B, V) bool, words and all forms of what WordNet has as synonyms and wider terms of them.
 
         Raises:
             ValueError: WordNet is not installed.
@@ -145,7 +145,7 @@ class Desk:
         for row, word in there.nonzero().tolist():
             if word not in self._wider:
                 found = wider(plain(self._said[word]).lower())
-                self._wider[word] = [self._ids[one] for one in found if one in self._ids]
+                self._wider[word] = [form for one in found for form in self._forms.get(one, ())]
             out[row, self._wider[word]] = True
         return out
 
@@ -177,13 +177,15 @@ class Desk:
         )
 
     @cached_property
-    def _ids(self) -> dict[str, int]:
-        """Whole words by their letters."""
-        return {
-            plain(said).lower(): word
-            for word, said in enumerate(self._said)
-            if not said.startswith(PIECE) and not self.banned[word]
-        }
+    def _forms(self) -> dict[str, list[int]]:
+        """Whole words by their letters, and by those of their dictionary form."""
+        found: dict[str, list[int]] = {}
+        for word, said in enumerate(self._said):
+            if not said.startswith(PIECE) and not self.banned[word]:
+                form = plain(said).lower()
+                for letters in {form, lemma(form)}:
+                    found.setdefault(letters, []).append(word)
+        return found
 
     @cached_property
     def _said(self) -> list[str]:

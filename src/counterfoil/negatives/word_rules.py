@@ -71,9 +71,9 @@ def left_out(rule: Rule, told: Told, words: Exchanged) -> bool:
     """Whether a rule leaves a caption out; see `counterfoil.negatives.candidates.Sieve`.
 
     Args:
-        rule: "captions", "lemmas" and "wordnet": all new words, some form of each, or what is as
-            wide occur in the captions of the image; "inflection": a new word has another ending
-            than the old one.
+        rule: "captions", "lemmas" and "wordnet": all new words, some form of each, or what some
+            form of each is a synonym or a wider term of, occur in the captions of the image;
+            "inflection": a new word has another ending than the old one.
         told: those captions.
         words: what was exchanged.
 
@@ -86,5 +86,5 @@ def left_out(rule: Rule, told: Told, words: Exchanged) -> bool:
     if rule == "lemmas":
         return all(lemma(word) in told.lemmas for word in new)
     if rule == "wordnet":
-        return all(word in told.wider for word in new)
+        return all(word in told.wider or lemma(word) in told.wider for word in new)
     return any(old and word and inflection(old) != inflection(word) for old, word in words)
