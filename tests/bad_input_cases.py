@@ -1702,6 +1702,20 @@ def backend_of_more(here: Path, models: Path) -> Sequence[object]:
     return ("index", models / "clip", here / "my-photos", *more)
 
 
+@case("is another picture", "--prefix", "--exchange")
+def add_another_picture_of_the_same_name(here: Path, models: Path) -> Sequence[object]:
+    more = ("--folder", _indexed(here, models), "--add")
+    (here / "trip").mkdir()
+    write_picture(here / "trip" / "1.png", 7)
+    return ("index", models / "clip", here / "trip", *more)
+
+
+@case("--exchange is read only with --add")
+def exchange_in_a_new_index(here: Path, models: Path) -> Sequence[object]:
+    photos = _indexed(here, models).with_name("my-photos")
+    return ("index", models / "clip", photos, "--folder", here / "x", "--exchange")
+
+
 @case("is another model", "cannot be compared")
 def add_with_another_model(here: Path, models: Path) -> Sequence[object]:
     more = ("--folder", _indexed(here, models), "--add")

@@ -127,6 +127,9 @@ def test_add_and_delete(photos, told, models):
     assert "39 images" in shown
     shown = told("index", models / "pixels", "more/", "--folder", "my-index", "--add")
     assert "added 0 images and 0 captions; 3 images known before" in shown
+    shutil.copy("my-photos/images/05.png", "more/new-1.png")
+    shown = told("index", models / "pixels", "more/", "--folder", "my-index", "--add")
+    assert "added 1 image and 0 captions, 1 exchanged; 2 images known before" in shown
     shown = told(
         *("index", "--folder", "my-index", "--delete", "new-0.png", "--delete", "new-2.png")
     )

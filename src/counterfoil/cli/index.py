@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from counterfoil.cli.options import Decisions, Features, Images, Split, example
-from counterfoil.cli.unread import refuse
+from counterfoil.cli.unread import refuse, refuse_without
 
 Model = Annotated[str | None, typer.Argument(help="Model folder, HF name, or `vectors`.")]
 Place = Annotated[
@@ -23,13 +23,27 @@ Address = Annotated[
     str | None, typer.Option(help="Of a Milvus server; default a file in the index.")
 ]
 Half = Annotated[bool, typer.Option("--half", help="Keep vectors in 16 bits.")]
-Add = Annotated[bool, typer.Option("--add", help="Add what the index does not hold yet, by id.")]
+Add = Annotated[bool, typer.Option("--add", help="Add what is new or has changed, by id.")]
+Prefix = Annotated[str, typer.Option(help="Goes before every id, where others have the same.")]
+Exchange = Annotated[
+    bool, typer.Option("--exchange", help="Other pictures with known ids take their place.")
+]
 Delete = Annotated[
     list[str] | None,
     typer.Option(help="Id of an image, with its captions, or of a caption; many times."),
 ]
 
-OF_DATA = ("features", "images", "decisions", "split", "backend", "address", "half")
+OF_DATA = (
+    "features",
+    "images",
+    "decisions",
+    "split",
+    "backend",
+    "address",
+    "half",
+    "prefix",
+    "exchange",
+)
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -38,6 +52,7 @@ app = typer.Typer(rich_markup_mode="markdown")
     epilog=example(
         "counterfoil index runs/mine my-photos/ --folder my-index/",
         "counterfoil index runs/mine more-photos/ --folder my-index/ --add",
+        "counterfoil index runs/mine trip/ --folder my-index/ --add --prefix trip/",
         "counterfoil index --folder my-index/ --delete beach.jpg --delete snow.jpg",
         "counterfoil index --folder my-index/",
         "counterfoil index openai/clip-vit-base-patch32 my-photos/ --folder my-index/ "
@@ -59,6 +74,8 @@ def index(
     address: Address = None,
     half: Half = False,
     add: Add = False,
+    prefix: Prefix = "",
+    exchange: Exchange = False,
     delete: Delete = None,
 ) -> None:
     """Keep images and captions for search; without a model say what an index holds."""
@@ -66,10 +83,11 @@ def index(
     from counterfoil.recipes.run import Source
 
     if model is not None and data is not None and not delete:
+        refuse_without(context, "add", ("exchange",))
         source = Source(data, features, images, decisions)
         index_with(
             model, source, split, folder, backend=backend, address=address or "", half=half,
-            more=add,
+            more=add, prefix=prefix, exchange=exchange,
         )  # fmt: skip
         return
     if model is not None or add:

@@ -77,7 +77,7 @@ class Index:
         """Keep more and forget some, in one step; when it is killed, nothing has changed.
 
         Args:
-            images: to keep; ids that are not there yet.
+            images: to keep; ids that are not there yet, or that go in the same step.
             texts: to keep; ids that are not there yet, or that go in the same step.
             no_images: rows to forget.
             no_texts: rows to forget.

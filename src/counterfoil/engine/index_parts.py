@@ -28,12 +28,14 @@ class Entry:
         text: the caption; "" of an image.
         image: id of the image that a text describes, "" for none.
         place: path of an image's picture, "" for none; relative where it lies in the index.
+        content: digest of an image, by which it is known again; "" where nobody noted it.
     """
 
     id: str
     text: str = ""
     image: str = ""
     place: str = ""
+    content: str = ""
 
 
 @final

@@ -16,6 +16,7 @@ from counterfoil.corpus.pictures import is_picture_name
 from counterfoil.engine.index_state import Backend
 from counterfoil.files import check_file
 from counterfoil.recipes import hits_shown
+from counterfoil.recipes.arriving import prefixed
 from counterfoil.recipes.indexing import Changed, IndexPlan, add, build_index, delete
 from counterfoil.recipes.model import open_model
 from counterfoil.recipes.reranking import open_reranker
@@ -64,6 +65,8 @@ def index_with(
     address: str = "",
     half: bool = False,
     more: bool = False,
+    prefix: str = "",
+    exchange: bool = False,
 ) -> None:
     """Make an index, or add to one, and say what became of it.
 
@@ -76,6 +79,8 @@ def index_with(
         address: of a Milvus server.
         half: keep vectors in float16.
         more: add to an index that is there.
+        prefix: goes before every id.
+        exchange: other pictures that have the ids of some take their place.
 
     Raises:
         ValueError: options, model and data do not go together.
@@ -83,7 +88,7 @@ def index_with(
     world.join()
     if not more:
         plan = IndexPlan(backend=_backend(backend or "exact"), address=address, half=half)
-        build_index(open_model(model), _corpus(source, split), folder, plan=plan).close()
+        build_index(open_model(model), _corpus(source, split, prefix), folder, plan=plan).close()
         show_index(folder)
         return
     if backend is not None or address or half:
@@ -92,9 +97,10 @@ def index_with(
             "and --half, or make another index"
         )
     with open_index(folder, model=model) as found:
-        changed = add(found, _corpus(source, split))
+        changed = add(found, _corpus(source, split, prefix), exchange=exchange)
+    other = f", {changed.exchanged:,} exchanged" if changed.exchanged else ""
     known = f"; {counted(changed.known, 'image')} known before" if changed.known else ""
-    say(f"added {_many(changed)}{known}")
+    say(f"added {_many(changed)}{other}{known}")
     show_index(folder)
 
 
@@ -156,11 +162,11 @@ def search_index_with(folder: Path, query: str, source: Source | None, asking: A
     return hits
 
 
-def _corpus(source: Source, split: str) -> Corpus:
+def _corpus(source: Source, split: str, prefix: str) -> Corpus:
     folder = Path(source.data)
-    if split == "all" and is_bare(folder):
-        return read_bare(folder)
-    return source.split(split)
+    bare = split == "all" and is_bare(folder)
+    found = read_bare(folder) if bare else source.split(split)
+    return prefixed(found, prefix) if prefix else found
 
 
 def _backend(name: str) -> Backend:

@@ -14,15 +14,15 @@ from torch import Tensor
 
 from counterfoil import world
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.pictures import PictureFiles
+from counterfoil.corpus.pictures import PictureFiles, Pictures
 from counterfoil.engine.encode import encode_images, encode_texts
 from counterfoil.engine.index import Index
 from counterfoil.engine.index_draft import New
 from counterfoil.engine.index_parts import Entry
-from counterfoil.engine.index_shelf import Shelf
 from counterfoil.engine.index_state import Backend, IndexState, is_index
 from counterfoil.files import check_folder, replacing, replacing_folder
 from counterfoil.progress import progress
+from counterfoil.recipes.arriving import Arriving, arriving, content, text_entry
 from counterfoil.recipes.model import MODEL, Model
 from counterfoil.recipes.searching import SearchIndex
 from counterfoil.recipes.vector_hosts import check_vectors
@@ -65,11 +65,13 @@ class Changed:
         images: how many came or went.
         texts: how many came or went.
         known: images that were there already.
+        exchanged: images among those that came that took the place of others with their ids.
     """
 
     images: int
     texts: int
     known: int = 0
+    exchanged: int = 0
 
 
 def build_index(
@@ -114,20 +116,29 @@ def build_index(
     return SearchIndex(folder, model=model)
 
 
-def add(into: SearchIndex, corpus: Corpus) -> Changed:
-    """Add the images and captions of a corpus that an index does not hold yet, by id.
+def add(into: SearchIndex, corpus: Corpus, *, exchange: bool = False) -> Changed:
+    """Add the images and captions of a corpus that an index does not hold as they are.
 
-    A caption that reads otherwise than before takes the place of the one with its id.
+    A picture whose file has changed and a caption that reads otherwise take the place of what is
+    there under their ids, see `counterfoil.recipes.arriving.arriving`.
+
+    Args:
+        into: the index.
+        corpus: what to add.
+        exchange: whether other pictures that have the ids of some take their place, too.
 
     Raises:
-        ValueError: model and data do not fit, or another process writes.
+        ValueError: there are such pictures and they are not to be exchanged, model and data do not
+            fit, or another process writes.
     """
-    coming = _coming(into.model, corpus, into.index)
+    coming = _coming(into.model, corpus, into.index, exchange=exchange)
     if world.rank() == 0:
+        places = _places(into.index, coming.what.images_gone)
         _keep(into.index, corpus, coming)
+        _remove(into.index, places)
     world.wait()
-    known = len(corpus) - len(coming.image_rows)
-    return Changed(len(coming.image_rows), len(coming.text_rows), known)
+    come, gone = coming.what.images, coming.what.images_gone
+    return Changed(len(come), len(coming.what.texts), len(corpus) - len(come), len(gone))
 
 
 def delete(from_index: SearchIndex, names: Sequence[str]) -> Changed:
@@ -143,46 +154,52 @@ def delete(from_index: SearchIndex, names: Sequence[str]) -> Changed:
         side, row = from_index.named(name)
         (images if side == "image" else texts).add(row)
         texts |= set(index.texts.about.get(name, ())) if side == "image" else set()
-    places = [Path(index.images.entry(row).place) for row in images]
+    places = _places(index, sorted(images))
     index.change(no_images=sorted(images), no_texts=sorted(texts))
+    _remove(index, places)
+    return Changed(len(images), len(texts))
+
+
+def _places(index: Index, rows: Sequence[int]) -> list[Path]:
+    return [Path(index.images.entry(row).place) for row in rows]
+
+
+def _remove(index: Index, places: Sequence[Path]) -> None:
+    """Pictures that lie in an index, when nothing there names them any more."""
     for place in places:
         if place.parent == Path(PICTURES):  # an index may come from anybody, and name any file
             (index.folder / place).unlink(missing_ok=True)
-    return Changed(len(images), len(texts))
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Coming:
-    """What an index does not hold yet.
+    """What an index does not hold as it is.
 
     Attributes:
-        image_rows: of the corpus.
-        text_rows: of the corpus.
+        what: rows that come and go.
         images: (n, D); None for none.
         texts: (m, D); None for none.
-        gone: rows on the index's shelf of captions that read otherwise now.
         width: D.
     """
 
-    image_rows: list[int]
-    text_rows: list[int]
+    what: Arriving
     images: Tensor | None
     texts: Tensor | None
-    gone: tuple[int, ...]
     width: int
 
 
-def _coming(model: Model, corpus: Corpus, index: Index | None) -> _Coming:
+def _coming(
+    model: Model, corpus: Corpus, index: Index | None, *, exchange: bool = False
+) -> _Coming:
     """Encode what is new."""
-    images = list(range(len(corpus)))
-    texts = list(range(len(corpus.texts)))
-    gone: tuple[int, ...] = ()
     if index is not None:
-        images = [row for row in images if index.images.find(corpus.image_ids[row]) is None]
-        texts, gone = _other_texts(corpus, index.texts)
-    elif not images:
+        what = arriving(corpus, index, exchange=exchange)
+    elif len(corpus):
+        what = Arriving(range(len(corpus)), range(len(corpus.texts)))
+    else:
         raise ValueError(f"{corpus.name} ({corpus.part}) has no images; there is nothing to index")
+    images, texts = what.images, what.texts
     part = corpus.cut(
         torch.tensor(images, dtype=torch.long),
         torch.tensor(texts, dtype=torch.long),
@@ -196,62 +213,45 @@ def _coming(model: Model, corpus: Corpus, index: Index | None) -> _Coming:
         check_vectors(model, seen, read)
     one = seen or read
     width = one.tokens.shape[2] if one is not None else index.state.width if index else 0
-    return _Coming(images, texts, _flat(seen), _flat(read), gone, width)
+    return _Coming(what, _flat(seen), _flat(read), width)
 
 
 def _flat(encoded: Encoded | None) -> Tensor | None:
     return None if encoded is None else encoded.tokens[:, 0].float()
 
 
-def _other_texts(corpus: Corpus, shelf: Shelf) -> tuple[list[int], tuple[int, ...]]:
-    """Rows of the corpus whose caption is not there as it is, and the rows these replace."""
-    rows, gone = [], []
-    for row, name in enumerate(corpus.text_ids):
-        found = shelf.find(name)
-        if found is not None and shelf.entry(found) == _text_entry(corpus, row):
-            continue
-        rows.append(row)
-        if found is not None:
-            gone.append(found)
-    return rows, tuple(gone)
-
-
 def _keep(index: Index, corpus: Corpus, coming: _Coming) -> None:
-    images = _image_entries(corpus, coming.image_rows, index)
-    texts = [_text_entry(corpus, row) for row in coming.text_rows]
+    images = _image_entries(corpus, coming.what.images, index)
+    texts = [text_entry(corpus, row) for row in coming.what.texts]
     index.change(
         images=None if coming.images is None else New(images, coming.images),
         texts=None if coming.texts is None else New(texts, coming.texts),
-        no_texts=coming.gone,
+        no_images=coming.what.images_gone,
+        no_texts=coming.what.texts_gone,
     )
-
-
-def _text_entry(corpus: Corpus, row: int) -> Entry:
-    owner = int(corpus.owner[row])
-    image = "" if owner < 0 else corpus.image_ids[owner]
-    return Entry(corpus.text_ids[row], text=corpus.texts[row], image=image)
 
 
 def _image_entries(corpus: Corpus, rows: Sequence[int], index: Index) -> list[Entry]:
     """Entries of images; a picture that lies in no file is written into the index."""
-    pictures = corpus.pictures
-    if pictures is None:
-        return [Entry(corpus.image_ids[row]) for row in rows]
-    if isinstance(pictures, PictureFiles):
-        return [
-            Entry(corpus.image_ids[row], place=str(pictures.paths[row].resolve())) for row in rows
-        ]
-    first, places = index.state.images.next, []
+    entries = []
     mine = secrets.token_hex(4)  # another process may be about to add under the same numbers
-    with progress("pictures written", len(rows)) as advance:
-        for number, row in enumerate(rows, first):
-            places.append(f"{PICTURES}/{number:08d}-{mine}.png")
-            with replacing(index.folder / places[-1]) as temporary:
-                pictures.open(row).save(temporary, format="png")
+    with progress("pictures noted", len(rows)) as advance:
+        for number, row in enumerate(rows, index.state.images.next):
+            place = _placed(corpus.pictures, row, index.folder, f"{number:08d}-{mine}.png")
+            name, digest = corpus.image_ids[row], content(corpus, row)
+            entries.append(Entry(name, place=place, content=digest))
             advance(1)
-    return [
-        Entry(corpus.image_ids[row], place=place) for row, place in zip(rows, places, strict=True)
-    ]
+    return entries
+
+
+def _placed(pictures: Pictures | None, row: int, folder: Path, name: str) -> str:
+    if pictures is None:
+        return ""
+    if isinstance(pictures, PictureFiles):
+        return str(pictures.paths[row].resolve())
+    with replacing(folder / PICTURES / name) as temporary:
+        pictures.open(row).save(temporary, format="png")
+    return f"{PICTURES}/{name}"
 
 
 def _kept_model(model: Model, folder: Path) -> str:

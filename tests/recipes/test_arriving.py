@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import recipes_cases
+from counterfoil import build_index, open_corpus, open_model
+from counterfoil.corpus.bare import read_bare
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.pictures import open_picture
+from counterfoil.corpus.regions import Features
+from counterfoil.engine.index_draft import New
+from counterfoil.engine.index_parts import Entry
+from counterfoil.recipes.arriving import content, prefixed
+from counterfoil.recipes.indexing import PICTURES, Changed, add
+from counterfoil.recipes.searching import SearchIndex
+
+
+def paint(path: Path, colour: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    Image.new("RGB", (16, 16), colour).save(path)
+
+
+@pytest.fixture
+def photos(tmp_path) -> Path:
+    for name, colour in (("beach.png", "yellow"), ("snow.png", "white"), ("wood.png", "green")):
+        paint(tmp_path / "mine" / name, colour)
+    return tmp_path / "mine"
+
+
+@pytest.fixture
+def index(photos, tmp_path) -> SearchIndex:
+    model = open_model(recipes_cases.pixel_model(tmp_path / "model"))
+    return build_index(model, read_bare(photos), tmp_path / "x")
+
+
+def vector(index: SearchIndex, name: str) -> torch.Tensor:
+    return index.index.images.vectors(torch.tensor([index.index.images.find(name)]))
+
+
+def stands(index: SearchIndex, name: str, picture: Path) -> None:
+    """The vector, and the path that is shown, are of this picture."""
+    torch.testing.assert_close(vector(index, name), index.model.encode([picture]).tokens[:, 0])
+    assert index.picture(name).resolve() == picture.resolve()
+
+
+def test_a_file_that_has_changed_is_looked_at_again(index, photos):
+    paint(photos / "beach.png", "navy")
+    assert add(index, read_bare(photos)) == Changed(1, 0, 2, 1)
+    stands(index, "beach.png", photos / "beach.png")
+    assert add(index, read_bare(photos)) == Changed(0, 0, 3)
+    assert len(index.index.images) == 3
+
+
+def test_another_picture_of_the_same_name_is_not_taken_for_it(index, photos, tmp_path):
+    paint(tmp_path / "trip" / "beach.png", "navy")
+    paint(tmp_path / "trip" / "hill.png", "red")
+    trip, state = read_bare(tmp_path / "trip"), index.index.state
+    with pytest.raises(ValueError, match=r"'beach.png' of trip is another picture .* --prefix"):
+        add(index, trip)
+    assert index.index.state == state
+    assert add(index, prefixed(trip, "trip/")) == Changed(2, 0, 0)
+    stands(index, "beach.png", photos / "beach.png")
+    stands(index, "trip/beach.png", tmp_path / "trip" / "beach.png")
+    assert add(index, trip, exchange=True) == Changed(2, 0, 0, 1)
+    stands(index, "beach.png", tmp_path / "trip" / "beach.png")
+
+
+def test_the_same_picture_elsewhere_is_the_same(index, photos, tmp_path):
+    shutil.copytree(photos, tmp_path / "copy")
+    assert add(index, read_bare(tmp_path / "copy")) == Changed(0, 0, 3)
+    stands(index, "beach.png", photos / "beach.png")
+    photos.rename(tmp_path / "moved")
+    assert add(index, read_bare(tmp_path / "moved")) == Changed(3, 0, 0, 3)
+    stands(index, "beach.png", tmp_path / "moved" / "beach.png")
+
+
+def test_a_picture_that_is_gone_does_not_make_room_for_another(index, photos, tmp_path):
+    """Its disk may be out of reach for a while."""
+    photos.rename(tmp_path / "away")
+    paint(tmp_path / "trip" / "beach.png", "navy")
+    with pytest.raises(ValueError, match="is another picture"):
+        add(index, read_bare(tmp_path / "trip"))
+
+
+def test_a_known_picture_that_cannot_be_read_is_left_as_it_is(index, photos, tmp_path):
+    corpus = read_bare(photos)
+    (photos / "beach.png").unlink()
+    assert add(index, corpus) == Changed(0, 0, 3)
+
+
+def test_what_nobody_noted_is_known_by_its_id(index, photos):
+    row = index.index.images.find("snow.png")
+    old = Entry("snow.png", place=str(photos / "snow.png"))
+    index.index.change(images=New([old], vector(index, "snow.png")), no_images=[row])
+    paint(photos / "snow.png", "red")
+    assert add(index, read_bare(photos)) == Changed(0, 0, 3)
+
+
+def drawn(seed: int) -> Corpus:
+    return open_corpus(f"scenes:images=36,seed={seed}").subset(torch.arange(2))
+
+
+def test_drawn_pictures_are_compared_and_exchanged_with_their_files(tmp_path):
+    model = open_model(recipes_cases.pixel_model(tmp_path / "model"))
+    index, other = build_index(model, drawn(0), tmp_path / "x"), drawn(0)
+    other = replace(other, pictures=drawn(1).pictures)
+    assert add(index, drawn(0)).images == 0
+    with pytest.raises(ValueError, match=r"another picture .* \(2 images and 0 captions are\)"):
+        add(index, other)
+    add(index, other, exchange=True)
+    assert len(list((tmp_path / "x" / PICTURES).iterdir())) == 2
+    for row, name in enumerate(other.image_ids):
+        shown = open_picture(index.picture(name))
+        assert shown.tobytes() == other.pictures.open(row).tobytes()
+
+
+def test_a_caption_of_another_image_is_not_taken_for_it(tmp_path):
+    model, corpus = open_model(recipes_cases.pixel_model(tmp_path / "model")), drawn(0)
+    index = build_index(model, corpus, tmp_path / "x")
+    before = index.captions(corpus.image_ids[0])
+    turned = replace(corpus, owner=1 - corpus.owner)
+    with pytest.raises(ValueError, match=r"is another image's caption .* --exchange"):
+        add(index, turned)
+    assert index.captions(corpus.image_ids[0]) == before
+    assert add(index, turned, exchange=True) == Changed(0, len(corpus.texts), 2)
+    assert index.captions(corpus.image_ids[1]) == before
+
+
+def test_features_are_compared_where_there_are_no_pictures(tmp_path):
+    values = torch.arange(12.0).view(2, 2, 3)
+    corpus = replace(drawn(0), pictures=None, features=Features.of(values.numpy()))
+    other = replace(corpus, features=Features.of((values + 1).numpy()))
+    assert content(corpus, 0) == content(corpus, 0)
+    assert len({content(one, row) for one in (corpus, other) for row in (0, 1)}) == 4
+    assert content(replace(corpus, features=None), 0) == ""
