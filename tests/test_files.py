@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from counterfoil.files import replacing_folder
+from counterfoil.files import check_new, replacing_folder
 
 
 def write(path: Path, text: str) -> None:
@@ -58,3 +58,12 @@ def test_the_folders_of_others_are_left_alone(tmp_path):
         write(path, "inner")
         assert outer.is_dir()
     assert all((tmp_path / name).is_dir() for name in others)
+
+
+def test_what_is_there_is_left_alone(tmp_path):
+    check_new(tmp_path / "new")
+    with pytest.raises(ValueError, match=r"exists and is left alone; name a new folder$"):
+        check_new(tmp_path)
+    (tmp_path / "page.html").touch()
+    with pytest.raises(ValueError, match=r"page.html exists .* name a new page with --out$"):
+        check_new(tmp_path / "page.html", "a new page with --out")

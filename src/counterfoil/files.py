@@ -83,6 +83,20 @@ def _runs(pid: int) -> bool:
     return True
 
 
+def check_new(path: Path, instead: str = "a new folder") -> None:
+    """Refuse to write over something.
+
+    Args:
+        path: where nothing may be.
+        instead: what to name in its place, as in "a new page with --out".
+
+    Raises:
+        ValueError: something is there.
+    """
+    if path.exists():
+        raise ValueError(f"{path} exists and is left alone; name {instead}")
+
+
 def check_file(path: Path) -> None:
     """Refuse a file that could not be written, before long work is done for it.
 

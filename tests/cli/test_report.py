@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from dataclasses import replace
 
@@ -58,6 +59,14 @@ def test_a_run_that_was_run_has_all_of_it(models, reported):
     assert spent["minutes"] == pytest.approx(max(x.get("seconds", 0) for x in lines) / 60)
     assert spent["memory_mb"] == max(x.get("memory_mb", 0) for x in lines)
     assert "Hardness of negatives" in page
+    for told in plain["hardness"]:
+        assert f"{told['name']}: {told['negatives']:,} negatives, median gap" in page
+        assert f"{told['at_or_above']:.1f} % at or above their positive" in page
+    assert [told["name"].rpartition(", ")[2] for told in plain["hardness"]] == ["online", "offline"]
+    for told in plain["queries"]:
+        assert told["direction"] == "i2t" or html.escape(told["query"]) in page
+        assert set(told["rank"]) == {"online", "adaptive"}
+    assert plain["queries"]
     assert "Development RSum by epoch" in page
     assert "Where adaptive ranks the best true one highest" in page or "for online" in page
     assert "data:image/" in page
@@ -80,6 +89,19 @@ def test_runs_are_compared_with_the_first_that_is_named(tmp_path, reported):
     )
     assert "Learning curves" not in page
     assert "Cost of training" not in page
+
+
+def test_a_page_in_the_folder_of_a_run_is_no_note_of_it(tmp_path, capsys, reported):
+    for number, name in enumerate("ab"):
+        write_run(tmp_path / name, one(name, number))
+    plain, _, _ = reported(tmp_path / "a", tmp_path / "b", name="a/report")
+    again, _, _ = reported(tmp_path / "a", tmp_path / "b")
+    assert again["runs"] == plain["runs"]
+    (tmp_path / "a" / "mine.json").write_text("{")
+    assert reported(tmp_path / "a", tmp_path / "b", name="third")[0]["runs"] == plain["runs"]
+    (tmp_path / "a" / "mine").mkdir()  # the folder of a stage, whose note is damaged
+    assert run("report", tmp_path / "a", "--out", tmp_path / "fourth.html") == 2
+    assert "mine.json cannot be read as the note of a stage" in capsys.readouterr().err
 
 
 def test_single_evaluations_are_taken_in_the_order_in_which_they_are_named(tmp_path, reported):
@@ -141,10 +163,16 @@ def test_foils_and_written_negatives_stand_where_they_were_measured(tmp_path, re
     line = {"measure": "pairs", "of": "all", "value": 71.25, "chance": 50.0}
     span = {"interval": {"low": 60.0, "high": 80.0}}
     write_json(tmp_path / "f.json", {"set": "vsr", "model": "runs/a", "lines": [line | span]})
-    _, page, shown = reported(tmp_path / "a", "--foils", tmp_path / "f.json")
+    plain, page, shown = reported(tmp_path / "a", "--foils", tmp_path / "f.json")
     assert "Written negatives while training" in page
     assert "71.2" in shown
     assert "60.0 to 80.0" in page
+    (foils,) = plain["foils"]
+    assert (foils["set"], foils["value"], foils["low"], foils["chance"]) == ("vsr", 71.25, 60, 50)
+    (written,) = plain["written"]
+    assert written["steps"] == [1, 2]
+    assert written["percent_above"] == [40, 40]
+    assert plain["cost"][0]["minutes"] is None
 
 
 @pytest.mark.parametrize(

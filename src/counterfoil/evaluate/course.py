@@ -73,6 +73,17 @@ class Course:
             _column(losses if len(losses) == len(told) else []),
         )
 
+    def plain(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return {
+            "training": self.name,
+            "steps": self.steps.tolist(),
+            "percent_above": self.above.tolist(),
+            "gap": self.gap.tolist(),
+            "percentiles": self.spread.tolist(),
+            "loss": self.loss.tolist(),
+        }
+
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,16 @@ class Hardness:
     name: str
     gaps: npt.NDArray[Any]
 
+    def plain(self) -> dict[str, Any]:
+        """JSON-ready form: how many, their median gap, percent that reach their positive."""
+        gaps = np.asarray(self.gaps, dtype=np.float64)
+        return {
+            "name": self.name,
+            "negatives": len(gaps),
+            "median_gap": float(np.median(gaps)),
+            "at_or_above": 100 * float(np.mean(gaps >= 0)),
+        }
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -127,12 +137,12 @@ def hardness(sources: Sequence[Hardness], margin: float | None = None) -> Figure
 
 
 def _words(source: Hardness, margin: float | None) -> str:
-    gaps = np.asarray(source.gaps, dtype=np.float64)
+    gaps, told = np.asarray(source.gaps, dtype=np.float64), source.plain()
     inside = "" if not margin else f", {100 * np.mean(gaps > -margin):.1f} % inside the margin"
-    middle = f"{np.median(gaps):+.3f}".replace("-", "−")
+    middle = f"{told['median_gap']:+.3f}".replace("-", "−")
     return (
         f"{source.name}: {len(gaps):,} negatives, median gap {middle}{inside}, "
-        f"{100 * np.mean(gaps >= 0):.1f} % at or above their positive."
+        f"{told['at_or_above']:.1f} % at or above their positive."
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from counterfoil.corpus.lens import Lens, PixelEye
 from counterfoil.corpus.words import Pieces
-from counterfoil.files import check_folder, replacing_folder, write_json
+from counterfoil.files import check_folder, check_new, replacing_folder, write_json
 from counterfoil.matcher import Matcher
 from counterfoil.models.clip import DualEncoder
 from counterfoil.spec import unknown
@@ -70,8 +70,7 @@ def check_export(to: str, folder: Path) -> None:
     """
     if to not in FOLDERS:
         raise ValueError(unknown(to, ["counterfoil", *FOLDERS], "a form of models"))
-    if folder.exists():
-        raise ValueError(f"{folder} exists and is left alone; name a new folder")
+    check_new(folder)
     check_folder(folder)
 
 

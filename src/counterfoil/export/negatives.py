@@ -10,7 +10,7 @@ from counterfoil.corpus.corpus import Corpus
 from counterfoil.export.formats import FORMATS
 from counterfoil.export.groups import Mined, Negatives, Written
 from counterfoil.export.pictures import Places
-from counterfoil.files import check_folder, read_json, replacing_folder
+from counterfoil.files import check_folder, check_new, read_json, replacing_folder
 from counterfoil.negatives.manifests import MANIFEST
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.negatives.written_store import WrittenStore
@@ -47,8 +47,7 @@ def check_export(store: Path, to: str, folder: Path) -> None:
         )
     if to not in FORMATS:
         raise ValueError(unknown(to, list(FORMATS), "a form of negatives"))
-    if folder.exists():
-        raise ValueError(f"{folder} exists and is left alone; name a new folder")
+    check_new(folder)
     check_folder(folder)
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from counterfoil import __version__
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.files import replacing_folder, write_json
+from counterfoil.files import check_new, replacing_folder, write_json
 from counterfoil.negatives.manifests import MANIFEST, read_as
 
 FORMAT = 1
@@ -131,8 +131,7 @@ class WrittenStore:
         Raises:
             ValueError: something is there.
         """
-        if folder.exists():
-            raise ValueError(f"{folder} exists and is left alone; name a new folder")
+        check_new(folder)
         counts: dict[str, int] = {}
         with replacing_folder(folder) as temporary:
             with (temporary / ROWS).open("w", encoding="utf-8") as file:

@@ -13,7 +13,7 @@ from counterfoil.corpus.decisions import Decision, beside, read_decisions
 from counterfoil.evaluate.analysis_page import Rows
 from counterfoil.evaluate.audit_page import AuditPage, Section, render
 from counterfoil.evaluate.table import plain
-from counterfoil.files import check_folder, write_json, write_text
+from counterfoil.files import check_folder, check_new, write_json, write_text
 from counterfoil.negatives.duplicates import check_least
 from counterfoil.negatives.store import NegativeStore, read_manifest
 from counterfoil.recipes.auditing_data import Exhibit, alike, repeated, sound, wordless
@@ -79,10 +79,7 @@ def audit_data(source: Source, plan: AuditPlan, folder: Path) -> tuple[Section, 
     """
     check_folder(folder / PAGE)
     for name in (PAGE, NUMBERS):
-        if (folder / name).exists():
-            raise ValueError(
-                f"{folder / name} exists and is left alone; name a new folder with --folder"
-            )
+        check_new(folder / name, "a new folder with --folder")
     world.join()
     corpus, earlier = source.open(), _earlier(source)
     models = [open_model(name) for name in plan.models]

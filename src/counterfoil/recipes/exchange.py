@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from counterfoil.files import check_folder
+from counterfoil.files import check_folder, check_new
 from counterfoil.negatives.aoq import READ, names, paths, read_aoq, write_aoq
 from counterfoil.negatives.lists import Lists
 from counterfoil.negatives.store import NegativeStore
@@ -26,8 +26,7 @@ def import_lists(folder: Path, source: Source, split: str, out: Path, *, name: s
     Raises:
         ValueError: `out` exists, no or several pairs of files, or they are not of these data.
     """
-    if out.exists():
-        raise ValueError(f"{out} exists and is left alone; name a new folder with --out")
+    check_new(out, "a new folder with --out")
     check_folder(out)
     name = name or _only(folder)
     corpus = source.split(split)
@@ -66,8 +65,7 @@ def export_lists(
     if not re.fullmatch(r"[\w.-]+", name):
         raise ValueError(f"{name!r} cannot be part of a file's name; give another with --name")
     for path in paths(out, name):
-        if path.exists():
-            raise ValueError(f"{path} exists and is left alone; name another folder with --out")
+        check_new(path, "another folder with --out")
     check_folder(out)
     mined = NegativeStore.open(store, fingerprint=corpus.fingerprint).lists
     lists = Lists(mined.texts[:, :texts].contiguous(), mined.images[:, :images].contiguous())

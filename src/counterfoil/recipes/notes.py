@@ -67,6 +67,28 @@ def state(context: Context, stage: Stage) -> State:
     return "done" if noted.get("state") == "done" else "running"
 
 
+def notes_in(folder: Path) -> dict[Path, Any]:
+    """The notes in a run's folder by their paths; other JSON files that lie there are none.
+
+    A note lies beside the folder of its stage, or says of which kind its stage is.
+
+    Raises:
+        ValueError: a note is damaged.
+    """
+    found: dict[Path, Any] = {}
+    for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
+        beside = path.with_suffix("").is_dir()
+        try:
+            plain = read_json(path, "the note of a stage")
+        except ValueError:
+            if beside:
+                raise
+            continue
+        if beside or (isinstance(plain, dict) and {"kind", "stage"} <= plain.keys()):
+            found[path] = plain
+    return found
+
+
 def write(context: Context, stage: Stage, now: Literal["running", "done"]) -> None:
     """Write the note; only the first process does."""
     if world.rank():

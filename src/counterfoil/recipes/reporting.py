@@ -13,15 +13,16 @@ from counterfoil.evaluate.figures import Figure, Hardness
 from counterfoil.evaluate.report import ReportPage, RunResult, headline, results
 from counterfoil.evaluate.report import write as write_page
 from counterfoil.evaluate.table import plain, table
-from counterfoil.files import read_json, write_json
+from counterfoil.files import write_json
 from counterfoil.recipes.analyses.noted import METRICS, Tested, tested
 from counterfoil.recipes.analyses.results import check_out
 from counterfoil.recipes.analyses.scorers import short_names
 from counterfoil.recipes.analyses.side_by_side import differing
 from counterfoil.recipes.comparison import HARDNESS, curve, hardness_at
 from counterfoil.recipes.measured import NUMBERS, Measured
+from counterfoil.recipes.notes import notes_in
 from counterfoil.recipes.provenance import made_now
-from counterfoil.recipes.reporting_tables import Cost, apart, cost, costs, foil_rows
+from counterfoil.recipes.reporting_tables import apart, cost, costs, foil_accuracies, foil_rows
 from counterfoil.recipes.run import Source
 from counterfoil.recipes.show import console, say
 from counterfoil.train.log import read_metrics
@@ -66,7 +67,8 @@ def report_with(folders: Sequence[Path], plan: ReportPlan, out: Path) -> tuple[R
     places = list(dict.fromkeys(place for _, test in found for place in test.trained))
     trained = dict(zip(_short(places), places, strict=True))
     spent = [cost(name, place) for name, place in trained.items()]
-    foils = foil_rows(plan.foils)
+    foils, courses = foil_accuracies(plan.foils), _courses(trained)
+    sections, queries = _differing(plan.source, same) if plan.source else ((), ())
     page = ReportPage(
         title=_title([name for name, _ in same]),
         protocol=_protocol(same),
@@ -75,15 +77,21 @@ def report_with(folders: Sequence[Path], plan: ReportPlan, out: Path) -> tuple[R
         hardness=_hardness(found),
         galleries=(),
         provenance=made_now(),
-        courses=tuple(_courses(trained)),
+        courses=tuple(_figures(courses)),
         tables=(
             *([costs(spent)] if spent else []),
-            *([foils] if foils.rows else []),
+            *([foil_rows(foils)] if foils else []),
             *([apart(others)] if others else []),
         ),
-        sections=_differing(plan.source, same) if plan.source else (),
+        sections=sections,
     )
-    _publish(page, others, spent, out)
+    more = {
+        "cost": [one.plain() for one in spent],
+        "foils": [asdict(one) for one in foils],
+        "written": [one.plain() for one in courses],
+        "queries": queries,
+    }
+    _publish(page, others, more, out)
     return page.runs
 
 
@@ -112,8 +120,7 @@ def _named(folders: Sequence[Path]) -> Named:
 
 def _in_order(run: Path, found: Sequence[Tested]) -> list[Tested]:
     """Evaluations as the run's own report has them, others behind them."""
-    notes = [read_json(path, "the note of a stage") for path in sorted(run.glob("*.json"))]
-    told = [name for note in notes for name in note["stage"].get("results", ())]
+    told = [name for note in notes_in(run).values() for name in note["stage"].get("results", ())]
     return sorted(found, key=lambda test: (test.folder.name not in told, _place(test, told)))
 
 
@@ -157,25 +164,30 @@ def _hardness(found: Named) -> tuple[Hardness, ...]:
     )
 
 
-def _courses(trained: dict[str, Path]) -> list[Figure]:
-    """Figures of the captions that were written while models were trained; none where none were."""
+def _courses(trained: dict[str, Path]) -> list[Course]:
+    """Of the captions that were written while models were trained; none where none were."""
     try:
         logs = {name: read_metrics(place / METRICS) for name, place in trained.items()}
-        courses = [one for name, log in logs.items() if (one := Course.of(name, log)) is not None]
+        return [one for name, log in logs.items() if (one := Course.of(name, log)) is not None]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"a log tells only a part of how hard written captions are: {error}"
         ) from error
+
+
+def _figures(courses: Sequence[Course]) -> list[Figure]:
     if not courses:
         return []
     above = [(one.name, one.steps, one.above) for one in courses]
     return [fans(courses), lines(above, "above the original, %", "above")]
 
 
-def _differing(source: Source, same: Named) -> tuple[Cards, ...]:
-    """Queries on which the first and the last run differ most."""
+def _differing(
+    source: Source, same: Named
+) -> tuple[tuple[Cards, ...], Sequence[dict[str, object]]]:
+    """Queries on which the first and the last run differ most, as cards and as JSON."""
     if len(same) < 2:
-        return ()
+        return (), ()
     (first, one), (last, other) = same[0], same[-1]
     corpus = source.split(one.report.setting.split)
     if corpus.fingerprint != one.corpus:
@@ -187,12 +199,12 @@ def _differing(source: Source, same: Named) -> tuple[Cards, ...]:
     return differing(corpus, both, SHOWN)
 
 
-def _publish(page: ReportPage, others: Named, spent: Sequence[Cost], out: Path) -> None:
+def _publish(page: ReportPage, others: Named, more: dict[str, Any], out: Path) -> None:
     console.print(table(page.runs, page.protocol))
     for one in page.tables:
         console.print(plain(one))
     write_page(page, out)
-    write_json(out.with_suffix(".json"), _numbers(page, others, spent))
+    write_json(out.with_suffix(".json"), {**_numbers(page, others), **more})
     say(headline(page.runs))
     if others:
         told = ", ".join(name for name, _ in others)
@@ -200,12 +212,12 @@ def _publish(page: ReportPage, others: Named, spent: Sequence[Cost], out: Path) 
     say(f"{out}, {out.with_suffix('.json')}")
 
 
-def _numbers(page: ReportPage, others: Named, spent: Sequence[Cost]) -> dict[str, Any]:
+def _numbers(page: ReportPage, others: Named) -> dict[str, Any]:
     return {
         "protocol": page.protocol,
         "runs": [asdict(run) for run in page.runs],
         "curves": [asdict(one) for one in page.curves],
-        "cost": [asdict(one) for one in spent],
+        "hardness": [one.plain() for one in page.hardness],
         "apart": {name: test.report.plain() for name, test in others},
         "provenance": asdict(page.provenance),
     }

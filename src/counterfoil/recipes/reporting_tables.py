@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, final
@@ -37,6 +37,14 @@ class Cost:
     memory_mb: float
     pairs_per_second: float
     mined_minutes: float
+
+    def plain(self) -> dict[str, Any]:
+        """JSON-ready form, null where the log does not tell."""
+        told = asdict(self).items()
+        return {
+            name: None if isinstance(value, float) and math.isnan(value) else value
+            for name, value in told
+        }
 
 
 def cost(name: str, folder: Path) -> Cost:
@@ -83,15 +91,58 @@ def costs(found: Sequence[Cost]) -> Rows:
     return Rows("Cost of training", head, rows, note)
 
 
-def foil_rows(files: Sequence[Path]) -> Rows:
-    """What ``counterfoil foils --json`` measured, a line for each aggregate of each file.
+@final
+@dataclass(frozen=True, slots=True)
+class FoilAccuracy:
+    """An aggregate that ``counterfoil foils`` measured, in percent.
+
+    Attributes:
+        set: of foils.
+        of: which of its items.
+        measure: what was counted.
+        model: by name.
+        value: the accuracy.
+        low: where its 95 % interval begins.
+        high: where it ends.
+        chance: what guessing reaches.
+    """
+
+    set: str
+    of: str
+    measure: str
+    model: str
+    value: float
+    low: float
+    high: float
+    chance: float
+
+
+def foil_accuracies(files: Sequence[Path]) -> list[FoilAccuracy]:
+    """What ``counterfoil foils --json`` measured, each aggregate of each file.
 
     Raises:
         ValueError: a file is missing or none of these.
     """
-    rows = [row for path in files for row in _foils(path)]
+    found = [one for path in files for one in _foils(path)]
+    return sorted(found, key=lambda one: (one.set, one.of, one.measure))
+
+
+def foil_rows(found: Sequence[FoilAccuracy]) -> Rows:
+    """A line for each."""
     head = "set", "items of", "measure", "model", "%", "95 % interval", "chance, %"
-    return Rows("Foils", head, tuple(sorted(rows, key=lambda row: row[:3])))
+    rows = tuple(
+        (
+            one.set,
+            one.of,
+            one.measure,
+            one.model,
+            f"{one.value:.1f}",
+            f"{one.low:.1f} to {one.high:.1f}",
+            f"{one.chance:.1f}",
+        )
+        for one in found
+    )
+    return Rows("Foils", head, rows)
 
 
 def apart(found: Sequence[tuple[str, Tested]]) -> Rows:
@@ -111,18 +162,17 @@ def _number(value: float, form: str) -> str:
     return "–" if math.isnan(value) else format(value, form)
 
 
-def _foils(path: Path) -> list[tuple[str, ...]]:
+def _foils(path: Path) -> list[FoilAccuracy]:
     plain = read_json(path, "what `counterfoil foils --json` wrote")
     try:
         return [
-            (
-                plain["set"],
-                line["of"],
-                line["measure"],
-                plain["model"],
-                f"{line['value']:.1f}",
-                f"{line['interval']['low']:.1f} to {line['interval']['high']:.1f}",
-                f"{line['chance']:.1f}",
+            FoilAccuracy(
+                *(str(part) for part in (plain["set"], line["of"], line["measure"])),
+                model=str(plain["model"]),
+                value=float(line["value"]),
+                low=float(line["interval"]["low"]),
+                high=float(line["interval"]["high"]),
+                chance=float(line["chance"]),
             )
             for line in plain["lines"]
         ]

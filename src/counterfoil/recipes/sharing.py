@@ -9,7 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from counterfoil.files import check_folder, read_json, replacing_folder, write_json, write_text
+from counterfoil.files import (
+    check_folder,
+    check_new,
+    read_json,
+    replacing_folder,
+    write_json,
+    write_text,
+)
 from counterfoil.models.blocks.pretrained import written_config
 from counterfoil.recipes.hub import pushed
 from counterfoil.recipes.sharing_card import card
@@ -40,8 +47,8 @@ def save(model: Model, folder: Path, *, evaluations: Sequence[Path] = (), name: 
     """
     if model.lens is None or model.spec is None:
         raise ValueError("ready-made vectors are no model; save the folder that holds them")
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        raise ValueError(f"{folder} exists and is left alone; name a new folder")
+    if not folder.is_dir() or any(folder.iterdir()):  # which may have been made empty before
+        check_new(folder)
     check_folder(folder)
     measured = [*_found(model.name), *(_read(path) for path in evaluations)]
     spec, known = portable(model.spec), model.card

@@ -23,7 +23,7 @@ from counterfoil.engine.topk import TopK
 from counterfoil.evaluate.cascade import DEPTH
 from counterfoil.evaluate.protocols import PROTOCOLS, folds_of
 from counterfoil.evaluate.recall import TIES, Tie
-from counterfoil.files import check_file, check_folder, write_json
+from counterfoil.files import check_file, check_folder, check_new, write_json
 from counterfoil.models.authors import Converted
 from counterfoil.models.weights import MODERN, convert
 from counterfoil.recipes import found_page, many_true
@@ -61,8 +61,7 @@ def mine_with(
         ValueError: `out` exists, or models and data do not fit.
     """
     began = time.monotonic()
-    if out.exists():
-        raise ValueError(f"{out} exists and is left alone; name a new folder with --out")
+    check_new(out, "a new folder with --out")
     check_folder(out)
     if partial(out).exists() and not resume:
         raise ValueError(
@@ -217,8 +216,7 @@ def convert_checkpoint(
     Raises:
         ValueError: `out` exists, or the files are not what they should be or do not fit.
     """
-    if out.exists():
-        raise ValueError(f"{out} exists and is left alone; name a new folder")
+    check_new(out)
     check_folder(out)
     pieces = vocabulary.is_dir()
     found = convert(checkpoint, system, bert=str(vocabulary) if pieces else None)

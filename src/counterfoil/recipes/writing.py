@@ -12,7 +12,7 @@ from counterfoil.corpus.phrase_file import Stored
 from counterfoil.corpus.phrase_rules import Rules
 from counterfoil.corpus.phrase_spacy import Spacy
 from counterfoil.corpus.phrases import Parser
-from counterfoil.files import check_folder
+from counterfoil.files import check_folder, check_new
 from counterfoil.negatives.candidates import Rule
 from counterfoil.negatives.masks import Singles
 from counterfoil.negatives.written_store import ROWS, WrittenStore
@@ -34,8 +34,7 @@ def write_rules(source: Source, plan: RulePlan, out: Path) -> WrittenStore:
         ValueError: `out` exists or cannot be written, there is no such split or none to train on,
             or a setting is not possible.
     """
-    if out.exists():
-        raise ValueError(f"{out} exists and is left alone; name a new folder with --out")
+    check_new(out, "a new folder with --out")
     check_folder(out)
     corpus = source.split(plan.split)
     store = rewritten(plan, corpus, source.split("train"), out)
@@ -104,8 +103,7 @@ def write_tags(
         ValueError: `out` exists, or models and data do not fit.
     """
     began = time.monotonic()
-    if out.exists():
-        raise ValueError(f"{out} exists and is left alone; name a new folder with --out")
+    check_new(out, "a new folder with --out")
     check_folder(out)
     if partial(out).exists() and not resume:
         raise ValueError(

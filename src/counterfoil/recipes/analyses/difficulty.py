@@ -47,15 +47,10 @@ class Trained:
         course = self.course
         first, last = stretches(course)
         return {
-            "training": course.name,
+            **course.plain(),
             "folder": self.folder,
             "writer": self.writer,
             "seed": self.seed,
-            "steps": course.steps.tolist(),
-            "percent_above": course.above.tolist(),
-            "gap": course.gap.tolist(),
-            "percentiles": course.spread.tolist(),
-            "loss": course.loss.tolist(),
             "first": _plain(first),
             "last": _plain(last),
         }

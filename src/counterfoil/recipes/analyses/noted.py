@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from pydantic import BaseModel, ValidationError
 
 from counterfoil.evaluate.cascade import DEPTH
 from counterfoil.evaluate.result import Report
-from counterfoil.files import read_json
 from counterfoil.recipes.analyses.scorers import short_names
 from counterfoil.recipes.measured import NUMBERS, Measured
 from counterfoil.recipes.measures import called
+from counterfoil.recipes.notes import notes_in
 
 METRICS = "metrics.jsonl"
 
@@ -121,7 +121,7 @@ def _setting(test: Tested) -> tuple[str, str]:
 
 
 def _of(run: str, folder: Path) -> list[Tested]:
-    notes = {path.stem: _read(path) for path in _notes(folder)}
+    notes = {path.stem: _read(path, plain) for path, plain in _notes(folder).items()}
     done = [note.stage for note in notes.values() if note.kind == "evaluate"]
     done = [stage for stage in done if notes[stage.name].state == "done"]
     done = [stage for stage in done if (folder / stage.name / NUMBERS).is_file()]
@@ -151,15 +151,14 @@ def _tested(run: str, folder: Path, stage: _Stage, notes: Mapping[str, _Note]) -
     )
 
 
-def _notes(folder: Path) -> list[Path]:
-    found = sorted(folder.glob("*.json")) if folder.is_dir() else []
+def _notes(folder: Path) -> dict[Path, Any]:
+    found = notes_in(folder)
     if not found:
         raise ValueError(f"{folder} holds no note of a stage; name the folder of a run")
     return found
 
 
-def _read(path: Path) -> _Note:
-    plain = read_json(path, "the note of a stage")
+def _read(path: Path, plain: Any) -> _Note:
     try:
         return _Note.model_validate(plain)
     except ValidationError as error:

@@ -9,7 +9,7 @@ from typing import Any
 from counterfoil import world
 from counterfoil.evaluate.analysis_page import AnalysisPage, render
 from counterfoil.evaluate.table import plain
-from counterfoil.files import check_file, write_json, write_text
+from counterfoil.files import check_file, check_new, write_json, write_text
 from counterfoil.recipes.show import console, say
 
 
@@ -23,8 +23,7 @@ def check_out(out: Path) -> None:
         raise ValueError(f"{out} is no page; name a file that ends in .html")
     check_file(out)
     for path in (out, out.with_suffix(".json")):
-        if path.exists():
-            raise ValueError(f"{path} exists and is left alone; name a new page with --out")
+        check_new(path, "a new page with --out")
 
 
 def publish(page: AnalysisPage, numbers: dict[str, Any], out: Path) -> None:

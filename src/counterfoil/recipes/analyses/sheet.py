@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from counterfoil import __version__
 from counterfoil.evaluate.gallery import thumbnail
 from counterfoil.evaluate.judge_page import Question, judge_page
-from counterfoil.files import check_folder, replacing_folder, write_json, write_text
+from counterfoil.files import check_folder, check_new, replacing_folder, write_json, write_text
 from counterfoil.recipes.analyses.stores import Stored, open_stores
 from counterfoil.recipes.run import Source
 from counterfoil.recipes.show import say
@@ -111,8 +111,7 @@ def export(folders: Sequence[Path], source: Source, plan: SheetPlan, out: Path) 
         ValueError: `out` exists or cannot be written, there are too few pictures or none, or data
             and captions do not fit.
     """
-    if out.exists():
-        raise ValueError(f"{out} exists and is left alone; name a new folder with --out")
+    check_new(out, "a new folder with --out")
     check_folder(out)
     stored = open_stores(folders, source)
     corpus = stored[0].corpus

@@ -81,21 +81,30 @@ def side_by_side(
     numbers = {
         "models": {scorer.name: scorer.given for scorer in scorers},
         "results": {name: measured.report.plain() for name, measured in both.items()},
-        "queries": [_plain(corpus, both, side, row) for *_, side, rows in chosen for row in rows],
+        "queries": _queries(corpus, both, chosen),
     }
     publish(page, numbers, out)
     return both
 
 
-def differing(corpus: Corpus, both: Both, count: int) -> tuple[Cards, ...]:
-    """Cards of the queries on which two models differ most, half in favour of each.
+def differing(
+    corpus: Corpus, both: Both, count: int
+) -> tuple[tuple[Cards, ...], list[dict[str, object]]]:
+    """The queries on which two models differ most, half in favour of each: cards, and JSON.
 
     Args:
         corpus: the split that both were measured on.
         both: their evaluations by name.
         count: of each kind.
     """
-    return _sections(corpus, both, _differing(both, count))
+    chosen = _differing(both, count)
+    return _sections(corpus, both, chosen), _queries(corpus, both, chosen)
+
+
+def _queries(
+    corpus: Corpus, both: Both, chosen: Sequence[tuple[str, str, str, list[int]]]
+) -> list[dict[str, object]]:
+    return [_plain(corpus, both, side, row) for *_, side, rows in chosen for row in rows]
 
 
 def _sections(

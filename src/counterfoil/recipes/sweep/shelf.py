@@ -14,6 +14,7 @@ from typing import final
 
 from counterfoil import world
 from counterfoil.files import read_json, write_json
+from counterfoil.recipes.notes import notes_in
 from counterfoil.recipes.recipe import Recipe
 
 POINTS = "points"
@@ -33,11 +34,11 @@ class Shelf:
             ValueError: a note in it is damaged.
         """
         self._places: dict[str, Path] = {}
-        for note in sorted((folder / POINTS).glob("*/*.json")):
-            noted = read_json(note, "the note of a stage")
-            place = note.with_suffix("")
-            if noted.get("state") == "done" and place.is_dir() and not place.is_symlink():
-                self._places[noted.get("digest", "")] = place
+        for point in sorted((folder / POINTS).glob("*/")):
+            for note, noted in notes_in(point).items():
+                place = note.with_suffix("")
+                if noted.get("state") == "done" and place.is_dir() and not place.is_symlink():
+                    self._places[noted.get("digest", "")] = place
 
     def __contains__(self, digest: str) -> bool:
         return digest in self._places
