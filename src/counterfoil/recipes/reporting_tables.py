@@ -167,7 +167,9 @@ def _foils(path: Path) -> list[FoilAccuracy]:
     try:
         return [
             FoilAccuracy(
-                *(str(part) for part in (plain["set"], line["of"], line["measure"])),
+                set=str(plain["set"]),
+                of=str(line["of"]),
+                measure=str(line["measure"]),
                 model=str(plain["model"]),
                 value=float(line["value"]),
                 low=float(line["interval"]["low"]),
