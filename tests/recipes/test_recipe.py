@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from counterfoil.negatives.filters import FilterPlan
+from counterfoil.negatives.together import Together
+from counterfoil.negatives.written import Written
 from counterfoil.recipes import demo
 from counterfoil.recipes.catalogue import find
 from counterfoil.recipes.recipe import (
@@ -18,7 +20,7 @@ from counterfoil.recipes.recipe import (
     plain,
 )
 from counterfoil.recipes.settings import apply
-from counterfoil.spec import digest
+from counterfoil.spec import digest, late, of
 
 WHOLE = demo.recipe()
 ONLINE = WHOLE.stages[0]
@@ -144,6 +146,26 @@ def test_a_digest_depends_on_what_the_result_depends_on(setting, stages):
 
 def test_a_digest_depends_on_the_data():
     assert changed("", data="e") == NAMES
+
+
+def test_a_folder_of_written_captions_counts_by_its_content(tmp_path):
+    """It may be written again under the same name; nothing else changes a digest."""
+    plain, foils = made(train("a")), tmp_path / "foils.jsonl"
+    drawing = of(Written, folder=str(tmp_path), lens=late("lens"))
+    wrapped = of(Together, proposers=(drawing,))
+    stored = made(train("a", proposer=of(Written, folder=late("written"), lens=late("lens"))))
+    unwritten = digests(plain, "d"), digests(stored, "d")
+    for proposer in (drawing, wrapped):
+        told = []
+        for text in ("", "one\n", "two\n"):
+            foils.write_text(text)
+            told.append(digests(made(train("a", proposer=proposer)), "d")["a"])
+        assert len(set(told)) == 3
+        foils.write_text("one\n")
+        assert digests(made(train("a", proposer=proposer)), "d")["a"] == told[1]
+    foils.unlink()
+    assert digests(made(train("a", proposer=drawing)), "d")["a"] not in told
+    assert (digests(plain, "d"), digests(stored, "d")) == unwritten
 
 
 def test_digests_are_stable_and_distinct():
