@@ -1,0 +1,168 @@
+"""A diagnosis as tables and examples, against the lists that it is of."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.evaluate import inspection
+from counterfoil.negatives.diagnosis import Ranks
+from counterfoil.negatives.hubs import Hubs
+from counterfoil.negatives.lists import Lists
+from counterfoil.negatives.suspects import Suspects, above, look
+from counterfoil.recipes import diagnosis_page
+from counterfoil.recipes.diagnosis import Diagnosis, Side
+
+OWNER = (0, 0, 1, 2)  # of the captions
+TEXTS = ((2, 3), (3, -1), (0, 1))  # wrong texts of the images, hardest first
+IMAGES = ((1, 2), (2, 1), (0, -1), (-1, -1))  # wrong images of the texts
+SCORES = torch.tensor([[0.9, 0.8, 0.1, 0.2], [0.3, 0.4, 0.5, 0.6], [0.7, 0.3, 0.2, 0.4]])
+
+
+def corpus() -> Corpus:
+    return Corpus(
+        name="few",
+        image_ids=["a", "b", "c"],
+        text_ids=[str(row) for row in range(4)],
+        texts=[f"caption {row}" for row in range(4)],
+        owner=torch.tensor(OWNER),
+        splits=["train"] * 3,
+    )
+
+
+def diagnosis(*, scored: bool = True) -> Diagnosis:
+    """Of all captions; the hubs and ranks are made up."""
+    few = corpus()
+    lists = Lists(*(torch.tensor(rows, dtype=torch.int32) for rows in (TEXTS, IMAGES)))
+    own = SCORES[torch.tensor(OWNER), torch.arange(4)]
+    sides = []
+    for n, looked in enumerate(look(lists, few.relation, torch.arange(4))):
+        scores = SCORES[looked.pairs.image, looked.pairs.text]
+        found = torch.zeros_like(looked.listed)
+        found[0, 1] = True
+        worded = Suspects("similar words", "is worded alike", found, looked.listed)
+        estimates = (worded, above(looked, scores, own)) if scored else (worded,)
+        sides.append(
+            Side(
+                name=("wrong texts of images", "wrong images of texts")[n],
+                looked=looked,
+                scores=scores if scored else None,
+                gaps=scores - own.unsqueeze(1) if scored else None,
+                estimates=estimates,
+                ranks=(
+                    Ranks(1, 1, 1_234, -0.25 if scored else None, (12.5, None)[: len(estimates)]),
+                    Ranks(2, 2, 3, 0.5 if scored else None, (0.0, 50.0)[: len(estimates)]),
+                    Ranks(1, 2, 1_237, 0.0 if scored else None, (6.0, 50.0)[: len(estimates)]),
+                ),
+                hubs=Hubs(2, 1.25, 25.0, 60.0, ((2, 1_500), (0, 2))),
+            )
+        )
+    own = own if scored else torch.full((4,), torch.nan)
+    return Diagnosis(few, "what was looked at", own, sides[0], sides[1], 2, 33.3)
+
+
+def test_ranks_of_both_sides():
+    texts, images, _ = diagnosis_page.tables(diagnosis())
+    assert texts.title == "Wrong texts of images: hardness and suspects"
+    assert texts.head == ("rank", "pairs", "median gap", "similar words, %", "above positive, %")
+    assert texts.rows == (
+        ("1", "1,234", "−0.250", "12.5", "–"),
+        ("2", "3", "+0.500", "0.0", "50.0"),
+        ("all", "1,237", "+0.000", "6.0", "50.0"),
+    )
+    assert images.rows == texts.rows
+    assert not texts.note
+    assert "Similar words: percent of pairs whose text is worded alike." in images.note
+    assert "Median gap: score less that of the anchor pair." in images.note
+
+
+def test_without_scores_no_gap_is_told():
+    for side in diagnosis_page.tables(diagnosis(scored=False))[:2]:
+        assert side.head == ("rank", "pairs", "similar words, %")
+        assert side.rows[0] == ("1", "1,234", "12.5")
+        assert "gap" not in side.note.lower()
+
+
+def test_a_part_of_one_rank_only_is_no_whole():
+    found = diagnosis()
+    one = replace(found.texts, ranks=(Ranks(1, 4, 7, None, (None, None)),))
+    (row,) = diagnosis_page.tables(replace(found, texts=one))[0].rows
+    assert row == ("1–4", "7", "–", "–", "–")
+
+
+def test_hubs_are_named():
+    *_, hubs = diagnosis_page.tables(diagnosis())
+    assert hubs.rows == (
+        ("wrong texts of images", "1.25", "25.0", "60.0"),
+        ("wrong images of texts", "1.25", "25.0", "60.0"),
+    )
+    assert "texts of images: “caption 2” (1,500 of 3 lists); “caption 0” (2 of 3" in hubs.note
+    assert "images of texts: c “caption 3” (1,500 of 4 lists); a “caption 0” (2 of 4" in hubs.note
+    assert "share 33.3 % of their first 2 images" in hubs.note
+    alone = replace(diagnosis(), overlap=None)
+    assert "share – % of" in diagnosis_page.tables(alone)[2].note
+
+
+@pytest.fixture
+def written(monkeypatch, tmp_path):
+    """What is put on the page."""
+    pages = []
+
+    def keep(page, path):
+        pages.append(page)
+        inspection.write_inspection(page, path)
+
+    monkeypatch.setattr(diagnosis_page, "write_inspection", keep)
+
+    def written(found: Diagnosis, examples: int = 9):
+        diagnosis_page.write(found, tmp_path / "page.html", title="few", examples=examples)
+        return pages[-1], (tmp_path / "page.html").read_text()
+
+    return written
+
+
+def listed(example) -> list[tuple[int, str, float, tuple[str, ...]]]:
+    return [
+        (one.item.place, one.item.text, pytest.approx(one.item.score), one.marks)
+        for one in example.found
+    ]
+
+
+def test_examples_are_the_lists_of_one_caption_an_image(written):
+    page, text = written(diagnosis())
+    of_images, of_texts = (group.examples for group in page.groups)
+    assert [example.anchor.text for example in of_images] == ["a", "b", "c"]
+    assert [example.anchor.text for example in of_texts] == ["caption 0", "caption 2", "caption 3"]
+    both = ("similar words",)
+    assert listed(of_images[0]) == [(1, "caption 2", 0.1, ()), (2, "caption 3", 0.2, both)]
+    assert listed(of_images[1]) == [(1, "caption 3", 0.6, ("above positive",))]
+    assert listed(of_texts[0]) == [(1, "b", 0.3, ()), (2, "c", 0.7, both)]
+    assert listed(of_texts[2]) == []
+    own = [(shown.text, pytest.approx(shown.score)) for shown in of_images[0].own]
+    assert own == [("caption 0", 0.9), ("caption 1", 0.8)]
+    assert [(one.text, pytest.approx(one.score)) for one in of_texts[1].own] == [("b", 0.5)]
+    assert len(page.figures) == 1
+    assert not re.search(r"\bnan\b", text)
+
+
+@pytest.mark.parametrize(("many", "shown"), [(0, ""), (1, "a"), (2, "ab"), (3, "abc"), (99, "abc")])
+def test_as_many_examples_as_are_asked_for(many, shown, written):
+    page, _ = written(diagnosis(), many)
+    assert "".join(example.anchor.text for example in page.groups[0].examples) == shown
+
+
+def test_no_score_is_shown_that_is_not_known(written):
+    page, text = written(diagnosis(scored=False))
+    shown = [
+        item
+        for group in page.groups
+        for example in group.examples
+        for item in (*example.own, *(one.item for one in example.found))
+    ]
+    assert {item.score for item in shown} == {None}
+    assert page.figures == ()
+    assert "Above positive" not in text
