@@ -69,16 +69,18 @@ def test_too_many_are_told_to_come_back(worker):
 
 def test_who_no_longer_waits_is_not_answered(worker):
     seen: list[list[int]] = []
-    gate = threading.Event()
+    begun, gate = threading.Event(), threading.Event()
 
     def answer(queries: Sequence[int]) -> list[int]:
-        gate.wait(5)
+        begun.set()
+        gate.wait(60)
         return doubled(seen)(queries)
 
     async def scene() -> int:
         made = batcher(answer, worker, at_once=1)
         first = asyncio.create_task(made.ask(1))
-        await asyncio.sleep(0.05)  # the first is with the worker
+        while not begun.is_set():  # the first is with the worker
+            await asyncio.sleep(0.01)
         gone, last = asyncio.create_task(made.ask(2)), asyncio.create_task(made.ask(3))
         await asyncio.sleep(0)
         gone.cancel()

@@ -12,6 +12,8 @@ from counterfoil.serve.run import address, listening
 from counterfoil.serve.settings import Settings
 from serve_cases import content, indexed, painted, running
 
+LONG = 120  # seconds in which a busy machine answers
+
 
 def test_a_taken_port_is_refused():
     with listening(Settings(port=0)) as opened:
@@ -46,11 +48,14 @@ def root(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_cleanly(root, sign):
     """A connection that is left open keeps nobody waiting."""
-    with running(root / "index") as (where, process), httpx.Client(base_url=where) as client:
+    with (
+        running(root / "index") as (where, process),
+        httpx.Client(base_url=where, timeout=LONG) as client,
+    ):
         assert client.get("/search", params={"text": "a dog"}).status_code == 200
         process.send_signal(sign)
         rest = process.stdout.read()
-        assert process.wait(20) == 0, rest
+        assert process.wait(LONG) == 0, rest
     assert rest.strip() == "ended"
     with pytest.raises(httpx.ConnectError):
         httpx.get(where)
@@ -66,12 +71,13 @@ def test_what_is_being_asked_is_answered_before_the_end(root):
     with running(root / "index") as (where, process):
         with socket.create_connection(("127.0.0.1", httpx.URL(where).port), 20) as opened:
             opened.sendall(head.encode() + body[:5])
-            assert httpx.get(f"{where}health").status_code == 200  # so that was read before this
+            health = httpx.get(f"{where}health", timeout=LONG)
+            assert health.status_code == 200  # so that was read before this
             process.send_signal(signal.SIGTERM)
             time.sleep(0.5)
             opened.sendall(body[5:])
             assert opened.recv(4096).startswith(b"HTTP/1.1 200 ")
-        assert process.wait(20) == 0
+        assert process.wait(LONG) == 0
 
 
 @pytest.mark.slow
@@ -80,7 +86,7 @@ def test_a_real_client_that_misbehaves_does_no_harm(root):
         port = httpx.URL(where).port
 
         def raw(line: bytes) -> bytes:
-            with socket.create_connection(("127.0.0.1", port), 10) as opened:
+            with socket.create_connection(("127.0.0.1", port), LONG) as opened:
                 opened.sendall(line + b"\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
                 return opened.recv(4096)
 
@@ -89,15 +95,15 @@ def test_a_real_client_that_misbehaves_does_no_harm(root):
         for line in (b"GET /\x00 HTTP/1.1", b"\x16\x03\x01", b"GET / HTTP/9.9", b"A" * 100_000):
             raw(line)
         for _ in range(20):  # said to be long, and then gone
-            with socket.create_connection(("127.0.0.1", port), 10) as opened:
+            with socket.create_connection(("127.0.0.1", port), LONG) as opened:
                 opened.sendall(b"POST /search HTTP/1.1\r\nHost: 127.0.0.1\r\n")
                 opened.sendall(b"Content-Type: application/json\r\nContent-Length: 900\r\n\r\n{")
         huge = {"picture": ("a.png", bytes(5_000_000))}
-        assert httpx.post(f"{where}search", files=huge).status_code == 413
+        assert httpx.post(f"{where}search", timeout=LONG, files=huge).status_code == 413
         good = {"picture": ("a.png", content(painted(1)))}
-        assert httpx.post(f"{where}search", files=good).status_code == 200
+        assert httpx.post(f"{where}search", timeout=LONG, files=good).status_code == 200
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         rest = process.stdout.read()
-        assert process.wait(20) == 0
+        assert process.wait(LONG) == 0
     assert "Traceback" not in rest
