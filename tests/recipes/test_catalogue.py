@@ -68,6 +68,21 @@ def test_the_list_names_all(capsys, monkeypatch):
     assert all(loss in " ".join(lines) for loss in ablations.LOSSES)
 
 
+def test_every_recipe_that_can_be_run_is_told_of(capsys, monkeypatch):
+    """By its family and host, or by its kind and host."""
+    monkeypatch.setenv("COLUMNS", "400")
+    assert main(["plan"]) == 0
+    shown = set(re.split(r"[\s,()]+", capsys.readouterr().out))
+    assert len(catalogue.names()) > len(ALL)
+    for name in catalogue.names():
+        begins, slash, last = name.rpartition("/")
+        host = last.removesuffix("-vsrn-lists").rpartition("-")[0]
+        families = {f"{begins}{slash}{one}" for one in (f"{host}-LARGE", "HOST-DATA", "HOST-LARGE")}
+        kinds = {begins, begins.rpartition("/")[2]} - {""}
+        assert name in shown or (families | kinds) & shown, name
+        assert name in shown or {host, f"{begins}{slash}{host}-LARGE"} & shown, name
+
+
 def test_the_list_is_readable_on_a_narrow_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["plan"]) == 0

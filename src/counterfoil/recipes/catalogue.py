@@ -54,7 +54,7 @@ def find(name: str) -> Recipe:
     """
     if name.endswith(".py"):
         return _from_file(Path(name))
-    known = {**_listed(), **dict(_ablations()), **dict(_compared()), **dict(_of_tags())}
+    known = _known()
     if name not in known:
         near = difflib.get_close_matches(name, list(known), 1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? " if near else ""
@@ -62,6 +62,15 @@ def find(name: str) -> Recipe:
             f"{name!r} is not a recipe; {hint}`counterfoil plan` lists them, and a file ends in .py"
         )
     return known[name]()
+
+
+def names() -> tuple[str, ...]:
+    """Every name that `find` knows."""
+    return tuple(_known())
+
+
+def _known() -> dict[str, Make]:
+    return {**_listed(), **dict(_ablations()), **dict(_compared()), **dict(_of_tags())}
 
 
 def _listed() -> dict[str, Make]:

@@ -22,6 +22,7 @@ from counterfoil.recipes.tags import HOSTS as WRITING
 from counterfoil.recipes.tags import VARIANTS as WRITTEN
 from counterfoil.recipes.tags import sets
 from counterfoil.recipes.tags_hosts import VARIANTS as TAUGHT
+from counterfoil.recipes.tags_large import KINDS
 
 console = Console()
 
@@ -50,6 +51,8 @@ def catalogue(recipes: Iterable[Recipe]) -> None:
     say(f"ndgl/WHAT/HOST-DATA is a comparison of gpo or chan; WHAT: {' '.join(VARIANTS)}")
     say(f"WHAT/HOST-DATA compares ways to write; WHAT: {' '.join(WRITTEN)}")
     taught = ", ".join(f"{kind} ({' '.join(hosts)})" for kind, (_, hosts) in TAUGHT.items())
+    large = ", ".join(f"{begins}uniter-large-LARGE" for begins in KINDS)
+    say(f"UNITER-large, with the paper's numbers for it: {large}")
     say(f"WHAT/HOST-DATA trains other hosts on foils of TAGS; WHAT (HOST): {taught}")
 
 
