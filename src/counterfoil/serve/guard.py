@@ -14,6 +14,7 @@ from typing import Any, final
 from counterfoil.serve.metrics import Metrics
 from counterfoil.serve.refused import Refused
 from counterfoil.serve.settings import Settings, is_loopback
+from counterfoil.serve.silence import asking
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -73,7 +74,8 @@ class Guard:
             await send(message)
 
         try:
-            await self._answered(scope, receive, told, answer)
+            with asking(scope):
+                await self._answered(scope, receive, told, answer)
         finally:
             seconds = time.perf_counter() - began
             self._metrics.note(_route(scope["path"]), answer.status or CLOSED, seconds)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from counterfoil.recipes.show import say
 from counterfoil.serve.settings import Settings
+from counterfoil.serve.silence import Connections
 
 if TYPE_CHECKING:
     from counterfoil.serve.guard import Guard
@@ -49,21 +50,33 @@ def run(app: Guard, settings: Settings, opened: socket.socket) -> None:
     """Answer until SIGTERM or Ctrl-C; what is being answered then is answered still."""
     import uvicorn
 
-    config: Any = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        limit_concurrency=settings.connections,
-        timeout_graceful_shutdown=_PATIENCE,
-        timeout_keep_alive=_IDLE,
-        ws="none",
-    )
+    config = configuration(app, settings)
     with opened, _quietly():
         opened.listen(settings.connections)  # whoever reads the line below may connect
         say(f"{address(settings, opened)}  (Ctrl-C ends it)")
         uvicorn.Server(config).run(sockets=[opened])
     say("ended")
+
+
+def configuration(app: Guard, settings: Settings) -> Any:
+    """How uvicorn is to serve an application."""
+    import uvicorn
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    connections = Connections(
+        AutoHTTPProtocol, most=settings.connections, seconds=settings.seconds, idle=_IDLE
+    )
+    return uvicorn.Config(
+        app,
+        http=connections,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=settings.connections + 1,  # who asks meanwhile is told to come back
+        timeout_graceful_shutdown=_PATIENCE,
+        timeout_keep_alive=_IDLE,
+        ws="none",
+    )
 
 
 def address(settings: Settings, opened: socket.socket) -> str:

@@ -23,10 +23,11 @@ class Settings:
         pixels: of an uploaded picture, at most; judged before it is decoded.
         caption: characters of a caption, at most.
         top: results of a query, at most.
-        seconds: that a request may take.
+        seconds: that a request may take, and its head to arrive.
         decoders: pictures that are decoded at once; others wait.
         pictures: that wait for the model once they are decoded; others wait undecoded.
-        connections: that may be open at once; others are told to come back.
+        connections: that may be open at once; for one more the one that was silent longest is
+            closed, and where all are being answered, others are told to come back.
         waiting: queries that may wait for an answer; others are told to come back.
         explaining: explanations that may wait, beside the one that is found; others are told to
             come back.
