@@ -9,6 +9,7 @@ from counterfoil.engine.ranks import Ranks
 from counterfoil.engine.sweep import sweep
 from counterfoil.engine.tiles import Member
 from counterfoil.engine.topk import TopK
+from counterfoil.records import Pairs
 from engine_cases import Dot, best_rank, given, vectors
 
 RULES = ("optimistic", "pessimistic", "row")
@@ -24,15 +25,21 @@ def cases(draw):
     if draw(st.booleans()):
         owner = owner.sort().values
     tile = (draw(st.integers(1, 30)), draw(st.integers(1, 50)))
-    return scores, owner, tile, draw(st.sampled_from([1, 10**4, 2**29]))
+    pair = st.tuples(st.integers(0, images - 1), st.integers(0, texts - 1))
+    more = draw(st.lists(pair, max_size=6))
+    besides = Pairs(*torch.tensor(more, dtype=torch.long).view(-1, 2).unbind(1)) if more else None
+    return scores, owner, besides, tile, draw(st.sampled_from([1, 10**4, 2**29]))
 
 
 @every(cases())
 def test_ranks_equal_a_plain_count(case):
-    scores, owner, tile, memory = case
-    image, text = Ranks("image", len(scores), owner), Ranks("text", scores.shape[1], owner)
+    scores, owner, besides, tile, memory = case
+    image = Ranks("image", len(scores), owner, besides)
+    text = Ranks("text", scores.shape[1], owner, besides)
     sweep([given(scores)], [image, text], tile=tile, memory=memory)
     true = torch.arange(len(scores)).unsqueeze(1) == owner
+    if besides is not None:
+        true[besides.image, besides.text] = True
     for reducer, side, own in ((image, scores, true), (text, scores.T, true.T)):
         for rule in RULES:
             want = [best_rank(a, b, rule) for a, b in zip(side.tolist(), own.tolist())]

@@ -13,6 +13,7 @@ from counterfoil.evaluate.cascade import Cascade, Shortlisting, cascade
 from counterfoil.evaluate.intervals import compare
 from counterfoil.evaluate.protocols import WHOLE, evaluate
 from counterfoil.evaluate.result import Protocol
+from counterfoil.records import Pairs
 from evaluation_cases import member
 from negatives_cases import HOSTS, host
 
@@ -26,9 +27,13 @@ def case(seed=3, levels=2):
     return coarse, evaluation_cases.scores(IMAGES, owner, seed + 50, levels), owner
 
 
-def ranked(coarse, fine, owner, depth, protocol=WHOLE, tie="row", **options) -> Cascade:
+def ranked(
+    coarse, fine, owner, depth, protocol=WHOLE, tie="row", besides=None, **options
+) -> Cascade:
     by = Shortlisting((member(coarse),), "quick", depth, **options)
-    return cascade([member(fine)], by, owner, len(coarse), protocol, head=4, tie=tie)
+    return cascade(
+        [member(fine)], by, owner, len(coarse), protocol, head=4, tie=tie, besides=besides
+    )
 
 
 def slow_order(coarse, fine, true, depth, tie) -> list[int]:
@@ -45,10 +50,15 @@ def slow_order(coarse, fine, true, depth, tie) -> list[int]:
 
 @pytest.mark.parametrize("depth", [1, 2, 5, 11, 24])
 @pytest.mark.parametrize("tie", ["row", "optimistic", "pessimistic"])
-def test_every_place_is_that_of_a_sort(depth, tie):
+@pytest.mark.parametrize("more", [0, 15])
+def test_every_place_is_that_of_a_sort(depth, tie, more):
     coarse, fine, owner = case()
-    found = ranked(coarse, fine, owner, depth, tie=tie)
+    texts = (owner >= 0).nonzero().flatten()[:more]
+    besides = Pairs(owner[texts.flip(0)], texts) if more else None
+    found = ranked(coarse, fine, owner, depth, tie=tie, besides=besides)
     truth = owner == torch.arange(IMAGES).unsqueeze(1)
+    if besides is not None:
+        truth[besides.image, besides.text] = True
     sides = ((coarse, fine, truth), (coarse.T, fine.T, truth.T))
     for side, (quick, slow, true) in enumerate(sides):
         hits = []

@@ -14,8 +14,9 @@ from counterfoil.evaluate.protocols import (
     folds_of,
     named,
 )
-from counterfoil.evaluate.recall import ranks_of
+from counterfoil.evaluate.recall import places, ranks_of
 from counterfoil.evaluate.result import METRICS, Protocol
+from counterfoil.records import Pairs
 
 FOLDS = Protocol("folds", folds=3)
 
@@ -36,6 +37,44 @@ def test_streamed_equals_dense(protocol, tie):
     for ours, theirs in zip(streamed.ranked, dense.ranked):
         assert torch.equal(ours.ranks, theirs.ranks)
         assert torch.equal(ours.folds, theirs.folds)
+
+
+def _besides(owner, images, seed=5, many=150):
+    rng = torch.Generator().manual_seed(seed)
+    rows = torch.randint(images, (many,), generator=rng)
+    return Pairs(rows, torch.randint(len(owner), (many,), generator=rng))
+
+
+@pytest.mark.parametrize("folds", [1, 3])
+@pytest.mark.parametrize("tie", ["row", "optimistic", "pessimistic"])
+def test_what_is_true_besides_is_an_answer_and_no_query(folds, tie):
+    """By a loop over queries and folds."""
+    scores, owner = _case(levels=2)
+    besides = _besides(owner, 37)
+    protocol = Protocol("p", folds=folds)
+    member = evaluation_cases.member(scores)
+    found = evaluate([member], owner, 37, protocol, tie=tie, besides=besides, decided="2 pairs")
+    dense = evaluate_scores(scores, owner, protocol, tie=tie, besides=besides)
+    assert "; the data as decided: 2 pairs; " in found.setting.line()
+    own = owner == torch.arange(37).unsqueeze(1)
+    true = own.clone()
+    for image, text in zip(besides.image.tolist(), besides.text.tolist()):
+        true[image, text] |= bool(own[image].any()) and bool(own[:, text].any())
+    assert true.sum() > own.sum()
+    for fold, images in enumerate(torch.arange(37).tensor_split(folds)):
+        texts = (
+            torch.arange(len(owner)) if folds == 1 else torch.isin(owner, images).nonzero()[:, 0]
+        )
+        for side in (found, dense):
+            block, truth = scores[images][:, texts], true[images][:, texts]
+            assert torch.equal(side.ranked[0].ranks[images], places(block, truth, tie))
+            assert torch.equal(side.ranked[1].ranks[texts], places(block.T, truth.T, tie))
+            assert (side.ranked[0].folds[images] == fold).all()
+    plain = evaluate([member], owner, 37, protocol, tie=tie)
+    for one, other in zip(plain.ranked, found.ranked):
+        assert torch.equal(one.counted, other.counted)
+        assert (other.ranks <= one.ranks).all() or tie == "row"
+    assert found.rsum > plain.rsum
 
 
 def test_memory_does_not_matter():

@@ -7,6 +7,7 @@ import torch
 
 import recipes_cases
 from counterfoil import open_corpus, open_model
+from counterfoil.corpus.decisions import Decision, decide
 from counterfoil.evaluate import cascade
 from counterfoil.evaluate.cascade import Shortlisting
 from counterfoil.evaluate.protocols import WHOLE
@@ -18,9 +19,13 @@ BEST = 0  # ranks count from 0
 SCENES = open_corpus("scenes:images=36").split("test")
 
 
+def measured_model(root):
+    return recipes_cases.pixel_model(root / "m")
+
+
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    folder = recipes_cases.pixel_model(tmp_path_factory.mktemp("model") / "m")
+    folder = measured_model(tmp_path_factory.mktemp("model"))
     return Measured.of([open_model(folder).member(SCENES)], SCENES, WHOLE, seed=3)
 
 
@@ -46,6 +51,26 @@ def test_the_first_items_fit_the_ranks(measured):
     for hit, ranks in ((of_images, found["i2t"]), (of_texts, found["t2i"])):
         assert torch.equal(hit, ranks == BEST)
     assert (measured.text_scores[:, :-1] >= measured.text_scores[:, 1:]).all()
+
+
+def test_what_was_decided_counts_and_is_told(measured, tmp_path):
+    """Each caption's first image is decided to be true: every caption is then ranked best."""
+    images = measured.images[:, 0].long()
+    decisions = [
+        Decision("true", SCENES.image_ids[image], SCENES.text_ids[text], SCENES.texts[text])
+        for text, image in enumerate(images.tolist())
+        if image != int(SCENES.owner[text])
+    ]
+    corpus = decide(SCENES, decisions)
+    model = open_model(measured_model(tmp_path))
+    found = Measured.of([model.member(corpus)], corpus, WHOLE, seed=3)
+    assert found.report.t2i.r1 == 100
+    assert found.report.i2t.r1 >= measured.report.i2t.r1
+    told = f"the data as decided: {len(decisions)} pairs true besides the captions' own"
+    assert told in found.report.setting.line()
+    assert "as decided" not in measured.report.setting.line()
+    found.save(tmp_path / "e")
+    assert Measured.open(tmp_path / "e").report.plain() == found.report.plain()
 
 
 @pytest.mark.parametrize("full", [False, True])

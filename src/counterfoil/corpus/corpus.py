@@ -37,7 +37,8 @@ class Corpus:
         features: region, grid or global features of the images, where there are any.
         text_features: vectors of the texts, where they come ready-made.
         part: the split this corpus was cut to, or "all".
-        also: rows of pairs that somebody found true besides the texts' own, never to be mined.
+        also: rows of pairs that somebody found true besides the texts' own: never to be mined, and
+            right answers when models are measured.
         decided: what somebody's decisions changed, in words; see `counterfoil.corpus.decisions`.
     """
 

@@ -8,7 +8,8 @@
 
 An image is dropped with its captions. ``was`` is what the caption says, or a caption of the image,
 so that decisions are never applied to other data. "true" says that a caption describes another
-image too; mining leaves the pair out. Of a caption that is fixed twice the last fix counts.
+image too; mining leaves the pair out, and evaluation takes it for a right answer. Of a caption that
+is fixed twice the last fix counts.
 """
 
 from __future__ import annotations

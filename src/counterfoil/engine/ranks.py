@@ -11,6 +11,7 @@ from counterfoil import world
 from counterfoil.engine.select import NOTHING, rank_keys, rows_of, scores_of
 from counterfoil.engine.sweep import Reducer
 from counterfoil.engine.tiles import Side, Tile
+from counterfoil.records import Pairs
 
 Ties: TypeAlias = Literal["optimistic", "pessimistic", "row"]
 
@@ -23,21 +24,25 @@ class Ranks(Reducer):
     in the pass; then a pass counts what is above it. One pass answers every tie rule.
     """
 
-    def __init__(self, query: Side, queries: int, owner: Tensor) -> None:
+    def __init__(
+        self, query: Side, queries: int, owner: Tensor, besides: Pairs | None = None
+    ) -> None:
         """A count for every query.
 
         Args:
             query: which side asks.
             queries: how many there are.
             owner: (T,) image row that each text describes, -1 for none.
+            besides: rows of pairs that are true besides.
         """
-        self.query, self.queries, self.ahead = query, queries, owner
+        self.query, self.queries, self.ahead, self.besides = query, queries, owner, besides
 
     def start(self, images: int, texts: int, device: torch.device) -> None:
         """Allocate the counts."""
         assert self.queries == (images if self.query == "image" else texts)
         assert len(self._owner) == texts
         self.ahead = self._owner.to(device)
+        self.besides = None if self.besides is None else self.besides.to(device)
         self._best = torch.full((self.queries,), NOTHING, device=device)
         self._greater, self._tied, self._before = (
             torch.zeros(self.queries, dtype=torch.long, device=device) for _ in range(3)
@@ -45,7 +50,7 @@ class Ranks(Reducer):
 
     def look(self, tile: Tile) -> None:
         """Remember the best true score, and the lowest row that has it."""
-        row, column = tile.true(self._owner)
+        row, column = tile.true(self._owner, self.besides)
         asked, answer = tile.images[row], tile.texts[column]
         if self.query == "text":
             asked, answer = answer, asked
@@ -99,7 +104,7 @@ class Ranks(Reducer):
         return self.ahead
 
     def _count_ties(self, tile: Tile, same: Tensor) -> None:
-        same[tile.true(self._owner)] = False
+        same[tile.true(self._owner, self.besides)] = False
         row, column = same.nonzero(as_tuple=True)
         asked, answer = tile.images[row], tile.texts[column]
         if self.query == "text":

@@ -27,7 +27,7 @@ from counterfoil.engine.tiles import (
     tile_shape,
 )
 from counterfoil.progress import progress
-from counterfoil.records import Encoded
+from counterfoil.records import Encoded, Pairs
 
 MEMORY = 512 * 2**20
 
@@ -38,9 +38,11 @@ class Reducer(ABC):
     Attributes:
         ahead: (T,) owner of each text; when given, every tile that holds a true pair is shown to
             `look` before any tile is shown to `update`.
+        besides: rows of pairs that are true besides, for the same purpose.
     """
 
     ahead: Tensor | None = None
+    besides: Pairs | None = None
 
     @abstractmethod
     def start(self, images: int, texts: int, device: torch.device) -> None:
@@ -196,7 +198,17 @@ class _Pass:
                 owners = owner.cpu()[rows]
                 blocks = set((owners[owners >= 0] // self.high).tolist())
                 found |= {(block, column) for block in blocks if block in mine}
+        for besides in (r.besides for r in self.reducers if r.besides is not None):
+            found |= {place for place in self._places(besides) if place[0] in mine}
         return found
+
+    def _places(self, pairs: Pairs) -> set[tuple[int, int]]:
+        """The tiles that hold some of these pairs."""
+        column = torch.empty(sum(map(len, self.columns)), dtype=torch.long)
+        for place, rows in enumerate(self.columns):
+            column[rows] = place
+        blocks, columns = pairs.image.cpu() // self.high, column[pairs.text.cpu()]
+        return set(zip(blocks.tolist(), columns.tolist(), strict=True))
 
     def _tiles(
         self, wanted: set[tuple[int, int]], blocks: list[int]

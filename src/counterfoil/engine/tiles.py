@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.matcher import Matcher
-from counterfoil.records import Encoded
+from counterfoil.records import Encoded, Pairs
 
 Side: TypeAlias = Literal["image", "text"]
 
@@ -50,16 +50,27 @@ class Tile:
     images: Tensor
     texts: Tensor
 
-    def true(self, owner: Tensor) -> tuple[Tensor, Tensor]:
+    def true(self, owner: Tensor, besides: Pairs | None = None) -> tuple[Tensor, Tensor]:
         """Where in the tile texts meet the images they describe: places (p,) and (p,).
 
         Args:
             owner: (T,) long, image row that each text describes, -1 for none.
+            besides: rows of other true pairs, where there are some.
         """
         wanted = owner[self.texts]
         place = torch.searchsorted(self.images, wanted).clamp_(max=len(self.images) - 1)
         column = (self.images[place] == wanted).nonzero().squeeze(1)
-        return place[column], column
+        if besides is None:
+            return place[column], column
+        rows, columns = self._met(besides)
+        return torch.cat([place[column], rows]), torch.cat([column, columns])
+
+    def _met(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        """Where pairs of rows lie, of those that lie in the tile."""
+        here = torch.isin(pairs.image, self.images) & torch.isin(pairs.text, self.texts)
+        texts, order = self.texts.sort()
+        column = order[torch.searchsorted(texts, pairs.text[here])]
+        return torch.searchsorted(self.images, pairs.image[here]), column
 
 
 def device_of(member: Member) -> torch.device:

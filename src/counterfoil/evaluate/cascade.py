@@ -21,6 +21,7 @@ from counterfoil.engine.topk import TopK
 from counterfoil.evaluate.protocols import WHOLE, check_pools, evaluate, parts, report_of
 from counterfoil.evaluate.recall import Tie, check_tie, places
 from counterfoil.evaluate.result import Protocol, Report, Setting
+from counterfoil.records import Pairs
 
 AFFORDABLE = 100_000  # pairs that are all scored, whether that is asked for or not
 DEPTH = 50
@@ -123,6 +124,8 @@ def cascade(
     split: str = "",
     seed: int | None = None,
     memory: int = MEMORY,
+    besides: Pairs | None = None,
+    decided: str = "",
 ) -> Cascade:
     """Rank by some models what others have shortlisted, both ways, and count.
 
@@ -141,6 +144,8 @@ def cascade(
         split: for the record.
         seed: for the record.
         memory: bytes for encodings on the device and tiles kept.
+        besides: rows of pairs that are true besides.
+        decided: for the record.
 
     Raises:
         ValueError: pools and `owner` do not fit together, or the protocol does not fit the split.
@@ -149,8 +154,9 @@ def cascade(
     for member in (*members, *by.first):
         check_pools(member, image_count, len(owner))
     setting = Setting(protocol, image_count, len(owner), tie, len(members), dataset, split, seed)
+    setting = replace(setting, decided=decided)
     ranker = _Ranker(members, by, head, image_count, len(owner), tie, memory)
-    report = report_of(ranker, owner, replace(setting, first=by.name, depth=by.depth))
+    report = report_of(ranker, owner, replace(setting, first=by.name, depth=by.depth), besides)
     done = iter(ranker.firsts)
     alone = replace(setting, members=len(by.first), seed=None)
     first = report_of(lambda *_: next(done), owner, alone)
@@ -159,12 +165,11 @@ def cascade(
         full = replace(report, setting=setting)
     elif by.full or image_count * len(owner) <= AFFORDABLE:
         full = evaluate(
-            members, owner, image_count, protocol, tie=tie, dataset=dataset, split=split, seed=seed
-        )
-    i2t, t2i = (
-        100.0 * hit[ranked.counted].double().mean().item()
-        for hit, ranked in zip(ranker.hits, report.ranked, strict=True)
-    )
+            members, owner, image_count, protocol, tie=tie, dataset=dataset, split=split, seed=seed,
+            besides=besides, decided=decided,
+        )  # fmt: skip
+    pairs = zip(ranker.hits, report.ranked, strict=True)
+    i2t, t2i = (100.0 * hit[ranked.counted].double().mean().item() for hit, ranked in pairs)
     (texts, images), (text_scores, image_scores) = ranker.rows, ranker.scores
     shortlists = Shortlists((i2t, t2i), first, full)
     return Cascade(report, shortlists, texts, text_scores, images, image_scores)
@@ -174,9 +179,19 @@ def cascade(
 class _Swept:
     """Ranks and first counterparts of some images and texts, from one pass over all pairs."""
 
-    def __init__(self, members: Sequence[Member], owner: Tensor, k: int, memory: int) -> None:
+    def __init__(
+        self,
+        members: Sequence[Member],
+        owner: Tensor,
+        besides: Pairs | None,
+        k: int,
+        memory: int,
+    ) -> None:
         images, texts = len(members[0].images), len(members[0].texts)
-        self.orders = Ranks("image", images, owner), Ranks("text", texts, owner)
+        self.orders = (
+            Ranks("image", images, owner, besides),
+            Ranks("text", texts, owner, besides),
+        )
         self.lists = TopK("image", images, min(k, texts)), TopK("text", texts, min(k, images))
         sweep(members, [*self.orders, *self.lists], memory=memory)
 
@@ -206,17 +221,19 @@ class _Ranker:
         self.rows = torch.full((images, head), -1), torch.full((texts, head), -1)
         self.scores = tuple(torch.full(rows.shape, -torch.inf) for rows in self.rows)
 
-    def __call__(self, images: Tensor, texts: Tensor, owner: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, images: Tensor, texts: Tensor, owner: Tensor, besides: Pairs | None
+    ) -> tuple[Tensor, Tensor]:
         """Ranks in both directions of a fold."""
         members, fold = parts(self.members, images, texts), (images, texts)
-        first = _Swept(parts(self.by.first, *fold), owner, self.by.depth, self.memory)
+        first = _Swept(parts(self.by.first, *fold), owner, besides, self.by.depth, self.memory)
         self.firsts.append(first.ranks(self.tie))
         lists = first.lists[0].rows.cpu().long(), first.lists[1].rows.cpu().long()
-        truth = _truth(lists, owner)
+        truth = _truth(lists, owner, besides)
         for place, rows in enumerate(fold):
             self.hits[place][rows] = truth[place].any(1)
         if self.covered:
-            swept = _Swept(members, owner, self.head, self.memory)
+            swept = _Swept(members, owner, besides, self.head, self.memory)
             for place, best in enumerate(swept.lists):
                 self._keep(place, fold, best.rows.cpu(), best.scores.cpu())
             return swept.ranks(self.tie)
@@ -239,12 +256,19 @@ class _Ranker:
         self.scores[side][asked.unsqueeze(1), columns] = scores
 
 
-def _truth(lists: tuple[Tensor, Tensor], owner: Tensor) -> tuple[Tensor, Tensor]:
+def _truth(
+    lists: tuple[Tensor, Tensor], owner: Tensor, besides: Pairs | None
+) -> tuple[Tensor, Tensor]:
     """Where true counterparts stand on the lists of images and of texts."""
     texts, images = lists
     described = owner[texts.clamp(min=0)].masked_fill(texts < 0, -1)
     asked = torch.arange(len(texts)).unsqueeze(1)
-    return described == asked, (images == owner.unsqueeze(1)) & (images >= 0)
+    found = described == asked, (images == owner.unsqueeze(1)) & (images >= 0)
+    if besides is not None:
+        for image, text in zip(besides.image.tolist(), besides.text.tolist(), strict=True):
+            found[0][image] |= texts[image] == text
+            found[1][text] |= images[text] == image
+    return found
 
 
 def _reranked(scores: Tensor, rows: Tensor, truth: Tensor, behind: Tensor, tie: Tie) -> Tensor:

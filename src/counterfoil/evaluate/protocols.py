@@ -18,12 +18,14 @@ from counterfoil.evaluate.recall import (
     Ranked,
     Recall,
     Tie,
+    asked_anyway,
     check_owner,
     check_tie,
     ranks_of,
     recall,
 )
 from counterfoil.evaluate.result import Protocol, Report, Setting
+from counterfoil.records import Pairs
 from counterfoil.spec import unknown
 
 WHOLE = Protocol("whole split")
@@ -32,7 +34,7 @@ COCO_1K = Protocol("COCO 1K", folds=5, images=5000)
 COCO_5K = Protocol("COCO 5K", images=5000)
 PROTOCOLS = {"whole": WHOLE, "flickr-1k": FLICKR_1K, "coco-1k": COCO_1K, "coco-5k": COCO_5K}
 
-Ranker = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+Ranker = Callable[[Tensor, Tensor, Tensor, Pairs | None], tuple[Tensor, Tensor]]
 
 
 def named(name: str) -> Protocol:
@@ -58,6 +60,8 @@ def evaluate(
     seed: int | None = None,
     memory: int = MEMORY,
     also: Sequence[Reducer] = (),
+    besides: Pairs | None = None,
+    decided: str = "",
 ) -> Report:
     """Rank all texts for every image and all images for every text, and count.
 
@@ -73,6 +77,8 @@ def evaluate(
         seed: for the record.
         memory: bytes for encodings on the device and tiles kept.
         also: reducers that see the same pass over the scores; not with folds.
+        besides: rows of pairs that are true besides; a query of either may find the other.
+        decided: for the record.
 
     Raises:
         ValueError: pools and `owner` do not fit together, or the protocol does not fit the split.
@@ -81,12 +87,16 @@ def evaluate(
     assert not also or protocol.folds == 1, "a fold is not the whole matrix"
     for member in members:
         check_pools(member, image_count, len(owner))
-    setting = Setting(protocol, image_count, len(owner), tie, len(members), dataset, split, seed)
+    setting = Setting(
+        protocol, image_count, len(owner), tie, len(members), dataset, split, seed, decided=decided
+    )
 
-    def rank(images: Tensor, texts: Tensor, local: Tensor) -> tuple[Tensor, Tensor]:
-        return _ranks(members, images, texts, local, tie, memory, also)
+    def rank(
+        images: Tensor, texts: Tensor, local: Tensor, more: Pairs | None
+    ) -> tuple[Tensor, Tensor]:
+        return _ranks(members, images, texts, local, more, tie, memory, also)
 
-    return report_of(rank, owner, setting)
+    return report_of(rank, owner, setting, besides)
 
 
 def evaluate_scores(
@@ -97,6 +107,7 @@ def evaluate_scores(
     tie: Tie = "row",
     dataset: str = "",
     split: str = "",
+    besides: Pairs | None = None,
 ) -> Report:
     """The same from an (I, T) score matrix that is small enough to hold.
 
@@ -107,16 +118,19 @@ def evaluate_scores(
         tie: what becomes of equal scores.
         dataset: for the record.
         split: for the record.
+        besides: rows of pairs that are true besides.
 
     Raises:
         ValueError: `scores` and `owner` do not fit together, or the protocol does not fit.
     """
 
-    def rank(images: Tensor, texts: Tensor, local: Tensor) -> tuple[Tensor, Tensor]:
-        return ranks_of(scores[images][:, texts], local, tie)
+    def rank(
+        images: Tensor, texts: Tensor, local: Tensor, more: Pairs | None
+    ) -> tuple[Tensor, Tensor]:
+        return ranks_of(scores[images][:, texts], local, tie, more)
 
     setting = Setting(protocol, scores.shape[0], scores.shape[1], tie, dataset=dataset, split=split)
-    return report_of(rank, owner, setting)
+    return report_of(rank, owner, setting, besides)
 
 
 def folds_of(protocol: Protocol, images: int) -> tuple[Tensor, ...]:
@@ -135,20 +149,25 @@ def folds_of(protocol: Protocol, images: int) -> tuple[Tensor, ...]:
     return torch.arange(images).tensor_split(protocol.folds)
 
 
-def report_of(rank: Ranker, owner: Tensor, setting: Setting) -> Report:
+def report_of(
+    rank: Ranker, owner: Tensor, setting: Setting, besides: Pairs | None = None
+) -> Report:
     """Rank every fold and count.
 
     Args:
         rank: ranks in both directions of the images and texts of a fold, from their rows and from
-            the place among those images of each of those texts, see `ranks_of`.
+            the place among those images of each of those texts, and pairs of places that are
+            true besides, see `ranks_of`.
         owner: (T,) image row of each text; -1 for a text of no image.
         setting: of the report.
+        besides: rows of pairs that are true besides; of folds, those that meet in one.
 
     Raises:
         ValueError: `owner` does not fit, or the protocol does not fit the split.
     """
     check_owner(owner, setting.images, setting.texts)
     owner = owner.cpu()
+    besides = besides and asked_anyway(besides, owner, setting.images)
     everyone = torch.arange(setting.images)
     ranks = (torch.full_like(everyone, -1), torch.full_like(owner, -1))
     fold_of = torch.zeros_like(everyone)
@@ -157,7 +176,7 @@ def report_of(rank: Ranker, owner: Tensor, setting: Setting) -> Report:
     for fold, images in enumerate(cuts):
         texts = _texts_of(owner, images, alone=len(cuts) == 1)
         local = torch.where(owner[texts] < 0, -1, owner[texts] - images[0])
-        found = rank(images, texts, local)
+        found = rank(images, texts, local, besides and _inside(besides, images, texts))
         ranks[0][images], ranks[1][texts] = found[0].cpu().long(), found[1].cpu().long()
         fold_of[images] = fold
         recalls.append((recall(ranks[0][images], "i2t"), recall(ranks[1][texts], "t2i")))
@@ -186,13 +205,15 @@ def _ranks(
     images: Tensor,
     texts: Tensor,
     owner: Tensor,
+    besides: Pairs | None,
     tie: Tie,
     memory: int,
     also: Sequence[Reducer],
 ) -> tuple[Tensor, Tensor]:
     """Ranks in both directions among some of the images and texts, from one sweep."""
     cut = parts(members, images, texts)
-    i2t, t2i = Ranks("image", len(images), owner), Ranks("text", len(texts), owner)
+    i2t = Ranks("image", len(images), owner, besides)
+    t2i = Ranks("text", len(texts), owner, besides)
     sweep(cut, [i2t, t2i, *also], memory=memory)
     return i2t.ranks(tie), t2i.ranks(tie)
 
@@ -208,6 +229,13 @@ def _run(rows: Tensor) -> Tensor | slice:
     if len(rows) and bool((rows.diff() == 1).all()):
         return slice(int(rows[0]), int(rows[-1]) + 1)
     return rows
+
+
+def _inside(pairs: Pairs, images: Tensor, texts: Tensor) -> Pairs:
+    """The pairs among some images and texts, both ascending, by their places there."""
+    here = torch.isin(pairs.image, images) & torch.isin(pairs.text, texts)
+    image, text = pairs.image[here], pairs.text[here]
+    return Pairs(torch.searchsorted(images, image), torch.searchsorted(texts, text))
 
 
 def _texts_of(owner: Tensor, images: Tensor, *, alone: bool) -> Tensor:

@@ -8,6 +8,8 @@ from typing import Any, Literal, final, get_args
 import torch
 from torch import Tensor
 
+from counterfoil.records import Pairs
+
 Direction = Literal["i2t", "t2i"]
 Tie = Literal["row", "optimistic", "pessimistic"]
 
@@ -118,13 +120,16 @@ def recall(ranks: Tensor, direction: Direction) -> Recall:
     )
 
 
-def ranks_of(scores: Tensor, owner: Tensor, tie: Tie = "row") -> tuple[Tensor, Tensor]:
+def ranks_of(
+    scores: Tensor, owner: Tensor, tie: Tie = "row", besides: Pairs | None = None
+) -> tuple[Tensor, Tensor]:
     """Ranks of the true counterparts in a score matrix that is small enough to hold.
 
     Args:
         scores: (I, T) higher is better.
         owner: (T,) image row of each text; -1 for a text that describes none of them.
         tie: what becomes of equal scores, see `TIES`.
+        besides: rows of pairs that are true besides.
 
     Returns:
         (I,) rank of each image's best text and (T,) rank of each text's image, from 0; -1 where
@@ -138,6 +143,8 @@ def ranks_of(scores: Tensor, owner: Tensor, tie: Tie = "row") -> tuple[Tensor, T
     if scores.isnan().any():
         raise ValueError(f"{int(scores.isnan().sum())} of the scores are NaN; they have no order")
     truth = owner == torch.arange(scores.shape[0], device=scores.device).unsqueeze(1)
+    if besides is not None:
+        truth[besides.image, besides.text] = True
     return places(scores, truth, tie), places(scores.T, truth.T, tie)
 
 
@@ -145,6 +152,21 @@ def check_tie(tie: str) -> None:
     """Refuse a tie rule that does not exist."""
     if tie not in get_args(Tie):
         raise ValueError(f"the tie rule {tie!r} is unknown; use one of {', '.join(TIES)}")
+
+
+def asked_anyway(besides: Pairs, owner: Tensor, images: int) -> Pairs:
+    """Those true pairs whose image and text have a counterpart of their own.
+
+    What is true besides makes answers right; it does not make queries of what asks nothing.
+
+    Args:
+        besides: rows of pairs that are true besides.
+        owner: (T,) image row of each text; -1 for a text that describes none.
+        images: how many there are.
+    """
+    described = torch.bincount(owner[owner >= 0], minlength=images) > 0
+    kept = described[besides.image] & (owner[besides.text] >= 0)
+    return Pairs(besides.image[kept], besides.text[kept])
 
 
 def check_owner(owner: Tensor, images: int, texts: int) -> None:

@@ -47,6 +47,7 @@ class Setting:
         seed: of the model.
         first: who chose what was ranked, by name; empty where everything was.
         depth: of how many counterparts a query.
+        decided: what somebody's decisions changed about the data, in words; empty for nothing.
     """
 
     protocol: Protocol
@@ -59,6 +60,7 @@ class Setting:
     seed: int | None = None
     first: str = ""
     depth: int = 0
+    decided: str = ""
 
     def line(self) -> str:
         """The protocol in one sentence, to stand beside the numbers."""
@@ -67,6 +69,7 @@ class Setting:
         parts = [
             " ".join(part for part in (self.dataset, self.split) if part),
             f"{self.protocol.name}: {self.images:,} images, {self.texts:,} texts, {cut}",
+            self.decided and f"the data as decided: {self.decided}",
             self.first and f"{self.shortlists()}, all behind them in its order",
             "any hit: a query counts when any true counterpart is in the first K",
             f"ties: {TIES[self.tie]}",

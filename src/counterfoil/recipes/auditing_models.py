@@ -134,7 +134,7 @@ def false_negatives(
         f"Of the {TEXTS} hardest texts of each image and the {IMAGES} hardest images of each "
         f"caption those that {above}are worded like a caption of the image (TF-IDF cosine of at "
         f"least {alike:g}). Does the caption describe this picture too? Captions that are true are "
-        "never mined for it again."
+        "never mined for it again, and are right answers when models are measured."
     )
     return Section("false-negatives", "Negatives that may be true", note, len(found), shown, finds)
 

@@ -82,6 +82,8 @@ class Measured:
             split=corpus.part,
             seed=seed,
             also=(texts, images) if whole else (),
+            besides=corpus.also,
+            decided=corpus.decided,
         )
         if not whole:  # ranks are within folds, the lists are not
             sweep(members, [texts, images])
@@ -198,6 +200,8 @@ def _cascaded(
         dataset=corpus.name,
         split=corpus.part,
         seed=seed,
+        besides=corpus.also,
+        decided=corpus.decided,
     )
     lists = found.texts, found.text_scores, found.images, found.image_scores
     return Measured(found.report, *lists, corpus.fingerprint, found.shortlists)

@@ -52,7 +52,7 @@ def measure(
     def figures(matcher: Matcher) -> Mapping[str, float]:
         inside = any(part is matcher for part in model.matcher.modules())
         member = (model if inside else replace(model, matcher=matcher)).member(corpus)
-        found = evaluate([member], corpus.owner, len(corpus))
+        found = evaluate([member], corpus.owner, len(corpus), besides=corpus.also)
         return {
             "rsum": found.rsum,
             **{f"i2t_r{k}": r for k, r in zip((1, 5, 10), found.i2t.numbers)},
