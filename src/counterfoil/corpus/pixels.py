@@ -106,6 +106,15 @@ def _open(path: Path, pictures: Pictures, form: Form) -> Array:
     return read_array(path, "packed pictures")
 
 
+def as_it_is(pictures: Pictures, row: int) -> str:
+    """Tells a picture from others, and from what it was before its file changed."""
+    place = pictures.place(row)
+    if not isinstance(pictures, PictureFiles):
+        return place
+    status = Path(place).stat() if Path(place).exists() else None
+    return f"{place}{status and (status.st_size, status.st_mtime_ns)}"
+
+
 @lru_cache(maxsize=64)
 def kept_at(pictures: Pictures, key: str, what: str = "pixels") -> Path:
     """Where something is kept that was made of these pictures; other pictures, another place.
@@ -117,9 +126,5 @@ def kept_at(pictures: Pictures, key: str, what: str = "pixels") -> Path:
     """
     digest = hashlib.sha256(key.encode())
     for row in range(len(pictures)):
-        place = pictures.place(row)
-        digest.update(place.encode())
-        if isinstance(pictures, PictureFiles):
-            status = Path(place).stat() if Path(place).exists() else None
-            digest.update(f"{status and (status.st_size, status.st_mtime_ns)}".encode())
+        digest.update(as_it_is(pictures, row).encode())
     return cache() / what / f"{digest.hexdigest()[:24]}.npy"

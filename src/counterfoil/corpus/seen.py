@@ -2,14 +2,20 @@
 
 For a model of which all but its sight is trained; where both sides are frozen,
 `counterfoil.engine.vectors` keeps the vectors of both.
+
+A folder of the cache for each model, with parts that are whole or absent: ``NAME.npy`` (n, L, F)
+float16, and ``NAME.json``, which pictures these are. What is there is there for every data set that
+has these pictures, and for a run that goes on after a kill.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Self, final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -20,12 +26,14 @@ from counterfoil import world
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.lens import Eye, PixelEye
 from counterfoil.corpus.pictures import Pictures
-from counterfoil.corpus.pixels import Array, kept_at
-from counterfoil.files import read_array, replacing
+from counterfoil.corpus.pixels import Array, as_it_is
+from counterfoil.corpus.tokens import cache
+from counterfoil.files import read_array, read_json, write_array, write_json
 from counterfoil.progress import progress
 from counterfoil.records import Items
 
 BATCH = 32
+LEAST, PARTS = 256, 256  # pictures of a part, and parts that a large data set is made in at most
 
 
 @final
@@ -43,40 +51,96 @@ class SeenEye(Eye):
     def __init__(self, eye: PixelEye, states: Callable[[Items], Tensor], key: str) -> None:
         self.eye, self.states, self.width = eye, states, eye.width
         self.key = f"{key} {eye}"
+        self._kept: WeakKeyDictionary[Pictures, _Kept] = WeakKeyDictionary()
 
     def look(self, corpus: Corpus, rows: Tensor) -> Items:
         if corpus.pictures is None:
             return self.eye.look(corpus, rows)  # which says what is wrong
-        stored = self._kept(corpus.pictures)
-        values = torch.from_numpy(stored[rows.numpy()]).float()
+        if corpus.pictures not in self._kept:
+            self._kept[corpus.pictures] = self._opened(corpus.pictures)
+        values = torch.from_numpy(self._kept[corpus.pictures].take(rows.numpy())).float()
         return Items(rows, values, torch.ones(values.shape[:2], dtype=torch.bool))
 
     def see(self, pictures: Sequence[Image.Image]) -> Items:
         return self.eye.see(pictures)
 
-    def _kept(self, pictures: Pictures) -> Array:
-        path = kept_at(pictures, self.key, "states")
-        if not path.exists() and world.rank() == 0:
-            self._make(path, pictures)
+    def _opened(self, pictures: Pictures) -> _Kept:
+        """All of them, when those that are not kept have been looked at."""
+        folder = cache() / "states" / hashlib.sha256(self.key.encode()).hexdigest()[:24]
+        names = [_name(as_it_is(pictures, row)) for row in range(len(pictures))]
+        if world.rank() == 0:
+            self._make(folder, pictures, names)
         world.wait()
-        return _opened(path)
+        return _Kept.of(folder, names)
 
-    def _make(self, path: Path, pictures: Pictures) -> None:
-        count = len(pictures)
-        shape = tuple(self._batch(pictures, range(1)).shape[1:])
-        with replacing(path) as temporary, progress("pictures seen", count) as done:
-            out = np.lib.format.open_memmap(temporary, "w+", np.float16, (count, *shape))
-            for first in range(0, count, BATCH):
-                rows = range(first, min(first + BATCH, count))
-                out[rows.start : rows.stop] = self._batch(pictures, rows).numpy()
-                done(len(rows))
-            out.flush()
-            del out
-
-    def _batch(self, pictures: Pictures, rows: range) -> Tensor:
-        return self.states(self.eye.see([pictures.open(row) for row in rows])).half()
+    def _make(self, folder: Path, pictures: Pictures, names: Sequence[str]) -> None:
+        known = {name for own, _ in _parts(folder) for name in own}
+        missing = [row for row, name in enumerate(names) if name not in known]
+        size = max(LEAST, -(-len(missing) // PARTS))
+        with progress("pictures seen", len(missing)) as done:
+            for first in range(0, len(missing), size):
+                rows, seen = missing[first : first + size], []
+                for start in range(0, len(rows), BATCH):
+                    some = [pictures.open(row) for row in rows[start : start + BATCH]]
+                    seen.append(self.states(self.eye.see(some)).half().numpy())
+                    done(len(some))
+                _write(folder, [names[row] for row in rows], np.concatenate(seen))
 
 
-@lru_cache(maxsize=8)
-def _opened(path: Path) -> Array:
-    return read_array(path, "kept states")
+@final
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What is kept of some pictures.
+
+    Attributes:
+        parts: (n, L, F) arrays.
+        part: (N,) place in `parts` of each picture.
+        row: (N,) its row there.
+    """
+
+    parts: Sequence[Array]
+    part: Array
+    row: Array
+
+    @classmethod
+    def of(cls, folder: Path, names: Sequence[str]) -> Self:
+        wanted, parts = set(names), list[Array]()
+        place: dict[str, tuple[int, int]] = {}
+        for own, states in _parts(folder):
+            found = {name: (len(parts), n) for n, name in enumerate(own) if name in wanted}
+            if found:
+                parts.append(states)
+                place |= found
+        part, row = np.array([place[name] for name in names]).reshape(-1, 2).T
+        return cls(parts, part, row)
+
+    def take(self, rows: Array) -> Array:
+        """(n, L, F) of pictures."""
+        part, row = self.part[rows], self.row[rows]
+        out = np.empty((len(rows), *self.parts[0].shape[1:]), np.float16)
+        for place in np.unique(part):
+            here = part == place
+            out[here] = self.parts[place][row[here]]
+        return out
+
+
+def _parts(folder: Path) -> Iterator[tuple[list[str], Array]]:
+    """Names and states of every part; one that is damaged is as good as absent."""
+    for path in sorted(folder.glob("*.json")):
+        try:
+            names = read_json(path, "names of pictures")
+            states = read_array(path.with_suffix(".npy"), "kept states")
+        except ValueError:
+            continue
+        if isinstance(names, list) and len(names) == len(states):
+            yield names, states
+
+
+def _write(folder: Path, names: Sequence[str], states: Array) -> None:
+    name = _name("".join(names))
+    write_array(folder / f"{name}.npy", states)
+    write_json(folder / f"{name}.json", list(names))  # from now on it counts
+
+
+def _name(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:24]
