@@ -15,7 +15,7 @@ from counterfoil.objectives.curriculum import After
 from counterfoil.objectives.distance_weighted import DistanceWeighted
 from counterfoil.objectives.term import Objective, Term
 from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
-from counterfoil.records import INFERENCE, Batch
+from counterfoil.records import INFERENCE, Batch, Pairs, Views
 from counterfoil.train.loop import fit
 from counterfoil.train.optimise import Optimiser
 from counterfoil.train.plan import TrainPlan
@@ -98,6 +98,44 @@ def test_fragments_teach_nobody():
     only = Objective(terms={"t": (1.0, SumTriplet(grid=BOTH))})
     Step(host, only)(made)["t"].backward()
     assert all(p.grad is not None for p in host.parameters())
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_what_is_related_does_not_depend_on_who_asks(mode):
+    """torch has a shortcut for layers that are not trained, which makes NaN of cut edges."""
+    host, made, wanted = model().eval(), batch(offline=True), frozenset({BOTH})
+    told = host.relate(made, host(made), wanted)
+    with mode():
+        again = host.relate(made, host(made), wanted)
+        with torch.autocast("cpu", torch.bfloat16):
+            half = host.relate(made, Views({**again.views}), wanted)
+    for found in (again, half):
+        for name in ENHANCED.values():
+            for side in ("images", "texts"):
+                one, two = (getattr(views.views[name], side).tokens for views in (told, found))
+                torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(found.auxiliary["relations"], told.auxiliary["relations"])
+
+
+def test_under_autocast_every_way_to_score_is_the_product_of_single_precision():
+    host, made = model().eval(), batch(offline=True)
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        images, texts = host.encode_images(made.images), host.encode_texts(made.texts)
+        view = host(made).views[INFERENCE]
+        image, text = torch.cartesian_prod(torch.arange(len(images)), torch.arange(len(texts))).T
+        scores = [
+            host.grid(images, texts).flatten(),
+            host.listed(images, texts, Pairs(image, text)),
+            host.pairs(images.rows(image), texts.rows(text)),
+            host.grid(view.images, view.texts).flatten(),
+        ]
+    dense = images.tokens[:, 0].double() @ texts.tokens[:, 0].double().T
+    for found in scores:
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.double(), dense.flatten(), rtol=0, atol=1e-6)
+    for bag in (images, texts):
+        length = torch.linalg.vector_norm(bag.tokens.double(), dim=-1)
+        torch.testing.assert_close(length, torch.ones_like(length), rtol=0, atol=1e-6)
 
 
 def test_without_a_graph_there_are_no_enhanced_grids():

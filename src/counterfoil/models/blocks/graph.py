@@ -148,8 +148,7 @@ class BatchGraph(nn.Module):
         with torch.autocast(images.device.type, enabled=False):
             images, texts = full(images), full(texts)
             relations = self.relations(images, texts, regions, words)
-            told = self.layer(torch.cat([images, texts])[None], relations.bias(self.mask_weight))[0]
-            told = normalize(told, dim=-1)
+            told = self._told(torch.cat([images, texts]), relations.bias(self.mask_weight))
             penalty = self.weight * self.apart(images, texts, relations)
             return Enhanced(told[: len(images)], told[len(images) :], penalty)
 
@@ -171,6 +170,14 @@ class BatchGraph(nn.Module):
         guide = self._by_distance(images, texts).detach()
         i2t = self._diverges(guide, relations.i2t.relevance)
         return i2t + self._diverges(guide.T, relations.t2i.relevance)
+
+    def _told(self, vectors: Tensor, bias: Tensor) -> Tensor:
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(value=False)  # torch's shortcut makes NaN of a bias
+        try:
+            return normalize(self.layer(vectors[None], bias)[0], dim=-1)
+        finally:
+            torch.backends.mha.set_fastpath_enabled(value=fast)
 
     def _near(self, vectors: Tensor) -> Edges:
         kept = self._kept((vectors @ vectors.T).detach())

@@ -7,6 +7,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from counterfoil.models.blocks.inner import full
 from counterfoil.models.blocks.pool import pool
 from counterfoil.models.blocks.tower import hidden, split_among
 from counterfoil.records import Encoded
@@ -50,12 +51,11 @@ class ResidualPool(nn.Module):
         self.layer = attention_layer(width, heads, dropout)
 
     def forward(self, bag: Encoded) -> Tensor:
-        """(N, D) one vector per item."""
+        """(N, D) one vector per item, mixed in at least single precision."""
         bag = Encoded(hidden(bag.tokens, bag.mask), bag.mask)
-        mean = pool(
-            "mean", Encoded(self.layer(bag.tokens, src_key_padding_mask=_unseen(bag)), bag.mask)
-        )
-        top = top_mean(bag, HIGHEST, shrinking=self.shrinking)
+        read = full(self.layer(bag.tokens, src_key_padding_mask=_unseen(bag)))
+        mean = pool("mean", Encoded(read, bag.mask))
+        top = top_mean(Encoded(full(bag.tokens), bag.mask), HIGHEST, shrinking=self.shrinking)
         return self.residual * top + (1 - self.residual) * mean
 
 
