@@ -26,6 +26,7 @@ from counterfoil.models.dive import DivE
 from counterfoil.models.esa import ESA
 from counterfoil.models.gpo import GPO
 from counterfoil.models.hrem import HREM
+from counterfoil.models.open_clip import OpenClip
 from counterfoil.models.scan import SCAN
 from counterfoil.models.uniter import UNITER
 from counterfoil.models.vectors import Vectors
@@ -234,8 +235,9 @@ def poisoned(tensor: Tensor, mask: Tensor) -> Tensor:
     return tensor.masked_fill(hidden, garbage)
 
 
-ELSEWHERE = {  # need a model folder: tests/models/test_{clip,adapted}.py run their contracts
+ELSEWHERE = {  # need a folder: tests/models/test_{clip,open_clip,adapted}.py run their contracts
     DualEncoder,
+    OpenClip,
     Adapted,
     Adapters,
 }

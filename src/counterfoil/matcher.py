@@ -104,6 +104,33 @@ class Adopts(Protocol):
 
 
 @runtime_checkable
+class Pretrained(Protocol):
+    """A part of a model that comes from elsewhere."""
+
+    @property
+    def written(self) -> str:
+        """What it is built from, as its argument `config` wants it."""
+        ...
+
+
+@runtime_checkable
+class LowRank(Protocol):
+    """A matcher that may have low-rank adapters.
+
+    Attributes:
+        lora: their rank; 0 where there are none.
+        apart: whether they are kept beside the weights in a finished model.
+    """
+
+    lora: int
+    apart: bool
+
+    def merge(self) -> None:
+        """Add what adapters have learnt to the weights; the model then is one without adapters."""
+        ...
+
+
+@runtime_checkable
 class SeesOnce(Protocol):
     """A part of a model that reads pictures, or what it made of them before.
 

@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from counterfoil.corpus.clip_words import KIND, PREFIX, clip_words, open_clip_words
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.eyes import LATER, Eye, FeatureEye, PixelEye
 from counterfoil.corpus.moments import moments
@@ -82,12 +83,18 @@ class Lens:
             eye: dict[str, Any] = {
                 k: tuple(v) if isinstance(v, list) else v for k, v in plain["eye"].items()
             }
-            tokenizer = open_tokenizer(folder) if plain["texts"] else None
+            tokenizer = _opened(folder) if plain["texts"] else None
             if plain["images"] == "features":
                 return Lens(FeatureEye(**eye), tokenizer)
             return Lens(PixelEye(**eye), tokenizer)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{folder / 'lens.json'} is not a lens: {error!r}") from error
+
+
+def _opened(folder: Path) -> Tokenizer:
+    plain = read_json(folder / "tokenizer.json", "a tokenizer")
+    kind = plain.get("kind") if isinstance(plain, dict) else None
+    return open_clip_words(folder) if kind == KIND else open_tokenizer(folder)
 
 
 @final
@@ -136,7 +143,8 @@ class LensPlan:
         crop: cut the middle square out instead of squeezing the picture.
         divisor: where above 0 pictures keep their shape, see `PixelEye`.
         frame: how else pictures are prepared, see `PixelEye`.
-        texts: "words", or the name or folder of a Hugging Face tokenizer, or "vectors".
+        texts: "words", or the name or folder of a Hugging Face tokenizer, or "vectors", or
+            "open_clip:" and the name of a model whose captions are read as open_clip does.
         min_count: words seen less often in the training captions become ``<unk>``.
         longest: captions are cut to this many words or pieces.
     """
@@ -163,17 +171,33 @@ class LensPlan:
             raise ValueError(f"{train.name} has no image to fit a lens on")
         return Lens(self._eye(train), self._tokenizer(train))
 
+    def made(self) -> Lens:
+        """The lens where nothing depends on a corpus: pixels, and the tokenizer of a model."""
+        assert self.images == "pixels"
+        assert self.texts not in ("words", "vectors")
+        return Lens(self._pixels, self._pieces)
+
     def _tokenizer(self, train: Corpus) -> Tokenizer | None:
         if self.texts == "vectors":
             return None
         if self.texts == "words":
             return Words.of(train.texts, min_count=self.min_count, longest=self.longest)
+        return self._pieces
+
+    @property
+    def _pieces(self) -> Tokenizer:
+        if self.texts.startswith(PREFIX):
+            return clip_words(self.texts)
         return Pieces(self.texts, longest=self.longest)
+
+    @property
+    def _pixels(self) -> Eye:
+        square = PixelEye(self.size, self.mean, self.deviation, self.crop, self.divisor)
+        return replace(square, frame=self.frame)
 
     def _eye(self, train: Corpus) -> Eye:
         if self.images == "pixels":
-            square = PixelEye(self.size, self.mean, self.deviation, self.crop, self.divisor)
-            return replace(square, frame=self.frame)
+            return self._pixels
         if train.features is None:
             raise ValueError(
                 f"{train.name} has no image features and this recipe reads features; make them "

@@ -10,10 +10,8 @@ from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.glove import word_vectors
 from counterfoil.corpus.lens import Lens
 from counterfoil.corpus.words import Words
-from counterfoil.matcher import Adopts, Matcher
+from counterfoil.matcher import Adopts, Matcher, Pretrained
 from counterfoil.models.blocks.tower import WordTower
-from counterfoil.models.blocks.vision import VisionModel
-from counterfoil.models.clip import DualEncoder
 from counterfoil.recipes.context import Context
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.pretraining import Pretrain
@@ -85,7 +83,7 @@ def check_word_vectors(stage: Train) -> None:
 
 def _config(matcher: Matcher) -> str | None:
     """The configuration of the pretrained model inside, if there is one."""
-    inside = (part for part in matcher.modules() if isinstance(part, DualEncoder | VisionModel))
+    inside = (part for part in matcher.modules() if isinstance(part, Pretrained))
     return next((part.written for part in inside), None)
 
 

@@ -22,8 +22,8 @@ from counterfoil.evaluate.report import headline, results
 from counterfoil.evaluate.result import Report
 from counterfoil.evaluate.table import plain, table
 from counterfoil.files import check_folder
+from counterfoil.matcher import LowRank
 from counterfoil.models.adapted import Adapted
-from counterfoil.models.clip import DualEncoder
 from counterfoil.recipes.context import DEV
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.run import Source
@@ -64,9 +64,9 @@ def interpolated(original: Model, tuned: Model, alpha: float) -> Model:
     assert tuned.spec is not None
     spec, matcher = tuned.spec, deepcopy(tuned.matcher)
     for one in (matcher, before := deepcopy(original.matcher)):
-        if isinstance(one, DualEncoder) and one.lora:
+        if isinstance(one, LowRank) and one.lora:
             one.merge()
-    if isinstance(matcher, DualEncoder):
+    if isinstance(matcher, LowRank):
         spec = spec.but(lora=0) if "lora" in spec.arguments else spec
     own, other = matcher.state_dict(), before.state_dict()
     if {name: t.shape for name, t in own.items()} != {name: t.shape for name, t in other.items()}:

@@ -6,8 +6,7 @@ import shutil
 from dataclasses import replace
 
 from counterfoil import world
-from counterfoil.matcher import Matcher
-from counterfoil.models.clip import DualEncoder
+from counterfoil.matcher import LowRank, Matcher
 from counterfoil.recipes.context import Context, Stopped
 from counterfoil.recipes.model import MODEL, Model
 from counterfoil.recipes.pretraining import Pretrain
@@ -77,7 +76,7 @@ def _merged(model: Model) -> Spec[Matcher]:
     """How to build the model once its adapters are in its weights, unless they stay apart."""
     assert model.spec is not None
     matcher = model.matcher
-    if not isinstance(matcher, DualEncoder) or not matcher.lora or matcher.apart:
+    if not isinstance(matcher, LowRank) or not matcher.lora or matcher.apart:
         return model.spec
     matcher.merge()
     return model.spec.but(lora=0)

@@ -23,6 +23,8 @@ from counterfoil.engine.vectors import kept_vectors, on_vectors
 from counterfoil.matcher import Matcher
 from counterfoil.models.adapted import Adapted
 from counterfoil.models.blip_public import public_blip
+from counterfoil.models.blocks.open_clip import CONFIG
+from counterfoil.models.blocks.open_clip import PREFIX as OPEN_CLIP
 from counterfoil.models.blocks.pretrained import config_of, encoder_folder, picture_format
 from counterfoil.models.clip import DualEncoder, longest_text
 from counterfoil.models.vectors import Vectors
@@ -30,7 +32,9 @@ from counterfoil.models.vilt_public import public_vilt
 from counterfoil.negatives.store import Source
 from counterfoil.recipes.hub import fetched
 from counterfoil.recipes.identifying import identity_of
+from counterfoil.recipes.pairs import of_open_clip, pair_of
 from counterfoil.recipes.seeing import seen_once
+from counterfoil.recipes.timm_pairs import PREFIX as TIMM
 from counterfoil.records import Encoded
 from counterfoil.spec import Spec, of
 from counterfoil.train.saved import CARD, Card, load_model
@@ -206,8 +210,9 @@ def open_model(name: str | Path, *, revision: str | None = None) -> Model:
     Args:
         name: a model folder, a training stage's folder, the name of a model that was pushed to the
             hub, the name or folder of a Hugging Face CLIP, SigLIP, ViLT or BLIP-ITM, the folder of
-            a CLIP of sentence-transformers, or "vectors" for corpora that are ready-made
-            embeddings.
+            a CLIP of sentence-transformers, ``open_clip:`` and a name or folder that open_clip
+            knows, two towers to be trained as in ``timm:resnet50+bert-base-uncased``, or "vectors"
+            for corpora that are ready-made embeddings.
         revision: of a model that was pushed to the hub; None for the newest.
 
     Raises:
@@ -215,6 +220,8 @@ def open_model(name: str | Path, *, revision: str | None = None) -> Model:
     """
     if str(name) == VECTORS:
         return Model(Vectors(), None, VECTORS, of(Vectors))
+    if str(name).startswith((OPEN_CLIP, TIMM)):
+        return _pretrained(str(name))
     folder = _folder(Path(name)) or fetched(str(name), revision=revision)
     if folder is None and revision:
         raise ValueError(
@@ -235,26 +242,36 @@ def _folder(path: Path) -> Path | None:
         return None
     if (inner := encoder_folder(path)) != path:
         return inner
-    if not (path / "config.json").is_file():
+    if not any((path / file).is_file() for file in ("config.json", CONFIG)):
         raise ValueError(
-            f"{path} holds no model: neither {CARD} nor a Hugging Face config.json is there; "
-            "was its training finished?"
+            f"{path} holds no model: neither {CARD} nor a Hugging Face config.json nor open_clip's "
+            f"{CONFIG} is there; was its training finished?"
         )
     return path
 
 
 def _pretrained(name: str) -> Model:
+    if name.startswith(TIMM) or of_open_clip(name):
+        return _pair(name)
     match config_of(name).model_type:
         case "vilt":
             return _vilt(name)
         case "blip":
             return _blip(name)
-    spec: Spec[Matcher] = of(DualEncoder, name=name)
-    matcher = spec.build()
-    form = picture_format(name)
-    eye = PixelEye(form.size, form.mean, form.deviation, form.crop)
-    lens = Lens(eye, Pieces(name, longest=longest_text(name)))
-    return Model(matcher.to(world.device()).eval(), lens, name, spec)
+    return _pair(name)
+
+
+def _pair(name: str) -> Model:
+    """What is drawn at random is the same at each opening."""
+    from counterfoil.recipes.show import say
+
+    pair = pair_of(name)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        matcher = pair.spec.build()
+    if pair.drawn:
+        say(f"{name}: weights that its name does not tell are random; it has to be trained")
+    return Model(matcher.to(world.device()).eval(), pair.lens.made(), name, pair.spec)
 
 
 def _vilt(name: str) -> Model:

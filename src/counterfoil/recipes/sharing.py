@@ -97,6 +97,8 @@ def portable(spec: Spec[T]) -> Spec[T]:
         config.pop("_name_or_path", None)
         written = json.dumps(config, sort_keys=True)
         inner |= {"pretrained": False, "config": written, "name": _elsewhere(name)}
+    elif "pretrained" in known:
+        inner["pretrained"] = False
     return Spec(spec.make, inner)
 
 

@@ -15,9 +15,7 @@ from typing import Literal, cast, final, get_args
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.lens import LensPlan
 from counterfoil.matcher import Matcher
-from counterfoil.models.adapted import Adapted
-from counterfoil.models.blocks.pretrained import encoder_folder, picture_format
-from counterfoil.models.clip import DualEncoder, longest_text, vector_width
+from counterfoil.models.blocks.pretrained import encoder_folder
 from counterfoil.negatives.written import Written
 from counterfoil.objectives.infonce import InfoNCE
 from counterfoil.objectives.term import Term
@@ -26,6 +24,7 @@ from counterfoil.recipes import aoq, ndgl, negclip, own
 from counterfoil.recipes.bases import Base, trained
 from counterfoil.recipes.modern_losses import Terms
 from counterfoil.recipes.online import MARGIN
+from counterfoil.recipes.pairs import pair_of
 from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Recipe, Stage, Teach, Train
 from counterfoil.spec import Spec, late, of, part, unknown
 from counterfoil.train.optimise import Optimiser
@@ -101,30 +100,17 @@ class Host:
     @property
     def matcher(self) -> Spec[Matcher]:
         """The model."""
-        pretrained, config = late("pretrained"), late("config")
-        if self.way == "frozen":
-            body: Matcher = part(DualEncoder, name=self.model, pretrained=pretrained, config=config)
-            return of(Adapted, body=body, width=vector_width(self.model))
         rank = RANK if self.way == "lora" else 0
-        return of(DualEncoder, name=self.model, pretrained=pretrained, config=config, lora=rank)
+        return pair_of(self.model).trained(frozen=self.way == "frozen", lora=rank)
 
     @property
     def lens(self) -> LensPlan:
         """What it sees: pictures and texts as it was pretrained on."""
-        form = picture_format(self.model)
-        return LensPlan(
-            images="pixels",
-            size=form.size,
-            mean=form.mean,
-            deviation=form.deviation,
-            crop=form.crop,
-            texts=self.model,
-            longest=longest_text(self.model),
-        )
+        return pair_of(self.model).lens
 
     def base(self, terms: Terms, seed: int = 0) -> Base:
         """The host with a loss, by a seed."""
-        plan = replace(PLANS[self.way], seed=seed)
+        plan = replace(pair_of(self.model).plan(PLANS[self.way]), seed=seed)
         return Base(self.matcher, terms, self.lens, plan, "sum")
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from counterfoil.models.blocks.augment import WordDrop
-from counterfoil.models.blocks.pretrained import load, rest_unused
+from counterfoil.models.blocks.pretrained import as_written, load, rest_unused
 from counterfoil.models.blocks.tower import TextTower, masked_ids, positive, projection
 from counterfoil.records import Encoded, Items
 
@@ -77,6 +77,11 @@ class Bert(TextTower):
         if not self.trained:
             self.body.eval()
         return self
+
+    @property
+    def written(self) -> str:
+        """Its configuration, as `config` wants it."""
+        return as_written(self.body.config)
 
     def word_table(self) -> nn.Module:
         """What token ids are looked up in."""

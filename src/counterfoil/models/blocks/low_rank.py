@@ -11,17 +11,22 @@ ATTENTION = r".*\.self_attn\.(q_proj|k_proj|v_proj|out_proj)"
 _FROZEN, _ADDED = ".base_layer.", ".lora_"
 
 
-def with_adapters(body: nn.Module, rank: int) -> nn.Module:
+def with_adapters(body: nn.Module, rank: int, where: str = ATTENTION) -> nn.Module:
     """The model, whose attention projections now learn a change of this rank and nothing else.
 
     The change is scaled by 1 (alpha equals the rank) and begins at zero.
+
+    Args:
+        body: the model.
+        rank: of the change.
+        where: regular expression of the names of the projections, or of whole attentions.
 
     Raises:
         ValueError: peft is not installed, or the model has no such projections.
     """
     peft = _library()
     body.requires_grad_(False)
-    config = peft.LoraConfig(r=rank, lora_alpha=rank, target_modules=ATTENTION)
+    config = peft.LoraConfig(r=rank, lora_alpha=rank, target_modules=where)
     try:
         adapted = peft.inject_adapter_in_model(config, body)
     except ValueError as error:
@@ -39,9 +44,10 @@ def merge(body: nn.Module) -> None:
 
     adapted = [name for name, module in body.named_modules() if isinstance(module, LoraLayer)]
     for name in adapted:
+        if any(name.startswith(f"{outer}.") for outer in adapted):
+            continue  # is merged with the attention it belongs to
         layer: Any = body.get_submodule(name)
-        layer.merge()
-        body.set_submodule(name, layer.get_base_layer())
+        body.set_submodule(name, _merged(layer))
 
 
 def adopted(own: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -56,6 +62,18 @@ def adopted(own: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str,
         if name not in found:
             plain = name.replace(_FROZEN, ".")
             found[name] = tensor if _ADDED in name else found.pop(plain, tensor)
+    return found
+
+
+def _merged(layer: Any) -> nn.Module:
+    """The layer without adapters."""
+    if hasattr(layer, "unload_and_optionally_merge_module"):
+        whole = {"merge": True, "safe_merge": False, "adapter_names": None}
+        found = layer.unload_and_optionally_merge_module(**whole)
+    else:
+        layer.merge()
+        found = layer.get_base_layer()
+    assert isinstance(found, nn.Module)
     return found
 
 

@@ -26,12 +26,14 @@ class PictureFormat:
         mean: of each channel, in 0..1.
         deviation: of each channel, in 0..1.
         crop: the middle square is cut out; else the picture is squeezed.
+        frame: more exactly, what comes first and how it is scaled, where that is known.
     """
 
     size: int
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
     crop: bool
+    frame: str = ""
 
 
 def encoder_folder(folder: Path) -> Path:
