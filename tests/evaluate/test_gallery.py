@@ -11,6 +11,7 @@ import evaluation_cases
 from counterfoil.evaluate import gallery
 from counterfoil.evaluate.protocols import evaluate_scores
 from counterfoil.evaluate.result import Protocol
+from counterfoil.records import Pairs
 
 OWNER = torch.arange(20).repeat_interleave(2)
 CAPTIONS = [f"caption {n}" for n in range(40)]
@@ -113,3 +114,17 @@ def test_folds_have_no_lists():
     report = evaluate_scores(scores, OWNER, Protocol("two", folds=2))
     exhibits = gallery.Exhibits(CAPTIONS, OWNER, _picture)
     assert gallery.galleries(exhibits, *evaluation_cases.found(scores, report)) == ()
+
+
+def test_what_is_true_besides_is_marked_as_true():
+    besides = Pairs(torch.tensor([2]), torch.tensor([0]))
+    plain = gallery.Exhibits(CAPTIONS, OWNER, _picture)
+    more = gallery.Exhibits(CAPTIONS, OWNER, _picture, besides)
+    for image in range(4):
+        for text in range(8):
+            own, met = int(OWNER[text]) == image, (image, text) == (2, 0)
+            for exhibits, true in ((plain, own), (more, own or met)):
+                assert gallery.shown_caption(exhibits, text, image).true == true
+                assert gallery.shown_image(exhibits, image, text).true == true
+    assert not gallery.shown_caption(more, 0).true
+    assert not gallery.shown_image(more, 2).true

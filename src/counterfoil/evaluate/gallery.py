@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from counterfoil.evaluate.recall import Ranked
+from counterfoil.records import Pairs
 
 SIDE = 224  # pixels; shown at half that, for sharp screens
 DEPTH = 7
@@ -101,11 +102,21 @@ class Exhibits:
         captions: (T,) raw captions.
         owner: (T,) image of each, -1 for none.
         picture: opens the picture of an image row; None where only features exist.
+        besides: rows of pairs that are true besides.
     """
 
     captions: Sequence[str]
     owner: Tensor
     picture: Callable[[int], Image.Image] | None
+    besides: Pairs | None = None
+
+    def true(self, image: int, text: int) -> bool:
+        """Whether a caption, by its row, describes an image; neither is true of -1."""
+        if min(image, text) < 0:
+            return False
+        more = self.besides
+        met = more is not None and bool(((more.image == image) & (more.text == text)).any())
+        return met or int(self.owner[text]) == image
 
 
 def thumbnail(picture: Image.Image, side: int = SIDE) -> str:
@@ -196,18 +207,18 @@ def _retrieval(exhibits: Exhibits, found: Found, query: int, depth: int) -> Retr
     else:
         asked = Shown(exhibits.captions[query])
         items = [
-            shown_image(exhibits, row, image, n, s) for n, (row, s) in enumerate(zip(rows, scores))
+            shown_image(exhibits, row, query, n, s) for n, (row, s) in enumerate(zip(rows, scores))
         ]
     others = tuple((name, int(other.ranks[query]) + 1) for name, other in found.others)
-    missed = None if seen else _missed(exhibits, image, rank, asks_image)
+    missed = None if seen else _missed(exhibits, image, rank, -1 if asks_image else query)
     return Retrieval(asked, rank + 1, tuple(items), missed, others)
 
 
-def _missed(exhibits: Exhibits, image: int, rank: int, asks_image: bool) -> Shown:
-    if asks_image:
+def _missed(exhibits: Exhibits, image: int, rank: int, text: int) -> Shown:
+    if text < 0:
         first = int((exhibits.owner == image).nonzero()[0])
         return Shown(exhibits.captions[first], true=True)
-    return shown_image(exhibits, image, image, rank)
+    return shown_image(exhibits, image, text, rank)
 
 
 def shown_caption(
@@ -222,23 +233,23 @@ def shown_caption(
         place: from 0; -1 where it has none.
         score: of the pair, where it is known.
     """
-    true = wanted >= 0 and int(exhibits.owner[row]) == wanted
+    true = exhibits.true(wanted, row)
     return Shown(exhibits.captions[row], place=place + 1, true=true, score=score)
 
 
 def shown_image(
-    exhibits: Exhibits, row: int, wanted: int = -1, place: int = -1, score: float | None = None
+    exhibits: Exhibits, row: int, asked: int = -1, place: int = -1, score: float | None = None
 ) -> Shown:
     """An image of a list: its picture, or its first caption where there are no pictures.
 
     Args:
         exhibits: where it comes from.
         row: its row.
-        wanted: the image that is true.
+        asked: the caption that is true of some images.
         place: from 0; -1 where it has none.
         score: of the pair, where it is known.
     """
     mine = (exhibits.owner == row).nonzero().flatten()
     words = exhibits.captions[int(mine[0])] if len(mine) else f"image {row}"
     picture = thumbnail(exhibits.picture(row)) if exhibits.picture else None
-    return Shown(words, picture, place + 1, row == wanted, score)
+    return Shown(words, picture, place + 1, exhibits.true(row, asked), score)

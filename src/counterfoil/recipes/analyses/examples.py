@@ -126,11 +126,10 @@ def _page(found: Found, corpus: Corpus, kinds: Kinds, protocol: str) -> Analysis
 
 def _card(shown: Exhibits, example: Example, kinds: Kinds, *, asks_image: bool) -> Card:
     item = shown_caption if asks_image else shown_image
-    image = example.row if asks_image else int(shown.owner[example.row])
 
     def column(title: str, note: str, listed: Listed) -> Column:
         rows = zip(listed.rows, listed.places, listed.scores)
-        return Column(title, note, tuple(item(shown, r, image, p - 1, s) for r, p, s in rows))
+        return Column(title, note, tuple(item(shown, r, example.row, p - 1, s) for r, p, s in rows))
 
     listed_from = kinds.texts if asks_image else kinds.images
     return Card(

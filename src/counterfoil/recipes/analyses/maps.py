@@ -148,15 +148,14 @@ def _card(one: Neighbourhood, corpus: Corpus) -> Card:
     shown = exhibits(corpus)
     asks_image = one.direction == "i2t"
     item = shown_caption if asks_image else shown_image
-    image = one.row if asks_image else int(corpus.owner[one.row])
-    true = tuple(item(shown, row, image) for row in one.true.tolist())
+    true = tuple(item(shown, row, one.row) for row in one.true.tolist())
     wrong = enumerate(one.wrong[:NAMED].tolist())
     return Card(
         (shown_image if asks_image else shown_caption)(shown, one.row),
         "",
         (
             Column("True", "a, b, … in this order", true),
-            Column("Wrong", "the nearest", tuple(item(shown, r, image, n) for n, r in wrong)),
+            Column("Wrong", "the nearest", tuple(item(shown, r, one.row, n) for n, r in wrong)),
         ),
     )
 

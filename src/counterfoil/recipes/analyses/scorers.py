@@ -94,7 +94,7 @@ def short_names(names: Sequence[str]) -> tuple[str, ...]:
 def exhibits(corpus: Corpus) -> Exhibits:
     """Captions of a corpus, and its pictures where it has any."""
     picture = corpus.pictures.open if corpus.pictures else None
-    return Exhibits(corpus.texts, corpus.owner, picture)
+    return Exhibits(corpus.texts, corpus.owner, picture, corpus.also)
 
 
 def said(corpus: Corpus, scorers: Sequence[Scorer], *, seed: int | None = None) -> str:

@@ -165,9 +165,8 @@ def _list(corpus: Corpus, measured: Measured, side: str, row: int) -> tuple[Show
     shown = exhibits(corpus)
     rows, scores = _best(measured, side, row)
     item = shown_caption if side == "i2t" else shown_image
-    image = row if side == "i2t" else int(corpus.owner[row])
     found = zip(rows.tolist(), scores.tolist())
-    return tuple(item(shown, r, image, place, s) for place, (r, s) in enumerate(found) if r >= 0)
+    return tuple(item(shown, r, row, place, s) for place, (r, s) in enumerate(found) if r >= 0)
 
 
 def _best(measured: Measured, side: str, row: int) -> tuple[Tensor, Tensor]:
