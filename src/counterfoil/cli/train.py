@@ -28,7 +28,7 @@ What = Annotated[
     str,
     typer.Argument(
         help="vsepp, scan-t2i, …, gpo, chan, …, ndgl/gpo, …; with --model: contrastive, triplet, "
-        "aoq or ndgl."
+        "aoq, ndgl or negclip."
     ),
 ]
 Pretrained = Annotated[
@@ -39,6 +39,10 @@ Tune = Annotated[
 ]
 Written = Annotated[
     Path | None, typer.Option(help="Folder of `counterfoil write`: foils of the training split.")
+]
+Other = Annotated[
+    str | None,
+    typer.Option(help="Other data, to measure what --model has forgotten there; as --data."),
 ]
 Teacher = Annotated[
     list[str] | None, typer.Option(help="Model that teaches ndgl; may be given many times.")
@@ -63,6 +67,7 @@ def train(
     tune: Tune = "full",
     written: Written = None,
     teacher: Teacher = None,
+    other: Other = None,
     folder: Folder = None,
     settings: Settings = None,
     resume: Resume = False,
@@ -75,7 +80,13 @@ def train(
 
     where = source(data, features, images, decisions)
     found = tuned.asked(
-        what, where.open(), model=model, way=tune, written=written, teachers=teacher or ()
+        what,
+        where.open(),
+        model=model,
+        way=tune,
+        written=written,
+        teachers=teacher or (),
+        other=other,
     )
     found = apply(found, settings or ())
     place = folder or Path("runs") / found.name

@@ -9,9 +9,10 @@ from counterfoil.evaluate.figures import Curve, Hardness
 from counterfoil.evaluate.gallery import Exhibits, Found, Gallery, galleries
 from counterfoil.evaluate.report import Provenance, ReportPage, results
 from counterfoil.evaluate.report import write as write_page
-from counterfoil.evaluate.table import table
+from counterfoil.evaluate.table import plain, table
 from counterfoil.negatives import hardness as measured_hardness
 from counterfoil.recipes.context import Context
+from counterfoil.recipes.forgetting import forgotten
 from counterfoil.recipes.measured import Measured
 from counterfoil.recipes.measures import called
 from counterfoil.recipes.provenance import made_now
@@ -28,7 +29,7 @@ def page(context: Context, stage: Compare) -> ReportPage:
     """Everything that stands on the report's page."""
     found = {_name(context, name): Measured.open(context.place(name)) for name in stage.results}
     reports = {name: measured.report for name, measured in found.items()}
-    trained = _trained(context, stage)
+    trained, lost = _trained(context, stage), forgotten(context, stage)
     return ReportPage(
         title=f"{context.recipe.name}: {' and '.join(found)}",
         protocol=next(iter(reports.values())).setting.line(),
@@ -37,12 +38,15 @@ def page(context: Context, stage: Compare) -> ReportPage:
         hardness=_hardness(context, stage.negatives) if stage.negatives else (),
         galleries=_galleries(context, stage, found),
         provenance=_provenance(context, stage),
+        tables=(lost,) if lost else (),
     )
 
 
 def write(shown: ReportPage, folder: Path) -> None:
     """Print the table and write ``report.html``, in the stage's folder and beside it."""
     console.print(table(shown.runs, shown.protocol))
+    for one in shown.tables:
+        console.print(plain(one))
     folder.mkdir(parents=True, exist_ok=True)
     write_page(shown, folder / REPORT)
     say(f"{folder / REPORT}")
@@ -121,7 +125,7 @@ def _galleries(context: Context, stage: Compare, found: dict[str, Measured]) -> 
     i2t, t2i = shown.report.ranked
     rest = [(name, other.report.ranked) for name, other in others]
     return galleries(
-        Exhibits(corpus.texts, corpus.owner, corpus.pictures.open),
+        Exhibits(corpus.texts, corpus.owner, corpus.pictures.open, corpus.also),
         Found(i2t, shown.texts, shown.text_scores, tuple((n, r[0]) for n, r in rest)),
         Found(t2i, shown.images, shown.image_scores, tuple((n, r[1]) for n, r in rest)),
     )

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import final
 
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.recipes.recipe import Pretrain, Recipe, Train
+from counterfoil.corpus.reading import open_corpus
+from counterfoil.recipes.recipe import Evaluate, Pretrain, Recipe, Train
 
 DEV = ("dev", "val", "validation")
 
@@ -74,6 +75,17 @@ class Context:
         if name == "train" and name in self.__dict__:
             return self.train
         return self.corpus if name == "all" else self.corpus.split(name)
+
+    def measured(self, stage: Evaluate) -> Corpus:
+        """What a stage measures: a split of the data, or of others.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if stage.data is None:
+            return self.split(stage.split)
+        other = open_corpus(stage.data)
+        return other if stage.split == "all" else other.split(stage.split)
 
     def seed(self, stage: str) -> int | None:
         """The seed of a training stage."""

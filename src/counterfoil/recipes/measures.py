@@ -28,6 +28,8 @@ class Evaluate:
         full: rank everything too, to tell what the shortlists lose.
         models: saved models or names of pretrained ones that score too, as
             `counterfoil.recipes.model.open_model` opens them.
+        data: other data that are measured, as `counterfoil.corpus.reading.open_corpus` opens them;
+            None for those of the run.
 
     Raises:
         ValueError: shortlists of nothing.
@@ -42,6 +44,7 @@ class Evaluate:
     depth: int = field(default=DEPTH, metadata=LATER)
     full: bool = field(default=False, metadata=LATER)
     models: tuple[str, ...] = field(default=(), metadata=LATER)
+    data: str | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         check_depth(self.depth)
@@ -66,12 +69,15 @@ class Compare:
         name: of the stage and of its folder.
         results: evaluation stages; the first is what the others are compared with.
         negatives: mining stage whose hardness is shown, if any.
+        others: evaluations of the same models, in this order, on other data: what they have
+            forgotten there is told, see `counterfoil.recipes.forgetting`.
     """
 
     kind: ClassVar[str] = "compare"
     name: str
     results: tuple[str, ...]
     negatives: str | None = None
+    others: tuple[str, ...] = field(default=(), metadata=LATER)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -82,7 +88,7 @@ class Compare:
     def wants(self) -> tuple[tuple[str, str], ...]:
         """Stages whose results this one needs, and of which kind they have to be."""
         mined = ((self.negatives, "mine"),) if self.negatives else ()
-        return (*((name, "evaluate") for name in self.results), *mined)
+        return (*((name, "evaluate") for name in (*self.results, *self.others)), *mined)
 
 
 def called(models: Sequence[str], first: Sequence[str], depth: int) -> str:

@@ -12,12 +12,13 @@ from typing import Any, ClassVar, final
 
 from counterfoil.corpus.collate import Positives
 from counterfoil.corpus.lens import LensPlan
+from counterfoil.corpus.reading import open_corpus
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.mined import MinedPlan
 from counterfoil.negatives.offers import CandidatePlan
 from counterfoil.negatives.proposal import Proposer
 from counterfoil.objectives.term import Objective
-from counterfoil.recipes.contents import foils_drawn
+from counterfoil.recipes.contents import contents, foils_drawn
 from counterfoil.recipes.guides import GUIDE, GUIDES, LATER, Semantics, Teach
 from counterfoil.recipes.measures import Compare, Evaluate, Protocol
 from counterfoil.recipes.mines import Mine
@@ -235,6 +236,8 @@ def digests(recipe: Recipe, data: str) -> dict[str, str]:
             content["models"] = [identity(model) for model in stage.models]
         if isinstance(stage, Train) and (drawn := foils_drawn(stage.proposer)):
             content["foils"] = drawn
+        if isinstance(stage, Evaluate) and stage.data is not None:
+            content["data"] = contents(open_corpus(stage.data))
         content["reads"] = [known[name] for name in stage.reads]
         known[stage.name] = digest(content)
     return known

@@ -86,7 +86,7 @@ def check(context: Context, stage: Stage) -> None:
         case Semantics():
             check_captions(context.train.texts, stage.space)
         case Evaluate():
-            folds_of(named(stage.protocol), len(context.split(stage.split)))
+            folds_of(named(stage.protocol), len(context.measured(stage)))
 
 
 def _visible(context: Context, stage: Train | Pretrain) -> None:
@@ -178,7 +178,7 @@ def mine(context: Context, stage: Mine) -> None:
 
 def evaluate(context: Context, stage: Evaluate) -> None:
     """Measure, print and save numbers, ranks and the first items of every list."""
-    corpus = context.split(stage.split)
+    corpus = context.measured(stage)
     names = (*(str(context.place(name)) for name in stage.using), *stage.models)
     models = [open_model(name) for name in names]
     folds_of(named(stage.protocol), len(corpus))  # refuses before anything is encoded

@@ -22,6 +22,7 @@ from counterfoil.objectives.term import Term
 from counterfoil.objectives.triplet import HardestTriplet, RankedBelow
 from counterfoil.recipes import aoq, ndgl, negclip, own
 from counterfoil.recipes.bases import Base, trained
+from counterfoil.recipes.forgetting import told_of
 from counterfoil.recipes.modern_losses import Terms
 from counterfoil.recipes.online import MARGIN
 from counterfoil.recipes.pairs import pair_of
@@ -122,6 +123,7 @@ def asked(
     way: str,
     written: Path | None,
     teachers: Sequence[str],
+    other: str | None = None,
 ) -> Recipe:
     """The recipe that ``counterfoil train`` asks for.
 
@@ -133,21 +135,23 @@ def asked(
         way: what of it is trained.
         written: folder of written captions.
         teachers: who teaches.
+        other: data on which it is told too what a pretrained model has forgotten.
 
     Raises:
         ValueError: no such host, loss or model, or options that do not go together.
     """
     if model is None:
-        if written or way != "full":
+        if written or other or way != "full":
             raise ValueError(
-                "--tune and --written say how a pretrained model is trained further; name it with "
-                "--model, or leave them out"
+                "--tune, --written and --other are for a pretrained model that is trained further; "
+                "name it with --model, or leave them out"
             )
         return own.recipe(what, pixels=corpus.features is None, teachers=teachers)
     foils = str(written) if written else None
     inner = str(encoder_folder(Path(model))) if Path(model).is_dir() else model
     host = Host(model=inner, way=cast(Way, way), written=foils)  # which checks the way
-    return recipe(what, host, teachers=teachers, pictures=corpus.pictures is not None)
+    found = recipe(what, host, teachers=teachers, pictures=corpus.pictures is not None)
+    return told_of(found, other) if other else found
 
 
 def recipe(name: str, host: Host, *, teachers: Sequence[str] = (), pictures: bool = True) -> Recipe:
