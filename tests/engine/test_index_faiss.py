@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import builtins
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,56 @@ def test_a_write_that_fails_is_as_if_it_never_was(stored, tmp_path, monkeypatch,
     assert len(again.images) == 1999
     assert again.images.finder is not None
     assert recall(again, stored[:50], stored[:1999]) >= 0.95
+
+
+CHANGES = {
+    "add": ([], range(1500, 1600)),
+    "delete": (range(1400), []),  # most of it, so that all is made anew
+    "exchange": (range(0, 100), range(0, 100)),
+}
+
+
+@pytest.mark.parametrize("verb", CHANGES)
+@pytest.mark.parametrize("kind", ["exact", *KINDS])
+def test_what_a_kill_leaves_is_as_before_or_as_after(stored, tmp_path, monkeypatch, kind, verb):
+    """The folder is looked at as it is before every file that is put in place or removed."""
+    index, left = empty(tmp_path / "x", 32, backend=kind), []
+    index.change(images=images(names(1500), stored[:1500]))
+    gone, come = CHANGES[verb]
+
+    def change(index: Index) -> None:
+        new = -stored[list(come)] if verb == "exchange" else stored[list(come)]
+        rows = [index.images.find(f"i{n}") for n in gone]
+        index.change(images=images([f"i{n}" for n in come], new), no_images=rows)
+
+    def seen(act):
+        def acts(path, *words, **more):
+            left.append(shutil.copytree(tmp_path / "x", tmp_path / f"left-{len(left)}"))
+            return act(path, *words, **more)
+
+        return acts
+
+    asked = torch.cat([stored[1490:1510], stored[:10], -stored[:10]])
+    before = found(index, asked, 5)
+    with monkeypatch.context() as patch:
+        for act in ("replace", "unlink"):
+            patch.setattr(Path, act, seen(getattr(Path, act)))
+        change(index)
+    after, states = found(index, asked, 5), [found(Index(folder), asked, 5) for folder in left]
+    assert before != after
+    turn = states.index(after)
+    assert turn > 0
+    assert states == [before] * turn + [after] * (len(states) - turn)
+    for folder in left[:turn]:
+        again = Index(folder)
+        change(again)
+        assert len(again.images) == len(index.images)
+        assert recall(again, asked, _living(again)) >= 0.9
+    assert not list(left[turn - 1].glob("*.part"))
+
+
+def _living(index: Index) -> torch.Tensor:
+    return index.images.vectors(index.images.alive.nonzero().squeeze(1))
 
 
 def test_few_vectors_have_no_cells(tmp_path):

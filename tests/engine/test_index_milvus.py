@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -100,6 +102,47 @@ def test_killed_after_it_counts(index, monkeypatch, tmp_path):
     left = {n for best in found(index, stored[:20], 10) for n, _ in best}
     assert not left & set(names(200))
     assert all(len(best) == 10 for best in found(index, stored[:20], 10))
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from counterfoil.engine import index as module
+from index_cases import clustered, empty, images
+
+stored, real = clustered(900, 32), module.write_state
+names = [f"i{n}" for n in range(900)]
+index = empty(Path(sys.argv[1]), 32, backend="milvus")
+index.change(images=images(names[:500], stored[:500]))
+
+def killed(*words):
+    if sys.argv[2] == "after":
+        real(*words)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+module.write_state = killed
+index.change(images=images(names[500:], stored[500:]), no_images=range(100))
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_counts_outlives_a_kill(tmp_path, when):
+    """No vector that the index says it holds is missing from Milvus."""
+    words = [sys.executable, "-c", KILLED, str(tmp_path / "x"), when]
+    path = os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])
+    done = subprocess.run(words, env={**os.environ, "PYTHONPATH": path}, capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    stored, index = clustered(900, 32), Index(tmp_path / "x")
+    first, last = (0, 500) if when == "before" else (100, 900)
+    assert len(index.images) == last - first
+    assert [best[0][0] for best in found(index, stored[last - 50 : last], 1)] == names(
+        50, last - 50
+    )
+    assert recall(index, stored[first:last:9], stored[first:last]) >= 0.95
+    index.change(images=images(["new"], -stored[700:701]), no_images=[index.images.find("i400")])
+    assert found(index, -stored[700:701], 1)[0][0][0] == "new"
+    assert index.images.find("i400") is None
+    index.close()
 
 
 def test_a_second_process_is_told(index, tmp_path):
