@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from counterfoil.corpus.relation import Relation
 from counterfoil.negatives.draws import Draws, Needed, RandomNegatives, below
-from counterfoil.records import Role
+from counterfoil.records import Pairs, Role
 from negatives_cases import ragged
 
 
@@ -88,3 +88,20 @@ def test_only_what_is_needed_is_drawn():
     assert torch.equal(drawn[Role.HARD_TEXT].text, whole[Role.HARD_TEXT].text)
     with pytest.raises(ValueError, match="no term of the objective needs"):
         Needed(source, frozenset({Role.WRITTEN}))
+
+
+def test_what_was_judged_true_is_drawn_anew() -> None:
+    """All others stay as likely as before; where nothing else is wrong, it is drawn after all."""
+    besides = Pairs(torch.tensor([0, 2]), torch.tensor([3, 0]))
+    owner = torch.tensor([0, 0, 1, 1, 2])
+    anchors = torch.zeros(4000, dtype=torch.long)
+    rng = torch.Generator().manual_seed(0)
+    relation = Relation(owner, images=3, besides=besides)
+    drawn = RandomNegatives(relation=relation).draw(anchors, rng)
+    texts = torch.bincount(drawn[Role.HARD_TEXT].text.flatten(), minlength=5)
+    assert texts[[0, 1, 3]].tolist() == [0, 0, 0]
+    assert abs(int(texts[2]) - 2000) < 200
+    assert drawn[Role.HARD_IMAGE].image.unique().tolist() == [1]
+    every = Pairs(torch.tensor([0, 0, 0]), torch.tensor([2, 3, 4]))
+    alone = RandomNegatives(relation=Relation(owner, images=3, besides=every))
+    assert alone.draw(anchors[:2], rng)[Role.HARD_TEXT].text.shape == (2, 1)

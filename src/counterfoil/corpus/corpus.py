@@ -77,7 +77,7 @@ class Corpus:
     @cached_property
     def relation(self) -> Relation:
         """Who describes whom."""
-        return Relation(self.owner, images=len(self.image_ids))
+        return Relation(self.owner, images=len(self.image_ids), besides=self.also)
 
     @cached_property
     def split_names(self) -> tuple[str, ...]:

@@ -21,6 +21,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from counterfoil.records import Pairs
+
 
 @final
 class Relation:
@@ -29,18 +31,19 @@ class Relation:
     Args:
         owner: (T,) long, the image each text describes, -1 for none.
         images: how many images there are.
+        besides: rows of pairs that somebody found true besides; they are nobody's captions.
 
     Raises:
         ValueError: an owner that is no image.
     """
 
-    def __init__(self, owner: Tensor, *, images: int) -> None:
+    def __init__(self, owner: Tensor, *, images: int, besides: Pairs | None = None) -> None:
         if len(owner) and not -1 <= int(owner.min()) <= int(owner.max()) < images:
             raise ValueError(
                 f"texts describe images {int(owner.min())} to {int(owner.max())}, but there are "
                 f"images 0 to {images - 1}; use -1 for a text that describes none"
             )
-        self.owner, self.images = owner.long(), images
+        self.owner, self.images, self.besides = owner.long(), images, besides
 
     @cached_property
     def _order(self) -> Tensor:

@@ -8,12 +8,16 @@ from typing import final
 import torch
 from torch import Tensor
 
+from counterfoil.corpus.apart import apart, images_apart, texts_apart
 from counterfoil.corpus.relation import Relation
 
 
 @final
 class Sampler:
     """Shuffles captions into batches, a fresh order each epoch, the same from the same seed.
+
+    A caption that was judged true of another image is never in a batch with it, where it would be
+    taken for a negative.
 
     Args:
         relation: who describes whom; texts of no image are never drawn.
@@ -46,6 +50,7 @@ class Sampler:
         self.one_caption, self.drop_last, self.all_captions = one_caption, drop_last, all_captions
         self._texts = (relation.owner >= 0).nonzero().squeeze(1)
         self._images = (relation.counts > 0).nonzero().squeeze(1)
+        self._apart = images_apart(relation) if all_captions else texts_apart(relation)
         if len(self) < 1:
             raise ValueError(
                 f"{self._count} anchors do not fill one batch of {batch}; use a smaller batch"
@@ -72,11 +77,15 @@ class Sampler:
             rows = self.relation.random_caption(images, rng)
         else:
             rows = self._texts[torch.randperm(self._count, generator=rng)]
+        rows = self._parted(rows)
         for place in range(start, len(self)):
             yield rows[place * self.batch : (place + 1) * self.batch]
 
     def _whole(self, rng: torch.Generator, start: int) -> Iterator[Tensor]:
         """Batches of images with all of their captions."""
-        images = self._images[torch.randperm(self._count, generator=rng)]
+        images = self._parted(self._images[torch.randperm(self._count, generator=rng)])
         for place in range(start, len(self)):
             yield self.relation.captions(images[place * self.batch : (place + 1) * self.batch])[0]
+
+    def _parted(self, rows: Tensor) -> Tensor:
+        return rows if self._apart is None else apart(rows, self._apart, self.batch)

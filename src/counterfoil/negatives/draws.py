@@ -11,6 +11,8 @@ from torch import Tensor
 from counterfoil.corpus.relation import Relation
 from counterfoil.records import Pairs, Role
 
+AGAIN = 100  # times a pair that was judged true is drawn anew, where others are few
+
 
 class Draws(Protocol):
     """Draws pairs of corpus rows for anchor captions.
@@ -60,6 +62,8 @@ class Needed:
 class RandomNegatives:
     """Wrong texts and wrong images drawn uniformly from the whole corpus, with replacement.
 
+    A pair that was judged true is drawn again.
+
     Args:
         relation: who describes whom. Texts that describe no image are drawn like any.
         texts: how many texts for an anchor.
@@ -89,6 +93,7 @@ class RandomNegatives:
         self.provides = frozenset(role for role, count in self.counts.items() if count)
         self._order = relation.owner.argsort(stable=True)
         self._owners = relation.owner[self._order].contiguous()
+        self._besides = self._key(relation.besides) if relation.besides else None
 
     def draw(self, texts: Tensor, rng: torch.Generator) -> Mapping[Role, Pairs]:
         """(B, texts) wrong texts of the anchors' images and (B, images) wrong images of them."""
@@ -98,10 +103,27 @@ class RandomNegatives:
 
     def _pairs(self, role: Role, texts: Tensor, rng: torch.Generator) -> Pairs:
         anchor = texts.unsqueeze(1).expand(-1, self.counts[role])
+        drawn = self._once(role, anchor, rng)
+        for _ in range(AGAIN):
+            if self._besides is None or not bool((true := self._true(drawn)).any()):
+                break
+            other = self._once(role, anchor, rng)
+            drawn = Pairs(other.image.where(true, drawn.image), other.text.where(true, drawn.text))
+        return drawn
+
+    def _once(self, role: Role, anchor: Tensor, rng: torch.Generator) -> Pairs:
         own = self.relation.owner[anchor]
         if role is Role.HARD_TEXT:
             return Pairs(own, self._wrong_text(own, rng))
         return Pairs(self._wrong_image(own, rng), anchor)
+
+    def _true(self, drawn: Pairs) -> Tensor:
+        """Which pairs were judged true."""
+        assert self._besides is not None
+        return torch.isin(self._key(drawn), self._besides)
+
+    def _key(self, pairs: Pairs) -> Tensor:
+        return pairs.image * len(self.relation.owner) + pairs.text
 
     def _wrong_image(self, own: Tensor, rng: torch.Generator) -> Tensor:
         drawn = below(torch.full_like(own, self.relation.images - 1), rng)
