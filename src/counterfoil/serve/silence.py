@@ -34,10 +34,16 @@ class Connections:
         self._open: set[Connection] = set()
         self._silent: dict[Connection, asyncio.TimerHandle] = {}  # the longest first
 
-    def __call__(self, *, app_state: Mapping[str, Any], **more: Any) -> Connection:
-        """A connection that uvicorn is about to open."""
+    def __call__(
+        self,
+        config: object,
+        server_state: object,
+        app_state: Mapping[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> Connection:
+        """A connection that uvicorn is about to open, made of what it makes its own of."""
         made = Connection(self)
-        made.behind = self._behind(app_state={**app_state, _STATE: made}, **more)
+        made.behind = self._behind(config, server_state, {**app_state, _STATE: made}, _loop)
         return made
 
     def opened(self, one: Connection) -> None:
