@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from counterfoil.objectives.curriculum import After, Then
+from counterfoil.objectives.curriculum import After, Ramped, Then
 from counterfoil.objectives.triplet import HardestTriplet, RankedBelow, SumTriplet
 from counterfoil.records import Role
 from objectives_cases import drawn, judged
@@ -45,3 +45,30 @@ def test_what_comes_after_is_silent_inside_a_curriculum_too(step: int, heard: bo
     assert HardestTriplet()(scores) > 0
     torch.testing.assert_close(Then(first=late, second=SumTriplet(), steps=50)(scores), wanted)
     torch.testing.assert_close(Then(first=SumTriplet(), second=late, steps=0)(scores), wanted)
+
+
+@pytest.mark.parametrize(
+    ("step", "share"), [(0, 1.0), (4, 1.0), (5, 0.0), (6, 0.1), (12, 0.7), (15, 1.0), (99, 1.0)]
+)
+def test_a_ramp_rises_evenly(step: int, share: float) -> None:
+    s = drawn(0, [0, 1, 2], 3)[0].requires_grad_()
+    scores = judged(s, [0, 1, 2], step=step)
+    plain = HardestTriplet()(scores)
+    loss = Ramped(term=HardestTriplet(), steps=10, start=5)(scores)
+    torch.testing.assert_close(loss, share * plain)
+    [wanted], [found] = (torch.autograd.grad(one, s, retain_graph=True) for one in (plain, loss))
+    assert bool(wanted.any())
+    torch.testing.assert_close(found, share * wanted)
+
+
+def test_a_ramp_needs_what_its_term_needs() -> None:
+    late = After(term=RankedBelow(role="edited"), steps=7)
+    ramp = Ramped(term=late, steps=2)
+    assert (ramp.needs, ramp.begins, ramp.needs_grid) == (late.needs, 7, late.needs_grid)
+    assert ramp.needs_block == late.needs_block
+
+
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"steps": 3, "start": -1}])
+def test_a_ramp_without_steps_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="use 1 step or more"):
+        Ramped(term=HardestTriplet(), **wrong)

@@ -98,3 +98,49 @@ class After(Term):
             return silence(scores)
         loss: Tensor = self.term(scores)
         return loss
+
+
+@final
+class Ramped(Term):
+    """A term whose loss begins again at nothing and rises evenly, when a backbone is let go.
+
+    The authors of VSE-infinity (https://arxiv.org/abs/2011.04305) train on raw images with the
+    network frozen for an epoch, and multiply the loss by i / n at step i of the n steps of the
+    next, in which everything is trained. As two trainings: one of an epoch with the network in
+    `Optimiser.freeze`, and one that starts from it with ``start=0`` here.
+
+    Args:
+        term: what is multiplied; before `start` it counts in full.
+        steps: over how many it rises.
+        start: the step at which it is nothing.
+
+    Raises:
+        ValueError: no steps, or a negative start.
+
+    >>> import torch
+    >>> from counterfoil.objectives.triplet import HardestTriplet
+    >>> from counterfoil.records import Grid
+    >>> s = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
+    >>> grid = Grid(scores=s, positive=torch.eye(3).bool(), anchor=s.diagonal())
+    >>> loss = Ramped(term=HardestTriplet(), steps=100, start=50)
+    >>> [round(loss(Scores({"inference": grid}, step=n)).item(), 3) for n in (49, 50, 75, 200)]
+    [0.8, 0.0, 0.2, 0.8]
+    """
+
+    def __init__(self, *, term: Term, steps: int, start: int = 0) -> None:
+        super().__init__()
+        if steps < 1 or start < 0:
+            raise ValueError(
+                f"a loss that rises over {steps} steps from step {start} on was asked for; use 1 "
+                "step or more, and a start of 0 or more"
+            )
+        self.term, self.steps, self.start = term, steps, start
+        self.begins, self.needs, self.needs_guide = term.begins, term.needs, term.needs_guide
+        self.needs_words, self.needs_grid = term.needs_words, term.needs_grid
+        self.needs_guided, self.needs_block = term.needs_guided, term.needs_block
+
+    def forward(self, scores: Scores) -> Tensor:
+        """Scalar loss."""
+        loss: Tensor = self.term(scores)
+        done = scores.step - self.start
+        return loss if not 0 <= done < self.steps else loss * (done / self.steps)
