@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -232,6 +233,26 @@ def test_what_was_begun_for_others_is_refused(tmp_path):
         write(tmp_path / "a", trained(("bag",), LENS), stop=lambda: True)
     with pytest.raises(ValueError, match="is of other teachers or data; delete it"):
         write(tmp_path / "a", trained(("global",), LENS))
+
+
+def test_models_that_have_moved_are_asked_on(tmp_path):
+    models = trained(("bag",), LENS)
+    here, moved = (
+        [replace(models[0], source=replaced(models[0].source, matcher=name, identity="same"))]
+        for name in ("name='here'", "name='moved'")
+    )
+    with pytest.raises(WritingStopped):
+        write(tmp_path / "a", here, stop=lambda: True)
+    write(tmp_path / "a", moved)
+    bent = [replace(models[0], source=replaced(models[0].source, identity="bent"))]
+    store = TaughtStore.open(tmp_path / "a", fingerprint=LENS.corpus.fingerprint)
+    store.check(0, moved[0].source, tmp_path / "a")
+    with pytest.raises(ValueError, match="had the weights of the model, but read or used them"):
+        store.check(0, bent[0].source, tmp_path / "a")
+
+
+def replaced(source: Source, **more: str) -> Source:
+    return source.model_copy(update=more)
 
 
 def test_another_corpus_is_refused(tmp_path):

@@ -68,11 +68,12 @@ class TaughtManifest(BaseModel):
 
         What was measured of them may differ in the last digits between machines.
         """
-        return self._asked() == other._asked()
-
-    def _asked(self) -> tuple[object, ...]:
-        sources = tuple(teacher.source for teacher in self.teachers)
-        return self.corpus, self.form, self.precision, sources
+        own, others = ([one.source for one in asked.teachers] for asked in (self, other))
+        return (
+            (self.corpus, self.form, self.precision) == (other.corpus, other.form, other.precision)
+            and len(own) == len(others)
+            and all(map(Source.same, own, others))
+        )
 
 
 @final

@@ -181,7 +181,7 @@ def _parts(model: Model, corpus: Corpus, plan: ExplainPlan, out: Places) -> Expl
     if out.numbers is None or world.rank():
         return None
     facts = {
-        "model": model.digest(),
+        "model": model.identity(),
         "data": corpus.fingerprint,
         "threshold": plan.threshold,
         "corrections": plan.corrections,
