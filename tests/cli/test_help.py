@@ -74,3 +74,44 @@ def test_version(capsys):
 
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.strip() == f"counterfoil {counterfoil.__version__}"
+
+
+SAME = {  # what many verbs take, by one name and with one sentence
+    "--data": {"report"},  # whose data are those of the runs
+    "--features": set(),
+    "--images": set(),
+    "--decisions": set(),
+    "--minutes": set(),
+}
+
+
+@pytest.mark.parametrize("option", SAME)
+def test_what_many_verbs_take_is_told_in_one_sentence(option):
+    told = {
+        parameter.help
+        for words, command in VERBS.items()
+        if " ".join(words) not in SAME[option]
+        for parameter in command.params
+        if option in parameter.opts
+    }
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("diagnose", {"--html", "--json"}),
+        ("explain", {"--html", "--json"}),
+        ("foils", {"--html", "--json"}),
+        ("evaluate", {"--json"}),
+        ("mine", {"--out"}),
+        ("export", {"--out"}),
+        ("audit", {"--out"}),
+        ("interpolate", {"--out"}),
+        ("write rules", {"--out"}),
+        ("write tags", {"--out"}),
+    ],
+)
+def test_pages_numbers_and_new_folders_are_named_alike(line, names):
+    command = VERBS[tuple(line.split())]
+    assert names <= {name for parameter in command.params for name in parameter.opts}

@@ -28,7 +28,7 @@ Anchors = Annotated[int, typer.Option(min=1, help="How many images, a caption of
 Masks = Annotated[int, typer.Option(min=1, help="Maskings of a caption.")]
 Refills = Annotated[int, typer.Option(min=1, help="Refills of each masking.")]
 Keep = Annotated[int, typer.Option(min=1, help="Captions kept of each, the hardest.")]
-Temperature = Annotated[float, typer.Option(help="Of the draw of words.")]
+Temperature = Annotated[float, typer.Option(help="Temperature of the draw of words.")]
 
 PEN = ("masks", "refills", "temperature", "keep")  # how models write; rules heed the last
 
@@ -87,7 +87,9 @@ def triples(
     split: Split = "test",
     anchors: Anchors = 200,
     batch: Annotated[int, typer.Option(min=2, help="Captions in a batch.")] = 128,
-    level: Annotated[float, typer.Option(min=0, help="So far below is easy.")] = 0.05,
+    level: Annotated[
+        float, typer.Option(min=0, help="A negative so far below its positive is easy.")
+    ] = 0.05,
     judge: Annotated[
         list[str] | None, typer.Option(help="Model that scores the same triples; many times.")
     ] = None,

@@ -24,7 +24,9 @@ app = typer.Typer(rich_markup_mode="markdown")
 def audit(
     context: typer.Context,
     data: Annotated[str, typer.Argument(help="Folder, file or name.")],
-    folder: Annotated[Path, typer.Option(help="Where the page and its numbers go.")],
+    folder: Annotated[
+        Path, typer.Option("--folder", "--out", help="Where the page and its numbers go.")
+    ],
     model: Annotated[
         list[str] | None,
         typer.Option(help="Who ranks captions: model folder or HF name; several: ensemble."),

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Data, Decisions, Features, Images, example, source
+from counterfoil.cli.options import Data, Decisions, Features, Images, Numbers, example, source
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -15,7 +15,7 @@ app = typer.Typer(rich_markup_mode="markdown")
 @app.command(
     epilog=example(
         "counterfoil diagnose runs/demo/lists --model runs/demo/online --data scenes",
-        "counterfoil diagnose lists/ --data flickr8k/ --alike 0.7 --out diagnosis.json",
+        "counterfoil diagnose lists/ --data flickr8k/ --alike 0.7 --json diagnosis.json",
     )
 )
 def diagnose(
@@ -29,15 +29,15 @@ def diagnose(
     images: Images = None,
     decisions: Decisions = None,
     samples: Annotated[int, typer.Option(min=1, help="Captions whose lists are looked at.")] = 500,
-    seed: Annotated[int, typer.Option(min=0, help="Of the draw of captions.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw of captions.")] = 0,
     alike: Annotated[
         float, typer.Option(help="TF-IDF cosine from which a text is suspected to be true.")
     ] = 0.6,
     examples: Annotated[int, typer.Option(min=0, help="Anchors of each side on the page.")] = 6,
-    page: Annotated[Path, typer.Option(help="Where the page of examples goes.")] = Path(
-        "diagnosis.html"
-    ),
-    out: Annotated[Path | None, typer.Option(help="Write the numbers as JSON too.")] = None,
+    page: Annotated[
+        Path, typer.Option("--html", "--page", help="Page of examples, with the pictures.")
+    ] = Path("diagnosis.html"),
+    out: Numbers = None,
 ) -> None:
     """Say how hard mined negatives are, how crowded, and how many may be true after all."""
     from counterfoil.recipes.diagnose import diagnose_with

@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Data, Decisions, Features, Images, Split, example, source
+from counterfoil.cli.options import (
+    Data,
+    Decisions,
+    Features,
+    Images,
+    Numbers,
+    Split,
+    example,
+    source,
+)
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -37,10 +46,12 @@ def evaluate(
     depth: Annotated[
         int | None, typer.Option(min=1, help="Re-rank so many of each query; default 50.")
     ] = None,
-    full: Annotated[bool, typer.Option(help="Tell what shortlists lose of all.")] = False,
-    eccv: Annotated[Path | None, typer.Option(help="ECCV-Caption annotations, JSON.")] = None,
+    full: Annotated[
+        bool, typer.Option(help="Rank everything too, to tell what shortlists lose.")
+    ] = False,
+    eccv: Annotated[Path | None, typer.Option(help="ECCV-Caption annotations, folder.")] = None,
     cxc: Annotated[Path | None, typer.Option(help="CxC annotations, folder.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the numbers as JSON too.")] = None,
+    out: Numbers = None,
 ) -> None:
     """Measure retrieval both ways and say by which protocol."""
     from counterfoil.recipes.verbs import evaluate_with

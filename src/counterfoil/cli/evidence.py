@@ -15,9 +15,12 @@ Budget = Annotated[
     str | None, typer.Option(help="Of an `evidence/…` table: cpu, gpu or smoke; default cpu.")
 ]
 Only = Annotated[
-    list[str] | None, typer.Option(help="Its experiments whose names begin so, as `vsepp-0`.")
+    list[str] | None,
+    typer.Option(help="Of a table: experiments whose names begin so, as `vsepp-0`."),
 ]
-Ledger = Annotated[Path | None, typer.Option(help="Its raw results, JSONL; default in the folder.")]
+Ledger = Annotated[
+    Path | None, typer.Option(help="Of a table: its raw results, JSONL; default in the folder.")
+]
 
 
 TABLES = "evidence/"  # what their names begin with

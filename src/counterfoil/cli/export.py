@@ -36,7 +36,9 @@ def export(
     context: typer.Context,
     given: Annotated[str, typer.Argument(help="A model, or a folder of negatives.")],
     to: To,
-    folder: Annotated[Path, typer.Option(help="Where it goes; must not exist yet.")],
+    folder: Annotated[
+        Path, typer.Option("--folder", "--out", help="Where it goes; must not exist yet.")
+    ],
     data: Data = None,
     features: Features = None,
     images: Images = None,

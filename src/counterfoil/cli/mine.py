@@ -37,9 +37,7 @@ Guide = Annotated[list[str] | None, typer.Option(help="A model that judges too."
 Propose = Annotated[
     list[str] | None, typer.Option(help="A quick model that chooses the pairs to look at.")
 ]
-Proposals = Annotated[
-    int, typer.Option(min=1, help="It chooses so many times as many as are kept.")
-]
+Proposals = Annotated[int, typer.Option(min=1, help="It chooses so many times what is kept.")]
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -67,7 +65,7 @@ def mine(
     guide: Guide = None,
     propose: Propose = None,
     proposals: Proposals = 4,
-    precision: Annotated[str, typer.Option(help="fp32; bf16 looks again at what counts.")] = "fp32",
+    precision: Annotated[str, typer.Option(help="fp32; bf16 scores what counts again.")] = "fp32",
     resume: Annotated[bool, typer.Option(help="Go on where it was stopped.")] = False,
     minutes: Minutes = None,
 ) -> None:

@@ -19,7 +19,8 @@ Images = Annotated[
     Path | None, typer.Option(help="Folder of the pictures, if not beside the data.")
 ]
 Decisions = Annotated[
-    Path | None, typer.Option(help="Of an audit, if not `decisions.jsonl` beside the data.")
+    Path | None,
+    typer.Option(help="Decisions of an audit, if not `decisions.jsonl` beside the data."),
 ]
 Folder = Annotated[Path | None, typer.Option(help="Where results go; default `runs/RECIPE`.")]
 Settings = Annotated[
@@ -38,7 +39,10 @@ Models = Annotated[
     list[str], typer.Argument(help="Model folders or HF names; joined by `+`: ensemble.")
 ]
 Page = Annotated[Path, typer.Option(help="Page to write, .html; must not exist yet.")]
-Seed = Annotated[int, typer.Option(help="Of what is drawn at random.")]
+Numbers = Annotated[
+    Path | None, typer.Option("--json", "--out", help="Write the numbers as JSON too.")
+]
+Seed = Annotated[int, typer.Option(help="Seed of what is drawn at random.")]
 Query = Annotated[
     list[str] | None, typer.Option(help="A caption or image id of the split; many times.")
 ]

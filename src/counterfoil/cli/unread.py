@@ -19,7 +19,7 @@ def refuse(context: typer.Context, names: Sequence[str], when: str) -> None:
         ValueError: one of them was typed.
     """
     given = [
-        option.opts[-1]
+        option.opts[0]
         for option in context.command.params
         if option.name in names and _typed(context, option.name)
     ]
