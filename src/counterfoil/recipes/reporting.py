@@ -103,12 +103,13 @@ def _named(folders: Sequence[Path]) -> Named:
     alone = {folder for folder in folders if (folder / NUMBERS).is_file()}
     runs = list(dict.fromkeys(one.parent if one in alone else one for one in folders))
     tests = {run: _in_order(run, tested([run])) for run in runs}
-    found = [
-        test
+    once = {
+        test.folder: test
         for folder in folders
         for test in tests[folder.parent if folder in alone else folder]
         if folder not in alone or test.folder == folder
-    ]
+    }
+    found = list(once.values())  # an evaluation may be named beside its run
     names = dict(zip(runs, short_names([str(run) for run in runs]), strict=True))
     before = {run: "" if len(runs) == 1 else f"{name}/" for run, name in names.items()}
     told = [before[test.folder.parent] + test.name for test in found]
