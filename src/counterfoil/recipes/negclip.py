@@ -22,7 +22,7 @@ from counterfoil.objectives.term import Term, total
 from counterfoil.recipes import online
 from counterfoil.recipes.modern_losses import Terms
 from counterfoil.recipes.profiles import PROFILES, Dataset
-from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Recipe, Rewrite, Train
+from counterfoil.recipes.recipe import Compare, Mine, Recipe, Rewrite, Train
 from counterfoil.spec import late, of, part
 
 Name = Literal["negclip/vsepp"]
@@ -60,13 +60,8 @@ def recipe(name: Name, dataset: Dataset) -> Recipe:
     nce: Term = part(InfoNCE, temperature=TEMPERATURE, reduction="mean")
     first = replace(online.online("vsepp", dataset), objective=total(nce=nce))
     second = replace(first, name="joined", objective=total(**terms(TEMPERATURE)), start="online")
-    protocol = PROFILES[dataset].protocol
-    tests = [
-        Evaluate(name=f"test-{one}", using=(one,), protocol=protocol)
-        for one in ("online", "joined")
-    ]
-    results = tuple(test.name for test in tests)
-    report = Compare(name="report", results=results, negatives="lists")
+    tests = [e for one in ("online", "joined") for e in online.evaluations(one, "vsepp", dataset)]
+    report = Compare(name="report", results=("test-online", "test-joined"), negatives="lists")
     return Recipe(
         name=f"{name}-{dataset}",
         stages=(first, lists(using=("online",)), REWRITE, joined(second), *tests, report),
