@@ -11,6 +11,7 @@ from typing import final
 import torch
 
 from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.findings import counted
 from counterfoil.corpus.pictures import PictureFiles
 from counterfoil.engine.index import Index
 from counterfoil.engine.index_parts import Entry
@@ -55,7 +56,7 @@ def arriving(corpus: Corpus, index: Index, *, exchange: bool) -> Arriving:
     texts, texts_gone, misplaced = _texts(corpus, index.texts)
     if not exchange and (strange or misplaced):
         what = "picture than the one" if strange else "image's caption than the one"
-        many = f" ({len(strange)} images and {len(misplaced)} captions are)"
+        many = f" ({counted(len(strange), 'image')}, {counted(len(misplaced), 'caption')})"
         raise ValueError(
             f"{(strange or misplaced)[0]!r} of {corpus.name} is another {what} that {index.folder} "
             f"holds under this id{many}; give their ids a --prefix, or let them take the place of "
