@@ -123,7 +123,7 @@ class Server:
         return _json({**told, "limits": limits, **self._models(), **self._explainer()})
 
     async def health(self, request: Request) -> Response:
-        """That the server lives, and by which models; as it asks for no key, not where one is."""
+        """That the server lives, and by which models unless a key is wanted: this asks for none."""
         models = self._models() if self._settings.key is None else {}
         return _json({"status": "ok", **models})
 
