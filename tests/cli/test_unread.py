@@ -17,6 +17,7 @@ SPOKEN = {
     "report a --features p --decisions d": ("--features and --decisions are", "with --data"),
     "interpolate a b --out c --alpha 1 --images p": ("--images is", "with --data"),
     "interpolate a b --out c --alpha 1 --decisions p": ("--decisions is", "with --data"),
+    "train vsepp --tune full --written w": ("--tune and --written are", "with --model"),
     "mine a --out b --proposals 3": ("--proposals is", "with --propose"),
     "audit scenes --folder a --split dev": ("--split is", "with --model or --explainer"),
     "audit scenes --folder a --alike 0.5": ("--alike is", "with --negatives"),

@@ -20,6 +20,7 @@ from counterfoil.cli.options import (
     example,
     source,
 )
+from counterfoil.cli.unread import refuse_without
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -58,6 +59,7 @@ Teacher = Annotated[
     ),
 )
 def train(
+    context: typer.Context,
     what: What,
     data: Data = None,
     features: Features = None,
@@ -78,6 +80,7 @@ def train(
     from counterfoil.recipes.run import execute
     from counterfoil.recipes.settings import apply
 
+    refuse_without(context, "model", ("tune", "written"))
     where = source(data, features, images, decisions)
     found = tuned.asked(
         what,
