@@ -140,7 +140,8 @@ def wide_index(root: Path, count: int) -> Path:
 @contextmanager
 def running(*words: object) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """The address and the process of ``counterfoil serve`` on a free port of this machine."""
-    command = [sys.executable, "-m", "counterfoil.cli", "serve", *map(str, words), "--port", "0"]
+    patient = ("--seconds", "120", *map(str, words), "--port", "0")  # on a busy machine, too
+    command = [sys.executable, "-m", "counterfoil.cli", "serve", *patient]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
     with subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -67,7 +67,7 @@ def written(folder: Path, lines: list[dict[str, Any]]) -> None:
 
 def posted(address: str, form: bytes, kind: str) -> Any:
     asked = Request(f"{address}/search", data=form, headers={"Content-Type": kind})
-    with urlopen(asked, timeout=60) as answer:
+    with urlopen(asked, timeout=300) as answer:
         return json.loads(answer.read())
 
 
@@ -90,7 +90,7 @@ def served(words: list[str], new: Path) -> None:
             )
             answer = posted(found[0], part, "multipart/form-data; boundary=x")
             assert answer["results"]
-            with urlopen(found[0], timeout=60) as page:
+            with urlopen(found[0], timeout=300) as page:
                 assert "<html" in page.read().decode()
         finally:
             running.terminate()
