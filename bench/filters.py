@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -30,6 +31,10 @@ PLANS = (
     FilterPlan(captions=0.4),
     FilterPlan(pictures=0.7),
     FilterPlan(pictures=0.5),
+    FilterPlan(meanings=0.8),
+    FilterPlan(meanings=0.7),
+    FilterPlan(meanings=0.6),
+    FilterPlan(meanings=0.5),
     FilterPlan(below_positive=0.0),
     FilterPlan(below_positive=0.0, positive="highest"),
     FilterPlan(below_share=0.95),
@@ -37,10 +42,12 @@ PLANS = (
     FilterPlan(guided=0.0),
     FilterPlan(guided=0.0, positive="highest"),
     FilterPlan(captions=0.5, pictures=0.7),
+    FilterPlan(captions=0.5, meanings=0.7),
     FilterPlan(captions=0.5, guided=0.0, positive="highest"),
     FilterPlan(skip=5),
     FilterPlan(skip=20),
     FilterPlan(captions=0.5, skip=5),
+    FilterPlan(meanings=0.6, skip=5),
 )
 
 
@@ -71,15 +78,21 @@ def exact(corpus: Corpus) -> Tensor:
 
 
 def rows(
-    corpus: Corpus, members: list[Member], guides: list[Member], truth: Tensor, kept: int
+    corpus: Corpus,
+    members: list[Member],
+    guides: list[Member],
+    truth: Tensor,
+    kept: int,
+    encoder: str | None,
 ) -> Iterator[str]:
     """A line of the table for each plan."""
     yield f"| left out | of {int((truth == 1).sum()):,} true | of {int((truth == 0).sum()):,} false"
     yield f" | precision | true in lists of {kept} texts | true in lists of {kept // 5} images |\n"
     yield "|---|---|---|---|---|---|\n"
     for plan in PLANS:
-        if plan.needs_guide and not guides:
+        if (plan.needs_guide and not guides) or (plan.meanings and not encoder):
             continue
+        plan = replace(plan, encoder=encoder if plan.meanings else None)
         filters = filters_of(plan, corpus, guides=guides if plan.needs_guide else [])
         counted = "| | | "
         if not plan.skip:
@@ -115,6 +128,7 @@ def main() -> None:
     parser.add_argument("--features", help="features of its images")
     parser.add_argument("--model", required=True, help="whose scores are mined")
     parser.add_argument("--guide", help="a model that judges too")
+    parser.add_argument("--encoder", help="a sentence encoder that compares captions")
     parser.add_argument("--judged", type=Path, help="CrowdFlowerAnnotations.txt")
     parser.add_argument("--split", default="test")
     parser.add_argument("--kept", type=int, default=50, help="texts listed for an image")
@@ -124,7 +138,7 @@ def main() -> None:
     members = [open_model(given.model).member(corpus)]
     guides = [open_model(given.guide).member(corpus)] if given.guide else []
     print(f"{corpus.name} {given.split}, {len(corpus):,} images, {len(corpus.texts):,} texts\n")
-    for line in rows(corpus, members, guides, truth, given.kept):
+    for line in rows(corpus, members, guides, truth, given.kept, given.encoder):
         print(line, end="", flush=True)
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import processes
+import sentence_cases
 from counterfoil import spec
 from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.meanings import Meanings
 from counterfoil.engine.dense import Dense
 from counterfoil.engine.sweep import sweep
 from counterfoil.engine.tiles import Tile
@@ -22,7 +25,7 @@ from counterfoil.negatives.filters import FilterPlan, Filters, filters_of
 from counterfoil.recipes.recipe import plain
 from counterfoil.records import Pairs
 from engine_cases import given as scoring
-from filters_cases import ALL, PLANS, allowed, by_hand, case, eighths, toy
+from filters_cases import ALL, PLANS, WORDS, allowed, by_hand, case, eighths, toy
 
 
 def mined(
@@ -180,6 +183,7 @@ def test_what_was_kept_is_taken_up(skip: int) -> None:
         ({"captions": 0.0}, "captions=0.0: a cosine above 0 and up to 1 is needed"),
         ({"captions": 1.01}, "captions=1.01: a cosine above 0"),
         ({"pictures": -0.5}, "pictures=-0.5: a cosine above 0"),
+        ({"meanings": 70}, "meanings=70: a cosine above 0"),
         ({"lowest": 0.5, "highest": 0.25}, "lowest=0.5 is above highest=0.25"),
         ({"below_share": 0.0}, "below_share=0.0: above 0 is needed"),
         ({"below_positive": math.nan}, "below_positive=nan: a finite number"),
@@ -224,6 +228,39 @@ def test_what_cannot_be_compared_is_said() -> None:
         filters_of(FilterPlan(skip=1), corpus).on("image", Dense(3, 5))
 
 
+@pytest.mark.parametrize("least", [0.98, 0.99, 1.0])
+def test_texts_that_mean_the_same_are_left_out(least: float, tmp_path: Path) -> None:
+    pytest.importorskip("sentence_transformers")
+    folder = sentence_cases.encoder(tmp_path, (*WORDS, "."))
+    corpus, scores, _ = case(12, 60, 0)
+    plan = FilterPlan(meanings=least, encoder=folder)
+    vectors = Meanings(folder).vectors(corpus.texts)
+    near = vectors @ vectors.T >= least - 1e-6
+    mine = corpus.owner == torch.arange(12).unsqueeze(1)
+    keep = ~(mine.long() @ near.long() > 0) & ~mine
+    dense = Dense(12, 60)
+    sweep([scoring(scores)], [filters_of(plan, corpus).on("image", dense)])
+    assert torch.equal(dense.scores.isfinite(), keep)
+    assert 0 < int(keep.sum()) < int((~mine).sum())
+    assert not plan.judges_scores
+    assert plan.in_words() == (
+        f"texts within cosine {least} of a caption of the image, by {folder}",
+    )
+
+
+def test_an_encoder_is_named_where_it_is_asked() -> None:
+    corpus = toy(3, 5, 0)
+    with pytest.raises(ValueError, match=r"meanings=0\.7 needs a sentence encoder; set encoder to"):
+        filters_of(FilterPlan(meanings=0.7), corpus)
+    with pytest.raises(
+        ValueError, match=r"encoder=a\{b was named, but no filter asks it; set mean"
+    ):
+        filters_of(FilterPlan(encoder="a{b"), corpus)
+    with pytest.raises(ValueError, match=r"meanings=0\.7 compares words, but toy has none"):
+        filters_of(FilterPlan(meanings=0.7, encoder="a"), replace(corpus, texts=[""] * 5))
+    assert "by a{b" in FilterPlan(meanings=0.7, encoder="a{b").in_words()[0]
+
+
 def test_nothing_to_compare_is_nothing_alike() -> None:
     corpus = toy(1, 1, 0)
     filters = Filters(FilterPlan(captions=0.5, pictures=0.5), corpus)
@@ -235,6 +272,8 @@ def test_a_plan_is_data() -> None:
     assert plain(FilterPlan(captions=0.8, skip=2)) == {
         "captions": 0.8,
         "pictures": None,
+        "meanings": None,
+        "encoder": None,
         "lowest": None,
         "highest": None,
         "below_positive": None,

@@ -23,7 +23,7 @@ from counterfoil.progress import progress
 
 MOST = 50_000_000  # pairs that are held
 THUMBNAIL = 16  # pixels a side
-_BLOCK = 2048  # pictures compared with as many at once
+_BLOCK = 2048  # rows compared with as many at once
 _READ = 512  # pictures read at once
 _SLACK = 1e-6  # float32 cosines of equal vectors are this close to 1
 
@@ -58,7 +58,7 @@ def near_pictures(
 ) -> Near:
     """Images whose pictures look alike: cosine of `looks` of at least `least`.
 
-    Blocks of the upper half of the matrix are dealt out to all processes, so all have to ask.
+    All processes share the work, so all have to ask.
 
     Args:
         corpus: with features or pictures.
@@ -70,12 +70,28 @@ def near_pictures(
             pairs.
     """
     check_least("pictures", least)
-    vectors = looks(corpus).to(device or "cpu")
+    return near_vectors("pictures", looks(corpus).to(device or "cpu"), least=least)
+
+
+def near_vectors(name: str, vectors: Tensor, *, least: float) -> Near:
+    """Rows whose cosine is at least `least`.
+
+    Blocks of the upper half of the matrix are dealt out to all processes, so all have to ask.
+
+    Args:
+        name: what they are of, in the plural.
+        vectors: (N, D) unit or zero vectors, where to compute.
+        least: cosine that counts as near, above 0 and at most 1.
+
+    Raises:
+        ValueError: `least` out of range, or more than 50 million pairs.
+    """
+    check_least(name, least)
     blocks = cut(torch.arange(len(vectors)), _BLOCK)
     pairs = [(a, b) for a in range(len(blocks)) for b in range(a, len(blocks))]
     found: list[tuple[Tensor, Tensor, Tensor]] = [(torch.zeros(0).long(),) * 2 + (torch.zeros(0),)]
     total = 0
-    with progress("blocks of pictures compared", len(pairs)) as advance:
+    with progress(f"blocks of {name} compared", len(pairs)) as advance:
         for a, b in pairs[world.rank() :: world.size()]:
             scores = vectors[blocks[a]] @ vectors[blocks[b]].T
             row, column = (scores >= least - _SLACK).nonzero(as_tuple=True)
@@ -84,7 +100,7 @@ def near_pictures(
             score = scores[row, column].cpu()
             found.append((blocks[a][row.cpu()], blocks[b][column.cpu()], score))
             total += len(score)
-            check_most("pictures", least, total)
+            check_most(name, least, total)
             advance(world.size())
     return everybody(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 

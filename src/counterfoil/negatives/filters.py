@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal, final
 
 import torch
 
 from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.meanings import Meanings
 from counterfoil.engine.sweep import Reducer
 from counterfoil.engine.tiles import Member, Side
 from counterfoil.engine.topk import TopK
-from counterfoil.negatives.duplicates import check_least, near_pictures
+from counterfoil.negatives.duplicates import check_least, near_pictures, near_vectors
 from counterfoil.negatives.exclusions import Exclusions, of_captions, of_pictures
 from counterfoil.negatives.filtered import Filtered, Guides, Window
 from counterfoil.negatives.wording import near_captions
 
 Positive = Literal["lowest", "highest"]
+_LATER = {"later": True}  # of a field that says nothing at its default, so older runs keep digests
 
 
 @final
@@ -45,6 +47,9 @@ class FilterPlan:
         pictures: leave out all captions of an image of which the cosine of features (of grey
             thumbnails, for a corpus of pictures) with the image is at least this, see
             `counterfoil.negatives.duplicates.looks`.
+        meanings: leave out a text of which the cosine with any caption of the image is at least
+            this, by a sentence encoder.
+        encoder: that encoder, see `counterfoil.corpus.meanings.Meanings`.
         lowest: leave out scores below this.
         highest: leave out scores above this.
         below_positive: leave out scores above the anchor's positive less this.
@@ -65,6 +70,8 @@ class FilterPlan:
 
     captions: float | None = None
     pictures: float | None = None
+    meanings: float | None = field(default=None, metadata=_LATER)
+    encoder: str | None = field(default=None, metadata=_LATER)
     lowest: float | None = None
     highest: float | None = None
     below_positive: float | None = None
@@ -78,9 +85,9 @@ class FilterPlan:
             given = getattr(self, name)
             if isinstance(given, float | int) and not math.isfinite(given):
                 raise ValueError(f"{name}={given}: a finite number is needed")
-        for name, least in (("captions", self.captions), ("pictures", self.pictures)):
-            if least is not None:
-                check_least(name, least)
+        for name in ("captions", "pictures", "meanings"):
+            if getattr(self, name) is not None:
+                check_least(name, getattr(self, name))
         if self.lowest is not None and self.highest is not None and self.lowest > self.highest:
             raise ValueError(
                 f"lowest={self.lowest} is above highest={self.highest}, so nothing is between them"
@@ -101,15 +108,21 @@ class FilterPlan:
     def judges_scores(self) -> bool:
         """Whether more than captions and pictures are compared."""
         return self != FilterPlan(
-            captions=self.captions, pictures=self.pictures, positive=self.positive
+            captions=self.captions,
+            pictures=self.pictures,
+            meanings=self.meanings,
+            encoder=self.encoder,
+            positive=self.positive,
         )
 
     def in_words(self) -> tuple[str, ...]:
         """What is left out, in order, for the manifest of a store; nothing where all is off."""
         own = f"the anchor's {self.positive} positive"
+        encoder = (self.encoder or "").replace("{", "{{").replace("}", "}}")
         said = (
             (self.captions, "texts within TF-IDF cosine {} of a caption of the image"),
             (self.pictures, "captions of pictures within cosine {} of the image"),
+            (self.meanings, f"texts within cosine {{}} of a caption of the image, by {encoder}"),
             (self.lowest, "scores below {}"),
             (self.highest, "scores above {}"),
             (self.below_positive, f"scores above {own} less {{}}"),
@@ -139,6 +152,7 @@ class Filters:
         device: torch.device | str | None = None,
     ) -> None:
         """See `filters_of`."""
+        check_encoder(plan)
         _check_guides(plan, corpus, guides)
         self.plan, self.excluded = plan, _exclusions(plan, corpus, device)
         self._owner = corpus.owner
@@ -199,10 +213,28 @@ def filters_of(
         device: where near pictures are looked for.
 
     Raises:
-        ValueError: a guide is missing, not asked for or of another corpus; captions without words,
-            or images without pictures or features, where they have to be compared.
+        ValueError: a guide or an encoder is missing, not asked for, of another corpus or not to be
+            opened; captions without words, or images without pictures or features, where they have
+            to be compared.
     """
     return Filters(plan, corpus, guides=guides, device=device)
+
+
+def check_encoder(plan: FilterPlan) -> None:
+    """Whether a sentence encoder is named where one is asked, and there alone.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if plan.meanings is not None and not plan.encoder:
+        raise ValueError(
+            f"meanings={plan.meanings} needs a sentence encoder; set encoder to a folder or name, "
+            "as in encoder=sentence-transformers/all-MiniLM-L6-v2"
+        )
+    if plan.meanings is None and plan.encoder:
+        raise ValueError(
+            f"encoder={plan.encoder} was named, but no filter asks it; set meanings=0.7"
+        )
 
 
 def _check_guides(plan: FilterPlan, corpus: Corpus, guides: Sequence[Member]) -> None:
@@ -223,15 +255,22 @@ def _exclusions(
     plan: FilterPlan, corpus: Corpus, device: torch.device | str | None
 ) -> Exclusions | None:
     pairs = []
-    if plan.captions is not None:
-        if not any(corpus.texts):
+    for name in ("captions", "meanings"):
+        if getattr(plan, name) is not None and not any(corpus.texts):
             raise ValueError(
-                f"captions={plan.captions} compares words, but {corpus.name} has none; leave it off"
+                f"{name}={getattr(plan, name)} compares words, but {corpus.name} has none; leave "
+                "it off"
             )
+    if plan.captions is not None:
         pairs.append(of_captions(near_captions(corpus.texts, least=plan.captions), corpus.relation))
     if plan.pictures is not None:
         near = near_pictures(corpus, least=plan.pictures, device=device)
         pairs.append(of_pictures(near, corpus.relation))
+    if plan.meanings is not None:
+        assert plan.encoder is not None
+        vectors = Meanings(plan.encoder, device=device).vectors(corpus.texts).to(device or "cpu")
+        alike = near_vectors("meanings", vectors, least=plan.meanings)
+        pairs.append(of_captions(alike, corpus.relation))
     if corpus.also is not None:
         pairs.append((corpus.also.image, corpus.also.text))
     if not pairs:

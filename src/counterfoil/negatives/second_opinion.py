@@ -1,7 +1,8 @@
-"""Another model's say on whether written captions are true."""
+"""Other models' say on whether written captions are true."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import final
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from counterfoil.corpus.lens import CorpusLens
 from counterfoil.engine.modes import evaluating
 from counterfoil.matcher import Matcher
+from counterfoil.negatives.candidates import Opinion
 from counterfoil.negatives.readings import Shown, scored
 from counterfoil.records import Items
 
@@ -53,3 +55,19 @@ class SecondOpinion:
         """On the model's device."""
         first = next(self.matcher.parameters(), None)
         return items if first is None else items.to(first.device)
+
+
+@final
+class AnyOf:
+    """Takes a written caption for true that one of several opinions does.
+
+    Args:
+        opinions: at least one.
+    """
+
+    def __init__(self, opinions: Sequence[Opinion]) -> None:
+        self.opinions = opinions
+
+    def true(self, images: Tensor, rows: Tensor, written: list[str]) -> Tensor:
+        """(P,) bool, whether one takes each written caption for true; see `Opinion`."""
+        return torch.stack([one.true(images, rows, written) for one in self.opinions]).any(0)
