@@ -89,14 +89,9 @@ def fit(
     stream = replace(_stream(plan, train, needed, offered, positives), neighbours=neighbours)
     later = _later(refresh, objective, draw, stream)
     step = Step(
-        matcher,
-        objective,
-        proposer=proposer,
-        guide=guide,
-        provides=needed.provides if needed else later,
-        precision=plan.precision,
-        seed=plan.seed,
-    ).to(world.device())
+        matcher, objective, proposer=proposer, guide=guide, seed=plan.seed,
+        provides=needed.provides if needed else later, precision=plan.precision,
+    ).to(world.device())  # fmt: skip
     if isinstance(guide, nn.Module):
         guide.to(world.device())
     numbers = [run, plan.numbers(), train.corpus.fingerprint, positives, _shapes(step)]
