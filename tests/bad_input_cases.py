@@ -96,6 +96,9 @@ typed("audit no lists", f"audit {SCENES} --folder x --negatives y", "y", "does n
 typed("no decisions", f"audit {SCENES} --folder x --decisions d.jsonl", "d.jsonl does not exist")
 typed("tuning of nothing", "train vsepp --tune lora --data scenes:images=12", "with --model")
 typed(
+    "forgetting of nothing", "train vsepp --other scenes --data scenes:images=12", "--other are for"
+)
+typed(
     "unknown loss of a pretrained model",
     "train tripelt --model a --data scenes:images=12",
     "did you mean 'triplet'",
