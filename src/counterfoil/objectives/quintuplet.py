@@ -69,10 +69,7 @@ class OfflineTriplet(Term):
 
     def forward(self, scores: Scores) -> Tensor:
         """Scalar loss."""
-        grid = self.grid(scores)
-        online = in_batch(grid, online_negatives(grid), self.online, squared=self.squared)
-        offline = mined(scores, grid, self.needs, self.offline, squared=self.squared)
-        return self.reduced(online + offline, grid)
+        return _hinged(self, scores)
 
 
 @final
@@ -111,10 +108,7 @@ class OfflineQuintuplet(Term):
 
     def forward(self, scores: Scores) -> Tensor:
         """Scalar loss."""
-        grid = self.grid(scores)
-        online = in_batch(grid, online_negatives(grid), self.online, squared=self.squared)
-        offline = mined(scores, grid, self.needs, self.offline, squared=self.squared)
-        return self.reduced(online + offline, grid)
+        return _hinged(self, scores)
 
 
 @final
@@ -195,3 +189,11 @@ class AdaptiveQuintuplet(Term):
         weight = self.beta - gap / self.alpha
         weight = weight.clamp(min=0) if self.clamp else weight
         return weight.detach() if self.detach else weight
+
+
+def _hinged(term: OfflineTriplet | OfflineQuintuplet, scores: Scores) -> Tensor:
+    """Hinges in the batch and against all mined pairs that a term needs."""
+    grid = term.grid(scores)
+    online = in_batch(grid, online_negatives(grid), term.online, squared=term.squared)
+    offline = mined(scores, grid, term.needs, term.offline, squared=term.squared)
+    return term.reduced(online + offline, grid)
