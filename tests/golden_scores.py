@@ -10,7 +10,7 @@ from torch import Tensor
 
 import golden_vectors
 from counterfoil.models.authors import Checkpoint
-from counterfoil.records import Items
+from counterfoil.records import Encoded, Items
 
 load = cache(golden_vectors.load)
 
@@ -34,6 +34,15 @@ def images(inputs: dict[str, Tensor]) -> Items:
     values = inputs["images"]
     values = values if values.dim() == 3 else values.unsqueeze(1)
     return Items(torch.arange(len(values)), values, torch.ones(values.shape[:2], dtype=torch.bool))
+
+
+def kernel(inputs: dict[str, Tensor]) -> tuple[Encoded, Encoded]:
+    """The embeddings that the kernel cases start from, with garbage as padding."""
+    regions = inputs["kernel_regions"].clone().requires_grad_()
+    mask = captions(inputs).mask
+    words = inputs["kernel_words"].masked_fill(~mask.unsqueeze(-1), torch.nan)
+    everywhere = torch.ones(regions.shape[:2], dtype=torch.bool)
+    return Encoded(regions, everywhere), Encoded(words.requires_grad_(), mask)
 
 
 def agrees(golden: golden_vectors.Golden, key: str, ours: Tensor) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
+from counterfoil import world
 from counterfoil.corpus.collate import collate
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.lens import CorpusLens, LensPlan
@@ -21,7 +23,10 @@ from counterfoil.models.blocks.regions import Regions
 from counterfoil.models.hrem import HREM
 from counterfoil.models.scan import SCAN
 from counterfoil.models.vsrn import VSRN
+from counterfoil.negatives.proposal import Proposer
 from counterfoil.records import INFERENCE, Batch, Encoded, Items, Pairs, Role, View, Views
+from counterfoil.train.cached import cached_backward
+from counterfoil.train.step import Step
 
 THINGS = ["dog", "cat", "car", "tree", "boat", "kite", "bird", "cup", "ball", "hat", "fish", "lamp"]
 WIDTH = 6
@@ -203,6 +208,42 @@ def hrem(words: int, dropout: float) -> Matcher:
         heads=2,
         dropout=dropout,
     )
+
+
+def stepped(step: Step, batch: Batch, chunk: int = 0, *, unused: bool = False) -> dict[str, Any]:
+    """Losses and gradients of a step, of all processes together.
+
+    Args:
+        step: the step.
+        batch: this process's share.
+        chunk: texts whose graph is held at a time; 0 for all at once.
+        unused: whether some parameters may have no share in the loss.
+    """
+    if chunk:
+        losses = cached_backward(step, batch, chunk)
+        world.mean_gradients(step.parameters())
+    else:
+        several = world.size() > 1
+        module = DistributedDataParallel(step, find_unused_parameters=unused) if several else step
+        losses = module(batch)
+        torch.stack(list(losses.values())).sum().backward()
+    return {
+        "losses": {name: loss.item() for name, loss in losses.items()},
+        "gradients": {name: gradient.numpy() for name, gradient in gradients(step).items()},
+    }
+
+
+def proposals(source: Proposer) -> list[Any]:
+    """What a source proposes from now on."""
+    found: list[Any] = []
+    real = source.propose
+
+    def propose(*given: Any) -> Any:
+        found.append(real(*given))
+        return found[-1]
+
+    source.propose = propose  # type: ignore[method-assign]
+    return found
 
 
 def gradients(module: nn.Module) -> dict[str, Tensor]:

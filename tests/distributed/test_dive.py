@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 import processes
 import train_cases as cases
-from counterfoil import world
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.mlp import MLPRegions
 from counterfoil.models.blocks.parts import PooledParts, WordsAndStates
@@ -65,17 +63,7 @@ def worker(anchors: str, chunk: int, offline: bool) -> dict[str, Any]:
     step = step_of(lens)
     batch = cases.batch_of(lens, ANCHORS[anchors], offline=offline, step=3)
     batch = replace(batch, images=replace(batch.images, values=batch.images.values.double()))
-    if chunk:
-        losses = cached_backward(step, batch, chunk)
-        world.mean_gradients(step.parameters())
-    else:
-        module = DistributedDataParallel(step) if world.size() > 1 else step
-        losses = module(batch)
-        torch.stack(list(losses.values())).sum().backward()
-    return {
-        "losses": {name: loss.item() for name, loss in losses.items()},
-        "gradients": {n: g.numpy() for n, g in cases.gradients(step).items()},
-    }
+    return cases.stepped(step, batch, chunk)
 
 
 CASES = [("odd", 0, False), ("odd", 2, True), ("even", 0, True), ("uneven", 0, True)]

@@ -6,18 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
-from torch.nn.parallel import DistributedDataParallel
 
 import processes
 import train_cases as cases
-from counterfoil import world
 from counterfoil.corpus.collate import shared
 from counterfoil.negatives.edited import Edited
 from counterfoil.objectives.counterfactual import SelfAdjusted, SelfExplored
 from counterfoil.objectives.term import Objective
 from counterfoil.objectives.triplet import HardestTriplet
-from counterfoil.train.cached import cached_backward
 from counterfoil.train.step import Step
 
 ANCHORS = [0, 1, 5, 7, 9, 13, 30]  # captions 0 and 1 share an image
@@ -41,27 +37,10 @@ def worker(kind: str, gradients: Any, chunk: int) -> dict[str, Any]:
     step = Step(cases.host(kind, lens), Objective(terms=terms), proposer=source).double()
     batch = cases.batch_of(lens, ANCHORS, offline=True, step=3)
     batch = replace(batch, images=replace(batch.images, values=batch.images.values.double()))
-    edited = []
-    real = source.propose
-
-    def spy(*given: Any) -> Any:
-        edited.append(real(*given))
-        return edited[-1]
-
-    source.propose = spy  # type: ignore[method-assign]
-    if chunk:
-        losses = cached_backward(step, batch, chunk)
-        world.mean_gradients(step.parameters())
-    else:
-        module = (
-            DistributedDataParallel(step, find_unused_parameters=True) if world.size() > 1 else step
-        )
-        losses = module(batch)
-        torch.stack(list(losses.values())).sum().backward()
+    edited = cases.proposals(source)
+    told = cases.stepped(step, batch, chunk, unused=True)
     (found,) = edited
-    return {
-        "losses": {name: loss.item() for name, loss in losses.items()},
-        "gradients": {n: g.numpy() for n, g in cases.gradients(step).items()},
+    return told | {
         "texts": found.texts.values.numpy(),
         "images": found.images.values.numpy(),
         "share": len(shared(batch.image_rows)),

@@ -7,18 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 import processes
 import train_cases as cases
-from counterfoil import world
 from counterfoil.corpus.collate import collate
 from counterfoil.negatives.offers import CandidatePlan
 from counterfoil.negatives.screened import Screened
 from counterfoil.objectives.term import Objective
 from counterfoil.objectives.triplet import HardestTriplet, RankedBelow
 from counterfoil.records import Batch, Items
-from counterfoil.train.cached import cached_backward
 from counterfoil.train.step import Step
 
 ANCHORS = [0, 1, 5, 7, 9, 13, 30]  # captions 0 and 1 share an image
@@ -54,28 +51,12 @@ def step_of(kind: str) -> Step:
 def worker(kind: str, streams: str, chunk: int, anchors: list[int] = ANCHORS) -> dict[str, Any]:
     step, batch = step_of(kind), batch_of(streams, anchors)
     assert batch.offered
-    kept: list[Any] = []
     source = step.sources.proposer
     assert isinstance(source, Screened)
-    real = source.propose
-
-    def spy(*given: Any) -> Any:
-        kept.append(real(*given))
-        return kept[-1]
-
-    source.propose = spy  # type: ignore[method-assign]
-    if chunk:
-        losses = cached_backward(step, batch, chunk)
-        world.mean_gradients(step.parameters())
-    else:
-        several = world.size() > 1
-        module = DistributedDataParallel(step, find_unused_parameters=True) if several else step
-        losses = module(batch)
-        torch.stack(list(losses.values())).sum().backward()
+    kept = cases.proposals(source)
+    told = cases.stepped(step, batch, chunk, unused=True)
     (found,) = kept
-    return {
-        "losses": {name: loss.item() for name, loss in losses.items()},
-        "gradients": {n: g.numpy() for n, g in cases.gradients(step).items()},
+    return told | {
         "texts": found.texts.values.numpy(),
         "images": found.images.values.numpy(),
         "pairs": [p.text.tolist() + p.image.tolist() for p in found.pairs.values()],

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 import processes
 import train_cases as cases
-from counterfoil import world
 from counterfoil.models.hrem import BOTH, IMAGES, TEXTS
 from counterfoil.negatives.proposal import Proposal
 from counterfoil.objectives.curriculum import After
@@ -21,7 +19,6 @@ from counterfoil.objectives.quintuplet import OfflineQuintuplet
 from counterfoil.objectives.term import Objective, Term
 from counterfoil.objectives.triplet import SumTriplet
 from counterfoil.records import Items, Pairs, Role, Scores
-from counterfoil.train.cached import cached_backward
 from counterfoil.train.step import Step
 
 ANCHORS = {
@@ -94,17 +91,7 @@ def worker(kind: str, anchors: list[int], chunk: int = 0) -> dict[str, Any]:
     step = step_of(kind, lens)
     batch = cases.batch_of(lens, anchors, offline=True, step=3)
     batch = replace(batch, images=replace(batch.images, values=batch.images.values.double()))
-    if chunk:
-        losses = cached_backward(step, batch, chunk)
-        world.mean_gradients(step.parameters())
-    else:
-        module = DistributedDataParallel(step) if world.size() > 1 else step
-        losses = module(batch)
-        torch.stack(list(losses.values())).sum().backward()
-    return {
-        "losses": {name: loss.item() for name, loss in losses.items()},
-        "gradients": {n: g.numpy() for n, g in cases.gradients(step).items()},
-    }
+    return cases.stepped(step, batch, chunk)
 
 
 def same(several: dict[str, Any], one: dict[str, Any]) -> None:

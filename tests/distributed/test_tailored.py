@@ -6,12 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
-from torch.nn.parallel import DistributedDataParallel
 
 import processes
 import tailored_cases as cases
-from counterfoil import world
+import train_cases
 from counterfoil.objectives.term import Objective
 from counterfoil.objectives.triplet import HardestTriplet, RankedBelow
 from counterfoil.objectives.words import Words
@@ -41,23 +39,10 @@ def worker(words: Any, frozen: bool, anchors: list[int]) -> dict[str, Any]:
     batch = replace(batch, images=double(batch.images))
     look = seen.images
     seen.images = lambda rows: double(look(rows))  # type: ignore[method-assign]
-    found: list[Any] = []
-    real = source.propose
-
-    def spy(*given: Any) -> Any:
-        found.append(real(*given))
-        return found[-1]
-
-    source.propose = spy  # type: ignore[method-assign]
-    module = (
-        DistributedDataParallel(step, find_unused_parameters=True) if world.size() > 1 else step
-    )
-    losses = module(batch)
-    torch.stack(list(losses.values())).sum().backward()
+    found = train_cases.proposals(source)
+    told = train_cases.stepped(step, batch, unused=True)
     (made,) = found
-    return {
-        "losses": {name: loss.item() for name, loss in losses.items()},
-        "gradients": {n: p.grad.numpy() for n, p in step.named_parameters() if p.grad is not None},
+    return told | {
         "texts": None if made.texts is None else made.texts.values.numpy(),
         "scores": {role: s.detach().numpy() for role, s in made.scores.items()},
         "labels": {name: task.labels.numpy() for name, task in made.words.items()},

@@ -15,7 +15,7 @@ from counterfoil.models.blocks import fused
 from counterfoil.models.blocks.affinity import aligned
 from counterfoil.models.scan_names import bfan
 from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
-from counterfoil.records import Encoded, Grid, Scores
+from counterfoil.records import Grid, Scores
 
 SYSTEM = "bfan"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
@@ -32,18 +32,9 @@ def build(focus: str):
     return golden, bfan(golden_scores.checkpoint(SYSTEM, **options)).build()
 
 
-def ready(golden: golden_vectors.Golden) -> tuple[Encoded, Encoded]:
-    """The embeddings that the kernel cases start from, with garbage as padding."""
-    regions = golden.inputs["kernel_regions"].clone().requires_grad_()
-    mask = golden_scores.captions(golden.inputs).mask
-    words = golden.inputs["kernel_words"].masked_fill(~mask.unsqueeze(-1), torch.nan)
-    everywhere = torch.ones(regions.shape[:2], dtype=torch.bool)
-    return Encoded(regions, everywhere), Encoded(words.requires_grad_(), mask)
-
-
 def kernel(focus: str, what: str) -> Tensor:
     golden, model = build(focus)
-    images, texts = ready(golden)
+    images, texts = golden_scores.kernel(golden.inputs)
     scores = model.grid(images, texts)
     if what == "scores":
         return scores
@@ -54,7 +45,7 @@ def kernel(focus: str, what: str) -> Tensor:
 def focal(focus: str, direction: str, what: str, caption: int) -> Tensor:
     """(I, query, context) weights, or the vectors that they attend to."""
     golden, model = build(focus)
-    images, texts = ready(golden)
+    images, texts = golden_scores.kernel(golden.inputs)
     one = texts.rows(torch.full((len(images),), caption))
     length = int(one.mask[0].sum())
     (head,) = (head for head in model.heads if head.direction == direction)

@@ -13,7 +13,7 @@ import golden_vectors
 from counterfoil.models.blocks import fused
 from counterfoil.models.scan_names import scan
 from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
-from counterfoil.records import Encoded, Grid, Scores
+from counterfoil.records import Grid, Scores
 
 SYSTEM = "scan"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
@@ -35,18 +35,9 @@ def embedded(key: str, **options) -> Tensor:
     return texts.tokens.masked_fill(~texts.mask.unsqueeze(-1), 0)
 
 
-def ready(golden: golden_vectors.Golden) -> tuple[Encoded, Encoded]:
-    """The embeddings that the kernel cases start from, with garbage as padding."""
-    regions = golden.inputs["kernel_regions"].clone().requires_grad_()
-    mask = golden_scores.captions(golden.inputs).mask
-    words = golden.inputs["kernel_words"].masked_fill(~mask.unsqueeze(-1), torch.nan)
-    everywhere = torch.ones(regions.shape[:2], dtype=torch.bool)
-    return Encoded(regions, everywhere), Encoded(words.requires_grad_(), mask)
-
-
 def kernel(direction: str, norm: str, how: str, what: str) -> Tensor:
     golden, model = build(cross_attn=direction, raw_feature_norm=norm, agg_func=how)
-    images, texts = ready(golden)
+    images, texts = golden_scores.kernel(golden.inputs)
     scores = model.grid(images, texts)
     if what == "scores":
         return scores
@@ -56,7 +47,7 @@ def kernel(direction: str, norm: str, how: str, what: str) -> Tensor:
 
 def attention(direction: str, what: str, caption: int) -> Tensor:
     golden, model = build(cross_attn=direction)
-    images, texts = ready(golden)
+    images, texts = golden_scores.kernel(golden.inputs)
     one = texts.rows(torch.full((len(images),), caption))
     maps = model.attention_maps(images, one)[:, : int(one.mask[0].sum())]  # (I, L, R)
     words = one.tokens[:, : maps.shape[1]]

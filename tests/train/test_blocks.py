@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 import processes
 import tailored_cases
 import train_cases as cases
-from counterfoil import world
 from counterfoil.corpus.collate import collate
 from counterfoil.negatives.edited import Edited
 from counterfoil.negatives.offers import CandidatePlan
@@ -54,14 +52,10 @@ def step_of(kind: str, weight: float | None) -> tuple[Step, Batch]:
 
 def found(kind: str, weight: float | None) -> dict[str, Any]:
     step, batch = step_of(kind, weight)
-    several = world.size() > 1
-    module = DistributedDataParallel(step, find_unused_parameters=True) if several else step
-    losses = module(batch)
-    torch.stack(list(losses.values())).sum().backward()
+    told = cases.stepped(step, batch, unused=True)
+    told["losses"].pop("triplet", None)
     level = step.level(batch)
-    return {
-        "losses": {name: loss.item() for name, loss in losses.items() if name != "triplet"},
-        "gradients": {n: g.numpy() for n, g in cases.gradients(step).items()},
+    return told | {
         "level": None if level is None or weight is not None else level.item(),
     }
 
