@@ -198,6 +198,16 @@ def test_open_clip_is_trained_further(way, tmp_path):
     assert moved == set(own) - {"body.logit_scale"}
 
 
+def test_weights_in_between(tmp_path):
+    folder, out = vision_cases.clip_folder(tmp_path / "clip"), tmp_path / "between"
+    assert trained(tmp_path / "run", "contrastive", folder, "--tune", "lora") == 0
+    tuned = tmp_path / "run" / "tuned"
+    assert run("interpolate", folder, tuned, "--alpha", 0.5, "--out", out) == 0
+    found = (open_model(name).matcher.state_dict() for name in (folder, tuned, out))
+    for one, other, between in zip(*(state.values() for state in found), strict=True):
+        torch.testing.assert_close(between, (one + other) / 2)
+
+
 def test_open_clip_mines_and_is_indexed(tmp_path):
     folder = vision_cases.clip_folder(tmp_path / "clip", "siglip")
     data, lists, index = "scenes:images=20", tmp_path / "lists", tmp_path / "index"
