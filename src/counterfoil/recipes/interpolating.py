@@ -21,7 +21,7 @@ from counterfoil.evaluate.protocols import evaluate
 from counterfoil.evaluate.report import headline, results
 from counterfoil.evaluate.result import Report
 from counterfoil.evaluate.table import plain, table
-from counterfoil.files import check_folder
+from counterfoil.files import check_folder, check_new
 from counterfoil.matcher import LowRank
 from counterfoil.models.adapted import Adapted
 from counterfoil.recipes.context import DEV
@@ -100,8 +100,7 @@ def interpolate_with(
     Raises:
         ValueError: `out` exists, nothing to choose by, or models and data do not fit.
     """
-    if out.exists():
-        raise ValueError(f"{out} exists and is left alone; name a new folder with --out")
+    check_new(out, "a new folder with --out")
     check_folder(out)
     if len(alphas) != 1 and source is None:
         raise ValueError("the best alpha is chosen on dev; name the photos with --data, or --alpha")
@@ -136,8 +135,9 @@ def compare(models: Mapping[str, Model], corpus: Corpus) -> dict[str, Report]:
     for name, model in models.items():
         member = model.member(corpus)
         reports[name] = evaluate(
-            [member], corpus.owner, len(corpus), dataset=corpus.name, split=corpus.part
-        )
+            [member], corpus.owner, len(corpus), dataset=corpus.name, split=corpus.part,
+            besides=corpus.also, decided=corpus.decided,
+        )  # fmt: skip
     first, *others = reports
     for name in others if world.rank() == 0 else ():
         runs = results({first: reports[first], name: reports[name]})
@@ -173,7 +173,7 @@ def _on_dev(
     found = {}
     for alpha in alphas:
         member = interpolated(*models, alpha).member(dev)
-        found[alpha] = evaluate([member], dev.owner, len(dev)).rsum
+        found[alpha] = evaluate([member], dev.owner, len(dev), besides=dev.also).rsum
     return found
 
 
