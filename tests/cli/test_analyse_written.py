@@ -10,9 +10,11 @@ import torch
 
 import explain_cases
 import hub_cases
+import sentence_cases
 from analysis_cases import SCENES
 from corpus_cases import karpathy_image, write_karpathy
 from counterfoil import open_corpus, open_model
+from counterfoil.corpus.meanings import Meanings
 from counterfoil.corpus.scenes import is_true, scene
 from counterfoil.corpus.words import split
 from counterfoil.evaluate.causal import CausalLM
@@ -142,6 +144,44 @@ def test_true_rate_of_a_crowd(flickr, analysed):
     told = {sieve["name"]: (sieve["kept"], sieve["true"]) for sieve in one["filters"]}
     assert told == {"none": (3, 1), "captions": (2, 0), "captions + lemmas": (1, 0)}
     assert page.count("data:image") == 0  # no true one is left to show
+
+
+def test_true_rate_with_a_sentence_encoder(flickr, written, analysed, tmp_path):
+    pytest.importorskip("sentence_transformers")
+    words = ["a", "dog", "dogs", "runs", "on", "grass", "cat", "red", "blue", "circle", "above"]
+    folder = sentence_cases.encoder(tmp_path / "encoder", words)
+    meanings = Meanings(folder)
+
+    def near(text, others):
+        own = meanings.vectors([text, *others])
+        return float((own[1:] @ own[0]).max())
+
+    one = analysed("true-rate", *flickr, "--encoder", folder, data=None)[2]["sets"][0]
+    said = ["A dog runs.", "Dogs run on grass."], ["A dog runs on grass.", "A cat."]
+    kept = 0
+    for image, text in ((0, said[1][0]), (0, said[1][1]), (1, said[0][1])):
+        first, second = said[image]
+        taken = set(split(text)) <= {w for own in said[image] for w in split(own)}
+        kept += near(text, [first, second]) < near(first, [second]) and not taken
+    filters = {sieve["name"]: sieve["kept"] for sieve in one["filters"]}
+    assert filters["captions + encoder"] == kept
+    names = [score["name"] for score in one["scores"]]
+    assert names == ["encoder: cosine", "encoder: cosine less that of its own"]
+
+    found = analysed("true-rate", written, "--encoder", folder, "--slack", 0.01, name="scenes")[2]
+    assert f"sentence encoder {folder}, slack 0.01" in found["protocol"]
+    corpus = open_corpus(SCENES).split("test")
+    kept = 0
+    for foil in stored(written):
+        if is_true(foil.foil, scene(foil.image)) is None:
+            continue
+        row = corpus.text_ids.index(foil.text)
+        own = (corpus.owner == corpus.owner[row]).nonzero().flatten().tolist()
+        others = [corpus.texts[text] for text in own if text != row]
+        taken = {w for c in foil.changed for w in split(c.new)} <= told_of(foil)
+        kept += near(foil.foil, others) < near(foil.caption, others) - 0.01 and not taken
+    filters = {sieve["name"]: sieve["kept"] for sieve in found["sets"][0]["filters"]}
+    assert filters["captions + encoder"] == kept < filters["captions"]
 
 
 def test_true_rate_of_a_crowd_with_a_guide(models, flickr, analysed):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import sentence_cases
 from analysis_cases import REGIONS, reader
 from counterfoil import open_corpus
 from counterfoil.corpus.foil_rules import nouns, numerals, prepositions, swaps
@@ -104,8 +105,23 @@ def test_filters_are_named(told, model, tmp_path):
     assert (settings["slack"], settings["singles"]) == (0.01, "only")
     rows = [json.loads(line) for line in (tmp_path / "w/foils.jsonl").read_text().splitlines()]
     assert all(row["scores"]["foil"] < row["scores"]["caption"] - 0.009 for row in rows)
+    assert "encoder" not in settings
     told(*tags(model, tmp_path / "n", "--split", "dev", "--rule", "none"))
     assert json.loads((tmp_path / "n" / "manifest.json").read_text())["settings"]["rules"] == []
+
+
+def test_an_encoder_is_asked_too(told, model, tmp_path):
+    pytest.importorskip("sentence_transformers")
+    folder = sentence_cases.encoder(tmp_path / "encoder", ["a", "red", "circle", "square", "and"])
+    some = ("--split", "dev", "--masks", 3, "--refills", 3)
+    told(*tags(model, tmp_path / "all", *some))
+    told(*tags(model, tmp_path / "none", *some, "--encoder", folder, "--slack", 3))
+    told(*tags(model, tmp_path / "few", *some, "--encoder", folder))
+    settings = json.loads((tmp_path / "few" / "manifest.json").read_text())["settings"]
+    assert settings["encoder"] == folder
+    left = [len((tmp_path / n / "foils.jsonl").read_text().split("\n")) for n in ("all", "few")]
+    assert left[0] > left[1] > 1
+    assert not (tmp_path / "none" / "foils.jsonl").read_text()
 
 
 def test_stopped_and_gone_on_with(told, model, tmp_path, monkeypatch, capsys):

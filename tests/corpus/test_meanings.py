@@ -16,7 +16,8 @@ TEXTS = ["A dog runs .", "a red dog runs", "dog", "a dog runs ."]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     pytest.importorskip("sentence_transformers")
-    return sentence_cases.encoder(tmp_path_factory.mktemp("encoder"), "a dog runs red .".split())
+    words = ["a", "dog", "runs", "red", "."]
+    return sentence_cases.encoder(tmp_path_factory.mktemp("encoder"), words)
 
 
 def test_vectors_are_those_of_the_model(folder: str) -> None:

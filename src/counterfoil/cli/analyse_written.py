@@ -50,20 +50,24 @@ def true_rate(
     guide: Annotated[
         str | None, typer.Option(help="Model that is asked too; joined by `+`: ensemble.")
     ] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="Sentence encoder that is asked too; it sees no picture.")
+    ] = None,
     slack: Annotated[
-        float, typer.Option(help="True from so much below what it was made of, by the guide.")
+        float, typer.Option(help="True from so much below what it was made of, by either.")
     ] = 0.0,
     examples: Examples = 6,
     seed: Seed = 0,
 ) -> None:
     """Count how many written captions are true, before and after each filter."""
-    refuse_without(context, "guide", ("slack",))
+    if encoder is None:
+        refuse_without(context, "guide", ("slack",))
     from counterfoil.recipes.analyses import true_rate as analysis
 
     where = source(data, features, images, decisions)
     analysis.true_rate(
-        stores or (), where, out, crowd=crowd, guide=guide, slack=slack, examples=examples,
-        seed=seed,
+        stores or (), where, out, crowd=crowd, guide=guide, encoder=encoder, slack=slack,
+        examples=examples, seed=seed,
     )  # fmt: skip
 
 

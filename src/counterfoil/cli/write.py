@@ -31,6 +31,9 @@ Rules = Annotated[
 Guide = Annotated[
     str | None, typer.Option(help="A model that leaves out what it takes for true, too.")
 ]
+Encoder = Annotated[
+    str | None, typer.Option(help="A sentence encoder that leaves out what means the same, too.")
+]
 Phrases = Annotated[str, typer.Option(help="What finds phrases: rules, spacy, or a .json file.")]
 Singles = Annotated[
     str, typer.Option(help="Hide single words: `without phrases`, `always`, or `only`.")
@@ -107,10 +110,11 @@ def tags(
     masks: Annotated[int, typer.Option(min=1, help="K, maskings of each caption.")] = 20,
     refills: Annotated[int, typer.Option(min=1, help="L, refills of each masking.")] = 20,
     keep: Annotated[int, typer.Option(min=1, help="m, hardest foils kept of a caption.")] = 10,
-    temperature: Annotated[float, typer.Option(help="Of the draw of words.")] = 1.5,
+    temperature: Annotated[float, typer.Option(help="Temperature of the draw of words.")] = 1.5,
     singles: Singles = "without phrases",
     rule: Rules = None,
     guide: Guide = None,
+    encoder: Encoder = None,
     slack: Annotated[float, typer.Option(help="How far below the original is true still.")] = 0.0,
     seed: Seed = 0,
     resume: Annotated[bool, typer.Option(help="Go on where it was stopped.")] = False,
@@ -120,11 +124,12 @@ def tags(
     from counterfoil.recipes.run import Source
     from counterfoil.recipes.writing import asked, write_tags
 
-    refuse_without(context, "guide", ("slack",))
+    if encoder is None:
+        refuse_without(context, "guide", ("slack",))
     stage = asked(
         model, split, phrases=phrases, masks=masks, refills=refills, keep=keep,
         temperature=temperature, singles=singles, rules=rule or ("captions",), guide=guide,
-        slack=slack, seed=seed,
+        encoder=encoder, slack=slack, seed=seed,
     )  # fmt: skip
     source = Source(data, features, images, decisions)
     if not write_tags(stage, source, out, resume=resume, minutes=minutes):

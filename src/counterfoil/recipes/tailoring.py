@@ -8,11 +8,13 @@ from pathlib import Path
 from counterfoil import world
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.foil_rules import KINDS
-from counterfoil.negatives.candidates import Sieve
+from counterfoil.corpus.meanings import Meanings
+from counterfoil.negatives.candidates import Opinion, Sieve
 from counterfoil.negatives.desk import Desk
 from counterfoil.negatives.model_writer import ModelWriter
+from counterfoil.negatives.paraphrase import Paraphrase
 from counterfoil.negatives.rule_writer import RuleWriter, frequent_nouns
-from counterfoil.negatives.second_opinion import SecondOpinion
+from counterfoil.negatives.second_opinion import AnyOf, SecondOpinion
 from counterfoil.negatives.written_parts import PartsStopped, write_in_parts
 from counterfoil.negatives.written_store import WrittenStore
 from counterfoil.recipes.context import Context, Stopped
@@ -175,10 +177,14 @@ def _rules(plan: RulePlan, train: Corpus) -> RuleWriter:
 
 
 def _sieve(stage: Write, guide: Model | None, corpus: Corpus) -> Sieve:
-    if guide is None:
-        return Sieve(rules=stage.rules)
-    opinion = SecondOpinion(matcher=guide.matcher, lens=guide.on(corpus), slack=stage.slack)
-    return Sieve(rules=stage.rules, opinion=opinion)
+    opinions: list[Opinion] = []
+    if guide is not None:
+        asked = SecondOpinion(matcher=guide.matcher, lens=guide.on(corpus), slack=stage.slack)
+        opinions.append(asked)
+    if stage.encoder is not None:
+        meanings = Meanings(stage.encoder, device=world.device())
+        opinions.append(Paraphrase(meanings=meanings, corpus=corpus, slack=stage.slack))
+    return Sieve(rules=stage.rules, opinion=AnyOf(opinions) if opinions else None)
 
 
 def _settings(stage: Write, model: Model, guide: Model | None) -> dict[str, object]:
@@ -198,4 +204,5 @@ def _settings(stage: Write, model: Model, guide: Model | None) -> dict[str, obje
         "guide": judge.matcher if judge else None,
         "guide_checkpoint": judge.checkpoint if judge else None,
         "slack": stage.slack,
+        **({"encoder": stage.encoder} if stage.encoder else {}),
     }

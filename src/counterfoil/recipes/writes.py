@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 from counterfoil.corpus.phrase_rules import Rules
@@ -10,6 +10,7 @@ from counterfoil.corpus.phrases import Parser
 from counterfoil.negatives.candidates import RULES, Rule
 from counterfoil.negatives.hand import Hand, at_least_one
 from counterfoil.negatives.masks import SHARE, Singles
+from counterfoil.recipes.guides import LATER
 from counterfoil.spec import Spec, of, unknown
 
 BY_RULE: Spec[Parser] = of(Rules)
@@ -88,8 +89,11 @@ class Write:
         rules: what may be true, see `counterfoil.negatives.candidates.Sieve`.
         guide: stage whose model judges the hardest too: what it scores about as high as the
             original is left out.
-        slack: how far below the original's score that is.
+        slack: how far below the original's score that is, or its cosine.
         seed: of what is hidden and drawn.
+        encoder: a sentence encoder that judges them too: what is about as near in meaning to the
+            image's other captions as the original is left out, see
+            `counterfoil.negatives.paraphrase.Paraphrase`.
 
     Raises:
         ValueError: a number or a rule that is not possible.
@@ -110,6 +114,7 @@ class Write:
     guide: str | None = None
     slack: float = 0.0
     seed: int = 0
+    encoder: str | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         at_least_one({"keep": self.keep})

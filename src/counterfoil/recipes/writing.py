@@ -54,6 +54,7 @@ def asked(
     singles: str,
     rules: Sequence[str],
     guide: str | None,
+    encoder: str | None,
     slack: float,
     seed: int,
 ) -> Write:
@@ -74,6 +75,7 @@ def asked(
         singles=cast(Singles, singles),  # the stage checks both
         rules=cast(tuple[Rule, ...], () if tuple(rules) == (NONE,) else tuple(rules)),
         guide=guide,
+        encoder=encoder,
         slack=slack,
         seed=seed,
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from counterfoil import world
+from counterfoil.corpus.meanings import Meanings
 from counterfoil.corpus.synonyms import wider
 from counterfoil.evaluate.true_rate import lowest, sifted, told_apart
 from counterfoil.negatives.word_rules import Rule, Told, left_out
@@ -32,6 +33,7 @@ def true_rate(
     *,
     crowd: Path | None = None,
     guide: str | None = None,
+    encoder: str | None = None,
     slack: float = 0.0,
     examples: int = 6,
     seed: int = 0,
@@ -44,7 +46,8 @@ def true_rate(
         out: page to write; the numbers go beside it as JSON.
         crowd: judgements of captions of other pictures, see `counterfoil.corpus.crowd`.
         guide: a model that is asked; joined by ``+``, an ensemble.
-        slack: of the guide, see `counterfoil.negatives.second_opinion.SecondOpinion`.
+        encoder: a sentence encoder that is asked, see `counterfoil.negatives.paraphrase`.
+        slack: of both, see `counterfoil.negatives.second_opinion.SecondOpinion`.
         examples: true captions that every filter keeps, to show.
         seed: of the intervals and examples.
 
@@ -60,26 +63,39 @@ def true_rate(
         )
     world.join()
     asked = open_scorers([guide])[0] if guide else None
+    meanings = Meanings(encoder, device=world.device()) if encoder else None
     known = [decided(stored) for stored in open_stores(folders, source)]
     known += [judged(crowd, source)] if crowd else []
-    found = tuple(_judged(one, asked, slack, examples, seed) for one in known)
-    page = true_rate_page.page(found, _protocol(found, asked, slack, seed), seed)
-    numbers = {"seed": seed, "guide": guide, "slack": slack, "sets": [one.plain() for one in found]}
+    found = tuple(_judged(one, asked, meanings, slack, examples, seed) for one in known)
+    page = true_rate_page.page(found, _protocol(found, asked, encoder, slack, seed), seed)
+    sets = [one.plain() for one in found]
+    numbers = {"seed": seed, "guide": guide, "encoder": encoder, "slack": slack, "sets": sets}
     publish(page, numbers, out)
     return found
 
 
-def _judged(known: Known, guide: Scorer | None, slack: float, examples: int, seed: int) -> Judged:
-    scores = dict(known.scores)
-    opinion = None
+def _judged(
+    known: Known,
+    guide: Scorer | None,
+    meanings: Meanings | None,
+    slack: float,
+    examples: int,
+    seed: int,
+) -> Judged:
+    scores, opinions = dict(known.scores), {}
     if guide:
         new, old = known.asked(guide)
-        opinion = new < old - slack
+        opinions["guide"] = new < old - slack
         scores |= {
             f"{guide.name}: score": new,
             f"{guide.name}: score less that of its own": new - old,
         }
-    kept = filters(known, opinion)
+    if meanings:
+        new, old = known.meant(meanings)
+        opinions["encoder"] = ~(old.isfinite() & (new >= old - slack))
+        gap = torch.where(old.isfinite(), new - old, -torch.inf)
+        scores |= {"encoder: cosine": new, "encoder: cosine less that of its own": gap}
+    kept = filters(known, opinions)
     where = known.true, known.images
     return Judged(
         known,
@@ -96,12 +112,12 @@ def _judged(known: Known, guide: Scorer | None, slack: float, examples: int, see
     )
 
 
-def filters(known: Known, opinion: Tensor | None = None) -> dict[str, Tensor]:
+def filters(known: Known, opinions: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """(N,) bool, what each filter that can be asked keeps, by its name.
 
     Args:
         known: the captions.
-        opinion: (N,) bool, what a guide takes for false; None without one.
+        opinions: (N,) bool, what models take for false, by name.
     """
     told = {row: Told(_own(known, row)) for row in known.images.unique().tolist()}  # type: ignore[no-untyped-call]
     pairs = list(zip(known.images.tolist(), known.words, strict=True))
@@ -110,7 +126,7 @@ def filters(known: Known, opinion: Tensor | None = None) -> dict[str, Tensor]:
         return torch.tensor([not left_out(rule, told[row], words) for row, words in pairs])
 
     more: dict[str, Tensor] = {rule: keeps(rule) for rule in MORE if _possible(rule, known)}
-    more |= {"guide": opinion} if opinion is not None else {}
+    more |= opinions
     paper = keeps("captions")
     every = paper.clone()
     for mask in more.values():
@@ -143,9 +159,12 @@ def _some(wanted: Tensor, count: int, seed: int) -> tuple[int, ...]:
     return tuple(rows[order].tolist())
 
 
-def _protocol(found: Sequence[Judged], guide: Scorer | None, slack: float, seed: int) -> str:
+def _protocol(
+    found: Sequence[Judged], guide: Scorer | None, encoder: str | None, slack: float, seed: int
+) -> str:
     parts = [one.known.said for one in found]
     parts += [f"guide {guide.name}: {guide.said()}, slack {slack:g}"] if guide else []
+    parts += [f"sentence encoder {encoder}, slack {slack:g}"] if encoder else []
     if not any("wordnet" in sieve.name for one in found for sieve in one.filters):
         parts.append("wordnet is not asked, as nltk or its WordNet is not installed")
     return "; ".join([*parts, f"seed {seed}"])

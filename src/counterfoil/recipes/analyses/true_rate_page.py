@@ -22,7 +22,9 @@ _NOTE = (
     "picture's captions, the paper's rule; lemmas, wordnet: when some form, synonym or wider term "
     "of each does; inflection: when a new word has another ending; guide: when the guide model "
     "scores it at least as high as what it was made of, or as the picture's own captions do on "
-    "average. Behind each rate its 95 % interval: pictures drawn anew with all their captions, "
+    "average; encoder: when a sentence encoder finds it as near in meaning to the picture's other "
+    "captions as what it was made of, or as its own captions are to each other on average. Behind "
+    "each rate its 95 % interval: pictures drawn anew with all their captions, "
     "1,000 times."
 )
 

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.crowd import read_crowd
+from counterfoil.corpus.meanings import Meanings
 from counterfoil.corpus.scenes import graphs, is_true
 from counterfoil.engine.scored import score_pairs
+from counterfoil.negatives.paraphrase import Nearness
 from counterfoil.negatives.word_rules import Exchanged, exchanged, written_anew
 from counterfoil.negatives.written_store import WrittenFoil
 from counterfoil.progress import progress
@@ -83,6 +85,27 @@ class Known:
         found = score_pairs(guide.on(both), once // len(both.texts), once % len(both.texts))[place]
         sums = torch.zeros(more).index_add_(0, whose, found[more:])
         return found[:more], sums / whose.bincount(minlength=more)
+
+    def meant(self, meanings: Meanings) -> tuple[Tensor, Tensor]:
+        """(N,) how near they are in meaning to the picture's captions, and how near its own are.
+
+        The caption that each was made of does not count; where it was made of no other, its own are
+        all captions of the picture, each compared with the others, and their mean counts. -inf for
+        a picture that has no other caption.
+        """
+        relation = self.corpus.relation
+        every = self.images.unique()  # type: ignore[no-untyped-call]
+        told = relation.captions(every)[0].sort().values
+        texts = meanings.vectors([self.corpus.texts[row] for row in told.tolist()])
+        of = Nearness(relation, told, texts)
+        new = of.nearest(meanings.vectors(self.captions), self.images, self.made_of)
+        each = of.nearest(texts, relation.owner[told], told)
+        own, counts = relation.captions(self.images)
+        whose = torch.arange(len(self.captions)).repeat_interleave(counts)
+        kept = (self.made_of[whose] < 0) | (self.made_of[whose] == own)
+        own, whose = own[kept], whose[kept]
+        sums = torch.zeros(len(counts)).index_add_(0, whose, each[torch.searchsorted(told, own)])
+        return new, sums / whose.bincount(minlength=len(counts))
 
 
 def decided(stored: Stored) -> Known:
