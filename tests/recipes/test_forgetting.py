@@ -75,7 +75,7 @@ def test_a_report_tells_what_is_forgotten_here_and_there(
         change = compare(before, after)[METRICS.index("RSum")]
         assert change.difference == pytest.approx(after.rsum - before.rsum)
         runs = results({str(model): before, "tuned": after})
-        where = f"{after.setting.dataset} {after.setting.split}"
+        where = f"{OTHER if kind == 'other' else 'scenes'} test"
         told = sentence(where, str(model), runs[1])
         assert told in page
     assert sizes == {"test": 6, "other": 10}

@@ -23,7 +23,14 @@ from counterfoil.recipes.recipe import Recipe
 
 RSUM = METRICS.index("RSum")
 RECALLS = ("i2t R@1", "t2i R@1")
-HEAD = ("Data, model", "R@1, image to text", "R@1, text to image", "RSum", "before", "Difference")
+HEAD = (
+    "Data, model",
+    "R@1, image to text",
+    "R@1, text to image",
+    "RSum before",
+    "after",
+    "Difference",
+)
 NOTE = (
     "Differences from the model as it was, with 95 % intervals (images drawn anew with all their "
     "captions) and p of an exchange of answers image by image."
@@ -99,8 +106,8 @@ def _rows(where: str, runs: Sequence[RunResult]) -> list[tuple[str, ...]]:
         (
             f"{where}: {run.name}",
             *(_change(run.against[METRICS.index(metric)]) for metric in RECALLS),
-            figure("RSum", run.numbers[RSUM]),
             figure("RSum", first.numbers[RSUM]),
+            figure("RSum", run.numbers[RSUM]),
             _change(run.against[RSUM]),
         )
         for run in runs[1:]
@@ -120,8 +127,8 @@ def _measured(context: Context, names: Sequence[str]) -> tuple[str, tuple[RunRes
         stage = _evaluation(context, name)
         model = called((*stage.using, *stage.models), stage.first, stage.depth)
         reports[model] = Measured.open(context.place(name)).report
-    setting = next(iter(reports.values())).setting
-    return f"{setting.dataset} {setting.split}".strip(), results(reports)
+    setting, data = next(iter(reports.values())).setting, _evaluation(context, names[0]).data
+    return f"{data or setting.dataset} {setting.split}".strip(), results(reports)
 
 
 def _by_data(context: Context, names: Sequence[str]) -> list[tuple[str, ...]]:
