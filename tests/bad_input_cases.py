@@ -921,6 +921,13 @@ typed("no such rule", f"{TAGS} --rule lemas", "'lemas' is not a rule", "did you 
 typed("no such parser", f"{TAGS} --phrases spicy", "'spicy'", "did you mean 'spacy'")
 typed("no such singles", f"{TAGS} --singles alone", "'alone'", "always, only")
 typed("no such temperature", f"{TAGS} --temperature 0", "temperature=0.0", "above 0")
+typed(
+    "an encoder that is none",
+    f"analyse true-rate w --data {SCENES} --out p.html --encoder .",
+    "no modules.json",
+    "sentence-transformers",
+)
+typed("meanings by nobody", "mine vectors --out x --filter meanings=0.7", "encoder to a folder")
 typed("no maskings", f"{TAGS} --masks 0", "'--masks'", "greater than or equal to 1")
 typed("tags of no split", f"{TAGS} --split trian", "'trian'")
 typed("tags of no such model", f"write tags nowhere/at/all {SCENES} --out w", "nowhere/at/all")

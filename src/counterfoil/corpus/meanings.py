@@ -48,6 +48,7 @@ class Meanings:
 
 
 def _loaded(name: str, device: torch.device | str) -> Any:
+    _check(Path(name))
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError:
@@ -55,7 +56,6 @@ def _loaded(name: str, device: torch.device | str) -> Any:
             f"the sentence encoder {name!r} needs sentence-transformers: "
             "pip install sentence-transformers"
         ) from None
-    _check(Path(name))
     try:
         return SentenceTransformer(name, device=str(device)).eval()
     except (OSError, ValueError, KeyError, TypeError) as error:

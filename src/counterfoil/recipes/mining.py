@@ -14,7 +14,7 @@ from counterfoil import world
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.engine.kept import EVERY, SweepStopped
 from counterfoil.engine.tiles import Member
-from counterfoil.negatives.filters import FilterPlan, Filters, filters_of
+from counterfoil.negatives.filters import FilterPlan, Filters, check_encoder, filters_of
 from counterfoil.negatives.lists import Lists
 from counterfoil.negatives.mine import mine
 from counterfoil.negatives.proposed import reranked
@@ -102,6 +102,7 @@ def mined(
         ValueError: models and data do not fit, or what was kept is of another mining.
         Stopped: the time was up, or a signal came.
     """
+    check_encoder(stage.filters)
     crew = _Crew.of(stage, find)
     members = [model.member(corpus) for model in crew.using]
     lists, precision = _listed(stage, corpus, crew, members, partial(place), left)
