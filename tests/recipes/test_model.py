@@ -34,6 +34,21 @@ def folders(tmp_path_factory):
     return root
 
 
+def test_dropout_of_a_single_part_is_off_too(folders):
+    """A part may have been set to train while the whole was not."""
+    model = open_model(folders / "clip")
+    parts = [
+        part for part in model.matcher.modules() if isinstance(vars(part).get("dropout"), float)
+    ]
+    want = model.encode(["a red circle"]).tokens
+    parts[0].dropout = 0.9
+    assert torch.equal(model.encode(["a red circle"]).tokens, want)
+    parts[0].train()
+    assert not model.matcher.training
+    assert torch.equal(model.encode(["a red circle"]).tokens, want)
+    assert not parts[0].training
+
+
 READERS = ("pixels", "stage", "clip", "siglip", "vilt", "blip")
 
 

@@ -110,7 +110,8 @@ class Model:
         ]
         if bool(captions) == bool(pictures):
             raise ValueError("give captions (str) or pictures (paths or PIL images), not both")
-        self.matcher.eval()
+        if any(part.training for part in self.matcher.modules()):  # else many are set in vain
+            self.matcher.eval()
         device = next(self.matcher.parameters()).device
         if captions:
             return self.matcher.encode_texts(self.lens.read(captions).to(device))
