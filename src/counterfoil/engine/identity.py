@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from counterfoil.engine.kept import weights_digest
+from counterfoil.matcher import Pretrained
 
 _ELSEWHERE = {  # of a configuration: where it came from and how it was loaded
     "_name_or_path",
@@ -40,9 +41,18 @@ def _layers(module: nn.Module) -> Iterator[str]:
         if hasattr(config, "to_diff_dict") and config is not told:
             told = config
             yield f"{name} {json.dumps(_known(config.to_diff_dict()), sort_keys=True, default=str)}"
+        if isinstance(part, Pretrained):
+            yield f"{name} {json.dumps(_built(json.loads(part.written)), sort_keys=True)}"
         leaf = next(part.children(), None) is None
         if leaf and next(part.parameters(), None) is None and not isinstance(part, nn.Dropout):
             yield f"{name} {type(part).__name__}({part.extra_repr()})"
+
+
+def _built(value: object) -> object:
+    """What a part is built from without configurations that it has as such."""
+    if isinstance(value, dict):
+        return None if "model_type" in value else {k: _built(v) for k, v in value.items()}
+    return value
 
 
 def _known(value: object) -> object:

@@ -38,7 +38,7 @@ class TimmModel(ImageTower):
         """
         super().__init__()
         positive(width=width)
-        self.width, self.trained = width, trained
+        self.name, self.width, self.trained = name, width, trained
         self.body = _made(name, pretrained=pretrained).requires_grad_(trained)
         size = timm_format(name).size
         with torch.no_grad():
@@ -48,8 +48,11 @@ class TimmModel(ImageTower):
 
     @property
     def still(self) -> str | None:
-        """Says that `states` of a picture stay the same, where they do."""
-        return None if self.trained else "pooled"
+        """By what `states` of a picture are known, where they stay the same.
+
+        Weights tell neither strides nor padding of a model.
+        """
+        return None if self.trained else f"{self.name}, pooled"
 
     def states(self, images: Items) -> Tensor:
         """(N, 1, F) what the model makes of pixels (N, C, H, W), before the projection."""
