@@ -138,7 +138,10 @@ def test_negatives_are_judged_by_words_alone_without_a_model(models, audited):
 
 @pytest.mark.parametrize(
     ("more", "complaint"),
-    [(("--split", "tst"), "'tst'"), (("--explainer", "vectors"), "it ranks no captions alone")],
+    [
+        (("--split", "tst", "--model", "vectors"), "'tst'"),
+        (("--explainer", "vectors"), "it ranks no captions alone"),
+    ],
 )
 def test_what_cannot_be_asked_is_refused_before_pictures_are_opened(
     tmp_path, capsys, monkeypatch, more, complaint
