@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import explain_cases
 import recipes_cases
 from counterfoil import open_corpus
 from counterfoil.corpus.bare import read_bare
 from counterfoil.corpus.folder import write_folder
+from counterfoil.engine.index_draft import New
 from counterfoil.recipes.indexing import build_index
 from counterfoil.recipes.model import open_model
 from counterfoil.recipes.reranking import Reranker
@@ -160,6 +163,60 @@ def test_a_new_picture_is_not_shown_to_what_reads_features(root, tmp_path):
     with open_index(tmp_path / "index", rerank=other) as index:
         assert online(known) == offline(index.search_id(corpus.image_ids[5], 4))
     assert known.json()["reranker"] == "regions"
+
+
+def test_a_picture_that_is_gone_leaves_the_index_s_own_order(root, tmp_path, caplog):
+    """The query is not at fault, and nobody is told where the picture lay."""
+    shutil.copytree(root / "photos", tmp_path / "photos")
+    build_index(open_model(root / "mine"), open_corpus(tmp_path / "photos"), tmp_path / "mine")
+    library = Library(open_index(tmp_path / "mine"), reranker=reranker(root))
+    app = application(library, FREE)
+    query = {"text": TEXT, "top": 5}
+    want = posted(app, "/search", json=query)
+    assert want.json()["reranker"] == "clip"
+    with open_index(tmp_path / "mine") as index:
+        hits = index.search_text(TEXT, DEPTH)
+        hits[7].path.unlink()
+    found = posted(app, "/search", json=query)
+    assert found.json()["reranker"] is None
+    assert online(found) == offline(hits[:5])
+    assert str(tmp_path) not in found.text
+    assert "not re-ranked: " in caplog.text
+    assert hits[7].path.name in caplog.text
+
+
+@pytest.mark.parametrize("name", ["clip", "regions"])
+def test_a_model_that_cannot_see_all_images_is_refused_at_the_start(root, tmp_path, name):
+    explain_cases.saved(tmp_path / "regions")
+    corpus = open_corpus(explain_cases.SCENES)
+    model = tmp_path / "mine"
+    recipes_cases.feature_model(model, corpus.features.width)
+    build_index(open_model(model), corpus, tmp_path / "index").close()
+    index = open_index(tmp_path / "index")
+    if name == "clip":
+        some = index.index.images.entry(4)
+        index.index.change(
+            images=New([replace(some, place="")], index.index.images.vectors(torch.tensor([4]))),
+            no_images=[4],
+        )
+        other = reranker(root)
+    else:
+        part = corpus.subset(torch.arange(1, len(corpus)))
+        other = Reranker(open_model(tmp_path / "regions"), 8, part)
+    with pytest.raises(ValueError, match=rf"{name} cannot look at 1 of the {len(corpus)} images"):
+        Library(index, reranker=other)
+
+
+def test_an_index_that_fails_is_no_fault_of_the_query(root, monkeypatch, caplog):
+    def refuses(*_: object) -> None:
+        raise ValueError("Milvus at db.example.org refuses")
+
+    monkeypatch.setattr("counterfoil.engine.index_shelf.Shelf.search", refuses)
+    app = application(Library(open_index(root / "index")), FREE)
+    answer = posted(app, "/search", json={"text": TEXT})
+    assert answer.status_code == 500
+    assert "Milvus" not in answer.text
+    assert "Milvus at db.example.org refuses" in caplog.text
 
 
 def test_what_cannot_be_found_is_refused(root, tmp_path):

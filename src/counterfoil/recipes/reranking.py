@@ -95,6 +95,12 @@ class Reranker:
                 "fewer results, or for a greater depth"
             )
 
+    def unseen(self, images: Things) -> list[str]:
+        """Ids of the images that have nothing it could look at; files are not opened."""
+        if self._looks_up:
+            return [name for name in images.ids if name not in self._rows]
+        return [name for name, one in zip(images.ids, images.pictures, strict=True) if one is None]
+
     def best(
         self, query: Things, found: Things, rows: Sequence[int], k: int
     ) -> list[tuple[int, float]]:
@@ -155,7 +161,8 @@ class Reranker:
     def _seen(self, things: Things, start: int, stop: int) -> Encoded:
         lens, ids = self.model.lens, things.ids[start:stop]
         assert lens is not None
-        if self.corpus is not None and isinstance(lens.eye, FeatureEye):
+        if self._looks_up:
+            assert self.corpus is not None
             items = lens.eye.look(self.corpus, torch.tensor([self._row(name) for name in ids]))
             with evaluating([self.model.matcher]):
                 return self.model.matcher.encode_images(items.to(world.device()))
@@ -167,6 +174,12 @@ class Reranker:
                 "pixels; re-rank with a model that reads features"
             )
         return self.model.encode(pictures)
+
+    @property
+    def _looks_up(self) -> bool:
+        """Whether it reads features of the data, not pixels."""
+        lens = self.model.lens
+        return self.corpus is not None and lens is not None and isinstance(lens.eye, FeatureEye)
 
     @cached_property
     def _rows(self) -> dict[str, int]:

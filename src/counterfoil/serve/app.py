@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -38,6 +39,7 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 Answering = Coroutine[Any, Any, "Response"]
 Endpoint = Callable[["Request"], Awaitable["Response"]]
+_log = logging.getLogger("counterfoil.serve")
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -160,10 +162,13 @@ class Server:
         if asked.find == "captions" and not self._library.captions:
             raise Refused(422, "the index holds no captions; only images can be found")
         hits = await _fair(self._batcher.ask(query))
-        again = reranker is not None and self._library.reranks(query)
-        if again:
-            hits = await _fair(self._reranking.ask(Shortlist(query, hits)))
-        by = reranker.model.name if reranker is not None and again else None
+        by = None
+        if reranker is not None and self._library.reranks(query):
+            try:
+                hits, by = await self._reranking.ask(Shortlist(query, hits)), reranker.model.name
+            except ValueError as error:  # as a picture that is gone; it may say where that lay
+                _log.warning("not re-ranked: %r", str(error))
+        hits = hits[: asked.top]
         return _json({"find": asked.find, "reranker": by, "results": [asdict(hit) for hit in hits]})
 
     def _explained(self, asked: Asked) -> Explanation:

@@ -45,8 +45,8 @@ class Library:
             for the index's own order.
 
     Raises:
-        ValueError: the index holds no image, none of them is in the corpus, or the explainer
-            cannot read captions.
+        ValueError: the index holds no image, none of them is in the corpus, the explainer cannot
+            read captions, or the reranker cannot see all images.
 
     Attributes:
         explainer: what explains, by a name that does not say where it lies.
@@ -70,7 +70,7 @@ class Library:
         shown = explainer or index.model
         self.explainer = replace(shown, name=_named(shown, index.folder))
         reads(self.explainer)
-        self.reranker = reranker and _renamed(reranker, index.folder)
+        self.reranker = reranker and _renamed(reranker, index)
         self._rows = self._images.rows  # read now, and once
         self._captions = {name: index.captions(name)[:1] for name in self._rows}
         ids = () if corpus is None else corpus.image_ids
@@ -126,7 +126,10 @@ class Library:
             places = [place for place, one in enumerate(alike) if one == (find, wanted)]
             asked = torch.cat([self._vector(queries[place].about) for place in places])
             shelf = self._search.index.shelf(queries[places[0]].side)
-            rows, scores = shelf.search(asked, wanted)
+            try:
+                rows, scores = shelf.search(asked, wanted)
+            except ValueError as error:  # as of a database that is gone: no query is at fault
+                raise RuntimeError(f"the index cannot be searched: {error}") from error
             for place, *best in zip(places, rows.tolist(), scores.tolist(), strict=True):
                 found[place] = self._hits(queries[place], list(zip(*best, strict=True)))
         return [found[place] for place in range(len(queries))]
@@ -227,9 +230,20 @@ def _sees(model: Model) -> bool:
     return model.lens is not None and isinstance(model.lens.eye, PixelEye)
 
 
-def _renamed(reranker: Reranker, index: Path) -> Reranker:
-    model = reranker.model
-    return replace(reranker, model=replace(model, name=_named(model, index)))
+def _renamed(reranker: Reranker, index: SearchIndex) -> Reranker:
+    """By a name that does not say where it lies.
+
+    Raises:
+        ValueError: it cannot see all images, so that most queries would end without it.
+    """
+    model, every = reranker.model, list(index.index.images.rows.values())  # the living ones
+    if unseen := reranker.unseen(index.things("image", every)):
+        raise ValueError(
+            f"{model.name} cannot look at {len(unseen):,} of the {len(every):,} images of "
+            f"{index.folder}, as {unseen[0]!r}: it reads features of the data, or picture files "
+            "that the index knows; name data that have all of them, or re-rank with another model"
+        )
+    return replace(reranker, model=replace(model, name=_named(model, index.folder)))
 
 
 def _named(model: Model, index: Path) -> str:
