@@ -90,3 +90,53 @@ def test_who_no_longer_waits_is_not_answered(worker):
 
     assert asyncio.run(scene()) == 6
     assert seen == [[1], [3]]
+
+
+def test_who_no_longer_waits_takes_up_no_room(worker):
+    begun, gate = threading.Event(), threading.Event()
+
+    def answer(queries: Sequence[int]) -> list[int]:
+        begun.set()
+        gate.wait(60)
+        return list(queries)
+
+    async def scene() -> list[int]:
+        made = batcher(answer, worker, at_once=1, waiting=1)
+        first = asyncio.create_task(made.ask(1))
+        await asyncio.to_thread(begun.wait, 60)
+        for number in (2, 3, 4):
+            gone = asyncio.create_task(made.ask(number))
+            await asyncio.sleep(0)
+            gone.cancel()
+            await asyncio.wait([gone])
+            assert gone.cancelled()  # and was not told to come back
+        last = asyncio.create_task(made.ask(5))
+        await asyncio.sleep(0)
+        gate.set()
+        return [await first, await last]
+
+    assert asyncio.run(scene()) == [1, 5]
+
+
+def test_nor_is_it_asked_alone_after_a_batch_that_failed(worker):
+    seen: list[list[int]] = []
+    begun, gate = threading.Event(), threading.Event()
+
+    def answer(queries: Sequence[int]) -> list[int]:
+        begun.set()
+        gate.wait(60)
+        return doubled(seen)(queries)
+
+    async def scene() -> list[object]:
+        made = batcher(answer, worker)
+        asked = [asyncio.create_task(made.ask(number)) for number in (13, 2, 3)]
+        await asyncio.to_thread(begun.wait, 60)
+        asked[1].cancel()
+        gate.set()
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    unlucky, gone, three = asyncio.run(scene())
+    assert isinstance(unlucky, ValueError)
+    assert isinstance(gone, asyncio.CancelledError)
+    assert three == 6
+    assert seen == [[13, 2, 3], [13], [3]]

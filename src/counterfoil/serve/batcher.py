@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from itertools import islice
 from typing import Generic, TypeVar, final
 
 from counterfoil.serve.refused import Refused
@@ -45,12 +46,12 @@ class Batcher(Generic[Q, A]):
         self._answer, self._worker = answer, worker
         self._at_once, self._gather, self._waiting = at_once, gather, waiting
         self._what = what
-        self._queue: list[tuple[Q, asyncio.Future[A]]] = []
+        self._queue: dict[asyncio.Future[A], Q] = {}  # in order
         self._running: asyncio.Task[None] | None = None
         self.batches = self.queries = 0
 
     async def ask(self, query: Q) -> A:
-        """The answer to one query.
+        """The answer to one query; whoever no longer waits for it takes up no room.
 
         Raises:
             Refused: too many are waiting.
@@ -58,22 +59,26 @@ class Batcher(Generic[Q, A]):
         if len(self._queue) >= self._waiting:
             raise Refused(503, f"too many {self._what} are waiting; try again in a moment")
         future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
-        self._queue.append((query, future))
+        self._queue[future] = query
         if self._running is None:
             self._running = asyncio.create_task(self._run())
-        return await future
+        try:
+            return await future
+        finally:
+            self._queue.pop(future, None)
 
     async def _run(self) -> None:
         try:
             while self._queue:
                 if len(self._queue) < self._at_once:
                     await asyncio.sleep(self._gather)
-                batch, self._queue = self._queue[: self._at_once], self._queue[self._at_once :]
-                await self._answered([(q, f) for q, f in batch if not f.done()])
+                futures = list(islice(self._queue, self._at_once))
+                await self._answered([(self._queue.pop(one), one) for one in futures])
         finally:
             self._running = None
 
-    async def _answered(self, batch: Sequence[tuple[Q, asyncio.Future[A]]]) -> None:
+    async def _answered(self, asked: Sequence[tuple[Q, asyncio.Future[A]]]) -> None:
+        batch = [(query, future) for query, future in asked if not future.done()]
         if not batch:
             return
         try:
