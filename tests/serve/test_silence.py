@@ -198,3 +198,37 @@ def test_where_all_are_being_answered_others_are_told_to_come_back(root, gate, h
         return refused, await asyncio.gather(*busy)
 
     assert served(root, free(connections=2, seconds=LONG), scene) == (503, [200, 200])
+
+
+METRICS = HEALTH.replace(b"/health", b"/metrics")
+LEFT = b'counterfoil_requests_total{route="/search",status="499"} '
+
+
+async def leave(opening: Opening, client: Client, left: int) -> None:
+    """Close a connection, and wait until the server has given up so many requests."""
+    client[1].close()
+    while True:
+        reader, writer = await opening()
+        writer.write(METRICS.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        if LEFT + b"%d\n" % left in await reader.read():
+            return
+        await asyncio.sleep(0.01)
+
+
+def test_who_left_is_not_answered_and_takes_up_no_room(root, gate, heard):
+    """Others would be told to come back while queries wait that nobody wants answered."""
+
+    async def scene(opening: Opening) -> list[int]:
+        first = asyncio.create_task(status(await opening(), SEARCH))
+        await until(heard, 1)
+        for number in (1, 2, 3):
+            client = await opening()
+            client[1].write(SEARCH)
+            await until(heard, len(heard) + 1)
+            await leave(opening, client, number)
+        last = asyncio.create_task(status(await opening(), SEARCH))
+        await asyncio.sleep(0)
+        gate.set()
+        return await asyncio.gather(first, last)
+
+    assert served(root, free(waiting=1, at_once=1, seconds=LONG), scene) == [200, 200]

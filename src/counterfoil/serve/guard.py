@@ -8,13 +8,14 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, final
 
 from counterfoil.serve.metrics import Metrics
 from counterfoil.serve.refused import Refused
 from counterfoil.serve.settings import Settings, is_loopback
-from counterfoil.serve.silence import asking
+from counterfoil.serve.silence import Connection, asking
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -74,19 +75,25 @@ class Guard:
             await send(message)
 
         try:
-            with asking(scope):
-                await self._answered(scope, receive, told, answer)
+            with asking(scope) as connection:
+                await self._answered(scope, receive, told, answer, connection)
         finally:
             seconds = time.perf_counter() - began
             self._metrics.note(_route(scope["path"]), answer.status or CLOSED, seconds)
 
     async def _answered(
-        self, scope: Message, receive: Receive, send: Send, answer: _Answer
+        self,
+        scope: Message,
+        receive: Receive,
+        send: Send,
+        answer: _Answer,
+        connection: Connection | None,
     ) -> None:
         try:
             self._admit(scope)
-            async with asyncio.timeout(self._settings.seconds):
-                await self._app(scope, receive, send)
+            async with asyncio.timeout(self._settings.seconds) as limit:
+                with connection.ending(limit) if connection else nullcontext():
+                    await self._app(scope, receive, send)
             return
         except Refused as error:
             refused = error
@@ -95,7 +102,7 @@ class Guard:
         except Exception:
             _log.exception("%r failed", scope["path"])  # as quoted, it forges no line
             refused = Refused(500, FAILED)
-        if not answer.status:
+        if not answer.status and not (connection and connection.left):
             await refuse(send, refused)
 
     def _admit(self, scope: Message) -> None:

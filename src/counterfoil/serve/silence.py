@@ -1,4 +1,4 @@
-"""Connections that say nothing: how long they are borne with, and which makes room for others.
+"""Connections: how long silent ones are borne with, and that who left is not answered any more.
 
 uvicorn bounds the time between two requests, but not how long the first byte or the rest of a
 request's head may take, and it answers nobody while too many connections are open. Here its
@@ -87,13 +87,17 @@ class Connection(asyncio.Protocol):
 
     Attributes:
         behind: uvicorn's protocol.
+        left: whether the client is gone.
     """
 
     behind: asyncio.Protocol
+    left: bool
 
     def __init__(self, every: Connections) -> None:
         self._every, self._asked, self._begun = every, 0, False
+        self._limits: set[asyncio.Timeout] = set()
         self._transport: asyncio.Transport | None = None
+        self.left = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Open, and silent as yet."""
@@ -125,6 +129,10 @@ class Connection(asyncio.Protocol):
         """Closed."""
         self._every.closed(self)
         self.behind.connection_lost(exc)
+        self.left = True
+        for limit in self._limits:
+            if not limit.expired():
+                limit.reschedule(0.0)  # now: nobody reads the answer
 
     def drop(self) -> None:
         """Close it at once, whether the client reads or not."""
@@ -144,16 +152,27 @@ class Connection(asyncio.Protocol):
             self._begun = False
             self._every.silent(self)
 
+    @contextmanager
+    def ending(self, limit: asyncio.Timeout) -> Iterator[None]:
+        """In this block, a time limit ends once the client is gone."""
+        self._limits.add(limit)
+        try:
+            if self.left:
+                limit.reschedule(0.0)
+            yield
+        finally:
+            self._limits.discard(limit)
+
 
 @contextmanager
-def asking(scope: Mapping[str, Any]) -> Iterator[None]:
-    """While a request is answered, its connection is not silent."""
-    connection = scope.get("state", {}).get(_STATE)
+def asking(scope: Mapping[str, Any]) -> Iterator[Connection | None]:
+    """While a request is answered, its connection is not silent; None where there is none."""
+    connection: Connection | None = scope.get("state", {}).get(_STATE)
     if connection is None:
-        yield
+        yield None
         return
     connection.asks()
     try:
-        yield
+        yield connection
     finally:
         connection.answered()
