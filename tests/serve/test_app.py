@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+import explain_cases
+import recipes_cases
+from counterfoil import open_corpus
+from counterfoil.recipes.indexing import build_index
+from counterfoil.recipes.model import open_model
 from counterfoil.recipes.searching import open_index
+from counterfoil.serve.app import application
 from counterfoil.serve.holdings import Library
 from counterfoil.serve.settings import Settings
 from counterfoil.serve.uploads import picture
@@ -94,6 +100,26 @@ def test_words_are_explained_by_leaving_them_out(app):
     upload = {"picture": ("new.png", content(painted(3)))}
     again = posted(app, "/explain", files=upload, data={"caption": "a red dog"}).json()
     assert again["words"] == answer["words"]
+
+
+@pytest.mark.parametrize("explainer, status", [("pixels", 200), ("regions", 422)])
+def test_who_explains_looks_at_a_new_picture_or_cannot(tmp_path, explainer, status):
+    """Whether the model of the index could does not matter."""
+    corpus = open_corpus(explain_cases.SCENES)
+    recipes_cases.pixel_model(tmp_path / "pixels")
+    explain_cases.saved(tmp_path / "regions")
+    recipes_cases.feature_model(tmp_path / "features", corpus.features.width)
+    made = {"pixels": "features", "regions": "pixels"}[explainer]
+    build_index(open_model(tmp_path / made), corpus, tmp_path / "index").close()
+    found = Library(open_index(tmp_path / "index"), open_model(tmp_path / explainer), corpus)
+    app = application(found, Settings(gather=0.0))
+    assert got(app, "/about").json()["explains_pictures"] is (status == 200)
+    files = {"picture": ("new.png", content(painted(3)))}
+    answer = posted(app, "/explain", files=files, data={"caption": "a red circle"})
+    assert answer.status_code == status, answer.text
+    if status == 422:
+        said = "the model that explains reads stored features and cannot look at a new picture"
+        assert answer.json()["error"] == said
 
 
 def test_a_picture_is_drawn_anew(app):

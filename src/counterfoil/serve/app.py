@@ -96,8 +96,8 @@ class Server:
         asked = await read(request, self._settings, ("caption", "id", "picture"))
         if asked.text is None:
             raise Refused(400, "no 'caption' was sent; say what is to be checked")
-        if asked.one("id", "picture") == "picture":
-            self._sees_pictures()
+        if asked.one("id", "picture") == "picture" and not self._library.explains_pictures:
+            raise _blind("the model that explains")
         found = await _fair(self._explaining.ask(asked))
         told = {"doubts": found.doubts, "threshold": THRESHOLD, **self._explainer()}
         return _json({**found.plain(), **told})
@@ -121,8 +121,12 @@ class Server:
         library, allowed = self._library, self._settings
         limits = {"upload": allowed.upload, "caption": allowed.caption, "top": allowed.top}
         holds = {"images": len(library), "captions": library.captions}
-        told = {"version": __version__, **holds, "sees_pictures": library.sees_pictures}
-        return _json({**told, "limits": limits, **self._models(), **self._explainer()})
+        sees = {
+            "sees_pictures": library.sees_pictures,
+            "explains_pictures": library.explains_pictures,
+        }
+        told = {"version": __version__, **holds, **sees, "limits": limits}
+        return _json({**told, **self._models(), **self._explainer()})
 
     async def health(self, request: Request) -> Response:
         """That the server lives, and by which models unless a key is wanted: this asks for none."""
@@ -180,12 +184,9 @@ class Server:
         return self._library.explain(seen, asked.text or "")
 
     async def _uploaded(self, asked: Asked) -> Image.Image:
-        self._sees_pictures()
-        return await _on(self._decoders, picture, asked.picture or b"", self._settings.pixels)
-
-    def _sees_pictures(self) -> None:
         if not self._library.sees_pictures:
-            raise Refused(422, "this model reads stored features and cannot look at a new picture")
+            raise _blind("this model")
+        return await _on(self._decoders, picture, asked.picture or b"", self._settings.pixels)
 
     def _models(self) -> dict[str, str | None]:
         reranker = self._library.reranker
@@ -260,6 +261,10 @@ def _handlers() -> dict[int | type[Exception], Callable[[Request, Any], Answerin
         return _json({"error": "the request was cut off"}, CLOSED)
 
     return {Refused: refused, HTTPException: unknown, ClientDisconnect: left, Exception: failed}
+
+
+def _blind(model: str) -> Refused:
+    return Refused(422, f"{model} reads stored features and cannot look at a new picture")
 
 
 def _each(answer: Callable[[Q], A], asked: Sequence[Q]) -> list[A]:

@@ -94,6 +94,11 @@ class Library:
         """Whether the model can be asked by a picture that is in no index."""
         return _sees(self._search.model)
 
+    @property
+    def explains_pictures(self) -> bool:
+        """Whether a caption can be checked against a picture that is in no index."""
+        return _sees(self.explainer)
+
     def reranks(self, query: Query) -> bool:
         """Whether what is found for a query is put in order by the other model.
 
