@@ -41,6 +41,22 @@ def test_scale_and_bias_are_not_trained(tmp_path, stand_in):
     assert still == {"body.logit_scale", "body.logit_bias"}
 
 
+def test_a_decoder_that_is_not_used_is_not_trained(tmp_path, stand_in, monkeypatch):
+    class CoCa(vision_cases.Clip):
+        def __init__(self, **sizes):
+            super().__init__(**sizes)
+            self.text_decoder = torch.nn.Module()
+            self.text_decoder.resblocks = torch.nn.ModuleList([vision_cases.Block(8)])
+
+    monkeypatch.setattr(sys.modules["open_clip"], "CLIP", CoCa)
+    folder = str(vision_cases.clip_folder(tmp_path / "clip"))
+    for lora in (0, 2):
+        matcher = OpenClip(name=folder, pretrained=False, lora=lora)
+        moving = {name for name, value in matcher.named_parameters() if value.requires_grad}
+        assert moving
+        assert not any(".text_decoder." in name for name in moving)
+
+
 def test_what_is_refused(tmp_path, stand_in):
     folder = str(vision_cases.clip_folder(tmp_path / "clip"))
     with pytest.raises(ValueError, match="lora=-1 is not possible"):

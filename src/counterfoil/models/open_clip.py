@@ -66,11 +66,11 @@ class OpenClip(Matcher):
         self.filler = int(plain["pad"] or 0)
         self.length = 0 if plain["language"] else longest_text(self.written)
         self.body = load(name, pretrained=pretrained, config=self.written)
+        if lora:
+            self.body = low_rank.with_adapters(self.body, lora, ATTENTION)
         for parameter, value in self.body.named_parameters():
             if parameter.startswith(UNUSED):
                 value.requires_grad_(False)
-        if lora:
-            self.body = low_rank.with_adapters(self.body, lora, ATTENTION)
 
     def merge(self) -> None:
         """Add what adapters have learnt to the weights; the model then is one without adapters."""

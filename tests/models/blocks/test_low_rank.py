@@ -4,9 +4,13 @@ import sys
 
 import pytest
 import torch
+from torch import nn
+from torch.func import functional_call
 
 import hub_cases
 import matcher_cases
+import vision_cases
+from counterfoil.models.blocks import low_rank
 from counterfoil.models.blocks.pretrained import written_config
 from counterfoil.models.clip import DualEncoder
 
@@ -95,3 +99,60 @@ def test_without_peft_the_extra_is_named(folders, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ValueError, match=r'pip install "counterfoil\[tune\]"'):
         DualEncoder(name=folders["clip"], lora=2)
+
+
+def attending() -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    """Adapters on attention that is one module, no longer zero; and weights without them."""
+    torch.manual_seed(0)
+    block = vision_cases.Block(8)
+    before = {name: value.clone() for name, value in block.state_dict().items()}
+    body = nn.ModuleDict({"resblocks": nn.ModuleList([block])})
+    low_rank.with_adapters(body, 2, r"resblocks\.\d+\.attn")
+    with torch.no_grad():
+        for name, parameter in body.named_parameters():
+            assert parameter.requires_grad == (".lora_" in name)
+            if ".lora_" in name:
+                parameter.add_(torch.randn(parameter.shape) / 3)
+    return body, before
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_adapters_on_an_attention_are_products_added_to_its_weights(training):
+    """Values and gradients."""
+    body, before = attending()
+    rows = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(1))
+    made = body.train(training)["resblocks"][0](rows)
+    made.square().sum().backward()
+    added = {n: p.detach().requires_grad_() for n, p in body.named_parameters() if ".lora_" in n}
+    outer = "resblocks.0.attn"
+    weights = dict(before)
+    for at, weight in (
+        (outer, "attn.in_proj_weight"),
+        (f"{outer}.base_layer.out_proj", "attn.out_proj.weight"),
+    ):
+        down, up = (added[f"{at}.lora_{side}.default.weight"] for side in "AB")
+        weights[weight] = before[weight] + up @ down
+    wanted = functional_call(vision_cases.Block(8), weights, (rows,))
+    wanted.square().sum().backward()
+    torch.testing.assert_close(made, wanted)
+    grads = {name: parameter.grad for name, parameter in body.named_parameters()}
+    assert len(added) == 4
+    for name, value in added.items():
+        torch.testing.assert_close(grads[name], value.grad)
+
+
+def test_an_attention_stays_as_it_is_when_it_is_used():
+    body, before = attending()
+    rows = torch.randn(3, 5, 8)
+    state = {name: value.clone() for name, value in body.state_dict().items()}
+    for mode in (torch.inference_mode, torch.no_grad, torch.enable_grad):
+        with mode():
+            for _ in range(50):
+                body["resblocks"][0](rows)
+    with pytest.raises((AssertionError, RuntimeError)):
+        body["resblocks"][0](rows[..., :7])  # which ends before its time
+    for name, value in body.state_dict().items():
+        assert torch.equal(value, state[name]), name
+    body.load_state_dict(state)  # which what was made in inference mode would refuse
+    low_rank.merge(body)
+    assert set(body["resblocks"][0].state_dict()) == set(before)

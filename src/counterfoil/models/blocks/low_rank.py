@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, final
 
 from torch import Tensor, nn
 
 ATTENTION = r".*\.self_attn\.(q_proj|k_proj|v_proj|out_proj)"
 _FROZEN, _ADDED = ".base_layer.", ".lora_"
+_NAME = "default"  # that peft gives to adapters
 
 
 def with_adapters(body: nn.Module, rank: int, where: str = ATTENTION) -> nn.Module:
@@ -35,6 +36,11 @@ def with_adapters(body: nn.Module, rank: int, where: str = ATTENTION) -> nn.Modu
             "none of that form; set lora=0"
         ) from error
     assert isinstance(adapted, nn.Module)
+    for module in adapted.modules():
+        if isinstance(module, _attention()):
+            added = _Added()
+            module.register_forward_pre_hook(added.before)
+            module.register_forward_hook(added.after, always_call=True)
     return adapted
 
 
@@ -65,14 +71,61 @@ def adopted(own: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str,
     return found
 
 
+@final
+class _Added:
+    """Adds the change to the weights of an attention for a call, and gives these back as they were.
+
+    peft itself, 0.21 at least, adds that of the output twice, with the gradient of once, and takes
+    it away but for rounding.
+    """
+
+    def __init__(self) -> None:
+        self.own: list[nn.Parameter] = []
+
+    def before(self, attention: Any, given: object) -> None:
+        for module, name, weight in _changed(attention):
+            self.own.append(getattr(module, name))
+            delattr(module, name)
+            setattr(module, name, weight)  # a tensor, for the sake of its gradient
+        attention.merged_adapters.append(_NAME)
+
+    def after(self, attention: Any, given: object, made: object) -> None:
+        for (module, name), own in zip(_weights(attention), self.own, strict=True):
+            setattr(module, name, own)
+        self.own.clear()
+        attention.merged_adapters.clear()
+
+
+def _attention() -> Any:
+    from peft.tuners.lora.layer import MultiheadAttention
+
+    return MultiheadAttention
+
+
+def _weights(attention: Any) -> tuple[tuple[nn.Module, str], tuple[nn.Module, str]]:
+    inner = attention.get_base_layer()
+    return (inner, "in_proj_weight"), (inner.out_proj.get_base_layer(), "weight")
+
+
+def _changed(attention: Any) -> list[tuple[nn.Module, str, Tensor]]:
+    """The weights with the change added."""
+    layers = attention, attention.get_base_layer().out_proj
+    return [
+        (module, name, getattr(module, name) + layer.get_delta_weight(_NAME))
+        for (module, name), layer in zip(_weights(attention), layers, strict=True)
+    ]
+
+
 def _merged(layer: Any) -> nn.Module:
     """The layer without adapters."""
-    if hasattr(layer, "unload_and_optionally_merge_module"):
-        whole = {"merge": True, "safe_merge": False, "adapter_names": None}
-        found = layer.unload_and_optionally_merge_module(**whole)
-    else:
+    if not isinstance(layer, _attention()):
         layer.merge()
         found = layer.get_base_layer()
+    else:
+        for module, name, weight in _changed(layer):
+            setattr(module, name, nn.Parameter(weight.detach(), requires_grad=False))
+        found = layer.get_base_layer()
+        found.out_proj = found.out_proj.get_base_layer()
     assert isinstance(found, nn.Module)
     return found
 
