@@ -176,3 +176,60 @@ def test_a_key_is_asked_for(opened, tmp_path):
         until(opened, "document.querySelector('#found img').naturalWidth > 0")
         assert opened.locator("#found img").first.get_attribute("src").startswith("blob:")
         opened.wait_for_selector("#key-line", state="hidden")
+
+
+def test_what_is_not_waited_for_any_more_is_given_up_and_not_shown(opened, plain):
+    held, failed = [], []
+    opened.on("requestfailed", lambda request: failed.append(request.url))
+    opened.goto(plain)
+    drop(opened, "new.png", "image/png", content(painted(5)))
+    opened.wait_for_selector("#found li")
+    opened.route("**/explain", lambda route: held.append(route))
+    opened.click("#given-explain")
+    opened.fill("#caption", "a red dog")
+    opened.press("#caption", "Enter")
+    until(opened, "document.querySelector('#why-told').textContent === 'Reading…'")
+    opened.keyboard.press("Escape")
+    while not failed:
+        opened.wait_for_timeout(20)
+    assert failed == [f"{plain}explain"]
+    opened.unroute("**/explain")
+    opened.click("#given-explain")
+    assert opened.locator("#why-told").text_content() == ""
+    assert not opened.locator("#answer").is_visible()
+    opened.fill("#caption", "a dog")
+    opened.press("#caption", "Enter")
+    opened.wait_for_selector(SHOWN)
+    assert opened.locator("#words tr").count() == 2
+    clean(opened, plain)
+
+
+def test_a_picture_that_comes_late_does_not_take_the_place_of_another(opened, tmp_path):
+    root, held = indexed(tmp_path, 4), []
+
+    def first_held(route) -> None:
+        if held:
+            route.continue_()
+        else:
+            held.append(route)
+
+    with running(root / "index", "--key", "k") as (where, _):
+        opened.goto(where)
+        opened.wait_for_selector("#key-line:not([hidden])")
+        opened.fill("#key", "k")
+        search(opened, "a dog")
+        until(opened, "[...document.images].filter(one => one.naturalWidth).length === 4")
+        opened.route("**/picture*", first_held)
+        opened.locator("#found button").nth(0).click()
+        until(opened, "document.querySelector('#why').open")
+        while not held:
+            opened.wait_for_timeout(20)
+        opened.keyboard.press("Escape")
+        opened.locator("#found button").nth(1).click()
+        shown = "document.querySelector('#why-picture')"
+        until(opened, f"{shown}.naturalWidth > 0")
+        second = opened.evaluate(f"{shown}.src")
+        with opened.expect_response("**/picture*"):
+            held[0].continue_()
+        opened.wait_for_timeout(300)  # time to show the wrong one
+        assert opened.evaluate(f"{shown}.src") == second

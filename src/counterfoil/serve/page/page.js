@@ -13,6 +13,7 @@
   let shown = null; // what the dialog is about: {id} or {file}, and its address
   const addresses = new Set(); // of pictures in memory, freed with the results
 
+  let explains = true; // whether a given picture can be checked against a caption
   let limits = { upload: Infinity, top: TOP }; // of the server, once it has said so
   const megabytes = (bytes) => (bytes / 1e6).toFixed(1);
 
@@ -20,9 +21,12 @@
   try { key = sessionStorage.getItem("counterfoil key") || ""; } catch { /* private */ }
   const headers = () => (key ? { "X-API-Key": key } : {});
 
+  const waits = {}; // by route: what a newer question makes vain is given up, here and there
+  const giveUp = (...routes) => { for (const route of routes) waits[route]?.abort(); };
   const ask = async (route, fields) => {
+    const waiting = waits[route] = new AbortController();
     const files = Object.values(fields).some((value) => value instanceof Blob);
-    const more = { method: "POST", headers: headers() };
+    const more = { method: "POST", headers: headers(), signal: waiting.signal };
     if (files) {
       more.body = new FormData();
       for (const [name, value] of Object.entries(fields)) more.body.append(name, value);
@@ -42,10 +46,13 @@
 
   const picture = async (image, id) => {
     const address = `picture?id=${encodeURIComponent(id)}`;
+    image.dataset.of = id;
     if (!key) { image.src = address; return; }
     const answer = await fetch(address, { headers: headers() });
     if (!answer.ok) return;
-    image.src = URL.createObjectURL(await answer.blob());
+    const content = await answer.blob();
+    if (image.dataset.of !== id) return; // it shows another one by now
+    image.src = URL.createObjectURL(content);
     addresses.add(image.src);
   };
 
@@ -55,6 +62,7 @@
   const counted = (many, one) => `${many} ${many === 1 ? one : `${one}s`}`;
   const search = async (route, fields, named) => {
     const turn = ++latest;
+    giveUp("search", "similar");
     document.body.classList.add("busy");
     find("told").textContent = "Searching…";
     find("wrong").textContent = "";
@@ -129,7 +137,7 @@
     }
     return item;
   };
-  const shownPicture = () => (asked.file ? { file: asked.file } : asked.id ? { id: asked.id } : null);
+  const shownPicture = () => (asked.file ? explains && { file: asked.file } : asked.id ? { id: asked.id } : null);
 
   const give = (file) => {
     if (!file) return;
@@ -164,11 +172,15 @@
 
   const open = (what, caption) => {
     shown = what;
+    leave();
     find("why-name").textContent = what.id || what.file.name || "your picture";
     find("why-picture").alt = what.id ? `Picture ${what.id}` : "The picture you gave";
     find("why-picture").removeAttribute("src");
     if (what.id) picture(find("why-picture"), what.id);
-    else find("why-picture").src = find("given-picture").src;
+    else {
+      delete find("why-picture").dataset.of;
+      find("why-picture").src = find("given-picture").src;
+    }
     find("similar").parentElement.hidden = !what.id;
     find("caption").value = caption;
     find("answer").hidden = true;
@@ -177,8 +189,10 @@
     find("caption").focus();
     if (caption) explain();
   };
+  const leave = () => { checked += 1; giveUp("explain"); };
   const explain = async () => {
-    const caption = find("caption").value.trim(), turn = ++checked;
+    leave();
+    const caption = find("caption").value.trim(), turn = checked;
     if (!caption) return;
     find("why-told").textContent = "Reading…";
     find("answer").hidden = true;
@@ -273,6 +287,7 @@
   find("fitting").onclick = () => from("captions");
   find("given-captions").onclick = () => { choose("captions"); again(); };
   for (const one of kinds) one.onchange = again;
+  find("why").onclose = leave;
   find("close").onclick = () => find("why").close();
   find("why").onclick = (event) => { if (event.target === find("why")) find("why").close(); };
   let over = 0;
@@ -297,6 +312,8 @@
     if (answer.status === 401) needKey();
     if (!answer.ok) { find("wrong").textContent = sentence(plain.error); return; }
     limits = plain.limits;
+    explains = plain.explains_pictures;
+    find("given-explain").hidden = !explains;
     find("wrong").textContent = "";
     find("key-line").hidden = true;
     find("text").maxLength = find("caption").maxLength = limits.caption;
