@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +18,8 @@ from counterfoil.corpus.pictures import open_picture
 from counterfoil.corpus.regions import Features
 from counterfoil.engine.index_draft import New
 from counterfoil.engine.index_parts import Entry
-from counterfoil.recipes.arriving import content, prefixed
+from counterfoil.recipes import arriving, indexing
+from counterfoil.recipes.arriving import content, prefixed, stamp
 from counterfoil.recipes.indexing import PICTURES, Changed, add
 from counterfoil.recipes.searching import SearchIndex
 
@@ -92,6 +95,73 @@ def test_a_known_picture_that_cannot_be_read_is_left_as_it_is(index, photos, tmp
     corpus = read_bare(photos)
     (photos / "beach.png").unlink()
     assert add(index, corpus) == Changed(0, 0, 3)
+
+
+def aged(photos: Path, seconds: int) -> None:
+    for path in photos.iterdir():
+        os.utime(path, (time.time() - seconds,) * 2)
+
+
+def test_files_as_old_and_large_as_they_were_are_not_read_again(photos, tmp_path, monkeypatch):
+    aged(photos, 1000)
+    model = open_model(recipes_cases.pixel_model(tmp_path / "model"))
+    index = build_index(model, read_bare(photos), tmp_path / "x")
+    corpus, looked = read_bare(photos), []
+
+    def noting(corpus: Corpus, row: int) -> str:
+        looked.append(row)
+        return content(corpus, row)
+
+    monkeypatch.setattr(arriving, "content", noting)
+    assert add(index, corpus) == Changed(0, 0, 3)
+    assert looked == []
+    aged(photos, 500)  # touched, and the same
+    assert add(index, corpus) == Changed(0, 0, 3)
+    assert looked == [0, 1, 2]
+    paint(photos / "beach.png", "navy")
+    assert add(index, corpus) == Changed(1, 0, 2, 1)
+    stands(index, "beach.png", photos / "beach.png")
+
+
+def test_one_file_in_the_place_of_another_is_read(photos, tmp_path):
+    """As large and as old, under the same id, elsewhere."""
+    paint(tmp_path / "trip" / "beach.png", "navy")
+    for path in (tmp_path / "trip" / "beach.png", photos / "beach.png"):
+        path.write_bytes(path.read_bytes().ljust(200, b"\0"))
+        os.utime(path, (1000, 1000))
+    model = open_model(recipes_cases.pixel_model(tmp_path / "model"))
+    index = build_index(model, read_bare(photos), tmp_path / "x")
+    with pytest.raises(ValueError, match="is another picture"):
+        add(index, read_bare(tmp_path / "trip"))
+
+
+def test_a_file_that_changed_just_now_has_no_stamp(photos):
+    corpus = read_bare(photos)
+    aged(photos, 10)
+    assert [stamp(corpus, row).split()[0] for row in range(3)] == [
+        str(path.stat().st_size) for path in corpus.pictures.paths
+    ]
+    aged(photos, 0)
+    assert {stamp(corpus, row) for row in range(3)} == {""}
+    aged(photos, -1000)  # by a clock that is ahead
+    assert {stamp(corpus, row) for row in range(3)} == {""}
+
+
+def test_what_changes_while_it_is_encoded_is_looked_at_again(photos, tmp_path, monkeypatch):
+    aged(photos, 1000)
+    model = open_model(recipes_cases.pixel_model(tmp_path / "model"))
+    encode, colours = indexing.encode_images, iter(["navy", "red"])
+
+    def late(*given):
+        found = encode(*given)
+        paint(photos / "beach.png", next(colours))
+        return found
+
+    monkeypatch.setattr(indexing, "encode_images", late)
+    index = build_index(model, read_bare(photos), tmp_path / "x")
+    monkeypatch.undo()
+    assert add(index, read_bare(photos)) == Changed(1, 0, 2, 1)
+    stands(index, "beach.png", photos / "beach.png")
 
 
 def test_what_nobody_noted_is_known_by_its_id(index, photos):

@@ -29,6 +29,7 @@ class Entry:
         image: id of the image that a text describes, "" for none.
         place: path of an image's picture, "" for none; relative where it lies in the index.
         content: digest of an image, by which it is known again; "" where nobody noted it.
+        stamp: size and time of its file when it was read; "" where they do not tell a change.
     """
 
     id: str
@@ -36,6 +37,7 @@ class Entry:
     image: str = ""
     place: str = ""
     content: str = ""
+    stamp: str = ""
 
 
 @final

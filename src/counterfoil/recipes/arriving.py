@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,8 @@ from counterfoil.engine.index import Index
 from counterfoil.engine.index_parts import Entry
 from counterfoil.engine.index_shelf import Shelf
 from counterfoil.progress import progress
+
+_JUST_NOW = 2_000_000_000  # nanoseconds; file systems note the time of a change no more exactly
 
 
 @final
@@ -40,8 +43,9 @@ class Arriving:
 def arriving(corpus: Corpus, index: Index, *, exchange: bool) -> Arriving:
     """Compare a corpus with what an index holds under its ids.
 
-    A picture is compared by content. One whose file has changed, or was moved away, takes the place
-    of what it was; so does a caption that reads otherwise.
+    A picture is compared by content, unless its file is where it was, of the same size and as old.
+    One whose file has changed, or was moved away, takes the place of what it was; so does a caption
+    that reads otherwise.
 
     Args:
         corpus: what comes.
@@ -92,6 +96,18 @@ def content(corpus: Corpus, row: int) -> str:
     return digest.hexdigest()
 
 
+def stamp(corpus: Corpus, row: int) -> str:
+    """Size and time of a picture's file; "" for none, and for one that may change unnoticed."""
+    if not isinstance(corpus.pictures, PictureFiles):
+        return ""
+    try:
+        status = corpus.pictures.paths[row].stat()
+    except OSError:  # who encodes it says so
+        return ""
+    late = time.time_ns() - status.st_mtime_ns < _JUST_NOW
+    return "" if late else f"{status.st_size} {status.st_mtime_ns}"
+
+
 def text_entry(corpus: Corpus, row: int) -> Entry:
     """What an index says of a caption."""
     owner = int(corpus.owner[row])
@@ -119,6 +135,8 @@ def _images(corpus: Corpus, shelf: Shelf) -> tuple[list[int], list[int], list[st
 
 def _same(corpus: Corpus, row: int, entry: Entry) -> bool:
     """Whether an image is there as it is, and its picture where it is said to be."""
+    if entry.stamp and entry.stamp == stamp(corpus, row) and _placed(corpus, row, entry):
+        return True
     now = content(corpus, row)
     if now and entry.content and now != entry.content:
         return False
@@ -128,10 +146,13 @@ def _same(corpus: Corpus, row: int, entry: Entry) -> bool:
 
 def _known(corpus: Corpus, row: int, entry: Entry) -> bool:
     """Whether an image that is not there as it is may be the one with its id all the same."""
+    return _placed(corpus, row, entry) or content(corpus, row) == entry.content
+
+
+def _placed(corpus: Corpus, row: int, entry: Entry) -> bool:
+    """Whether the picture's file is the one that an index names."""
     pictures = corpus.pictures
-    if isinstance(pictures, PictureFiles) and entry.place == str(pictures.paths[row].resolve()):
-        return True
-    return content(corpus, row) == entry.content
+    return isinstance(pictures, PictureFiles) and entry.place == str(pictures.paths[row].resolve())
 
 
 def _texts(corpus: Corpus, shelf: Shelf) -> tuple[list[int], list[int], list[str]]:

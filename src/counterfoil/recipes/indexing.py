@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -22,7 +22,7 @@ from counterfoil.engine.index_parts import Entry
 from counterfoil.engine.index_state import Backend, IndexState, is_index
 from counterfoil.files import check_folder, replacing, replacing_folder
 from counterfoil.progress import progress
-from counterfoil.recipes.arriving import Arriving, arriving, content, text_entry
+from counterfoil.recipes.arriving import Arriving, arriving, content, stamp, text_entry
 from counterfoil.recipes.model import MODEL, Model
 from counterfoil.recipes.searching import SearchIndex
 from counterfoil.recipes.vector_hosts import check_vectors
@@ -178,12 +178,14 @@ class _Coming:
 
     Attributes:
         what: rows that come and go.
+        marks: (n,) of each image, by which it is known again: content and stamp.
         images: (n, D); None for none.
         texts: (m, D); None for none.
         width: D.
     """
 
     what: Arriving
+    marks: Sequence[tuple[str, str]]
     images: Tensor | None
     texts: Tensor | None
     width: int
@@ -199,21 +201,40 @@ def _coming(
         what = Arriving(range(len(corpus)), range(len(corpus.texts)))
     else:
         raise ValueError(f"{corpus.name} ({corpus.part}) has no images; there is nothing to index")
-    images, texts = what.images, what.texts
-    part = corpus.cut(
-        torch.tensor(images, dtype=torch.long),
-        torch.tensor(texts, dtype=torch.long),
-        torch.full((len(texts),), -1),
-    )
-    lens = model.on(part)
-    seen = read = None
-    for most in (_FEW, max(len(images), len(texts))):  # who does not fit is told so at once
-        seen = encode_images(model.matcher, lens.images, min(most, len(part))) if images else None
-        read = encode_texts(model.matcher, lens.texts, min(most, len(texts))) if texts else None
-        check_vectors(model, seen, read)
+    few = replace(what, images=what.images[:_FEW], texts=what.texts[:_FEW])
+    _encoded(model, corpus, few)  # who does not fit is told so at once
+    marks = _marks(corpus, what.images)  # what changes from now on is looked at again
+    seen, read = _encoded(model, corpus, what)
     one = seen or read
     width = one.tokens.shape[2] if one is not None else index.state.width if index else 0
-    return _Coming(what, _flat(seen), _flat(read), width)
+    return _Coming(what, marks, _flat(seen), _flat(read), width)
+
+
+def _encoded(model: Model, corpus: Corpus, what: Arriving) -> tuple[Encoded | None, Encoded | None]:
+    """Images and texts that come, with one vector each; None for none."""
+    part = corpus.cut(
+        torch.tensor(what.images, dtype=torch.long),
+        torch.tensor(what.texts, dtype=torch.long),
+        torch.full((len(what.texts),), -1),
+    )
+    lens = model.on(part)
+    seen = encode_images(model.matcher, lens.images, len(part)) if len(part) else None
+    read = encode_texts(model.matcher, lens.texts, len(part.texts)) if part.texts else None
+    check_vectors(model, seen, read)
+    return seen, read
+
+
+def _marks(corpus: Corpus, rows: Sequence[int]) -> list[tuple[str, str]]:
+    """Of each image, by which it is known again."""
+    if world.rank() != 0:
+        return []
+    marks = []
+    with progress("pictures noted", len(rows)) as done:
+        for row in rows:
+            read = stamp(corpus, row)
+            marks.append((content(corpus, row), read))
+            done(1)
+    return marks
 
 
 def _flat(encoded: Encoded | None) -> Tensor | None:
@@ -221,7 +242,7 @@ def _flat(encoded: Encoded | None) -> Tensor | None:
 
 
 def _keep(index: Index, corpus: Corpus, coming: _Coming) -> None:
-    images = _image_entries(corpus, coming.what.images, index)
+    images = _image_entries(corpus, coming, index)
     texts = [text_entry(corpus, row) for row in coming.what.texts]
     index.change(
         images=None if coming.images is None else New(images, coming.images),
@@ -231,16 +252,14 @@ def _keep(index: Index, corpus: Corpus, coming: _Coming) -> None:
     )
 
 
-def _image_entries(corpus: Corpus, rows: Sequence[int], index: Index) -> list[Entry]:
+def _image_entries(corpus: Corpus, coming: _Coming, index: Index) -> list[Entry]:
     """Entries of images; a picture that lies in no file is written into the index."""
-    entries = []
+    entries: list[Entry] = []
     mine = secrets.token_hex(4)  # another process may be about to add under the same numbers
-    with progress("pictures noted", len(rows)) as advance:
-        for number, row in enumerate(rows, index.state.images.next):
-            place = _placed(corpus.pictures, row, index.folder, f"{number:08d}-{mine}.png")
-            name, digest = corpus.image_ids[row], content(corpus, row)
-            entries.append(Entry(name, place=place, content=digest))
-            advance(1)
+    for number, row in enumerate(coming.what.images, index.state.images.next):
+        place = _placed(corpus.pictures, row, index.folder, f"{number:08d}-{mine}.png")
+        read, when = coming.marks[len(entries)]
+        entries.append(Entry(corpus.image_ids[row], place=place, content=read, stamp=when))
     return entries
 
 
