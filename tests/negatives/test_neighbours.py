@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import processes
 import train_cases
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.lens import LensPlan
@@ -22,8 +23,11 @@ from counterfoil.negatives.written import Written
 from counterfoil.negatives.written_store import Changed, WrittenFoil, WrittenStore
 from counterfoil.objectives.joined import JoinedInfoNCE
 from counterfoil.objectives.term import Objective
+from counterfoil.records import Pairs
+from counterfoil.train.plan import TrainPlan
 from counterfoil.train.prefetch import Stream
 from counterfoil.train.step import Step
+from counterfoil.train.update import Update
 from negatives_cases import ragged, random_lists
 
 TEMPERATURE = 0.3
@@ -61,6 +65,39 @@ def test_every_listed_image_and_each_of_its_captions_comes() -> None:
     assert {tuple(texts[1:]) for texts in drawn} == {(1,), (2,), (3,)}
     alone = neighbours.joined(torch.tensor([3]), rng()).tolist()
     assert alone == [3], "a caption whose list is empty brings nobody"
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 999), batch=st.integers(1, 12))
+def test_nothing_joins_of_which_something_in_the_batch_was_judged_true(
+    seed: int, batch: int
+) -> None:
+    """Anchors meet as the sampler has it; what joins is a negative of all others and they of it."""
+    plain = ragged(9, seed, 0)
+    lists = random_lists(plain, h=4, k=3, seed=seed)
+    owner = plain.owner.tolist()
+    chance = rng(seed)
+    true = {
+        (int(torch.randint(9, (), generator=chance)), text)
+        for text in torch.randperm(len(owner), generator=chance)[:8].tolist()
+    }
+    true = {(image, text) for image, text in true if owner[text] != image}
+    besides = Pairs(*torch.tensor(sorted(true)).reshape(-1, 2).T)
+    relation = Relation(plain.owner, images=9, besides=besides)
+    texts = torch.randperm(len(owner), generator=rng(seed))[:batch]
+    found = Neighbours(lists=lists, relation=relation).joined(texts, rng(seed)).tolist()
+    without = Neighbours(lists=lists, relation=plain).joined(texts, rng(seed)).tolist()
+    asked, joined = found[:batch], found[batch:]
+    assert asked == texts.tolist()
+    assert joined == [text for text in without[batch:] if text in joined]
+
+    def clash(one: int, other: int) -> bool:
+        return (owner[one], other) in true or (owner[other], one) in true
+
+    for place, text in enumerate(found[batch:], batch):
+        assert not any(clash(text, other) for other in found[:place])
+    for text in set(without) - set(found):
+        assert any(clash(text, other) for other in found)
 
 
 def test_lists_in_which_nobody_joins_are_refused() -> None:
@@ -104,22 +141,31 @@ def slowly(corpus: Corpus, captions: list[int], score: Callable[[int, str], Tens
     return total / 2 / len(captions)
 
 
+def listed(corpus: Corpus) -> Lists:
+    return random_lists(corpus.relation, h=4, k=3, seed=1)
+
+
+def negclip(corpus: Corpus, folder: Path) -> tuple[Stream, Step]:
+    """Batches with neighbours, and a step with the foils of a folder."""
+    lens = LensPlan().fit(corpus).on(corpus)
+    neighbours = Neighbours(lists=listed(corpus), relation=corpus.relation)
+    sampler = Sampler(corpus.relation, batch=5, seed=2, drop_last=True)
+    stream = Stream(lens=lens, sampler=sampler, epochs=2, seed=2, neighbours=neighbours)
+    joined = JoinedInfoNCE(temperature=TEMPERATURE, reduction="mean")
+    written = Written(folder=str(folder), lens=lens, count=1, shared=True)
+    host = train_cases.host("global", lens).eval()
+    return stream, Step(host, Objective(terms={"contrast": (1.0, joined)}), proposer=written)
+
+
 def test_batches_of_negclip_against_a_loop(tmp_path: Path) -> None:
     """B pairs, B neighbours and a foil of each: images choose among 4B texts, texts of 2B images.
 
     Two neighbours may be one, and one of them an anchor: then there are fewer.
     """
     corpus = train_cases.corpus(captions=2)
-    lens = LensPlan().fit(corpus).on(corpus)
     WrittenStore.write(tmp_path / "w", foils(corpus), corpus, writer="rules", settings={}, seed=0)
-    lists = random_lists(corpus.relation, h=4, k=3, seed=1)
-    neighbours = Neighbours(lists=lists, relation=corpus.relation)
-    sampler = Sampler(corpus.relation, batch=5, seed=2, drop_last=True)
-    stream = Stream(lens=lens, sampler=sampler, epochs=2, seed=2, neighbours=neighbours)
-    host = train_cases.host("global", lens).eval()
-    joined = JoinedInfoNCE(temperature=TEMPERATURE, reduction="mean")
-    written = Written(folder=str(tmp_path / "w"), lens=lens, count=1, shared=True)
-    step = Step(host, Objective(terms={"contrast": (1.0, joined)}), proposer=written)
+    stream, step = negclip(corpus, tmp_path / "w")
+    lens, sampler, host, lists = stream.lens, stream.sampler, step.matcher, listed(corpus)
 
     def score(image: int, text: str) -> Tensor:
         seen = host.encode_images(lens.images(torch.tensor([image])))
@@ -129,8 +175,8 @@ def test_batches_of_negclip_against_a_loop(tmp_path: Path) -> None:
     for batch, asked in zip(stream.batches(), [*sampler.epoch(0), *sampler.epoch(1)], strict=True):
         rows = batch.text_rows.tolist()
         assert rows[:5] == asked.tolist()
-        listed = {image for text in rows[:5] for image in lists.images[text].tolist()}
-        assert {int(corpus.owner[text]) for text in rows[5:]} <= listed
+        near = {image for text in rows[:5] for image in lists.images[text].tolist()}
+        assert {int(corpus.owner[text]) for text in rows[5:]} <= near
         assert batch.block == (len(corpus.owner[rows].unique()), len(rows))
         assert len(batch.anchors.text) == len(rows), "neighbours are asked as anchors are"
         found = step(batch)["contrast"]
@@ -138,3 +184,31 @@ def test_batches_of_negclip_against_a_loop(tmp_path: Path) -> None:
         sizes.append(len(rows))
     assert 5 < max(sizes) <= 10
     assert len(sizes) == 8
+
+
+def trained(folder: str) -> list[list[float]]:
+    """Losses and weights of NegCLIP's steps on as many processes as there are."""
+    stream, step = negclip(train_cases.corpus(captions=2), Path(folder))
+    update = Update(TrainPlan(), step)
+    losses = [float(update([batch], 1.0)["loss"]) for batch in stream.batches()]
+    return [losses, *(value.flatten().tolist() for value in step.matcher.state_dict().values())]
+
+
+def test_two_processes_train_as_one_does(tmp_path: Path) -> None:
+    corpus, folder = train_cases.corpus(captions=2), tmp_path / "w"
+    WrittenStore.write(folder, foils(corpus), corpus, writer="rules", settings={}, seed=0)
+    alone, *together = trained(str(folder)), *processes.run(trained, 2, str(folder))
+    assert len(alone[0]) == 8
+    assert len(set(alone[0])) == 8
+    for found in together:
+        for ours, wanted in zip(found, alone, strict=True):
+            assert ours == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+
+
+def test_batches_are_the_same_wherever_a_training_goes_on(tmp_path: Path) -> None:
+    corpus = train_cases.corpus(captions=2)
+    WrittenStore.write(tmp_path / "w", foils(corpus), corpus, writer="rules", settings={}, seed=0)
+    rows = [batch.text_rows.tolist() for batch in negclip(corpus, tmp_path / "w")[0].batches()]
+    for start in range(len(rows)):
+        later = negclip(corpus, tmp_path / "w")[0].batches(start)
+        assert [batch.text_rows.tolist() for batch in later] == rows[start:]

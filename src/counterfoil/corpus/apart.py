@@ -49,6 +49,22 @@ def images_apart(relation: Relation) -> Pairs | None:
     return Pairs(own[own >= 0], besides.image[own >= 0])
 
 
+def against(clashes: Pairs | None) -> dict[int, set[int]]:
+    """Of every row that clashes with any, with whom.
+
+    >>> against(Pairs(torch.tensor([3, 2]), torch.tensor([1, 2])))
+    {3: {1}, 1: {3}}
+    """
+    found: dict[int, set[int]] = {}
+    if clashes is None:
+        return found
+    for one, other in zip(clashes.image.tolist(), clashes.text.tolist(), strict=True):
+        if one != other:
+            found.setdefault(one, set()).add(other)
+            found.setdefault(other, set()).add(one)
+    return found
+
+
 @final
 class _Order:
     """Rows on their places, and who must not stand in a batch with whom."""
@@ -56,11 +72,11 @@ class _Order:
     def __init__(self, rows: Tensor, clashes: Pairs, batch: int) -> None:
         self.rows, self.batch = rows.tolist(), batch
         self.place = {row: place for place, row in enumerate(self.rows)}
-        self.against: dict[int, set[int]] = {}
-        for one, other in zip(clashes.image.tolist(), clashes.text.tolist(), strict=True):
-            if one != other and one in self.place and other in self.place:
-                self.against.setdefault(one, set()).add(other)
-                self.against.setdefault(other, set()).add(one)
+        self.against = {
+            row: here
+            for row, foes in against(clashes).items()
+            if row in self.place and (here := foes & self.place.keys())
+        }
 
     def move(self, row: int) -> None:
         """Exchange a row with another one, if somebody is in its batch who must not be."""

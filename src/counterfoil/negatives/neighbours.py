@@ -7,9 +7,12 @@ from typing import final
 import torch
 from torch import Tensor
 
+from counterfoil.corpus.apart import against, texts_apart
 from counterfoil.corpus.relation import Relation
 from counterfoil.negatives.draws import below
 from counterfoil.negatives.lists import Lists, usable
+
+_NOBODY = frozenset[int]()
 
 
 @final
@@ -23,7 +26,8 @@ class Neighbours:
 
     Departs from the authors' code in: neighbours are the wrong images that score highest with the
     anchor caption, not the nearest to its image; a caption that is in the batch already does not
-    come again, so there may be fewer than 2B; two captions of one image are both true of it.
+    come again, nor does one where something in the batch was judged true that would be a negative,
+    so there may be fewer than 2B; two captions of one image are both true of it.
 
     Args:
         lists: mined from this corpus; only those of texts are read.
@@ -42,6 +46,7 @@ class Neighbours:
     def __init__(self, *, lists: Lists, relation: Relation) -> None:
         lists.check(relation)
         self.relation = relation
+        self._against = against(texts_apart(relation))
         self._images, self._counts = usable(lists.images, relation.counts > 0)
         if not bool((self._counts[relation.owner >= 0] > 0).any()):
             raise ValueError(
@@ -53,5 +58,8 @@ class Neighbours:
         """(B + N,) text rows: the (B,) anchors, and behind them N <= B captions of neighbours."""
         anchors = texts[self._counts[texts] > 0]
         images = self._images[anchors, below(self._counts[anchors], rng)].long()
-        drawn = self.relation.random_caption(images, rng).tolist()
-        return torch.tensor(list(dict.fromkeys([*texts.tolist(), *drawn])))
+        found = dict.fromkeys(texts.tolist())
+        for text in self.relation.random_caption(images, rng).tolist():
+            if self._against.get(text, _NOBODY).isdisjoint(found):
+                found[text] = None
+        return torch.tensor(list(found))
