@@ -50,6 +50,22 @@ def wanted(corpus: Corpus, rows: Sequence[int]) -> Tensor:
     return patches(PIXELS.look(corpus, torch.tensor(rows))).half().float()
 
 
+def test_numbers_too_large_for_half_precision_are_kept_as_they_are():
+    corpus = scenes()
+
+    def large(images: Items) -> Tensor:
+        found = patches(images)
+        return torch.where((images.values.amax((1, 2, 3)) > 0)[:, None, None], found * 1e6, found)
+
+    def of() -> Tensor:
+        return SeenEye(PIXELS, large, "large").look(corpus, torch.tensor([5, 1])).values
+
+    found = of()
+    torch.testing.assert_close(found, large(PIXELS.look(corpus, torch.tensor([5, 1]))))
+    assert found.abs().max() > 65504
+    assert torch.equal(of(), found)
+
+
 def photos(paths: Sequence[Path]) -> Corpus:
     names, none = [path.name for path in paths], torch.empty(0, dtype=torch.long)
     return Corpus("photos", names, [], [], none, ["all"] * len(names), pictures=PictureFiles(paths))

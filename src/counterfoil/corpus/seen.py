@@ -4,8 +4,8 @@ For a model of which all but its sight is trained; where both sides are frozen,
 `counterfoil.engine.vectors` keeps the vectors of both.
 
 A folder of the cache for each model, with parts that are whole or absent: ``NAME.npy`` (n, L, F)
-float16, and ``NAME.json``, which pictures these are. What is there is there for every data set that
-has these pictures, and for a run that goes on after a kill.
+float16, or float32 where that is too narrow, and ``NAME.json``, which pictures these are. What is
+there is there for every data set that has these pictures, and for a run that goes on after a kill.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LEAST, PARTS = 256, 256  # pictures of a part, and parts that a large data set i
 class SeenEye(Eye):
     """What a frozen model makes of the pictures of a corpus, made on first use and kept on disk.
 
-    Numbers are kept in half precision. A bare picture is seen as pixels.
+    Numbers are kept in half precision, unless some are beyond it. A bare picture is seen as pixels.
 
     Args:
         eye: makes the pixels that the model reads; all pictures are of one size.
@@ -82,7 +82,7 @@ class SeenEye(Eye):
                 rows, seen = missing[first : first + size], []
                 for start in range(0, len(rows), BATCH):
                     some = [pictures.open(row) for row in rows[start : start + BATCH]]
-                    seen.append(self.states(self.eye.see(some)).half().numpy())
+                    seen.append(_narrow(self.states(self.eye.see(some))))
                     done(len(some))
                 _write(folder, [names[row] for row in rows], np.concatenate(seen))
 
@@ -117,11 +117,18 @@ class _Kept:
     def take(self, rows: Array) -> Array:
         """(n, L, F) of pictures."""
         part, row = self.part[rows], self.row[rows]
-        out = np.empty((len(rows), *self.parts[0].shape[1:]), np.float16)
+        kind = np.result_type(*(states.dtype for states in self.parts))
+        out = np.empty((len(rows), *self.parts[0].shape[1:]), kind)
         for place in np.unique(part):
             here = part == place
             out[here] = self.parts[place][row[here]]
         return out
+
+
+def _narrow(states: Tensor) -> Array:
+    half = states.half()
+    kept: Array = (half if bool(half.isfinite().all()) else states.float()).numpy()
+    return kept
 
 
 def _parts(folder: Path) -> Iterator[tuple[list[str], Array]]:
