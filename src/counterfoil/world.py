@@ -6,11 +6,14 @@ import atexit
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+_PATIENCE = timedelta(days=1)  # while one prepares what all read: pictures, for hours at times
 
 _apart = False
 
@@ -42,7 +45,8 @@ def join() -> bool:
         return dist.is_initialized()
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, timeout=_PATIENCE)
     if dist.get_backend() == "gloo":  # whose threads abort a process that ends before them
         atexit.register(leave)
     return True
