@@ -200,6 +200,15 @@ def test_where_all_are_being_answered_others_are_told_to_come_back(root, gate, h
     assert served(root, free(connections=2, seconds=LONG), scene) == (503, [200, 200])
 
 
+def test_a_head_without_end_is_not_kept(root):
+    async def scene(opening: Opening) -> bytes:
+        client = await opening()
+        client[1].write(HEALTH[:-2] + b"X: " + b"x" * 200_000)
+        return await client[0].readline()
+
+    assert served(root, free(seconds=LONG), scene).startswith(b"HTTP/1.1 400 ")
+
+
 METRICS = HEALTH.replace(b"/health", b"/metrics")
 LEFT = b'counterfoil_requests_total{route="/search",status="499"} '
 

@@ -22,6 +22,7 @@ FORM = "multipart/form-data"
 PICTURE = "picture"
 TOP = 20
 LONGEST_ID = 1000
+LONGEST_JSON = 65536  # bytes; all answers wait while it is read, and it holds no picture
 
 
 @final
@@ -93,13 +94,15 @@ async def read(request: Request, settings: Settings, fields: Collection[str]) ->
 async def _values(request: Request, limit: int) -> Mapping[str, object]:
     if request.method in ("GET", "HEAD"):
         return dict(request.query_params)
+    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if kind == JSON:
+        limit = min(limit, LONGEST_JSON)
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or int(declared[:20]) > limit:
         raise _too_large(limit)
     from starlette.requests import Request as Bounded
 
     bounded = Bounded(request.scope, _bounded(request.receive, limit))
-    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind == JSON:
         return _json(await bounded.body())
     if kind == FORM:
@@ -123,7 +126,8 @@ def _bounded(receive: Receive, limit: int) -> Receive:
 
 
 def _too_large(limit: int) -> Refused:
-    return Refused(413, f"the request is too large; at most {limit / MEGABYTE:g} MB are accepted")
+    most = f"{limit / MEGABYTE:g} MB" if limit > LONGEST_JSON else f"{limit:,} bytes"
+    return Refused(413, f"the request is too large; at most {most} are accepted")
 
 
 def _json(body: bytes) -> Mapping[str, object]:

@@ -61,10 +61,10 @@ def run(app: Guard, settings: Settings, opened: socket.socket) -> None:
 def configuration(app: Guard, settings: Settings) -> Any:
     """How uvicorn is to serve an application."""
     import uvicorn
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+    from uvicorn.protocols.http.h11_impl import H11Protocol  # bounds a head, unlike the other
 
     connections = Connections(
-        AutoHTTPProtocol, most=settings.connections, seconds=settings.seconds, idle=_IDLE
+        H11Protocol, most=settings.connections, seconds=settings.seconds, idle=_IDLE
     )
     return uvicorn.Config(
         app,
