@@ -11,6 +11,7 @@ from PIL import Image
 
 import hub_cases
 import recipes_cases
+import vision_cases
 from corpus_cases import write_picture
 from counterfoil import Model, open_corpus, open_model, part
 from counterfoil.corpus.lens import Lens, PixelEye
@@ -19,6 +20,7 @@ from counterfoil.models.adapted import Adapted
 from counterfoil.models.blocks.bert import Bert
 from counterfoil.models.blocks.patches import Patches
 from counterfoil.models.clip import DualEncoder
+from counterfoil.models.open_clip import OpenClip
 from counterfoil.models.vse import VSE
 from counterfoil.recipes import hub, tuned
 from counterfoil.spec import of
@@ -150,6 +152,37 @@ def test_a_name_on_the_hub_is_the_base_and_a_folder_is_not(tmp_path):
     assert "None were measured" in text
     assert "Model.from_pretrained('me/mine')" in text
     assert "base_model" not in card(Card(model=spec.but(name="mine")), lens, [], "me/mine")
+    frozen = Card(model=of(Adapted, body=spec, width=8))
+    assert 'base_model: "openai/clip-vit-base-patch32"' in card(frozen, lens, [], "me/mine")
+
+
+@pytest.mark.parametrize(
+    "name, base",
+    [
+        ("open_clip:hf-hub:timm/ViT-B-16-SigLIP", "timm/ViT-B-16-SigLIP"),
+        ("open_clip:ViT-T-8/laion_s1", "laion/tiny"),
+        ("ViT-T-8/laion_s1", "laion/tiny"),
+        ("open_clip:ViT-T-8/other", None),
+        ("open_clip:ViT-T-8", None),
+        ("models/my-open-clip", None),
+    ],
+)
+def test_models_of_open_clip_have_the_base_that_their_weights_are_from(
+    name, base, tmp_path, monkeypatch
+):
+    from counterfoil.recipes.sharing_card import card
+    from counterfoil.train.saved import Card
+
+    library = vision_cases.open_clip(tmp_path)
+    tags = {("ViT-T-8", "laion_s1"): {"hf_hub": "laion/tiny/"}}
+    library.get_pretrained_cfg = lambda model, tag: tags.get((model, tag), {})
+    monkeypatch.setitem(sys.modules, "open_clip", library)
+    plain = of(OpenClip, name=name, pretrained=False, config="{}")
+    for spec in (plain, of(Adapted, body=plain, width=8)):
+        text = card(Card(model=spec), Lens(PixelEye(16), None), [], "me/mine")
+        assert (f'base_model: "{base}"' in text) == (base is not None)
+        assert ("base_model" in text) == (base is not None)
+        assert (f"began from: {base}" in text) == (base is not None)
 
 
 @pytest.mark.parametrize("there", ["a file", "a folder"])

@@ -8,7 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from counterfoil.corpus.lens import FeatureEye, Lens
+from counterfoil.models.adapted import Adapted
+from counterfoil.models.blocks.open_clip import hub_name
 from counterfoil.models.clip import DualEncoder
+from counterfoil.models.open_clip import OpenClip
+from counterfoil.spec import Spec
 from counterfoil.train.saved import Card
 
 _SIDES = {"i2t": "image to text", "t2i": "text to image"}
@@ -145,11 +149,16 @@ def _licence(known: Card) -> str:
 
 
 def _base(known: Card) -> str | None:
-    """The name on the hub of the model that a dual encoder began from."""
-    if known.model.make is not DualEncoder:
+    """The name on the hub of the pair of encoders that a model began from."""
+    spec: Spec[Any] = known.model
+    if spec.make is Adapted:
+        spec = spec.arguments["body"]
+    name: str | None = str(spec.arguments.get("name", ""))
+    if spec.make is OpenClip:
+        name = hub_name(str(name))
+    elif spec.make is not DualEncoder:
         return None
-    name = str(known.model.arguments.get("name", ""))
-    return name if _HUB.fullmatch(name) else None
+    return name if name and _HUB.fullmatch(name) else None
 
 
 def _short(value: Any) -> Any:

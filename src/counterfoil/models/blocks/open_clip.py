@@ -89,6 +89,22 @@ def place_of(name: str) -> Place:
     return Place(model, tag)
 
 
+def hub_name(name: str) -> str | None:
+    """Where on the hub the weights of a name are, as in ``timm/ViT-B-16-SigLIP``; None for others.
+
+    Raises:
+        ValueError: open_clip is not installed.
+    """
+    given = name.removeprefix(PREFIX)
+    if given.startswith(HUB):
+        return given.removeprefix(HUB)
+    model, _, tag = given.partition("/")
+    found = library().get_pretrained_cfg(model, tag) if tag and not Path(given).exists() else {}
+    owner, _, rest = found.get("hf_hub", "").partition("/")
+    named = rest.partition("/")[0]  # a file may be named behind it
+    return f"{owner}/{named}" if named else None
+
+
 def written_config(name: str) -> str:
     """What a model of open_clip is built from, as JSON that `load` reads.
 
