@@ -33,7 +33,11 @@ What = Annotated[
     ),
 ]
 Pretrained = Annotated[
-    str | None, typer.Option("--model", help="CLIP or SigLIP to train further, name or folder.")
+    str | None,
+    typer.Option(
+        "--model",
+        help="CLIP or SigLIP to train further, name or folder; open_clip:NAME, timm:IMAGE+TEXT.",
+    ),
 ]
 Tune = Annotated[
     str, typer.Option(help="What of it: full, lora, or frozen (adapters behind its vectors).")
