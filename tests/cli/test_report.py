@@ -181,7 +181,11 @@ def test_foils_and_written_negatives_stand_where_they_were_measured(tmp_path, re
         (("nowhere",), "nowhere holds no note of a stage"),
         (("a", "a"), "a is given twice"),
         (("a", "--foils", "a/test-a.json"), "holds no accuracies of foils"),
-        (("a", "b", "--data", "scenes:images=60"), "was measured on other data than scenes test"),
+        (
+            ("a", "b", "--data", "scenes:images=60"),
+            "other data than scenes test as they are now; name the data of the run with --data, "
+            "and its --decisions",
+        ),
     ],
 )
 def test_bad_input_is_answered_in_a_sentence(tmp_path, monkeypatch, capsys, words, complaint):

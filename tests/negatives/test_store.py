@@ -140,7 +140,10 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "key of another kind": (change(image_count="many"), "is damaged: image_count"),
     "format 0": (change(format=0), "is damaged: format"),
     "future format": (change(format=2), "has format 2 and this version .* up to 1; upgrade"),
-    "another corpus": (change(corpus="beef"), "was mined from corpus beef .split 'train'., but"),
+    "another corpus": (
+        change(corpus="beef"),
+        "was mined from corpus beef .split 'train'., but .* decided as they were",
+    ),
     "texts missing": (lambda f: (f / "texts.npy").unlink(), "texts.npy does not exist"),
     "images missing": (lambda f: (f / "images.npy").unlink(), "images.npy does not exist"),
     "texts truncated": (truncate("texts.npy"), "texts.npy cannot be read as a list"),

@@ -162,8 +162,8 @@ class NegativeStore:
         if manifest.corpus != fingerprint:
             raise ValueError(
                 f"{folder} was mined from corpus {manifest.corpus} (split {manifest.split!r}), but "
-                f"this one is {fingerprint}; name the data it was mined from, or mine again with "
-                "`counterfoil mine`"
+                f"this one is {fingerprint}; name the data it was mined from, decided as they "
+                "were, or mine again with `counterfoil mine`"
             )
         m = manifest
         texts = _rows(folder / "texts.npy", (m.image_count, m.texts_per_image), m.text_count)

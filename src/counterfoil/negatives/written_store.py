@@ -167,8 +167,8 @@ class WrittenStore:
         if manifest.corpus != fingerprint:
             raise ValueError(
                 f"{folder} was written for corpus {manifest.corpus} (split {manifest.split!r}), "
-                f"but this one is {fingerprint}; name the data it was written for, or write again "
-                "with `counterfoil write`"
+                f"but this one is {fingerprint}; name the data it was written for, decided as "
+                "they were, or write again with `counterfoil write`"
             )
         return cls(folder, manifest)
 

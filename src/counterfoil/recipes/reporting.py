@@ -194,7 +194,8 @@ def _differing(
     if corpus.fingerprint != one.corpus:
         raise ValueError(
             f"{first} was measured on other data than {corpus.name} {corpus.part} as they are now; "
-            "name the data of the run with --data, or leave it out for a report without pictures"
+            "name the data of the run with --data, and its --decisions where it had some, or leave "
+            "them out for a report without pictures"
         )
     both = {first: Measured.open(one.folder), last: Measured.open(other.folder)}
     return differing(corpus, both, SHOWN)
