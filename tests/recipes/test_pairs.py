@@ -300,3 +300,21 @@ def test_towers_have_no_adapters(tmp_path, towers, capsys):
     assert "cannot have adapters; tune it full, or frozen" in " ".join(
         capsys.readouterr().err.split()
     )
+
+
+def test_weights_at_random_have_nothing_to_forget(tmp_path, towers, capsys):
+    folder = tmp_path / "run"
+    assert trained(folder, "contrastive", towers, "--tune", "frozen") == 0
+    assert "What is forgotten" not in (folder / "report" / "report.html").read_text()
+    more = ("--tune", "frozen", "--other", "scenes:images=20")
+    capsys.readouterr()
+    for name in (towers, "open_clip:ViT-T-8"):
+        assert trained(tmp_path / "other", "contrastive", name, *more) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert "begins with weights at random; leave it out" in said
+    out = tmp_path / "between"
+    assert run("interpolate", towers, folder / "tuned", "--alpha", 0.5, "--out", out) == 2
+    assert "begins with weights at random, so there is nothing between" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert not out.exists()

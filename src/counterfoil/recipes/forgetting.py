@@ -19,6 +19,7 @@ from counterfoil.evaluate.result import METRICS
 from counterfoil.recipes.context import Context
 from counterfoil.recipes.measured import Measured
 from counterfoil.recipes.measures import Compare, Evaluate, called
+from counterfoil.recipes.pairs import knows_nothing
 from counterfoil.recipes.recipe import Recipe
 
 RSUM = METRICS.index("RSum")
@@ -46,6 +47,8 @@ def forgotten(context: Context, stage: Compare) -> Rows | None:
     """
     first = _evaluation(context, stage.results[0])
     if first.using or not first.models or len(stage.results) < 2:
+        return None
+    if any(map(knows_nothing, first.models)):
         return None
     groups = [stage.results, *_by_data(context, stage.others)]
     measured = [_measured(context, names) for names in groups]

@@ -26,6 +26,7 @@ from counterfoil.matcher import LowRank
 from counterfoil.models.adapted import Adapted
 from counterfoil.recipes.context import DEV
 from counterfoil.recipes.model import Model, open_model
+from counterfoil.recipes.pairs import knows_nothing
 from counterfoil.recipes.run import Source
 from counterfoil.recipes.show import console, say
 from counterfoil.train.saved import save_model
@@ -153,6 +154,11 @@ def _check(original: Model, tuned: Model) -> None:
         raise ValueError(
             f"{tuned.name} has frozen towers, whose weights are those of the original: there is "
             "nothing in between; tune all of a model, or with lora"
+        )
+    if knows_nothing(original.name):
+        raise ValueError(
+            f"{original.name} begins with weights at random, so there is nothing between it and "
+            f"{tuned.name}; name a pretrained model that training began with"
         )
     if original.lens is None or repr(original.lens.eye) != repr(tuned.lens.eye):
         raise ValueError(

@@ -114,6 +114,17 @@ def pair_of(name: str) -> Pair | TimmPair:
     )
 
 
+def knows_nothing(name: str) -> bool:
+    """Whether a part of the weights of this name is drawn at random, so that it has to be trained.
+
+    Raises:
+        ValueError: open_clip is asked for, and is not installed or does not know the name.
+    """
+    if name.startswith(PREFIX):
+        return True
+    return name.startswith(library.PREFIX) and library.place_of(name).fresh
+
+
 def of_open_clip(name: str) -> bool:
     """Whether open_clip is to open it: it is asked to, or nobody else can."""
     if name.startswith(library.PREFIX):

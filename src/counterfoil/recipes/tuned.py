@@ -25,7 +25,7 @@ from counterfoil.recipes.bases import Base, trained
 from counterfoil.recipes.forgetting import told_of
 from counterfoil.recipes.modern_losses import Terms
 from counterfoil.recipes.online import MARGIN
-from counterfoil.recipes.pairs import pair_of
+from counterfoil.recipes.pairs import knows_nothing, pair_of
 from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Recipe, Stage, Teach, Train
 from counterfoil.spec import Spec, late, of, part, unknown
 from counterfoil.train.optimise import Optimiser
@@ -151,6 +151,11 @@ def asked(
     inner = str(encoder_folder(Path(model))) if Path(model).is_dir() else model
     host = Host(model=inner, way=cast(Way, way), written=foils)  # which checks the way
     found = recipe(what, host, teachers=teachers, pictures=corpus.pictures is not None)
+    if other and knows_nothing(inner):
+        raise ValueError(
+            f"--other tells what a pretrained model has forgotten, and {inner} begins with weights "
+            "at random; leave it out"
+        )
     return told_of(found, other) if other else found
 
 
