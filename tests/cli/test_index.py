@@ -142,6 +142,25 @@ def test_add_and_delete(photos, told, models):
     assert not {"new-0.png", "new-2.png"} & set(found)
 
 
+def test_decisions_about_pictures_alone_are_honoured(photos, told, models, capsys):
+    bare = photos / "bare"
+    bare.mkdir()
+    for path in sorted((photos / "my-photos").rglob("*.png"))[:3]:
+        shutil.copy(path, bare)
+    first = min(path.name for path in bare.iterdir())
+    drop = json.dumps({"do": "drop", "image": first, "was": ""})
+    (bare / "decisions.jsonl").write_text(drop)
+    made = told("index", models / "pixels", bare, "--folder", "x")
+    assert "bare, as decided: 1 image left out" in made
+    assert "2 images" in made
+    (bare / "decisions.jsonl").rename(photos / "d.jsonl")
+    assert "3 images" in told("index", models / "pixels", bare, "--folder", "y")
+    named = ("index", models / "pixels", bare, "--folder", "z", "--decisions", "d.jsonl")
+    assert "2 images" in told(*named)
+    assert recipes_cases.run(*named[:5], "--images", "my-photos") == 2
+    assert "bare holds pictures alone; --features and --images" in capsys.readouterr().err
+
+
 def test_reranked(photos, told, models):
     plain = told(
         *("search", "my-index", "a red circle", "--rerank", models / "clip", "--depth", "12"),

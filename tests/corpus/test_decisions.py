@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from corpus_cases import captions_by_image, features_of_all, small_corpus, write_picture
 from counterfoil import open_corpus
+from counterfoil.corpus.bare import read_bare
 from counterfoil.corpus.decisions import NAME, Decision, decide, read_decisions
 from counterfoil.corpus.regions import Features
 from counterfoil.records import Pairs
@@ -208,3 +209,14 @@ def test_a_file_of_that_name_where_one_stands_is_not_of_scenes(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     write(tmp_path / NAME, {"do": "drop", "image": "x", "was": ""})
     assert len(open_corpus("scenes:images=12")) == 12
+
+
+def test_pictures_without_captions_are_dropped(tmp_path):
+    for name in ("a.png", "b.png"):
+        write_picture(tmp_path / name)
+    corpus, drops = read_bare(tmp_path), [Decision("drop", f"{name}.png", "", "") for name in "ab"]
+    left = decide(corpus, drops[:1])
+    assert left.image_ids == ["b.png"]
+    assert left.decided == "1 image left out"
+    with pytest.raises(ValueError, match="nothing is left"):
+        decide(corpus, drops)

@@ -153,7 +153,7 @@ class _Board:
         """The corpus that is left."""
         whole, owner = self.whole, self.whole.owner
         kept = self.kept & (self.images[owner.clamp(min=0)] | (owner < 0))
-        if not self.images.any() or not kept.any():
+        if not self.images.any() or (len(kept) and not kept.any()):
             raise ValueError(f"{whole.name}: nothing is left after all decisions; drop less")
         images, texts = self.images.nonzero().squeeze(1), kept.nonzero().squeeze(1)
         left = owner[texts]

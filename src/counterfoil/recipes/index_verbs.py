@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias, final, get_args
 from counterfoil import world
 from counterfoil.corpus.bare import is_bare, read_bare
 from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.decisions import beside, decide, read_decisions
 from counterfoil.corpus.findings import counted
 from counterfoil.corpus.pictures import is_picture_name
 from counterfoil.engine.index_state import Backend
@@ -163,10 +164,25 @@ def search_index_with(folder: Path, query: str, source: Source | None, asking: A
 
 
 def _corpus(source: Source, split: str, prefix: str) -> Corpus:
-    folder = Path(source.data)
-    bare = split == "all" and is_bare(folder)
-    found = read_bare(folder) if bare else source.split(split)
+    bare = split == "all" and is_bare(Path(source.data))
+    found = _bare(source) if bare else source.split(split)
     return prefixed(found, prefix) if prefix else found
+
+
+def _bare(source: Source) -> Corpus:
+    """Pictures alone, without those that somebody decided to drop."""
+    folder, decided = Path(source.data), source.decisions or beside(source.data)
+    if source.features is not None or source.images is not None:
+        raise ValueError(
+            f"{folder} holds pictures alone; --features and --images are read only with captions, "
+            "leave them out"
+        )
+    corpus = read_bare(folder)
+    if decided is None:
+        return corpus
+    corpus = decide(corpus, read_decisions(Path(decided)))
+    say(f"{corpus.name}, as decided: {corpus.decided}")
+    return corpus
 
 
 def _backend(name: str) -> Backend:
