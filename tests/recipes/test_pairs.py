@@ -198,6 +198,19 @@ def test_open_clip_is_trained_further(way, tmp_path):
     assert moved == set(own) - {"body.logit_scale"}
 
 
+def test_frozen_towers_of_open_clip_encode_once(tmp_path, monkeypatch):
+    folder, calls = vision_cases.clip_folder(tmp_path / "clip"), []
+    whole = OpenClip.encode_images
+
+    def encode_images(matcher, items):
+        calls.append(len(items))
+        return whole(matcher, items)
+
+    monkeypatch.setattr(OpenClip, "encode_images", encode_images)
+    assert trained(tmp_path / "run", "contrastive", folder, "--tune", "frozen") == 0
+    assert sum(calls) == 24 + 6 + 6, "train, dev and test; the original takes what is kept"
+
+
 def test_weights_in_between(tmp_path):
     folder, out = vision_cases.clip_folder(tmp_path / "clip"), tmp_path / "between"
     assert trained(tmp_path / "run", "contrastive", folder, "--tune", "lora") == 0

@@ -27,6 +27,7 @@ from counterfoil.models.blocks.open_clip import CONFIG
 from counterfoil.models.blocks.open_clip import PREFIX as OPEN_CLIP
 from counterfoil.models.blocks.pretrained import config_of, encoder_folder, picture_format
 from counterfoil.models.clip import DualEncoder, longest_text
+from counterfoil.models.open_clip import OpenClip
 from counterfoil.models.vectors import Vectors
 from counterfoil.models.vilt_public import public_vilt
 from counterfoil.negatives.store import Source
@@ -84,7 +85,8 @@ class Model:
                 "texts; at least one of each is needed"
             )
         lens = self.on(corpus)
-        kept = kept_vectors(self.matcher, lens) if isinstance(self.matcher, DualEncoder) else None
+        pair = isinstance(self.matcher, DualEncoder | OpenClip)
+        kept = kept_vectors(self.matcher, lens) if pair else None
         images, texts = kept or (
             encode_images(self.matcher, lens.images, len(corpus)),
             encode_texts(self.matcher, lens.texts, len(corpus.texts)),
