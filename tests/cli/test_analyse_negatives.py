@@ -12,7 +12,8 @@ from counterfoil import open_corpus, open_model
 from counterfoil.recipes.analyses.asking import asked, drawn_captions
 from counterfoil.recipes.analyses.scorers import open_scorers
 
-FEW = ("--anchors", "5", "--masks", "3", "--refills", "3", "--keep", "3", "--seed", "4")
+ASKED = ("--anchors", "5", "--seed", "4")
+FEW = (*ASKED, "--masks", "3", "--refills", "3", "--keep", "3")
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def test_triples(uniters, analysed):
 
 
 def test_triples_of_stored_captions(uniters, stores, analysed):
-    given = (uniters / "mute", "--written", stores / "tags", *FEW, "--batch", "4")
+    given = (uniters / "mute", "--written", stores / "tags", *ASKED, "--batch", "4")
     shown, _, numbers = analysed("triples", *given, data=REGIONS)
     assert f"written of {stores / 'tags'}" in shown
     foils: dict[str, list[str]] = {}
@@ -101,7 +102,7 @@ def test_triples_of_stored_captions(uniters, stores, analysed):
 
 def test_discrimination(uniters, stores, analysed):
     first, second = uniters / "first", uniters / "second"
-    told = (first, second, "--foils", stores / "tags", "--foils", stores / "rules", *FEW)
+    told = (first, second, "--foils", stores / "tags", "--foils", stores / "rules", *ASKED)
     shown, page, numbers = analysed("discrimination", *told, "--no-rules", data=REGIONS)
     found = numbers["foils"]
     kinds = {"rules, noun", "rules, numeral", "rules, relation"}

@@ -114,9 +114,9 @@ def test_other_lists_are_not_gone_on_with(model, tmp_path, slow, capsys):
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_again_and_again(seed, model, whole, tmp_path, slow):
     out, chance = tmp_path / "lists", random.Random(seed)
-    for patience in range(60):
+    for patience in range(30):
         child = forked(model, out)
-        time.sleep(chance.uniform(0.1, 0.3 + patience / 10))
+        time.sleep(0.1 + chance.uniform(0, 0.2 * 1.3**patience))
         if not processes.killed(child):
             break
     assert patience
