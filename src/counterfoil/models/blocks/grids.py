@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Self, final
+from typing import Self, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
 from counterfoil.models.blocks.augment import drop_cells, share_of
+from counterfoil.models.blocks.timm_library import network
 from counterfoil.models.blocks.tower import ImageTower, every, positive, projection
 from counterfoil.records import Encoded, Items
 
@@ -64,7 +65,7 @@ class Grids(ImageTower):
             )
         self.cell_drop = share_of(cell_drop, "cell_drop")
         self.width, self.trained, self.smallest, self.mirror = width, trained, smallest, mirror
-        self.body = _network(name, pretrained=pretrained).requires_grad_(trained)
+        self.body = network(name, pretrained=pretrained).requires_grad_(trained)
         self.fc = projection(int(self.body.num_features), width)  # type: ignore[arg-type]
         self.train()
 
@@ -123,19 +124,3 @@ def cut(pixels: Tensor, *, smallest: float, mirror: float) -> Tensor:
     places[:, 0, 2], places[:, 1, 2] = x, y
     grid = affine_grid(places, list(pixels.shape), align_corners=False).to(pixels.dtype)
     return grid_sample(pixels, grid, padding_mode="border", align_corners=False)
-
-
-def _network(name: str, *, pretrained: bool) -> nn.Module:
-    try:
-        import timm
-    except ImportError as error:
-        raise ValueError(
-            f'the network {name!r} needs timm: pip install "counterfoil[vision]"'
-        ) from error
-    try:
-        made: Any = timm.create_model(name, pretrained=pretrained, num_classes=0)
-    except (RuntimeError, OSError, ValueError) as error:
-        first = (str(error).splitlines() or [repr(error)])[0]
-        raise ValueError(f"timm cannot make {name!r}: {first}") from error
-    assert isinstance(made, nn.Module)
-    return made

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any, Self, final
+from typing import Self, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from counterfoil.models.blocks.pretrained import HALF, PictureFormat
+from counterfoil.models.blocks.timm_library import library, network
 from counterfoil.models.blocks.tower import ImageTower, every, positive, projection
 from counterfoil.records import Encoded, Items
 
@@ -39,8 +40,8 @@ class TimmModel(ImageTower):
         super().__init__()
         positive(width=width)
         self.name, self.width, self.trained = name, width, trained
-        self.body = _made(name, pretrained=pretrained).requires_grad_(trained)
-        size = timm_format(name).size
+        size = timm_format(name).size  # which refuses names that timm does not know
+        self.body = network(name, pretrained=pretrained).requires_grad_(trained)
         with torch.no_grad():
             seen = self.body.eval()(torch.zeros(1, 3, size, size))
         self.fc = projection(seen.shape[-1], width)
@@ -82,7 +83,7 @@ def timm_format(name: str) -> PictureFormat:
     Raises:
         ValueError: timm is not installed, or does not know the model; near ones are named.
     """
-    timm = _library()
+    timm = library()
     _check(name)
     try:
         found = timm.models.get_pretrained_cfg(name)
@@ -100,28 +101,8 @@ def timm_format(name: str) -> PictureFormat:
 
 
 def _check(name: str) -> None:
-    timm = _library()
+    timm = library()
     if timm.is_model(name):
         return
     near = difflib.get_close_matches(name, timm.list_models(), 5, cutoff=0.3)
     raise ValueError(f"{name!r} is no model of timm; near are: {', '.join(near) or 'none'}")
-
-
-def _made(name: str, *, pretrained: bool) -> nn.Module:
-    timm = _library()
-    _check(name)
-    try:
-        made: Any = timm.create_model(name, pretrained=pretrained, num_classes=0)
-    except (RuntimeError, OSError, ValueError) as error:
-        first = (str(error).splitlines() or [repr(error)])[0]
-        raise ValueError(f"timm cannot make {name!r}: {first}") from error
-    assert isinstance(made, nn.Module)
-    return made
-
-
-def _library() -> Any:
-    try:
-        import timm
-    except ImportError as error:
-        raise ValueError('this needs timm: pip install "counterfoil[vision]"') from error
-    return timm
