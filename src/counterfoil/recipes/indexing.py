@@ -202,7 +202,8 @@ def _coming(
     else:
         raise ValueError(f"{corpus.name} ({corpus.part}) has no images; there is nothing to index")
     few = replace(what, images=what.images[:_FEW], texts=what.texts[:_FEW])
-    _encoded(model, corpus, few)  # who does not fit is told so at once
+    if few != what:
+        _encoded(model, corpus, few)  # who does not fit is told so at once
     marks = _marks(corpus, what.images)  # what changes from now on is looked at again
     seen, read = _encoded(model, corpus, what)
     one = seen or read
