@@ -14,7 +14,6 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.nn.functional import normalize
 
 from counterfoil.corpus.regions import Features
 from counterfoil.corpus.scenes.dice import Dice
@@ -29,13 +28,24 @@ NOISE = 0.35
 MISTAKEN = 0.04
 MISSED = 0.02
 
+# Noise and mixture are rounded to multiples of 1 / 4096. Mathematics libraries differ by some 1e-15
+# before, so a value changes its multiple only where it lies that close to a boundary: one in 1e11,
+# while a data set has about a million values.
+_GRID = 4096
+
 Box = tuple[int, int, int, int]
 
 
 def region_features(scenes: Sequence[Scene]) -> Features:
-    """(N, 12, 128) float32 features of scenes, with boxes and numbers of real regions."""
-    raw = np.zeros((len(scenes), REGIONS, CLASSES + PLACES), np.float32)
-    noise = np.zeros((len(scenes), REGIONS, WIDTH), np.float32)
+    """(N, 12, 128) float32 features of scenes, with boxes and numbers of real regions.
+
+    They are bit for bit the same on every CPU. A float32 product depends on the order in which a
+    BLAS kernel adds, and rounding its result would not help: among a million values some lie next
+    to the boundary of any grid. So the product is taken of whole numbers (see `_GRID`), which
+    float64 adds without error in any order, and its division rounds as IEEE 754 prescribes.
+    """
+    raw = np.zeros((len(scenes), REGIONS, CLASSES + PLACES))  # in thousandths
+    noise = np.zeros((len(scenes), REGIONS, WIDTH))  # in steps of the grid
     boxes = np.zeros((len(scenes), REGIONS, 4), np.float32)
     lengths = np.zeros(len(scenes), np.int64)
     for row, scene in enumerate(scenes):
@@ -44,12 +54,14 @@ def region_features(scenes: Sequence[Scene]) -> Features:
         real = lengths[row] = len(found)
         boxes[row, :real] = np.array([box for _, box in found]) / 1000
         for region, (thing, box) in enumerate(found):
-            raw[row, region, _taken_for(thing, dice)] = 1
+            raw[row, region, _taken_for(thing, dice)] = 1000
             raw[row, region, CLASSES:] = _place(box)
         rng = torch.Generator().manual_seed(dice.below(2**53))
-        noise[row, :real] = NOISE * torch.randn(int(real), WIDTH, generator=rng).numpy()
-    values = np.maximum(raw @ _mixture() + noise, 0)  # pooled features are never negative
-    return Features.of(values, lengths=lengths, boxes=boxes, where="region features of scenes")
+        noise[row, :real] = np.rint(NOISE * _normal(int(real), WIDTH, rng) * _GRID)
+    exact = raw @ _mixture() + 1000 * noise  # whole numbers below 2**26
+    values = np.maximum(exact / (1000 * _GRID), 0)  # pooled features are never negative
+    where = "region features of scenes"
+    return Features.of(values.astype(np.float32), lengths=lengths, boxes=boxes, where=where)
 
 
 def _regions(scene: Scene, dice: Dice) -> list[tuple[Thing | None, Box]]:
@@ -87,15 +99,28 @@ def _taken_for(thing: Thing | None, dice: Dice) -> list[int]:
     return classes
 
 
-def _place(box: Box) -> tuple[float, float, float, float]:
-    """Where the middle of a box is, and how far from the picture's middle lines."""
-    x, y = (box[0] + box[2]) / 1000 - 1, (box[1] + box[3]) / 1000 - 1
-    return x, y, abs(x) - 0.5, abs(y) - 0.5
+def _place(box: Box) -> tuple[int, int, int, int]:
+    """Middle of a box and its distance from the picture's middle lines, in thousandths."""
+    x, y = box[0] + box[2] - 1000, box[1] + box[3] - 1000
+    return x, y, abs(x) - 500, abs(y) - 500
 
 
 @lru_cache(maxsize=1)
-def _mixture() -> npt.NDArray[np.float32]:
-    rng = torch.Generator().manual_seed(20_190_615)
-    rows = torch.randn(CLASSES + PLACES, WIDTH, generator=rng)
-    mixed: npt.NDArray[np.float32] = (normalize(rows, dim=1) * (0.25 * math.sqrt(WIDTH))).numpy()
-    return mixed
+def _mixture() -> npt.NDArray[np.float64]:
+    """(classes + places, 128) rows of one length, in steps of the grid."""
+    rows = _normal(CLASSES + PLACES, WIDTH, torch.Generator().manual_seed(20_190_615))
+    lengths = np.sqrt((rows**2).sum(1, keepdims=True))
+    return np.rint(rows / lengths * (0.25 * math.sqrt(WIDTH)) * _GRID)
+
+
+def _normal(rows: int, width: int, rng: torch.Generator) -> npt.NDArray[np.float64]:
+    """Normal draws: what `torch.randn` gives, in float64.
+
+    `torch.randn` takes logarithms and cosines in float32, with other last bits on a CPU without
+    AVX2. The uniform draws below it are whole multiples of 2**-24 everywhere; the Box-Muller
+    transform of them, eight pairs out of sixteen draws, is made here in float64.
+    """
+    uniform = torch.rand(rows * width, generator=rng).numpy().astype(np.float64).reshape(-1, 2, 8)
+    radius, angle = np.sqrt(-2 * np.log(1 - uniform[:, 0])), 2 * math.pi * uniform[:, 1]
+    pairs = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)
+    return pairs.reshape(rows, width)
