@@ -110,7 +110,8 @@ def _mixture() -> npt.NDArray[np.float64]:
     """(classes + places, 128) rows of one length, in steps of the grid."""
     rows = _normal(CLASSES + PLACES, WIDTH, torch.Generator().manual_seed(20_190_615))
     lengths = np.sqrt((rows**2).sum(1, keepdims=True))
-    return np.rint(rows / lengths * (0.25 * math.sqrt(WIDTH)) * _GRID)
+    scaled: npt.NDArray[np.float64] = rows / lengths * (0.25 * math.sqrt(WIDTH)) * _GRID
+    return np.rint(scaled)
 
 
 def _normal(rows: int, width: int, rng: torch.Generator) -> npt.NDArray[np.float64]:
