@@ -8,10 +8,13 @@ The folder ``v0.1/`` was written by 0.1 and is never written again.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import inspect
+import io
 import json
 import math
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -19,15 +22,28 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from counterfoil import NegativeStore, explain, open_index, open_model
+from counterfoil.cli import main
+from counterfoil.negatives.taught import TaughtStore
+from counterfoil.negatives.written_store import WrittenStore
 from counterfoil.recipes import catalogue
 from counterfoil.recipes.recipe import Recipe
+from counterfoil.recipes.run import Source, execute
+from counterfoil.recipes.settings import apply
 from counterfoil.spec import Late, Spec
+from recipes_cases import SMALL, SMALL_DRAW, SMALL_LISTS
 
 SAVED = Path(__file__).parent / "saved"
-PLANS, OUTPUTS, NUMBERS = SAVED / "plans.json.gz", SAVED / "outputs.json", SAVED / "numbers.json"
+PLANS, OUTPUTS = SAVED / "plans.json.gz", SAVED / "outputs.json.gz"
+NUMBERS = SAVED / "numbers.json"
 WRITTEN_BY_0_1 = SAVED / "v0.1"
+ANSWERS = WRITTEN_BY_0_1 / "answers.json"
+SCENES = "scenes:images=36"
+REGIONS = f"{SCENES},features=regions"
+CIRCUMSTANCES = frozenset({"provenance", "version", "spec", "matcher", "path"})
 
 
 def read(path: Path) -> Any:
@@ -175,14 +191,183 @@ def differences(before: Any, now: Any, where: str = "", tolerance: float = 1e-5)
         yield f"{where}: {now!r}, not {before!r}"
 
 
+# numbers of smoke recipes
+
+
+def numbers(folder: Path) -> dict[str, Any]:
+    """What short trainings of recipes measure on scenes, by recipe and stage."""
+    uniter = ("*.model.layers=1", "*.model.width=16", "*.model.heads=2", "*.batch=8")
+    made = {
+        "aoq/vsepp-scenes": (SCENES, [*SMALL[1::2], *SMALL_LISTS[1::2], *SMALL_DRAW[1::2]]),
+        "scan-t2i-scenes": (SCENES, SMALL[1::2]),
+        "ndgl/gpo-scenes": (SCENES, SMALL[1::2]),
+        "tags-dc/uniter-scenes": (REGIONS, uniter),
+    }
+    found: dict[str, Any] = {}
+    for name, (data, settings) in made.items():
+        place = folder / name.replace("/", "-")
+        recipe = catalogue.smoke(apply(catalogue.find(name), settings))
+        assert execute(recipe, Source(data), place)
+        found[name] = {
+            path.parent.name: read(path) for path in sorted(place.rglob("evaluation.json"))
+        }
+    return found
+
+
+# what the files of 0.1 answer
+
+
+def answers(folder: Path) -> dict[str, Any]:
+    """What models, indices and stores in a copy of ``v0.1/`` say; paths are relative to it."""
+    source = Source(str(folder / "data"), features=folder / "features")
+    test, train = source.split("test"), source.split("train")
+    found: dict[str, Any] = {}
+    for name in ("vse", "scan", "uniter"):
+        model = open_model(folder / name)
+        member = model.member(test)
+        with torch.inference_mode():
+            scores = member.matcher.grid(member.images, member.texts)
+        found[name] = {"scores": scores.tolist(), "metrics": dict(model.card.metrics)}
+    pictures = [folder / "data" / "images" / f"{number:02}.png" for number in (3, 11)]
+    vse = open_model(folder / "vse")
+    found["vse"]["bare"] = [vse.score(path, test.texts[:5]).tolist() for path in pictures]
+    for name in ("scan", "uniter"):
+        model = open_model(folder / name)
+        told = explain(model, test.image_ids[0], test.texts[:2], corpus=test)
+        found[name]["explained"] = [one.plain() for one in told]
+    for name in ("index", "clip-index"):
+        with open_index(folder / name) as index:
+            hits = {
+                "text": index.search_text("A red circle next to a square.", 5),
+                "picture": index.search_image(pictures[0], 5),
+                "id": index.search_id(test.image_ids[0], 5, find="images"),
+            }
+            found[name] = {kind: [_hit(hit) for hit in own] for kind, own in hits.items()}
+    store = NegativeStore.open(folder / "negatives", fingerprint=train.fingerprint)
+    scan = open_model(folder / "scan")
+    assert store.manifest.sources[0].same(scan.source())  # its scores are taken as they are kept
+    lists = store.lists
+    found["negatives"] = {
+        "texts": lists.texts.tolist(),
+        "images": lists.images.tolist(),
+        "text scores": lists.text_scores.tolist(),
+        "image scores": lists.image_scores.tolist(),
+    }
+    taught = TaughtStore.open(folder / "taught", fingerprint=train.fingerprint)
+    for number, name in enumerate(("scan", "vse")):
+        taught.check(number, open_model(folder / name).source(), folder / "taught")
+    rows = torch.arange(4)
+    images, texts = (side.rows(rows) for side in taught.encodings[0])
+    with torch.inference_mode():
+        found["taught"] = scan.matcher.grid(images, texts).tolist()
+    foils = WrittenStore.open(folder / "written", fingerprint=train.fingerprint).foils()
+    found["written"] = [[one.image, one.text, one.kind, one.foil] for one in foils]
+    return json.loads(json.dumps(found))
+
+
+def _hit(hit: Any) -> list[Any]:
+    return [hit.place, hit.score, hit.id, hit.image, list(hit.captions)]
+
+
+# what verbs write as JSON
+
+
+def outputs(here: Path) -> dict[str, Any]:
+    """JSON of the verbs, asked of the models of 0.1 about scenes; `here` is an empty folder.
+
+    Called in that folder, as paths of models are part of what is written.
+    """
+    shutil.copytree(WRITTEN_BY_0_1, here, dirs_exist_ok=True)
+    found: dict[str, Any] = {}
+
+    def run(name: str, *words: object, out: str | None = None) -> None:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            code = main([str(word) for word in words])
+        assert code == 0, (name, words)
+        if out is None:
+            found[name] = json.loads(printed.getvalue())
+            return
+        text = (here / out).read_text(encoding="utf-8")
+        whole = not out.endswith(".jsonl")
+        found[name] = json.loads(text) if whole else [json.loads(one) for one in text.splitlines()]
+
+    def asked(name: str, *words: object) -> None:
+        run(name, *words, "--json", f"{name}.json", out=f"{name}.json")
+
+    def analysed(name: str, *words: object) -> None:
+        page = ("--out", f"{name}.html")
+        run(name, "analyse", *words, "--data", REGIONS, *page, out=f"{name}.json")
+
+    asked("evaluate-vse", "evaluate", "vse", "--data", SCENES)
+    asked("evaluate-scan", "evaluate", "scan", "--data", REGIONS, "--split", "dev")
+    asked("evaluate-ensemble", "evaluate", "vse", "scan", "--data", REGIONS)
+    first = ("--first", "vse", "--depth", 3, "--full")
+    asked("evaluate-first", "evaluate", "scan", "--data", REGIONS, *first)
+    few = ("--texts", 8, "--images-per-text", 4)
+    manifest = "lists/manifest.json"
+    run("mine", "mine", "scan", "--data", REGIONS, "--out", "lists", *few, out=manifest)
+    for name in ("texts", "images", "text_scores", "image_scores"):
+        found[f"mine-{name}"] = np.load(here / "lists" / f"{name}.npy").tolist()
+    by_scan = ("--model", "scan", "--data", REGIONS)
+    asked("diagnose", "diagnose", "lists", *by_scan, "--page", "diagnose.html")
+    for name, query in (("search", "a red circle"), ("search-picture", "data/images/04.png")):
+        run(name, "search", "index", query, "--top", 4, "--json")
+    run("search-clip", "search", "clip-index", "a red circle and a square", "--top", 4, "--json")
+    picture = "data/images/04.png"
+    asked("explain-picture", "explain", "vse", picture, "a red circle above a square")
+    image = ("scene-0-test-00000", "A red circle above a square.", "--data", REGIONS)
+    asked("explain", "explain", "uniter", *image)
+    lines = ("--json", "explain.jsonl")
+    run("explain-all", "explain", "uniter", "--data", REGIONS, *lines, out="explain.jsonl")
+    asked("foils", "foils", "vse", SCENES, "--split", "dev")
+    suspects = ("--model", "scan", "--explainer", "uniter", "--negatives", "lists")
+    run("audit", "audit", REGIONS, *suspects, "--folder", "audit", out="audit/audit.json")
+    analysed("online-rank", "online-rank", "scan")
+    analysed("cross-rank", "cross-rank", "scan", "vse")
+    analysed("margins", "margins", "scan", "vse")
+    analysed("quantiles", "quantiles", "scan")
+    written = ("write", "rules", SCENES, "--split", "test", "--out", "foils", "--most", 1)
+    run("write", *written, out="foils/manifest.json")
+    foils = (here / "foils" / "foils.jsonl").read_text(encoding="utf-8").splitlines()
+    found["write-foils"] = [json.loads(line) for line in foils]
+    analysed("true-rate", "true-rate", "foils")
+    analysed("words", "words", "uniter", "--anchors", 6, "--masks", 2, "--refills", 2)
+    return _without_circumstances(found)
+
+
+def _without_circumstances(value: Any) -> Any:
+    """JSON without what says only who wrote it, when, where, and by which version."""
+    if isinstance(value, list):
+        return [_without_circumstances(inner) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: inner for key, inner in value.items() if key not in CIRCUMSTANCES}
+    return {key: _without_circumstances(inner) for key, inner in kept.items()}
+
+
 def write(path: Path, value: Any) -> None:
     text = (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
     path.write_bytes(gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
 
 
 if __name__ == "__main__":
+    import os
     import sys
+    import tempfile
 
-    match sys.argv[1]:
-        case "plans":
-            write(PLANS, plans())
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["COUNTERFOIL_CACHE"] = f"{folder}/cache"
+        torch.set_num_threads(1)
+        match sys.argv[1]:
+            case "plans":
+                write(PLANS, plans())
+            case "answers":
+                write(ANSWERS, answers(WRITTEN_BY_0_1))
+            case "json":
+                here = Path(folder) / "here"
+                here.mkdir()
+                os.chdir(here)
+                write(OUTPUTS, outputs(here))
+            case "numbers":
+                write(NUMBERS, numbers(Path(folder)))
