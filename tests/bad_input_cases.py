@@ -522,7 +522,7 @@ def card_that_calls_our_own_functions(here, models):
     return args
 
 
-@case("format 99", "reads format 1")
+@case("format 99", "reads formats 1 and 2")
 def model_of_a_newer_version(here, models):
     folder, args = damaged(here, models)
     edit(folder / "model.json", format=99)

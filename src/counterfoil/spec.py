@@ -1,8 +1,9 @@
 """A call that has been written down but not made.
 
 `of(SCAN, ...)` is checked by the type checker against SCAN's own signature, prints as the call it
-stands for, hashes by content, is saved as JSON, and builds when asked. There is no second class to
-keep in step with the first, no registry, and no string that names a class.
+stands for, hashes by content, is saved as JSON under a stable name (see
+`counterfoil.saved_names`), and builds when asked. There is no second class to keep in step with the
+first, and no string that names a class in a recipe.
 
 >>> from fractions import Fraction
 >>> half = of(Fraction, numerator=1, denominator=late("parts"))
@@ -22,6 +23,8 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, cast, final
+
+from counterfoil.saved_names import place_of, saved_name
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -176,8 +179,8 @@ def _resolve(value: Any, known: Mapping[str, Any]) -> Any:
 def _plain(value: Any) -> Any:
     match value:
         case Spec():
-            call = f"{value.make.__module__}:{value.make.__qualname__}"
-            return {"call": call} | {name: _plain(v) for name, v in value.arguments.items()}
+            call = {"call": saved_name(value.make)}
+            return call | {name: _plain(v) for name, v in value.arguments.items()}
         case Late():
             return {"late": value.name}
         case Mapping():
@@ -204,7 +207,9 @@ def _unplain(value: Any, allow: tuple[str, ...]) -> Any:
 
 
 def _find(call: str, allow: tuple[str, ...]) -> Callable[..., Any]:
-    module, _, name = call.partition(":")
+    module, _, name = place_of(call).partition(":")
+    if call.isidentifier() and not name:
+        raise ValueError(_vanished(call))
     if module.partition(".")[0] not in allow or not name.isidentifier():
         raise ValueError(
             f"{call!r} is not something this file may call; allowed are classes and functions of "
@@ -213,8 +218,12 @@ def _find(call: str, allow: tuple[str, ...]) -> Callable[..., Any]:
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"{call!r} does not exist in this version of counterfoil; the file was written by "
-            "another one"
-        ) from error
+        raise ValueError(_vanished(call)) from error
     return cast("Callable[..., Any]", found)
+
+
+def _vanished(call: str) -> str:
+    return (
+        f"{call!r} does not exist in this version of counterfoil; the file was written by another "
+        "one"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import numpy as np
@@ -105,10 +105,6 @@ class PixelEye(Eye):
     divisor: int = 0
     width: int = 3
     frame: str = field(default="", metadata=LATER)
-
-    def __repr__(self) -> str:  # tells an index from others'
-        told = (f for f in fields(self) if not f.metadata or getattr(self, f.name) != f.default)
-        return f"PixelEye({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in told)})"
 
     def look(self, corpus: Corpus, rows: Tensor) -> Items:
         if corpus.pictures is None:

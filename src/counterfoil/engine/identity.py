@@ -11,6 +11,7 @@ from torch import nn
 
 from counterfoil.engine.kept import weights_digest
 from counterfoil.matcher import Pretrained
+from counterfoil.saved_names import short_name
 
 _ELSEWHERE = {  # of a configuration: where it came from and how it was loaded
     "_name_or_path",
@@ -29,7 +30,7 @@ def model_digest(module: nn.Module) -> str:
     The same weights under another activation, or with another number of heads, are another model;
     in another folder they are the same.
     """
-    told = [weights_digest(module), type(module).__qualname__, *_layers(module)]
+    told = [weights_digest(module), short_name(type(module)), *_layers(module)]
     return hashlib.sha256("\x00".join(told).encode()).hexdigest()[:16]
 
 
@@ -45,7 +46,7 @@ def _layers(module: nn.Module) -> Iterator[str]:
             yield f"{name} {json.dumps(_built(json.loads(part.written)), sort_keys=True)}"
         leaf = next(part.children(), None) is None
         if leaf and next(part.parameters(), None) is None and not isinstance(part, nn.Dropout):
-            yield f"{name} {type(part).__name__}({part.extra_repr()})"
+            yield f"{name} {short_name(type(part))}({part.extra_repr()})"
 
 
 def _built(value: object) -> object:

@@ -7,9 +7,10 @@ import inspect
 import json
 from typing import Any
 
-from counterfoil.corpus.lens import Lens
+from counterfoil.corpus.lens import Eye, FeatureEye, Lens, PixelEye
 from counterfoil.engine.identity import model_digest
 from counterfoil.matcher import Matcher
+from counterfoil.saved_names import short_name
 from counterfoil.spec import Spec
 
 _SOURCES = ("name", "config", "pretrained")  # where a pretrained part came from
@@ -30,9 +31,24 @@ def identity_of(matcher: Matcher, spec: Spec[Matcher] | None, lens: Lens | None)
     if spec is not None:
         digest.update(json.dumps(_call(spec), sort_keys=True).encode())
     if lens is not None:
-        digest.update(repr(lens.eye).encode())
+        digest.update(_described(lens.eye).encode())
         digest.update((lens.tokenizer.digest if lens.tokenizer else "").encode())
     return digest.hexdigest()[:16]
+
+
+def _described(eye: Eye) -> str:
+    """Settings of an eye, in the words of version 0.1 whatever classes and fields are called today.
+
+    Indices and stores hold this digest: a changed word here would make them another model's.
+    """
+    if isinstance(eye, FeatureEye):
+        return f"FeatureEye(width={eye.width!r}, mean={eye.mean!r}, deviation={eye.deviation!r})"
+    if isinstance(eye, PixelEye):
+        square = f"size={eye.size!r}, mean={eye.mean!r}, deviation={eye.deviation!r}"
+        shape = f"crop={eye.crop!r}, divisor={eye.divisor!r}, width={eye.width!r}"
+        frame = f", frame={eye.frame!r}" if eye.frame else ""
+        return f"PixelEye({square}, {shape}{frame})"
+    return repr(eye)
 
 
 def _call(value: Any) -> Any:
@@ -49,7 +65,7 @@ def _call(value: Any) -> Any:
                 for name, given in value.arguments.items()
                 if not (loaded and name in _SOURCES) and given != known[name].default
             }
-            return {"call": value.make.__qualname__, **told}
+            return {"call": short_name(value.make), **told}
         case tuple() | list():
             return [_call(inner) for inner in value]
     return value

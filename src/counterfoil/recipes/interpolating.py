@@ -160,7 +160,7 @@ def _check(original: Model, tuned: Model) -> None:
             f"{original.name} begins with weights at random, so there is nothing between it and "
             f"{tuned.name}; name a pretrained model that training began with"
         )
-    if original.lens is None or repr(original.lens.eye) != repr(tuned.lens.eye):
+    if original.lens is None or original.lens.eye != tuned.lens.eye:
         raise ValueError(
             f"{tuned.name} sees pictures in another way than {original.name}; name the model that "
             "its training began with"

@@ -18,11 +18,13 @@ from counterfoil import __version__
 from counterfoil.corpus.lens import Lens
 from counterfoil.files import read_json, replacing_folder, write_json
 from counterfoil.matcher import Matcher
-from counterfoil.spec import Spec, from_plain
-from counterfoil.train.tensors import FORMAT, read_tensors, write_tensors
+from counterfoil.spec import Spec, digest, from_plain
+from counterfoil.train.tensors import read_tensors, write_tensors
 
 WEIGHTS, CARD = "model.safetensors", "model.json"
 _KIND = "counterfoil model"
+FORMAT = 2  # of model.json; format 1, of version 0.1, named classes by their modules
+_READ = (1, FORMAT)
 
 
 @final
@@ -108,9 +110,10 @@ def load_model(
     Raises:
         ValueError: it is no model folder, is damaged, or comes from another version.
     """
-    card = read_card(folder, allow=allow)
+    plain = _read_plain(folder)
+    card = _card(plain, folder, allow)
     weights, about = read_tensors(folder / WEIGHTS, "the weights of a model")
-    if about.get("model") != card.model.digest():
+    if about.get("model") != digest(plain["model"]):  # as written: 0.1 had other names
         raise ValueError(f"{folder / WEIGHTS} and {folder / CARD} belong to different models")
     matcher = _built(card.model, folder / CARD)
     try:
@@ -134,14 +137,22 @@ def read_card(folder: Path, *, allow: tuple[str, ...] = ("counterfoil",)) -> Car
     Raises:
         ValueError: it is no model folder, or comes from another version.
     """
+    return _card(_read_plain(folder), folder, allow)
+
+
+def _read_plain(folder: Path) -> dict[str, Any]:
     plain = read_json(folder / CARD, "the card of a model")
     if not isinstance(plain, dict) or plain.get("kind") != _KIND:
         raise ValueError(f"{folder / CARD} is not the card of a counterfoil model")
-    if plain.get("format") != FORMAT:
+    if plain.get("format") not in _READ:
         raise ValueError(
             f"{folder / CARD} has format {plain.get('format')}, and this version of counterfoil "
-            f"reads format {FORMAT}; open it with the version that wrote it"
+            f"reads formats {' and '.join(map(str, _READ))}; open it with the version that wrote it"
         )
+    return plain
+
+
+def _card(plain: Mapping[str, Any], folder: Path, allow: tuple[str, ...]) -> Card:
     spec = from_plain(plain.get("model"), allow=allow)
     _check_calls(spec, folder / CARD)
     return Card(

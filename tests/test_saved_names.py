@@ -1,0 +1,96 @@
+"""Names in saved files: complete, and open whatever version wrote them."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import pkgutil
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from torch import nn
+
+import counterfoil
+from counterfoil.models.scan import SCAN
+from counterfoil.recipes import catalogue
+from counterfoil.saved_names import _CONVERTED, PLACES, place_of, saved_name, short_name
+from counterfoil.spec import Spec, from_plain, of
+
+# modules of networks that no written call names: bases of others, and what trains
+UNWRITTEN = {
+    "Matcher", "Term", "ImageTower", "TextTower", "WordTower", "Learner", "Pretraining", "Step",
+}  # fmt: skip
+
+
+def calls(value: Any) -> Iterator[Spec[Any]]:
+    if isinstance(value, Spec):
+        yield value
+        yield from calls(value.arguments)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for one in fields(value):
+            yield from calls(getattr(value, one.name))
+    elif isinstance(value, Mapping):
+        yield from calls(tuple(value.values()))
+    elif isinstance(value, tuple | list):
+        for inner in value:
+            yield from calls(inner)
+
+
+def test_every_call_of_every_recipe_has_a_name_and_opens():
+    seen: set[str] = set()
+    for name in catalogue.names():
+        for call in calls(catalogue.find(name).stages):
+            text = json.dumps(call.plain(), sort_keys=True)
+            if text not in seen:
+                seen.add(text)
+                assert saved_name(call.make) in PLACES, call
+                assert "counterfoil." not in text
+                again = from_plain(json.loads(text))
+                assert again == call
+                assert again.make is call.make
+    assert len(seen) > 100
+
+
+def test_every_network_and_every_loss_has_a_name():
+    lacking = []
+    for found in pkgutil.walk_packages(counterfoil.__path__, "counterfoil."):
+        if not found.name.endswith("__main__"):
+            for name, kind in vars(importlib.import_module(found.name)).items():
+                own = inspect.isclass(kind) and kind.__module__ == found.name
+                if own and issubclass(kind, nn.Module) and name not in UNWRITTEN:
+                    lacking += [] if saved_name(kind) in PLACES else [f"{found.name}:{name}"]
+    assert lacking == []
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_every_name_leads_to_a_class_that_is_called_so_in_files(name):
+    module, _, qualname = PLACES[name].partition(":")
+    assert saved_name(getattr(importlib.import_module(module), qualname)) == name
+
+
+def test_what_0_1_wrote_has_the_same_names():
+    assert set(_CONVERTED.values()) <= set(PLACES)
+    old = {"call": "counterfoil.models.scan:SCAN", "direction": "i2t"}
+    assert from_plain(old) == of(SCAN, direction="i2t")
+    assert from_plain(old).plain() == {"call": "SCAN", "direction": "i2t"}
+
+
+def test_other_packages_keep_module_and_name():
+    half = of(Fraction, numerator=1, denominator=2)
+    assert half.plain()["call"] == "fractions:Fraction"
+    assert short_name(Fraction) == "Fraction"
+    assert place_of("fractions:Fraction") == "fractions:Fraction"
+    assert from_plain(half.plain(), allow=("fractions",)) == half
+    with pytest.raises(ValueError, match="may call"):
+        from_plain(half.plain())
+
+
+def test_a_name_of_another_version_is_refused():
+    with pytest.raises(ValueError, match="'Newest' does not exist in this version"):
+        from_plain({"call": "Newest"})
+    with pytest.raises(ValueError, match="may call"):
+        from_plain({"call": "SCAN"}, allow=("mine",))
