@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import httpx
 import torch
+from fastapi import FastAPI
 from PIL import Image
 
 import recipes_cases
@@ -30,9 +31,8 @@ from counterfoil.models.vse import VSE
 from counterfoil.recipes.model import open_model
 from counterfoil.recipes.searching import open_index
 from counterfoil.serve.app import application
-from counterfoil.serve.guard import Guard
-from counterfoil.serve.holdings import Library
-from counterfoil.serve.settings import Settings
+from counterfoil.serve.service import SearchService
+from counterfoil.serve.settings import ServerSettings
 from counterfoil.spec import of, part
 from counterfoil.train.saved import save_model
 
@@ -90,17 +90,17 @@ def indexed(root: Path, count: int = 12) -> Path:
     return root
 
 
-def library(root: Path, **more: Any) -> Library:
+def library(root: Path, **more: Any) -> SearchService:
     """What is served of `indexed`."""
-    return Library(open_index(root / "index"), **more)
+    return SearchService(open_index(root / "index"), **more)
 
 
-def served(root: Path, settings: Settings | None = None) -> Guard:
+def served(root: Path, settings: ServerSettings | None = None) -> FastAPI:
     """The application of `indexed`."""
-    return application(library(root), settings or Settings(gather=0.0))
+    return application(library(root), settings or ServerSettings(gather=0.0))
 
 
-def asked(app: Guard, ask: Callable[[httpx.AsyncClient], Awaitable[T]], where: str = WHERE) -> T:
+def asked(app: FastAPI, ask: Callable[[httpx.AsyncClient], Awaitable[T]], where: str = WHERE) -> T:
     """What a client gets that asks an application."""
 
     async def scene() -> T:
@@ -111,12 +111,12 @@ def asked(app: Guard, ask: Callable[[httpx.AsyncClient], Awaitable[T]], where: s
     return asyncio.run(scene())
 
 
-def posted(app: Guard, route: str, **how: Any) -> httpx.Response:
+def posted(app: FastAPI, route: str, **how: Any) -> httpx.Response:
     """The answer to one POST."""
     return asked(app, lambda client: client.post(route, **how))
 
 
-def got(app: Guard, route: str, **how: Any) -> httpx.Response:
+def got(app: FastAPI, route: str, **how: Any) -> httpx.Response:
     """The answer to one GET."""
     return asked(app, lambda client: client.get(route, **how))
 

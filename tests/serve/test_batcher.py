@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from fastapi import HTTPException
 
 from counterfoil.serve.batcher import Batcher
-from counterfoil.serve.refused import Refused
 
 
 def doubled(seen: list[list[int]]):
@@ -64,7 +64,7 @@ def test_too_many_are_told_to_come_back(worker):
 
     found = asyncio.run(scene())
     assert found[:3] == [0, 2, 4]
-    assert all(isinstance(one, Refused) and one.status == 503 for one in found[3:])
+    assert all(isinstance(one, HTTPException) and one.status_code == 503 for one in found[3:])
 
 
 def test_who_no_longer_waits_is_not_answered(worker):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from counterfoil.serve.settings import Settings
+from counterfoil.serve.settings import ServerSettings
 from serve_cases import asked, got, indexed, posted, served
 
 KEY = "open sesame"
@@ -17,7 +17,7 @@ def root(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def locked(root):
-    return served(root, Settings(key=KEY))
+    return served(root, ServerSettings(key=KEY))
 
 
 CLOSED = ("/search?text=a", "/similar?id=00003.png", "/picture?id=00003.png", "/about", "/metrics",
@@ -59,12 +59,12 @@ def test_on_loopback_a_page_of_another_name_asks_in_vain(root, host):
     assert asked(app, lambda client: client.get("/about"), host).status_code == 400
     for own in ("http://localhost:1", "http://127.0.0.1", "http://[::1]:8000"):
         assert asked(app, lambda client: client.get("/about"), own).status_code == 200
-    abroad = served(root, Settings(host="0.0.0.0"))
+    abroad = served(root, ServerSettings(host="0.0.0.0"))
     assert asked(abroad, lambda client: client.get("/about"), host).status_code == 200
 
 
 def test_everything_is_counted_by_route_and_never_by_what_was_asked(root):
-    app = served(root, Settings(gather=0.0))
+    app = served(root, ServerSettings(gather=0.0))
     for route in ("/search?text=a", "/search?text=b", "/search", "/%3Cb%3E", "/picture?id=x"):
         got(app, route)
     text = got(app, "/metrics").text

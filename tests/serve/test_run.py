@@ -8,33 +8,33 @@ from pathlib import Path
 import httpx
 import pytest
 
-from counterfoil.serve.run import address, listening
-from counterfoil.serve.settings import Settings
+from counterfoil.serve.run import listen, url
+from counterfoil.serve.settings import ServerSettings
 from serve_cases import content, indexed, painted, running
 
 LONG = 120  # seconds in which a busy machine answers
 
 
 def test_a_taken_port_is_refused():
-    with listening(Settings(port=0)) as opened:
+    with listen(ServerSettings(port=0)) as opened:
         opened.listen()
         port = opened.getsockname()[1]
         with pytest.raises(ValueError, match=f"port {port} of 127.0.0.1 cannot be listened at"):
-            listening(Settings(port=port))
+            listen(ServerSettings(port=port))
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "no such host", "a" * 300, "\udcff"])
 def test_an_address_that_is_not_here_is_refused(host):
     with pytest.raises(ValueError, match=r"--host|no address of this machine"):
-        listening(Settings(host=host, port=0))
+        listen(ServerSettings(host=host, port=0))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
 def test_the_address_is_one_for_a_browser(host):
     if host == "::1" and not socket.has_ipv6:
         pytest.skip("no IPv6")
-    with listening(Settings(host=host, port=0)) as opened:
-        where = httpx.URL(address(Settings(host=host), opened))
+    with listen(ServerSettings(host=host, port=0)) as opened:
+        where = httpx.URL(url(ServerSettings(host=host), opened))
         assert where.host == host
         assert where.port == opened.getsockname()[1]
 

@@ -11,12 +11,12 @@ import recipes_cases
 from counterfoil.cli import main
 from counterfoil.recipes.run import Source
 from counterfoil.serve.app import application
-from counterfoil.serve.holdings import Library
-from counterfoil.serve.settings import Settings
-from counterfoil.serve.start import serve
+from counterfoil.serve.run import serve
+from counterfoil.serve.service import SearchService
+from counterfoil.serve.settings import ServerSettings
 from serve_cases import indexed
 
-FREE = Settings(port=0)
+FREE = ServerSettings(port=0)
 
 
 @pytest.fixture(scope="module")
@@ -28,29 +28,29 @@ def root(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def ran(monkeypatch) -> list[Settings]:
+def ran(monkeypatch) -> list[ServerSettings]:
     """What was served, without serving it."""
-    found: list[Settings] = []
-    monkeypatch.setattr("counterfoil.serve.start.run", lambda _, allowed, __: found.append(allowed))
+    found: list[ServerSettings] = []
+    monkeypatch.setattr("counterfoil.serve.run.run", lambda _, allowed, __: found.append(allowed))
     return found
 
 
 @pytest.fixture
-def served_by(monkeypatch) -> list[Library]:
+def served_by(monkeypatch) -> list[SearchService]:
     """The libraries that were served."""
-    found: list[Library] = []
+    found: list[SearchService] = []
 
     def noted(library, settings):
         found.append(library)
         return application(library, settings)
 
-    monkeypatch.setattr("counterfoil.serve.start.application", noted)
+    monkeypatch.setattr("counterfoil.serve.app.application", noted)
     return found
 
 
 def test_an_index_knows_its_model(root, ran, capsys):
     assert main(["serve", str(root / "index"), "--port", "0", "--seconds", "5"]) == 0
-    assert ran == [Settings(port=0, seconds=5)]
+    assert ran == [ServerSettings(port=0, seconds=5)]
     told = " ".join(capsys.readouterr().out.split())
     assert "5 images and 1 captions" in told
     assert "no head that doubts or corrects words" in told
@@ -73,7 +73,7 @@ def test_the_key_may_come_from_the_environment(root, ran, monkeypatch, capsys):
 
 
 def test_who_listens_to_everybody_without_a_key_is_told(root, ran, capsys):
-    serve(root / "index", settings=Settings(host="0.0.0.0", port=0))
+    serve(root / "index", settings=ServerSettings(host="0.0.0.0", port=0))
     assert "anybody who reaches 0.0.0.0 can search" in " ".join(capsys.readouterr().out.split())
 
 
@@ -123,6 +123,6 @@ def test_a_taken_port_is_refused(root, ran, capsys):
 
 
 def test_what_is_not_installed_is_named(root, ran, monkeypatch):
-    monkeypatch.setitem(sys.modules, "fastapi", None)
+    monkeypatch.setitem(sys.modules, "python_multipart", None)
     with pytest.raises(ValueError, match=r'pip install "counterfoil\[web\]"'):
         serve(root / "index", settings=FREE)

@@ -21,14 +21,13 @@ from counterfoil.recipes.model import open_model
 from counterfoil.recipes.reranking import Reranker
 from counterfoil.recipes.searching import open_index
 from counterfoil.serve.app import application
-from counterfoil.serve.holdings import Library
-from counterfoil.serve.queries import Query
-from counterfoil.serve.settings import Settings
+from counterfoil.serve.service import SearchQuery, SearchService
+from counterfoil.serve.settings import ServerSettings
 from serve_cases import asked, content, got, indexed, painted, posted, served
 
 TEXT = "a red circle"
 DEPTH = 12
-FREE = Settings(gather=0.0)
+FREE = ServerSettings(gather=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +46,12 @@ def reranker(root: Path, depth: int = DEPTH) -> Reranker:
 
 @pytest.fixture(scope="module")
 def plain(root):
-    return application(Library(open_index(root / "index")), FREE)
+    return application(SearchService(open_index(root / "index")), FREE)
 
 
 @pytest.fixture(scope="module")
 def ordered(root):
-    return application(Library(open_index(root / "index"), reranker=reranker(root)), FREE)
+    return application(SearchService(open_index(root / "index"), reranker=reranker(root)), FREE)
 
 
 def offline(found) -> list[tuple[str, float, str, str]]:
@@ -107,7 +106,8 @@ def test_the_order_is_another(plain, ordered):
 
 def test_queries_that_come_together_change_no_answer(root):
     app = application(
-        Library(open_index(root / "index"), reranker=reranker(root)), Settings(gather=0.05)
+        SearchService(open_index(root / "index"), reranker=reranker(root)),
+        ServerSettings(gather=0.05),
     )
     texts = ["a blue square", TEXT, "a star", "a green triangle above a red circle"] * 2
 
@@ -123,8 +123,8 @@ def test_queries_that_come_together_change_no_answer(root):
     with open_index(root / "index", rerank=reranker(root)) as index:
         for number, (text, answer) in enumerate(zip(texts, found, strict=False)):
             assert online(answer) == offline(index.search_text(text, 1 + number))
-    assert "counterfoil_queries_total 10\n" in metrics
-    assert "counterfoil_reranked_total 9\n" in metrics
+    assert "counterfoil_queries_total 10.0\n" in metrics
+    assert "counterfoil_reranked_total 9.0\n" in metrics
 
 
 def test_it_says_who_puts_results_in_order(root, plain, ordered):
@@ -136,7 +136,7 @@ def test_it_says_who_puts_results_in_order(root, plain, ordered):
     assert got(plain, "/health").json() == {**health, "reranker": None}
     assert got(plain, "/about").json()["limits"]["top"] == 100
     locked = application(
-        Library(open_index(root / "index"), reranker=reranker(root)), Settings(key="k")
+        SearchService(open_index(root / "index"), reranker=reranker(root)), ServerSettings(key="k")
     )
     assert got(locked, "/health").json() == {"status": "ok"}
 
@@ -154,7 +154,7 @@ def test_a_new_picture_is_not_shown_to_what_reads_features(root, tmp_path):
     corpus = open_corpus(explain_cases.SCENES)
     build_index(open_model(tmp_path / "mine"), corpus, tmp_path / "index").close()
     other = Reranker(replace(open_model(tmp_path / "regions"), name="regions"), 8, corpus)
-    app = application(Library(open_index(tmp_path / "index"), None, corpus, other), FREE)
+    app = application(SearchService(open_index(tmp_path / "index"), None, corpus, other), FREE)
     new = posted(app, "/search", **upload(find="captions", top=4))
     with open_index(tmp_path / "index") as index:
         assert online(new) == offline(index.search_image(painted(3), 4))
@@ -169,7 +169,7 @@ def test_a_picture_that_is_gone_leaves_the_index_s_own_order(root, tmp_path, cap
     """The query is not at fault, and nobody is told where the picture lay."""
     shutil.copytree(root / "photos", tmp_path / "photos")
     build_index(open_model(root / "mine"), open_corpus(tmp_path / "photos"), tmp_path / "mine")
-    library = Library(open_index(tmp_path / "mine"), reranker=reranker(root))
+    library = SearchService(open_index(tmp_path / "mine"), reranker=reranker(root))
     app = application(library, FREE)
     query = {"text": TEXT, "top": 5}
     want = posted(app, "/search", json=query)
@@ -204,7 +204,7 @@ def test_a_model_that_cannot_see_all_images_is_refused_at_the_start(root, tmp_pa
         part = corpus.subset(torch.arange(1, len(corpus)))
         other = Reranker(open_model(tmp_path / "regions"), 8, part)
     with pytest.raises(ValueError, match=rf"{name} cannot look at 1 of the {len(corpus)} images"):
-        Library(index, reranker=other)
+        SearchService(index, reranker=other)
 
 
 def test_an_index_that_fails_is_no_fault_of_the_query(root, monkeypatch, caplog):
@@ -212,7 +212,7 @@ def test_an_index_that_fails_is_no_fault_of_the_query(root, monkeypatch, caplog)
         raise ValueError("Milvus at db.example.org refuses")
 
     monkeypatch.setattr("counterfoil.engine.index_shelf.Shelf.search", refuses)
-    app = application(Library(open_index(root / "index")), FREE)
+    app = application(SearchService(open_index(root / "index")), FREE)
     answer = posted(app, "/search", json={"text": TEXT})
     assert answer.status_code == 500
     assert "Milvus" not in answer.text
@@ -224,7 +224,7 @@ def test_what_cannot_be_found_is_refused(root, tmp_path):
     (bare := tmp_path / "bare").mkdir()
     painted(1).save(bare / "a.png")
     index = build_index(open_model(tmp_path / "model"), read_bare(bare), tmp_path / "pictures")
-    alone = application(Library(index), FREE)
+    alone = application(SearchService(index), FREE)
     assert got(alone, "/about").json()["captions"] == 0
     answer = posted(alone, "/search", json={"text": "a", "find": "captions"})
     assert answer.status_code == 422
@@ -232,12 +232,12 @@ def test_what_cannot_be_found_is_refused(root, tmp_path):
     for wrong in ("texts", "", 3, None, ["captions"]):
         answer = posted(app, "/search", json={"text": "a", "find": wrong})
         assert answer.status_code == 400, wrong
-        assert "it can be images or captions" in answer.json()["error"]
+        assert "input should be 'images' or 'captions'" in answer.json()["error"]
 
 
 def test_a_query_knows_what_it_compares():
-    row, text, picture = Query(3, 1), Query("a", 1), Query(painted(1), 1)
-    assert [one.crosses for one in (row, text, picture)] == [False, True, False]
+    row, text, picture = SearchQuery(3, 1), SearchQuery("a", 1), SearchQuery(painted(1), 1)
+    assert [one.cross_modal for one in (row, text, picture)] == [False, True, False]
     other = [replace(one, find="captions") for one in (row, text, picture)]
-    assert [one.crosses for one in other] == [True, False, True]
-    assert [row.itself, other[0].itself, text.itself] == [3, None, None]
+    assert [one.cross_modal for one in other] == [True, False, True]
+    assert [row.excluded, other[0].excluded, text.excluded] == [3, None, None]
