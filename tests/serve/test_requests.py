@@ -55,14 +55,15 @@ REFUSED = {
     "drawing that says it is a picture": (uploaded(SVG), 415, "an SVG drawing"),
     "zip": (uploaded(zipped(), "a.zip"), 415, "a zip archive"),
     "text as picture": (uploaded(b"hello"), 415, "no picture that can be read"),
-    "path as picture": ({"json": {"picture": "/etc/passwd"}}, 400, "send it as a file of a multipart"),
-    "address as picture": ({"json": {"picture": "http://a"}}, 400, "send it as a file of a multipart"),
+    "path as picture": ({"json": {"picture": "/etc/passwd"}}, 400, "as a file of a multipart"),
+    "address as picture": ({"json": {"picture": "http://a"}}, 400, "as a file of a multipart"),
     "two pictures": (
         {"files": [("picture", ("a", b"a")), ("picture", ("b", b"b"))]}, 400, "Too many files",
     ),
     "form that ends early": (part(FILE, b"abc", b""), 400, "nothing was sent"),
     "form without a boundary": (
-        {"content": b"x", "headers": {"content-type": "multipart/form-data"}}, 400, "Missing boundary",
+        {"content": b"x", "headers": {"content-type": "multipart/form-data"}}, 400,
+        "Missing boundary",
     ),
     "form of noise": (
         {"content": bytes(range(256)), "headers": LINES}, 400, "Invalid multipart data",
@@ -167,7 +168,8 @@ def test_nothing_outside_the_index_is_served(app, root, name):
 
 FILES = (
     "/../index.json", "/..%2f..%2fetc/passwd", "//etc/passwd", "/page/page.js", "/index.json",
-    "/page.css/../app.py", "/%2e%2e/%2e%2e/etc/passwd", "/picture/../../etc/passwd", "/docs", "/redoc",
+    "/page.css/../app.py", "/%2e%2e/%2e%2e/etc/passwd", "/picture/../../etc/passwd", "/docs",
+    "/redoc",
 )  # fmt: skip
 
 
