@@ -55,8 +55,8 @@ REFUSED = {
     "drawing that says it is a picture": (uploaded(SVG), 415, "an SVG drawing"),
     "zip": (uploaded(zipped(), "a.zip"), 415, "a zip archive"),
     "text as picture": (uploaded(b"hello"), 415, "no picture that can be read"),
-    "path as picture": ({"json": {"picture": "/etc/passwd"}}, 400, "as a file of a multipart"),
-    "address as picture": ({"json": {"picture": "http://a"}}, 400, "as a file of a multipart"),
+    "path as picture": ({"json": {"picture": "/etc/passwd"}}, 400, "is not a file; send it in"),
+    "address as picture": ({"json": {"picture": "http://a"}}, 400, "is not a file; send it in"),
     "two pictures": (
         {"files": [("picture", ("a", b"a")), ("picture", ("b", b"b"))]}, 400, "Too many files",
     ),
@@ -71,7 +71,7 @@ REFUSED = {
     "form with too many fields": (
         {"files": [(f"f{n}", (None, "x")) for n in range(20)]}, 400, "Too many fields",
     ),
-    "no text": ({"json": {}}, 400, "no 'text' was sent"),
+    "no text": ({"json": {}}, 400, "nothing was sent; send 'text' or 'picture'"),
     "nothing in a form": (
         {"files": {"top": (None, "5")}}, 400, "nothing was sent; send 'text' or 'picture'",
     ),
@@ -206,7 +206,7 @@ def test_ways_that_a_route_is_not_asked(app):
 
 EXPLAIN = {
     "no caption": ({"id": "00003.png"}, "no 'caption' was sent"),
-    "no image": ({"caption": "a dog"}, "no 'id' was sent"),
+    "no image": ({"caption": "a dog"}, "send 'id' or 'picture', just one"),
     "empty caption": ({"id": "00003.png", "caption": ""}, "the caption is empty"),
     "another field": ({"id": "00003.png", "text": "a"}, "'text' is not a field"),
     "empty id": ({"id": "", "caption": "a"}, "id is ''"),

@@ -17,6 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, gen
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
@@ -30,19 +31,17 @@ from counterfoil.serve.batcher import Batcher
 from counterfoil.serve.middleware import CLIENT_CLOSED, JSON, RequestGuard, media_type
 from counterfoil.serve.schemas import (
     ErrorMessage,
-    ExplainForm,
     ExplainRequest,
     ExplanationResponse,
     Health,
     ImageRequest,
     RequestLimits,
-    SearchForm,
     SearchHit,
     SearchOptions,
+    SearchRequest,
     SearchResponse,
     ServerInfo,
-    SimilarSearch,
-    TextSearch,
+    SimilarRequest,
     error_sentence,
 )
 from counterfoil.serve.service import QueryInput, SearchQuery, SearchService, decode_upload
@@ -59,61 +58,76 @@ _log = logging.getLogger("counterfoil.serve")
 
 
 @final
-class RequestBody:
-    """Dependency that validates a body of JSON or a form, which FastAPI cannot mix in one route.
+class Body:
+    """Dependency that validates a query string, a JSON body or a form by one model.
+
+    FastAPI binds a route to one type of body; these routes take JSON, and forms with pictures.
 
     Args:
-        json_model: model of a JSON body.
-        form_model: model of a form, which may hold a picture.
+        model: the pydantic model.
     """
 
-    def __init__(self, json_model: type[BaseModel], form_model: type[BaseModel]) -> None:
-        self._json, self._form = json_model, form_model
+    def __init__(self, model: type[BaseModel]) -> None:
+        self._model = model
 
-    @property
-    def openapi(self) -> dict[str, Any]:
-        """OpenAPI description of the body."""
-        models = {JSON: self._json, FORM: self._form}
-        content = {kind: {"schema": model.model_json_schema()} for kind, model in models.items()}
+    def openapi(self, method: str) -> dict[str, Any]:
+        """OpenAPI description of the parameters of a GET or of the body of a POST."""
+        form = self._model.model_json_schema()
+        fields = {name: field for name, field in form["properties"].items() if name != "picture"}
+        if method == "GET":
+            required = form.get("required", ())
+            return {
+                "parameters": [
+                    {"name": name, "in": "query", "required": name in required, "schema": field}
+                    for name, field in fields.items()
+                ]
+            }
+        content = {JSON: {"schema": {**form, "properties": fields}}, FORM: {"schema": form}}
         return {"requestBody": {"required": True, "content": content}}
 
     async def __call__(self, request: Request) -> BaseModel:
-        """Read and validate the body.
+        """Read and validate a request.
 
         Raises:
-            HTTPException: it is too slow (408), damaged (400) or of another type (415).
+            HTTPException: the body is too slow (408), damaged (400) or of another type (415).
             RequestValidationError: a field is missing, unknown or invalid.
         """
         try:
             async with asyncio.timeout(request.app.state.settings.seconds / 2):
-                return await self._read(request)
+                values = await _fields(request)
         except TimeoutError:
             message = "the request took too long to arrive; send it again"
             raise HTTPException(408, message) from None
+        try:
+            return self._model.model_validate(values)
         except ValidationError as error:
             raise RequestValidationError(error.errors()) from None
 
-    async def _read(self, request: Request) -> BaseModel:
-        kind = media_type(request.headers)
-        if kind == JSON:
-            return self._json.model_validate_json(await request.body())
-        if kind != FORM:
-            raise HTTPException(415, f"the body is {kind[:80]!r}; send {JSON} or {FORM}")
+
+async def _fields(request: Request) -> Any:
+    """Fields of a query string, JSON or a form, not yet validated."""
+    if request.method == "GET":
+        return dict(request.query_params)
+    kind = media_type(request.headers)
+    if kind == JSON:
         try:
-            async with request.form(max_files=1, max_fields=8, max_part_size=65536) as form:
-                values = {
-                    name: await value.read() if isinstance(value, UploadFile) else value
-                    for name, value in form.items()
-                }
-        except (ValueError, KeyError):  # multipart headers that the parser does not expect
-            message = "the form is damaged; send one picture and at most 8 fields"
-            raise HTTPException(400, message) from None
-        return self._form.model_validate(values)
+            return from_json(await request.body())
+        except ValueError:
+            raise HTTPException(400, "the body is not JSON") from None
+    if kind != FORM:
+        raise HTTPException(415, f"the body is {kind[:80]!r}; send {JSON} or {FORM}")
+    try:
+        async with request.form(max_files=1, max_fields=8, max_part_size=65536) as form:
+            return {
+                name: await value.read() if isinstance(value, UploadFile) else value
+                for name, value in form.items()
+            }
+    except (ValueError, KeyError):  # multipart headers that the parser does not expect
+        message = "the form is damaged; send one picture and at most 8 fields"
+        raise HTTPException(400, message) from None
 
 
-SEARCH_BODY = RequestBody(TextSearch, SearchForm)
-SIMILAR_BODY = RequestBody(SimilarSearch, SimilarSearch)
-EXPLAIN_BODY = RequestBody(ExplainRequest, ExplainForm)
+SEARCH, SIMILAR, EXPLAIN = Body(SearchRequest), Body(SimilarRequest), Body(ExplainRequest)
 
 
 @final
@@ -145,7 +159,7 @@ class SearchServer(Collector):
         self._reranks: Batcher[tuple[SearchQuery, tuple[SearchHit, ...]], tuple[SearchHit, ...]] = (
             single(_each(lambda pair: service.rerank(*pair)), waiting=settings.waiting)
         )
-        self._explanations: Batcher[ExplainRequest | ExplainForm, Explanation] = single(
+        self._explanations: Batcher[ExplainRequest, Explanation] = single(
             _each(self._explanation), waiting=settings.explaining, unit="explanations"
         )
         self.registry = CollectorRegistry()
@@ -158,13 +172,7 @@ class SearchServer(Collector):
         self.registry.register(self)
 
     async def search(
-        self, request: Request, query: Annotated[TextSearch, Query()]
-    ) -> SearchResponse:
-        """Images or captions for a caption."""
-        return await self._answer(request, self._rank(query.text, query))
-
-    async def search_body(
-        self, request: Request, query: Annotated[TextSearch | SearchForm, Depends(SEARCH_BODY)]
+        self, request: Request, query: Annotated[SearchRequest, Depends(SEARCH)]
     ) -> SearchResponse:
         """Images or captions for a caption or an uploaded picture."""
         if query.text is not None:
@@ -174,27 +182,13 @@ class SearchServer(Collector):
         return await self._answer(request, self._rank_picture(query))
 
     async def similar(
-        self, request: Request, query: Annotated[SimilarSearch, Query()]
+        self, request: Request, query: Annotated[SimilarRequest, Depends(SIMILAR)]
     ) -> SearchResponse:
         """Images similar to an image of the index, or captions for it."""
         return await self._answer(request, self._rank(self._service.row(query.id), query))
 
-    async def similar_body(
-        self, request: Request, query: Annotated[SimilarSearch, Depends(SIMILAR_BODY)]
-    ) -> SearchResponse:
-        """Images similar to an image of the index, or captions for it."""
-        return await self.similar(request, query)
-
     async def explain(
-        self, request: Request, query: Annotated[ExplainRequest, Query()]
-    ) -> ExplanationResponse:
-        """Which words of a caption match an image of the index."""
-        return await self._answer(request, self._explain(query))
-
-    async def explain_body(
-        self,
-        request: Request,
-        query: Annotated[ExplainRequest | ExplainForm, Depends(EXPLAIN_BODY)],
+        self, request: Request, query: Annotated[ExplainRequest, Depends(EXPLAIN)]
     ) -> ExplanationResponse:
         """Which words of a caption match an image of the index or an uploaded picture."""
         if query.id is None and not self._service.explains_pictures:
@@ -278,11 +272,10 @@ class SearchServer(Collector):
             task.cancel()
             disconnect.cancel()
 
-    async def _rank_picture(self, query: TextSearch | SearchForm) -> SearchResponse:
-        content = query.picture if isinstance(query, SearchForm) else None
+    async def _rank_picture(self, query: SearchRequest) -> SearchResponse:
         async with self._pictures:
             picture = await _run(
-                self._decoders, decode_upload, content or b"", self._settings.pixels
+                self._decoders, decode_upload, query.picture or b"", self._settings.pixels
             )
             return await self._rank(picture, query)
 
@@ -306,7 +299,7 @@ class SearchServer(Collector):
                 _log.warning("not re-ranked: %r", str(error))
         return SearchResponse(find=options.find, reranker=reranker, results=hits[:top])
 
-    async def _explain(self, query: ExplainRequest | ExplainForm) -> ExplanationResponse:
+    async def _explain(self, query: ExplainRequest) -> ExplanationResponse:
         self._check_caption(query.caption)
         explanation = await _unprocessable(self._explanations.ask(query))
         explainer = self._service.explainer
@@ -318,12 +311,11 @@ class SearchServer(Collector):
             lacking=lacking(explainer),
         )
 
-    def _explanation(self, query: ExplainRequest | ExplainForm) -> Explanation:
+    def _explanation(self, query: ExplainRequest) -> Explanation:
         """Runs in the thread of the models, so that one picture at a time is decoded."""
         if query.id is not None:
             return self._service.explain(self._service.image_input(query.id), query.caption)
-        content = query.picture if isinstance(query, ExplainForm) else None
-        image = decode_upload(content or b"", self._settings.pixels)
+        image = decode_upload(query.picture or b"", self._settings.pixels)
         return self._service.explain(image, query.caption)
 
     def _check_caption(self, caption: str) -> None:
@@ -360,13 +352,14 @@ def application(service: SearchService, settings: ServerSettings) -> FastAPI:
         exception_handlers=_exception_handlers(),
     )
     app.state.settings = settings
-    for path, get, post, body in (
-        ("/search", server.search, server.search_body, SEARCH_BODY),
-        ("/similar", server.similar, server.similar_body, SIMILAR_BODY),
-        ("/explain", server.explain, server.explain_body, EXPLAIN_BODY),
-    ):
-        app.get(path)(get)
-        app.post(path, openapi_extra=body.openapi)(post)
+    for method in ("GET", "POST"):
+        for path, endpoint, body in (
+            ("/search", server.search, SEARCH),
+            ("/similar", server.similar, SIMILAR),
+            ("/explain", server.explain, EXPLAIN),
+        ):
+            more = body.openapi(method)
+            app.add_api_route(path, endpoint, methods=[method], openapi_extra=more)
     app.get("/picture", response_class=Response)(server.picture)
     app.get("/about")(server.about)
     app.get("/health", response_model_exclude_unset=True)(server.health)

@@ -18,8 +18,6 @@ from pydantic import (
 from counterfoil.evaluate.explanation import Corrected, Word
 from counterfoil.recipes.searching import Find
 
-NOT_A_FILE = "the picture is not a file; send it as a file of a multipart/form-data body"
-
 
 def _not_blank(caption: str) -> str:
     if not caption.strip():
@@ -35,7 +33,7 @@ def _not_boolean(value: object) -> object:
 
 def _uploaded_file(value: object) -> object:
     if not isinstance(value, bytes):
-        raise ValueError(NOT_A_FILE)
+        raise ValueError("the picture is not a file; send it in a multipart/form-data body")
     return value
 
 
@@ -49,12 +47,13 @@ Top = Annotated[int, BeforeValidator(_not_boolean), Field(ge=1)]
 class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    def _exactly_one(self, *names: str) -> None:
+    def _exactly_one(self, *names: str) -> Self:
         given = [name for name in names if getattr(self, name) is not None]
         if len(given) != 1:
             sent = " and ".join(map(repr, given)) or "nothing"
             wanted = " or ".join(map(repr, names))
             raise ValueError(f"{sent} was sent; send {wanted}, just one")
+        return self
 
 
 class SearchOptions(_Request):
@@ -65,14 +64,7 @@ class SearchOptions(_Request):
 
 
 @final
-class TextSearch(SearchOptions):
-    """Search by a caption."""
-
-    text: Caption
-
-
-@final
-class SearchForm(SearchOptions):
+class SearchRequest(SearchOptions):
     """Search by a caption or an uploaded picture."""
 
     text: Caption | None = None
@@ -80,34 +72,18 @@ class SearchForm(SearchOptions):
 
     @model_validator(mode="after")
     def _one_query(self) -> Self:
-        self._exactly_one("text", "picture")
-        return self
+        return self._exactly_one("text", "picture")
 
 
 @final
-class SimilarSearch(SearchOptions):
+class SimilarRequest(SearchOptions):
     """Search by an image of the index."""
 
     id: ImageId
 
 
 @final
-class ImageRequest(_Request):
-    """An image of the index."""
-
-    id: ImageId
-
-
-@final
 class ExplainRequest(_Request):
-    """A caption to check against an image of the index."""
-
-    caption: Caption
-    id: ImageId
-
-
-@final
-class ExplainForm(_Request):
     """A caption to check against an image of the index or an uploaded picture."""
 
     caption: Caption
@@ -116,8 +92,14 @@ class ExplainForm(_Request):
 
     @model_validator(mode="after")
     def _one_image(self) -> Self:
-        self._exactly_one("id", "picture")
-        return self
+        return self._exactly_one("id", "picture")
+
+
+@final
+class ImageRequest(_Request):
+    """An image of the index."""
+
+    id: ImageId
 
 
 @final
@@ -201,15 +183,11 @@ def error_sentence(errors: Sequence[Any]) -> str:
     # a misspelt field is missing as well: name what was sent
     error = min(errors, key=lambda error: error["type"] != "extra_forbidden")
     name, kind = str(error["loc"][-1]) if error["loc"] else "", error["type"]
-    if kind == "json_invalid":
-        return "the body is not JSON"
     if kind == "value_error":
         return str(error["ctx"]["error"])
     if kind == "missing":
         return f"no {name!r} was sent; /openapi.json lists the fields"
     if kind == "extra_forbidden":
-        if name == "picture":
-            return NOT_A_FILE
         return f"{name[:40]!r} is not a field of this request; /openapi.json lists the fields"
     if not name:
         return 'the body is not a JSON object such as {"text": "a dog"}'
