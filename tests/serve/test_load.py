@@ -76,5 +76,5 @@ def test_two_hundred_at_once(tmp_path, capsys):
         print(
             f"\n{len(found)} queries, {CLIENTS} at once, of {IMAGES:,} images x 256: p50 "
             f"{np.quantile(times, 0.5):.3f} s, p99 {np.quantile(times, 0.99):.3f} s, "
-            f"{len(found) / wall:.0f} a second, {batches} batches"
+            f"{len(found) / wall:.0f} a second, {batches:.0f} batches"
         )

@@ -124,5 +124,8 @@ def test_a_taken_port_is_refused(root, ran, capsys):
 
 def test_what_is_not_installed_is_named(root, ran, monkeypatch):
     monkeypatch.setitem(sys.modules, "python_multipart", None)
-    with pytest.raises(ValueError, match=r'pip install "counterfoil\[web\]"'):
+    with pytest.raises(
+        ValueError,
+        match=r'serving needs python_multipart; install it: pip install "counterfoil\[web\]"',
+    ):
         serve(root / "index", settings=FREE)

@@ -163,12 +163,9 @@ class SearchServer(Collector):
             _each(self._explanation), waiting=settings.explaining, unit="explanations"
         )
         self.registry = CollectorRegistry()
-        Gauge("counterfoil_images", "Images of the index.", registry=self.registry).set(
-            len(service)
-        )
-        Gauge(
-            "counterfoil_start_time_seconds", "Start of the server.", registry=self.registry
-        ).set_to_current_time()
+        gauge = partial(Gauge, registry=self.registry)
+        gauge("counterfoil_images", "Images of the index.").set(len(service))
+        gauge("counterfoil_start_time_seconds", "Start of the server.").set_to_current_time()
         self.registry.register(self)
 
     async def search(
@@ -212,7 +209,7 @@ class SearchServer(Collector):
             explains_pictures=service.explains_pictures,
             limits=RequestLimits(upload=settings.upload, caption=settings.caption, top=self._top),
             model=service.name,
-            reranker=service.reranker and service.reranker.model.name,
+            reranker=service.reranker_name,
             explainer=explainer.name,
             lacking=lacking(explainer),
         )
@@ -221,10 +218,7 @@ class SearchServer(Collector):
         """Liveness, and the models if the server has no key: this route never asks for one."""
         if self._settings.key is not None:
             return Health(status="ok")
-        reranker = self._service.reranker
-        return Health(
-            status="ok", model=self._service.name, reranker=reranker and reranker.model.name
-        )
+        return Health(status="ok", model=self._service.name, reranker=self._service.reranker_name)
 
     async def metrics(self) -> Response:
         """Metrics for Prometheus."""
@@ -274,9 +268,8 @@ class SearchServer(Collector):
 
     async def _rank_picture(self, query: SearchRequest) -> SearchResponse:
         async with self._pictures:
-            picture = await _run(
-                self._decoders, decode_upload, query.picture or b"", self._settings.pixels
-            )
+            content, pixels = query.picture or b"", self._settings.pixels
+            picture = await _run(self._decoders, decode_upload, content, pixels)
             return await self._rank(picture, query)
 
     async def _rank(self, value: QueryInput, options: SearchOptions) -> SearchResponse:
@@ -291,10 +284,10 @@ class SearchServer(Collector):
             raise HTTPException(422, "the index holds no captions; only images can be found")
         query, reranker = SearchQuery(value, top, options.find), None
         hits = await _unprocessable(self._searches.ask(query))
-        if service.reranker is not None and service.reranks(query):
+        if service.reranks(query):
             try:
                 hits = await self._reranks.ask((query, hits))
-                reranker = service.reranker.model.name
+                reranker = service.reranker_name
             except ValueError as error:  # such as a missing picture; the message may name its path
                 _log.warning("not re-ranked: %r", str(error))
         return SearchResponse(find=options.find, reranker=reranker, results=hits[:top])
@@ -321,9 +314,8 @@ class SearchServer(Collector):
     def _check_caption(self, caption: str) -> None:
         size, limit = len(caption), self._settings.caption
         if size > limit:
-            raise HTTPException(
-                400, f"the caption has {size:,} characters; at most {limit:,} are read"
-            )
+            message = f"the caption has {size:,} characters; at most {limit:,} are read"
+            raise HTTPException(400, message)
 
 
 def application(service: SearchService, settings: ServerSettings) -> FastAPI:
@@ -337,9 +329,7 @@ def application(service: SearchService, settings: ServerSettings) -> FastAPI:
         finally:
             server.close()
 
-    key = (
-        [] if settings.key is None else [Security(APIKeyHeader(name="X-API-Key", auto_error=False))]
-    )
+    key = [Security(APIKeyHeader(name="X-API-Key", auto_error=False))] if settings.key else []
     app = FastAPI(
         title="counterfoil",
         version=__version__,

@@ -50,18 +50,18 @@ def serve(
         settings: address and limits; None for the defaults.
 
     Raises:
-        ValueError: FastAPI is not installed, there is no index, models and index do not fit, or the
+        ValueError: a library is missing, there is no index, models and index do not fit, or the
             address is taken.
     """
     try:
         import python_multipart  # noqa: F401
+        import uvicorn  # noqa: F401
 
         from counterfoil.serve.app import application
         from counterfoil.serve.service import SearchService
-    except ImportError:
-        raise ValueError('serving needs FastAPI; install it: pip install "counterfoil[web]"') from (
-            None
-        )
+    except ImportError as error:
+        message = f'serving needs {error.name}; install it: pip install "counterfoil[web]"'
+        raise ValueError(message) from None
     limits = settings or ServerSettings()
     with open_index(index, model=model) as opened, listen(limits) as listener:
         corpus = source and source.open()

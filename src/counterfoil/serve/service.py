@@ -140,6 +140,11 @@ class SearchService:
         """Whether captions can be checked against uploaded pictures."""
         return _reads_pixels(self.explainer)
 
+    @property
+    def reranker_name(self) -> str | None:
+        """Name of the reranker; None for none."""
+        return self.reranker and self.reranker.model.name
+
     def reranks(self, query: SearchQuery) -> bool:
         """Whether the reranker orders the results of a query.
 
