@@ -36,7 +36,7 @@ from counterfoil.serve.schemas import (
     Health,
     ImageRequest,
     RequestLimits,
-    SearchHit,
+    SearchResult,
     SearchOptions,
     SearchRequest,
     SearchResponse,
@@ -58,7 +58,7 @@ _log = logging.getLogger("counterfoil.serve")
 
 
 @final
-class Body:
+class RequestParser:
     """Dependency that validates a query string, a JSON body or a form by one model.
 
     FastAPI binds a route to one type of body; these routes take JSON, and forms with pictures.
@@ -127,7 +127,11 @@ async def _fields(request: Request) -> Any:
         raise HTTPException(400, message) from None
 
 
-SEARCH, SIMILAR, EXPLAIN = Body(SearchRequest), Body(SimilarRequest), Body(ExplainRequest)
+SEARCH, SIMILAR, EXPLAIN = (
+    RequestParser(SearchRequest),
+    RequestParser(SimilarRequest),
+    RequestParser(ExplainRequest),
+)
 
 
 @final
@@ -147,7 +151,7 @@ class SearchServer(Collector):
         # a file of some kilobytes may decode to 70 MB, so few decoded pictures wait for the model
         self._pictures = asyncio.Semaphore(settings.pictures)
         self._thumbnail = lru_cache(THUMBNAILS)(service.thumbnail)
-        self._searches: Batcher[SearchQuery, tuple[SearchHit, ...]] = Batcher(
+        self._searches: Batcher[SearchQuery, tuple[SearchResult, ...]] = Batcher(
             service.search,
             self._worker,
             at_once=settings.at_once,
@@ -156,9 +160,9 @@ class SearchServer(Collector):
         )
         # one at a time, so that the worker takes searches between slow requests
         single = partial(Batcher, worker=self._worker, at_once=1, gather=0.0)
-        self._reranks: Batcher[tuple[SearchQuery, tuple[SearchHit, ...]], tuple[SearchHit, ...]] = (
-            single(_each(lambda pair: service.rerank(*pair)), waiting=settings.waiting)
-        )
+        self._reranks: Batcher[
+            tuple[SearchQuery, tuple[SearchResult, ...]], tuple[SearchResult, ...]
+        ] = single(_each(lambda pair: service.rerank(*pair)), waiting=settings.waiting)
         self._explanations: Batcher[ExplainRequest, Explanation] = single(
             _each(self._explanation), waiting=settings.explaining, unit="explanations"
         )

@@ -103,7 +103,7 @@ class ImageRequest(_Request):
 
 
 @final
-class SearchHit(BaseModel):
+class SearchResult(BaseModel):
     """A result: an image or a caption of the index."""
 
     model_config = ConfigDict(frozen=True)
@@ -119,7 +119,7 @@ class SearchResponse(BaseModel):
 
     find: Find
     reranker: str | None = Field(description="Model that ordered the results; null for none.")
-    results: tuple[SearchHit, ...]
+    results: tuple[SearchResult, ...]
 
 
 @final

@@ -22,7 +22,7 @@ from counterfoil.recipes.explain import explain, reads
 from counterfoil.recipes.model import Model
 from counterfoil.recipes.reranking import Reranker, Things
 from counterfoil.recipes.searching import SIDES, Find, SearchIndex
-from counterfoil.serve.schemas import SearchHit
+from counterfoil.serve.schemas import SearchResult
 
 THUMBNAIL = 448  # pixels of the longer side; the page shows it at half of that or less
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
@@ -165,13 +165,13 @@ class SearchService:
             raise HTTPException(404, f"the index has no image {name[:80]!r}")
         return row
 
-    def search(self, queries: Sequence[SearchQuery]) -> list[tuple[SearchHit, ...]]:
+    def search(self, queries: Sequence[SearchQuery]) -> list[tuple[SearchResult, ...]]:
         """Results of each query, best first; the whole shortlist of a query to be reranked.
 
         Raises:
             ValueError: the model cannot read captions or pictures.
         """
-        answers: dict[int, tuple[SearchHit, ...]] = {}
+        answers: dict[int, tuple[SearchResult, ...]] = {}
         kinds = [(query.find, self._depth(query)) for query in queries]
         # an approximate index proposes candidates by depth: only equal depths may share a pass
         for find, depth in set(kinds):
@@ -186,7 +186,9 @@ class SearchService:
                 answers[place] = self._hits(queries[place], list(zip(*best, strict=True)))
         return [answers[place] for place in range(len(queries))]
 
-    def rerank(self, query: SearchQuery, shortlist: Sequence[SearchHit]) -> tuple[SearchHit, ...]:
+    def rerank(
+        self, query: SearchQuery, shortlist: Sequence[SearchResult]
+    ) -> tuple[SearchResult, ...]:
         """The best of a shortlist in the order of the reranker.
 
         Raises:
@@ -267,19 +269,19 @@ class SearchService:
 
     def _hits(
         self, query: SearchQuery, pairs: Sequence[tuple[int, float]]
-    ) -> tuple[SearchHit, ...]:
+    ) -> tuple[SearchResult, ...]:
         # by inner product an image need not be its own best match, so one too many may remain
         most = self._depth(query) - (query.excluded is not None)
         kept = [(row, score) for row, score in pairs if row >= 0 and row != query.excluded]
         return tuple(self._hit(query.side, row, score) for row, score in kept[:most])
 
-    def _hit(self, side: Side, row: int, score: float) -> SearchHit:
+    def _hit(self, side: Side, row: int, score: float) -> SearchResult:
         entry = self._search.index.shelf(side).entry(row)
         if side == "image":
             caption, image = next(iter(self._captions[entry.id]), ""), entry.id
         else:
             caption, image = entry.text, entry.image if entry.image in self._rows else ""
-        return SearchHit(id=entry.id, score=score, caption=caption, image=image)
+        return SearchResult(id=entry.id, score=score, caption=caption, image=image)
 
 
 def decode_upload(content: bytes, pixels: int) -> Image.Image:
