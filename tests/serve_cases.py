@@ -1,4 +1,4 @@
-"""An index of small pictures, what is served of it, and how it is asked."""
+"""An index of small pictures, its server, and clients."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ WHERE = "http://127.0.0.1:8000"
 
 
 def colour(row: int) -> tuple[int, int, int]:
-    """Of the n-th picture; none is like another."""
+    """Colour of the n-th picture; all differ."""
     return 37 * row % 256, 91 * row % 256, 151 * row % 256
 
 
 def painted(row: int, size: int = SIDE) -> Image.Image:
-    """A picture that is not of one colour alone."""
+    """The n-th picture, of two colours."""
     picture = Image.new("RGB", (size, size), colour(row))
     picture.paste(colour(row + 7), (0, 0, size // 2, size // 3 + row % 5))
     return picture
@@ -62,7 +62,7 @@ def content(picture: Image.Image, kind: str = "png") -> bytes:
 
 
 def names(count: int) -> list[str]:
-    """Ids, some of which want care."""
+    """Ids, some with special characters."""
     odd = ["a/b c.png", "été #1?&.png", "<b>.png"]
     return [*odd, *(f"{row:05d}.png" for row in range(len(odd), count))][:count]
 
@@ -91,7 +91,7 @@ def indexed(root: Path, count: int = 12) -> Path:
 
 
 def library(root: Path, **more: Any) -> SearchService:
-    """What is served of `indexed`."""
+    """The search service of `indexed`."""
     return SearchService(open_index(root / "index"), **more)
 
 
@@ -101,7 +101,7 @@ def served(root: Path, settings: ServerSettings | None = None) -> FastAPI:
 
 
 def asked(app: FastAPI, ask: Callable[[httpx.AsyncClient], Awaitable[T]], where: str = WHERE) -> T:
-    """What a client gets that asks an application."""
+    """Result of a client of an application."""
 
     async def scene() -> T:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
@@ -122,7 +122,7 @@ def got(app: FastAPI, route: str, **how: Any) -> httpx.Response:
 
 
 def wide_index(root: Path, count: int) -> Path:
-    """An index of many images without pictures, by a model of 256 numbers."""
+    """An index of many vectors of width 256, without pictures."""
     torch.manual_seed(0)
     text = part(GRU, words=len(recipes_cases.WORDS), width=256, word_width=64)
     spec = of(VSE, image=part(Patches, size=16, patch=8, width=256, channels=4), text=text)

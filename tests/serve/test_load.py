@@ -1,4 +1,4 @@
-"""Many at once: nobody is refused, and everybody gets what they would get alone."""
+"""Load test: no request is refused, and every answer equals the offline one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXTS = [" ".join(words) for words in itertools.product(WORDS, repeat=4)][: CLIE
 
 
 async def asked(port: int) -> list[tuple[str, float, list[tuple[str, float]]]]:
-    """Every text with its seconds and its results, asked by so many clients at once.
+    """Every text with its seconds and results, sent by concurrent clients.
 
     They speak by bare sockets: on few cores a client library takes longer than the server.
     """
@@ -51,7 +51,7 @@ async def asked(port: int) -> list[tuple[str, float, list[tuple[str, float]]]]:
 
 
 @pytest.mark.slow
-def test_two_hundred_at_once(tmp_path, capsys):
+def test_two_hundred_concurrent_clients(tmp_path, capsys):
     index = wide_index(tmp_path, IMAGES)
     with running(index, "--seconds", 120) as (where, process):
         began = time.perf_counter()

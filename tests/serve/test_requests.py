@@ -111,7 +111,7 @@ REFUSED = {
 # a form that ends early leaves starlette with a temporary file, which is closed when it is found
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", REFUSED)
-def test_bad_requests_get_a_sentence_and_the_server_lives(app, root, name):
+def test_bad_request_gets_one_sentence(app, root, name):
     how, status, fragment = REFUSED[name]
     answer = posted(app, "/search", **how)
     assert answer.status_code == status, answer.text
@@ -122,7 +122,7 @@ def test_bad_requests_get_a_sentence_and_the_server_lives(app, root, name):
     assert posted(app, "/search", json={"text": "a dog"}).status_code == 200
 
 
-def test_a_body_of_unknown_length_is_read_no_further_than_is_allowed(app):
+def test_body_limit_without_content_length(app):
     sent = 0
 
     async def endless():
@@ -136,7 +136,7 @@ def test_a_body_of_unknown_length_is_read_no_further_than_is_allowed(app):
     assert sent <= 3
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(root):
+def test_time_limit_of_a_body(root):
     app = served(root, ServerSettings(seconds=0.2))
 
     async def slow():
@@ -180,7 +180,7 @@ def test_no_path_is_a_file(app, path):
 
 
 def raw(app, path: str) -> int:
-    """The status of a path that no client has made nicer."""
+    """Status of a path that no client has normalised."""
     sent = []
 
     async def receive():
@@ -198,7 +198,7 @@ def raw(app, path: str) -> int:
     return sent[0]["status"]
 
 
-def test_ways_that_a_route_is_not_asked(app):
+def test_wrong_method_or_path(app):
     assert posted(app, "/health").status_code == 405
     assert asked(app, lambda client: client.put("/search")).status_code == 405
     assert posted(app, "/nothing").json()["error"] == "there is nothing at '/nothing'"
@@ -215,7 +215,7 @@ EXPLAIN = {
 
 
 @pytest.mark.parametrize("name", EXPLAIN)
-def test_explanations_that_are_asked_badly(app, name):
+def test_bad_explain_request_gets_one_sentence(app, name):
     body, fragment = EXPLAIN[name]
     answer = posted(app, "/explain", json=body)
     assert answer.status_code == 400

@@ -38,7 +38,7 @@ def scenes(tmp_path_factory) -> Path:
     return root
 
 
-def test_answers_do_not_depend_on_what_else_is_asked(root):
+def test_answers_do_not_depend_on_the_batch(root):
     made = library(root)
     abouts = [painted(50), 3, "a dog", "the red circle in the snow", 0, painted(51), "a dog"]
     queries = [SearchQuery(about, 1 + n % 3) for n, about in enumerate(abouts)]
@@ -48,7 +48,7 @@ def test_answers_do_not_depend_on_what_else_is_asked(root):
     assert [len(hits) for hits in together] == [query.top for query in queries]
 
 
-def test_who_asks_for_more_than_there_is_gets_all(root):
+def test_top_beyond_the_size_returns_all(root):
     made = library(root)
     caption, row = made.search(
         [SearchQuery("a dog", 100), SearchQuery(made.row(names(12)[2]), 100)]
@@ -58,7 +58,7 @@ def test_who_asks_for_more_than_there_is_gets_all(root):
     assert [hit.score for hit in caption] == sorted((hit.score for hit in caption), reverse=True)
 
 
-def test_what_is_not_its_own_best_gets_no_more_than_was_asked_for(tmp_path):
+def test_image_that_is_not_its_own_best_match(tmp_path):
     root = indexed(tmp_path, 6)
     with open_index(root / "index") as index:
         long = 9 * index.index.images.vectors(torch.arange(6))
@@ -71,14 +71,14 @@ def test_what_is_not_its_own_best_gets_no_more_than_was_asked_for(tmp_path):
     assert [(hit.id, hit.score) for hit in hits] == [(hit.id, hit.score) for hit in want]
 
 
-def test_no_name_says_where_it_lies(root, scenes):
+def test_model_names_hide_folders(root, scenes):
     made = library(root, explainer=open_model(scenes / "pixels"))
     assert (made.name, made.explainer.name) == ("model", "pixels")
     inside = SearchService(open_index(scenes / "index"))
     assert inside.name == inside.explainer.name == "the model of index"
 
 
-def test_what_reads_features_is_told_where_they_are(scenes):
+def test_explainer_that_reads_features(scenes):
     corpus = open_corpus(explain_cases.SCENES)
     model = open_model(scenes / "regions")
     made = SearchService(open_index(scenes / "index"), model, corpus)
@@ -88,8 +88,8 @@ def test_what_reads_features_is_told_where_they_are(scenes):
     assert made.explain(made.image_input(name), CAPTION) == want
 
 
-def test_what_sees_pictures_is_shown_one(scenes):
-    """A whole corpus is not decoded for one image."""
+def test_explainer_that_reads_pixels(scenes):
+    """Only the picture of this image is decoded."""
     corpus = open_corpus(explain_cases.SCENES)
     made = SearchService(open_index(scenes / "index"), open_model(scenes / "pixels"), corpus)
     name = corpus.image_ids[7]
@@ -99,7 +99,7 @@ def test_what_sees_pictures_is_shown_one(scenes):
     assert seen.tobytes() == corpus.pictures.open(7).tobytes()
 
 
-def test_thumbnails_are_small_and_hold_pixels_alone(tmp_path):
+def test_thumbnails_are_small_and_carry_no_metadata(tmp_path):
     root = indexed(tmp_path, 2)
     secret, exif = b"where I live", Image.Exif()
     exif[0x010E] = secret.decode()
@@ -127,7 +127,7 @@ def test_an_image_without_a_picture_has_no_thumbnail(scenes, tmp_path):
     assert told.value.status_code == 404
 
 
-def test_an_index_of_nothing_is_refused(tmp_path):
+def test_empty_index_is_refused(tmp_path):
     root = indexed(tmp_path, 2)
     index = open_index(root / "index")
     index.index.change(no_images=[0, 1])

@@ -5,7 +5,7 @@ import pytest
 from counterfoil.serve.settings import ServerSettings
 
 
-def test_by_default_only_this_machine_asks():
+def test_loopback_is_the_default():
     assert ServerSettings().local
     assert ServerSettings(host="localhost").local
     assert not ServerSettings(host="0.0.0.0").local
@@ -18,7 +18,7 @@ def test_a_port_that_does_not_exist_is_refused(port):
 
 
 @pytest.mark.parametrize("key", ["", "  ", "clé", "secret\n", " secret", "se\ncret", "sec\tret"])
-def test_a_key_that_no_header_carries_is_refused(key):
+def test_key_must_fit_into_a_header(key):
     with pytest.raises(ValueError, match="API key is empty, begins or ends with a blank, or"):
         ServerSettings(key=key)
 

@@ -91,7 +91,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_all_else_is_refused_in_a_sentence(name):
+def test_other_files_are_refused_in_one_sentence(name):
     content, status, fragment = REFUSED[name]
     with pytest.raises(HTTPException, match=fragment) as told:
         decode_upload(content, PIXELS)
@@ -100,7 +100,7 @@ def test_all_else_is_refused_in_a_sentence(name):
 
 
 def answered(content: bytes) -> bool:
-    """Whether a picture was decoded; False where it was refused, as the sender's fault."""
+    """Whether a picture was decoded; False if it was refused with 4xx."""
     try:
         found = decode_upload(content, PIXELS)
     except HTTPException as error:
@@ -110,12 +110,12 @@ def answered(content: bytes) -> bool:
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.6])
-def test_whatever_is_cut_off_is_refused(kind, share):
+def test_truncated_files_are_refused(kind, share):
     content = saved(kind, (64, 48))
     assert not answered(content[: int(share * len(content))])
 
 
-def test_noise_behind_every_magic_raises_nothing_else():
+def test_random_bytes_after_a_valid_header():
     dice = random.Random(0)
     for kind in FORMATS:
         start = saved(kind, (64, 48))
