@@ -1,4 +1,4 @@
-"""An index of small pictures, what is served of it, and how it is asked."""
+"""An index of small pictures, its server, and clients."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import httpx
 import torch
+from fastapi import FastAPI
 from PIL import Image
 
 import recipes_cases
@@ -30,9 +31,8 @@ from counterfoil.models.vse import VSE
 from counterfoil.recipes.model import open_model
 from counterfoil.recipes.searching import open_index
 from counterfoil.serve.app import application
-from counterfoil.serve.guard import Guard
-from counterfoil.serve.holdings import Library
-from counterfoil.serve.settings import Settings
+from counterfoil.serve.service import SearchService
+from counterfoil.serve.settings import ServerSettings
 from counterfoil.spec import of, part
 from counterfoil.train.saved import save_model
 
@@ -43,12 +43,12 @@ WHERE = "http://127.0.0.1:8000"
 
 
 def colour(row: int) -> tuple[int, int, int]:
-    """Of the n-th picture; none is like another."""
+    """Colour of the n-th picture; all differ."""
     return 37 * row % 256, 91 * row % 256, 151 * row % 256
 
 
 def painted(row: int, size: int = SIDE) -> Image.Image:
-    """A picture that is not of one colour alone."""
+    """The n-th picture, of two colours."""
     picture = Image.new("RGB", (size, size), colour(row))
     picture.paste(colour(row + 7), (0, 0, size // 2, size // 3 + row % 5))
     return picture
@@ -62,7 +62,7 @@ def content(picture: Image.Image, kind: str = "png") -> bytes:
 
 
 def names(count: int) -> list[str]:
-    """Ids, some of which want care."""
+    """Ids, some with special characters."""
     odd = ["a/b c.png", "été #1?&.png", "<b>.png"]
     return [*odd, *(f"{row:05d}.png" for row in range(len(odd), count))][:count]
 
@@ -90,18 +90,18 @@ def indexed(root: Path, count: int = 12) -> Path:
     return root
 
 
-def library(root: Path, **more: Any) -> Library:
-    """What is served of `indexed`."""
-    return Library(open_index(root / "index"), **more)
+def library(root: Path, **more: Any) -> SearchService:
+    """The search service of `indexed`."""
+    return SearchService(open_index(root / "index"), **more)
 
 
-def served(root: Path, settings: Settings | None = None) -> Guard:
+def served(root: Path, settings: ServerSettings | None = None) -> FastAPI:
     """The application of `indexed`."""
-    return application(library(root), settings or Settings(gather=0.0))
+    return application(library(root), settings or ServerSettings(gather=0.0))
 
 
-def asked(app: Guard, ask: Callable[[httpx.AsyncClient], Awaitable[T]], where: str = WHERE) -> T:
-    """What a client gets that asks an application."""
+def asked(app: FastAPI, ask: Callable[[httpx.AsyncClient], Awaitable[T]], where: str = WHERE) -> T:
+    """Result of a client of an application."""
 
     async def scene() -> T:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
@@ -111,18 +111,18 @@ def asked(app: Guard, ask: Callable[[httpx.AsyncClient], Awaitable[T]], where: s
     return asyncio.run(scene())
 
 
-def posted(app: Guard, route: str, **how: Any) -> httpx.Response:
+def posted(app: FastAPI, route: str, **how: Any) -> httpx.Response:
     """The answer to one POST."""
     return asked(app, lambda client: client.post(route, **how))
 
 
-def got(app: Guard, route: str, **how: Any) -> httpx.Response:
+def got(app: FastAPI, route: str, **how: Any) -> httpx.Response:
     """The answer to one GET."""
     return asked(app, lambda client: client.get(route, **how))
 
 
 def wide_index(root: Path, count: int) -> Path:
-    """An index of many images without pictures, by a model of 256 numbers."""
+    """An index of many vectors of width 256, without pictures."""
     torch.manual_seed(0)
     text = part(GRU, words=len(recipes_cases.WORDS), width=256, word_width=64)
     spec = of(VSE, image=part(Patches, size=16, patch=8, width=256, channels=4), text=text)

@@ -27,7 +27,7 @@ def scenes(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def opened(browser, request) -> Iterator[Any]:
-    """A page that notes what it asks for and complains of."""
+    """A page that records its requests and console messages."""
     scheme, width = getattr(request, "param", ("light", 1100))
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page.asked, page.wrong = [], []

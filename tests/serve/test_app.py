@@ -17,9 +17,8 @@ from counterfoil.recipes.indexing import build_index
 from counterfoil.recipes.model import open_model
 from counterfoil.recipes.searching import open_index
 from counterfoil.serve.app import application
-from counterfoil.serve.holdings import Library
-from counterfoil.serve.settings import Settings
-from counterfoil.serve.uploads import picture
+from counterfoil.serve.service import SearchService, decode_upload
+from counterfoil.serve.settings import ServerSettings
 from serve_cases import NASTY, asked, content, got, indexed, names, painted, posted, served
 
 IDS = names(12)
@@ -44,7 +43,7 @@ def online(answer) -> list[tuple[str, float]]:
     return [(hit["id"], hit["score"]) for hit in answer.json()["results"]]
 
 
-def test_a_caption_finds_what_it_finds_offline(app, root):
+def test_text_search_equals_offline_search(app, root):
     with open_index(root / "index") as index:
         want = offline(index.search_text("a red dog", 5))
     assert online(posted(app, "/search", json={"text": "a red dog", "top": 5})) == want
@@ -53,7 +52,7 @@ def test_a_caption_finds_what_it_finds_offline(app, root):
     assert online(posted(app, "/search", files=form)) == want
 
 
-def test_a_picture_finds_what_it_finds_offline(app, root):
+def test_picture_search_equals_offline_search(app, root):
     new = painted(40)
     with open_index(root / "index") as index:
         want = offline(index.search_image(new, 5, find="images"))
@@ -61,7 +60,7 @@ def test_a_picture_finds_what_it_finds_offline(app, root):
     assert online(posted(app, "/search", files=files, data={"top": "5"})) == want
 
 
-def test_what_is_like_an_image_is_not_itself(app, root):
+def test_similar_excludes_the_query_image(app, root):
     with open_index(root / "index") as index:
         want = offline(index.search_id(IDS[0], 5, find="images"))
     found = online(posted(app, "/similar", json={"id": IDS[0], "top": 5}))
@@ -70,9 +69,9 @@ def test_what_is_like_an_image_is_not_itself(app, root):
     assert len(online(got(app, "/similar", params={"id": IDS[0], "top": 100}))) == 11
 
 
-def test_queries_that_come_together_change_no_answer(root):
+def test_batching_changes_no_answer(root):
     texts = ["a dog", "the red circle in the snow", "snow", "a picture of a dog"] * 3
-    app = served(root, Settings(gather=1.0))  # time for all to come, on a busy machine too
+    app = served(root, ServerSettings(gather=1.0))  # time for all to come, on a busy machine too
 
     async def together(client):
         bodies = [{"text": text, "top": 1 + n % 4} for n, text in enumerate(texts)]
@@ -87,10 +86,10 @@ def test_queries_that_come_together_change_no_answer(root):
         want += [offline(index.search_id(name, 3, find="images")) for name in IDS]
     assert [online(answer) for answer in found] == want
     assert "counterfoil_queries_total 24" in metrics
-    assert "counterfoil_batches_total 1\n" in metrics
+    assert "counterfoil_batches_total 1.0\n" in metrics
 
 
-def test_words_are_explained_by_leaving_them_out(app):
+def test_explanation_by_leaving_words_out(app):
     answer = posted(app, "/explain", json={"id": IDS[3], "caption": "a red dog"}).json()
     assert answer["caption"] == "a red dog"
     assert answer["doubts"] is False
@@ -103,16 +102,16 @@ def test_words_are_explained_by_leaving_them_out(app):
 
 
 @pytest.mark.parametrize("explainer, status", [("pixels", 200), ("regions", 422)])
-def test_who_explains_looks_at_a_new_picture_or_cannot(tmp_path, explainer, status):
-    """Whether the model of the index could does not matter."""
+def test_uploads_need_an_explainer_that_reads_pixels(tmp_path, explainer, status):
+    """The model of the index does not matter."""
     corpus = open_corpus(explain_cases.SCENES)
     recipes_cases.pixel_model(tmp_path / "pixels")
     explain_cases.saved(tmp_path / "regions")
     recipes_cases.feature_model(tmp_path / "features", corpus.features.width)
     made = {"pixels": "features", "regions": "pixels"}[explainer]
     build_index(open_model(tmp_path / made), corpus, tmp_path / "index").close()
-    found = Library(open_index(tmp_path / "index"), open_model(tmp_path / explainer), corpus)
-    app = application(found, Settings(gather=0.0))
+    found = SearchService(open_index(tmp_path / "index"), open_model(tmp_path / explainer), corpus)
+    app = application(found, ServerSettings(gather=0.0))
     assert got(app, "/about").json()["explains_pictures"] is (status == 200)
     files = {"picture": ("new.png", content(painted(3)))}
     answer = posted(app, "/explain", files=files, data={"caption": "a red circle"})
@@ -122,30 +121,55 @@ def test_who_explains_looks_at_a_new_picture_or_cannot(tmp_path, explainer, stat
         assert answer.json()["error"] == said
 
 
-def test_a_picture_is_drawn_anew(app):
+def test_thumbnail_is_a_jpeg(app):
     answer = got(app, "/picture", params={"id": IDS[1]})
     assert answer.headers["content-type"] == "image/jpeg"
     assert Image.open(io.BytesIO(answer.content)).size == (24, 24)
     assert got(app, "/picture", params={"id": IDS[1]}).content == answer.content
 
 
-def test_captions_come_as_they_are_and_as_json(app):
+def test_captions_are_unchanged_in_json(app):
     answer = got(app, "/search", params={"text": "a dog", "top": 100})
     assert answer.headers["content-type"] == "application/json"
     assert {hit["id"]: hit["caption"] for hit in answer.json()["results"]}[IDS[1]] == NASTY
 
 
-def test_it_says_what_it_is(app):
+def test_about_health_and_metrics(app):
     told = got(app, "/about").json()
     assert (told["images"], told["model"], told["sees_pictures"]) == (12, "model", True)
     assert got(app, "/health").json()["status"] == "ok"
     text = got(app, "/metrics")
-    assert text.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert text.headers["content-type"].startswith("text/plain; version=")
     assert "counterfoil_images 12" in text.text
 
 
+def test_openapi_describes_the_routes_and_the_key(app, root):
+    schema = got(app, "/openapi.json").json()
+    assert set(schema["paths"]) == {
+        "/search", "/similar", "/explain", "/picture", "/about", "/health", "/metrics",
+    }  # fmt: skip
+    body = schema["paths"]["/search"]["post"]["requestBody"]["content"]
+    assert set(body["application/json"]["schema"]["properties"]) == {"text", "find", "top"}
+    assert body["multipart/form-data"]["schema"]["properties"]["picture"]["anyOf"][0] == {
+        "format": "binary", "type": "string",
+    }  # fmt: skip
+    names = [one["name"] for one in schema["paths"]["/similar"]["get"]["parameters"]]
+    assert set(names) == {"id", "find", "top"}
+    assert set(schema["paths"]["/search"]["get"]["responses"]) == {"200", "default"}
+    locked = served(root, ServerSettings(key="secret"))
+    schema = got(locked, "/openapi.json", headers={"X-API-Key": "secret"}).json()
+    assert schema["components"]["securitySchemes"]["APIKeyHeader"]["name"] == "X-API-Key"
+
+
+@pytest.mark.parametrize("route", ["/", "/health", "/search?text=a"])
+def test_head_has_the_headers_of_get(app, route):
+    answer = asked(app, lambda client: client.head(route))
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == got(app, route).headers["content-type"]
+
+
 @pytest.mark.parametrize("route", ["/", "/page.css", "/page.js", "/search?text=a", "/nothing"])
-def test_every_answer_has_the_headers_that_guard_a_browser(app, route):
+def test_every_answer_has_security_headers(app, route):
     headers = got(app, route).headers
     policy = headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -156,7 +180,7 @@ def test_every_answer_has_the_headers_that_guard_a_browser(app, route):
     assert headers["x-frame-options"] == "DENY"
 
 
-def test_the_page_needs_nothing_from_elsewhere(app):
+def test_page_is_self_contained(app):
     parts = {path: got(app, path).text for path in ("/", "/page.css", "/page.js")}
     assert "<style" not in parts["/"]
     assert "style=" not in parts["/"]
@@ -167,8 +191,8 @@ def test_the_page_needs_nothing_from_elsewhere(app):
         assert word not in parts["/page.js"]
 
 
-def test_a_failure_of_ours_is_logged_and_said_in_a_sentence(root, monkeypatch, caplog):
-    monkeypatch.setattr("counterfoil.serve.holdings.Library.answer", lambda *_: 1 / 0)
+def test_internal_error_is_logged_and_answered(root, monkeypatch, caplog):
+    monkeypatch.setattr("counterfoil.serve.service.SearchService.search", lambda *_: 1 / 0)
     app = served(root)
     answer = posted(app, "/search", json={"text": "a dog"})
     assert answer.status_code == 500
@@ -177,9 +201,11 @@ def test_a_failure_of_ours_is_logged_and_said_in_a_sentence(root, monkeypatch, c
     assert got(app, "/health").status_code == 200
 
 
-def test_an_answer_that_takes_too_long_is_given_up(root, monkeypatch):
-    monkeypatch.setattr("counterfoil.serve.holdings.Library.answer", lambda *_: time.sleep(0.5))
-    app = served(root, Settings(seconds=0.1))
+def test_time_limit_of_an_answer(root, monkeypatch):
+    monkeypatch.setattr(
+        "counterfoil.serve.service.SearchService.search", lambda *_: time.sleep(0.5)
+    )
+    app = served(root, ServerSettings(seconds=0.1))
     answer = posted(app, "/search", json={"text": "a dog"})
     assert answer.status_code == 503
     assert answer.headers["retry-after"] == "1"
@@ -187,22 +213,22 @@ def test_an_answer_that_takes_too_long_is_given_up(root, monkeypatch):
     assert got(app, "/health").status_code == 200
 
 
-def test_few_pictures_lie_decoded_whatever_is_sent(root, monkeypatch):
-    """A file of some kilobytes may decode to seventy megabytes, and the model takes its time."""
+def test_limit_of_decoded_pictures(root, monkeypatch):
+    """A file of some kilobytes may decode to 70 MB."""
     decoded, gate = [], threading.Event()
-    answer = Library.answer
+    answer = SearchService.search
 
     def decoding(*words):
         decoded.append(1)
-        return picture(*words)
+        return decode_upload(*words)
 
     def waiting(*words):
         gate.wait(60)
         return answer(*words)
 
-    monkeypatch.setattr("counterfoil.serve.app.picture", decoding)
-    monkeypatch.setattr(Library, "answer", waiting)
-    app = served(root, Settings(pictures=3))
+    monkeypatch.setattr("counterfoil.serve.app.decode_upload", decoding)
+    monkeypatch.setattr(SearchService, "search", waiting)
+    app = served(root, ServerSettings(pictures=3))
     files = {"picture": ("new.png", content(painted(1)))}
 
     async def together(client):
@@ -222,17 +248,17 @@ def test_few_pictures_lie_decoded_whatever_is_sent(root, monkeypatch):
 EXPLAINED = {"id": IDS[3], "caption": "a red dog"}
 
 
-def test_too_many_explanations_are_told_to_come_back(root, monkeypatch):
+def test_full_queue_of_explanations_gives_503(root, monkeypatch):
     begun, gate = threading.Event(), threading.Event()
-    real = Library.explain
+    real = SearchService.explain
 
     def waiting(*words):
         begun.set()
         gate.wait(20)
         return real(*words)
 
-    monkeypatch.setattr(Library, "explain", waiting)
-    app = served(root, Settings(explaining=2))
+    monkeypatch.setattr(SearchService, "explain", waiting)
+    app = served(root, ServerSettings(explaining=2))
 
     async def together(client):
         asked = [asyncio.create_task(client.post("/explain", json=EXPLAINED))]
@@ -253,18 +279,18 @@ def test_too_many_explanations_are_told_to_come_back(root, monkeypatch):
     assert [answer.status_code for answer in answered] == [200] * 3
 
 
-def test_a_search_does_not_wait_for_all_explanations(root, monkeypatch):
-    """At most for the one that is being found, and the one that was next."""
+def test_searches_pass_between_explanations(root, monkeypatch):
+    """A search waits for at most the current explanation and the next one."""
     begun, turns = threading.Event(), threading.Semaphore(0)
-    real = Library.explain
+    real = SearchService.explain
 
     def waiting(*words):
         begun.set()
         turns.acquire(timeout=20)
         return real(*words)
 
-    monkeypatch.setattr(Library, "explain", waiting)
-    app = served(root, Settings(gather=0.0))
+    monkeypatch.setattr(SearchService, "explain", waiting)
+    app = served(root, ServerSettings(gather=0.0))
 
     async def together(client):
         asked = [asyncio.create_task(client.post("/explain", json=EXPLAINED)) for _ in range(6)]
@@ -282,7 +308,7 @@ def test_a_search_does_not_wait_for_all_explanations(root, monkeypatch):
     assert {answer.status_code for answer in explained} == {200}
 
 
-def test_a_picture_that_is_gone_is_said_to_be(tmp_path):
+def test_thumbnail_of_a_missing_picture(tmp_path):
     root = indexed(tmp_path, 4)
     app = served(root)
     (root / "photos" / "3.png").unlink()

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from fastapi import HTTPException
 
 from counterfoil.serve.batcher import Batcher
-from counterfoil.serve.refused import Refused
 
 
 def doubled(seen: list[list[int]]):
@@ -31,7 +31,7 @@ def batcher(answer, worker, *, at_once: int = 4, waiting: int = 100) -> Batcher[
     return Batcher(answer, worker, at_once=at_once, gather=0.01, waiting=waiting)
 
 
-def test_everybody_gets_their_own_answer_and_batches_are_bounded(worker):
+def test_answers_and_batch_sizes(worker):
     seen: list[list[int]] = []
 
     async def scene() -> list[int]:
@@ -45,7 +45,7 @@ def test_everybody_gets_their_own_answer_and_batches_are_bounded(worker):
     assert seen == [[20, 21, 22, 23], [24, 25, 26, 27], [28, 29, 30], [1]]
 
 
-def test_nobody_pays_for_the_query_of_another(worker):
+def test_failed_query_fails_alone(worker):
     seen: list[list[int]] = []
 
     async def scene() -> list[object]:
@@ -57,17 +57,17 @@ def test_nobody_pays_for_the_query_of_another(worker):
     assert isinstance(unlucky, ValueError)
 
 
-def test_too_many_are_told_to_come_back(worker):
+def test_full_queue_gives_503(worker):
     async def scene() -> list[object]:
         made = batcher(doubled([]), worker, waiting=3)
         return await asyncio.gather(*(made.ask(n) for n in range(5)), return_exceptions=True)
 
     found = asyncio.run(scene())
     assert found[:3] == [0, 2, 4]
-    assert all(isinstance(one, Refused) and one.status == 503 for one in found[3:])
+    assert all(isinstance(one, HTTPException) and one.status_code == 503 for one in found[3:])
 
 
-def test_who_no_longer_waits_is_not_answered(worker):
+def test_cancelled_query_is_not_computed(worker):
     seen: list[list[int]] = []
     begun, gate = threading.Event(), threading.Event()
 
@@ -92,7 +92,7 @@ def test_who_no_longer_waits_is_not_answered(worker):
     assert seen == [[1], [3]]
 
 
-def test_who_no_longer_waits_takes_up_no_room(worker):
+def test_cancelled_query_leaves_the_queue(worker):
     begun, gate = threading.Event(), threading.Event()
 
     def answer(queries: Sequence[int]) -> list[int]:
@@ -118,7 +118,7 @@ def test_who_no_longer_waits_takes_up_no_room(worker):
     assert asyncio.run(scene()) == [1, 5]
 
 
-def test_nor_is_it_asked_alone_after_a_batch_that_failed(worker):
+def test_cancelled_query_is_not_retried(worker):
     seen: list[list[int]] = []
     begun, gate = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""The page in a browser: type, drop, choose, explain; by keyboard, narrow and wide."""
+"""The page in a browser: search, drop, explain; keyboard, narrow and wide."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_type_look_and_explain(opened, explained, scenes):
     clean(opened, explained)
 
 
-def test_drop_a_picture_and_ask_for_its_like(opened, plain):
+def test_drop_a_picture_and_find_similar_ones(opened, plain):
     opened.goto(plain)
     drop(opened, "new <b>.png", "image/png", content(painted(5)))
     opened.wait_for_selector("#found li")
@@ -99,7 +99,7 @@ def test_the_page_says_that_words_are_left_out(opened, plain):
     assert "has no head that doubts or corrects words" in opened.locator("#explains").inner_text()
 
 
-def test_what_is_dropped_and_no_picture_is_refused_in_words(opened, plain):
+def test_dropped_file_that_is_no_picture(opened, plain):
     opened.goto(plain)
     until(opened, "document.querySelector('#explains').textContent !== ''")
     drop(opened, "a.svg", "image/svg+xml", b"<svg xmlns='http://www.w3.org/2000/svg'/>")
@@ -125,7 +125,7 @@ def test_captions_are_text_and_never_markup(opened, plain):
     assert opened.locator("#found img").count() == opened.locator("#found li").count()
 
 
-def test_all_of_it_by_keyboard(opened, explained):
+def test_keyboard_only(opened, explained):
     opened.goto(explained)
     until(opened, "document.activeElement.id === 'text'")
     opened.keyboard.type("A red circle.")
@@ -178,7 +178,7 @@ def test_a_key_is_asked_for(opened, tmp_path):
         opened.wait_for_selector("#key-line", state="hidden")
 
 
-def test_what_is_not_waited_for_any_more_is_given_up_and_not_shown(opened, plain):
+def test_stale_request_is_aborted_and_not_shown(opened, plain):
     held, failed = [], []
     opened.on("requestfailed", lambda request: failed.append(request.url))
     opened.goto(plain)
@@ -204,7 +204,7 @@ def test_what_is_not_waited_for_any_more_is_given_up_and_not_shown(opened, plain
     clean(opened, plain)
 
 
-def test_a_picture_that_comes_late_does_not_take_the_place_of_another(opened, tmp_path):
+def test_late_picture_does_not_replace_a_newer_one(opened, tmp_path):
     root, held = indexed(tmp_path, 4), []
 
     def first_held(route) -> None:

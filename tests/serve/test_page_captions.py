@@ -1,4 +1,4 @@
-"""The page in a browser where the index has captions, and another model orders what is found."""
+"""The page in a browser: captions as results, and reranking."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def ordered(scenes) -> Iterator[str]:
-    """The address of a server with captions, and with a model that puts results in order."""
+    """The address of a server with captions and a reranker."""
     recipes_cases.clip_like(scenes / "clip")
     with running(scenes / "index", "--rerank", scenes / "clip", "--depth", 12) as (where, _):
         yield where
@@ -67,7 +67,7 @@ def test_drop_a_picture_and_read_captions_that_fit(opened, ordered, scenes):
     clean(opened, ordered)
 
 
-def test_what_is_found_is_chosen_by_keyboard(opened, ordered):
+def test_kind_of_results_by_keyboard(opened, ordered):
     opened.goto(ordered)
     until(opened, "document.querySelector('#kinds').hidden === false")
     search(opened, "a red circle")

@@ -8,33 +8,33 @@ from pathlib import Path
 import httpx
 import pytest
 
-from counterfoil.serve.run import address, listening
-from counterfoil.serve.settings import Settings
+from counterfoil.serve.run import listen, url
+from counterfoil.serve.settings import ServerSettings
 from serve_cases import content, indexed, painted, running
 
 LONG = 120  # seconds in which a busy machine answers
 
 
 def test_a_taken_port_is_refused():
-    with listening(Settings(port=0)) as opened:
+    with listen(ServerSettings(port=0)) as opened:
         opened.listen()
         port = opened.getsockname()[1]
         with pytest.raises(ValueError, match=f"port {port} of 127.0.0.1 cannot be listened at"):
-            listening(Settings(port=port))
+            listen(ServerSettings(port=port))
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "no such host", "a" * 300, "\udcff"])
-def test_an_address_that_is_not_here_is_refused(host):
+def test_foreign_address_is_refused(host):
     with pytest.raises(ValueError, match=r"--host|no address of this machine"):
-        listening(Settings(host=host, port=0))
+        listen(ServerSettings(host=host, port=0))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
-def test_the_address_is_one_for_a_browser(host):
+def test_url_of_the_server(host):
     if host == "::1" and not socket.has_ipv6:
         pytest.skip("no IPv6")
-    with listening(Settings(host=host, port=0)) as opened:
-        where = httpx.URL(address(Settings(host=host), opened))
+    with listen(ServerSettings(host=host, port=0)) as opened:
+        where = httpx.URL(url(ServerSettings(host=host), opened))
         assert where.host == host
         assert where.port == opened.getsockname()[1]
 
@@ -46,8 +46,8 @@ def root(tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_cleanly(root, sign):
-    """A connection that is left open keeps nobody waiting."""
+def test_signals_end_the_server(root, sign):
+    """An open idle connection does not delay the end."""
     with (
         running(root / "index") as (where, process),
         httpx.Client(base_url=where, timeout=LONG) as client,
@@ -62,7 +62,7 @@ def test_it_ends_cleanly(root, sign):
 
 
 @pytest.mark.slow
-def test_what_is_being_asked_is_answered_before_the_end(root):
+def test_open_request_is_answered_after_sigterm(root):
     body = b'{"text": "a dog"}'
     head = (
         "POST /search HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -81,7 +81,7 @@ def test_what_is_being_asked_is_answered_before_the_end(root):
 
 
 @pytest.mark.slow
-def test_a_real_client_that_misbehaves_does_no_harm(root):
+def test_misbehaving_clients_do_no_harm(root):
     with running("--upload", "0.1", root / "index") as (where, process):
         port = httpx.URL(where).port
 

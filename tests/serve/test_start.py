@@ -11,12 +11,12 @@ import recipes_cases
 from counterfoil.cli import main
 from counterfoil.recipes.run import Source
 from counterfoil.serve.app import application
-from counterfoil.serve.holdings import Library
-from counterfoil.serve.settings import Settings
-from counterfoil.serve.start import serve
+from counterfoil.serve.run import serve
+from counterfoil.serve.service import SearchService
+from counterfoil.serve.settings import ServerSettings
 from serve_cases import indexed
 
-FREE = Settings(port=0)
+FREE = ServerSettings(port=0)
 
 
 @pytest.fixture(scope="module")
@@ -28,29 +28,29 @@ def root(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def ran(monkeypatch) -> list[Settings]:
-    """What was served, without serving it."""
-    found: list[Settings] = []
-    monkeypatch.setattr("counterfoil.serve.start.run", lambda _, allowed, __: found.append(allowed))
+def ran(monkeypatch) -> list[ServerSettings]:
+    """Settings of the servers, which do not run."""
+    found: list[ServerSettings] = []
+    monkeypatch.setattr("counterfoil.serve.run.run", lambda _, allowed, __: found.append(allowed))
     return found
 
 
 @pytest.fixture
-def served_by(monkeypatch) -> list[Library]:
-    """The libraries that were served."""
-    found: list[Library] = []
+def served_by(monkeypatch) -> list[SearchService]:
+    """The search services of the servers."""
+    found: list[SearchService] = []
 
     def noted(library, settings):
         found.append(library)
         return application(library, settings)
 
-    monkeypatch.setattr("counterfoil.serve.start.application", noted)
+    monkeypatch.setattr("counterfoil.serve.app.application", noted)
     return found
 
 
 def test_an_index_knows_its_model(root, ran, capsys):
     assert main(["serve", str(root / "index"), "--port", "0", "--seconds", "5"]) == 0
-    assert ran == [Settings(port=0, seconds=5)]
+    assert ran == [ServerSettings(port=0, seconds=5)]
     told = " ".join(capsys.readouterr().out.split())
     assert "5 images and 1 captions" in told
     assert "no head that doubts or corrects words" in told
@@ -72,8 +72,8 @@ def test_the_key_may_come_from_the_environment(root, ran, monkeypatch, capsys):
     assert "can search" not in told
 
 
-def test_who_listens_to_everybody_without_a_key_is_told(root, ran, capsys):
-    serve(root / "index", settings=Settings(host="0.0.0.0", port=0))
+def test_public_server_without_a_key_warns(root, ran, capsys):
+    serve(root / "index", settings=ServerSettings(host="0.0.0.0", port=0))
     assert "anybody who reaches 0.0.0.0 can search" in " ".join(capsys.readouterr().out.split())
 
 
@@ -87,7 +87,7 @@ def test_another_model_puts_results_in_order(root, ran, served_by, capsys):
     assert library.explainer.matcher is library.reranker.model.matcher  # opened once
 
 
-def test_a_depth_of_nothing_is_refused(root, ran, capsys):
+def test_depth_needs_a_reranker(root, ran, capsys):
     assert main(["serve", str(root / "index"), "--depth", "4", "--port", "0"]) == 2
     assert "no model does; add --rerank" in capsys.readouterr().err
 
@@ -103,7 +103,7 @@ def test_a_depth_of_nothing_is_refused(root, ran, capsys):
         ({"rerank": "nowhere"}, "nowhere"),
     ],
 )
-def test_what_does_not_fit_is_refused(root, ran, more, said):
+def test_models_that_do_not_fit_are_refused(root, ran, more, said):
     given = {key: str(root / name) for key, name in more.items()}
     with pytest.raises(ValueError, match=said):
         serve(root / "index", settings=FREE, **given)
@@ -122,7 +122,10 @@ def test_a_taken_port_is_refused(root, ran, capsys):
     assert f"port {port} of 127.0.0.1 cannot be listened at" in capsys.readouterr().err
 
 
-def test_what_is_not_installed_is_named(root, ran, monkeypatch):
-    monkeypatch.setitem(sys.modules, "fastapi", None)
-    with pytest.raises(ValueError, match=r'pip install "counterfoil\[web\]"'):
+def test_missing_library_is_named(root, ran, monkeypatch):
+    monkeypatch.setitem(sys.modules, "python_multipart", None)
+    with pytest.raises(
+        ValueError,
+        match=r'serving needs python_multipart; install it: pip install "counterfoil\[web\]"',
+    ):
         serve(root / "index", settings=FREE)

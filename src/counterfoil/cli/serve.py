@@ -53,11 +53,11 @@ def serve(
 ) -> None:
     """Search and explain over HTTP, with a page for people."""
     from counterfoil.recipes.run import Source
-    from counterfoil.serve.settings import MEGABYTE, Settings
-    from counterfoil.serve.start import serve as start
+    from counterfoil.serve.run import serve as start
+    from counterfoil.serve.settings import MEGABYTE, ServerSettings
 
     refuse_without(context, "data", ("features", "images", "decisions"))
-    settings = Settings(
+    settings = ServerSettings(
         host=host, port=port, key=key, upload=int(upload * MEGABYTE), seconds=seconds
     )
     name, folder = (None, model) if index is None else (model, index)

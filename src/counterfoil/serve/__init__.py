@@ -1,1 +1,1 @@
-"""Search and explanations over HTTP, and a page for people."""
+"""HTTP server for search and explanations, with a web page."""

@@ -1,291 +1,432 @@
-"""The routes: JSON in and out, pictures of the index, and the page."""
-
-from __future__ import annotations
+"""FastAPI application: search, similar images, explanations, thumbnails, metrics and the page."""
 
 import asyncio
 import logging
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from functools import lru_cache, partial
+from importlib.resources import files
+from typing import Annotated, Any, TypeVar, final
 
-from PIL import Image
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response, Security
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.security import APIKeyHeader
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.requests import ClientDisconnect
+from starlette.routing import Route
 
 from counterfoil import __version__
 from counterfoil.evaluate.explain import THRESHOLD
 from counterfoil.evaluate.explanation import Explanation
 from counterfoil.recipes.explain import lacking
-from counterfoil.serve.asked import Asked, read
 from counterfoil.serve.batcher import Batcher
-from counterfoil.serve.guard import CLOSED, FAILED, Guard
-from counterfoil.serve.holdings import Library, Seen
-from counterfoil.serve.metrics import Metrics, Told
-from counterfoil.serve.page_files import page_files
-from counterfoil.serve.queries import About, Hit, Query, Shortlist
-from counterfoil.serve.refused import Refused
-from counterfoil.serve.settings import Settings
-from counterfoil.serve.thumbnails import Thumbnails
-from counterfoil.serve.uploads import picture
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.responses import Response
+from counterfoil.serve.middleware import CLIENT_CLOSED, JSON, RequestGuard, media_type
+from counterfoil.serve.schemas import (
+    ErrorMessage,
+    ExplainRequest,
+    ExplanationResponse,
+    Health,
+    ImageRequest,
+    RequestLimits,
+    SearchResult,
+    SearchOptions,
+    SearchRequest,
+    SearchResponse,
+    ServerInfo,
+    SimilarRequest,
+    error_sentence,
+)
+from counterfoil.serve.service import QueryInput, SearchQuery, SearchService, decode_upload
+from counterfoil.serve.settings import ServerSettings
 
 T = TypeVar("T")
 Q = TypeVar("Q")
 A = TypeVar("A")
-Answering = Coroutine[Any, Any, "Response"]
-Endpoint = Callable[["Request"], Awaitable["Response"]]
+
+FORM = "multipart/form-data"
+DEFAULT_TOP = 20
+THUMBNAILS = 1000  # kept in memory, of some 50 KB each
 _log = logging.getLogger("counterfoil.serve")
-PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @final
-class Server:
-    """What answers requests.
+class RequestParser:
+    """Dependency that validates a query string, a JSON body or a form by one model.
+
+    FastAPI binds a route to one type of body; these routes take JSON, and forms with pictures.
 
     Args:
-        library: what is served.
-        settings: what is allowed.
+        model: the pydantic model.
     """
 
-    def __init__(self, library: Library, settings: Settings) -> None:
-        depth = settings.top if library.reranker is None else library.reranker.depth
-        self._library, self._settings = library, replace(settings, top=min(settings.top, depth))
-        self.metrics, self._began = Metrics(), time.time()
-        self._worker = ThreadPoolExecutor(1, "model")  # no model is asked by two threads at once
+    def __init__(self, model: type[BaseModel]) -> None:
+        self._model = model
+
+    def openapi(self, method: str) -> dict[str, Any]:
+        """OpenAPI description of the parameters of a GET or of the body of a POST."""
+        form = self._model.model_json_schema()
+        fields = {name: field for name, field in form["properties"].items() if name != "picture"}
+        if method == "GET":
+            required = form.get("required", ())
+            return {
+                "parameters": [
+                    {"name": name, "in": "query", "required": name in required, "schema": field}
+                    for name, field in fields.items()
+                ]
+            }
+        content = {JSON: {"schema": {**form, "properties": fields}}, FORM: {"schema": form}}
+        return {"requestBody": {"required": True, "content": content}}
+
+    async def __call__(self, request: Request) -> BaseModel:
+        """Read and validate a request.
+
+        Raises:
+            HTTPException: the body is too slow (408), damaged (400) or of another type (415).
+            RequestValidationError: a field is missing, unknown or invalid.
+        """
+        try:
+            async with asyncio.timeout(request.app.state.settings.seconds / 2):
+                values = await _fields(request)
+        except TimeoutError:
+            message = "the request took too long to arrive; send it again"
+            raise HTTPException(408, message) from None
+        try:
+            return self._model.model_validate(values)
+        except ValidationError as error:
+            raise RequestValidationError(error.errors()) from None
+
+
+async def _fields(request: Request) -> Any:
+    """Fields of a query string, JSON or a form, not yet validated."""
+    if request.method == "GET":
+        return dict(request.query_params)
+    kind = media_type(request.headers)
+    if kind == JSON:
+        try:
+            return from_json(await request.body())
+        except ValueError:
+            raise HTTPException(400, "the body is not JSON") from None
+    if kind != FORM:
+        raise HTTPException(415, f"the body is {kind[:80]!r}; send {JSON} or {FORM}")
+    try:
+        async with request.form(max_files=1, max_fields=8, max_part_size=65536) as form:
+            return {
+                name: await value.read() if isinstance(value, UploadFile) else value
+                for name, value in form.items()
+            }
+    except (ValueError, KeyError):  # multipart headers that the parser does not expect
+        message = "the form is damaged; send one picture and at most 8 fields"
+        raise HTTPException(400, message) from None
+
+
+SEARCH, SIMILAR, EXPLAIN = (
+    RequestParser(SearchRequest),
+    RequestParser(SimilarRequest),
+    RequestParser(ExplainRequest),
+)
+
+
+@final
+class SearchServer(Collector):
+    """Endpoints, and the batches, threads and limits between them and the models.
+
+    Args:
+        service: the search backend.
+        settings: limits.
+    """
+
+    def __init__(self, service: SearchService, settings: ServerSettings) -> None:
+        depth = settings.top if service.reranker is None else service.reranker.depth
+        self._service, self._settings, self._top = service, settings, min(settings.top, depth)
+        self._worker = ThreadPoolExecutor(1, "model")  # models are not thread-safe
         self._decoders = ThreadPoolExecutor(settings.decoders, "pictures")
-        self._room = asyncio.Semaphore(settings.pictures)  # a small file may be a large picture
-        self._thumbnails = Thumbnails()
-        self._files = page_files()
-        self._batcher: Batcher[Query, tuple[Hit, ...]] = Batcher(
-            library.answer,
+        # a file of some kilobytes may decode to 70 MB, so few decoded pictures wait for the model
+        self._pictures = asyncio.Semaphore(settings.pictures)
+        self._thumbnail = lru_cache(THUMBNAILS)(service.thumbnail)
+        self._searches: Batcher[SearchQuery, tuple[SearchResult, ...]] = Batcher(
+            service.search,
             self._worker,
             at_once=settings.at_once,
             gather=settings.gather,
             waiting=settings.waiting,
         )
-        # one by one between the batches, so that none of the three keeps another waiting for long
-        alone = partial(Batcher, worker=self._worker, at_once=1, gather=0.0)
-        self._reranking: Batcher[Shortlist, tuple[Hit, ...]] = alone(
-            partial(_each, library.reranked), waiting=settings.waiting
+        # one at a time, so that the worker takes searches between slow requests
+        single = partial(Batcher, worker=self._worker, at_once=1, gather=0.0)
+        self._reranks: Batcher[
+            tuple[SearchQuery, tuple[SearchResult, ...]], tuple[SearchResult, ...]
+        ] = single(_each(lambda pair: service.rerank(*pair)), waiting=settings.waiting)
+        self._explanations: Batcher[ExplainRequest, Explanation] = single(
+            _each(self._explanation), waiting=settings.explaining, unit="explanations"
         )
-        self._explaining: Batcher[Asked, Explanation] = alone(
-            partial(_each, self._explained), waiting=settings.explaining, what="explanations"
+        self.registry = CollectorRegistry()
+        gauge = partial(Gauge, registry=self.registry)
+        gauge("counterfoil_images", "Images of the index.").set(len(service))
+        gauge("counterfoil_start_time_seconds", "Start of the server.").set_to_current_time()
+        self.registry.register(self)
+
+    async def search(
+        self, request: Request, query: Annotated[SearchRequest, Depends(SEARCH)]
+    ) -> SearchResponse:
+        """Images or captions for a caption or an uploaded picture."""
+        if query.text is not None:
+            return await self._answer(request, self._rank(query.text, query))
+        if not self._service.sees_pictures:
+            raise _reads_features("this model")
+        return await self._answer(request, self._rank_picture(query))
+
+    async def similar(
+        self, request: Request, query: Annotated[SimilarRequest, Depends(SIMILAR)]
+    ) -> SearchResponse:
+        """Images similar to an image of the index, or captions for it."""
+        return await self._answer(request, self._rank(self._service.row(query.id), query))
+
+    async def explain(
+        self, request: Request, query: Annotated[ExplainRequest, Depends(EXPLAIN)]
+    ) -> ExplanationResponse:
+        """Which words of a caption match an image of the index or an uploaded picture."""
+        if query.id is None and not self._service.explains_pictures:
+            raise _reads_features("the model that explains")
+        return await self._answer(request, self._explain(query))
+
+    async def picture(self, request: Request, query: Annotated[ImageRequest, Query()]) -> Response:
+        """Thumbnail of an image of the index."""
+        content = await self._answer(request, _run(self._decoders, self._thumbnail, query.id))
+        headers = {"cache-control": "private, max-age=3600"}
+        return Response(content, media_type="image/jpeg", headers=headers)
+
+    async def about(self) -> ServerInfo:
+        """Size of the index, models and limits."""
+        service, settings, explainer = self._service, self._settings, self._service.explainer
+        return ServerInfo(
+            version=__version__,
+            images=len(service),
+            captions=service.captions,
+            sees_pictures=service.sees_pictures,
+            explains_pictures=service.explains_pictures,
+            limits=RequestLimits(upload=settings.upload, caption=settings.caption, top=self._top),
+            model=service.name,
+            reranker=service.reranker_name,
+            explainer=explainer.name,
+            lacking=lacking(explainer),
         )
 
-    async def search(self, request: Request) -> Response:
-        """Images or captions for a caption or a picture."""
-        asked = await read(request, self._settings, ("text", "picture", "top", "find"))
-        if asked.one("text", "picture") == "text":
-            return await self._best(asked.text or "", asked)
-        async with self._room:
-            return await self._best(await self._uploaded(asked), asked)
+    async def health(self) -> Health:
+        """Liveness, and the models if the server has no key: this route never asks for one."""
+        if self._settings.key is not None:
+            return Health(status="ok")
+        return Health(status="ok", model=self._service.name, reranker=self._service.reranker_name)
 
-    async def similar(self, request: Request) -> Response:
-        """Images like one of the index, or captions for it."""
-        asked = await read(request, self._settings, ("id", "top", "find"))
-        asked.one("id")
-        return await self._best(self._library.row(asked.id or ""), asked)
+    async def metrics(self) -> Response:
+        """Metrics for Prometheus."""
+        content = generate_latest(self.registry)
+        return Response(content, headers={"content-type": CONTENT_TYPE_LATEST})
 
-    async def explain(self, request: Request) -> Response:
-        """Which words of a caption match an image."""
-        asked = await read(request, self._settings, ("caption", "id", "picture"))
-        if asked.text is None:
-            raise Refused(400, "no 'caption' was sent; say what is to be checked")
-        if asked.one("id", "picture") == "picture" and not self._library.explains_pictures:
-            raise _blind("the model that explains")
-        found = await _fair(self._explaining.ask(asked))
-        told = {"doubts": found.doubts, "threshold": THRESHOLD, **self._explainer()}
-        return _json({**found.plain(), **told})
-
-    async def thumbnail(self, request: Request) -> Response:
-        """A small picture of an image of the index."""
-        from starlette.responses import Response
-
-        asked = await read(request, self._settings, ("id",))
-        asked.one("id")
-        name = asked.id or ""
-        content = self._thumbnails.get(name)
-        if content is None:
-            content = await _on(self._decoders, self._library.thumbnail, name)
-            self._thumbnails.put(name, content)
-        kept = {"cache-control": "private, max-age=3600"}
-        return Response(content, media_type="image/jpeg", headers=kept)
-
-    async def about(self, request: Request) -> Response:
-        """What is served, and what it can do."""
-        library, allowed = self._library, self._settings
-        limits = {"upload": allowed.upload, "caption": allowed.caption, "top": allowed.top}
-        holds = {"images": len(library), "captions": library.captions}
-        sees = {
-            "sees_pictures": library.sees_pictures,
-            "explains_pictures": library.explains_pictures,
-        }
-        told = {"version": __version__, **holds, **sees, "limits": limits}
-        return _json({**told, **self._models(), **self._explainer()})
-
-    async def health(self, request: Request) -> Response:
-        """That the server lives, and by which models unless a key is wanted: this asks for none."""
-        models = self._models() if self._settings.key is None else {}
-        return _json({"status": "ok", **models})
-
-    async def measured(self, request: Request) -> Response:
-        """Counts and latencies for Prometheus."""
-        from starlette.responses import Response
-
-        batcher, size = self._batcher, len(self._library)
-        more = (
-            Told("queries_total", "counter", "Queries answered by the index.", batcher.queries),
-            Told("batches_total", "counter", "Passes over the index.", batcher.batches),
-            Told("reranked_total", "counter", "Queries re-ranked.", self._reranking.queries),
-            Told("explained_total", "counter", "Captions explained.", self._explaining.queries),
-            Told("images", "gauge", "Images of the index.", size),
-            Told("start_time_seconds", "gauge", "When the server started.", self._began),
-        )
-        return Response(self.metrics.text(more), media_type=PROMETHEUS)
-
-    async def page(self, request: Request) -> Response:
-        """A file of the page."""
-        from starlette.responses import Response
-
-        file = self._files[request.url.path]
-        fresh = {"cache-control": "no-cache"}
-        return Response(file.content, headers={**fresh, "content-type": file.kind})
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Counts of the batchers, for Prometheus."""
+        for name, description, value in (
+            ("queries", "Queries answered by the index.", self._searches.queries),
+            ("batches", "Passes over the index.", self._searches.batches),
+            ("reranked", "Queries re-ranked.", self._reranks.queries),
+            ("explained", "Captions explained.", self._explanations.queries),
+        ):
+            yield CounterMetricFamily(f"counterfoil_{name}", description, value)
 
     def close(self) -> None:
-        """End the threads, once what they do is done."""
+        """End the threads after their current work."""
         for pool in (self._decoders, self._worker):
             pool.shutdown(cancel_futures=True)
 
-    async def _best(self, about: About, asked: Asked) -> Response:
-        query, reranker = Query(about, asked.top, asked.find), self._library.reranker
-        if asked.find == "captions" and not self._library.captions:
-            raise Refused(422, "the index holds no captions; only images can be found")
-        hits = await _fair(self._batcher.ask(query))
-        by = None
-        if reranker is not None and self._library.reranks(query):
+    async def _answer(self, request: Request, work: Coroutine[Any, Any, T]) -> T:
+        """Await work, but cancel it when the client disconnects or the time limit passes.
+
+        Raises:
+            ClientDisconnect: the client disconnected.
+            HTTPException: the time limit passed (503).
+        """
+        task = asyncio.ensure_future(work)
+        disconnect = asyncio.ensure_future(_disconnected(request))
+        try:
+            await asyncio.wait(
+                (task, disconnect),
+                timeout=self._settings.seconds,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if task.done():
+                return task.result()
+            if disconnect.done():
+                disconnect.result()  # raises if the body was too long
+                raise ClientDisconnect
+            message = "the answer took too long; try again in a moment"
+            raise HTTPException(503, message, {"retry-after": "1"})
+        finally:
+            task.cancel()
+            disconnect.cancel()
+
+    async def _rank_picture(self, query: SearchRequest) -> SearchResponse:
+        async with self._pictures:
+            content, pixels = query.picture or b"", self._settings.pixels
+            picture = await _run(self._decoders, decode_upload, content, pixels)
+            return await self._rank(picture, query)
+
+    async def _rank(self, value: QueryInput, options: SearchOptions) -> SearchResponse:
+        service, top = self._service, options.top
+        if isinstance(value, str):
+            self._check_caption(value)
+        if top is None:
+            top = min(DEFAULT_TOP, self._top)
+        elif top > self._top:
+            raise HTTPException(400, f"top is {top}; give a whole number of 1 to {self._top}")
+        if options.find == "captions" and not service.captions:
+            raise HTTPException(422, "the index holds no captions; only images can be found")
+        query, reranker = SearchQuery(value, top, options.find), None
+        hits = await _unprocessable(self._searches.ask(query))
+        if service.reranks(query):
             try:
-                hits, by = await self._reranking.ask(Shortlist(query, hits)), reranker.model.name
-            except ValueError as error:  # as a picture that is gone; it may say where that lay
+                hits = await self._reranks.ask((query, hits))
+                reranker = service.reranker_name
+            except ValueError as error:  # such as a missing picture; the message may name its path
                 _log.warning("not re-ranked: %r", str(error))
-        hits = hits[: asked.top]
-        return _json({"find": asked.find, "reranker": by, "results": [asdict(hit) for hit in hits]})
+        return SearchResponse(find=options.find, reranker=reranker, results=hits[:top])
 
-    def _explained(self, asked: Asked) -> Explanation:
-        """In the model's thread, where one picture at a time is decoded."""
-        if asked.picture is None:
-            seen: Seen = self._library.seen(asked.id or "")
-        else:
-            seen = picture(asked.picture, self._settings.pixels)
-        return self._library.explain(seen, asked.text or "")
-
-    async def _uploaded(self, asked: Asked) -> Image.Image:
-        if not self._library.sees_pictures:
-            raise _blind("this model")
-        return await _on(self._decoders, picture, asked.picture or b"", self._settings.pixels)
-
-    def _models(self) -> dict[str, str | None]:
-        reranker = self._library.reranker
-        return {"model": self._library.name, "reranker": reranker and reranker.model.name}
-
-    def _explainer(self) -> dict[str, str]:
-        explainer = self._library.explainer
-        return {"explainer": explainer.name, "lacking": lacking(explainer)}
-
-
-def application(library: Library, settings: Settings) -> Guard:
-    """The ASGI application of a library.
-
-    Raises:
-        ValueError: what a server needs is not installed.
-    """
-    try:
-        import python_multipart  # noqa: F401
-        from fastapi import FastAPI
-    except ImportError:
-        raise ValueError('serving needs FastAPI; install it: pip install "counterfoil[web]"') from (
-            None
+    async def _explain(self, query: ExplainRequest) -> ExplanationResponse:
+        self._check_caption(query.caption)
+        explanation = await _unprocessable(self._explanations.ask(query))
+        explainer = self._service.explainer
+        return ExplanationResponse(
+            **explanation.plain(),
+            doubts=explanation.doubts,
+            threshold=THRESHOLD,
+            explainer=explainer.name,
+            lacking=lacking(explainer),
         )
-    from starlette.routing import Route
 
-    server = Server(library, settings)
-    both, one = ["GET", "POST"], ["GET"]
-    routes: list[tuple[str, Endpoint, list[str]]] = [
-        ("/search", server.search, both),
-        ("/similar", server.similar, both),
-        ("/explain", server.explain, both),
-        ("/picture", server.thumbnail, one),
-        ("/about", server.about, one),
-        ("/health", server.health, one),
-        ("/metrics", server.measured, one),
-        *((path, server.page, one) for path in page_files()),
-    ]
+    def _explanation(self, query: ExplainRequest) -> Explanation:
+        """Runs in the thread of the models, so that one picture at a time is decoded."""
+        if query.id is not None:
+            return self._service.explain(self._service.image_input(query.id), query.caption)
+        image = decode_upload(query.picture or b"", self._settings.pixels)
+        return self._service.explain(image, query.caption)
+
+    def _check_caption(self, caption: str) -> None:
+        size, limit = len(caption), self._settings.caption
+        if size > limit:
+            message = f"the caption has {size:,} characters; at most {limit:,} are read"
+            raise HTTPException(400, message)
+
+
+def application(service: SearchService, settings: ServerSettings) -> FastAPI:
+    """The ASGI application of a search service."""
+    server = SearchServer(service, settings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            server.close()
+
+    key = [Security(APIKeyHeader(name="X-API-Key", auto_error=False))] if settings.key else []
     app = FastAPI(
-        routes=[Route(path, endpoint, methods=list(kinds)) for path, endpoint, kinds in routes],
-        openapi_url=None,
-        lifespan=partial(_living, server),
-        exception_handlers=_handlers(),
+        title="counterfoil",
+        version=__version__,
+        docs_url=None,  # their pages load scripts from elsewhere
+        redoc_url=None,
+        lifespan=lifespan,
+        dependencies=key,  # documents the key; the middleware checks it
+        responses={"default": {"model": ErrorMessage, "description": "Error, in one sentence"}},
+        routes=[_file_route(path, *file) for path, file in page_files().items()],
+        exception_handlers=_exception_handlers(),
     )
-    return Guard(app, settings, server.metrics)
+    app.state.settings = settings
+    for method in ("GET", "POST"):
+        for path, endpoint, body in (
+            ("/search", server.search, SEARCH),
+            ("/similar", server.similar, SIMILAR),
+            ("/explain", server.explain, EXPLAIN),
+        ):
+            more = body.openapi(method)
+            app.add_api_route(path, endpoint, methods=[method], openapi_extra=more)
+    app.get("/picture", response_class=Response)(server.picture)
+    app.get("/about")(server.about)
+    app.get("/health", response_model_exclude_unset=True)(server.health)
+    app.get("/metrics", response_class=Response)(server.metrics)
+    paths = {route.path for route in app.routes if isinstance(route, Route)}
+    app.add_middleware(RequestGuard, settings=settings, registry=server.registry, paths=paths)
+    return app
 
 
-@asynccontextmanager
-async def _living(server: Server, app: object) -> AsyncIterator[None]:
-    try:
-        yield
-    finally:
-        server.close()
+def page_files() -> dict[str, tuple[str, bytes]]:
+    """Media type and content of the files of the web page, by path."""
+    page, templates = files("counterfoil") / "serve" / "page", files("counterfoil") / "evaluate"
+    # colours and fonts are those of the HTML reports
+    style = (templates / "templates" / "style.html.j2").read_text("utf-8")
+    shared = style[style.index("<style>") + len("<style>") : style.index("</style>")]
+    css = shared + (page / "page.css").read_text("utf-8")
+    return {
+        "/": ("text/html", (page / "page.html").read_bytes()),
+        "/page.css": ("text/css", css.encode()),
+        "/page.js": ("text/javascript", (page / "page.js").read_bytes()),
+    }
 
 
-def _handlers() -> dict[int | type[Exception], Callable[[Request, Any], Answering]]:
-    """What is said when a route raises."""
-    from starlette.exceptions import HTTPException
-    from starlette.requests import ClientDisconnect
+def _file_route(path: str, media_type: str, content: bytes) -> Route:
+    async def file(request: Request) -> Response:
+        return Response(content, media_type=media_type, headers={"cache-control": "no-cache"})
 
-    async def refused(request: Request, error: Refused) -> Response:
-        return _json({"error": error.sentence}, error.status, error.headers)
+    return Route(path, file, include_in_schema=False)
 
-    async def unknown(request: Request, error: HTTPException) -> Response:
+
+def _exception_handlers() -> dict[Any, Callable[[Request, Any], Coroutine[Any, Any, Response]]]:
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        return JSONResponse({"error": error_sentence(error.errors())}, 400)
+
+    async def failed(request: Request, error: StarletteHTTPException) -> Response:
         path = request.url.path[:80]
-        told = {404: f"there is nothing at {path!r}", 405: f"{path} is not asked this way"}
-        return _json({"error": told.get(error.status_code, error.detail)}, error.status_code)
+        if error.detail == "Not Found":  # of the router
+            error.detail = f"there is nothing at {path!r}"
+        elif error.status_code == 405:
+            error.detail = f"{path} does not support {request.method}"
+        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
-    async def failed(request: Request, error: Exception) -> Response:
-        return _json({"error": FAILED}, 500)
+    async def disconnected(request: Request, error: ClientDisconnect) -> Response:
+        return JSONResponse({"error": "the client disconnected"}, CLIENT_CLOSED)
 
-    async def left(request: Request, error: ClientDisconnect) -> Response:
-        return _json({"error": "the request was cut off"}, CLOSED)
-
-    return {Refused: refused, HTTPException: unknown, ClientDisconnect: left, Exception: failed}
-
-
-def _blind(model: str) -> Refused:
-    return Refused(422, f"{model} reads stored features and cannot look at a new picture")
-
-
-def _each(answer: Callable[[Q], A], asked: Sequence[Q]) -> list[A]:
-    return [answer(one) for one in asked]
+    return {
+        RequestValidationError: invalid,
+        StarletteHTTPException: failed,
+        ClientDisconnect: disconnected,
+    }
 
 
-async def _on(pool: Executor, work: Callable[..., T], *given: object) -> T:
-    return await asyncio.get_running_loop().run_in_executor(pool, work, *given)
+def _reads_features(model: str) -> HTTPException:
+    return HTTPException(422, f"{model} reads stored features and cannot look at a new picture")
 
 
-async def _fair(answer: Awaitable[T]) -> T:
-    """An answer; what the models refuse in a sentence is the request's fault."""
+def _each(answer: Callable[[Q], A]) -> Callable[[Sequence[Q]], list[A]]:
+    return lambda queries: [answer(query) for query in queries]
+
+
+async def _run(pool: Executor, work: Callable[..., T], *values: object) -> T:
+    return await asyncio.get_running_loop().run_in_executor(pool, work, *values)
+
+
+async def _disconnected(request: Request) -> None:
+    """Returns when the client has disconnected; the body must have been read before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _unprocessable(answer: Awaitable[T]) -> T:
+    """Turns a ValueError of the models, which names a fault of the request, into status 422."""
     try:
         return await answer
     except ValueError as error:
-        raise Refused(422, str(error)) from None
-
-
-def _json(
-    plain: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None
-) -> Response:
-    from starlette.responses import JSONResponse
-
-    return JSONResponse(plain, status, headers)
+        raise HTTPException(422, str(error)) from None

@@ -1,4 +1,4 @@
-"""Queries that come at about the same time are answered together, in one worker thread."""
+"""Batches concurrent queries and runs them in one worker thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from itertools import islice
 from typing import Generic, TypeVar, final
 
-from counterfoil.serve.refused import Refused
+from fastapi import HTTPException
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -16,21 +16,21 @@ A = TypeVar("A")
 
 @final
 class Batcher(Generic[Q, A]):
-    """Gathers queries for a moment and asks for all their answers at once.
+    """Collects queries for a moment and answers them in one call.
 
-    A query whose batch fails is asked again alone, so that nobody pays for another's.
+    A batch that fails is repeated query by query, so that one bad query fails alone.
 
     Args:
-        answer: an answer for each query, in order; equal to asking one by one.
-        worker: where it runs.
-        at_once: queries answered together, at most.
-        gather: seconds to wait for more.
-        waiting: queries that may wait.
-        what: they are, in the plural.
+        answer: computes one answer per query, in order, independent of the rest of the batch.
+        worker: executor that runs it.
+        at_once: maximum queries of a batch.
+        gather: seconds to collect queries.
+        waiting: maximum queries in the queue.
+        unit: plural noun for the queries in error messages.
 
     Attributes:
-        batches: how many batches were answered.
-        queries: how many queries were in them.
+        batches: number of answered batches.
+        queries: number of queries in them.
     """
 
     def __init__(
@@ -41,27 +41,28 @@ class Batcher(Generic[Q, A]):
         at_once: int,
         gather: float,
         waiting: int,
-        what: str = "queries",
+        unit: str = "queries",
     ) -> None:
         self._answer, self._worker = answer, worker
         self._at_once, self._gather, self._waiting = at_once, gather, waiting
-        self._what = what
-        self._queue: dict[asyncio.Future[A], Q] = {}  # in order
-        self._running: asyncio.Task[None] | None = None
+        self._unit = unit
+        self._queue: dict[asyncio.Future[A], Q] = {}  # a dict removes cancelled queries in O(1)
+        self._task: asyncio.Task[None] | None = None
         self.batches = self.queries = 0
 
     async def ask(self, query: Q) -> A:
-        """The answer to one query; whoever no longer waits for it takes up no room.
+        """Queue a query and wait for its answer; cancellation removes it from the queue.
 
         Raises:
-            Refused: too many are waiting.
+            HTTPException: the queue is full (503).
         """
         if len(self._queue) >= self._waiting:
-            raise Refused(503, f"too many {self._what} are waiting; try again in a moment")
+            message = f"too many {self._unit} are waiting; try again in a moment"
+            raise HTTPException(503, message, {"retry-after": "1"})
         future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._queue[future] = query
-        if self._running is None:
-            self._running = asyncio.create_task(self._run())
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
         try:
             return await future
         finally:
@@ -73,34 +74,26 @@ class Batcher(Generic[Q, A]):
                 if len(self._queue) < self._at_once:
                     await asyncio.sleep(self._gather)
                 futures = list(islice(self._queue, self._at_once))
-                await self._answered([(self._queue.pop(one), one) for one in futures])
+                await self._answer_batch([(self._queue.pop(one), one) for one in futures])
         finally:
-            self._running = None
+            self._task = None
 
-    async def _answered(self, asked: Sequence[tuple[Q, asyncio.Future[A]]]) -> None:
-        batch = [(query, future) for query, future in asked if not future.done()]
+    async def _answer_batch(self, batch: Sequence[tuple[Q, asyncio.Future[A]]]) -> None:
+        batch = [(query, future) for query, future in batch if not future.done()]
         if not batch:
             return
+        queries, loop = [query for query, _ in batch], asyncio.get_running_loop()
         try:
-            answers = await self._asked([query for query, _ in batch])
+            answers = await loop.run_in_executor(self._worker, self._answer, queries)
         except Exception as error:
-            if len(batch) == 1:
-                _fail(batch[0][1], error)
-                return
-            for one in batch:
-                await self._answered([one])
+            if len(batch) > 1:
+                for pair in batch:
+                    await self._answer_batch([pair])
+            elif not batch[0][1].done():
+                batch[0][1].set_exception(error)
             return
         self.batches += 1
         self.queries += len(batch)
         for (_, future), answer in zip(batch, answers, strict=True):
             if not future.done():
                 future.set_result(answer)
-
-    async def _asked(self, queries: Sequence[Q]) -> Sequence[A]:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._worker, self._answer, queries)
-
-
-def _fail(future: asyncio.Future[A], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)

@@ -1,4 +1,4 @@
-"""A server on a socket, until it is told to end."""
+"""Opens an index with its models and serves it with uvicorn."""
 
 from __future__ import annotations
 
@@ -6,91 +6,164 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from counterfoil.corpus.lens import FeatureEye
+from counterfoil.recipes.explain import lacking
+from counterfoil.recipes.model import Model, open_model
+from counterfoil.recipes.reranking import open_reranker
+from counterfoil.recipes.searching import open_index
 from counterfoil.recipes.show import say
-from counterfoil.serve.settings import Settings
-from counterfoil.serve.silence import Connections
+from counterfoil.serve.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from counterfoil.serve.guard import Guard
+    from fastapi import FastAPI
 
-_PATIENCE = 10  # seconds for what is being answered when the server is told to end
-_IDLE = 75  # seconds that a connection may be silent; browsers and proxies let go of it earlier
-_STOPS = (signal.SIGTERM, signal.SIGINT)
+    from counterfoil.recipes.run import Source
+
+_GRACE = 10  # seconds for open requests after SIGTERM
+_KEEP_ALIVE = 15  # seconds; an idle connection counts towards the limit of connections
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def listening(settings: Settings) -> socket.socket:
-    """A socket at the address of a server.
+def serve(
+    index: Path,
+    *,
+    model: str | None = None,
+    explainer: str | None = None,
+    rerank: str | None = None,
+    depth: int | None = None,
+    source: Source | None = None,
+    settings: ServerSettings | None = None,
+) -> None:
+    """Serve an index until SIGTERM or Ctrl-C.
+
+    Args:
+        index: folder of the index.
+        model: model of the queries; None for the one that the index names.
+        explainer: model that explains captions; None for the same.
+        rerank: model that reorders the first results; None for none.
+        depth: number of results that it reorders; None for the default.
+        source: data with the images of the index, for indexes without picture files and for models
+            that read features.
+        settings: address and limits; None for the defaults.
 
     Raises:
-        ValueError: there is no such address here, or it is taken.
+        ValueError: a library is missing, there is no index, models and index do not fit, or the
+            address is taken.
     """
-    where = f"port {settings.port} of {settings.host}"
+    try:
+        import python_multipart  # noqa: F401
+        import uvicorn  # noqa: F401
+
+        from counterfoil.serve.app import application
+        from counterfoil.serve.service import SearchService
+    except ImportError as error:
+        message = f'serving needs {error.name}; install it: pip install "counterfoil[web]"'
+        raise ValueError(message) from None
+    limits = settings or ServerSettings()
+    with open_index(index, model=model) as opened, listen(limits) as listener:
+        corpus = source and source.open()
+        reranker = open_reranker(rerank, depth, corpus)
+        if reranker is not None and explainer == rerank:
+            service = SearchService(opened, reranker.model, corpus, reranker)
+        else:
+            service = SearchService(opened, _open_explainer(explainer, source), corpus, reranker)
+        app = application(service, limits)
+        say(f"{index}: {opened.told}, {service.name}")
+        if service.reranker is not None:
+            name, depth = service.reranker.model.name, service.reranker.depth
+            say(f"{name} puts the first {depth} results in order")
+        if lacks := lacking(service.explainer):
+            say(f"{lacks}; words are left out instead, and --explainer names another model")
+        if not limits.local and limits.key is None:
+            say(f"anybody who reaches {limits.host} can search; --key asks for a key")
+        run(app, limits, listener)
+
+
+def listen(settings: ServerSettings) -> socket.socket:
+    """Bind a socket to the address of a server.
+
+    Raises:
+        ValueError: this machine has no such address, or it is taken.
+    """
     try:
         found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         raise ValueError(f"{settings.host!r} is no address of this machine") from None
     family, _, _, _, address = found[0]
-    opened = socket.socket(family, socket.SOCK_STREAM)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        opened.bind(address)
+        listener.bind(address)
     except OSError as error:
-        opened.close()
+        listener.close()
         raise ValueError(
-            f"{where} cannot be listened at ({error.strerror or error}); name another with --port "
-            "or --host"
+            f"port {settings.port} of {settings.host} cannot be listened at "
+            f"({error.strerror or error}); name another with --port or --host"
         ) from None
-    opened.set_inheritable(True)
-    return opened
+    listener.set_inheritable(True)
+    return listener
 
 
-def run(app: Guard, settings: Settings, opened: socket.socket) -> None:
-    """Answer until SIGTERM or Ctrl-C; what is being answered then is answered still."""
+def run(app: FastAPI, settings: ServerSettings, listener: socket.socket) -> None:
+    """Serve until SIGTERM or Ctrl-C, and finish open requests."""
     import uvicorn
 
-    config = configuration(app, settings)
-    with opened, _quietly():
-        opened.listen(settings.connections)  # whoever reads the line below may connect
-        say(f"{address(settings, opened)}  (Ctrl-C ends it)")
-        uvicorn.Server(config).run(sockets=[opened])
+    with listener, _uvicorn_signals():
+        listener.listen(settings.connections)  # before its address is printed
+        say(f"{url(settings, listener)}  (Ctrl-C ends it)")
+        uvicorn.Server(uvicorn_config(app, settings)).run(sockets=[listener])
     say("ended")
 
 
-def configuration(app: Guard, settings: Settings) -> Any:
-    """How uvicorn is to serve an application."""
+def uvicorn_config(app: FastAPI, settings: ServerSettings) -> Any:
+    """Configuration of uvicorn."""
     import uvicorn
-    from uvicorn.protocols.http.h11_impl import H11Protocol  # bounds a head, unlike the other
 
-    connections = Connections(
-        H11Protocol, most=settings.connections, seconds=settings.seconds, idle=_IDLE
-    )
     return uvicorn.Config(
         app,
-        http=connections,
+        http="h11",  # limits the size of a request head; httptools does not
         log_level="warning",
         access_log=False,
         server_header=False,
-        limit_concurrency=settings.connections + 1,  # who asks meanwhile is told to come back
-        timeout_graceful_shutdown=_PATIENCE,
-        timeout_keep_alive=_IDLE,
+        limit_concurrency=settings.connections + 1,  # uvicorn counts the current connection
+        timeout_graceful_shutdown=_GRACE,
+        timeout_keep_alive=_KEEP_ALIVE,
         ws="none",
     )
 
 
-def address(settings: Settings, opened: socket.socket) -> str:
-    """Where a browser finds the server."""
+def url(settings: ServerSettings, listener: socket.socket) -> str:
+    """Address of the server for a browser."""
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return f"http://{host}:{opened.getsockname()[1]}/"
+    return f"http://{host}:{listener.getsockname()[1]}/"
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """Signals that end a server end nothing more: uvicorn raises them again when it is done."""
-    before = {sign: signal.signal(sign, lambda *_: None) for sign in _STOPS}
+def _uvicorn_signals() -> Iterator[None]:
+    """Ignore signals outside uvicorn, which raises them again after its shutdown."""
+    previous = {sign: signal.signal(sign, lambda *_: None) for sign in _SIGNALS}
     try:
         yield
     finally:
-        for sign, handler in before.items():
+        for sign, handler in previous.items():
             signal.signal(sign, handler)
+
+
+def _open_explainer(name: str | None, source: Source | None) -> Model | None:
+    """Open the explaining model; None for the model of the index.
+
+    Raises:
+        ValueError: it reads stored features and no data have them.
+    """
+    model = None if name is None else open_model(name)
+    if model is None or model.lens is None or source is not None:
+        return model
+    if isinstance(model.lens.eye, FeatureEye):
+        raise ValueError(
+            f"{name} reads stored features of images; name the data that have them, with --data "
+            "and --features"
+        )
+    return model

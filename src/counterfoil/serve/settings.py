@@ -1,4 +1,4 @@
-"""What a server allows."""
+"""Settings and limits of the server."""
 
 from __future__ import annotations
 
@@ -12,27 +12,25 @@ MEGABYTE = 1_000_000
 
 @final
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What a server allows; a request that wants more is refused in a sentence.
+class ServerSettings:
+    """Address and limits of the server.
 
     Attributes:
-        host: address to listen at.
-        port: to listen at; 0 for any that is free.
-        key: what requests must carry in the header ``X-API-Key``; None for nothing.
-        upload: bytes of a request, at most.
-        pixels: of an uploaded picture, at most; judged before it is decoded.
-        caption: characters of a caption, at most.
-        top: results of a query, at most.
-        seconds: that a request may take, and its head to arrive.
-        decoders: pictures that are decoded at once; others wait.
-        pictures: that wait for the model once they are decoded; others wait undecoded.
-        connections: that may be open at once; for one more the one that was silent longest is
-            closed, and where all are being answered, others are told to come back.
-        waiting: queries that may wait for an answer; others are told to come back.
-        explaining: explanations that may wait, beside the one that is found; others are told to
-            come back.
-        at_once: queries that are answered together, at most.
-        gather: seconds to wait for more queries before they are answered together.
+        host: address to listen on.
+        port: port to listen on; 0 for any free port.
+        key: value required in the header ``X-API-Key``; None for no key.
+        upload: maximum bytes of a request body.
+        pixels: maximum pixels of an uploaded picture, checked before it is decoded.
+        caption: maximum characters of a caption.
+        top: maximum results of a query.
+        seconds: time limit of an answer; the request body must arrive in half of it.
+        decoders: pictures decoded at the same time.
+        pictures: decoded pictures that may wait for the model; others wait undecoded.
+        connections: open connections before further requests get status 503.
+        waiting: queries that may wait before further ones get status 503.
+        explaining: explanations that may wait before further ones get status 503.
+        at_once: maximum queries of a batch.
+        gather: seconds to collect queries for a batch.
     """
 
     host: str = "127.0.0.1"
@@ -62,12 +60,12 @@ class Settings:
 
     @property
     def local(self) -> bool:
-        """Whether only this machine can reach the server."""
+        """Whether the server listens on the loopback interface only."""
         return is_loopback(self.host)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is of this machine alone.
+    """Whether a host name or address is loopback.
 
     >>> [is_loopback(host) for host in ("127.0.0.1", "localhost", "::1", "0.0.0.0", "example.org")]
     [True, True, True, False, False]

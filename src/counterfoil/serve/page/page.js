@@ -8,20 +8,20 @@
     return node;
   };
   const TOP = 24;
-  let latest = 0, checked = 0; // which answer is still wanted
-  let asked = {}; // the query that is shown: {text}, {file}, or {id} of an image
-  let shown = null; // what the dialog is about: {id} or {file}, and its address
-  const addresses = new Set(); // of pictures in memory, freed with the results
+  let latest = 0, checked = 0; // numbers of the latest search and explanation; older answers are dropped
+  let asked = {}; // current query: {text}, {file}, or {id} of an image
+  let shown = null; // image of the dialog: {id} or {file}
+  const addresses = new Set(); // object URLs of thumbnails, revoked with the results
 
-  let explains = true; // whether a given picture can be checked against a caption
-  let limits = { upload: Infinity, top: TOP }; // of the server, once it has said so
+  let explains = true; // whether captions of uploaded pictures can be checked
+  let limits = { upload: Infinity, top: TOP }; // replaced by those of /about
   const megabytes = (bytes) => (bytes / 1e6).toFixed(1);
 
   let key = "";
   try { key = sessionStorage.getItem("counterfoil key") || ""; } catch { /* private */ }
   const headers = () => (key ? { "X-API-Key": key } : {});
 
-  const waits = {}; // by route: what a newer question makes vain is given up, here and there
+  const waits = {}; // pending request by route; a newer request aborts it in the browser and on the server
   const giveUp = (...routes) => { for (const route of routes) waits[route]?.abort(); };
   const ask = async (route, fields) => {
     const waiting = waits[route] = new AbortController();
@@ -51,7 +51,7 @@
     const answer = await fetch(address, { headers: headers() });
     if (!answer.ok) return;
     const content = await answer.blob();
-    if (image.dataset.of !== id) return; // it shows another one by now
+    if (image.dataset.of !== id) return; // the element shows another image by now
     image.src = URL.createObjectURL(content);
     addresses.add(image.src);
   };
@@ -114,7 +114,7 @@
     const label = make("span", "label");
     label.append(...ranked(one, place));
     const name = make("span", "name", one.caption || one.id);
-    name.setAttribute("aria-hidden", "true"); // the picture's alternative text says the same
+    name.setAttribute("aria-hidden", "true"); // the alternative text of the picture is the same
     name.title = one.id;
     const node = button("", undefined, () => open({ id: one.id }, asked.text || one.caption));
     node.append(thumbnail(one.id, one.caption || one.id), label, name);
@@ -163,7 +163,7 @@
     search("similar", { id }, kind() === "captions" ? `the picture ${id}` : `what is like ${id}`);
   };
   const again = () => (asked.text ? say(asked.text) : asked.file ? give(asked.file) : asked.id && similar(asked.id));
-  const from = (value) => { // the dialog, to the results
+  const from = (value) => { // from the dialog to the results
     choose(value);
     find("why").close();
     similar(shown.id);
@@ -225,7 +225,7 @@
   const verdict = (word) => (word.doubted ? "doubted" : word.fits ? "matches" : "–");
   const show = (plain) => {
     const words = judged(plain), said = find("said"), doubted = words.filter((word) => word.doubted);
-    const signs = [...plain.caption]; // places count characters, as the server does
+    const signs = [...plain.caption]; // the server counts code points, JavaScript strings UTF-16 units
     said.replaceChildren();
     let at = 0;
     for (const word of words) {

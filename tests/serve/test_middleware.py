@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from counterfoil.serve.settings import Settings
+from counterfoil.serve.settings import ServerSettings
 from serve_cases import asked, got, indexed, posted, served
 
 KEY = "open sesame"
@@ -17,7 +17,7 @@ def root(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def locked(root):
-    return served(root, Settings(key=KEY))
+    return served(root, ServerSettings(key=KEY))
 
 
 CLOSED = ("/search?text=a", "/similar?id=00003.png", "/picture?id=00003.png", "/about", "/metrics",
@@ -26,7 +26,7 @@ CLOSED = ("/search?text=a", "/similar?id=00003.png", "/picture?id=00003.png", "/
 
 @pytest.mark.parametrize("route", CLOSED)
 @pytest.mark.parametrize("key", [None, "", "open sesam", "open sesame ", "OPEN SESAME", "é"])
-def test_without_the_key_nothing_of_the_index_is_said(locked, route, key):
+def test_missing_or_wrong_key_gives_401(locked, route, key):
     headers = {} if key is None else {"X-API-Key": key.encode()}
     answer = got(locked, route, headers=headers)
     assert answer.status_code == 401
@@ -34,16 +34,16 @@ def test_without_the_key_nothing_of_the_index_is_said(locked, route, key):
 
 
 @pytest.mark.parametrize("route", CLOSED[:-1])
-def test_with_the_key_everything_is(locked, route):
+def test_correct_key(locked, route):
     assert got(locked, route, headers={"X-API-Key": KEY}).status_code == 200
 
 
 @pytest.mark.parametrize("route", ["/", "/page.css", "/page.js", "/health"])
-def test_the_page_itself_is_open(locked, route):
+def test_page_needs_no_key(locked, route):
     assert got(locked, route).status_code == 200
 
 
-def test_a_wrong_key_is_told_before_the_body_is_read(locked):
+def test_key_is_checked_before_the_body_is_read(locked):
     async def never():
         raise AssertionError
         yield b""
@@ -53,18 +53,18 @@ def test_a_wrong_key_is_told_before_the_body_is_read(locked):
 
 
 @pytest.mark.parametrize("host", ["http://evil.example", "http://evil.example:8000"])
-def test_on_loopback_a_page_of_another_name_asks_in_vain(root, host):
-    """DNS that says a foreign name is this machine does not open it to foreign pages."""
+def test_foreign_host_name_on_loopback_gives_400(root, host):
+    """DNS rebinding: a foreign name that resolves to loopback."""
     app = served(root)
     assert asked(app, lambda client: client.get("/about"), host).status_code == 400
     for own in ("http://localhost:1", "http://127.0.0.1", "http://[::1]:8000"):
         assert asked(app, lambda client: client.get("/about"), own).status_code == 200
-    abroad = served(root, Settings(host="0.0.0.0"))
+    abroad = served(root, ServerSettings(host="0.0.0.0"))
     assert asked(abroad, lambda client: client.get("/about"), host).status_code == 200
 
 
-def test_everything_is_counted_by_route_and_never_by_what_was_asked(root):
-    app = served(root, Settings(gather=0.0))
+def test_metrics_count_by_route(root):
+    app = served(root, ServerSettings(gather=0.0))
     for route in ("/search?text=a", "/search?text=b", "/search", "/%3Cb%3E", "/picture?id=x"):
         got(app, route)
     text = got(app, "/metrics").text

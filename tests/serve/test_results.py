@@ -1,4 +1,4 @@
-"""Captions as results, and results that another model puts in order."""
+"""Captions as results, and reranked results."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ from counterfoil.recipes.model import open_model
 from counterfoil.recipes.reranking import Reranker
 from counterfoil.recipes.searching import open_index
 from counterfoil.serve.app import application
-from counterfoil.serve.holdings import Library
-from counterfoil.serve.queries import Query
-from counterfoil.serve.settings import Settings
+from counterfoil.serve.service import SearchQuery, SearchService
+from counterfoil.serve.settings import ServerSettings
 from serve_cases import asked, content, got, indexed, painted, posted, served
 
 TEXT = "a red circle"
 DEPTH = 12
-FREE = Settings(gather=0.0)
+FREE = ServerSettings(gather=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +46,12 @@ def reranker(root: Path, depth: int = DEPTH) -> Reranker:
 
 @pytest.fixture(scope="module")
 def plain(root):
-    return application(Library(open_index(root / "index")), FREE)
+    return application(SearchService(open_index(root / "index")), FREE)
 
 
 @pytest.fixture(scope="module")
 def ordered(root):
-    return application(Library(open_index(root / "index"), reranker=reranker(root)), FREE)
+    return application(SearchService(open_index(root / "index"), reranker=reranker(root)), FREE)
 
 
 def offline(found) -> list[tuple[str, float, str, str]]:
@@ -71,8 +70,8 @@ def upload(**fields: object) -> dict[str, object]:
 
 @pytest.mark.parametrize("find", ["images", "captions"])
 @pytest.mark.parametrize("again", [False, True])
-def test_every_search_finds_what_it_finds_offline(root, plain, ordered, find, again):
-    """Only where images are compared with captions has the other model a say."""
+def test_every_search_equals_offline_search(root, plain, ordered, find, again):
+    """Only cross-modal results are reranked."""
     app = ordered if again else plain
     image = open_corpus(root / "photos").image_ids[3]
     with (
@@ -97,7 +96,7 @@ def test_every_search_finds_what_it_finds_offline(root, plain, ordered, find, ag
     assert len(text) == len(picture) == len(alike) == 5
 
 
-def test_the_order_is_another(plain, ordered):
+def test_reranking_changes_the_order(plain, ordered):
     both = [online(got(app, "/search", params={"text": TEXT})) for app in (plain, ordered)]
     assert len(both[0]) == 20
     assert len(both[1]) == DEPTH  # as many as are looked at, where none are asked for
@@ -105,9 +104,10 @@ def test_the_order_is_another(plain, ordered):
     assert {hit[0] for hit in both[0][:DEPTH]} == {hit[0] for hit in both[1]}
 
 
-def test_queries_that_come_together_change_no_answer(root):
+def test_batching_changes_no_answer(root):
     app = application(
-        Library(open_index(root / "index"), reranker=reranker(root)), Settings(gather=0.05)
+        SearchService(open_index(root / "index"), reranker=reranker(root)),
+        ServerSettings(gather=0.05),
     )
     texts = ["a blue square", TEXT, "a star", "a green triangle above a red circle"] * 2
 
@@ -123,11 +123,11 @@ def test_queries_that_come_together_change_no_answer(root):
     with open_index(root / "index", rerank=reranker(root)) as index:
         for number, (text, answer) in enumerate(zip(texts, found, strict=False)):
             assert online(answer) == offline(index.search_text(text, 1 + number))
-    assert "counterfoil_queries_total 10\n" in metrics
-    assert "counterfoil_reranked_total 9\n" in metrics
+    assert "counterfoil_queries_total 10.0\n" in metrics
+    assert "counterfoil_reranked_total 9.0\n" in metrics
 
 
-def test_it_says_who_puts_results_in_order(root, plain, ordered):
+def test_about_and_health_name_the_reranker(root, plain, ordered):
     told = got(ordered, "/about").json()
     assert (told["reranker"], told["limits"]["top"]) == ("clip", DEPTH)
     assert (told["images"], told["captions"]) == (24, 120)
@@ -136,25 +136,25 @@ def test_it_says_who_puts_results_in_order(root, plain, ordered):
     assert got(plain, "/health").json() == {**health, "reranker": None}
     assert got(plain, "/about").json()["limits"]["top"] == 100
     locked = application(
-        Library(open_index(root / "index"), reranker=reranker(root)), Settings(key="k")
+        SearchService(open_index(root / "index"), reranker=reranker(root)), ServerSettings(key="k")
     )
     assert got(locked, "/health").json() == {"status": "ok"}
 
 
-def test_more_than_are_looked_at_are_not_given(ordered):
+def test_top_beyond_the_reranking_depth_is_refused(ordered):
     answer = posted(ordered, "/search", json={"text": TEXT, "top": DEPTH + 1})
     assert answer.status_code == 400
     assert f"give a whole number of 1 to {DEPTH}" in answer.json()["error"]
 
 
-def test_a_new_picture_is_not_shown_to_what_reads_features(root, tmp_path):
-    """Captions for it are found all the same, and the answer says that nobody re-ranked them."""
+def test_upload_is_not_reranked_by_a_feature_model(root, tmp_path):
+    """Its captions stay in the order of the index, and the answer names no reranker."""
     explain_cases.saved(tmp_path / "regions")
     recipes_cases.pixel_model(tmp_path / "mine")
     corpus = open_corpus(explain_cases.SCENES)
     build_index(open_model(tmp_path / "mine"), corpus, tmp_path / "index").close()
     other = Reranker(replace(open_model(tmp_path / "regions"), name="regions"), 8, corpus)
-    app = application(Library(open_index(tmp_path / "index"), None, corpus, other), FREE)
+    app = application(SearchService(open_index(tmp_path / "index"), None, corpus, other), FREE)
     new = posted(app, "/search", **upload(find="captions", top=4))
     with open_index(tmp_path / "index") as index:
         assert online(new) == offline(index.search_image(painted(3), 4))
@@ -165,11 +165,11 @@ def test_a_new_picture_is_not_shown_to_what_reads_features(root, tmp_path):
     assert known.json()["reranker"] == "regions"
 
 
-def test_a_picture_that_is_gone_leaves_the_index_s_own_order(root, tmp_path, caplog):
-    """The query is not at fault, and nobody is told where the picture lay."""
+def test_missing_picture_leaves_the_order_of_the_index(root, tmp_path, caplog):
+    """The answer does not name the path of the picture."""
     shutil.copytree(root / "photos", tmp_path / "photos")
     build_index(open_model(root / "mine"), open_corpus(tmp_path / "photos"), tmp_path / "mine")
-    library = Library(open_index(tmp_path / "mine"), reranker=reranker(root))
+    library = SearchService(open_index(tmp_path / "mine"), reranker=reranker(root))
     app = application(library, FREE)
     query = {"text": TEXT, "top": 5}
     want = posted(app, "/search", json=query)
@@ -186,7 +186,7 @@ def test_a_picture_that_is_gone_leaves_the_index_s_own_order(root, tmp_path, cap
 
 
 @pytest.mark.parametrize("name", ["clip", "regions"])
-def test_a_model_that_cannot_see_all_images_is_refused_at_the_start(root, tmp_path, name):
+def test_reranker_must_read_all_images(root, tmp_path, name):
     explain_cases.saved(tmp_path / "regions")
     corpus = open_corpus(explain_cases.SCENES)
     model = tmp_path / "mine"
@@ -204,27 +204,27 @@ def test_a_model_that_cannot_see_all_images_is_refused_at_the_start(root, tmp_pa
         part = corpus.subset(torch.arange(1, len(corpus)))
         other = Reranker(open_model(tmp_path / "regions"), 8, part)
     with pytest.raises(ValueError, match=rf"{name} cannot look at 1 of the {len(corpus)} images"):
-        Library(index, reranker=other)
+        SearchService(index, reranker=other)
 
 
-def test_an_index_that_fails_is_no_fault_of_the_query(root, monkeypatch, caplog):
+def test_failing_index_gives_500(root, monkeypatch, caplog):
     def refuses(*_: object) -> None:
         raise ValueError("Milvus at db.example.org refuses")
 
     monkeypatch.setattr("counterfoil.engine.index_shelf.Shelf.search", refuses)
-    app = application(Library(open_index(root / "index")), FREE)
+    app = application(SearchService(open_index(root / "index")), FREE)
     answer = posted(app, "/search", json={"text": TEXT})
     assert answer.status_code == 500
     assert "Milvus" not in answer.text
     assert "Milvus at db.example.org refuses" in caplog.text
 
 
-def test_what_cannot_be_found_is_refused(root, tmp_path):
+def test_search_for_captions_without_captions_gives_422(root, tmp_path):
     app = served(indexed(tmp_path, 3))
     (bare := tmp_path / "bare").mkdir()
     painted(1).save(bare / "a.png")
     index = build_index(open_model(tmp_path / "model"), read_bare(bare), tmp_path / "pictures")
-    alone = application(Library(index), FREE)
+    alone = application(SearchService(index), FREE)
     assert got(alone, "/about").json()["captions"] == 0
     answer = posted(alone, "/search", json={"text": "a", "find": "captions"})
     assert answer.status_code == 422
@@ -232,12 +232,12 @@ def test_what_cannot_be_found_is_refused(root, tmp_path):
     for wrong in ("texts", "", 3, None, ["captions"]):
         answer = posted(app, "/search", json={"text": "a", "find": wrong})
         assert answer.status_code == 400, wrong
-        assert "it can be images or captions" in answer.json()["error"]
+        assert "input should be 'images' or 'captions'" in answer.json()["error"]
 
 
-def test_a_query_knows_what_it_compares():
-    row, text, picture = Query(3, 1), Query("a", 1), Query(painted(1), 1)
-    assert [one.crosses for one in (row, text, picture)] == [False, True, False]
+def test_query_modalities():
+    row, text, picture = SearchQuery(3, 1), SearchQuery("a", 1), SearchQuery(painted(1), 1)
+    assert [one.cross_modal for one in (row, text, picture)] == [False, True, False]
     other = [replace(one, find="captions") for one in (row, text, picture)]
-    assert [one.crosses for one in other] == [True, False, True]
-    assert [row.itself, other[0].itself, text.itself] == [3, None, None]
+    assert [one.cross_modal for one in other] == [True, False, True]
+    assert [row.excluded, other[0].excluded, text.excluded] == [3, None, None]

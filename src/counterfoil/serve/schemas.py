@@ -1,0 +1,195 @@
+"""Request and response models of the HTTP interface."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, Self, final
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictStr,
+    model_validator,
+)
+
+from counterfoil.evaluate.explanation import Corrected, Word
+from counterfoil.recipes.searching import Find
+
+
+def _not_blank(caption: str) -> str:
+    if not caption.strip():
+        raise ValueError("the caption is empty; describe the picture")
+    return caption
+
+
+def _not_boolean(value: object) -> object:
+    if isinstance(value, bool):  # pydantic reads true as 1
+        raise ValueError(f"top is {str(value)!r}; give a whole number")
+    return value
+
+
+def _uploaded_file(value: object) -> object:
+    if not isinstance(value, bytes):
+        raise ValueError("the picture is not a file; send it in a multipart/form-data body")
+    return value
+
+
+# StrictStr: pydantic would decode an uploaded file to a string otherwise
+Caption = Annotated[StrictStr, AfterValidator(_not_blank)]
+ImageId = Annotated[StrictStr, Field(min_length=1, max_length=1000)]
+Picture = Annotated[bytes, BeforeValidator(_uploaded_file)]
+Top = Annotated[int, BeforeValidator(_not_boolean), Field(ge=1)]
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def _exactly_one(self, *names: str) -> Self:
+        given = [name for name in names if getattr(self, name) is not None]
+        if len(given) != 1:
+            sent = " and ".join(map(repr, given)) or "nothing"
+            wanted = " or ".join(map(repr, names))
+            raise ValueError(f"{sent} was sent; send {wanted}, just one")
+        return self
+
+
+class SearchOptions(_Request):
+    """Number and kind of results."""
+
+    top: Top | None = Field(None, description="Number of results; 20 by default.")
+    find: Find = "images"
+
+
+@final
+class SearchRequest(SearchOptions):
+    """Search by a caption or an uploaded picture."""
+
+    text: Caption | None = None
+    picture: Picture | None = None
+
+    @model_validator(mode="after")
+    def _one_query(self) -> Self:
+        return self._exactly_one("text", "picture")
+
+
+@final
+class SimilarRequest(SearchOptions):
+    """Search by an image of the index."""
+
+    id: ImageId
+
+
+@final
+class ExplainRequest(_Request):
+    """A caption to check against an image of the index or an uploaded picture."""
+
+    caption: Caption
+    id: ImageId | None = None
+    picture: Picture | None = None
+
+    @model_validator(mode="after")
+    def _one_image(self) -> Self:
+        return self._exactly_one("id", "picture")
+
+
+@final
+class ImageRequest(_Request):
+    """An image of the index."""
+
+    id: ImageId
+
+
+@final
+class SearchResult(BaseModel):
+    """A result: an image or a caption of the index."""
+
+    model_config = ConfigDict(frozen=True)
+    id: str
+    score: float = Field(description="Higher is better.")
+    caption: str = Field(description='Caption, for an image its first; "" for none.')
+    image: str = Field(description='Id of the image, or of the described one; "" for none.')
+
+
+@final
+class SearchResponse(BaseModel):
+    """Results, best first."""
+
+    find: Find
+    reranker: str | None = Field(description="Model that ordered the results; null for none.")
+    results: tuple[SearchResult, ...]
+
+
+@final
+class ExplanationResponse(BaseModel):
+    """Judgement of a caption, word by word."""
+
+    caption: str
+    score: float
+    words: tuple[Word, ...]
+    corrected: Corrected | None
+    unread: int | None
+    doubts: bool = Field(description="Whether the words have a probability of being wrong.")
+    threshold: float = Field(description="Words at or above this probability are doubted.")
+    explainer: str
+    lacking: str = Field(description="Why the model has no doubts; empty if it has.")
+
+
+@final
+class RequestLimits(BaseModel):
+    """Limits of a request: bytes, characters and results."""
+
+    upload: int
+    caption: int
+    top: int
+
+
+@final
+class ServerInfo(BaseModel):
+    """Size of the index, models and limits."""
+
+    version: str
+    images: int
+    captions: int
+    sees_pictures: bool
+    explains_pictures: bool
+    limits: RequestLimits
+    model: str
+    reranker: str | None
+    explainer: str
+    lacking: str
+
+
+@final
+class Health(BaseModel):
+    """Liveness; the models are listed only by a server without a key."""
+
+    status: Literal["ok"] = "ok"
+    model: str | None = None
+    reranker: str | None = None
+
+
+@final
+class ErrorMessage(BaseModel):
+    """Body of every error."""
+
+    error: str
+
+
+def error_sentence(errors: Sequence[Any]) -> str:
+    """One sentence for the validation errors of pydantic."""
+    # a misspelt field is missing as well: name what was sent
+    error = min(errors, key=lambda error: error["type"] != "extra_forbidden")
+    name, kind = str(error["loc"][-1]) if error["loc"] else "", error["type"]
+    if kind == "value_error":
+        return str(error["ctx"]["error"])
+    if kind == "missing":
+        return f"no {name!r} was sent; /openapi.json lists the fields"
+    if kind == "extra_forbidden":
+        return f"{name[:40]!r} is not a field of this request; /openapi.json lists the fields"
+    if not name:
+        return 'the body is not a JSON object such as {"text": "a dog"}'
+    message: str = error["msg"]
+    return f"{name} is {str(error['input'])[:20]!r}; {message[0].lower()}{message[1:]}"

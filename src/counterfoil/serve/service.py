@@ -1,0 +1,355 @@
+"""Search backend of the server: an index, its model, an explainer and a reranker."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias, final
+
+import torch
+from fastapi import HTTPException
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.lens import PixelEye
+from counterfoil.corpus.pictures import open_picture, rgb
+from counterfoil.engine.tiles import Side
+from counterfoil.evaluate.explanation import Explanation
+from counterfoil.recipes.explain import explain, reads
+from counterfoil.recipes.model import Model
+from counterfoil.recipes.reranking import Reranker, Things
+from counterfoil.recipes.searching import SIDES, Find, SearchIndex
+from counterfoil.serve.schemas import SearchResult
+
+THUMBNAIL = 448  # pixels of the longer side; the page shows it at half of that or less
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+_SIGNATURES = (
+    (b"PK\x03\x04", "a zip archive"),
+    (b"PK\x05\x06", "a zip archive"),
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"%PDF", "a PDF document"),
+    (b"\x7fELF", "a program"),
+    (b"MZ", "a program"),
+)
+
+QueryInput: TypeAlias = str | Image.Image | int
+ImageInput: TypeAlias = Image.Image | str  # a picture, or the id of an image with features
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SearchQuery:
+    """A query of the index.
+
+    Attributes:
+        value: a caption, a picture, or the row of an image of the index.
+        top: number of results.
+        find: images or captions.
+    """
+
+    value: QueryInput
+    top: int
+    find: Find = "images"
+
+    @property
+    def side(self) -> Side:
+        """Modality of the results."""
+        return SIDES[self.find]
+
+    @property
+    def cross_modal(self) -> bool:
+        """Whether the results are of the other modality than the query."""
+        return isinstance(self.value, str) == (self.find == "images")
+
+    @property
+    def excluded(self) -> int | None:
+        """Row of the query image among the results; None for none."""
+        return self.value if isinstance(self.value, int) and not self.cross_modal else None
+
+
+@final
+class SearchService:
+    """Answers queries and explains captions.
+
+    Only one thread may run the models; any thread may open pictures. Every query is encoded alone,
+    as in an offline search, so that its answer does not depend on the batch; the queries of a batch
+    share one pass over the vectors.
+
+    Args:
+        index: the images, and the model that encoded them.
+        explainer: model that explains captions; None for the model of the index.
+        corpus: data set with the images of the index, for indexes without picture files and for
+            models that read features.
+        reranker: reorders cross-modal results; None for the order of the index.
+
+    Raises:
+        ValueError: the index is empty, none of its images is in the corpus, the explainer cannot
+            read captions, or the reranker cannot read all images.
+
+    Attributes:
+        name: name of the model of the index, without its folder.
+        explainer: the explaining model, with such a name.
+        reranker: the reranker, with such a name; None for none.
+    """
+
+    def __init__(
+        self,
+        index: SearchIndex,
+        explainer: Model | None = None,
+        corpus: Corpus | None = None,
+        reranker: Reranker | None = None,
+    ) -> None:
+        self._search, self._images, self._corpus = index, index.index.images, corpus
+        if not len(self._images):
+            raise ValueError(
+                f"{index.folder} holds {index.told}; add images with `counterfoil index`"
+            )
+        self.name = _public_name(index.model, index.folder)
+        model = explainer or index.model
+        self.explainer = replace(model, name=_public_name(model, index.folder))
+        reads(self.explainer)
+        self.reranker = reranker and _checked(reranker, index)
+        self._rows = self._images.rows  # a property that reads the index
+        self._captions = {name: index.captions(name)[:1] for name in self._rows}
+        ids = () if corpus is None else corpus.image_ids
+        self._corpus_rows = {name: row for row, name in enumerate(ids) if name in self._rows}
+        if corpus is not None and not self._corpus_rows:
+            raise ValueError(
+                f"none of the images of {index.folder} is in {corpus.name}; name the data that the "
+                "index was made of"
+            )
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def captions(self) -> int:
+        """Number of captions in the index."""
+        return len(self._search.index.texts)
+
+    @property
+    def sees_pictures(self) -> bool:
+        """Whether uploaded pictures can be queries."""
+        return _reads_pixels(self._search.model)
+
+    @property
+    def explains_pictures(self) -> bool:
+        """Whether captions can be checked against uploaded pictures."""
+        return _reads_pixels(self.explainer)
+
+    @property
+    def reranker_name(self) -> str | None:
+        """Name of the reranker; None for none."""
+        return self.reranker and self.reranker.model.name
+
+    def reranks(self, query: SearchQuery) -> bool:
+        """Whether the reranker orders the results of a query.
+
+        It scores images with captions, and uploaded pictures only if it reads pixels.
+        """
+        if self.reranker is None or not query.cross_modal:
+            return False
+        return not isinstance(query.value, Image.Image) or _reads_pixels(self.reranker.model)
+
+    def row(self, name: str) -> int:
+        """Row of an image by its id.
+
+        Raises:
+            HTTPException: the index has no such image (404).
+        """
+        row = self._rows.get(name)
+        if row is None:
+            raise HTTPException(404, f"the index has no image {name[:80]!r}")
+        return row
+
+    def search(self, queries: Sequence[SearchQuery]) -> list[tuple[SearchResult, ...]]:
+        """Results of each query, best first; the whole shortlist of a query to be reranked.
+
+        Raises:
+            ValueError: the model cannot read captions or pictures.
+        """
+        answers: dict[int, tuple[SearchResult, ...]] = {}
+        kinds = [(query.find, self._depth(query)) for query in queries]
+        # an approximate index proposes candidates by depth: only equal depths may share a pass
+        for find, depth in set(kinds):
+            places = [place for place, kind in enumerate(kinds) if kind == (find, depth)]
+            vectors = torch.cat([self._vector(queries[place].value) for place in places])
+            shelf = self._search.index.shelf(SIDES[find])
+            try:
+                rows, scores = shelf.search(vectors, depth)
+            except ValueError as error:  # such as a lost database: not the fault of the query
+                raise RuntimeError(f"the index cannot be searched: {error}") from error
+            for place, *best in zip(places, rows.tolist(), scores.tolist(), strict=True):
+                answers[place] = self._hits(queries[place], list(zip(*best, strict=True)))
+        return [answers[place] for place in range(len(queries))]
+
+    def rerank(
+        self, query: SearchQuery, shortlist: Sequence[SearchResult]
+    ) -> tuple[SearchResult, ...]:
+        """The best of a shortlist in the order of the reranker.
+
+        Raises:
+            ValueError: the query wants more than are reranked, or an image cannot be read.
+        """
+        assert self.reranker is not None
+        shelf = self._search.index.shelf(query.side)
+        self.reranker.check(query.top)
+        if isinstance(query.value, int):
+            asked = self._search.things("image", [query.value])
+        else:
+            asked = Things.asked(query.value)
+        rows = [shelf.rows[hit.id] for hit in shortlist]
+        candidates = self._search.things(query.side, rows)
+        return self._hits(query, self.reranker.best(asked, candidates, rows, query.top))
+
+    def explain(self, image: ImageInput, caption: str) -> Explanation:
+        """Explanation of a caption of a picture, or of an image of the index.
+
+        Raises:
+            ValueError: the model cannot read the image, or the caption is too long.
+        """
+        corpus = self._corpus if isinstance(image, str) else None
+        (explanation,) = explain(self.explainer, image, [caption], corpus=corpus)
+        return explanation
+
+    def image_input(self, name: str) -> ImageInput:
+        """Input of the explainer for an image of the index: its picture, or the id of its features.
+
+        Raises:
+            HTTPException: the index has no such image, or no picture of it (404).
+        """
+        self.row(name)
+        reads_features = not isinstance(reads(self.explainer).eye, PixelEye)
+        return name if reads_features and name in self._corpus_rows else self.picture(name)
+
+    def picture(self, name: str) -> Image.Image:
+        """Picture of an image of the index.
+
+        Raises:
+            HTTPException: the index has no such image, or its picture is missing (404).
+        """
+        self.row(name)
+        path, row = self._search.picture(name), self._corpus_rows.get(name)
+        try:
+            if row is not None and self._corpus is not None and self._corpus.pictures is not None:
+                return self._corpus.pictures.open(row)
+            if path is not None:
+                return open_picture(path)
+        except ValueError:  # its message names the path
+            message = f"the picture of {name[:80]!r} cannot be read any more"
+            raise HTTPException(404, message) from None
+        raise HTTPException(404, f"the index has no picture of {name[:80]!r}, only its vector")
+
+    def thumbnail(self, name: str) -> bytes:
+        """JPEG of an image of the index, encoded anew so that it carries no metadata.
+
+        Raises:
+            HTTPException: the index has no such image, or its picture is missing (404).
+        """
+        small = self.picture(name)
+        small.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.LANCZOS)
+        out = io.BytesIO()
+        small.save(out, "jpeg", quality=85, comment=b"")  # Pillow copies the comment otherwise
+        return out.getvalue()
+
+    def _vector(self, value: QueryInput) -> Tensor:
+        """(1, D) vector of a query."""
+        if isinstance(value, int):
+            return self._images.vectors(torch.tensor([value]))
+        return self._search.model.encode([value]).tokens[:, 0].float().cpu()
+
+    def _depth(self, query: SearchQuery) -> int:
+        """Number of results to fetch, one more where the query image is among them."""
+        depth = self.reranker.depth if self.reranker and self.reranks(query) else query.top
+        size = len(self._search.index.shelf(query.side))
+        return min(depth, size) + (query.excluded is not None)
+
+    def _hits(
+        self, query: SearchQuery, pairs: Sequence[tuple[int, float]]
+    ) -> tuple[SearchResult, ...]:
+        # by inner product an image need not be its own best match, so one too many may remain
+        most = self._depth(query) - (query.excluded is not None)
+        kept = [(row, score) for row, score in pairs if row >= 0 and row != query.excluded]
+        return tuple(self._hit(query.side, row, score) for row, score in kept[:most])
+
+    def _hit(self, side: Side, row: int, score: float) -> SearchResult:
+        entry = self._search.index.shelf(side).entry(row)
+        if side == "image":
+            caption, image = next(iter(self._captions[entry.id]), ""), entry.id
+        else:
+            caption, image = entry.text, entry.image if entry.image in self._rows else ""
+        return SearchResult(id=entry.id, score=score, caption=caption, image=image)
+
+
+def decode_upload(content: bytes, pixels: int) -> Image.Image:
+    """Decode an uploaded picture to RGB; its size is checked before.
+
+    Args:
+        content: bytes of the file.
+        pixels: maximum number of pixels.
+
+    Raises:
+        HTTPException: it is empty, of another format, too large once decoded, or damaged.
+    """
+    if not content:
+        raise HTTPException(400, "the uploaded file is empty; choose a picture")
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            if image.width * image.height > pixels:
+                raise _too_many_pixels(f"has {image.width} x {image.height} pixels", pixels)
+            return rgb(image)
+    except HTTPException:
+        raise
+    except UnidentifiedImageError:
+        message = f"the upload is {_file_kind(content)}; JPEG, PNG, WebP, GIF, BMP and TIFF are"
+        raise HTTPException(415, f"{message} accepted") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise _too_many_pixels("is too large", pixels) from None
+    except Exception:  # decoders raise anything at damaged bytes
+        message = "the picture is damaged or cut off; save it again and retry"
+        raise HTTPException(422, message) from None
+
+
+def _too_many_pixels(size: str, pixels: int) -> HTTPException:
+    return HTTPException(413, f"the picture {size}; at most {pixels:,} pixels are accepted")
+
+
+def _file_kind(content: bytes) -> str:
+    for signature, kind in _SIGNATURES:
+        if content.startswith(signature):
+            return kind
+    start = content[:1024].lstrip(b"\xef\xbb\xbf \t\r\n")
+    if start.startswith(b"<?xml") or b"<svg" in start:
+        return "an SVG drawing"
+    return "no picture that can be read"
+
+
+def _reads_pixels(model: Model) -> bool:
+    return model.lens is not None and isinstance(model.lens.eye, PixelEye)
+
+
+def _checked(reranker: Reranker, index: SearchIndex) -> Reranker:
+    """The reranker with a public name.
+
+    Raises:
+        ValueError: it cannot read all images, so that most queries would stay without it.
+    """
+    model, rows = reranker.model, list(index.index.images.rows.values())
+    if unseen := reranker.unseen(index.things("image", rows)):
+        raise ValueError(
+            f"{model.name} cannot look at {len(unseen):,} of the {len(rows):,} images of "
+            f"{index.folder}, as {unseen[0]!r}: it reads features of the data, or picture files "
+            "that the index knows; name data that have all of them, or re-rank with another model"
+        )
+    return replace(reranker, model=replace(model, name=_public_name(model, index.folder)))
+
+
+def _public_name(model: Model, index: Path) -> str:
+    """Name of a model for clients, without its folder."""
+    path = Path(model.name)
+    if path.is_relative_to(index):
+        return f"the model of {index.resolve().name}"
+    return path.name if path.exists() or path.is_absolute() else model.name
