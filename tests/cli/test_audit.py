@@ -11,7 +11,7 @@ from PIL import Image
 
 from corpus_cases import random_array, write_picture
 from counterfoil import open_corpus
-from counterfoil.corpus.decisions import NAME
+from counterfoil.data.corrections import CORRECTIONS_FILE as NAME
 from counterfoil.recipes.auditing_data import Exhibit
 from recipes_cases import run
 

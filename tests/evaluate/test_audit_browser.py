@@ -11,7 +11,7 @@ from PIL import Image
 from browser_cases import elsewhere
 from corpus_cases import write_picture
 from counterfoil import open_corpus
-from counterfoil.corpus.decisions import NAME, Decision
+from counterfoil.data.corrections import CORRECTIONS_FILE as NAME, Correction as Decision
 from counterfoil.evaluate.audit_page import AuditPage, Find, Item, Section, render
 from counterfoil.evaluate.explain_page import Part
 from counterfoil.evaluate.gallery import Shown, thumbnail

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, final
 
-from counterfoil.corpus.decisions import Decision, Do
+from counterfoil.data.corrections import Correction as Decision, CorrectionAction as Do
 from counterfoil.evaluate.explain_page import Part
 from counterfoil.evaluate.gallery import Shown
 from counterfoil.evaluate.report import Provenance, template
@@ -22,7 +22,7 @@ class Item:
     Attributes:
         image: its id, "" where the decision is about a caption.
         caption: its id, "" where the decision is about an image.
-        was: what a decision has to know, see `counterfoil.corpus.decisions.Decision`.
+        was: what a decision has to know, see `counterfoil.data.corrections.Decision`.
         acts: what may be decided.
         shown: the caption, or the picture with its name.
         note: why it is here, in few words.
@@ -145,6 +145,6 @@ class AuditPage:
 
 def render(page: AuditPage) -> str:
     """The page as HTML; everything that comes from data or users is escaped."""
-    plain = {"key": page.key, "earlier": [decision.plain() for decision in page.earlier]}
+    plain = {"key": page.key, "earlier": [decision.to_dict() for decision in page.earlier]}
     told = json.dumps(plain, ensure_ascii=False).replace("<", "\\u003c")  # ends no script
     return template("audit.html.j2").render(page=page, data=told, words=WORDS)

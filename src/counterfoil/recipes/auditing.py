@@ -9,7 +9,7 @@ from typing import Any, final
 
 from counterfoil import world
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.decisions import Decision, beside, read_decisions
+from counterfoil.data.corrections import Correction as Decision, corrections_beside as beside, read_corrections as read_decisions
 from counterfoil.evaluate.analysis_page import Rows
 from counterfoil.evaluate.audit_page import AuditPage, Section, render
 from counterfoil.evaluate.table import plain
@@ -164,7 +164,7 @@ def _write(
             "fingerprint": corpus.fingerprint,
             "plan": asked,
             "protocol": page.protocol,
-            "decided": [decision.plain() for decision in earlier],
+            "decided": [decision.to_dict() for decision in earlier],
             "found": {part.kind: part.plain() for part in found},
             "provenance": asdict(page.provenance),
         },

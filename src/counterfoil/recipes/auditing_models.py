@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.decisions import Do
+from counterfoil.data.corrections import CorrectionAction as Do
 from counterfoil.evaluate.audit_page import Find, Item, Section
 from counterfoil.evaluate.explain import doubts_words
 from counterfoil.evaluate.explain_page import ExplainedCard

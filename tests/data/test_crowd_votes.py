@@ -8,7 +8,7 @@ import torch
 
 from corpus_cases import small_corpus
 from counterfoil import open_corpus
-from counterfoil.corpus.crowd import Crowd, read_crowd
+from counterfoil.data.corrections import CrowdVotes, read_crowd_votes
 
 DATA = os.environ.get("COUNTERFOIL_DATA")
 
@@ -23,7 +23,7 @@ def test_captions_are_known_by_id_and_by_picture_and_place(tmp_path):
     path.write_text(
         f"{image}\t{named}\t0.5\t2\t2\n\n{image}\t{corpus.image_ids[other]}#0\t0\t1\t2\r\n"
     )
-    crowd = read_crowd(path, corpus)
+    crowd = read_crowd_votes(path, corpus)
     assert len(crowd) == 2
     assert crowd.images.tolist() == [0, 0]
     assert crowd.texts.tolist() == [own[0], own[0]]
@@ -44,12 +44,12 @@ def test_what_is_no_judgement_is_refused(tmp_path, text, said):
     path = tmp_path / "crowd.txt"
     path.write_text(text)
     with pytest.raises(ValueError, match=said):
-        read_crowd(path, small_corpus())
+        read_crowd_votes(path, small_corpus())
 
 
 def test_rows_keep_columns_together():
     columns = [torch.arange(4) + 10 * n for n in range(4)]
-    some = Crowd(*columns).rows(torch.tensor([False, True, False, True]))
+    some = CrowdVotes(*columns).rows(torch.tensor([False, True, False, True]))
     assert [t.tolist() for t in (some.images, some.texts, some.yes, some.no)] == [
         [1, 3], [11, 13], [21, 23], [31, 33],
     ]  # fmt: skip
@@ -60,7 +60,7 @@ def test_flickr8k():
     folder = Path(str(DATA)) / "flickr8k"
     corpus = open_corpus(str(folder))
     path = folder / "annotations" / "CrowdFlowerAnnotations.txt"
-    crowd = read_crowd(path, corpus)
+    crowd = read_crowd_votes(path, corpus)
     other = crowd.rows(corpus.owner[crowd.texts] != crowd.images)
     lines = [line.split("\t") for line in path.read_text().splitlines()]
     slow = [line for line in lines if line[1].split("#")[0] != line[0]]
