@@ -11,11 +11,12 @@ from PIL import Image
 from browser_cases import elsewhere
 from corpus_cases import write_picture
 from counterfoil import open_corpus
-from counterfoil.data.corrections import CORRECTIONS_FILE as NAME, Correction as Decision
+from counterfoil.data.corrections import CORRECTIONS_FILE as NAME
+from counterfoil.data.corrections import Correction as Decision
 from counterfoil.evaluate.audit_page import AuditPage, Find, Item, Section, render
-from counterfoil.evaluate.explain_page import Part
 from counterfoil.evaluate.gallery import Shown, thumbnail
 from counterfoil.evaluate.report import Provenance
+from counterfoil.evaluation.explanation_page import CaptionPart
 from counterfoil.files import write_text
 
 pytestmark = [
@@ -41,7 +42,7 @@ def photos(tmp_path) -> Path:
 def page(tmp_path) -> Path:
     picture = thumbnail(Image.new("RGB", (300, 200), "teal"))
     shown = Shown("0.png", picture)
-    parts = (Part("a"), Part(" dog", 0.9, "90 %", True))
+    parts = (CaptionPart("a"), CaptionPart(" dog", 0.9, "90 %", True))
     leaked = tuple(
         Item(name, "", was, ("keep", "drop"), Shown(was, picture), f"{name} · train")
         for name, was in (("1.png", "a cat"), ("2.png", "a bird"))

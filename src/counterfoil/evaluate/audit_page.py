@@ -6,10 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import Any, final
 
-from counterfoil.data.corrections import Correction as Decision, CorrectionAction as Do
-from counterfoil.evaluate.explain_page import Part
+from counterfoil.data.corrections import Correction as Decision
+from counterfoil.data.corrections import CorrectionAction as Do
 from counterfoil.evaluate.gallery import Shown
 from counterfoil.evaluate.report import Provenance, template
+from counterfoil.evaluation.explanation_page import CaptionPart as Part
 
 WORDS: dict[Do, str] = {"keep": "Keep", "drop": "Drop", "fix": "Fix", "true": "True"}
 
@@ -49,7 +50,7 @@ class Item:
     def plain(self) -> dict[str, Any]:
         """JSON-ready form, without the picture."""
         told = {"image": self.image, "caption": self.caption, "proposed": self.proposed}
-        doubted = [{"word": p.text, "number": p.told} for p in self.parts if p.marked]
+        doubted = [{"word": p.text, "number": p.number} for p in self.parts if p.marked]
         return {
             **{key: value for key, value in told.items() if value},
             "was": self.was,

@@ -9,7 +9,9 @@ from typing import Any, final
 
 from counterfoil import world
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.data.corrections import Correction as Decision, corrections_beside as beside, read_corrections as read_decisions
+from counterfoil.data.corrections import Correction as Decision
+from counterfoil.data.corrections import corrections_beside as beside
+from counterfoil.data.corrections import read_corrections as read_decisions
 from counterfoil.evaluate.analysis_page import Rows
 from counterfoil.evaluate.audit_page import AuditPage, Section, render
 from counterfoil.evaluate.table import plain

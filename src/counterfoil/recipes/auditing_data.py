@@ -9,8 +9,9 @@ from typing import final
 
 import torch
 
-from counterfoil.data.checks import check_pictures as look, equal_captions as same_texts
 from counterfoil.corpus.corpus import Corpus
+from counterfoil.data.checks import check_pictures as look
+from counterfoil.data.checks import equal_captions as same_texts
 from counterfoil.data.corrections import CorrectionAction as Do
 from counterfoil.evaluate.audit_page import Find, Item, Section
 from counterfoil.evaluate.gallery import Shown, thumbnail

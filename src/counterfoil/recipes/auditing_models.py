@@ -11,15 +11,17 @@ import torch
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.data.corrections import CorrectionAction as Do
 from counterfoil.evaluate.audit_page import Find, Item, Section
-from counterfoil.evaluate.explain import doubts_words
-from counterfoil.evaluate.explain_page import ExplainedCard
-from counterfoil.evaluate.explanation import Explanation
 from counterfoil.evaluate.gallery import Shown
 from counterfoil.evaluate.suspicion import LEAST, suspicion
+from counterfoil.evaluation.explain import ExplainConfig as ExplainPlan
+from counterfoil.evaluation.explain import Explanation
+from counterfoil.evaluation.explain import describe_missing_heads as lacking
+from counterfoil.evaluation.explain import explain_dataset as explain_corpus
+from counterfoil.evaluation.explain import has_doubt_head as doubts_words
+from counterfoil.evaluation.explanation_page import ExplainedCard
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.negatives.too_true import IMAGES, TEXTS, Doubtful, too_true
 from counterfoil.recipes.auditing_data import Exhibit
-from counterfoil.recipes.explain import ExplainPlan, explain_corpus, lacking
 from counterfoil.recipes.model import Model
 
 PAIR: tuple[Do, ...] = ("keep", "true")

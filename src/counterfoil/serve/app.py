@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 from PIL import Image
 
 from counterfoil import __version__
-from counterfoil.evaluate.explain import THRESHOLD
-from counterfoil.evaluate.explanation import Explanation
-from counterfoil.recipes.explain import lacking
+from counterfoil.evaluation.explain import DOUBT_THRESHOLD, Explanation, describe_missing_heads
 from counterfoil.serve.asked import Asked, read
 from counterfoil.serve.batcher import Batcher
 from counterfoil.serve.guard import CLOSED, FAILED, Guard
@@ -99,8 +97,8 @@ class Server:
         if asked.one("id", "picture") == "picture" and not self._library.explains_pictures:
             raise _blind("the model that explains")
         found = await _fair(self._explaining.ask(asked))
-        told = {"doubts": found.doubts, "threshold": THRESHOLD, **self._explainer()}
-        return _json({**found.plain(), **told})
+        told = {"doubts": found.doubts, "threshold": DOUBT_THRESHOLD, **self._explainer()}
+        return _json({**found.to_dict(), **told})
 
     async def thumbnail(self, request: Request) -> Response:
         """A small picture of an image of the index."""
@@ -194,7 +192,7 @@ class Server:
 
     def _explainer(self) -> dict[str, str]:
         explainer = self._library.explainer
-        return {"explainer": explainer.name, "lacking": lacking(explainer)}
+        return {"explainer": explainer.name, "lacking": describe_missing_heads(explainer)}
 
 
 def application(library: Library, settings: Settings) -> Guard:

@@ -16,8 +16,7 @@ from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.lens import PixelEye
 from counterfoil.corpus.pictures import open_picture
 from counterfoil.engine.tiles import Side
-from counterfoil.evaluate.explanation import Explanation
-from counterfoil.recipes.explain import explain, reads
+from counterfoil.evaluation.explain import Explanation, explain, text_processor
 from counterfoil.recipes.model import Model
 from counterfoil.recipes.reranking import Reranker, Things
 from counterfoil.recipes.searching import SearchIndex
@@ -69,7 +68,7 @@ class Library:
         self.name = _named(index.model, index.folder)
         shown = explainer or index.model
         self.explainer = replace(shown, name=_named(shown, index.folder))
-        reads(self.explainer)
+        text_processor(self.explainer)
         self.reranker = reranker and _renamed(reranker, index)
         self._rows = self._images.rows  # read now, and once
         self._captions = {name: index.captions(name)[:1] for name in self._rows}
@@ -163,8 +162,7 @@ class Library:
             ValueError: the model cannot see it, or the caption is too long.
         """
         corpus = self._corpus if isinstance(seen, str) else None
-        (found,) = explain(self.explainer, seen, [caption], corpus=corpus)
-        return found
+        return explain(self.explainer, seen, caption, dataset=corpus)
 
     def seen(self, name: str) -> Seen:
         """An image of the index as the explainer sees it: its picture, or where its features are.
@@ -173,7 +171,7 @@ class Library:
             Refused: the index has none, or there is no picture of it.
         """
         self.row(name)
-        features = not isinstance(reads(self.explainer).eye, PixelEye)
+        features = not isinstance(text_processor(self.explainer).eye, PixelEye)
         return name if features and name in self._places else self.picture(name)
 
     def picture(self, name: str) -> Image.Image:

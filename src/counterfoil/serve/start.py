@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from counterfoil.corpus.lens import FeatureEye
-from counterfoil.recipes.explain import lacking
+from counterfoil.evaluation.explain import describe_missing_heads
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.reranking import open_reranker
 from counterfoil.recipes.searching import open_index
@@ -58,7 +58,7 @@ def serve(
         if library.reranker is not None:
             told = library.reranker
             say(f"{told.model.name} puts the first {told.depth} results in order")
-        if lacks := lacking(library.explainer):
+        if lacks := describe_missing_heads(library.explainer):
             say(f"{lacks}; words are left out instead, and --explainer names another model")
         if not allowed.local and allowed.key is None:
             say(f"anybody who reaches {allowed.host} can search; --key asks for a key")

@@ -9,9 +9,8 @@ import torch
 
 import explain_cases as cases
 from counterfoil.corpus.words import Tokenizer
-from counterfoil.evaluate.explain import explain_words
-from counterfoil.evaluate.explanation import Explanation
-from counterfoil.evaluate.surgery import places, said
+from counterfoil.evaluation.explain import Explanation, explain_by_heads
+from counterfoil.evaluation.word_heads import spell, word_spans
 from counterfoil.models.uniter import UNITER
 from counterfoil.records import Encoded
 
@@ -35,12 +34,12 @@ def images(model) -> Encoded:
 
 
 def explained(model, pieces, images, **options) -> list[Explanation]:
-    return explain_words(model, pieces, images, cases.CAPTIONS, image=IMAGE, **options)
+    return explain_by_heads(model, pieces, images, cases.CAPTIONS, image=IMAGE, **options)
 
 
 def parts(pieces, text):
     read = pieces.read([text])
-    every = places(pieces.spans([text])[0], read.words[0])
+    every = word_spans(pieces.spans([text])[0], read.words[0])
     return read.ids[0], [one for one in every if text[one.start : one.stop] not in (".", ",")]
 
 
@@ -50,7 +49,7 @@ def slow_corrections(model, one, ids, place, text, pieces) -> list[tuple[str, fl
     old = text[place.start : place.stop]
     found: dict[str, tuple[str, float]] = {}
     for tokens, log in sorted(every.items(), key=lambda item: -item[1]):
-        new = said(pieces.tokens(tokens), old)
+        new = spell(pieces.tokens(tokens), old)
         if new.casefold() != old.casefold():
             found.setdefault(new.casefold(), (new, math.exp(log)))
     return list(found.values())
@@ -72,7 +71,7 @@ def test_doubts_of_words_are_those_of_their_worst_piece(model, pieces, images):
 def test_corrections_are_the_likeliest_of_all(model, pieces, images):
     """Beams as wide as the vocabulary miss nothing."""
     lengths = set()
-    for one, row in zip(explained(model, pieces, images, threshold=0.0, most=12), IMAGE):
+    for one, row in zip(explained(model, pieces, images, threshold=0.0, corrections=12), IMAGE):
         ids, words = parts(pieces, one.caption)
         for word, place in zip(one.words, words):
             image, lengths = images.rows(row[None]), lengths | {len(place.tokens)}
@@ -101,7 +100,7 @@ def test_what_the_word_itself_has(model, pieces, images):
 
 
 def test_special_tokens_and_the_word_itself_are_never_offered(model, pieces, images):
-    for one in explained(model, pieces, images, threshold=0.0, most=40):
+    for one in explained(model, pieces, images, threshold=0.0, corrections=40):
         for word in one.words:
             offered = [correction.text.casefold() for correction in word.corrections]
             assert len(offered) == len(set(offered))
@@ -131,9 +130,9 @@ def slow_corrected(model, one, text, pieces, threshold) -> dict[int, str]:
         best = next(
             tokens
             for tokens, _ in sorted(every.items(), key=lambda item: -item[1])
-            if said(pieces.tokens(tokens), old).casefold() != old.casefold()
+            if spell(pieces.tokens(tokens), old).casefold() != old.casefold()
         )
-        new[worst] = said(pieces.tokens(best), old)
+        new[worst] = spell(pieces.tokens(best), old)
         for at, token in zip(place.tokens, best):
             ids[at] = token
 
@@ -159,7 +158,7 @@ def test_captions_are_corrected_word_after_word(model, pieces, images, threshold
 
 def test_the_batch_has_no_share_in_it(model, pieces, images, monkeypatch):
     together = explained(model, pieces, images, threshold=0.3)
-    monkeypatch.setattr("counterfoil.evaluate.word_reader.AT_ONCE", {"cpu": 3, "cuda": 3})
+    monkeypatch.setattr("counterfoil.evaluation.word_heads.HEAD_BATCH", {"cpu": 3, "cuda": 3})
     for one, again in zip(together, explained(model, pieces, images, threshold=0.3)):
         assert one.score == pytest.approx(again.score)
         assert [w.text for w in one.words] == [w.text for w in again.words]
@@ -182,7 +181,7 @@ def test_nothing_is_doubted_above_every_doubt(model, pieces, images):
 
 
 def test_no_captions(model, pieces, images):
-    assert explain_words(model, pieces, images, []) == []
+    assert explain_by_heads(model, pieces, images, []) == []
 
 
 def test_features_that_are_no_numbers(model, pieces, images):
@@ -193,7 +192,7 @@ def test_features_that_are_no_numbers(model, pieces, images):
 
 def test_captions_that_are_cut_say_so(model, pieces, images):
     text = "A red dog near a cat, " * 9
-    found = explain_words(model, pieces, images, [text, "A dog."], image=IMAGE[:2])
+    found = explain_by_heads(model, pieces, images, [text, "A dog."], image=IMAGE[:2])
     assert found[1].unread is None
     assert text[: found[0].unread].endswith(" red dog")
     assert len(found[0].words) == 38 - 5  # commas are none
@@ -205,7 +204,7 @@ def test_models_of_words(images):
     model = cases.model(words)
     own = model.encode_images(seen.images(torch.arange(8)))
     text = 'Red dogs, "near" GREEN zebras'
-    (one,) = explain_words(model, words, own.rows(slice(1)), [text], threshold=0.0)
+    (one,) = explain_by_heads(model, words, own.rows(slice(1)), [text], threshold=0.0)
     assert [word.text for word in one.words] == ["Red", "dogs", "near", "GREEN", "zebras"]
     assert not [c for word in one.words for c in word.corrections if c.text.startswith("<")]
     assert all(c.text.isupper() for c in one.words[3].corrections if c.text.isalpha())

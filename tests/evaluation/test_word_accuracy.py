@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from counterfoil.evaluate.image_shares import shares
-from counterfoil.evaluate.word_readings import WordsRead, readings
+from counterfoil.evaluation.word_accuracy import WordsRead, readings
 
 
 def drawn(seed: int = 0, *, pieces: bool = True) -> WordsRead:

@@ -8,10 +8,20 @@ import pytest
 from PIL import Image
 
 from browser_cases import elsewhere, least_contrast
-from counterfoil.evaluate.explain_page import BY_DOUBT, ExplainedCard, ExplainPage, render
-from counterfoil.evaluate.explanation import Corrected, Correction, Explanation, Word
 from counterfoil.evaluate.gallery import Shown, thumbnail
 from counterfoil.evaluate.report import Provenance
+from counterfoil.evaluation.explain import (
+    CorrectedCaption,
+    ExplainedWord,
+    Explanation,
+    WordCorrection,
+)
+from counterfoil.evaluation.explanation_page import (
+    DOUBT_NOTE,
+    ExplainedCard,
+    ExplanationPage,
+    render,
+)
 from counterfoil.files import write_text
 
 pytestmark = [
@@ -24,11 +34,15 @@ FOUND = Explanation(
     TEXT,
     0.125,
     (
-        Word("A", 0, 1, doubt=0.02),
-        Word(TEXT[2:STOP], 2, STOP, doubt=0.93, corrections=(Correction("circle", 0.61),)),
-        Word("above", STOP + 1, STOP + 6, doubt=1.0, corrections=(Correction("below", 0.2),)),
+        ExplainedWord("A", 0, 1, doubt=0.02),
+        ExplainedWord(
+            TEXT[2:STOP], 2, STOP, doubt=0.93, corrections=(WordCorrection("circle", 0.61),)
+        ),
+        ExplainedWord(
+            "above", STOP + 1, STOP + 6, doubt=1.0, corrections=(WordCorrection("below", 0.2),)
+        ),
     ),
-    Corrected("A circle below a square.", 0.875, ((2, 8), (9, 14))),
+    CorrectedCaption("A circle below a square.", 0.875, ((2, 8), (9, 14))),
 )
 DEPTHS = """all => all.map(one =>
   parseFloat(getComputedStyle(one).backgroundColor.match(/[\\d.]+/g)[3] ?? 1))"""
@@ -41,7 +55,9 @@ def page(request, tmp_path_factory) -> Path:
         ExplainedCard(Shown(f"image {n}", picture if n < 3 else None), FOUND, 0.5, n)
         for n in range(1, request.param + 1)
     )
-    made = ExplainPage("Title", "Headline.", "models", BY_DOUBT, "doubt", cards, Provenance("run"))
+    made = ExplanationPage(
+        "Title", "Headline.", "models", DOUBT_NOTE, "doubt", cards, Provenance("run")
+    )
     path = tmp_path_factory.mktemp("page") / "page.html"
     write_text(path, render(made))
     return path

@@ -10,14 +10,18 @@ import pytest
 import explain_cases as cases
 import recipes_cases
 from corpus_cases import write_picture
+from counterfoil.cli import explain as verb
+from counterfoil.cli.explain import (
+    ExplainOutputs,
+    explain_many,
+    explain_one,
+    read_caption_file,
+)
 from counterfoil.corpus.reading import open_corpus
-from counterfoil.evaluate.explanation import Explanation, Word
-from counterfoil.recipes import explaining
-from counterfoil.recipes.explain import ExplainPlan
-from counterfoil.recipes.explaining import Places, audit_with, explain_with, file_corpus
+from counterfoil.evaluation.explain import ExplainConfig, ExplainedWord, Explanation
 from counterfoil.recipes.run import Source
 
-PLAN = ExplainPlan(threshold=0.5)
+PLAN = ExplainConfig(threshold=0.5)
 DOUBTS = (0.25, 0.75, 0.5, 0.75, 0.0, 0.5)
 NO_DATA = Source("")
 
@@ -33,17 +37,20 @@ def audited(tmp_path, monkeypatch):
 
     def made_up(model, corpus, plan, parts=None):
         for row, doubt in enumerate(DOUBTS):
-            yield row, Explanation(corpus.texts[row], -doubt, (Word("c", 0, 1, doubt=doubt),))
+            yield (
+                row,
+                Explanation(corpus.texts[row], -doubt, (ExplainedWord("c", 0, 1, doubt=doubt),)),
+            )
 
-    monkeypatch.setattr(explaining, "explain_corpus", made_up)
-    monkeypatch.setattr(explaining, "_parts", lambda *_: None)
-    monkeypatch.setattr(ExplainPlan, "ranked", lambda plan, _: plan.rank)
+    monkeypatch.setattr("counterfoil.evaluation.explain.explain_dataset", made_up)
+    monkeypatch.setattr(verb, "_open_checkpoint", lambda *_: None)
+    monkeypatch.setattr(ExplainConfig, "rank_by", lambda plan, _: plan.rank)
 
     def audited(top: int, rank: str | None = None):
-        out = Places(numbers=tmp_path / "lines.jsonl")
+        out = ExplainOutputs(json=tmp_path / "lines.jsonl")
         plan = replace(PLAN, rank=rank)
-        shown = audit_with(str(model), NO_DATA, "test", folder / "captions.jsonl", plan, top, out)
-        kept = [json.loads(line) for line in out.numbers.read_text().splitlines()]
+        shown = explain_many(str(model), NO_DATA, "test", folder / "captions.jsonl", plan, top, out)
+        kept = [json.loads(line) for line in out.json.read_text().splitlines()]
         return [one.caption[-1] for one in shown], kept
 
     return audited
@@ -68,7 +75,9 @@ def test_lines_of_a_file_have_images_of_other_data(tmp_path):
     whole = open_corpus(cases.SCENES)
     names = [whole.image_ids[row] for row in (7, 2, 7)]
     rows = [{"image": name, "caption": f"caption {n}"} for n, name in enumerate(names)]
-    corpus = file_corpus(cases.write_lines(tmp_path / "said.jsonl", rows), Source(cases.SCENES))
+    corpus = read_caption_file(
+        cases.write_lines(tmp_path / "said.jsonl", rows), Source(cases.SCENES)
+    )
     found = {t: corpus.image_ids[row] for t, row in zip(corpus.texts, corpus.owner.tolist())}
     assert found == {f"caption {n}": name for n, name in enumerate(names)}
     assert len(corpus) == len(whole)
@@ -78,29 +87,29 @@ def test_lines_of_a_file_have_images_of_other_data(tmp_path):
 def test_an_image_that_the_data_lack_is_named(tmp_path):
     path = cases.write_lines(tmp_path / "said.jsonl", [{"image": "nowhere", "caption": "a dog"}])
     with pytest.raises(ValueError, match="nowhere"):
-        file_corpus(path, Source(cases.SCENES))
+        read_caption_file(path, Source(cases.SCENES))
     with pytest.raises(ValueError, match="does not exist; lines of image and caption"):
-        file_corpus(tmp_path / "none.jsonl", Source(cases.SCENES))
+        read_caption_file(tmp_path / "none.jsonl", Source(cases.SCENES))
 
 
 def test_what_is_no_picture_is_refused_before_a_model_is_opened(tmp_path):
     with pytest.raises(ValueError, match="'dog 7' is no picture; give the path of one"):
-        explain_with("no model", "dog 7", "a dog", None, PLAN, Places())
+        explain_one("no model", "dog 7", "a dog", None, PLAN, ExplainOutputs())
 
 
 @pytest.mark.parametrize(
     ("places", "told"),
     [
-        (Places(resume=True), "--resume goes on with what --json has begun"),
-        (Places(page="."), "folder"),
-        (Places(numbers="."), "folder"),
+        (ExplainOutputs(resume=True), "--resume goes on with what --json has begun"),
+        (ExplainOutputs(html="."), "folder"),
+        (ExplainOutputs(json="."), "folder"),
     ],
 )
 def test_places_that_cannot_be_written_are_refused(places, told, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     named = {
         name: None if getattr(places, name) is None else tmp_path / getattr(places, name)
-        for name in ("page", "numbers")
+        for name in ("html", "json")
     }
     with pytest.raises(ValueError, match=told):
         replace(places, **named).check()

@@ -1,8 +1,8 @@
-"""How well a model doubts and corrects the words of written captions, in every reading of it.
+"""Accuracy of doubt and correction heads on generated captions, under every plausible definition.
 
 TAGS-DC (https://arxiv.org/abs/2111.03349), section 4.4, reports 66.5 % for word discrimination with
-a threshold of 0.5 and 87.3 % for word correction, and does not say over which words; here are all
-readings, each beside what a model gets right that finds no word wrong.
+a threshold of 0.5 and 87.3 % for word correction, but not over which words. Each definition comes
+with a baseline: the accuracy of a model that trusts every word and changes none.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ THRESHOLD = 0.5
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class WordsRead:
-    """What a model says of the tokens of W written captions.
+    """Predictions of a model for the tokens of W generated captions.
 
     Attributes:
-        original: (W, L) long, the captions that they were made of, token by token.
+        original: (W, L) long, tokens of the captions they were generated from.
         written: (W, L) long.
-        mask: (W, L) bool, tokens that are there.
-        said: (W, L) bool, those of them that are no special ones.
-        slots: (W, L) bool, those that were hidden when the caption was written.
-        right: (W, L) how likely each is the original's; None where the model does not doubt.
-        better: (W, L) long, what the model would have in its place; None where it corrects nothing.
-        words: (W, L) long, which word each is a piece of; None where every token is a word.
+        mask: (W, L) bool, real tokens.
+        said: (W, L) bool, real tokens without the special ones.
+        slots: (W, L) bool, tokens masked during generation.
+        right: (W, L) probability of being the original's token; None without a doubt head.
+        better: (W, L) long, predicted tokens; None without a correction head.
+        words: (W, L) long, word of each token; None where every token is a word.
     """
 
     original: Tensor
@@ -47,7 +47,7 @@ class WordsRead:
     words: Tensor | None = None
 
     def rows(self, index: Tensor) -> WordsRead:
-        """Some of the captions."""
+        """A subset of the captions."""
         some = (
             getattr(self, name) if getattr(self, name) is None else getattr(self, name)[index]
             for name in self.__slots__
@@ -56,17 +56,17 @@ class WordsRead:
 
 
 def joined(parts: Sequence[WordsRead]) -> WordsRead:
-    """One after the other, the shorter ones padded with tokens that are not there."""
+    """Concatenate captions; shorter ones are padded with masked tokens."""
     longest = max(part.original.shape[1] for part in parts)
 
-    def stacked(some: Sequence[Tensor | None], value: float = 0) -> Tensor | None:
-        padded = [pad(t, (0, longest - t.shape[1]), value=value) for t in some if t is not None]
-        return torch.cat(padded) if len(padded) == len(some) else None
+    def stacked(tensors: Sequence[Tensor | None], value: float = 0) -> Tensor | None:
+        padded = [pad(t, (0, longest - t.shape[1]), value=value) for t in tensors if t is not None]
+        return torch.cat(padded) if len(padded) == len(tensors) else None
 
-    def needed(some: Sequence[Tensor]) -> Tensor:
-        found = stacked(some)
-        assert found is not None
-        return found
+    def needed(tensors: Sequence[Tensor]) -> Tensor:
+        tensor = stacked(tensors)
+        assert tensor is not None
+        return tensor
 
     return WordsRead(
         original=needed([part.original for part in parts]),
@@ -82,14 +82,14 @@ def joined(parts: Sequence[WordsRead]) -> WordsRead:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Read:
-    """One reading of an accuracy.
+class WordAccuracy:
+    """Accuracy under one definition.
 
     Attributes:
         task: "doubt" or "correct".
-        of: what is counted.
-        found: (W,) what the model gets right of each caption.
-        idle: (W,) what a model would that doubts and changes nothing.
+        of: counted units, as text.
+        found: (W,) correct units of each caption.
+        idle: (W,) the same for a model that doubts and changes nothing.
     """
 
     task: Task
@@ -98,13 +98,13 @@ class Read:
     idle: Counted
 
 
-def readings(read: WordsRead) -> tuple[Read, ...]:
-    """Every reading that the model has an answer for."""
+def readings(read: WordsRead) -> tuple[WordAccuracy, ...]:
+    """Accuracies under every definition that the model's heads allow."""
     return (*_doubted(read), *_corrected(read))
 
 
-def _doubted(read: WordsRead) -> Iterator[Read]:
-    """Word discrimination; a token is doubted where it is right with at most `THRESHOLD`."""
+def _doubted(read: WordsRead) -> Iterator[WordAccuracy]:
+    """Word discrimination; a token is doubted if its `right` is at most `THRESHOLD`."""
     if read.right is None:
         return
     same, trusts = read.written == read.original, read.right > THRESHOLD
@@ -116,7 +116,7 @@ def _doubted(read: WordsRead) -> Iterator[Read]:
         ("right tokens", read.said & same),
         ("tokens that were hidden", read.slots & read.said),
     ):
-        yield Read("doubt", of, _of(hit, among), _of(same, among))
+        yield WordAccuracy("doubt", of, _of(hit, among), _of(same, among))
     wrong, doubted = (_words(read, ~one & read.said) for one in (same, trusts))
     words = _words(read, read.said)
     for of, among in (
@@ -124,19 +124,19 @@ def _doubted(read: WordsRead) -> Iterator[Read]:
         ("wrong words", words & wrong),
         ("right words", words & ~wrong),
     ):
-        yield Read("doubt", of, _of(doubted == wrong, among), _of(~wrong, among))
+        yield WordAccuracy("doubt", of, _of(doubted == wrong, among), _of(~wrong, among))
     sides = read.said & ~same, read.said & same
     found, idle = (_beside([_of(one, side) for side in sides]) for one in (hit, same))
-    yield Read("doubt", "tokens, mean of wrong and right", found, idle)
+    yield WordAccuracy("doubt", "tokens, mean of wrong and right", found, idle)
     found, idle = (Counted.where((one | ~read.said).all(1)) for one in (hit, same))
-    yield Read("doubt", "captions, every word", found, idle)
+    yield WordAccuracy("doubt", "captions, every word", found, idle)
     some = (~trusts & read.said).any(1)
     never = Counted.where(torch.zeros_like(some))
-    yield Read("doubt", "captions with any doubt", Counted.where(some), never)
+    yield WordAccuracy("doubt", "captions with any doubt", Counted.where(some), never)
 
 
-def _corrected(read: WordsRead) -> Iterator[Read]:
-    """Word correction; the original's token has to be the likeliest of all."""
+def _corrected(read: WordsRead) -> Iterator[WordAccuracy]:
+    """Word correction; the original token must have the highest probability."""
     if read.better is None:
         return
     same, hit = read.written == read.original, read.better == read.original
@@ -146,21 +146,21 @@ def _corrected(read: WordsRead) -> Iterator[Read]:
         ("hidden tokens that are right", read.slots & read.said & same),
         ("tokens", read.said),
     ):
-        yield Read("correct", of, _of(hit, among), _of(same, among))
+        yield WordAccuracy("correct", of, _of(hit, among), _of(same, among))
     wrong, missed = (_words(read, one & read.said) for one in (~same, ~same & ~hit))
     never = torch.zeros_like(wrong)
-    yield Read("correct", "wrong words", _of(~missed, wrong), _of(never, wrong))
+    yield WordAccuracy("correct", "wrong words", _of(~missed, wrong), _of(never, wrong))
     whole = Counted.where((same | hit | ~read.said).all(1))
     kept = Counted.where((same | ~read.said).all(1))
-    yield Read("correct", "captions, only wrong words replaced", whole, kept)
+    yield WordAccuracy("correct", "captions, only wrong words replaced", whole, kept)
     if read.right is not None:
         after = read.written.where(read.right > THRESHOLD, read.better)
         found = Counted.where(((after == read.original) | ~read.said).all(1))
-        yield Read("correct", "captions, doubted words replaced", found, kept)
+        yield WordAccuracy("correct", "captions, doubted words replaced", found, kept)
 
 
 def _of(right: Tensor, among: Tensor) -> Counted:
-    """(W,) how many of some places are right."""
+    """(W,) correct units among some."""
     return Counted((right & among).sum(1).double(), among.sum(1).double())
 
 
@@ -172,7 +172,7 @@ def _beside(columns: list[Counted]) -> Counted:
 
 
 def _words(read: WordsRead, tokens: Tensor) -> Tensor:
-    """(W, L) bool, words of which some token is among these, by their number."""
+    """(W, L) bool, at each word's number whether any of its tokens is among these."""
     if read.words is None:
         return tokens
     place = read.words.clamp(min=0)

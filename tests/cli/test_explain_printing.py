@@ -4,26 +4,41 @@ from __future__ import annotations
 
 import pytest
 
-from counterfoil.evaluate.explain_page import ExplainedCard
-from counterfoil.evaluate.explanation import Corrected, Correction, Explanation, Word
+from counterfoil.cli.explain import (
+    print_caption,
+    print_ranking,
+    styled_caption,
+    styled_correction,
+)
 from counterfoil.evaluate.gallery import Shown
-from counterfoil.recipes import explain_shown, show
+from counterfoil.evaluation.explain import (
+    CorrectedCaption,
+    ExplainedWord,
+    Explanation,
+    WordCorrection,
+)
+from counterfoil.evaluation.explanation_page import ExplainedCard
+from counterfoil.recipes import show
 
 FOUND = Explanation(
     "A [red] dog runs.",
     0.125,
     (
-        Word("A", 0, 1, doubt=0.02),
-        Word("red", 3, 6, doubt=0.93, corrections=(Correction("[blue]", 0.61),)),
-        Word("dog", 8, 11, doubt=0.5),
-        Word("runs", 12, 16, doubt=0.25),
+        ExplainedWord("A", 0, 1, doubt=0.02),
+        ExplainedWord("red", 3, 6, doubt=0.93, corrections=(WordCorrection("[blue]", 0.61),)),
+        ExplainedWord("dog", 8, 11, doubt=0.5),
+        ExplainedWord("runs", 12, 16, doubt=0.25),
     ),
-    Corrected("A [blue] dog runs.", 0.875, ((2, 8),)),
+    CorrectedCaption("A [blue] dog runs.", 0.875, ((2, 8),)),
 )
 GAINS = Explanation(
     "b c d",
     0.5,
-    (Word("b", 0, 1, gain=-0.2), Word("c", 2, 3, gain=-0.3), Word("d", 4, 5, gain=-0.1)),
+    (
+        ExplainedWord("b", 0, 1, gain=-0.2),
+        ExplainedWord("c", 2, 3, gain=-0.3),
+        ExplainedWord("d", 4, 5, gain=-0.1),
+    ),
 )
 
 
@@ -44,7 +59,7 @@ def told(monkeypatch, capsys):
 
 
 def test_doubted_words_bear_their_doubt():
-    text = explain_shown.sentence(card())
+    text = styled_caption(card())
     assert text.plain == "A [red [93 %]] dog [50 %] runs."
     tints = {text.plain[span.start : span.end]: str(span.style) for span in text.spans}
     assert {word: tints[word] for word in ("red", "dog", "runs")} == {
@@ -56,12 +71,12 @@ def test_doubted_words_bear_their_doubt():
 
 
 def test_new_words_stand_between_signs():
-    assert explain_shown.corrected(card()).plain == "A _[blue]_ dog runs."
-    assert explain_shown.corrected(card(GAINS)).plain == ""
+    assert styled_correction(card()).plain == "A _[blue]_ dog runs."
+    assert styled_correction(card(GAINS)).plain == ""
 
 
 def test_one_caption_is_told_word_by_word(told):
-    lines = told(explain_shown.one, card(), "doubt")
+    lines = told(print_caption, card())
     assert lines[0] == "A [red [93 %]] dog [50 %] runs."
     assert lines[1] == "score 0.125, [b]image 0"
     assert lines[2].split() == ["word", "doubt", "instead"]
@@ -76,8 +91,8 @@ def test_one_caption_is_told_word_by_word(told):
 
 
 def test_gains_have_no_column_of_other_words(told):
-    lines = told(explain_shown.one, card(GAINS), "gain")
-    assert lines[2].split() == ["word", "gain"]
+    lines = told(print_caption, card(GAINS))
+    assert lines[2].split() == ["word", "gain", "without", "it"]
     assert [line.split() for line in lines[4:]] == [
         ["b", "−0.200"],
         ["c", "−0.300"],
@@ -86,7 +101,7 @@ def test_gains_have_no_column_of_other_words(told):
 
 
 def test_the_most_suspicious_are_ranked_with_their_worst_word(told):
-    lines = told(explain_shown.ranked, [card(place=1), card(GAINS, place=2)], "doubt")
+    lines = told(print_ranking, [card(place=1), card(GAINS, place=2)], "doubt")
     assert lines[0].split() == ["image", "score", "doubt", "caption"]
     first, correction, second = lines[2:]
     assert " ".join(first.split()) == "1 [b]image 1 0.125 93 % A [red [93 %]] dog [50 %] runs."
@@ -95,5 +110,5 @@ def test_the_most_suspicious_are_ranked_with_their_worst_word(told):
 
 
 def test_a_caption_without_words_has_no_worst(told):
-    lines = told(explain_shown.ranked, [card(Explanation("?!", 0.25, ()), place=1)], "doubt")
+    lines = told(print_ranking, [card(Explanation("?!", 0.25, ()), place=1)], "doubt")
     assert lines[2].split() == ["1", "[b]image", "1", "0.250", "?!"]

@@ -7,33 +7,44 @@ import re
 
 import pytest
 
-from counterfoil.evaluate.explain_page import (
-    BY_DOUBT,
+from counterfoil.evaluate.gallery import Shown
+from counterfoil.evaluate.report import Provenance
+from counterfoil.evaluation.explain import (
+    CorrectedCaption,
+    ExplainedWord,
+    Explanation,
+    WordCorrection,
+)
+from counterfoil.evaluation.explanation_page import (
+    DOUBT_NOTE,
     ExplainedCard,
-    ExplainPage,
-    depths,
+    ExplanationPage,
     percent,
     render,
     signed,
+    tints,
 )
-from counterfoil.evaluate.explanation import Corrected, Correction, Explanation, Word
-from counterfoil.evaluate.gallery import Shown
-from counterfoil.evaluate.report import Provenance
 
 PICTURE = "data:image/png;base64,AA=="
-NEW = (Correction("blue & <b>", 0.61), Correction("green", 0.004))
+NEW = (WordCorrection("blue & <b>", 0.61), WordCorrection("green", 0.004))
 FOUND = Explanation(
     'A "red" <i>.',
     0.125,
     (
-        Word("A", 0, 1, doubt=0.02),
-        Word("red", 3, 6, doubt=0.93, kept=0.01, corrections=NEW),
-        Word("<i>", 8, 11, doubt=0.25),
+        ExplainedWord("A", 0, 1, doubt=0.02),
+        ExplainedWord("red", 3, 6, doubt=0.93, kept=0.01, corrections=NEW),
+        ExplainedWord("<i>", 8, 11, doubt=0.25),
     ),
-    Corrected('A "blue" <i>.', 0.875, ((3, 7),)),
+    CorrectedCaption('A "blue" <i>.', 0.875, ((3, 7),)),
 )
 GAINS = Explanation(
-    "b c d", 0.5, (Word("b", 0, 1, gain=0.2), Word("c", 2, 3, gain=-0.3), Word("d", 4, 5, gain=0.1))
+    "b c d",
+    0.5,
+    (
+        ExplainedWord("b", 0, 1, gain=0.2),
+        ExplainedWord("c", 2, 3, gain=-0.3),
+        ExplainedWord("d", 4, 5, gain=0.1),
+    ),
 )
 
 
@@ -42,8 +53,8 @@ def card(found=FOUND, picture=PICTURE, place=0):
 
 
 def page(*cards):
-    return ExplainPage(
-        "<title>", "A <headline>.", "protocol", BY_DOUBT, "doubt", cards, Provenance("run")
+    return ExplanationPage(
+        "<title>", "A <headline>.", "protocol", DOUBT_NOTE, "doubt", cards, Provenance("run")
     )
 
 
@@ -94,8 +105,8 @@ def test_no_captions_at_all():
 
 
 def test_gains_are_coloured_by_the_greatest():
-    assert depths(GAINS) == pytest.approx([1.0, 0.0, 0.5])
-    assert depths(FOUND) == [0.02, 0.93, 0.25]
+    assert tints(GAINS) == pytest.approx([1.0, 0.0, 0.5])
+    assert tints(FOUND) == [0.02, 0.93, 0.25]
     assert [row[1] for row in card(GAINS).rows] == ["+0.200", "−0.300", "+0.100"]
     assert card(GAINS).new == ()
 

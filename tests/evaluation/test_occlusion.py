@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tailored_cases as cases
-from counterfoil.evaluate.occlusion import explain_without
+from counterfoil.evaluation.explain import explain_by_occlusion
 from counterfoil.records import Encoded
 
 CAPTIONS = ("Red dogs near cats.", "birds", "A cat, a dog")
@@ -36,8 +36,8 @@ def images(seen, model):
 
 def test_gains_are_differences_of_scores(seen, model, images, monkeypatch):
     rows = torch.tensor([4, 0, 2])
-    monkeypatch.setattr("counterfoil.evaluate.occlusion.AT_ONCE", 3)
-    found = explain_without(model, seen.lens.read, images, CAPTIONS, image=rows)
+    monkeypatch.setattr("counterfoil.evaluation.explain.OCCLUSION_BATCH", 3)
+    found = explain_by_occlusion(model, seen.lens.read, images, CAPTIONS, image=rows)
 
     def score(row, text):
         texts = model.encode_texts(seen.lens.read([text]))
@@ -53,7 +53,7 @@ def test_gains_are_differences_of_scores(seen, model, images, monkeypatch):
 
 
 def test_words_are_those_with_letters(seen, model, images):
-    found = explain_without(model, seen.lens.read, images.rows(slice(3)), CAPTIONS)
+    found = explain_by_occlusion(model, seen.lens.read, images.rows(slice(3)), CAPTIONS)
     assert [[word.text for word in one.words] for one in found] == [
         ["Red", "dogs", "near", "cats"],
         [],
@@ -64,4 +64,4 @@ def test_words_are_those_with_letters(seen, model, images):
 def test_scores_that_are_no_numbers(seen, model, images):
     broken = Encoded(images.tokens * math.nan, images.mask)
     with pytest.raises(ValueError, match=r"near cats\.' is not a number"):
-        explain_without(model, seen.lens.read, broken, CAPTIONS[:1])
+        explain_by_occlusion(model, seen.lens.read, broken, CAPTIONS[:1])
