@@ -210,7 +210,7 @@ def explain(
 def explain(
     model: Model,
     image: str | Path | Image.Image,
-    caption: Sequence[str],
+    caption: list[str] | tuple[str, ...],
     *,
     dataset: Corpus | None = None,
     threshold: float = DOUBT_THRESHOLD,
@@ -219,7 +219,7 @@ def explain(
 def explain(
     model: Model,
     image: str | Path | Image.Image,
-    caption: str | Sequence[str],
+    caption: str | list[str] | tuple[str, ...],
     *,
     dataset: Corpus | None = None,
     threshold: float = DOUBT_THRESHOLD,
@@ -242,7 +242,7 @@ def explain(
         ValueError: the model cannot read captions or this kind of image, there is no such image, a
             caption is empty or too long, or an output is not a number.
     """
-    captions = [caption] if isinstance(caption, str) else caption
+    captions = [caption] if isinstance(caption, str) else list(caption)
     processor = text_processor(model)
     if not all(text.strip() for text in captions):
         raise ValueError("the caption is empty; say something of the picture")

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from counterfoil.audit import likely_positives
 from counterfoil.negatives.duplicates import Near, groups
 from counterfoil.negatives.lists import Lists
-from counterfoil.negatives.too_true import too_true
 from engine_cases import given as scoring
 from filters_cases import eighths, tfidf, toy
 
@@ -51,7 +51,7 @@ def test_pairs_are_those_of_every_listed_pair_looked_at(seed):
         if image >= 0:
             for other in lists.images[text].tolist():
                 meet(other, text, float(scores[image, text]))
-    found = too_true(lists, corpus, [scoring(scores)], alike=0.6)
+    found = likely_positives(lists, corpus, [scoring(scores)], alike=0.6)
     assert {(d.image, d.text): (set(d.reasons), d.gap) for d in found} == expected
     keys = [(-len(d.reasons), -d.gap) for d in found]
     assert keys == sorted(keys)
@@ -59,7 +59,7 @@ def test_pairs_are_those_of_every_listed_pair_looked_at(seed):
 
 def test_without_a_model_words_alone_count():
     corpus, scores = toy(9, 25, 1), eighths(9, 25, 1)
-    found = too_true(lists_of(scores, corpus.owner, 3), corpus, [], alike=0.6)
+    found = likely_positives(lists_of(scores, corpus.owner, 3), corpus, [], alike=0.6)
     assert found
     assert all(d.gap is None and "above positive" not in d.reasons for d in found)
 

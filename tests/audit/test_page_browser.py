@@ -11,9 +11,8 @@ from PIL import Image
 from browser_cases import elsewhere
 from corpus_cases import write_picture
 from counterfoil import open_corpus
-from counterfoil.data.corrections import CORRECTIONS_FILE as NAME
-from counterfoil.data.corrections import Correction as Decision
-from counterfoil.evaluate.audit_page import AuditPage, Find, Item, Section, render
+from counterfoil.audit import AuditPage, AuditSection, Finding, ReviewItem, render_audit
+from counterfoil.data.corrections import CORRECTIONS_FILE, Correction
 from counterfoil.evaluate.gallery import Shown, thumbnail
 from counterfoil.evaluate.report import Provenance
 from counterfoil.evaluation.explanation_page import CaptionPart
@@ -44,21 +43,24 @@ def page(tmp_path) -> Path:
     shown = Shown("0.png", picture)
     parts = (CaptionPart("a"), CaptionPart(" dog", 0.9, "90 %", True))
     leaked = tuple(
-        Item(name, "", was, ("keep", "drop"), Shown(was, picture), f"{name} · train")
+        ReviewItem(name, "", was, ("keep", "drop"), Shown(was, picture), f"{name} · train")
         for name, was in (("1.png", "a cat"), ("2.png", "a bird"))
     )
-    odd = Item("", "0.png#0", "a dog", CAPTION, Shown("a dog"), "odd", 0.5, parts, "a wolf")
-    nasty = Item("", "0.png#1", NASTY, CAPTION, Shown(NASTY))
-    pair = Item("0.png", "3.png#0", "a bat", ("keep", "true"), Shown("a bat"), "similar words")
+    odd = ReviewItem("", "0.png#0", "a dog", CAPTION, Shown("a dog"), "odd", 0.5, parts, "a wolf")
+    nasty = ReviewItem("", "0.png#1", NASTY, CAPTION, Shown(NASTY))
+    pair = ReviewItem(
+        "0.png", "3.png#0", "a bat", ("keep", "true"), Shown("a bat"), "similar words"
+    )
+    mined = Finding((pair,), shown, ("a dog",))
     sections = (
-        Section("leaked", "Leaked images", "Note.", 1, 1, (Find(leaked),)),
-        Section("suspicious", "Suspicious captions", "Note.", 9, 2, (
-            Find((odd,), shown, (NASTY,)), Find((nasty,), shown, ("a dog",)))),
-        Section("false-negatives", "Negatives", "Note.", 1, 1, (Find((pair,), shown, ("a dog",)),)),
+        AuditSection("leaked", "Leaked images", "Note.", 1, 1, (Finding(leaked),)),
+        AuditSection("suspicious", "Suspicious captions", "Note.", 9, 2, (
+            Finding((odd,), shown, (NASTY,)), Finding((nasty,), shown, ("a dog",)))),
+        AuditSection("false-negatives", "Negatives", "Note.", 1, 1, (mined,)),
     )  # fmt: skip
-    earlier = (Decision("drop", "3.png", "", "a bat"),)
-    made = AuditPage("Audit", "Headline.", "data", sections, earlier, "k", Provenance("audit"))
-    write_text(tmp_path / "audit.html", render(made))
+    earlier = (Correction("drop", "3.png", "", "a bat"),)
+    made = AuditPage("Audit", "data", sections, earlier, "k", Provenance("audit"))
+    write_text(tmp_path / "audit.html", render_audit(made))
     return tmp_path / "audit.html"
 
 
@@ -92,9 +94,9 @@ def test_somebody_decides_and_the_readers_honour_it(browser, page, photos):
     sheet.keyboard.press("u")
     sheet.keyboard.press("t")
     with sheet.expect_download() as saving:
-        sheet.get_by_role("button", name="Save decisions").click()
-    assert saving.value.suggested_filename == NAME
-    (photos / NAME).write_bytes(Path(saving.value.path()).read_bytes())
+        sheet.get_by_role("button", name="Save corrections").click()
+    assert saving.value.suggested_filename == CORRECTIONS_FILE
+    (photos / CORRECTIONS_FILE).write_bytes(Path(saving.value.path()).read_bytes())
     assert not wrong
     context.close()
     left = open_corpus(photos)
@@ -111,7 +113,7 @@ def test_a_caption_that_is_true_of_another_picture_is_told_to_the_miners(browser
     with sheet.expect_download() as saving:
         sheet.click("#save")
     lines = Path(saving.value.path()).read_text().splitlines()[1:]
-    (photos / NAME).write_text("\n".join(lines) + "\n")
+    (photos / CORRECTIONS_FILE).write_text("\n".join(lines) + "\n")
     context.close()
     also = open_corpus(photos).also
     assert also is not None
