@@ -80,29 +80,18 @@ class AuditConfig:
 @final
 @dataclass(frozen=True, slots=True)
 class ReviewItem:
-    """An image, caption or pair to review.
+    """An image, caption or pair to review."""
 
-    Attributes:
-        image: image id; "" for a caption.
-        caption: caption id; "" for an image.
-        was: text of the caption, or of a caption of the image.
-        acts: allowed actions.
-        shown: the caption, or the picture with its name.
-        note: the reason, in few words.
-        measure: how odd it is, for programs; None without a number.
-        parts: the caption, coloured by doubt; empty without an explanation.
-        proposed: corrected caption; "" without one.
-    """
-
-    image: str
-    caption: str
-    was: str
-    acts: tuple[CorrectionAction, ...]
-    shown: Shown
-    note: str = ""
-    measure: float | None = None
+    image: str  # image id; "" for a caption
+    caption: str  # caption id; "" for an image
+    was: str  # text of the caption, or of a caption of the image
+    acts: tuple[CorrectionAction, ...]  # allowed actions
+    shown: Shown  # the caption, or the picture with its name
+    note: str = ""  # the reason, in few words
+    measure: float | None = None  # how odd it is, for programs; None without a number
+    # the caption, coloured by doubt; empty without an explanation
     parts: tuple[CaptionPart, ...] = ()
-    proposed: str = ""
+    proposed: str = ""  # corrected caption; "" without one
 
     @property
     def key(self) -> str:
@@ -125,39 +114,25 @@ class ReviewItem:
 @final
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Items to review together.
+    """Items to review together."""
 
-    Attributes:
-        items: at least one.
-        image: the image that they are about, with its picture where there is one; or None.
-        own: captions of that image, for comparison.
-    """
-
-    items: tuple[ReviewItem, ...]
+    items: tuple[ReviewItem, ...]  # at least one
+    # the image that they are about, with its picture where there is one; or None
     image: Shown | None = None
-    own: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()  # captions of that image, for comparison
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class AuditSection:
-    """Findings of one kind.
+    """Findings of one kind."""
 
-    Attributes:
-        kind: short name, for programs.
-        title: of the section.
-        note: what the findings are and how they are computed.
-        found: number of findings.
-        shown: number of them on the page.
-        finds: those on the page, the oddest first.
-    """
-
-    kind: str
-    title: str
-    note: str
-    found: int
-    shown: int
-    finds: tuple[Finding, ...]
+    kind: str  # short name, for programs
+    title: str  # of the section
+    note: str  # what the findings are and how they are computed
+    found: int  # number of findings
+    shown: int  # number of them on the page
+    finds: tuple[Finding, ...]  # those on the page, the oddest first
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form, without pictures."""
@@ -179,23 +154,15 @@ class AuditSection:
 @final
 @dataclass(frozen=True, slots=True)
 class AuditPage:
-    """Contents of the review page.
+    """Contents of the review page."""
 
-    Attributes:
-        title: of the page.
-        protocol: data and models, in a sentence.
-        sections: in order.
-        earlier: corrections that are applied already; the page saves them with the new ones.
-        key: of the data, for the browser's storage.
-        provenance: for the foot of the page.
-    """
-
-    title: str
-    protocol: str
-    sections: tuple[AuditSection, ...]
+    title: str  # of the page
+    protocol: str  # data and models, in a sentence
+    sections: tuple[AuditSection, ...]  # in order
+    # corrections that are applied already; the page saves them with the new ones
     earlier: tuple[Correction, ...]
-    key: str
-    provenance: Provenance
+    key: str  # of the data, for the browser's storage
+    provenance: Provenance  # for the foot of the page
 
     @property
     def headline(self) -> str:
@@ -273,15 +240,10 @@ def _without_empty(dataset: Corpus) -> Corpus:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Display:
-    """How images and captions of a data set are displayed.
+    """How images and captions of a data set are displayed."""
 
-    Attributes:
-        dataset: the data set.
-        top: number of findings of a kind on the page.
-    """
-
-    dataset: Corpus
-    top: int
+    dataset: Corpus  # the data set
+    top: int  # number of findings of a kind on the page
 
     def image(self, row: int) -> Shown:
         """An image by its id, with its picture where it can be read."""
@@ -448,18 +410,13 @@ def _repeated_captions(display: _Display) -> Iterator[AuditSection]:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class CaptionMismatch:
-    """Ranks of T captions and their images among all others.
+    """Ranks of T captions and their images among all others."""
 
-    Attributes:
-        images: (T,) long, wrong images that fit the caption better; -1 for a text of no image.
-        texts: (T,) long, wrong texts that fit its image better; -1 for a text of no image.
-        shares: (T,) double, the lower of both as a share of all others, in 0..1; -1 for a text of
-            no image. An unspecific caption fits many images as well as its own, but its image
-            fits no other captions better: the lower share tells the two apart.
-    """
-
-    images: Tensor
-    texts: Tensor
+    images: Tensor  # (T,) long, wrong images that fit the caption better; -1 for a text of no image
+    texts: Tensor  # (T,) long, wrong texts that fit its image better; -1 for a text of no image
+    # (T,) double, the lower of both as a share of all others, in 0..1; -1 for a text of no image.
+    # An unspecific caption fits many images as well as its own, but its image fits no other
+    # captions better: the lower share tells the two apart
     shares: Tensor
 
     def worst(self) -> list[int]:
@@ -572,19 +529,13 @@ def _explain_rows(
 @final
 @dataclass(frozen=True, slots=True)
 class LikelyPositive:
-    """A mined negative that may be a true pair.
+    """A mined negative that may be a true pair."""
 
-    Attributes:
-        image: its row.
-        text: its row.
-        reasons: names of the estimates that suspect it.
-        gap: its score less that of the anchor's positive; the greater where both sides list the
-            pair; None without a model.
-    """
-
-    image: int
-    text: int
-    reasons: tuple[str, ...]
+    image: int  # its row
+    text: int  # its row
+    reasons: tuple[str, ...]  # names of the estimates that suspect it
+    # its score less that of the anchor's positive; the greater where both sides list the pair; None
+    # without a model
     gap: float | None
 
 

@@ -113,24 +113,14 @@ def _check_options(context: typer.Context, *, single: bool) -> None:
 @final
 @dataclass(frozen=True, slots=True)
 class ExplainOutputs:
-    """Output files; None for none.
+    """Output files; None for none."""
 
-    Attributes:
-        html: page with the pictures.
-        json: JSON of one caption, JSON lines of several.
-        resume: continue interrupted JSON lines.
-    """
-
-    html: Path | None = None
-    json: Path | None = None
-    resume: bool = False
+    html: Path | None = None  # page with the pictures
+    json: Path | None = None  # JSON of one caption, JSON lines of several
+    resume: bool = False  # continue interrupted JSON lines
 
     def check(self) -> None:
-        """Fail early where a file cannot be written.
-
-        Raises:
-            ValueError: one of them is a folder or not writable, or there is nothing to resume.
-        """
+        """Fail early where a file cannot be written, or nothing can be resumed."""
         from counterfoil.files import check_file
 
         if self.resume and self.json is None:
@@ -148,19 +138,7 @@ def explain_one(
     config: ExplainConfig,
     outputs: ExplainOutputs,
 ) -> Explanation:
-    """Explain a caption of an image: terminal, page and JSON.
-
-    Args:
-        model_name: folder or name.
-        image: path of a picture; its id where `source` is given.
-        caption: the caption.
-        source: data that hold the image.
-        config: settings.
-        outputs: files to write.
-
-    Raises:
-        ValueError: as `counterfoil.evaluation.explain.explain` does.
-    """
+    """Explain a caption of an image, given by path, or by id where `source` is given."""
     from counterfoil import world
     from counterfoil.corpus.pictures import is_picture_name, open_picture
     from counterfoil.evaluation.explain import explain, find_image_row
@@ -213,24 +191,7 @@ def explain_many(
     top: int,
     outputs: ExplainOutputs,
 ) -> list[Explanation]:
-    """Explain all captions of a data set or a file, and show the most suspicious.
-
-    Args:
-        model_name: folder or name.
-        source: the data; with `file`, data that hold its images, or an empty name.
-        split: of the data, without `file`.
-        file: lines of image and caption.
-        config: settings.
-        top: number of captions to show.
-        outputs: files to write.
-
-    Returns:
-        The explanations shown.
-
-    Raises:
-        ValueError: as `counterfoil.evaluation.explain.explain` does, or a line of the file is not
-            an image and caption.
-    """
+    """Explain all captions of a split or a file; returns the most suspicious, which are shown."""
     from counterfoil import world
     from counterfoil.evaluation.explain import explain_dataset
     from counterfoil.recipes.model import open_model
@@ -277,12 +238,7 @@ def explain_many(
 
 
 def read_caption_file(file: Path, source: Source) -> Corpus:
-    """A data set of the lines of a file; its images may come from other data.
-
-    Raises:
-        ValueError: the file is missing, a line of it is not an image and caption, or an image is
-            not in the data.
-    """
+    """A data set of the lines of a file; its images may come from other data."""
     from counterfoil.corpus.folder import LISTS, read_folder
     from counterfoil.evaluation.explain import find_image_row
 

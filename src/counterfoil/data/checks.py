@@ -29,33 +29,21 @@ LONG = 60  # words, where captions are cut by default
 @final
 @dataclass(frozen=True, slots=True)
 class SplitCounts:
-    """Size of a split.
+    """Size of a split."""
 
-    Attributes:
-        name: of the split.
-        images: number of images.
-        texts: number of captions of these images.
-        without_text: number of images without a caption.
-    """
-
-    name: str
-    images: int
-    texts: int
-    without_text: int
+    name: str  # of the split
+    images: int  # number of images
+    texts: int  # number of captions of these images
+    without_text: int  # number of images without a caption
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """An image or caption that occurs several times.
+    """An image or caption that occurs several times."""
 
-    Attributes:
-        names: image ids, or the captions.
-        splits: split of each of them.
-    """
-
-    names: tuple[str, ...]
-    splits: tuple[str, ...]
+    names: tuple[str, ...]  # image ids, or the captions
+    splits: tuple[str, ...]  # split of each of them
 
     @property
     def across(self) -> bool:
@@ -81,35 +69,21 @@ class CaptionLengths:
 @final
 @dataclass(frozen=True, slots=True)
 class DatasetReport:
-    """Contents and faults of a data set.
+    """Contents and faults of a data set."""
 
-    Attributes:
-        name: of the data set.
-        splits: counts.
-        captions_per_image: number of captions, and how many images have that number.
-        lengths: of the captions.
-        images: description of the image inputs.
-        unreadable: a sentence for each missing or unreadable picture.
-        not_finite: ids of images whose features hold NaN or infinite values.
-        same_images: pictures (or features) that occur more than once.
-        same_texts: captions that occur in several splits.
-        orphans: number of captions without an image.
-        errors: reasons why training is impossible; empty where it is possible.
-        warnings: faults that training survives.
-    """
-
-    name: str
-    splits: tuple[SplitCounts, ...]
+    name: str  # of the data set
+    splits: tuple[SplitCounts, ...]  # counts
+    # number of captions, and how many images have that number
     captions_per_image: tuple[tuple[int, int], ...]
-    lengths: CaptionLengths
-    images: str
-    unreadable: tuple[str, ...]
-    not_finite: tuple[str, ...]
-    same_images: tuple[Duplicates, ...]
-    same_texts: tuple[Duplicates, ...]
-    orphans: int
-    errors: tuple[str, ...]
-    warnings: tuple[str, ...]
+    lengths: CaptionLengths  # of the captions
+    images: str  # description of the image inputs
+    unreadable: tuple[str, ...]  # a sentence for each missing or unreadable picture
+    not_finite: tuple[str, ...]  # ids of images whose features hold NaN or infinite values
+    same_images: tuple[Duplicates, ...]  # pictures (or features) that occur more than once
+    same_texts: tuple[Duplicates, ...]  # captions that occur in several splits
+    orphans: int  # number of captions without an image
+    errors: tuple[str, ...]  # reasons why training is impossible; empty where it is possible
+    warnings: tuple[str, ...]  # faults that training survives
 
     def __rich__(self) -> RenderableType:
         """Table of the splits, summary, warnings and errors."""

@@ -58,15 +58,10 @@ RankBy: TypeAlias = Literal["doubt", "score"]
 @final
 @dataclass(frozen=True, slots=True)
 class WordCorrection:
-    """A word that may replace another.
+    """A word that may replace another."""
 
-    Attributes:
-        text: spelled for its place in the caption.
-        chance: probability, in 0..1.
-    """
-
-    text: str
-    chance: float
+    text: str  # spelled for its place in the caption
+    chance: float  # probability, in 0..1
 
 
 @final
@@ -96,17 +91,11 @@ class ExplainedWord:
 @final
 @dataclass(frozen=True, slots=True)
 class CorrectedCaption:
-    """A caption with its doubted words replaced.
+    """A caption with its doubted words replaced."""
 
-    Attributes:
-        text: the new caption.
-        score: of the new caption with the image.
-        changes: start and stop of each new word.
-    """
-
-    text: str
-    score: float
-    changes: tuple[tuple[int, int], ...]
+    text: str  # the new caption
+    score: float  # of the new caption with the image
+    changes: tuple[tuple[int, int], ...]  # start and stop of each new word
 
 
 @final
@@ -166,17 +155,12 @@ class Explanation:
 @final
 @dataclass(frozen=True, slots=True)
 class ExplainConfig:
-    """Settings of explanations.
+    """Settings of explanations."""
 
-    Attributes:
-        threshold: doubt from which a word counts as wrong.
-        corrections: shown per doubted word.
-        rank: order of captions: "doubt", the greatest of a caption's words, or "score", lowest
-            first; None for doubt where the model has it.
-    """
-
-    threshold: float = DOUBT_THRESHOLD
-    corrections: int = 3
+    threshold: float = DOUBT_THRESHOLD  # doubt from which a word counts as wrong
+    corrections: int = 3  # shown per doubted word
+    # order of captions: "doubt", the greatest of a caption's words, or "score", lowest first; None
+    # for doubt where the model has it
     rank: str | None = None
 
     def rank_by(self, model: Model) -> RankBy:
@@ -312,12 +296,7 @@ def explain_pairs(
 ) -> list[Explanation]:
     """Explain N captions by word heads where the model has them, otherwise by occlusion.
 
-    Args:
-        model: an opened model.
-        images: encoded.
-        captions: N, none of them empty.
-        image: (N,) row of the image of each caption.
-        config: settings.
+    `image` (N,) is the row of each caption's image.
     """
     processor = text_processor(model)
     assert processor.tokenizer is not None
@@ -418,12 +397,7 @@ def explain_by_occlusion(
 ) -> list[Explanation]:
     """Explain captions by the gain in score when each word is left out; for any model.
 
-    Args:
-        matcher: the model.
-        read: tokenizes captions for it.
-        images: encoded.
-        captions: N, none of them empty.
-        image: (N,) row of the image of each caption; aligned with the images by default.
+    Args are those of `explain_by_heads`; `read` tokenizes captions for the model.
 
     Raises:
         ValueError: a score is not a number.

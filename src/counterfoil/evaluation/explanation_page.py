@@ -28,37 +28,23 @@ PICTURE_SIDE = 448  # pixels; displayed at half that
 @final
 @dataclass(frozen=True, slots=True)
 class CaptionPart:
-    """A stretch of a caption.
+    """A stretch of a caption."""
 
-    Attributes:
-        text: of the stretch.
-        tint: depth of its colour, in 0..1; None between words.
-        number: of a word, as text.
-        marked: whether the number is visible.
-    """
-
-    text: str
-    tint: float | None = None
-    number: str = ""
-    marked: bool = False
+    text: str  # of the stretch
+    tint: float | None = None  # depth of its colour, in 0..1; None between words
+    number: str = ""  # of a word, as text
+    marked: bool = False  # whether the number is visible
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ExplainedCard:
-    """An explained caption with its image.
+    """An explained caption with its image."""
 
-    Attributes:
-        image: id, and the picture where there is one.
-        explanation: of the caption.
-        threshold: doubt from which a word counts as wrong.
-        place: in a ranking, from 1; 0 outside one.
-    """
-
-    image: Shown
-    explanation: Explanation
-    threshold: float
-    place: int = 0
+    image: Shown  # id, and the picture where there is one
+    explanation: Explanation  # of the caption
+    threshold: float  # doubt from which a word counts as wrong
+    place: int = 0  # in a ranking, from 1; 0 outside one
 
     @property
     def parts(self) -> tuple[CaptionPart, ...]:
@@ -102,25 +88,15 @@ class ExplainedCard:
 @final
 @dataclass(frozen=True, slots=True)
 class ExplanationPage:
-    """Contents of the page.
+    """Contents of the page."""
 
-    Attributes:
-        title: of the page.
-        headline: result in a sentence.
-        protocol: model, data and missing heads.
-        note: meaning of the colours.
-        measure: name of the words' number.
-        cards: in order; the tables of several are folded.
-        provenance: for the foot of the page.
-    """
-
-    title: str
-    headline: str
-    protocol: str
-    note: str
-    measure: str
-    cards: tuple[ExplainedCard, ...]
-    provenance: Provenance
+    title: str  # of the page
+    headline: str  # result in a sentence
+    protocol: str  # model, data and missing heads
+    note: str  # meaning of the colours
+    measure: str  # name of the words' number
+    cards: tuple[ExplainedCard, ...]  # in order; the tables of several are folded
+    provenance: Provenance  # for the foot of the page
 
 
 def render(page: ExplanationPage) -> str:

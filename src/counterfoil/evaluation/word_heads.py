@@ -33,17 +33,11 @@ _LAST_WORD = re.compile(r"(\w+)\s+$")
 @final
 @dataclass(frozen=True, slots=True)
 class WordSpan:
-    """A word of a caption.
+    """A word of a caption."""
 
-    Attributes:
-        start: its first character.
-        stop: the character after its last.
-        tokens: positions of its tokens, from left to right.
-    """
-
-    start: int
-    stop: int
-    tokens: tuple[int, ...]
+    start: int  # its first character
+    stop: int  # the character after its last
+    tokens: tuple[int, ...]  # positions of its tokens, from left to right
 
 
 def word_spans(spans: Sequence[tuple[int, int]], words: Sequence[int] | None) -> list[WordSpan]:
@@ -150,17 +144,11 @@ def _separated(before: str, after: str) -> str:
 @final
 @dataclass(frozen=True, slots=True)
 class ImageSentences:
-    """N tokenized sentences, each paired with an image.
+    """N tokenized sentences, each paired with an image."""
 
-    Attributes:
-        ids: (N, L) long, tokens.
-        mask: (N, L) bool, True for real tokens.
-        image: (N,) long, row of the image.
-    """
-
-    ids: Tensor
-    mask: Tensor
-    image: Tensor
+    ids: Tensor  # (N, L) long, tokens
+    mask: Tensor  # (N, L) bool, True for real tokens
+    image: Tensor  # (N,) long, row of the image
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -177,17 +165,11 @@ class ImageSentences:
 @final
 @dataclass(frozen=True, slots=True)
 class TokenCandidates:
-    """The K most likely tokens at M positions.
+    """The K most likely tokens at M positions."""
 
-    Attributes:
-        ids: (M, K) long, by falling probability.
-        log_probs: (M, K), normalised over the tokens that are allowed there.
-        own: (M,) log probability of the present token.
-    """
-
-    ids: Tensor
-    log_probs: Tensor
-    own: Tensor
+    ids: Tensor  # (M, K) long, by falling probability
+    log_probs: Tensor  # (M, K), normalised over the tokens that are allowed there
+    own: Tensor  # (M,) log probability of the present token
 
 
 @final
@@ -324,43 +306,28 @@ def _padded_on_cpu(reading: Reading, width: int) -> Reading:
 @final
 @dataclass(frozen=True, slots=True)
 class SentenceWord:
-    """A word of a sentence, to be replaced.
+    """A word of a sentence, to be replaced."""
 
-    Attributes:
-        row: of the sentence.
-        tokens: positions of its tokens, from left to right.
-    """
-
-    row: int
-    tokens: tuple[int, ...]
+    row: int  # of the sentence
+    tokens: tuple[int, ...]  # positions of its tokens, from left to right
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Tokens that may replace a word.
+    """Tokens that may replace a word."""
 
-    Attributes:
-        ids: as many as the word has.
-        log_prob: sum of the tokens' log probabilities, each given the tokens before it.
-    """
-
-    ids: tuple[int, ...]
-    log_prob: float
+    ids: tuple[int, ...]  # as many as the word has
+    log_prob: float  # sum of the tokens' log probabilities, each given the tokens before it
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class RankedReplacements:
-    """Replacements of a word.
+    """Replacements of a word."""
 
-    Attributes:
-        best: by falling probability.
-        own: log probability of the word itself.
-    """
-
-    best: tuple[Replacement, ...]
-    own: float
+    best: tuple[Replacement, ...]  # by falling probability
+    own: float  # log probability of the word itself
 
 
 def rank_replacements(

@@ -235,7 +235,7 @@ def _show(page: CasesPage, groups: Sequence[CaseGroup], plan: CasesPlan, out: Pa
 
 def _rows(case: Case) -> Iterator[tuple[str, ...]]:
     said = "".join(
-        f"{part.text} [{part.told}]" if part.marked else part.text for part in case.card.parts
+        f"{part.text} [{part.number}]" if part.marked else part.text for part in case.card.parts
     )
     corrected = case.card.explanation.corrected
     texts = case.caption, said, corrected.text if corrected else ""
@@ -249,6 +249,6 @@ def _plain(case: Case) -> dict[str, Any]:
     return {
         "image": case.card.image.text,
         "caption": case.caption,
-        "written": case.card.explanation.plain(),
+        "written": case.card.explanation.to_dict(),
         "scores": scores,
     }
