@@ -16,11 +16,9 @@ from counterfoil.evaluation.explain import (
     WordCorrection,
 )
 from counterfoil.evaluation.explanation_page import (
-    DOUBT_NOTE,
     ExplainedCard,
-    ExplanationPage,
     percent,
-    render,
+    render_explanations,
     signed,
     tints,
 )
@@ -53,8 +51,12 @@ def card(found=FOUND, picture=PICTURE, place=0):
 
 
 def page(*cards):
-    return ExplanationPage(
-        "<title>", "A <headline>.", "protocol", DOUBT_NOTE, "doubt", cards, Provenance("run")
+    return render_explanations(
+        cards,
+        title="<title>",
+        headline="A <headline>.",
+        protocol="protocol",
+        provenance=Provenance("run"),
     )
 
 
@@ -74,7 +76,7 @@ def test_a_caption_is_the_sum_of_its_parts():
 
 
 def test_numbers_are_told_to_those_who_see_no_colour():
-    text = spoken(render(page(card())))
+    text = spoken(page(card()))
     assert 'A (2 % doubt) "red 93 % doubt" <i> (25 % doubt).' in text
     assert 'Corrected A "blue" <i>.' in text
     assert "red 93 % blue & <b> 61 %, green < 1 %" in text
@@ -83,7 +85,7 @@ def test_numbers_are_told_to_those_who_see_no_colour():
 
 
 def test_everything_is_escaped_and_nothing_is_fetched():
-    text = render(page(card()))
+    text = page(card())
     assert "<i>" not in text
     assert "<b>" not in text
     assert "&lt;title&gt;" in text
@@ -93,15 +95,15 @@ def test_everything_is_escaped_and_nothing_is_fetched():
 
 
 def test_several_captions_fold_their_tables():
-    text = render(page(card(place=1), card(picture=None, place=2)))
+    text = page(card(place=1), card(picture=None, place=2))
     assert text.count("<details>") == 2
     assert text.count("<img") == 1
     assert 'aria-label="2: &lt;image&gt;"' in text
-    assert "<details>" not in render(page(card()))
+    assert "<details>" not in page(card())
 
 
 def test_no_captions_at_all():
-    assert "A &lt;headline&gt;." in render(page())
+    assert "A &lt;headline&gt;." in page()
 
 
 def test_gains_are_coloured_by_the_greatest():
@@ -124,4 +126,4 @@ def test_numbers_are_rounded_honestly():
 
 def test_where_the_model_stopped_reading():
     cut = Explanation("A red dog", 0.5, FOUND.words[:1], unread=1)
-    assert "too long: the model reads it up to “A”" in spoken(render(page(card(cut))))
+    assert "too long: the model reads it up to “A”" in spoken(page(card(cut)))

@@ -17,10 +17,8 @@ from counterfoil.evaluation.explain import (
     WordCorrection,
 )
 from counterfoil.evaluation.explanation_page import (
-    DOUBT_NOTE,
     ExplainedCard,
-    ExplanationPage,
-    render,
+    render_explanations,
 )
 from counterfoil.files import write_text
 
@@ -55,11 +53,15 @@ def page(request, tmp_path_factory) -> Path:
         ExplainedCard(Shown(f"image {n}", picture if n < 3 else None), FOUND, 0.5, n)
         for n in range(1, request.param + 1)
     )
-    made = ExplanationPage(
-        "Title", "Headline.", "models", DOUBT_NOTE, "doubt", cards, Provenance("run")
-    )
     path = tmp_path_factory.mktemp("page") / "page.html"
-    write_text(path, render(made))
+    page = render_explanations(
+        cards,
+        title="Title",
+        headline="Headline.",
+        protocol="models",
+        provenance=Provenance("run"),
+    )
+    write_text(path, page)
     return path
 
 

@@ -174,7 +174,7 @@ def explain_one(
         print_caption(card)
         if outputs.html is not None:
             title = headline(explanation, config.threshold)
-            _write_page(outputs.html, model, "A caption explained", title, (card,), "")
+            _write_page(outputs.html, model, "A caption explained", title, [card], "")
         if outputs.json is not None:
             values = {"model": model_name, "image": image, **explanation.to_dict()}
             write_json(outputs.json, values)
@@ -329,7 +329,7 @@ def _show_ranking(
     summary, protocol = sentences
     if outputs.html is not None:
         headline = summary or f"The {len(cards):,} captions that fit least."
-        _write_page(outputs.html, model, "Suspicious captions", headline, tuple(cards), protocol)
+        _write_page(outputs.html, model, "Suspicious captions", headline, cards, protocol)
     if outputs.json is not None:
         say(f"{outputs.json}")
 
@@ -352,26 +352,20 @@ def _write_page(
     model: Model,
     title: str,
     headline: str,
-    cards: tuple[ExplainedCard, ...],
+    cards: Sequence[ExplainedCard],
     data: str,
 ) -> None:
-    from counterfoil.evaluation import explanation_page
     from counterfoil.evaluation.explain import describe_missing_heads
+    from counterfoil.evaluation.explanation_page import render_explanations
     from counterfoil.files import write_text
     from counterfoil.recipes.provenance import made_now
     from counterfoil.recipes.show import say
 
-    doubts = not cards or cards[0].explanation.doubts
-    page = explanation_page.ExplanationPage(
-        title=title,
-        headline=headline,
-        protocol="; ".join(filter(None, (model.name, data, describe_missing_heads(model)))),
-        note=explanation_page.DOUBT_NOTE if doubts else explanation_page.GAIN_NOTE,
-        measure=explanation_page.measure(cards[0].explanation) if cards else "",
-        cards=cards,
-        provenance=made_now(),
+    protocol = "; ".join(filter(None, (model.name, data, describe_missing_heads(model))))
+    page = render_explanations(
+        cards, title=title, headline=headline, protocol=protocol, provenance=made_now()
     )
-    write_text(path, explanation_page.render(page))
+    write_text(path, page)
     say(f"{path}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -85,22 +86,32 @@ class ExplainedCard:
         )
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class ExplanationPage:
-    """Contents of the page."""
+def render_explanations(
+    cards: Sequence[ExplainedCard],
+    *,
+    title: str,
+    headline: str,
+    protocol: str,
+    provenance: Provenance,
+) -> str:
+    """The page as HTML; everything from data or users is escaped.
 
-    title: str  # of the page
-    headline: str  # result in a sentence
-    protocol: str  # model, data and missing heads
-    note: str  # meaning of the colours
-    measure: str  # name of the words' number
-    cards: tuple[ExplainedCard, ...]  # in order; the tables of several are folded
-    provenance: Provenance  # for the foot of the page
-
-
-def render(page: ExplanationPage) -> str:
-    """The page as HTML; everything from data or users is escaped."""
+    Args:
+        cards: in order; the tables of several are folded.
+        title: of the page.
+        headline: result in a sentence.
+        protocol: model, data and missing heads.
+        provenance: for the foot of the page.
+    """
+    page = {
+        "title": title,
+        "headline": headline,
+        "protocol": protocol,
+        "note": DOUBT_NOTE if not cards or cards[0].explanation.doubts else GAIN_NOTE,
+        "measure": measure(cards[0].explanation) if cards else "",
+        "cards": cards,
+        "provenance": provenance,
+    }
     return template("explain.html.j2").render(page=page)
 
 
