@@ -324,7 +324,7 @@ def test_cases_of_two_models(models, words, written, analysed):
         row = corpus.image_ids.index(case["image"])
         picture = seen.score(corpus.pictures.open(row), list(texts.values())).tolist()
         [one] = explain(scored, case["image"], [foil.foil], dataset=corpus, threshold=0.3)
-        assert case["written"] == json.loads(json.dumps(one.plain()))
+        assert case["written"] == json.loads(json.dumps(one.to_dict()))
         encoded = scored.matcher.encode_texts(scored.lens.read(list(texts.values())))
         pair = Pairs(torch.full((len(texts),), row), torch.arange(len(texts)))
         with torch.inference_mode():
