@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from counterfoil.corpus.corpus import Corpus
     from counterfoil.corpus.lens import Lens, LensPlan
     from counterfoil.corpus.reading import open_corpus
+    from counterfoil.evaluation.explain import explain
     from counterfoil.matcher import Matcher
     from counterfoil.models.scan import SCAN
     from counterfoil.models.vse import VSE
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from counterfoil.objectives.term import Objective, Term, total
     from counterfoil.objectives.triplet import HardestTriplet, RankedBelow, SemiHard, SumTriplet
     from counterfoil.objectives.words import Words
-    from counterfoil.recipes.explain import explain
     from counterfoil.recipes.guides import Semantics, Teach
     from counterfoil.recipes.indexing import IndexPlan, build_index
     from counterfoil.recipes.measures import Compare, Evaluate
@@ -84,7 +84,7 @@ _WHERE = {
     "Screened": "negatives.screened",
     "Together": "negatives.together",
     "NegativeStore": "negatives.store",
-    "explain": "recipes.explain",
+    "explain": "evaluation.explain",
     "Model": "recipes.model",
     "open_model": "recipes.model",
     "SearchIndex": "recipes.searching",

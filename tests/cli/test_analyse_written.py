@@ -19,8 +19,8 @@ from counterfoil.corpus.scenes import is_true, scene
 from counterfoil.corpus.words import split
 from counterfoil.evaluate.causal import CausalLM
 from counterfoil.evaluate.ngrams import NGrams
+from counterfoil.evaluation.explain import explain
 from counterfoil.negatives.written_store import WrittenFoil, WrittenStore
-from counterfoil.recipes.explain import explain
 from counterfoil.records import Pairs
 from recipes_cases import run
 
@@ -289,7 +289,7 @@ def test_fluency_of_what_is_corrected(words, written, analysed):
     foils = [foil for some in first.values() for foil in some[:2]]
     better = []
     for foil in foils:
-        [said] = explain(model, foil.image, [foil.foil], corpus=corpus)
+        [said] = explain(model, foil.image, [foil.foil], dataset=corpus)
         better.append(said.corrected.text if said.corrected else foil.foil)
     assert better != [foil.foil for foil in foils]
     asked = {text for foil in stored(written) for text in (foil.caption, foil.foil)}
@@ -323,8 +323,8 @@ def test_cases_of_two_models(models, words, written, analysed):
         texts |= {"corrected": corrected["text"]} if corrected else {}
         row = corpus.image_ids.index(case["image"])
         picture = seen.score(corpus.pictures.open(row), list(texts.values())).tolist()
-        [one] = explain(scored, case["image"], [foil.foil], corpus=corpus, threshold=0.3)
-        assert case["written"] == json.loads(json.dumps(one.plain()))
+        [one] = explain(scored, case["image"], [foil.foil], dataset=corpus, threshold=0.3)
+        assert case["written"] == json.loads(json.dumps(one.to_dict()))
         encoded = scored.matcher.encode_texts(scored.lens.read(list(texts.values())))
         pair = Pairs(torch.full((len(texts),), row), torch.arange(len(texts)))
         with torch.inference_mode():

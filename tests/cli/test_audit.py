@@ -10,9 +10,8 @@ import pytest
 from PIL import Image
 
 from corpus_cases import random_array, write_picture
-from counterfoil import open_corpus
-from counterfoil.corpus.decisions import NAME
-from counterfoil.recipes.auditing_data import Exhibit
+from counterfoil import audit, open_corpus
+from counterfoil.data.corrections import CORRECTIONS_FILE
 from recipes_cases import run
 
 SCENES = "scenes:images=36"
@@ -80,11 +79,11 @@ def test_pictures_that_cannot_be_read_are_found_and_the_rest_goes_on(tmp_path, a
     assert broken["image"] == "4.png"
     assert "cannot be read as a picture" in broken["note"]
     assert len(of(plain, "leaked")) == 1
-    shown = Exhibit(open_corpus(folder), top=5)
+    shown = audit._Display(open_corpus(folder), top=5)
     assert shown.image(4).picture is None
     assert shown.image(3).picture is not None
     decision = {"do": "drop", "image": "4.png", "was": broken["was"]}
-    (folder / NAME).write_text(json.dumps(decision) + "\n")
+    (folder / CORRECTIONS_FILE).write_text(json.dumps(decision) + "\n")
     again, page, _ = audited(folder, name="again")
     assert "unreadable" not in again["found"]
     assert again["decided"] == [decision]
@@ -100,7 +99,7 @@ def test_every_find_can_be_decided_on(tmp_path, audited):
         for items in of(plain, kind)
         for item in items
     ]
-    (folder / NAME).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / CORRECTIONS_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
     left = open_corpus(folder)
     assert "0.png" not in left.image_ids
     assert "two dogs" not in left.texts
@@ -146,7 +145,7 @@ def test_negatives_are_judged_by_words_alone_without_a_model(models, audited):
 def test_what_cannot_be_asked_is_refused_before_pictures_are_opened(
     tmp_path, capsys, monkeypatch, more, complaint
 ):
-    monkeypatch.setattr("counterfoil.recipes.auditing.sound", pytest.fail)
+    monkeypatch.setattr("counterfoil.audit._unreadable_images", pytest.fail)
     assert run("audit", SCENES, "--folder", tmp_path / "audit", *more) == 2
     assert complaint in " ".join(capsys.readouterr().err.split())
 

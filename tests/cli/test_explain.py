@@ -12,7 +12,8 @@ import pytest
 
 import explain_cases as cases
 from corpus_cases import write_picture
-from counterfoil.recipes import explain, show
+from counterfoil.evaluation import explain
+from counterfoil.recipes import show
 from recipes_cases import run
 
 ROOT = Path(__file__).parents[2]
@@ -133,7 +134,7 @@ def test_a_broken_run_leaves_nothing(words, tmp_path, monkeypatch):
 
 
 def test_a_stopped_audit_goes_on(words, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(explain, "AT_ONCE", 7)
+    monkeypatch.setattr(explain, "CAPTION_BATCH", 7)
     data = ("--data", cases.SCENES, "--split", "dev", "--top", 2)
     whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
     assert run("explain", words, *data, "--json", whole) == 0

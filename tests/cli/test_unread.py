@@ -90,7 +90,7 @@ def test_verbs_that_read_data_are_many():
 def test_every_verb_that_reads_data_takes_decisions(words):
     found = [one for one in VERBS[words].params if one.name == "decisions"]
     assert len(found) == 1
-    assert found[0].help == "Decisions of an audit, if not `decisions.jsonl` beside the data."
+    assert found[0].help == "Corrections of an audit, if not `corrections.jsonl` beside the data."
 
 
 def test_a_table_takes_settings_of_no_recipe(capsys):

@@ -5,10 +5,10 @@ import torch
 
 from counterfoil.evaluate.cases import differences, picked
 from counterfoil.evaluate.cases_page import Case, CaseGroup, CasesPage, render
-from counterfoil.evaluate.explain_page import ExplainedCard
-from counterfoil.evaluate.explanation import Corrected, Explanation, Word
 from counterfoil.evaluate.gallery import Shown
 from counterfoil.evaluate.report import Provenance
+from counterfoil.evaluation.explain import CorrectedCaption, ExplainedWord, Explanation
+from counterfoil.evaluation.explanation_page import ExplainedCard
 
 
 def test_margins_are_compared_in_units_of_their_spread():
@@ -39,8 +39,8 @@ def test_the_largest_of_each_side_one_a_picture():
 
 
 def test_the_page_colours_words_and_underlines_corrections():
-    words = (Word("A", 0, 1, 0.1), Word("<cat>", 2, 7, 0.9))
-    corrected = Corrected("A dog.", 0.75, ((2, 5),))
+    words = (ExplainedWord("A", 0, 1, 0.1), ExplainedWord("<cat>", 2, 7, 0.9))
+    corrected = CorrectedCaption("A dog.", 0.75, ((2, 5),))
     told = Explanation("A <cat>.", -0.25, words, corrected)
     card = ExplainedCard(Shown("1.jpg", "data:image/png;base64,x"), told, 0.5)
     bare = Explanation("A <cat>.", -0.25, words[:1])

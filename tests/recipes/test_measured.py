@@ -7,7 +7,7 @@ import torch
 
 import recipes_cases
 from counterfoil import open_corpus, open_model
-from counterfoil.corpus.decisions import Decision, decide
+from counterfoil.data.corrections import Correction, apply_corrections
 from counterfoil.evaluate import cascade
 from counterfoil.evaluate.cascade import Shortlisting
 from counterfoil.evaluate.protocols import WHOLE
@@ -57,11 +57,11 @@ def test_what_was_decided_counts_and_is_told(measured, tmp_path):
     """Each caption's first image is decided to be true: every caption is then ranked best."""
     images = measured.images[:, 0].long()
     decisions = [
-        Decision("true", SCENES.image_ids[image], SCENES.text_ids[text], SCENES.texts[text])
+        Correction("true", SCENES.image_ids[image], SCENES.text_ids[text], SCENES.texts[text])
         for text, image in enumerate(images.tolist())
         if image != int(SCENES.owner[text])
     ]
-    corpus = decide(SCENES, decisions)
+    corpus = apply_corrections(SCENES, decisions)
     model = open_model(measured_model(tmp_path))
     found = Measured.of([model.member(corpus)], corpus, WHOLE, seed=3)
     assert found.report.t2i.r1 == 100

@@ -9,8 +9,7 @@ import pytest
 import explain_cases
 from browser_cases import least_contrast
 from counterfoil import open_corpus
-from counterfoil.evaluate.explain import THRESHOLD
-from counterfoil.recipes.explain import explain
+from counterfoil.evaluation.explain import DOUBT_THRESHOLD, explain
 from counterfoil.recipes.model import open_model
 from page_cases import LOOKS, READ, SHOWN, clean, drop, search, until
 from serve_cases import NASTY, content, indexed, names, painted, running
@@ -54,13 +53,13 @@ def test_type_look_and_explain(opened, explained, scenes):
     corpus = open_corpus(explain_cases.SCENES)
     model = open_model(scenes / "explainer")
     name = opened.locator("#why-name").text_content()
-    (want,) = explain(model, name, [CAPTION], corpus=corpus)
+    (want,) = explain(model, name, [CAPTION], dataset=corpus)
     rows = opened.locator("#words tr").all_inner_texts()
     assert len(rows) == len(want.words)
     for row, word in zip(rows, want.words, strict=True):
         told, verdict, _, instead = row.split("\t")
         assert told == word.text
-        assert verdict == ("doubted" if word.doubt >= THRESHOLD else "matches")
+        assert verdict == ("doubted" if word.doubt >= DOUBT_THRESHOLD else "matches")
         assert all(one.text in instead for one in word.corrections)
     if want.corrected is not None:
         assert opened.locator("#corrected").text_content() == f"Instead: {want.corrected.text}"

@@ -13,7 +13,7 @@ import recipes_cases
 from counterfoil import open_corpus
 from counterfoil.engine.index_draft import New
 from counterfoil.engine.index_parts import Entry
-from counterfoil.recipes.explain import explain
+from counterfoil.evaluation.explain import explain
 from counterfoil.recipes.indexing import build_index
 from counterfoil.recipes.model import open_model
 from counterfoil.recipes.searching import open_index
@@ -84,7 +84,7 @@ def test_explainer_that_reads_features(scenes):
     made = SearchService(open_index(scenes / "index"), model, corpus)
     name = corpus.image_ids[7]
     assert made.image_input(name) == name
-    (want,) = explain(model, name, [CAPTION], corpus=corpus)
+    (want,) = explain(model, name, [CAPTION], dataset=corpus)
     assert made.explain(made.image_input(name), CAPTION) == want
 
 

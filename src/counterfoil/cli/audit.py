@@ -1,7 +1,8 @@
-"""``counterfoil audit``."""
+"""``counterfoil audit``: review page and JSON of odd images, captions and mined negatives."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,8 @@ import typer
 
 from counterfoil.cli.options import Decisions, Features, Images, example
 from counterfoil.cli.unread import refuse, refuse_without
+
+PAGE_FILE, JSON_FILE = "audit.html", "audit.json"
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -25,14 +28,14 @@ def audit(
     context: typer.Context,
     data: Annotated[str, typer.Argument(help="Folder, file or name.")],
     folder: Annotated[
-        Path, typer.Option("--folder", "--out", help="Where the page and its numbers go.")
+        Path, typer.Option("--folder", "--out", help="Folder of the page and its numbers.")
     ],
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Who ranks captions: model folder or HF name; several: ensemble."),
+        typer.Option(help="Model folder or HF name that ranks captions; several: ensemble."),
     ] = None,
     explainer: Annotated[
-        str, typer.Option(help="Model that says which words are wrong, as TAGS-DC trains them.")
+        str, typer.Option(help="Model that marks wrong words, as TAGS-DC trains them.")
     ] = "",
     negatives: Annotated[
         Path | None, typer.Option(help="Folder of mined negatives, to find true ones among them.")
@@ -40,21 +43,83 @@ def audit(
     features: Features = None,
     images: Images = None,
     decisions: Decisions = None,
-    split: Annotated[str, typer.Option(help="Whose captions models judge, or `all`.")] = "all",
+    split: Annotated[
+        str, typer.Option(help="Split whose captions models judge, or `all`.")
+    ] = "all",
     near: Annotated[
         float, typer.Option(help="Cosine from which pictures are nearly the same.")
     ] = 0.97,
     alike: Annotated[
         float, typer.Option(help="TF-IDF cosine from which a mined text is suspected to be true.")
     ] = 0.6,
-    top: Annotated[int, typer.Option(min=1, help="Finds of each kind on the page.")] = 100,
+    top: Annotated[int, typer.Option(min=1, help="Findings of each kind on the page.")] = 100,
 ) -> None:
-    """Find suspicious captions, leaked images and false negatives, and decide on a page."""
-    from counterfoil.recipes.auditing import AuditPlan, audit_data
+    """Find suspicious captions, leaked images and false negatives, and review them on a page."""
+    from counterfoil import world
+    from counterfoil.audit import AuditConfig, AuditPage, audit_dataset, render_audit
+    from counterfoil.data.corrections import corrections_beside, read_corrections
+    from counterfoil.evaluate.analysis_page import Rows
+    from counterfoil.evaluate.table import plain
+    from counterfoil.files import check_folder, check_new, write_json, write_text
+    from counterfoil.negatives.store import NegativeStore, read_manifest
+    from counterfoil.recipes.model import open_model
+    from counterfoil.recipes.provenance import made_now
     from counterfoil.recipes.run import Source
+    from counterfoil.recipes.show import console, say
 
     if not model and not explainer:
         refuse(context, ("split",), "with --model or --explainer")
     refuse_without(context, "negatives", ("alike",))
-    plan = AuditPlan(tuple(model or ()), explainer, negatives, split, near, alike, top)
-    audit_data(Source(data, features, images, decisions), plan, folder)
+    config = AuditConfig(split, near, alike, top)
+    check_folder(folder / PAGE_FILE)
+    for name in (PAGE_FILE, JSON_FILE):
+        check_new(folder / name, "a new folder with --folder")
+    world.join()
+    source = Source(data, features, images, decisions)
+    dataset, corrections = source.open(), decisions or corrections_beside(data)
+    earlier = read_corrections(corrections) if corrections is not None else ()
+    names = tuple(model or ())
+    models = [open_model(name) for name in names]
+    explainer_model = open_model(explainer) if explainer else None
+    store = None
+    if negatives is not None:
+        mined = source.split(read_manifest(negatives).split)
+        store = NegativeStore.open(negatives, fingerprint=mined.fingerprint)
+    sections = audit_dataset(
+        dataset, config, models=models, explainer=explainer_model, negatives=store
+    )
+    if world.rank():
+        return
+    judged = f"{dataset.name} {split}" if split != "all" else "all splits"
+    protocol = (
+        f"{dataset.name}: {len(dataset):,} images, {len(dataset.texts):,} texts",
+        f"captions of {judged} ranked by {' + '.join(names)}" if names else "",
+        f"words judged by {explainer}" if explainer else "",
+        f"negatives of {negatives}" if negatives else "",
+        "" if names or explainer else "no model was asked",
+        f"decided before: {dataset.decided}" if dataset.decided else "",
+    )
+    page = AuditPage(
+        title=f"Audit of {dataset.name}",
+        protocol="; ".join(filter(None, protocol)),
+        sections=sections,
+        earlier=earlier,
+        key=f"{dataset.name} {dataset.fingerprint}",
+        provenance=made_now(),
+    )
+    rows = tuple((one.title, f"{one.found:,}", f"{one.shown:,}") for one in sections)
+    console.print(plain(Rows("", ("", "found", "on the page"), rows), page.protocol))
+    write_text(folder / PAGE_FILE, render_audit(page))
+    plan = {"models": names, "explainer": explainer, "negatives": str(negatives or "")}
+    values = {
+        "data": dataset.name,
+        "fingerprint": dataset.fingerprint,
+        "plan": plan | asdict(config),
+        "protocol": page.protocol,
+        "decided": [correction.to_dict() for correction in earlier],
+        "found": {section.kind: section.to_dict() for section in sections},
+        "provenance": asdict(page.provenance),
+    }
+    write_json(folder / JSON_FILE, values)
+    say(page.headline)
+    say(f"{folder / PAGE_FILE}, {folder / JSON_FILE}")

@@ -1,16 +1,40 @@
-"""``counterfoil explain``."""
+"""``counterfoil explain``: one caption, or a data set with its most suspicious captions first."""
 
 from __future__ import annotations
 
+import heapq
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, final
 
 import typer
 
 from counterfoil.cli.options import Data, Decisions, Features, Images, Split, example
 from counterfoil.cli.unread import refuse, refuse_without
 
-File = Annotated[
+if TYPE_CHECKING:
+    from PIL import Image
+    from rich.style import Style
+    from rich.text import Text
+
+    from counterfoil.corpus.corpus import Corpus
+    from counterfoil.evaluation.explain import (
+        ExplainConfig,
+        Explanation,
+        ExplanationCheckpoint,
+    )
+    from counterfoil.evaluation.explanation_page import ExplainedCard
+    from counterfoil.recipes.model import Model
+    from counterfoil.recipes.run import Source
+
+Ranked: TypeAlias = "tuple[float, int, Explanation]"  # suspicion, negated caption row
+TINTS = ((0.75, "bold red"), (0.5, "red"), (0.25, "yellow"))
+
+CaptionFile = Annotated[
     Path | None, typer.Option(help="Lines of image and caption, all of them to be judged.")
 ]
 Threshold = Annotated[
@@ -19,7 +43,7 @@ Threshold = Annotated[
 Rank = Annotated[
     str | None, typer.Option(help="Many captions: by greatest `doubt`, or lowest `score`.")
 ]
-Numbers = Annotated[Path | None, typer.Option(help="JSON of one caption, lines of JSON of many.")]
+Json = Annotated[Path | None, typer.Option(help="JSON of one caption, lines of JSON of many.")]
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -39,48 +63,388 @@ def explain(
     image: Annotated[
         str | None, typer.Argument(help="Path of a picture; with --data, the id of an image.")
     ] = None,
-    caption: Annotated[str | None, typer.Argument(help="What is said of it.")] = None,
+    caption: Annotated[str | None, typer.Argument(help="Caption to explain.")] = None,
     data: Data = None,
     features: Features = None,
     images: Images = None,
     decisions: Decisions = None,
     split: Split = "test",
-    file: File = None,
+    file: CaptionFile = None,
     threshold: Threshold = 0.5,
     corrections: Annotated[int, typer.Option(min=1, help="Shown of each doubted word.")] = 3,
     rank: Rank = None,
     top: Annotated[int, typer.Option(min=1, help="Most suspicious captions to show.")] = 20,
     html: Annotated[Path | None, typer.Option(help="Page with the pictures.")] = None,
-    json: Numbers = None,
+    json: Json = None,
     resume: Annotated[
         bool, typer.Option(help="Many captions: go on where --json was stopped.")
     ] = False,
 ) -> None:
-    """Say which words of a caption are wrong, and what ought to stand there; or of a data set."""
-    from counterfoil.recipes.explain import ExplainPlan
-    from counterfoil.recipes.explaining import Places, audit_with, explain_with
+    """Find wrong words of a caption and correct them; or of all captions of a data set."""
+    from counterfoil.evaluation.explain import ExplainConfig
     from counterfoil.recipes.run import Source
 
-    _check(context, one=image is not None)
-    plan = ExplainPlan(threshold=threshold, corrections=corrections, rank=rank)
-    source, out = Source(data or "", features, images, decisions), Places(html, json, resume)
+    _check_options(context, single=image is not None)
+    config = ExplainConfig(threshold=threshold, corrections=corrections, rank=rank)
+    source = Source(data or "", features, images, decisions)
+    outputs = ExplainOutputs(html, json, resume)
     if image is None and (file is not None or data is not None):
-        audit_with(model, source, split, file, plan, top, out)
+        explain_many(model, source, split, file, config, top, outputs)
     elif image is None or caption is None or file is not None:
         raise ValueError(
             "give an image and a caption, or --file with lines of both, or --data without either "
             "for all captions of a split"
         )
     else:
-        explain_with(model, image, caption, source if data else None, plan, out)
+        explain_one(model, image, caption, source if data else None, config, outputs)
 
 
-def _check(context: typer.Context, *, one: bool) -> None:
-    """Refuse what is not read of one caption, of those of a file, or without data."""
-    if one:
+def _check_options(context: typer.Context, *, single: bool) -> None:
+    """Refuse options without effect on a single caption, a file, or a data set."""
+    if single:
         refuse(context, ("split", "rank", "top", "resume"), "with --file, or with --data alone")
-    if one or context.params["file"] is None:
+    if single or context.params["file"] is None:
         refuse_without(context, "data", ("features", "images", "decisions", "split"))
     else:
         refuse_without(context, "data", ("decisions",))
         refuse_without(context, "file", ("split",), alone=True)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ExplainOutputs:
+    """Output files; None for none."""
+
+    html: Path | None = None  # page with the pictures
+    json: Path | None = None  # JSON of one caption, JSON lines of several
+    resume: bool = False  # continue interrupted JSON lines
+
+    def check(self) -> None:
+        """Fail early where a file cannot be written, or nothing can be resumed."""
+        from counterfoil.files import check_file
+
+        if self.resume and self.json is None:
+            raise ValueError("--resume goes on with what --json has begun; name that file")
+        for path in (self.html, self.json):
+            if path is not None:
+                check_file(path)
+
+
+def explain_one(
+    model_name: str,
+    image: str,
+    caption: str,
+    source: Source | None,
+    config: ExplainConfig,
+    outputs: ExplainOutputs,
+) -> Explanation:
+    """Explain a caption of an image, given by path, or by id where `source` is given."""
+    from counterfoil import world
+    from counterfoil.corpus.pictures import is_picture_name, open_picture
+    from counterfoil.evaluation.explain import explain, find_image_row
+    from counterfoil.evaluation.explanation_page import ExplainedCard, headline, picture_of
+    from counterfoil.files import write_json
+    from counterfoil.recipes.model import open_model
+    from counterfoil.recipes.show import say
+
+    outputs.check()
+    world.join()
+    dataset = None if source is None else source.open()
+    if dataset is not None:
+        picture = _open_picture(dataset, find_image_row(dataset, image))
+    elif is_picture_name(Path(image)) or Path(image).exists():
+        picture = open_picture(Path(image))
+    else:
+        raise ValueError(
+            f"{image!r} is no picture; give the path of one, or name with --data the data whose "
+            "image it is"
+        )
+    model = open_model(model_name)
+    explanation = explain(
+        model,
+        image if dataset is not None or picture is None else picture,
+        caption,
+        dataset=dataset,
+        threshold=config.threshold,
+        corrections=config.corrections,
+    )
+    if world.rank() == 0:
+        card = ExplainedCard(picture_of(image, picture), explanation, config.threshold)
+        _print_missing_heads(model)
+        print_caption(card)
+        if outputs.html is not None:
+            title = headline(explanation, config.threshold)
+            _write_page(outputs.html, model, "A caption explained", title, [card], "")
+        if outputs.json is not None:
+            values = {"model": model_name, "image": image, **explanation.to_dict()}
+            write_json(outputs.json, values)
+            say(f"{outputs.json}")
+    return explanation
+
+
+def explain_many(
+    model_name: str,
+    source: Source,
+    split: str,
+    file: Path | None,
+    config: ExplainConfig,
+    top: int,
+    outputs: ExplainOutputs,
+) -> list[Explanation]:
+    """Explain all captions of a split or a file; returns the most suspicious, which are shown."""
+    from counterfoil import world
+    from counterfoil.evaluation.explain import explain_dataset
+    from counterfoil.recipes.model import open_model
+
+    outputs.check()
+    world.join()
+    dataset = source.split(split) if file is None else read_caption_file(file, source)
+    model = open_model(model_name)
+    rank_by = config.rank_by(model)
+    checkpoint = _open_checkpoint(model, dataset, config, outputs)
+    captions = doubted = truncated = 0
+    best: list[Ranked] = []
+    with _sorted_lines(outputs.json) as write:
+        for row, one in explain_dataset(model, dataset, config, checkpoint):
+            suspicion = (one.doubt or 0.0) if rank_by == "doubt" else -one.score
+            ids = {
+                "id": dataset.text_ids[row],
+                "image": dataset.image_ids[int(dataset.owner[row])],
+            }
+            write(suspicion, {**ids, "suspicion": suspicion, **one.to_dict()})
+            captions += 1
+            truncated += one.unread is not None
+            doubted += (one.doubt or 0.0) >= config.threshold
+            # of equally suspicious captions the first is kept: rows are negated
+            push = heapq.heappush if len(best) < top else heapq.heappushpop
+            push(best, (suspicion, -row, one))
+    # only now is the output complete on disk
+    if checkpoint is not None:
+        checkpoint.delete()
+    best.sort(key=lambda ranked: ranked[:2], reverse=True)
+    if world.rank() == 0:
+        order = "greatest doubt" if rank_by == "doubt" else "lowest score"
+        protocol = f"{dataset.name}: {captions:,} captions; {order} first"
+        if truncated:
+            protocol += f"; {truncated:,} too long for the model, judged as far as it reads"
+        summary = ""
+        if best and best[0][2].doubts:
+            summary = (
+                f"{doubted:,} of {captions:,} captions ({100 * doubted / captions:.1f} %) have a "
+                f"word whose doubt is {config.threshold:g} or more."
+            )
+        _show_ranking(model, dataset, best, (summary, protocol), config, outputs)
+    return [one for _, _, one in best]
+
+
+def read_caption_file(file: Path, source: Source) -> Corpus:
+    """A data set of the lines of a file; its images may come from other data."""
+    from counterfoil.corpus.folder import LISTS, read_folder
+    from counterfoil.evaluation.explain import find_image_row
+
+    if not file.is_file():
+        raise ValueError(
+            f"{file} does not exist; lines of image and caption are needed there, as in {LISTS[0]}"
+        )
+    if not source.data:
+        return read_folder(file, images=source.images, features=source.features, name=file.name)
+    lines, data = read_folder(file, name=file.name), source.open()
+    known = {name: row for row, name in enumerate(data.image_ids)}
+    for name in lines.image_ids:
+        if name not in known:
+            find_image_row(data, name)  # raises with the known ids
+    owner = lines.owner.clone()
+    for row, name in enumerate(lines.image_ids):
+        owner[lines.owner == row] = known[name]
+    return replace(
+        data, name=file.name, texts=lines.texts, text_ids=lines.text_ids, owner=owner,
+        text_features=None,
+    )  # fmt: skip
+
+
+def _open_checkpoint(
+    model: Model, dataset: Corpus, config: ExplainConfig, outputs: ExplainOutputs
+) -> ExplanationCheckpoint | None:
+    """Checkpoint of JSON lines; None without them and in all processes but the first."""
+    from counterfoil import world
+    from counterfoil.evaluation.explain import ExplanationCheckpoint
+
+    if outputs.json is None or world.rank():
+        return None
+    facts = {
+        "model": model.identity(),
+        "data": dataset.fingerprint,
+        "threshold": config.threshold,
+        "corrections": config.corrections,
+    }
+    return ExplanationCheckpoint(outputs.json, facts, resume=outputs.resume)
+
+
+@contextmanager
+def _sorted_lines(path: Path | None) -> Iterator[Callable[[float, dict[str, Any]], None]]:
+    """Collect JSON lines in a temporary file; on success write them, most suspicious first."""
+    from counterfoil import world
+    from counterfoil.files import replacing
+
+    if path is None or world.rank():
+        yield lambda suspicion, values: None
+        return
+    with tempfile.TemporaryFile() as spool:
+        lines: list[tuple[float, int, int]] = []  # negated suspicion, offset, length
+
+        def write(suspicion: float, values: dict[str, Any]) -> None:
+            line = json.dumps(values, ensure_ascii=False).encode() + b"\n"
+            lines.append((-suspicion, spool.tell(), len(line)))
+            spool.write(line)
+
+        yield write
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            for _, offset, length in sorted(lines):
+                spool.seek(offset)
+                file.write(spool.read(length))
+
+
+def _show_ranking(
+    model: Model,
+    dataset: Corpus,
+    best: Sequence[Ranked],
+    sentences: tuple[str, str],
+    config: ExplainConfig,
+    outputs: ExplainOutputs,
+) -> None:
+    """Print the ranking, write the page, and name the files."""
+    from counterfoil.evaluation.explanation_page import ExplainedCard, measure, picture_of
+    from counterfoil.recipes.show import say
+
+    cards = []
+    for place, (_, negated_row, explanation) in enumerate(best, 1):
+        image = int(dataset.owner[-negated_row])
+        picture = _open_picture(dataset, image) if outputs.html is not None else None
+        shown = picture_of(dataset.image_ids[image], picture)
+        cards.append(ExplainedCard(shown, explanation, config.threshold, place))
+    _print_missing_heads(model)
+    print_ranking(cards, measure(best[0][2]) if best else "")
+    for sentence in filter(None, sentences):
+        say(sentence)
+    summary, protocol = sentences
+    if outputs.html is not None:
+        headline = summary or f"The {len(cards):,} captions that fit least."
+        _write_page(outputs.html, model, "Suspicious captions", headline, cards, protocol)
+    if outputs.json is not None:
+        say(f"{outputs.json}")
+
+
+def _open_picture(dataset: Corpus, row: int) -> Image.Image | None:
+    return dataset.pictures.open(row) if dataset.pictures else None
+
+
+def _print_missing_heads(model: Model) -> None:
+    from counterfoil.evaluation.explain import describe_missing_heads, has_doubt_head
+    from counterfoil.recipes.show import say
+
+    if missing := describe_missing_heads(model):
+        doubts = has_doubt_head(model.matcher)
+        say(f"{missing}; {'nothing is corrected' if doubts else 'words are left out instead'}")
+
+
+def _write_page(
+    path: Path,
+    model: Model,
+    title: str,
+    headline: str,
+    cards: Sequence[ExplainedCard],
+    data: str,
+) -> None:
+    from counterfoil.evaluation.explain import describe_missing_heads
+    from counterfoil.evaluation.explanation_page import render_explanations
+    from counterfoil.files import write_text
+    from counterfoil.recipes.provenance import made_now
+    from counterfoil.recipes.show import say
+
+    protocol = "; ".join(filter(None, (model.name, data, describe_missing_heads(model))))
+    page = render_explanations(
+        cards, title=title, headline=headline, protocol=protocol, provenance=made_now()
+    )
+    write_text(path, page)
+    say(f"{path}")
+
+
+def print_caption(card: ExplainedCard) -> None:
+    """Print a caption, a table of its words, and the corrected caption."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from counterfoil.evaluation.explanation_page import measure
+    from counterfoil.recipes.show import console, say
+
+    explanation = card.explanation
+    console.print(styled_caption(card), soft_wrap=True)
+    say(f"score {explanation.score:.3f}, {card.image.text}")
+    table = Table("word", box=box.SIMPLE_HEAD)
+    table.add_column(measure(explanation), justify="right")
+    if explanation.doubts:
+        table.add_column("instead")
+    tints = [part.tint for part in card.parts if part.tint is not None]
+    for tint, (word, number, corrections) in zip(tints, card.rows, strict=True):
+        cells = [Text(word, _style(tint)), Text(number)]
+        table.add_row(*cells, *([Text(corrections)] if explanation.doubts else []))
+    console.print(table)
+    if explanation.corrected is not None:
+        console.print(Text("corrected: ").append_text(styled_correction(card)), soft_wrap=True)
+        say(f"score {explanation.corrected.score:.3f}")
+
+
+def print_ranking(cards: Sequence[ExplainedCard], measure: str) -> None:
+    """Print the most suspicious captions as a table."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from counterfoil.evaluation.explanation_page import number
+    from counterfoil.recipes.show import console
+
+    table = Table("", "image", box=box.SIMPLE_HEAD)
+    for name in ("score", measure):
+        table.add_column(name, justify="right")
+    table.add_column("caption")
+    for card in cards:
+        lines = styled_caption(card)
+        if card.new:
+            lines.append("\n→ ").append_text(styled_correction(card))
+        words = card.explanation.words
+        worst = max(words, key=lambda word: word.doubt or word.gain or 0.0, default=None)
+        cells = (
+            str(card.place),
+            card.image.text,
+            f"{card.explanation.score:.3f}",
+            "" if worst is None else number(worst),
+        )
+        table.add_row(*map(Text, cells), lines)
+    console.print(table)
+
+
+def styled_caption(card: ExplainedCard) -> Text:
+    """A caption with coloured words; doubted words carry their doubt."""
+    from rich.text import Text
+
+    caption = Text()
+    for part in card.parts:
+        caption.append(part.text, _style(part.tint))
+        if part.marked:
+            caption.append(f" [{part.number}]", _style(part.tint))
+    return caption
+
+
+def styled_correction(card: ExplainedCard) -> Text:
+    """The corrected caption, new words underlined and between ``_``; empty without one."""
+    from rich.text import Text
+
+    caption = Text()
+    for text, new in card.new:
+        caption.append(f"_{text}_" if new else text, "underline green" if new else "")
+    return caption
+
+
+def _style(tint: float | None) -> str | Style:
+    return next((style for level, style in TINTS if tint is not None and tint >= level), "")

@@ -20,7 +20,7 @@ Images = Annotated[
 ]
 Decisions = Annotated[
     Path | None,
-    typer.Option(help="Decisions of an audit, if not `decisions.jsonl` beside the data."),
+    typer.Option(help="Corrections of an audit, if not `corrections.jsonl` beside the data."),
 ]
 Folder = Annotated[Path | None, typer.Option(help="Where results go; default `runs/RECIPE`.")]
 Settings = Annotated[

@@ -39,7 +39,7 @@ class Corpus:
         part: the split this corpus was cut to, or "all".
         also: rows of pairs that somebody found true besides the texts' own: never to be mined, and
             right answers when models are measured.
-        decided: what somebody's decisions changed, in words; see `counterfoil.corpus.decisions`.
+        decided: description of applied corrections, see `counterfoil.data.corrections`.
     """
 
     name: str

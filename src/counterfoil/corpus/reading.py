@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.decisions import beside, decide, read_decisions
 from counterfoil.corpus.embeddings import is_embeddings, read_embeddings
 from counterfoil.corpus.featuretable import features_of
 from counterfoil.corpus.folder import LISTS, is_folder, read_folder
@@ -17,6 +16,11 @@ from counterfoil.corpus.huggingface import is_huggingface, read_huggingface
 from counterfoil.corpus.karpathy import is_karpathy, read_karpathy
 from counterfoil.corpus.pictures import PictureFiles, Pictures, is_picture_name
 from counterfoil.corpus.precomp import is_precomp, read_precomp
+from counterfoil.data.corrections import (
+    apply_corrections,
+    corrections_beside,
+    read_corrections,
+)
 from counterfoil.spec import unknown
 
 KNOWN = (
@@ -49,19 +53,19 @@ def open_corpus(
         name: what to call the corpus in tables.
         restval: the split that COCO's "restval" images belong to.
         splits: of a precomp folder, the splits to read; all by default.
-        decisions: what somebody decided about the data, see `counterfoil.corpus.decisions`; by
-            default ``decisions.jsonl`` in the data's folder, where there is one.
+        decisions: file of label corrections, see `counterfoil.data.corrections`; by default
+            ``corrections.jsonl`` or ``decisions.jsonl`` in the data's folder, where there is one.
 
     Raises:
         ValueError: it is nothing that can be read, it is damaged, or the decisions are of other
             data.
     """
     corpus = _read(str(source), _path(images), name, restval, splits)
-    decided, table = _path(decisions) or beside(str(source)), _path(features)
+    corrections, table = _path(decisions) or corrections_beside(str(source)), _path(features)
     if table is not None and table.is_file():  # a row for every image, dropped or not
         corpus = _featured(corpus, table)
-    if decided is not None:
-        corpus = decide(corpus, read_decisions(decided))
+    if corrections is not None:
+        corpus = apply_corrections(corpus, read_corrections(corrections))
     return corpus if table is None or table.is_file() else _featured(corpus, table)
 
 

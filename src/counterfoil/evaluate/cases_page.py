@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from counterfoil.evaluate.explain_page import ExplainedCard
 from counterfoil.evaluate.report import Provenance, template
+from counterfoil.evaluation.explanation_page import ExplainedCard
 
 Pair = tuple[float, float]
 

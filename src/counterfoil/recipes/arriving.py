@@ -12,8 +12,8 @@ from typing import final
 import torch
 
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.findings import counted
 from counterfoil.corpus.pictures import PictureFiles
+from counterfoil.data.checks import counted
 from counterfoil.engine.index import Index
 from counterfoil.engine.index_parts import Entry
 from counterfoil.engine.index_shelf import Shelf

@@ -11,9 +11,13 @@ from typing import Literal, TypeAlias, final, get_args
 from counterfoil import world
 from counterfoil.corpus.bare import is_bare, read_bare
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.decisions import beside, decide, read_decisions
-from counterfoil.corpus.findings import counted
 from counterfoil.corpus.pictures import is_picture_name
+from counterfoil.data.checks import counted
+from counterfoil.data.corrections import (
+    apply_corrections,
+    corrections_beside,
+    read_corrections,
+)
 from counterfoil.engine.index_state import Backend
 from counterfoil.files import check_file
 from counterfoil.recipes import hits_shown
@@ -171,7 +175,7 @@ def _corpus(source: Source, split: str, prefix: str) -> Corpus:
 
 def _bare(source: Source) -> Corpus:
     """Pictures alone, without those that somebody decided to drop."""
-    folder, decided = Path(source.data), source.decisions or beside(source.data)
+    folder, decided = Path(source.data), source.decisions or corrections_beside(source.data)
     if source.features is not None or source.images is not None:
         raise ValueError(
             f"{folder} holds pictures alone; --features and --images are read only with captions, "
@@ -180,7 +184,7 @@ def _bare(source: Source) -> Corpus:
     corpus = read_bare(folder)
     if decided is None:
         return corpus
-    corpus = decide(corpus, read_decisions(Path(decided)))
+    corpus = apply_corrections(corpus, read_corrections(Path(decided)))
     say(f"{corpus.name}, as decided: {corpus.decided}")
     return corpus
 

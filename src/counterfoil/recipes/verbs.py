@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import get_args
 
 from counterfoil import world
-from counterfoil.corpus.check import check
 from counterfoil.corpus.extract import extract
-from counterfoil.corpus.findings import shown
 from counterfoil.corpus.lens import FeatureEye, Lens
 from counterfoil.corpus.pictures import is_picture_name
 from counterfoil.corpus.vocabulary import read_vocabulary
 from counterfoil.corpus.words import Pieces, Tokenizer
+from counterfoil.data.checks import check_dataset
 from counterfoil.engine.sweep import sweep
 from counterfoil.engine.tiles import Member
 from counterfoil.engine.topk import TopK
@@ -186,8 +185,8 @@ def search_with(name: str, query: str, source: Source, split: str, *, top: int, 
 
 def check_data(source: Source, *, quick: bool) -> bool:
     """Print what is there; whether it can be trained on."""
-    findings = check(source.open(), quick=quick)
-    console.print(shown(findings))
+    findings = check_dataset(source.open(), quick=quick)
+    console.print(findings)
     return not findings.errors
 
 

@@ -24,9 +24,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from counterfoil import __version__
-from counterfoil.evaluate.explain import THRESHOLD
-from counterfoil.evaluate.explanation import Explanation
-from counterfoil.recipes.explain import lacking
+from counterfoil.evaluation.explain import DOUBT_THRESHOLD, Explanation, describe_missing_heads
 from counterfoil.serve.batcher import Batcher
 from counterfoil.serve.middleware import CLIENT_CLOSED, JSON, RequestGuard, media_type
 from counterfoil.serve.schemas import (
@@ -36,10 +34,10 @@ from counterfoil.serve.schemas import (
     Health,
     ImageRequest,
     RequestLimits,
-    SearchResult,
     SearchOptions,
     SearchRequest,
     SearchResponse,
+    SearchResult,
     ServerInfo,
     SimilarRequest,
     error_sentence,
@@ -215,7 +213,7 @@ class SearchServer(Collector):
             model=service.name,
             reranker=service.reranker_name,
             explainer=explainer.name,
-            lacking=lacking(explainer),
+            lacking=describe_missing_heads(explainer),
         )
 
     async def health(self) -> Health:
@@ -301,11 +299,11 @@ class SearchServer(Collector):
         explanation = await _unprocessable(self._explanations.ask(query))
         explainer = self._service.explainer
         return ExplanationResponse(
-            **explanation.plain(),
+            **explanation.to_dict(),
             doubts=explanation.doubts,
-            threshold=THRESHOLD,
+            threshold=DOUBT_THRESHOLD,
             explainer=explainer.name,
-            lacking=lacking(explainer),
+            lacking=describe_missing_heads(explainer),
         )
 
     def _explanation(self, query: ExplainRequest) -> Explanation:

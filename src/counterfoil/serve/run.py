@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from counterfoil.corpus.lens import FeatureEye
-from counterfoil.recipes.explain import lacking
+from counterfoil.evaluation.explain import describe_missing_heads
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.reranking import open_reranker
 from counterfoil.recipes.searching import open_index
@@ -75,7 +75,7 @@ def serve(
         if service.reranker is not None:
             name, depth = service.reranker.model.name, service.reranker.depth
             say(f"{name} puts the first {depth} results in order")
-        if lacks := lacking(service.explainer):
+        if lacks := describe_missing_heads(service.explainer):
             say(f"{lacks}; words are left out instead, and --explainer names another model")
         if not limits.local and limits.key is None:
             say(f"anybody who reaches {limits.host} can search; --key asks for a key")

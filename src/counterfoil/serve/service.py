@@ -18,7 +18,7 @@ from counterfoil.corpus.lens import PixelEye
 from counterfoil.corpus.pictures import open_picture, rgb
 from counterfoil.engine.tiles import Side
 from counterfoil.evaluate.explanation import Explanation
-from counterfoil.recipes.explain import explain, reads
+from counterfoil.evaluation.explain import explain, text_processor
 from counterfoil.recipes.model import Model
 from counterfoil.recipes.reranking import Reranker, Things
 from counterfoil.recipes.searching import SIDES, Find, SearchIndex
@@ -110,7 +110,7 @@ class SearchService:
         self.name = _public_name(index.model, index.folder)
         model = explainer or index.model
         self.explainer = replace(model, name=_public_name(model, index.folder))
-        reads(self.explainer)
+        text_processor(self.explainer)
         self.reranker = reranker and _checked(reranker, index)
         self._rows = self._images.rows  # a property that reads the index
         self._captions = {name: index.captions(name)[:1] for name in self._rows}
@@ -212,7 +212,7 @@ class SearchService:
             ValueError: the model cannot read the image, or the caption is too long.
         """
         corpus = self._corpus if isinstance(image, str) else None
-        (explanation,) = explain(self.explainer, image, [caption], corpus=corpus)
+        explanation = explain(self.explainer, image, caption, dataset=corpus)
         return explanation
 
     def image_input(self, name: str) -> ImageInput:
@@ -222,7 +222,7 @@ class SearchService:
             HTTPException: the index has no such image, or no picture of it (404).
         """
         self.row(name)
-        reads_features = not isinstance(reads(self.explainer).eye, PixelEye)
+        reads_features = not isinstance(text_processor(self.explainer).eye, PixelEye)
         return name if reads_features and name in self._corpus_rows else self.picture(name)
 
     def picture(self, name: str) -> Image.Image:

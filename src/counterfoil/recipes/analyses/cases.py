@@ -16,15 +16,20 @@ from counterfoil.engine.scored import score_pairs
 from counterfoil.evaluate.analysis_page import Rows
 from counterfoil.evaluate.cases import differences, picked
 from counterfoil.evaluate.cases_page import Case, CaseGroup, CasesPage, Pair, render
-from counterfoil.evaluate.explain import THRESHOLD, doubts_words
-from counterfoil.evaluate.explain_page import BY_DOUBT, BY_GAIN, ExplainedCard
 from counterfoil.evaluate.gallery import Shown, thumbnail
 from counterfoil.evaluate.table import plain
+from counterfoil.evaluation.explain import (
+    DOUBT_THRESHOLD,
+    describe_missing_heads,
+    explain,
+    has_doubt_head,
+    text_processor,
+)
+from counterfoil.evaluation.explanation_page import DOUBT_NOTE, GAIN_NOTE, ExplainedCard
 from counterfoil.files import write_json, write_text
 from counterfoil.recipes.analyses.results import check_out
 from counterfoil.recipes.analyses.scorers import Scorer, open_scorers
 from counterfoil.recipes.analyses.stores import Stored, open_stores
-from counterfoil.recipes.explain import explain, lacking, reads
 from counterfoil.recipes.model import Model
 from counterfoil.recipes.provenance import made_now
 from counterfoil.recipes.run import Source
@@ -47,7 +52,7 @@ class CasesPlan:
 
     count: int = 3
     sample: int = 2000
-    threshold: float = THRESHOLD
+    threshold: float = DOUBT_THRESHOLD
     seed: int = 0
 
 
@@ -74,7 +79,7 @@ def cases(
     (stored,) = open_stores([folder], source)
     scorers = open_scorers(names)
     for model in (model for scorer in scorers for model in scorer.models):
-        reads(model)
+        text_processor(model)
     explains = _explains(scorers)
     rng = torch.Generator().manual_seed(plan.seed)
     rows = torch.randperm(len(stored.foils), generator=rng)[: plan.sample].sort().values.tolist()
@@ -89,7 +94,7 @@ def _explains(scorers: Sequence[Scorer]) -> Model:
     single = [scorer.models[0] for scorer in reversed(scorers) if len(scorer.models) == 1]
     if not single:
         raise ValueError("two ensembles are given, and an ensemble cannot explain; give one model")
-    return next((model for model in single if doubts_words(model.matcher)), single[0])
+    return next((model for model in single if has_doubt_head(model.matcher)), single[0])
 
 
 def _groups(
@@ -143,7 +148,7 @@ def _scores(scorer: Scorer, corpus: Corpus, images: Tensor, sentences: Sequence[
 
 def _card(stored: Stored, row: int, model: Model, plan: CasesPlan) -> ExplainedCard:
     foil, corpus = stored.foils[row], stored.corpus
-    [found] = explain(model, foil.image, [foil.foil], corpus=corpus, threshold=plan.threshold)
+    found = explain(model, foil.image, foil.foil, dataset=corpus, threshold=plan.threshold)
     picture = thumbnail(corpus.pictures.open(stored.images[row])) if corpus.pictures else None
     return ExplainedCard(Shown(foil.image, picture), found, plan.threshold)
 
@@ -180,13 +185,13 @@ def _page(
     plan: CasesPlan,
 ) -> CasesPage:
     first, second = (scorer.name for scorer in scorers)
-    doubts = doubts_words(model.matcher)
+    doubts = has_doubt_head(model.matcher)
     explains = next(s.name for s in scorers if any(one is model for one in s.models))
     parts = [
         f"{stored.corpus.name} {stored.corpus.part}; {stored.said()}, {scored:,} of them scored",
         *(f"{scorer.name}: {scorer.said()}" for scorer in scorers),
         f"words by {explains}",
-        lacking(model),
+        describe_missing_heads(model),
         "largest differences between the models' margins, caption less written, each divided by "
         "their standard deviation; one case a picture",
         f"seed {plan.seed}",
@@ -196,7 +201,7 @@ def _page(
         headline=f"How {first} and {second} score captions, what was written of them, and the "
         "correction.",
         protocol="; ".join(part for part in parts if part),
-        note=BY_DOUBT if doubts else BY_GAIN,
+        note=DOUBT_NOTE if doubts else GAIN_NOTE,
         measure="doubt" if doubts else "score without it",
         models=(first, second),
         groups=groups,
@@ -230,7 +235,7 @@ def _show(page: CasesPage, groups: Sequence[CaseGroup], plan: CasesPlan, out: Pa
 
 def _rows(case: Case) -> Iterator[tuple[str, ...]]:
     said = "".join(
-        f"{part.text} [{part.told}]" if part.marked else part.text for part in case.card.parts
+        f"{part.text} [{part.number}]" if part.marked else part.text for part in case.card.parts
     )
     corrected = case.card.explanation.corrected
     texts = case.caption, said, corrected.text if corrected else ""
@@ -244,6 +249,6 @@ def _plain(case: Case) -> dict[str, Any]:
     return {
         "image": case.card.image.text,
         "caption": case.caption,
-        "written": case.card.explanation.plain(),
+        "written": case.card.explanation.to_dict(),
         "scores": scores,
     }

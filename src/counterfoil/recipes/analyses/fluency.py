@@ -13,14 +13,20 @@ import torch
 from counterfoil import world
 from counterfoil.evaluate.analysis_page import AnalysisPage, Rows
 from counterfoil.evaluate.causal import CausalLM
-from counterfoil.evaluate.explain import THRESHOLD, corrects_words, doubts_words
 from counterfoil.evaluate.fluency import Fluency, Spoken, fluency, spoken_by_ngrams
 from counterfoil.evaluate.image_shares import Share
 from counterfoil.evaluate.ngrams import NGrams
 from counterfoil.evaluate.result_figures import Point, bars
+from counterfoil.evaluation.explain import (
+    DOUBT_THRESHOLD,
+    ExplainConfig,
+    describe_missing_heads,
+    explain_dataset,
+    has_correction_head,
+    has_doubt_head,
+)
 from counterfoil.recipes.analyses.results import check_out, publish
 from counterfoil.recipes.analyses.stores import Stored, open_stores
-from counterfoil.recipes.explain import ExplainPlan, explain_corpus, lacking
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.provenance import made_now
 from counterfoil.recipes.published_tags import PERPLEXITY
@@ -117,7 +123,11 @@ def fluent(
     speaks, who = _causal(lm) if lm else _ngrams(measured, source)
     found = tuple(_line(one, speaks, seed) for one in measured)
     few = f"the first {each} of each caption; " if each else ""
-    few += f"words that {corrector} doubts with {THRESHOLD:g} or more corrected; " if model else ""
+    few += (
+        f"words that {corrector} doubts with {DOUBT_THRESHOLD:g} or more corrected; "
+        if model
+        else ""
+    )
     protocol = (
         f"{stored[0].corpus.name} {stored[0].corpus.part}; {'; '.join(s.said() for s in stored)}; "
         f"{few}{who}; seed {seed}"
@@ -142,8 +152,10 @@ def _corrector(name: str) -> Model:
         ValueError: there is none of this name, or it does not.
     """
     model = open_model(name)
-    if not (doubts_words(model.matcher) and corrects_words(model.matcher)):
-        raise ValueError(f"{lacking(model)}; name one that has both with --corrector")
+    if not (has_doubt_head(model.matcher) and has_correction_head(model.matcher)):
+        raise ValueError(
+            f"{describe_missing_heads(model)}; name one that has both with --corrector"
+        )
     return model
 
 
@@ -159,7 +171,7 @@ def _measured(one: Stored, each: int | None, model: Model | None) -> _Measured:
         owner=torch.tensor([one.images[row] for row in rows]),
         text_features=None,
     )
-    found = [explained for _, explained in explain_corpus(model, told, ExplainPlan())]
+    found = [explained for _, explained in explain_dataset(model, told, ExplainConfig())]
     better = (one.corrected.text if one.corrected else one.caption for one in found)
     return _Measured(one, rows, tuple(better))
 

@@ -44,7 +44,7 @@ def true_rate(
         folders: of captions written for scenes, of which it can be decided what is true.
         source: the data.
         out: page to write; the numbers go beside it as JSON.
-        crowd: judgements of captions of other pictures, see `counterfoil.corpus.crowd`.
+        crowd: judgements of captions of other pictures, see `counterfoil.data.corrections`.
         guide: a model that is asked; joined by ``+``, an ensemble.
         encoder: a sentence encoder that is asked, see `counterfoil.negatives.paraphrase`.
         slack: of both, see `counterfoil.negatives.second_opinion.SecondOpinion`.

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.crowd import read_crowd
 from counterfoil.corpus.meanings import Meanings
 from counterfoil.corpus.scenes import graphs, is_true
+from counterfoil.data.corrections import read_crowd_votes
 from counterfoil.engine.scored import score_pairs
 from counterfoil.negatives.paraphrase import Nearness
 from counterfoil.negatives.word_rules import Exchanged, exchanged, written_anew
@@ -158,10 +158,10 @@ def judged(path: Path, source: Source) -> Known:
         ValueError: no judgements are there, or they are about other data.
     """
     whole = source.open()
-    crowd = read_crowd(path, whole)
+    crowd = read_crowd_votes(path, whole)
     rows = torch.cat([crowd.images, whole.owner[crowd.texts]]).unique()  # type: ignore[no-untyped-call]
     corpus = whole.subset(rows[rows >= 0])
-    others = read_crowd(path, corpus)
+    others = read_crowd_votes(path, corpus)
     every = len(others)
     others = others.rows(corpus.owner[others.texts] != others.images)
     captions = tuple(corpus.texts[row] for row in others.texts.tolist())

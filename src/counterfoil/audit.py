@@ -1,0 +1,668 @@
+"""Data set audit: leaks, duplicates, captions that do not match, false negatives, and a page.
+
+The page lets a person keep, drop, fix or confirm each finding and saves the choices as a
+corrections file (`counterfoil.data.corrections`), which every reader of the data honours.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.data.checks import check_pictures, equal_captions
+from counterfoil.data.corrections import Correction, CorrectionAction
+from counterfoil.engine.pair_ranks import PairRanks
+from counterfoil.engine.ranks import Ranks
+from counterfoil.engine.sweep import sweep
+from counterfoil.engine.tiles import Member
+from counterfoil.evaluate.gallery import Shown, thumbnail
+from counterfoil.evaluate.report import Provenance, template
+from counterfoil.evaluation.explain import (
+    DOUBT_THRESHOLD,
+    ExplainConfig,
+    Explanation,
+    describe_missing_heads,
+    explain_dataset,
+    has_doubt_head,
+)
+from counterfoil.evaluation.explanation_page import CaptionPart, ExplainedCard
+from counterfoil.negatives.diagnosis import pair_scores
+from counterfoil.negatives.duplicates import check_least, groups, near_pictures
+from counterfoil.negatives.lists import Lists
+from counterfoil.negatives.store import NegativeStore
+from counterfoil.negatives.suspects import Looked, Suspects, above, by_words
+from counterfoil.recipes.model import Model
+from counterfoil.records import Pairs
+
+CAPTION_ACTIONS: tuple[CorrectionAction, ...] = ("keep", "drop", "fix")
+IMAGE_ACTIONS: tuple[CorrectionAction, ...] = ("keep", "drop")
+PAIR_ACTIONS: tuple[CorrectionAction, ...] = ("keep", "true")
+ACTION_LABELS = {"keep": "Keep", "drop": "Drop", "fix": "Fix", "true": "True"}
+MISMATCH_SHARE = 0.05  # share of the others that fit better, both ways, of a suspicious caption
+HARD_TEXTS, HARD_IMAGES = 20, 5  # the hardest mined negatives, which are reviewed
+OWN_CAPTIONS = 5  # shown beside an image
+GROUP_IMAGES = 12  # shown of a group of duplicates
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AuditConfig:
+    """Settings of an audit.
+
+    Attributes:
+        split: whose captions models judge; "all" for every split.
+        near: cosine from which two pictures are near-duplicates.
+        alike: TF-IDF cosine from which a mined text is a likely false negative.
+        top: findings of each kind on the page.
+
+    Raises:
+        ValueError: a cosine is out of range.
+    """
+
+    split: str = "all"
+    near: float = 0.97
+    alike: float = 0.6
+    top: int = 100
+
+    def __post_init__(self) -> None:
+        check_least("near", self.near)
+        check_least("alike", self.alike)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ReviewItem:
+    """An image, caption or pair to review."""
+
+    image: str  # image id; "" for a caption
+    caption: str  # caption id; "" for an image
+    was: str  # text of the caption, or of a caption of the image
+    acts: tuple[CorrectionAction, ...]  # allowed actions
+    shown: Shown  # the caption, or the picture with its name
+    note: str = ""  # the reason, in few words
+    measure: float | None = None  # how odd it is, for programs; None without a number
+    # the caption, coloured by doubt; empty without an explanation
+    parts: tuple[CaptionPart, ...] = ()
+    proposed: str = ""  # corrected caption; "" without one
+
+    @property
+    def key(self) -> str:
+        """Unique key on the page."""
+        return json.dumps([self.image, self.caption])
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form, without the picture."""
+        ids = {"image": self.image, "caption": self.caption, "proposed": self.proposed}
+        doubted = [{"word": p.text, "number": p.number} for p in self.parts if p.marked]
+        return {
+            **{key: value for key, value in ids.items() if value},
+            "was": self.was,
+            "note": self.note,
+            "measure": self.measure,
+            **({"doubted": doubted} if doubted else {}),
+        }
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Items to review together."""
+
+    items: tuple[ReviewItem, ...]  # at least one
+    # the image that they are about, with its picture where there is one; or None
+    image: Shown | None = None
+    own: tuple[str, ...] = ()  # captions of that image, for comparison
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AuditSection:
+    """Findings of one kind."""
+
+    kind: str  # short name, for programs
+    title: str  # of the section
+    note: str  # what the findings are and how they are computed
+    found: int  # number of findings
+    shown: int  # number of them on the page
+    finds: tuple[Finding, ...]  # those on the page, the oddest first
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form, without pictures."""
+        return {
+            "title": self.title,
+            "note": self.note,
+            "found": self.found,
+            "shown": self.shown,
+            "finds": [
+                {
+                    **({"image": one.image.text, "own": list(one.own)} if one.image else {}),
+                    "items": [item.to_dict() for item in one.items],
+                }
+                for one in self.finds
+            ],
+        }
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AuditPage:
+    """Contents of the review page."""
+
+    title: str  # of the page
+    protocol: str  # data and models, in a sentence
+    sections: tuple[AuditSection, ...]  # in order
+    # corrections that are applied already; the page saves them with the new ones
+    earlier: tuple[Correction, ...]
+    key: str  # of the data, for the browser's storage
+    provenance: Provenance  # for the foot of the page
+
+    @property
+    def headline(self) -> str:
+        """Number of findings of each kind."""
+        counts = [f"{one.title.lower()}: {one.found:,}" for one in self.sections if one.found]
+        return f"{'; '.join(counts).capitalize()}." if counts else "Nothing odd was found."
+
+    @property
+    def many(self) -> int:
+        """Number of distinct items."""
+        finds = (find for section in self.sections for find in section.finds)
+        return len({item.key for find in finds for item in find.items})
+
+
+def render_audit(page: AuditPage) -> str:
+    """The page as HTML; everything from data or users is escaped."""
+    values = {"key": page.key, "earlier": [one.to_dict() for one in page.earlier]}
+    data = json.dumps(values, ensure_ascii=False).replace("<", "\\u003c")  # cannot end the script
+    return template("audit.html.j2").render(page=page, data=data, words=ACTION_LABELS)
+
+
+def audit_dataset(
+    dataset: Corpus,
+    config: AuditConfig,
+    *,
+    models: Sequence[Model] = (),
+    explainer: Model | None = None,
+    negatives: NegativeStore | None = None,
+) -> tuple[AuditSection, ...]:
+    """Find odd images, captions and mined negatives of a data set.
+
+    Args:
+        dataset: all splits, earlier corrections applied.
+        config: settings.
+        models: their mean score ranks captions and judges negatives.
+        explainer: marks wrong words; ranks captions itself where there are no models.
+        negatives: mined lists of a split to review.
+
+    Raises:
+        ValueError: the split is unknown, the explainer cannot rank captions and there are no
+            models, or lists, models and data do not match.
+    """
+    # fail before pictures are opened
+    _select_split(dataset, config.split)
+    if explainer is not None and not models:
+        _check_ranks(explainer)
+    readable, unreadable = _unreadable_images(dataset)
+    sections = [unreadable, *_data_sections(_Display(readable, config.top), config)]
+    if models or explainer is not None:
+        judged = _without_empty(_select_split(readable, config.split))
+        display = _Display(judged, config.top)
+        if models:
+            sections.append(_mismatches(display, models, explainer))
+        elif explainer is not None:
+            sections.append(_doubted(display, explainer))
+    if negatives is not None:
+        mined = _Display(_select_split(dataset, negatives.manifest.split), config.top)
+        sections.append(_false_negatives(mined, negatives, models, config.alike))
+    return tuple(section for section in sections if section is not None)
+
+
+def _select_split(dataset: Corpus, split: str) -> Corpus:
+    return dataset if split == "all" else dataset.split(split)
+
+
+def _without_empty(dataset: Corpus) -> Corpus:
+    """The data set without empty captions, which no model reads."""
+    if dataset.text_features is not None or all(text.strip() for text in dataset.texts):
+        return dataset
+    nonempty = torch.tensor([bool(text.strip()) for text in dataset.texts])
+    texts = nonempty.nonzero().squeeze(1)
+    return dataset.cut(torch.arange(len(dataset)), texts, dataset.owner[texts])
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Display:
+    """How images and captions of a data set are displayed."""
+
+    dataset: Corpus  # the data set
+    top: int  # number of findings of a kind on the page
+
+    def image(self, row: int) -> Shown:
+        """An image by its id, with its picture where it can be read."""
+        pictures, picture = self.dataset.pictures, None
+        if pictures is not None:
+            with suppress(ValueError):  # listed as unreadable in its own section
+                picture = thumbnail(pictures.open(row))
+        return Shown(self.dataset.image_ids[row], picture)
+
+    def captions(self, row: int, *, without: int = -1) -> tuple[str, ...]:
+        """The first captions of an image, except one."""
+        captions, _ = self.dataset.relation.captions(torch.tensor([row]))
+        texts = [self.dataset.texts[text] for text in captions.tolist() if text != without]
+        return tuple(texts[:OWN_CAPTIONS])
+
+    def caption_item(self, row: int, note: str = "", measure: float | None = None) -> ReviewItem:
+        """A caption; embeddings cannot be fixed."""
+        text = self.dataset.texts[row]
+        acts = CAPTION_ACTIONS if self.dataset.text_features is None else IMAGE_ACTIONS
+        return ReviewItem("", self.dataset.text_ids[row], text, acts, Shown(text), note, measure)
+
+    def image_item(self, row: int, note: str, measure: float) -> ReviewItem:
+        """An image, with the first of its captions."""
+        own, name = self.captions(row), self.dataset.image_ids[row]
+        shown = Shown(own[0] if own else name, self.image(row).picture)
+        was = own[0] if own else ""
+        return ReviewItem(name, "", was, IMAGE_ACTIONS, shown, self._place(row, note), measure)
+
+    def caption_with_picture(self, row: int, note: str) -> ReviewItem:
+        """A caption under the picture of its image."""
+        item, image = self.caption_item(row), int(self.dataset.owner[row])
+        shown = Shown(item.shown.text, self.image(image).picture)
+        return replace(item, shown=shown, note=self._place(image, note))
+
+    def caption_beside_image(self, row: int, item: ReviewItem | None = None) -> Finding:
+        """A caption beside its image and the image's other captions."""
+        image = int(self.dataset.owner[row])
+        own = self.captions(image, without=row)
+        return Finding((item or self.caption_item(row),), self.image(image), own)
+
+    def explained_caption(
+        self, row: int, note: str, measure: float, explanation: Explanation | None
+    ) -> Finding:
+        """A caption, coloured and with a proposed correction where it is explained."""
+        item = self.caption_item(row, note, measure)
+        if explanation is not None:
+            parts = ExplainedCard(Shown(""), explanation, DOUBT_THRESHOLD).parts
+            proposed = explanation.corrected.text if explanation.corrected else ""
+            item = replace(item, parts=parts, proposed=proposed)
+        return self.caption_beside_image(row, item)
+
+    def _place(self, row: int, note: str) -> str:
+        parts = (self.dataset.image_ids[row], self.dataset.splits[row], note)
+        return " · ".join(filter(None, parts))
+
+
+def _unreadable_images(dataset: Corpus) -> tuple[Corpus, AuditSection | None]:
+    """The images that can be read with their captions, and a section of the others."""
+    if dataset.pictures is None:
+        return dataset, None
+    errors, _ = check_pictures(dataset.pictures)
+    if not errors:
+        return dataset, None
+    display, finds = _Display(dataset, len(errors)), []
+    for row, error in errors.items():
+        own, name = display.captions(row), dataset.image_ids[row]
+        was = own[0] if own else ""
+        item = ReviewItem(name, "", was, IMAGE_ACTIONS, Shown(name), error)
+        finds.append(Finding((item,), own=own))
+    readable = torch.tensor(
+        [row for row in range(len(dataset)) if row not in errors], dtype=torch.long
+    )
+    note = "Pictures that are missing or damaged. Training on pictures needs all of them."
+    section = AuditSection("unreadable", "Unreadable", note, len(errors), len(errors), tuple(finds))
+    return dataset.subset(readable), section
+
+
+def _data_sections(display: _Display, config: AuditConfig) -> Iterator[AuditSection]:
+    """Sections that need no model."""
+    dataset = display.dataset
+    if dataset.pictures is not None or dataset.features is not None:
+        yield from _near_duplicates(display, config.near)
+    if dataset.text_features is None:
+        yield from _empty_captions(display)
+        yield from _repeated_captions(display)
+
+
+def _near_duplicates(display: _Display, least: float) -> Iterator[AuditSection]:
+    """Near-duplicate images across splits, and within splits.
+
+    Raises:
+        ValueError: `least` is out of range, or too low to be useful.
+    """
+    dataset = display.dataset
+    near = near_pictures(dataset, least=least)
+    best: dict[int, float] = {}  # highest cosine of each row with any other
+    for left, right, score in zip(near.left.tolist(), near.right.tolist(), near.score.tolist()):
+        for row in (left, right):
+            best[row] = max(best.get(row, 0.0), score)
+    duplicates = groups(near, len(dataset))
+    duplicates.sort(key=lambda rows: (-max(best[row] for row in rows), rows[0]))
+    inputs = "features" if dataset.features is not None else "grey thumbnails"
+    rule = f"Cosine of their {inputs} of at least {least:g}."
+    leaked = "Nearly the same picture in several splits: what is trained on is measured on too."
+    repeated = "Nearly the same picture more than once in a split."
+    for across, kind, title, note in (
+        (True, "leaked", "Leaked images", leaked),
+        (False, "repeated-images", "Near-duplicate images", repeated),
+    ):
+        own = [
+            rows for rows in duplicates if (len({dataset.splits[r] for r in rows}) > 1) == across
+        ]
+        finds = tuple(
+            Finding(
+                tuple(
+                    display.image_item(row, f"cosine {best[row]:.3f}", best[row])
+                    for row in rows[:GROUP_IMAGES]
+                )
+            )
+            for rows in own[: display.top]
+        )
+        yield AuditSection(kind, title, f"{note} {rule}", len(own), len(finds), finds)
+
+
+def _empty_captions(display: _Display) -> Iterator[AuditSection]:
+    owner = display.dataset.owner.tolist()
+    texts = display.dataset.texts
+    rows = [row for row, text in enumerate(texts) if not text.strip() and owner[row] >= 0]
+    finds = tuple(display.caption_beside_image(row) for row in rows[: display.top])
+    note = "Captions without a word: write one or drop them."
+    if rows:
+        yield AuditSection("empty", "Empty captions", note, len(rows), len(finds), finds)
+
+
+def _repeated_captions(display: _Display) -> Iterator[AuditSection]:
+    """Equal captions: repeated for one image first, then by frequency."""
+    owner = display.dataset.owner.tolist()
+
+    def order(rows: list[int]) -> tuple[bool, int, int]:
+        same_image = len({owner[row] for row in rows}) < len(rows)
+        return not same_image, -len(rows), rows[0]
+
+    repeated = sorted(equal_captions(display.dataset), key=order)
+    finds = []
+    for rows in repeated[: display.top]:
+        images = [owner[row] for row in rows]
+        items = (
+            display.caption_with_picture(
+                row, "twice of this image" if images.count(owner[row]) > 1 else ""
+            )
+            for row in rows[:GROUP_IMAGES]
+        )
+        finds.append(Finding(tuple(items)))
+    note = (
+        "Captions that say the same but for capitals, blanks and a last full stop. Of several "
+        f"images they may all be right. Of one caption at most {GROUP_IMAGES} are shown."
+    )
+    if repeated:
+        yield AuditSection(
+            "repeated-captions", "Repeated captions", note, len(repeated), len(finds), tuple(finds)
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class CaptionMismatch:
+    """Ranks of T captions and their images among all others."""
+
+    images: Tensor  # (T,) long, wrong images that fit the caption better; -1 for a text of no image
+    texts: Tensor  # (T,) long, wrong texts that fit its image better; -1 for a text of no image
+    # (T,) double, the lower of both as a share of all others, in 0..1; -1 for a text of no image.
+    # An unspecific caption fits many images as well as its own, but its image fits no other
+    # captions better: the lower share tells the two apart
+    shares: Tensor
+
+    def worst(self) -> list[int]:
+        """Rows of the captions with a share of at least `MISMATCH_SHARE`, the highest first."""
+        order = self.shares.argsort(descending=True, stable=True).tolist()
+        return list(order[: int((self.shares >= MISMATCH_SHARE).sum())])
+
+
+def rank_mismatches(members: Sequence[Member], owner: Tensor) -> CaptionMismatch:
+    """Rank every true pair among the wrong pairs of its caption and of its image.
+
+    Args:
+        members: models with their embeddings; several are an ensemble.
+        owner: (T,) image of each text, -1 for none.
+    """
+    images, texts = Ranks("text", len(owner), owner), PairRanks(owner)
+    sweep(members, [images, texts])
+    image_ranks, text_ranks = images.ranks().cpu(), texts.ranks().cpu()
+    count = len(members[0].images)
+    own_texts = torch.bincount(owner[owner >= 0], minlength=count)
+    other_texts = len(owner) - own_texts[owner.clamp(min=0)]
+    shares = torch.minimum(
+        image_ranks.double() / max(count - 1, 1),
+        text_ranks.double() / other_texts.clamp(min=1).double(),
+    )
+    return CaptionMismatch(image_ranks, text_ranks, shares.masked_fill(owner < 0, -1.0))
+
+
+def _mismatches(
+    display: _Display, models: Sequence[Model], explainer: Model | None
+) -> AuditSection:
+    """Captions that fit their own image worse than many other captions and images do."""
+    dataset = display.dataset
+    ranks = rank_mismatches([model.member(dataset) for model in models], dataset.owner)
+    worst = ranks.worst()
+    rows = worst[: display.top]
+    explanations = dict(_explain_rows(explainer, dataset, rows)) if explainer else {}
+    finds = []
+    for row in rows:
+        note = (
+            f"{int(ranks.images[row]):,} other images fit it better, "
+            f"{int(ranks.texts[row]):,} other captions fit its image better"
+        )
+        share = float(ranks.shares[row])
+        finds.append(display.explained_caption(row, note, share, explanations.get(row)))
+    note = (
+        f"By {' + '.join(model.name for model in models)}: captions that at least "
+        f"{100 * MISMATCH_SHARE:g} % of the other images fit better, while at least as many of the "
+        "other captions fit their image better; the lower of both shares ranks them. Odd is not "
+        "wrong."
+    )
+    return _suspicious(note, explainer, len(worst), finds)
+
+
+def _doubted(display: _Display, explainer: Model) -> AuditSection:
+    """Captions with a doubted word, the greatest doubt first."""
+    best: list[tuple[float, int, Explanation]] = []  # doubt, negated row
+    count = 0
+    for row, explanation in explain_dataset(explainer, display.dataset, ExplainConfig()):
+        doubt = explanation.doubt or 0.0
+        if doubt >= DOUBT_THRESHOLD:
+            count += 1
+            push = heapq.heappush if len(best) < display.top else heapq.heappushpop
+            push(best, (doubt, -row, explanation))
+    finds = [
+        display.explained_caption(-row, f"greatest doubt {doubt:.2f}", doubt, explanation)
+        for doubt, row, explanation in sorted(best, reverse=True)
+    ]
+    note = "Captions with a doubted word, the most doubted first."
+    return _suspicious(note, explainer, count, finds)
+
+
+def _suspicious(
+    note: str, explainer: Model | None, count: int, finds: Sequence[Finding]
+) -> AuditSection:
+    if explainer is not None:
+        missing = describe_missing_heads(explainer)
+        note += (
+            f" {missing}: words are the deeper in colour the more the score gains without them."
+            if missing
+            else f" Words that {explainer.name} doubts are coloured, with what it would write "
+            "instead."
+        )
+    title = "Suspicious captions"
+    return AuditSection("suspicious", title, note, count, len(finds), tuple(finds))
+
+
+def _check_ranks(explainer: Model) -> None:
+    """Refuse an explainer without a doubt head, which cannot rank captions."""
+    if not has_doubt_head(explainer.matcher):
+        raise ValueError(
+            f"{describe_missing_heads(explainer)}, so it ranks no captions alone; name a model "
+            "that ranks them with --model"
+        )
+
+
+def _explain_rows(
+    explainer: Model, dataset: Corpus, rows: Sequence[int]
+) -> Iterator[tuple[int, Explanation]]:
+    """Explanations of some captions by row."""
+    if not rows:
+        return
+    texts = torch.tensor(sorted(rows), dtype=torch.long)
+    images, owner = dataset.owner[texts].unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    subset = dataset.cut(images, texts, owner)
+    for row, explanation in explain_dataset(explainer, subset, ExplainConfig()):
+        yield int(texts[row]), explanation
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LikelyPositive:
+    """A mined negative that may be a true pair."""
+
+    image: int  # its row
+    text: int  # its row
+    reasons: tuple[str, ...]  # names of the estimates that suspect it
+    # its score less that of the anchor's positive; the greater where both sides list the pair; None
+    # without a model
+    gap: float | None
+
+
+def likely_positives(
+    lists: Lists, dataset: Corpus, members: Sequence[Member], *, alike: float
+) -> list[LikelyPositive]:
+    """Mined pairs that are suspected to be true; most reasons first, then by gap.
+
+    The positive score of an image is the lowest score of its own captions, as in `FilterPlan`.
+
+    Args:
+        lists: mined from this data set.
+        dataset: the split that was mined.
+        members: models with their embeddings, whose mean score is compared; empty for no scores.
+        alike: TF-IDF cosine from which a text is suspected.
+
+    Raises:
+        ValueError: the lists are of other data, or `alike` is out of range.
+    """
+    lists.check(dataset.relation)
+    sides = _hardest(lists, dataset)
+    limits = _positive_scores(dataset, members, sides)
+    suspected: dict[tuple[int, int], LikelyPositive] = {}
+    for side, limit, estimates in zip(sides, limits, by_words(dataset, sides, least=alike)):
+        estimates, scores = list(estimates), None
+        if members:
+            pairs, listed = side.pairs, side.listed
+            scores = torch.full(listed.shape, -torch.inf)
+            scores[listed] = pair_scores(members, Pairs(pairs.image[listed], pairs.text[listed]))
+            estimates.append(above(side, scores, limit))
+        for one in _suspected(side, estimates, scores, limit):
+            known = suspected.get((one.image, one.text))
+            suspected[one.image, one.text] = one if known is None else _merged(known, one)
+    return sorted(
+        suspected.values(), key=lambda d: (-len(d.reasons), -(d.gap or 0.0), d.image, d.text)
+    )
+
+
+def _hardest(lists: Lists, dataset: Corpus) -> tuple[Looked, Looked]:
+    """The hardest texts of every image with a caption, and the hardest images of every text."""
+    relation, owner = dataset.relation, dataset.owner
+    images = (relation.counts > 0).nonzero().squeeze(1)
+    texts = (owner >= 0).nonzero().squeeze(1)
+    captions, counts = relation.captions(images)
+    first_caption = captions[counts.cumsum(0) - counts]
+    hard_texts = lists.texts[images, :HARD_TEXTS].long()
+    hard_images = lists.images[texts, :HARD_IMAGES].long()
+    return (
+        Looked(
+            Pairs(images, first_caption),
+            Pairs(images.unsqueeze(1).expand_as(hard_texts), hard_texts),
+            hard_texts >= 0,
+        ),
+        Looked(
+            Pairs(owner[texts], texts),
+            Pairs(hard_images, texts.unsqueeze(1).expand_as(hard_images)),
+            hard_images >= 0,
+        ),
+    )
+
+
+def _positive_scores(
+    dataset: Corpus, members: Sequence[Member], sides: tuple[Looked, Looked]
+) -> tuple[Tensor, Tensor]:
+    """Scores of the anchors' positives: the lowest of an image's captions, a text's own."""
+    images, own = sides[0].anchors.image, sides[1].anchors
+    if not members:
+        return torch.zeros(len(images)), torch.zeros(len(own.image))
+    scores = pair_scores(members, own)
+    lowest = torch.full((len(dataset),), torch.inf).scatter_reduce(0, own.image, scores, "amin")
+    return lowest[images], scores
+
+
+def _suspected(
+    side: Looked, estimates: Sequence[Suspects], scores: Tensor | None, limit: Tensor
+) -> Iterator[LikelyPositive]:
+    if not estimates:
+        return
+    suspected = torch.stack([estimate.found for estimate in estimates]).any(0)
+    for line, place in suspected.nonzero().tolist():
+        yield LikelyPositive(
+            int(side.pairs.image[line, place]),
+            int(side.pairs.text[line, place]),
+            tuple(one.name for one in estimates if bool(one.found[line, place])),
+            None if scores is None else float(scores[line, place] - limit[line]),
+        )
+
+
+def _merged(one: LikelyPositive, other: LikelyPositive) -> LikelyPositive:
+    reasons = tuple(dict.fromkeys((*one.reasons, *other.reasons)))
+    gaps = [gap for gap in (one.gap, other.gap) if gap is not None]
+    return LikelyPositive(one.image, one.text, reasons, max(gaps, default=None))
+
+
+def _false_negatives(
+    display: _Display, store: NegativeStore, models: Sequence[Model], alike: float
+) -> AuditSection:
+    """Mined negatives that may be true, grouped by image."""
+    dataset = display.dataset
+    members = [model.member(dataset) for model in models]
+    suspected = likely_positives(store.lists, dataset, members, alike=alike)
+    by_image: dict[int, list[ReviewItem]] = {}
+    for one in suspected[: display.top]:
+        by_image.setdefault(one.image, []).append(_pair_item(dataset, one))
+    finds = tuple(
+        Finding(tuple(items), display.image(image), display.captions(image))
+        for image, items in by_image.items()
+    )
+    names = " + ".join(model.name for model in models)
+    by_score = f"score at least their positive by {names}, or " if models else ""
+    note = (
+        f"Of the {HARD_TEXTS} hardest texts of each image and the {HARD_IMAGES} hardest images of "
+        f"each caption those that {by_score}are worded like a caption of the image (TF-IDF cosine "
+        f"of at least {alike:g}). Does the caption describe this picture too? Captions that are "
+        "true are never mined for it again, and are right answers when models are measured."
+    )
+    shown = min(len(suspected), display.top)
+    title = "Negatives that may be true"
+    return AuditSection("false-negatives", title, note, len(suspected), shown, finds)
+
+
+def _pair_item(dataset: Corpus, one: LikelyPositive) -> ReviewItem:
+    text, note = dataset.texts[one.text], ", ".join(one.reasons)
+    if one.gap is not None:
+        note += f", {abs(one.gap):.3f} {'above' if one.gap >= 0 else 'below'} its positive"
+    owner = int(dataset.owner[one.text])
+    if owner >= 0:
+        note += f" · of {dataset.image_ids[owner]}"
+    ids = dataset.image_ids[one.image], dataset.text_ids[one.text]
+    return ReviewItem(*ids, text, PAIR_ACTIONS, Shown(text), note, one.gap)

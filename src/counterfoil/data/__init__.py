@@ -1,0 +1,1 @@
+"""Data sets: readers, features, images, tokenizers and batching."""

@@ -1,0 +1,330 @@
+"""Data set validation: unreadable images, NaN features, duplicates, leaks and odd captions."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+import torch
+
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.pictures import PictureFiles, Pictures
+from counterfoil.corpus.regions import Features
+from counterfoil.progress import progress
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SAMPLE = 256  # feature rows that a quick check reads
+BLOCK = 64  # feature rows in memory
+LONG = 60  # words, where captions are cut by default
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SplitCounts:
+    """Size of a split."""
+
+    name: str  # of the split
+    images: int  # number of images
+    texts: int  # number of captions of these images
+    without_text: int  # number of images without a caption
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Duplicates:
+    """An image or caption that occurs several times."""
+
+    names: tuple[str, ...]  # image ids, or the captions
+    splits: tuple[str, ...]  # split of each of them
+
+    @property
+    def across(self) -> bool:
+        """Whether they are in different splits."""
+        return len(set(self.splits)) > 1
+
+    def __str__(self) -> str:
+        named = [f"{name} ({split})" for name, split in zip(self.names, self.splits)]
+        return " and ".join(named[:3])
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CaptionLengths:
+    """Words per caption, and the number of empty captions."""
+
+    shortest: int
+    median: float
+    longest: int
+    empty: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DatasetReport:
+    """Contents and faults of a data set."""
+
+    name: str  # of the data set
+    splits: tuple[SplitCounts, ...]  # counts
+    # number of captions, and how many images have that number
+    captions_per_image: tuple[tuple[int, int], ...]
+    lengths: CaptionLengths  # of the captions
+    images: str  # description of the image inputs
+    unreadable: tuple[str, ...]  # a sentence for each missing or unreadable picture
+    not_finite: tuple[str, ...]  # ids of images whose features hold NaN or infinite values
+    same_images: tuple[Duplicates, ...]  # pictures (or features) that occur more than once
+    same_texts: tuple[Duplicates, ...]  # captions that occur in several splits
+    orphans: int  # number of captions without an image
+    errors: tuple[str, ...]  # reasons why training is impossible; empty where it is possible
+    warnings: tuple[str, ...]  # faults that training survives
+
+    def __rich__(self) -> RenderableType:
+        """Table of the splits, summary, warnings and errors."""
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        splits = Table(title=self.name, title_justify="left")
+        splits.add_column("split")
+        for column in ("images", "captions", "without caption"):
+            splits.add_column(column, justify="right")
+        for split in self.splits:
+            counts = (split.images, split.texts, split.without_text)
+            splits.add_row(split.name, *(f"{count:,}" for count in counts))
+        lengths, per_image = self.lengths, self.captions_per_image
+        each = ", ".join(f"{count} ({images:,} images)" for count, images in per_image[:8])
+        words = f"{lengths.shortest} to {lengths.longest}, median {lengths.median:g}"
+        summary = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+        summary.add_row("images as", self.images)
+        summary.add_row("captions per image", each + (", ..." if len(per_image) > 8 else ""))
+        summary.add_row("words per caption", words)
+        lines = [Text.assemble(("warning: ", "yellow"), line) for line in self.warnings]
+        lines += [Text.assemble(("error: ", "bold red"), line) for line in self.errors]
+        if not self.errors:
+            lines.append(Text("This data set can be trained on.", style="green"))
+        return Group(splits, summary, *lines)
+
+
+def check_dataset(dataset: Corpus, *, quick: bool = False) -> DatasetReport:
+    """Validate a data set in one pass over its images, features and captions.
+
+    Args:
+        dataset: all splits.
+        quick: only test that picture files exist, and read a sample of the features.
+    """
+    unreadable: tuple[str, ...] = ()
+    not_finite: list[int] = []
+    picture_hashes: dict[int, bytes] = {}
+    feature_hashes: dict[int, bytes] = {}
+    if dataset.pictures is not None:
+        errors, picture_hashes = check_pictures(dataset.pictures, quick=quick)
+        unreadable = tuple(errors.values())
+    if dataset.features:
+        not_finite, feature_hashes = _check_features(dataset.features, quick)
+    report = DatasetReport(
+        name=dataset.name,
+        splits=tuple(_split_counts(dataset)),
+        captions_per_image=tuple(sorted(Counter(dataset.relation.counts.tolist()).items())),
+        lengths=_caption_lengths(dataset.texts),
+        images=_describe_images(dataset),
+        unreadable=unreadable,
+        not_finite=tuple(dataset.image_ids[row] for row in not_finite),
+        same_images=tuple(_duplicate_images(picture_hashes or feature_hashes, dataset)),
+        same_texts=tuple(one for one in _duplicate_captions(dataset) if one.across),
+        orphans=int((dataset.owner < 0).sum()),
+        errors=(),
+        warnings=(),
+    )
+    warnings = (*_warnings(dataset, report), *_caption_warnings(dataset))
+    return replace(report, errors=tuple(_errors(dataset, report)), warnings=warnings)
+
+
+def check_pictures(
+    pictures: Pictures, *, quick: bool = False
+) -> tuple[dict[int, str], dict[int, bytes]]:
+    """Open all pictures.
+
+    Args:
+        pictures: by row.
+        quick: only test that their files exist; there are no hashes then.
+
+    Returns:
+        Error messages of unreadable pictures, and pixel hashes of the others, by row.
+    """
+    if quick and not isinstance(pictures, PictureFiles):
+        return {}, {}
+
+    def check_one(row: int) -> str | bytes:
+        if quick:
+            exists = Path(pictures.place(row)).is_file()
+            return b"" if exists else f"{pictures.place(row)} does not exist"
+        try:
+            picture = pictures.open(row)
+        except ValueError as error:
+            return str(error)
+        size = repr(picture.size).encode()
+        return hashlib.blake2b(size + picture.tobytes(), digest_size=16).digest()
+
+    errors, hashes = {}, {}
+    with (
+        ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads,
+        progress("pictures looked at", len(pictures)) as advance,
+    ):
+        for row, outcome in enumerate(threads.map(check_one, range(len(pictures)))):
+            if isinstance(outcome, str):
+                errors[row] = outcome
+            elif outcome:
+                hashes[row] = outcome
+            advance(1)
+    return errors, hashes
+
+
+def equal_captions(dataset: Corpus) -> list[list[int]]:
+    """Groups of caption rows that are equal up to case, blanks and a final full stop."""
+    owner = dataset.owner.tolist()
+    rows_by_text: defaultdict[str, list[int]] = defaultdict(list)
+    for row, text in enumerate(dataset.texts):
+        if owner[row] >= 0 and text.strip():
+            rows_by_text[" ".join(text.lower().rstrip(" .").split())].append(row)
+    return [rows for rows in rows_by_text.values() if len(rows) > 1]
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "picture"), counted(2000, "picture")
+    ('1 picture', '2,000 pictures')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _split_counts(dataset: Corpus) -> Iterator[SplitCounts]:
+    counts = dataset.relation.counts
+    for name in dataset.split_names:
+        own = counts[torch.tensor([split == name for split in dataset.splits], dtype=torch.bool)]
+        yield SplitCounts(name, len(own), int(own.sum()), int((own == 0).sum()))
+
+
+def _check_features(features: Features, quick: bool) -> tuple[list[int], dict[int, bytes]]:
+    """Rows with NaN or infinite values, and hashes of the values of the others."""
+    count = min(SAMPLE, len(features)) if quick else len(features)
+    rows = torch.linspace(0, max(len(features) - 1, 0), count, dtype=torch.float64).round().long()
+    not_finite: list[int] = []
+    hashes = {}
+    with progress("features read", count) as advance:
+        for start in range(0, count, BLOCK):
+            block = rows[start : start + BLOCK]
+            values, finite = features.look(block)
+            for row, good, value in zip(block.tolist(), finite.tolist(), values.numpy()):
+                if good:
+                    hashes[row] = hashlib.blake2b(value.tobytes(), digest_size=16).digest()
+                else:
+                    not_finite.append(row)
+            advance(len(block))
+    return not_finite, hashes
+
+
+def _duplicate_images(hashes: dict[int, bytes], dataset: Corpus) -> Iterator[Duplicates]:
+    rows_by_hash: defaultdict[bytes, list[int]] = defaultdict(list)
+    for row, digest in hashes.items():
+        rows_by_hash[digest].append(row)
+    for rows in rows_by_hash.values():
+        if len(rows) > 1:
+            names = tuple(dataset.image_ids[row] for row in rows)
+            yield Duplicates(names, tuple(dataset.splits[row] for row in rows))
+
+
+def _duplicate_captions(dataset: Corpus) -> Iterator[Duplicates]:
+    owner = dataset.owner.tolist()
+    for rows in equal_captions(dataset):
+        yield Duplicates(
+            tuple(repr(dataset.texts[row]) for row in rows),
+            tuple(dataset.splits[owner[row]] for row in rows),
+        )
+
+
+def _caption_lengths(texts: Sequence[str]) -> CaptionLengths:
+    words = torch.tensor([len(text.split()) for text in texts] or [0])
+    empty = sum(not text.strip() for text in texts)
+    median = float(words.double().quantile(0.5))
+    return CaptionLengths(int(words.min()), median, int(words.max()), empty)
+
+
+def _describe_images(dataset: Corpus) -> str:
+    kinds = []
+    if dataset.pictures is not None:
+        kinds.append("pictures")
+    if (features := dataset.features) is not None:
+        boxes = " with boxes" if features.boxes is not None else ""
+        kinds.append(
+            f"features of {features.regions} x {features.width}, {features.values.dtype}{boxes}"
+        )
+    return " and ".join(kinds) or "ids only"
+
+
+def _errors(dataset: Corpus, report: DatasetReport) -> Iterator[str]:
+    """Reasons why the data set cannot be trained on."""
+    train = next((split for split in report.splits if split.name == "train"), None)
+    if train is None:
+        names = ", ".join(split.name for split in report.splits) or "none"
+        yield f"there is no train split to learn from; the splits are: {names}"
+    elif not train.texts:
+        yield "no image of the train split has a caption"
+    if dataset.pictures is None and dataset.features is None:
+        yield "there are neither pictures nor features; give an image folder or features"
+    if dataset.features is None:
+        yield from _unreadable(report)
+    if report.not_finite:
+        yield (
+            f"{counted(len(report.not_finite), 'image')} with NaN or infinite features, such as "
+            f"{report.not_finite[0]!r}; extract them again"
+        )
+
+
+def _unreadable(report: DatasetReport) -> Iterator[str]:
+    if some := report.unreadable:
+        yield f"{counted(len(some), 'picture')} cannot be read, such as: {some[0]}"
+
+
+def _warnings(dataset: Corpus, report: DatasetReport) -> Iterator[str]:
+    names = [split.name for split in report.splits]
+    for split, purpose in (
+        ("dev", "the best epoch is chosen on"),
+        ("test", "results are measured on"),
+    ):
+        if split not in names:
+            yield f"there is no {split} split, which {purpose}"
+    if dataset.features is not None:
+        yield from _unreadable(report)
+    if without := sum(split.without_text for split in report.splits):
+        yield f"{counted(without, 'image')} without a caption"
+    if report.orphans:
+        yield f"{counted(report.orphans, 'caption')} describing no image"
+    across = [one for one in report.same_images if one.across]
+    within = [one for one in report.same_images if not one.across]
+    if across:
+        yield f"{counted(len(across), 'image')} in more than one split, such as {across[0]}"
+    if within:
+        yield f"{counted(len(within), 'image')} more than once in a split, such as {within[0]}"
+    if texts := report.same_texts:
+        yield f"{counted(len(texts), 'caption')} in more than one split, such as {texts[0]}"
+
+
+def _caption_warnings(dataset: Corpus) -> Iterator[str]:
+    if dataset.text_features is None and (empty := _caption_lengths(dataset.texts).empty):
+        yield f"{counted(empty, 'caption')} without a word"
+    printed = [text for text in dataset.texts if text[:2] in ("b'", 'b"') and text[-1:] == text[1]]
+    if printed:
+        yield (
+            f"{counted(len(printed), 'caption')} like {printed[0][:40]!r}, which are printed "
+            "bytes: write them again as text"
+        )
+    if long := sum(len(text.split()) > LONG for text in dataset.texts):
+        yield f"{counted(long, 'caption')} of more than {LONG} words, cut there by default"

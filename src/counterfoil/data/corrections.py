@@ -1,0 +1,307 @@
+"""Label corrections: a JSON-lines file that every reader of a data set honours, and crowd votes.
+
+One correction per line, in ``corrections.jsonl`` (or ``decisions.jsonl``) beside the data:
+
+    {"do": "drop", "image": "a.jpg", "was": "A cat."}
+    {"do": "drop", "caption": "a.jpg#1", "was": "A dog."}
+    {"do": "fix", "caption": "a.jpg#1", "was": "A dog.", "text": "A cat."}
+    {"do": "true", "caption": "a.jpg#1", "was": "A cat.", "image": "b.jpg"}
+    {"do": "keep", "caption": "a.jpg#1", "was": "A cat."}          reviewed, no change
+
+Dropping an image drops its captions. ``was`` is the text of the caption, or of any caption of the
+image; it guards against applying corrections to other data. "true" marks an additional positive
+pair: mining leaves it out and evaluation counts it as correct. The last fix of a caption wins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, final, get_args
+
+import torch
+from torch import Tensor
+
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.lines import read_lines
+from counterfoil.data.checks import counted
+from counterfoil.records import Pairs
+from counterfoil.spec import unknown
+
+CORRECTIONS_FILE = "corrections.jsonl"
+CORRECTIONS_FILES = (CORRECTIONS_FILE, "decisions.jsonl")  # the second is the older name
+CorrectionAction = Literal["keep", "drop", "fix", "true"]
+_KEYS = ("do", "image", "caption", "was", "text")
+_EITHER = [(True, False), (False, True)]  # an image without a caption, a caption without an image
+_TARGETS = {
+    "fix": ([(False, True)], "a caption"),
+    "true": ([(True, True)], "an image and a caption"),
+    "drop": (_EITHER, "an image or a caption, one of them"),
+    "keep": ([*_EITHER, (True, True)], "an image or a caption"),
+}
+_VOTE_COLUMNS = "picture, caption, share of yes, yes, no"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """A correction of one image, caption or pair.
+
+    Attributes:
+        do: the action.
+        image: image id; "" where the correction is about a caption.
+        caption: caption id; "" where the correction is about an image.
+        was: text of the caption, or of a caption of the image; "" for an image without captions.
+        text: new text of a fixed caption.
+        where: file and line, for error messages.
+    """
+
+    do: CorrectionAction
+    image: str
+    caption: str
+    was: str
+    text: str = ""
+    where: str = ""
+
+    def to_dict(self) -> dict[str, str]:
+        """JSON-ready form; empty fields are left out, except ``was``."""
+        fields = {"do": self.do, "image": self.image, "caption": self.caption, "text": self.text}
+        return {key: value for key, value in fields.items() if value} | {"was": self.was}
+
+
+def corrections_beside(source: str) -> Path | None:
+    """The corrections file in the folder of a data set; None without one.
+
+    Raises:
+        ValueError: files of both names are there.
+    """
+    path = Path(source).expanduser()
+    if not path.exists():  # "scenes" or a data set of the hub
+        return None
+    folder = path if path.is_dir() else path.parent
+    files = [folder / name for name in CORRECTIONS_FILES if (folder / name).is_file()]
+    if len(files) > 1:
+        raise ValueError(
+            f"{folder} holds both {' and '.join(CORRECTIONS_FILES)}; keep one of them, the audit "
+            "page saves earlier corrections with the new ones"
+        )
+    return files[0] if files else None
+
+
+def read_corrections(path: Path) -> tuple[Correction, ...]:
+    """Read a corrections file.
+
+    Raises:
+        ValueError: the file is missing, or a line of it is no correction.
+    """
+    lines = enumerate(read_lines(path, "corrections"), 1)
+    return tuple(_parse(line, f"{path}, line {n}") for n, line in lines if line.strip())
+
+
+def apply_corrections(dataset: Corpus, corrections: Sequence[Correction]) -> Corpus:
+    """Apply corrections to a whole data set, as it was read.
+
+    Returns:
+        The corrected data set; `Corpus.decided` describes the changes.
+
+    Raises:
+        ValueError: a correction is about other data, the captions to fix are embeddings, or
+            nothing is left.
+    """
+    state = _CorrectedDataset(dataset)
+    for correction in corrections:
+        state.apply(correction)
+    return state.dataset()
+
+
+@final
+class _CorrectedDataset:
+    """Texts, kept rows and additional positives while corrections are applied in order."""
+
+    def __init__(self, original: Corpus) -> None:
+        self.original, self.texts = original, list(original.texts)
+        self.image_rows = {name: row for row, name in enumerate(original.image_ids)}
+        self.text_rows = {name: row for row, name in enumerate(original.text_ids)}
+        self.keep_images = torch.ones(len(original), dtype=torch.bool)
+        self.keep_texts = torch.ones(len(original.texts), dtype=torch.bool)
+        self.positives: set[tuple[int, int]] = set()
+
+    def apply(self, correction: Correction) -> None:
+        image = self._row(self.image_rows, correction.image, "image", correction.where)
+        text = self._row(self.text_rows, correction.caption, "caption", correction.where)
+        self._check_unchanged(correction, image, text)
+        if correction.do == "fix":
+            if self.original.text_features is not None:
+                raise ValueError(
+                    f"{correction.where}: the captions of {self.original.name} are ready-made "
+                    "vectors and cannot be fixed; drop the caption"
+                )
+            self.texts[text] = correction.text
+        elif correction.do == "true":
+            self.positives.add((image, text))
+        elif correction.do == "drop" and text >= 0:
+            self.keep_texts[text] = False
+        elif correction.do == "drop":
+            self.keep_images[image] = False
+
+    def _row(self, rows: dict[str, int], name: str, noun: str, where: str) -> int:
+        if name and name not in rows:
+            raise ValueError(
+                f"{where}: {self.original.name} has no {noun} {name!r}; the corrections are of "
+                "other data, audit these"
+            )
+        return rows[name] if name else -1
+
+    def _check_unchanged(self, correction: Correction, image: int, text: int) -> None:
+        """Refuse a correction whose ``was`` is neither the original text nor an earlier fix."""
+        own, _ = self.original.relation.captions(torch.tensor([image]))
+        rows = [text] if text >= 0 else own.tolist()
+        known = [texts[row] for row in rows for texts in (self.original.texts, self.texts)] or [""]
+        if correction.was not in known:
+            about = correction.caption or f"a caption of {correction.image}"
+            raise ValueError(
+                f"{correction.where}: {about} was {correction.was!r} when it was corrected and is "
+                f"{known[0]!r} in {self.original.name}; the corrections are of other data, audit "
+                "these"
+            )
+
+    def dataset(self) -> Corpus:
+        """The corrected data set."""
+        original, owner = self.original, self.original.owner
+        keep_texts = self.keep_texts & (self.keep_images[owner.clamp(min=0)] | (owner < 0))
+        if not self.keep_images.any() or (len(keep_texts) and not keep_texts.any()):
+            raise ValueError(f"{original.name}: nothing is left after all corrections; drop less")
+        images, texts = self.keep_images.nonzero().squeeze(1), keep_texts.nonzero().squeeze(1)
+        new_image_rows = self.keep_images.long().cumsum(0) - 1
+        old_owner = owner[texts]
+        fixed = sum(self.texts[row] != original.texts[row] for row in texts.tolist())
+        also = original.also
+        if self.positives:
+            also = Pairs(*torch.tensor(sorted(self.positives)).unbind(1))
+        return replace(
+            replace(original, texts=self.texts, also=also).cut(
+                images, texts, torch.where(old_owner < 0, -1, new_image_rows[old_owner])
+            ),
+            decided=self._description(int(keep_texts.sum()), fixed),
+        )
+
+    def _description(self, captions_left: int, fixed: int) -> str:
+        parts = [
+            f"{counted(number, noun)} {change}"
+            for number, noun, change in (
+                (int((~self.keep_images).sum()), "image", "left out"),
+                (len(self.texts) - captions_left, "caption", "left out"),
+                (fixed, "caption", "rewritten"),
+                (len(self.positives), "pair", "true besides the captions' own"),
+            )
+            if number
+        ]
+        return ", ".join(parts) or "nothing left out"
+
+
+def _parse(line: str, where: str) -> Correction:
+    try:
+        values = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{where} is not JSON: {error}") from None
+    if not isinstance(values, dict) or not all(isinstance(one, str) for one in values.values()):
+        raise ValueError(
+            f'{where} is no correction; one looks like {{"do": "drop", "caption": ..., "was": ...}}'
+        )
+    strange = next((key for key in values if key not in _KEYS), None)
+    if strange is not None:
+        raise ValueError(f"{where}: {unknown(strange, list(_KEYS), 'a key of a correction')}")
+    do, target = values.get("do", ""), (bool(values.get("image")), bool(values.get("caption")))
+    if do not in get_args(CorrectionAction):
+        actions = list(get_args(CorrectionAction))
+        raise ValueError(f"{where}: {unknown(do, actions, 'a correction')}")
+    allowed, noun = _TARGETS[do]
+    if target not in allowed:
+        raise ValueError(f"{where}: {do!r} needs {noun}")
+    if do == "fix" and not values.get("text", "").strip():
+        raise ValueError(f"{where}: 'fix' needs the text that shall stand there; drop it instead")
+    fields: Any = {"image": "", "caption": "", "was": "", "text": "", **values}
+    return Correction(where=where, **fields)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class CrowdVotes:
+    """Votes of a crowd on whether captions describe images.
+
+    Attributes:
+        images: (N,) long, image rows.
+        texts: (N,) long, caption rows.
+        yes: (N,) long.
+        no: (N,) long.
+    """
+
+    images: Tensor
+    texts: Tensor
+    yes: Tensor
+    no: Tensor
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def true(self) -> Tensor:
+        """(N,) bool, whether at least half of the votes are yes."""
+        return self.yes >= self.no
+
+    def rows(self, index: Tensor) -> CrowdVotes:
+        """A subset by (N,) bool mask or by rows."""
+        return CrowdVotes(self.images[index], self.texts[index], self.yes[index], self.no[index])
+
+
+def read_crowd_votes(path: Path, dataset: Corpus) -> CrowdVotes:
+    """Read crowd votes about pairs of a data set, one pair per line with five tab-separated fields.
+
+    The fields are image, caption, share of yes, number of yes, number of no, as in Flickr8k's
+    ``CrowdFlowerAnnotations.txt`` (Hodosh, Young and Hockenmaier, JAIR 47, 2013). A caption is
+    named by its id, or as ``1.jpg#2``, the third caption of that image.
+
+    Raises:
+        ValueError: the file is missing, a line is no vote, or the data set does not have an image
+            or a caption.
+    """
+    lines = enumerate(read_lines(path, "judgements"), 1)
+    votes = [_parse_vote(path, number, line) for number, line in lines if line.strip()]
+    if not votes:
+        raise ValueError(f"{path} holds no judgements; a line has {_VOTE_COLUMNS}, tabs between")
+    images = {name: row for row, name in enumerate(dataset.image_ids)}
+    captions = _caption_rows(dataset)
+    for image, text, _, _ in votes:
+        for name, known, noun in ((image, images, "picture"), (text, captions, "caption")):
+            if name not in known:
+                raise ValueError(
+                    f"{path} judges the {noun} {name!r}, which {dataset.name} does not have; name "
+                    "the data that were judged"
+                )
+    rows = [(images[image], captions[text], yes, no) for image, text, yes, no in votes]
+    return CrowdVotes(*torch.tensor(rows).unbind(1))
+
+
+def _caption_rows(dataset: Corpus) -> dict[str, int]:
+    """Caption rows by id, and by image id and place."""
+    texts, counts = dataset.relation.captions(torch.arange(len(dataset)))
+    rows = iter(texts.tolist())
+    known: dict[str, int] = {}
+    for name, count in zip(dataset.image_ids, counts.tolist(), strict=True):
+        known |= {f"{name}#{place}": next(rows) for place in range(count)}
+    return known | {name: row for row, name in enumerate(dataset.text_ids)}
+
+
+def _parse_vote(path: Path, number: int, line: str) -> tuple[str, str, int, int]:
+    fields = line.split("\t")
+    if len(fields) != 5 or not all(field.strip().isdecimal() for field in fields[3:]):
+        raise ValueError(
+            f"{path}, line {number} is no judgement: {line[:60]!r}; {_VOTE_COLUMNS} are needed, "
+            "tabs between them"
+        )
+    yes, no = int(fields[3]), int(fields[4])
+    if not yes + no:
+        raise ValueError(f"{path}, line {number} has no votes: {line[:60]!r}; leave the line out")
+    return fields[0], fields[1], yes, no

@@ -1,0 +1,1 @@
+"""Evaluation: metrics, protocols, intervals, foils and explanations."""

@@ -1,0 +1,747 @@
+"""Word-level explanations: which words of a caption do not match the image, and corrections.
+
+A model with word heads (TAGS-DC) predicts how likely each word is wrong and which word belongs
+there. For any other model the change of the score when a word is left out is reported. That
+explains the score, not the word: where two words are wrong, leaving out either may change little.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final, get_args, overload
+
+import torch
+from torch import Tensor
+
+from counterfoil import world
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.foil_rules import Change
+from counterfoil.corpus.lens import Lens
+from counterfoil.corpus.tokens import pack
+from counterfoil.corpus.words import Tokenizer
+from counterfoil.corpus.words import spans as split_words
+from counterfoil.engine.modes import evaluating
+from counterfoil.evaluation.word_heads import (
+    ImageSentences,
+    RankedReplacements,
+    SentenceWord,
+    WordHeads,
+    WordSpan,
+    rank_replacements,
+    replace_words,
+    spell,
+    without_punctuation,
+    word_spans,
+)
+from counterfoil.files import read_json, write_json
+from counterfoil.matcher import Matcher
+from counterfoil.progress import progress
+from counterfoil.reading import ReadsWords, Want
+from counterfoil.records import Encoded, Items
+from counterfoil.spec import unknown
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from counterfoil.recipes.model import Model
+
+DOUBT_THRESHOLD = 0.5  # TAGS-DC, section 4.4
+CAPTION_BATCH = 256  # captions explained together, and per part of a checkpoint
+OCCLUSION_BATCH = 256  # sentences scored together
+RankBy: TypeAlias = Literal["doubt", "score"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class WordCorrection:
+    """A word that may replace another."""
+
+    text: str  # spelled for its place in the caption
+    chance: float  # probability, in 0..1
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ExplainedWord:
+    """A word of a caption.
+
+    Attributes:
+        text: the word.
+        start: its first character in the caption.
+        stop: the character after its last.
+        doubt: probability that it is wrong, in 0..1; None without a doubt head.
+        gain: score of the caption without the word, less its score; None with a doubt head.
+        kept: probability of the word itself under the correction head; None unless doubted.
+        corrections: other words, by falling probability.
+    """
+
+    text: str
+    start: int
+    stop: int
+    doubt: float | None = None
+    gain: float | None = None
+    kept: float | None = None
+    corrections: tuple[WordCorrection, ...] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CorrectedCaption:
+    """A caption with its doubted words replaced."""
+
+    text: str  # the new caption
+    score: float  # of the new caption with the image
+    changes: tuple[tuple[int, int], ...]  # start and stop of each new word
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """How a caption matches an image, word by word.
+
+    Attributes:
+        caption: the caption.
+        score: of the caption with the image.
+        words: from left to right.
+        corrected: the corrected caption; None where no word was replaced.
+        unread: first character beyond the model's limit; None where it reads the whole caption.
+    """
+
+    caption: str
+    score: float
+    words: tuple[ExplainedWord, ...]
+    corrected: CorrectedCaption | None = None
+    unread: int | None = None
+
+    @property
+    def doubts(self) -> bool:
+        """Whether the words have doubts."""
+        return any(word.doubt is not None for word in self.words)
+
+    @property
+    def doubt(self) -> float | None:
+        """The greatest doubt of all words; None where there is none."""
+        return max((word.doubt for word in self.words if word.doubt is not None), default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Explanation:
+        """Rebuild from `to_dict`.
+
+        Raises:
+            KeyError: a field is missing.
+            TypeError: a field has another type.
+        """
+        words = tuple(
+            ExplainedWord(
+                **{**word, "corrections": tuple(WordCorrection(**c) for c in word["corrections"])}
+            )
+            for word in values["words"]
+        )
+        corrected = None
+        if (new := values["corrected"]) is not None:
+            changes = tuple((start, stop) for start, stop in new["changes"])
+            corrected = CorrectedCaption(new["text"], new["score"], changes)
+        return cls(values["caption"], values["score"], words, corrected, values["unread"])
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ExplainConfig:
+    """Settings of explanations."""
+
+    threshold: float = DOUBT_THRESHOLD  # doubt from which a word counts as wrong
+    corrections: int = 3  # shown per doubted word
+    # order of captions: "doubt", the greatest of a caption's words, or "score", lowest first; None
+    # for doubt where the model has it
+    rank: str | None = None
+
+    def rank_by(self, model: Model) -> RankBy:
+        """The order of captions for a model.
+
+        Raises:
+            ValueError: an unknown order, or doubt where the model has none.
+        """
+        has_doubts = has_doubt_head(model.matcher)
+        known = list(get_args(RankBy))
+        if self.rank is not None and self.rank not in known:
+            raise ValueError(unknown(self.rank, known, "a rank of captions"))
+        if self.rank == "doubt" and not has_doubts:
+            raise ValueError(f"{describe_missing_heads(model)}; rank by score")
+        if self.rank is not None:
+            return "doubt" if self.rank == "doubt" else "score"
+        return "doubt" if has_doubts else "score"
+
+
+@overload
+def explain(
+    model: Model,
+    image: str | Path | Image.Image,
+    caption: str,
+    *,
+    dataset: Corpus | None = None,
+    threshold: float = DOUBT_THRESHOLD,
+    corrections: int = 3,
+) -> Explanation: ...
+@overload
+def explain(
+    model: Model,
+    image: str | Path | Image.Image,
+    caption: list[str] | tuple[str, ...],
+    *,
+    dataset: Corpus | None = None,
+    threshold: float = DOUBT_THRESHOLD,
+    corrections: int = 3,
+) -> list[Explanation]: ...
+def explain(
+    model: Model,
+    image: str | Path | Image.Image,
+    caption: str | list[str] | tuple[str, ...],
+    *,
+    dataset: Corpus | None = None,
+    threshold: float = DOUBT_THRESHOLD,
+    corrections: int = 3,
+) -> Explanation | list[Explanation]:
+    """Explain word by word how captions match an image.
+
+    Args:
+        model: an opened model.
+        image: a picture or its path; the id of an image where a data set is given.
+        caption: a caption, or several of the same image.
+        dataset: holds the image.
+        threshold: doubt from which a word counts as wrong.
+        corrections: proposed for each doubted word, at most.
+
+    Returns:
+        An explanation, or a list of them for several captions.
+
+    Raises:
+        ValueError: the model cannot read captions or this kind of image, there is no such image, a
+            caption is empty or too long, or an output is not a number.
+    """
+    captions = [caption] if isinstance(caption, str) else list(caption)
+    processor = text_processor(model)
+    if not all(text.strip() for text in captions):
+        raise ValueError("the caption is empty; say something of the picture")
+    if isinstance(image, str) and dataset is not None:
+        rows = torch.tensor([find_image_row(dataset, image)])
+        images = _encode_images(model, processor, dataset, rows)
+    else:
+        images = model.encode([Path(image) if isinstance(image, str) else image])
+    config = ExplainConfig(threshold=threshold, corrections=corrections)
+    same_image = torch.zeros(len(captions), dtype=torch.long)
+    explanations = explain_pairs(model, images, captions, same_image, config)
+    for one in explanations:
+        if one.unread is not None:
+            raise ValueError(
+                f"the caption is too long for {model.name}, which reads it up to "
+                f"{one.caption[: one.unread][-30:]!r}; leave out what follows"
+            )
+    return explanations[0] if isinstance(caption, str) else explanations
+
+
+def explain_dataset(
+    model: Model,
+    dataset: Corpus,
+    config: ExplainConfig,
+    checkpoint: ExplanationCheckpoint | None = None,
+) -> Iterator[tuple[int, Explanation]]:
+    """Explain every caption that has an image; yields caption rows in order, with explanations.
+
+    Captions that are too long are explained as far as the model reads them.
+
+    Args:
+        model: an opened model.
+        dataset: captions with their images.
+        config: settings.
+        checkpoint: stores finished parts, and supplies those of an interrupted pass.
+
+    Raises:
+        ValueError: as `explain` does, but for long captions.
+    """
+    processor = text_processor(model)
+    owner = dataset.relation.owner
+    rows = (owner >= 0).nonzero().squeeze(1)
+    if not len(rows):
+        raise ValueError(f"{dataset.name} ({dataset.part}) has no caption; there is nothing to do")
+    for row in rows.tolist():
+        if not dataset.texts[row].strip():
+            raise ValueError(
+                f"caption {dataset.text_ids[row]!r} is empty; give it words or drop it"
+            )
+    with progress("captions explained", len(rows)) as advance:
+        for number, part in enumerate(torch.split(rows, CAPTION_BATCH)):
+            explanations = None if checkpoint is None else checkpoint.load(number)
+            if explanations is None:
+                # each image of the part is encoded once
+                image_rows, image = owner[part].unique(return_inverse=True)  # type: ignore[no-untyped-call]
+                images = _encode_images(model, processor, dataset, image_rows)
+                captions = [dataset.texts[row] for row in part.tolist()]
+                explanations = explain_pairs(model, images, captions, image, config)
+                if checkpoint is not None:
+                    checkpoint.save(number, explanations)
+            yield from zip(part.tolist(), explanations, strict=True)
+            advance(len(part))
+
+
+def explain_pairs(
+    model: Model, images: Encoded, captions: Sequence[str], image: Tensor, config: ExplainConfig
+) -> list[Explanation]:
+    """Explain N captions by word heads where the model has them, otherwise by occlusion.
+
+    `image` (N,) is the row of each caption's image.
+    """
+    processor = text_processor(model)
+    assert processor.tokenizer is not None
+    if has_doubt_head(model.matcher):
+        return explain_by_heads(
+            model.matcher, processor.tokenizer, images, captions, image=image,
+            threshold=config.threshold, corrections=config.corrections,
+        )  # fmt: skip
+    explanations = explain_by_occlusion(
+        model.matcher, processor.read, images, captions, image=image
+    )
+    ends = _truncations(processor.tokenizer, captions)
+    return [replace(one, unread=end) for one, end in zip(explanations, ends, strict=True)]
+
+
+def has_doubt_head(matcher: Matcher) -> bool:
+    """Whether a model predicts how likely a word is wrong."""
+    return isinstance(matcher, ReadsWords) and Want.DOUBT in matcher.wants
+
+
+def has_correction_head(matcher: Matcher) -> bool:
+    """Whether a model predicts which word belongs in the place of another."""
+    return isinstance(matcher, ReadsWords) and Want.CORRECT in matcher.wants
+
+
+def describe_missing_heads(model: Model) -> str:
+    """The word heads that a model lacks, in a clause; "" where it has both."""
+    heads = {
+        "doubts": has_doubt_head(model.matcher),
+        "corrects": has_correction_head(model.matcher),
+    }
+    missing = [name for name, present in heads.items() if not present]
+    if not missing:
+        return ""
+    return f"{model.name} has no head that {' or '.join(missing)} words, as TAGS-DC trains them"
+
+
+def text_processor(model: Model) -> Lens:
+    """The processor of a model that reads captions.
+
+    Raises:
+        ValueError: the model compares embeddings and has none.
+    """
+    if model.lens is None or model.lens.tokenizer is None:
+        raise ValueError(
+            f"{model.name} compares ready-made vectors and cannot read a caption; give a model "
+            "folder or the name of a model"
+        )
+    return model.lens
+
+
+def find_image_row(dataset: Corpus, image_id: str) -> int:
+    """The row of an image.
+
+    Raises:
+        ValueError: there is no image of that id.
+    """
+    try:
+        return list(dataset.image_ids).index(image_id)
+    except ValueError:
+        noun = f"an image of {dataset.name}"
+        raise ValueError(
+            f"{unknown(image_id, list(dataset.image_ids[:5]), noun)[:-1]}, …; "
+            f"{len(dataset):,} in all"
+        ) from None
+
+
+def _encode_images(model: Model, processor: Lens, dataset: Corpus, rows: Tensor) -> Encoded:
+    with evaluating([model.matcher]):
+        images = processor.eye.look(dataset, rows).to(world.device())
+        return model.matcher.encode_images(images)
+
+
+def _truncation(text: str, words: Sequence[WordSpan]) -> int | None:
+    """The character after the last word that was read; None where nothing was cut."""
+    stop = words[-1].stop if words else 0
+    return stop if any(map(str.isalnum, text[stop:])) else None
+
+
+def _truncations(tokenizer: Tokenizer, captions: Sequence[str]) -> list[int | None]:
+    """Where each caption is cut; None for all where the tokenizer reports no spans."""
+    try:
+        spans = tokenizer.spans(captions)
+    except ValueError:
+        return [None] * len(captions)
+    return [
+        _truncation(text, word_spans(own, None)) for text, own in zip(captions, spans, strict=True)
+    ]
+
+
+def explain_by_occlusion(
+    matcher: Matcher,
+    read: Callable[[Sequence[str]], Items],
+    images: Encoded,
+    captions: Sequence[str],
+    *,
+    image: Tensor | None = None,
+) -> list[Explanation]:
+    """Explain captions by the gain in score when each word is left out; for any model.
+
+    Args are those of `explain_by_heads`; `read` tokenizes captions for the model.
+
+    Raises:
+        ValueError: a score is not a number.
+    """
+    rows = torch.arange(len(captions)) if image is None else image.cpu()
+    words = [_removable_words(text) for text in captions]
+    # the whole caption, then the caption without each word
+    variants = [
+        variant
+        for text, own in zip(captions, words, strict=True)
+        for variant in (text, *(without_word(text, *word) for word in own))
+    ]
+    counts = torch.tensor([1 + len(own) for own in words], dtype=torch.long)
+    device = next(matcher.parameters()).device
+    variant_rows, scores = rows.repeat_interleave(counts), list[float]()
+    with evaluating([matcher]):
+        for start in range(0, len(variants), OCCLUSION_BATCH):
+            part = slice(start, start + OCCLUSION_BATCH)
+            texts = matcher.encode_texts(read(variants[part]).to(device))
+            scores += matcher.pairs(images.rows(variant_rows[part]).to(device), texts).tolist()
+    explanations, at = [], 0
+    for text, own in zip(captions, words, strict=True):
+        score, *reduced = scores[at : at + 1 + len(own)]
+        _check_number(text, score)
+        gains = tuple(
+            ExplainedWord(text[start:stop], start, stop, gain=other - score)
+            for (start, stop), other in zip(own, reduced, strict=True)
+        )
+        explanations.append(Explanation(text, score, gains))
+        at += 1 + len(own)
+    return explanations
+
+
+def without_word(text: str, start: int, stop: int) -> str:
+    """A caption without one of its words.
+
+    >>> without_word("A red circle.", 2, 5)
+    'A circle.'
+    """
+    before, after = text[:start], text[stop:]
+    return before.rstrip() + after if before[-1:].isspace() else before + after.lstrip()
+
+
+def _removable_words(text: str) -> list[tuple[int, int]]:
+    """Words with a letter or digit; none where there is only one, as no caption would be left."""
+    words = [word for word in split_words(text) if any(map(str.isalnum, text[slice(*word)]))]
+    return words if len(words) > 1 else []
+
+
+def _check_number(caption: str, *values: float) -> None:
+    if any(map(math.isnan, values)):
+        raise ValueError(
+            f"the score of {caption!r} is not a number; look for NaN in the features, or train "
+            "again with a lower learning rate"
+        )
+
+
+@final
+@dataclass(slots=True)
+class _Draft:
+    """A caption while it is explained and corrected."""
+
+    text: str
+    words: list[WordSpan]
+    score: float
+    doubts: list[float]
+    replacements: dict[int, RankedReplacements] = field(default_factory=dict)  # by word
+    new: dict[int, str] = field(default_factory=dict)  # by word
+
+    def old(self, word: int) -> str:
+        return self.text[self.words[word].start : self.words[word].stop]
+
+    def options(
+        self, tokenizer: Tokenizer, word: int, count: int
+    ) -> list[tuple[str, tuple[int, ...], float]]:
+        """The best replacements that differ from the word and one another: text, ids, chance."""
+        old = self.old(word)
+        seen = {old.casefold()}
+        options: list[tuple[str, tuple[int, ...], float]] = []
+        for one in self.replacements[word].best:
+            text = spell(tokenizer.tokens(one.ids), old)
+            if text.casefold() not in seen and len(options) < count:
+                options.append((text, one.ids, math.exp(one.log_prob)))
+            seen.add(text.casefold())
+        return options
+
+
+def explain_by_heads(
+    matcher: Matcher,
+    tokenizer: Tokenizer,
+    images: Encoded,
+    captions: Sequence[str],
+    *,
+    image: Tensor | None = None,
+    threshold: float = DOUBT_THRESHOLD,
+    corrections: int = 3,
+) -> list[Explanation]:
+    """Explain captions by a doubt head and, where there is one, a correction head.
+
+    The doubt of a word is the greatest doubt of its tokens, since in training one wrong token
+    makes a word wrong. Punctuation is not a word. Corrections of a word leave all others as they
+    are. The corrected caption is made greedily: the most doubted word is replaced by its best
+    correction, the sentence is read again, and so on until no original word is doubted.
+
+    Args:
+        matcher: the model; it has a doubt head.
+        tokenizer: of the model.
+        images: encoded.
+        captions: N, none of them empty.
+        image: (N,) row of the image of each caption; aligned with the images by default.
+        threshold: doubt from which a word counts as wrong.
+        corrections: per doubted word.
+
+    Raises:
+        ValueError: an output of the model is not a number.
+    """
+    if not captions:
+        return []
+    rows = torch.arange(len(captions)) if image is None else image.cpu()
+    heads = WordHeads(matcher, tokenizer, images)
+    sentences, words = _tokenize(tokenizer, captions, rows)
+    drafts = _drafts(heads, sentences, captions, words)
+    if has_correction_head(matcher):
+        doubted = [
+            (row, word)
+            for row, draft in enumerate(drafts)
+            for word, doubt in enumerate(draft.doubts)
+            if doubt >= threshold
+        ]
+        # twice as many as shown: replacements that differ only in case are merged
+        _rank(heads, sentences, drafts, doubted, 2 * corrections + 2)
+        _correct(heads, sentences, drafts, threshold)
+    corrected = _score_corrected(heads, drafts, rows)
+    return [
+        Explanation(
+            draft.text,
+            draft.score,
+            tuple(_explained_words(tokenizer, draft, corrections, threshold)),
+            corrected.get(row),
+            _truncation(draft.text, draft.words),
+        )
+        for row, draft in enumerate(drafts)
+    ]
+
+
+def _tokenize(
+    tokenizer: Tokenizer, captions: Sequence[str], rows: Tensor
+) -> tuple[ImageSentences, list[list[WordSpan]]]:
+    reading = tokenizer.read(captions)
+    ids, mask = pack(reading, tokenizer.pad).take(torch.arange(len(captions)))
+    words = [
+        without_punctuation(
+            text, word_spans(spans, None if reading.words is None else reading.words[row])
+        )
+        for row, (text, spans) in enumerate(zip(captions, tokenizer.spans(captions), strict=True))
+    ]
+    return ImageSentences(ids, mask, rows), words
+
+
+def _drafts(
+    heads: WordHeads,
+    sentences: ImageSentences,
+    captions: Sequence[str],
+    words: Sequence[list[WordSpan]],
+) -> list[_Draft]:
+    scores, doubts = heads.doubts(sentences)
+    drafts = []
+    for row, (text, score) in enumerate(zip(captions, scores.tolist(), strict=True)):
+        _check_number(text, score, *doubts[row][sentences.mask[row]].tolist())
+        drafts.append(_Draft(text, words[row], score, _word_doubts(words[row], doubts[row])))
+    return drafts
+
+
+def _word_doubts(words: Sequence[WordSpan], token_doubts: Tensor) -> list[float]:
+    doubts = token_doubts.tolist()
+    return [max(doubts[token] for token in word.tokens) for word in words]
+
+
+def _rank(
+    heads: WordHeads,
+    sentences: ImageSentences,
+    drafts: Sequence[_Draft],
+    targets: Sequence[tuple[int, int]],
+    beam: int,
+) -> None:
+    """Store replacements of (caption, word) targets, which are ordered by caption."""
+    words = [SentenceWord(row, drafts[row].words[word].tokens) for row, word in targets]
+    ranked = rank_replacements(heads, sentences, words, beam)
+    for (row, word), replacements in zip(targets, ranked, strict=True):
+        drafts[row].replacements[word] = replacements
+
+
+def _correct(
+    heads: WordHeads, sentences: ImageSentences, drafts: Sequence[_Draft], threshold: float
+) -> None:
+    """Replace doubted words; in each round the most doubted one of every caption."""
+    ids = sentences.ids.clone()
+    doubts = {row: draft.doubts for row, draft in enumerate(drafts)}
+    # the corrections shown are those of the original caption
+    original = [dict(draft.replacements) for draft in drafts]
+    first_round = True
+    while True:
+        worst = {
+            row: word
+            for row, own in doubts.items()
+            if (word := _most_doubted(own, drafts[row], threshold)) is not None
+        }
+        if not worst:
+            break
+        if not first_round:
+            _rank(heads, sentences.with_ids(ids), drafts, sorted(worst.items()), 4)
+        for row, word in worst.items():
+            draft = drafts[row]
+            best = draft.options(heads.tokenizer, word, 1)
+            # a word without a replacement stays, and is not tried again
+            draft.new[word] = best[0][0] if best else draft.old(word)
+            if best:
+                ids[row, list(draft.words[word].tokens)] = torch.tensor(best[0][1])
+        rows = torch.tensor(sorted(worst))
+        _, token_doubts = heads.doubts(sentences.with_ids(ids).rows(rows))
+        doubts = {
+            row: _word_doubts(drafts[row].words, own)
+            for row, own in zip(rows.tolist(), token_doubts, strict=True)
+        }
+        first_round = False
+    for draft, replacements in zip(drafts, original, strict=True):
+        draft.replacements = replacements
+
+
+def _most_doubted(doubts: Sequence[float], draft: _Draft, threshold: float) -> int | None:
+    """The most doubted original word; None where none is doubted."""
+    words = [n for n, doubt in enumerate(doubts) if doubt >= threshold and n not in draft.new]
+    return max(words, key=lambda word: doubts[word], default=None)
+
+
+def _score_corrected(
+    heads: WordHeads, drafts: Sequence[_Draft], rows: Tensor
+) -> dict[int, CorrectedCaption]:
+    """The corrected captions by row, scored after tokenizing their text anew."""
+    edits = {
+        row: replace_words(draft.text, _changes(draft))
+        for row, draft in enumerate(drafts)
+        if draft.new
+    }
+    edits = {row: edit for row, edit in edits.items() if edit[0] != drafts[row].text}
+    if not edits:
+        return {}
+    texts = [text for text, _ in edits.values()]
+    sentences, _ = _tokenize(heads.tokenizer, texts, rows[list(edits)])
+    scores = heads.scores(sentences).tolist()
+    return {
+        row: CorrectedCaption(text, score, spans)
+        for (row, (text, spans)), score in zip(edits.items(), scores, strict=True)
+    }
+
+
+def _changes(draft: _Draft) -> list[Change]:
+    return [
+        Change(draft.words[word].start, draft.words[word].stop, new)
+        for word, new in sorted(draft.new.items())
+        if new != draft.old(word)
+    ]
+
+
+def _explained_words(
+    tokenizer: Tokenizer, draft: _Draft, corrections: int, threshold: float
+) -> Iterator[ExplainedWord]:
+    for word, (span, doubt) in enumerate(zip(draft.words, draft.doubts, strict=True)):
+        plain = ExplainedWord(draft.old(word), span.start, span.stop, doubt=doubt)
+        if doubt < threshold or word not in draft.replacements:
+            yield plain
+            continue
+        options = draft.options(tokenizer, word, corrections)
+        yield replace(
+            plain,
+            kept=math.exp(draft.replacements[word].own),
+            corrections=tuple(WordCorrection(text, chance) for text, _, chance in options),
+        )
+
+
+@final
+class ExplanationCheckpoint:
+    """Finished parts of a pass over a data set, on disk until the output file is complete.
+
+    Attributes:
+        folder: of the parts, beside the output file.
+    """
+
+    _FACTS = "facts.json"
+    _NOUN = "explanations that are kept"
+
+    def __init__(self, output: Path, facts: Mapping[str, Any], *, resume: bool) -> None:
+        """Start a pass, or resume it.
+
+        Args:
+            output: the file that will hold all explanations.
+            facts: plain values that the explanations depend on.
+            resume: allow parts of an interrupted pass.
+
+        Raises:
+            ValueError: there are parts and `resume` is False, or they depend on other facts.
+        """
+        self.folder = output.with_name(f"{output.name}.partial")
+        self._facts = dict(facts)
+        if not (self.folder / self._FACTS).exists():
+            return
+        if not resume:
+            raise ValueError(
+                f"{self.folder} holds explanations that were stopped; add --resume to go on with "
+                "them, or delete it"
+            )
+        stored = read_json(self.folder / self._FACTS, self._NOUN)
+        known = stored if isinstance(stored, dict) else {}
+        if other := next((name for name in facts if known.get(name) != facts[name]), None):
+            raise ValueError(
+                f"{self.folder} was begun with another {other}; go on with what it was then, or "
+                "delete it"
+            )
+
+    def load(self, number: int) -> list[Explanation] | None:
+        """A finished part; None where it is missing.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        path = self._part(number)
+        if not path.exists():
+            return None
+        values = read_json(path, self._NOUN)
+        try:
+            return [Explanation.from_dict(one) for one in values]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{path} holds no explanations: {error}; delete it") from error
+
+    def save(self, number: int, explanations: Sequence[Explanation]) -> None:
+        """Write a part."""
+        if not (self.folder / self._FACTS).exists():
+            write_json(self.folder / self._FACTS, self._facts)
+        write_json(self._part(number), [one.to_dict() for one in explanations])
+
+    def delete(self) -> None:
+        """Delete all parts."""
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+
+    def _part(self, number: int) -> Path:
+        return self.folder / f"{number:06d}.json"

@@ -1,0 +1,180 @@
+"""HTML page of explained captions: words coloured by doubt, beside the pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from counterfoil.evaluate.gallery import Shown, thumbnail
+from counterfoil.evaluate.report import Provenance, template
+from counterfoil.evaluation.explain import ExplainedWord, Explanation
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+DOUBT_NOTE = (
+    "The deeper the colour of a word, the likelier the model holds it to be wrong. Words that "
+    "count as wrong bear the probability. What may stand instead is for each word alone, all "
+    "others as they are; in the corrected caption, new words are underlined."
+)
+GAIN_NOTE = (
+    "No head of this model doubts words, so the page shows what the score gains when a word is "
+    "left out. The word that gains most has the deepest colour. That explains the score; it is no "
+    "probability that a word is wrong."
+)
+PICTURE_SIDE = 448  # pixels; displayed at half that
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CaptionPart:
+    """A stretch of a caption."""
+
+    text: str  # of the stretch
+    tint: float | None = None  # depth of its colour, in 0..1; None between words
+    number: str = ""  # of a word, as text
+    marked: bool = False  # whether the number is visible
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ExplainedCard:
+    """An explained caption with its image."""
+
+    image: Shown  # id, and the picture where there is one
+    explanation: Explanation  # of the caption
+    threshold: float  # doubt from which a word counts as wrong
+    place: int = 0  # in a ranking, from 1; 0 outside one
+
+    @property
+    def parts(self) -> tuple[CaptionPart, ...]:
+        """The caption in words and the stretches between them."""
+        caption, parts, end = self.explanation.caption, list[CaptionPart](), 0
+        for word, tint in zip(self.explanation.words, tints(self.explanation), strict=True):
+            if word.start > end:
+                parts.append(CaptionPart(caption[end : word.start]))
+            marked = word.doubt is not None and word.doubt >= self.threshold
+            parts.append(CaptionPart(word.text, tint, number(word), marked))
+            end = word.stop
+        if rest := caption[end:]:
+            parts.append(CaptionPart(rest))
+        return tuple(parts)
+
+    @property
+    def new(self) -> tuple[tuple[str, bool], ...]:
+        """The corrected caption in stretches, and whether each is new."""
+        corrected = self.explanation.corrected
+        if corrected is None:
+            return ()
+        parts, end = list[tuple[str, bool]](), 0
+        for start, stop in corrected.changes:
+            parts += [(corrected.text[end:start], False), (corrected.text[start:stop], True)]
+            end = stop
+        return tuple(part for part in (*parts, (corrected.text[end:], False)) if part[0])
+
+    @property
+    def rows(self) -> tuple[tuple[str, str, str], ...]:
+        """Per word: text, number, corrections with probabilities."""
+        return tuple(
+            (
+                word.text,
+                number(word),
+                ", ".join(f"{one.text} {percent(one.chance)}" for one in word.corrections),
+            )
+            for word in self.explanation.words
+        )
+
+
+def render_explanations(
+    cards: Sequence[ExplainedCard],
+    *,
+    title: str,
+    headline: str,
+    protocol: str,
+    provenance: Provenance,
+) -> str:
+    """The page as HTML; everything from data or users is escaped.
+
+    Args:
+        cards: in order; the tables of several are folded.
+        title: of the page.
+        headline: result in a sentence.
+        protocol: model, data and missing heads.
+        provenance: for the foot of the page.
+    """
+    page = {
+        "title": title,
+        "headline": headline,
+        "protocol": protocol,
+        "note": DOUBT_NOTE if not cards or cards[0].explanation.doubts else GAIN_NOTE,
+        "measure": measure(cards[0].explanation) if cards else "",
+        "cards": cards,
+        "provenance": provenance,
+    }
+    return template("explain.html.j2").render(page=page)
+
+
+def picture_of(name: str, picture: Image.Image | None) -> Shown:
+    """An image by its name, with a thumbnail where there is a picture."""
+    return Shown(name, None if picture is None else thumbnail(picture, PICTURE_SIDE))
+
+
+def measure(explanation: Explanation) -> str:
+    """Name of the words' number."""
+    return "doubt" if explanation.doubts else "gain without it"
+
+
+def headline(explanation: Explanation, threshold: float) -> str:
+    """The result for one caption in a sentence or two."""
+    score = f"{explanation.score:.3f}"
+    if not explanation.doubts:
+        gains = [(word.gain, word.text) for word in explanation.words if word.gain is not None]
+        if not gains:
+            return f"Score {score}."
+        gain, text = max(gains, key=lambda one: one[0])
+        return f"Score {score}. Without “{text}” it changes by {signed(gain)}."
+    wrong = [f"“{word.text}”" for word in explanation.words if (word.doubt or 0.0) >= threshold]
+    if not wrong:
+        return f"Score {score}; no word is doubted."
+    corrected = explanation.corrected
+    rest = f", corrected {corrected.score:.3f}" if corrected else ""
+    return f"Doubted: {', '.join(wrong)}. Score {score}{rest}."
+
+
+def number(word: ExplainedWord) -> str:
+    """Doubt in percent, or the gain in score without the word."""
+    if word.doubt is not None:
+        return percent(word.doubt)
+    return "" if word.gain is None else signed(word.gain)
+
+
+def percent(chance: float) -> str:
+    """A probability in percent; never rounded to 0 or 100.
+
+    >>> percent(0.004), percent(0.93), percent(0.999), percent(0.0)
+    ('< 1 %', '93 %', '> 99 %', '0 %')
+    """
+    if 0 < chance < 0.01:
+        return "< 1 %"
+    return "> 99 %" if 0.99 < chance < 1 else f"{100 * chance:.0f} %"
+
+
+def signed(gain: float) -> str:
+    """A difference of scores with its sign.
+
+    >>> signed(0.25), signed(-0.5), signed(-0.0001)
+    ('+0.250', '−0.500', '0.000')
+    """
+    text = f"{abs(gain):.3f}"
+    return text if not float(text) else f"{'+' if gain > 0 else '−'}{text}"
+
+
+def tints(explanation: Explanation) -> list[float]:
+    """Depth of each word's colour: its doubt, or its share of the greatest gain."""
+    gains = [word.gain or 0.0 for word in explanation.words]
+    greatest = max((gain for gain in gains if gain > 0), default=1.0)
+    return [
+        max(gain, 0.0) / greatest if word.doubt is None else word.doubt
+        for word, gain in zip(explanation.words, gains, strict=True)
+    ]

@@ -1,0 +1,115 @@
+"""Audits of captions: which are shown, in which order lines are written, and of which images."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import explain_cases as cases
+import recipes_cases
+from corpus_cases import write_picture
+from counterfoil.cli import explain as verb
+from counterfoil.cli.explain import (
+    ExplainOutputs,
+    explain_many,
+    explain_one,
+    read_caption_file,
+)
+from counterfoil.corpus.reading import open_corpus
+from counterfoil.evaluation.explain import ExplainConfig, ExplainedWord, Explanation
+from counterfoil.recipes.run import Source
+
+PLAN = ExplainConfig(threshold=0.5)
+DOUBTS = (0.25, 0.75, 0.5, 0.75, 0.0, 0.5)
+NO_DATA = Source("")
+
+
+@pytest.fixture
+def audited(tmp_path, monkeypatch):
+    """An audit of six captions whose doubts are known: what is shown, and the lines."""
+    folder = tmp_path / "photos"
+    write_picture(folder / "a.png")
+    lines = [{"image": "a.png", "caption": f"caption {row}"} for row in range(len(DOUBTS))]
+    cases.write_lines(folder / "captions.jsonl", lines)
+    model = recipes_cases.pixel_model(tmp_path / "model")
+
+    def made_up(model, corpus, plan, parts=None):
+        for row, doubt in enumerate(DOUBTS):
+            yield (
+                row,
+                Explanation(corpus.texts[row], -doubt, (ExplainedWord("c", 0, 1, doubt=doubt),)),
+            )
+
+    monkeypatch.setattr("counterfoil.evaluation.explain.explain_dataset", made_up)
+    monkeypatch.setattr(verb, "_open_checkpoint", lambda *_: None)
+    monkeypatch.setattr(ExplainConfig, "rank_by", lambda plan, _: plan.rank)
+
+    def audited(top: int, rank: str | None = None):
+        out = ExplainOutputs(json=tmp_path / "lines.jsonl")
+        plan = replace(PLAN, rank=rank)
+        shown = explain_many(str(model), NO_DATA, "test", folder / "captions.jsonl", plan, top, out)
+        kept = [json.loads(line) for line in out.json.read_text().splitlines()]
+        return [one.caption[-1] for one in shown], kept
+
+    return audited
+
+
+@pytest.mark.parametrize("top", range(8))
+def test_the_most_suspicious_are_shown_and_of_equals_the_first(audited, top):
+    order = sorted(range(len(DOUBTS)), key=lambda row: (-DOUBTS[row], row))
+    shown, lines = audited(top, "doubt")
+    assert shown == [str(row) for row in order[:top]]
+    assert [line["caption"][-1] for line in lines] == [str(row) for row in order]
+    assert [line["suspicion"] for line in lines] == sorted(DOUBTS, reverse=True)
+
+
+def test_by_score_the_lowest_come_first(audited):
+    shown, lines = audited(2, "score")
+    assert shown == ["1", "3"]
+    assert [line["suspicion"] for line in lines] == sorted(DOUBTS, reverse=True)
+
+
+def test_lines_of_a_file_have_images_of_other_data(tmp_path):
+    whole = open_corpus(cases.SCENES)
+    names = [whole.image_ids[row] for row in (7, 2, 7)]
+    rows = [{"image": name, "caption": f"caption {n}"} for n, name in enumerate(names)]
+    corpus = read_caption_file(
+        cases.write_lines(tmp_path / "said.jsonl", rows), Source(cases.SCENES)
+    )
+    found = {t: corpus.image_ids[row] for t, row in zip(corpus.texts, corpus.owner.tolist())}
+    assert found == {f"caption {n}": name for n, name in enumerate(names)}
+    assert len(corpus) == len(whole)
+    assert corpus.name == "said.jsonl"
+
+
+def test_an_image_that_the_data_lack_is_named(tmp_path):
+    path = cases.write_lines(tmp_path / "said.jsonl", [{"image": "nowhere", "caption": "a dog"}])
+    with pytest.raises(ValueError, match="nowhere"):
+        read_caption_file(path, Source(cases.SCENES))
+    with pytest.raises(ValueError, match="does not exist; lines of image and caption"):
+        read_caption_file(tmp_path / "none.jsonl", Source(cases.SCENES))
+
+
+def test_what_is_no_picture_is_refused_before_a_model_is_opened(tmp_path):
+    with pytest.raises(ValueError, match="'dog 7' is no picture; give the path of one"):
+        explain_one("no model", "dog 7", "a dog", None, PLAN, ExplainOutputs())
+
+
+@pytest.mark.parametrize(
+    ("places", "told"),
+    [
+        (ExplainOutputs(resume=True), "--resume goes on with what --json has begun"),
+        (ExplainOutputs(html="."), "folder"),
+        (ExplainOutputs(json="."), "folder"),
+    ],
+)
+def test_places_that_cannot_be_written_are_refused(places, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    named = {
+        name: None if getattr(places, name) is None else tmp_path / getattr(places, name)
+        for name in ("html", "json")
+    }
+    with pytest.raises(ValueError, match=told):
+        replace(places, **named).check()

@@ -1,0 +1,162 @@
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from corpus_cases import random_array, small_corpus, write_picture
+from counterfoil.corpus.pictures import DrawnPictures, PictureFiles
+from counterfoil.corpus.regions import Features
+from counterfoil.data.checks import SplitCounts, check_dataset
+
+SPLITS = ["train", "train", "dev", "test"]
+
+
+def healthy():
+    corpus = small_corpus((2, 2, 2, 2), SPLITS)
+    return replace(corpus, texts=[f"caption number {n}" for n in range(8)])
+
+
+def pictured(tmp_path, seeds=(0, 1, 2, 3)):
+    paths = [tmp_path / f"{row}.png" for row in range(4)]
+    for path, seed in zip(paths, seeds):
+        write_picture(path, seed)
+    return replace(healthy(), pictures=PictureFiles(paths), features=None)
+
+
+def text_of(findings):
+    out = io.StringIO()
+    Console(file=out, width=300).print(findings)
+    return out.getvalue()
+
+
+def test_healthy_data_can_be_trained_on(tmp_path):
+    for corpus in (healthy(), pictured(tmp_path)):
+        for quick in (True, False):
+            found = check_dataset(corpus, quick=quick)
+            assert found.errors == found.warnings == ()
+            assert found.splits == (
+                SplitCounts("train", 2, 4, 0),
+                SplitCounts("dev", 1, 2, 0),
+                SplitCounts("test", 1, 2, 0),
+            )
+            assert found.captions_per_image == ((2, 4),)
+            assert (found.lengths.shortest, found.lengths.longest) == (3, 3)
+            assert "This data set can be trained on." in text_of(found)
+
+
+def test_histogram_and_images_without_caption():
+    found = check_dataset(small_corpus((2, 0, 1, 1), SPLITS))
+    assert found.captions_per_image == ((0, 1), (1, 2), (2, 1))
+    assert found.splits[0] == SplitCounts("train", 2, 2, 1)
+    assert any("1 image without a caption" in warning for warning in found.warnings)
+
+
+def test_missing_and_unreadable_pictures(tmp_path):
+    corpus = pictured(tmp_path)
+    (tmp_path / "1.png").unlink()
+    (tmp_path / "2.png").write_bytes((tmp_path / "3.png").read_bytes()[:100])
+    found = check_dataset(corpus)
+    assert len(found.unreadable) == 2
+    assert "1.png does not exist" in found.unreadable[0]
+    assert "2.png cannot be read as a picture" in found.unreadable[1]
+    assert found.errors[0].startswith("2 pictures cannot be read, such as: ")
+    assert len(check_dataset(corpus, quick=True).unreadable) == 1
+    beside = check_dataset(replace(corpus, features=Features.of(random_array(4, 2, 3))))
+    assert beside.errors == ()
+    assert any("2 pictures cannot be read" in warning for warning in beside.warnings)
+
+
+def test_same_picture_across_and_within_splits(tmp_path):
+    found = check_dataset(pictured(tmp_path, seeds=(0, 0, 5, 5)))
+    assert [(twins.names, twins.across) for twins in found.same_images] == [
+        (("a0", "a1"), False),
+        (("a2", "a3"), True),
+    ]
+    assert found.warnings == (
+        "1 image in more than one split, such as a2 (dev) and a3 (test)",
+        "1 image more than once in a split, such as a0 (train) and a1 (train)",
+    )
+
+
+def test_same_picture_in_another_file_format_is_the_same(tmp_path):
+    corpus = pictured(tmp_path)
+    write_picture(tmp_path / "x.bmp", 0)
+    corpus.pictures.paths[3] = tmp_path / "x.bmp"
+    assert [twins.names for twins in check_dataset(corpus).same_images] == [("a0", "a3")]
+
+
+def test_same_features_where_there_are_no_pictures():
+    values = random_array(4, 2, 3)
+    values[3] = values[0]
+    found = check_dataset(replace(healthy(), features=Features.of(values)))
+    assert [twins.names for twins in found.same_images] == [("a0", "a3")]
+
+
+def test_same_caption_across_splits_only():
+    texts = ["A dog.", "a dog", "b", "c", "A  Dog .", "e", "f", "g"]
+    found = check_dataset(replace(healthy(), texts=texts))
+    assert [twins.names for twins in found.same_texts] == [("'A dog.'", "'a dog'", "'A  Dog .'")]
+    assert "1 caption in more than one split" in found.warnings[0]
+    within = check_dataset(replace(healthy(), texts=["x", "X", *"bcdefg"]))
+    assert within.same_texts == ()
+
+
+def test_not_finite_features_are_found_in_every_block():
+    counts = [1] * 200
+    corpus = small_corpus(counts, ["train"] * 190 + ["dev"] * 5 + ["test"] * 5)
+    values = random_array(200, 2, 3)
+    values[[3, 150], 0, 0] = np.nan, -np.inf
+    found = check_dataset(replace(corpus, features=Features.of(values)))
+    assert found.not_finite == ("a3", "a150")
+    assert "2 images with NaN or infinite features, such as 'a3'" in found.errors[0]
+
+
+@pytest.mark.parametrize(
+    "corpus, words",
+    [
+        (small_corpus((1, 1), ["test", "dev"]), "there is no train split .*: test, dev"),
+        (small_corpus((0, 1), ["train", "test"]), "no image of the train split has a caption"),
+        (replace(healthy(), features=None), "neither pictures nor features"),
+    ],
+)
+def test_what_cannot_be_trained_on(corpus, words):
+    found = check_dataset(corpus)
+    with pytest.raises(ValueError, match=words):
+        raise ValueError(" ".join(found.errors))
+    assert "error: " in text_of(found)
+    assert "can be trained on" not in text_of(found)
+
+
+def test_warnings_about_captions():
+    texts = ["b'a man in red'", " ", "w " * 61, *"defgh"]
+    corpus = replace(healthy(), texts=texts, owner=torch.tensor([0, 0, 1, 1, 2, 2, 3, -1]))
+    found = check_dataset(corpus)
+    assert found.orphans == 1
+    assert found.lengths.empty == 1
+    assert found.warnings == (
+        "1 caption describing no image",
+        "1 caption without a word",
+        "1 caption like \"b'a man in red'\", which are printed bytes: write them again as text",
+        "1 caption of more than 60 words, cut there by default",
+    )
+
+
+def test_missing_splits_are_a_warning():
+    found = check_dataset(small_corpus((1, 1), ["train", "train"]))
+    assert found.errors == ()
+    assert found.warnings[:2] == (
+        "there is no dev split, which the best epoch is chosen on",
+        "there is no test split, which results are measured on",
+    )
+
+
+def test_drawn_pictures_are_looked_at_too():
+    def draw(row):
+        raise ValueError(f"scene {row} cannot be drawn")
+
+    corpus = replace(healthy(), pictures=DrawnPictures(draw, range(4), "toy"), features=None)
+    assert len(check_dataset(corpus).unreadable) == 4
+    assert check_dataset(corpus, quick=True).unreadable == ()

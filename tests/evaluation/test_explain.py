@@ -1,0 +1,122 @@
+"""Explanations by opened models, of images of data and of pictures."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import counterfoil
+import explain_cases as cases
+import recipes_cases
+from corpus_cases import write_picture
+from counterfoil.corpus.reading import open_corpus
+from counterfoil.evaluation.explain import (
+    ExplainConfig,
+    describe_missing_heads,
+    explain,
+    explain_dataset,
+    find_image_row,
+)
+from counterfoil.recipes.model import Model, open_model
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return open_corpus(cases.SCENES)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Model:
+    return open_model(cases.saved(tmp_path_factory.mktemp("models") / "words"))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory) -> Model:
+    return open_model(recipes_cases.pixel_model(tmp_path_factory.mktemp("models") / "pixels"))
+
+
+def test_an_image_of_data(model, corpus):
+    texts = ["a red circle", "A blue star above a square."]
+    found = counterfoil.explain(model, cases.IMAGE, texts, dataset=corpus, threshold=0.3)
+    row = torch.tensor([find_image_row(corpus, cases.IMAGE)])
+    images = model.matcher.encode_images(model.lens.eye.look(corpus, row))
+    scores = model.matcher.grid(images, model.encode(texts))[0]
+    assert [one.score for one in found] == pytest.approx(scores.tolist(), abs=1e-6)
+    assert [one.caption for one in found] == texts
+    assert all(one.doubts for one in found)
+
+
+def test_a_picture_and_its_path(plain, tmp_path):
+    write_picture(tmp_path / "a.png")
+    path = tmp_path / "a.png"
+    (one,) = explain(plain, path, ["a red dog"])
+    assert explain(plain, str(path), ["a red dog"]) == [one]
+    score, less = plain.score(path, ["a red dog", "a dog"]).tolist()
+    assert one.score == pytest.approx(score, abs=1e-6)
+    assert one.words[1].gain == pytest.approx(less - score, abs=1e-6)
+
+
+def test_a_corpus_is_explained_caption_by_caption(model, corpus, monkeypatch):
+    test = corpus.split("test")
+    monkeypatch.setattr("counterfoil.evaluation.explain.CAPTION_BATCH", 7)
+    plan = ExplainConfig(threshold=0.4, corrections=2)
+    found = list(explain_dataset(model, test, plan))
+    assert [row for row, _ in found] == list(range(len(test.texts)))
+    for row, one in found[::9]:
+        image = test.image_ids[int(test.owner[row])]
+        (alone,) = explain(
+            model, image, [test.texts[row]], dataset=test, threshold=0.4, corrections=2
+        )
+        assert one.caption == test.texts[row]
+        assert one.score == pytest.approx(alone.score, abs=1e-6)
+        assert [w.doubt for w in one.words] == pytest.approx(
+            [w.doubt for w in alone.words], abs=1e-6
+        )
+        assert all(len(word.corrections) <= 2 for word in one.words)
+
+
+def test_what_a_model_lacks(model, plain, tmp_path):
+    assert describe_missing_heads(model) == ""
+    assert "no head that doubts or corrects words" in describe_missing_heads(plain)
+    doubts = open_model(cases.saved(tmp_path / "doubts", ("rank", "doubt")))
+    assert "no head that corrects words" in describe_missing_heads(doubts)
+    assert ExplainConfig().rank_by(model) == ExplainConfig().rank_by(doubts) == "doubt"
+    assert ExplainConfig().rank_by(plain) == ExplainConfig(rank="score").rank_by(model) == "score"
+    with pytest.raises(ValueError, match=r"no head that doubts or corrects words.*rank by score"):
+        ExplainConfig(rank="doubt").rank_by(plain)
+    with pytest.raises(ValueError, match="did you mean 'score'"):
+        ExplainConfig(rank="scores").rank_by(model)
+
+
+def test_captions_that_cannot_be_explained(model, plain, corpus):
+    with pytest.raises(ValueError, match="the caption is empty"):
+        explain(model, cases.IMAGE, ["a dog", " "], dataset=corpus)
+    with pytest.raises(ValueError, match=r"too long for .*words, which reads it up to '.*circle'"):
+        explain(model, cases.IMAGE, ["a circle " * 16], dataset=corpus)
+    with pytest.raises(ValueError, match=r"too long for .*pixels"):
+        explain(plain, cases.open_corpus("scenes:images=12").pictures.open(0), ["dog " * 61])
+    with pytest.raises(ValueError, match=r"'nothing' is not an image of scenes.*36 in all"):
+        explain(model, "nothing", ["a dog"], dataset=corpus)
+    with pytest.raises(ValueError, match="reads stored features"):
+        explain(model, corpus.pictures.open(0), ["a dog"])
+
+
+def test_a_fresh_process_finds_the_same(model, corpus, tmp_path):
+    """From the folder alone, on the command line."""
+    out = tmp_path / "out.json"
+    words = ["explain", model.name, cases.IMAGE, "A blue star above a square.", "--json", str(out)]
+    done = subprocess.run(
+        [sys.executable, "-m", "counterfoil.cli", *words, "--data", cases.SCENES],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    here = explain(model, cases.IMAGE, "A blue star above a square.", dataset=corpus)
+    found = json.loads(out.read_text())
+    assert found["score"] == pytest.approx(here.score, abs=1e-6)
+    assert [word["doubt"] for word in found["words"]] == pytest.approx(
+        [word.doubt for word in here.words], abs=1e-6
+    )

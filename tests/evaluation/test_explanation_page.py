@@ -1,0 +1,129 @@
+"""The page of explained captions, as text and as elements."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pytest
+
+from counterfoil.evaluate.gallery import Shown
+from counterfoil.evaluate.report import Provenance
+from counterfoil.evaluation.explain import (
+    CorrectedCaption,
+    ExplainedWord,
+    Explanation,
+    WordCorrection,
+)
+from counterfoil.evaluation.explanation_page import (
+    ExplainedCard,
+    percent,
+    render_explanations,
+    signed,
+    tints,
+)
+
+PICTURE = "data:image/png;base64,AA=="
+NEW = (WordCorrection("blue & <b>", 0.61), WordCorrection("green", 0.004))
+FOUND = Explanation(
+    'A "red" <i>.',
+    0.125,
+    (
+        ExplainedWord("A", 0, 1, doubt=0.02),
+        ExplainedWord("red", 3, 6, doubt=0.93, kept=0.01, corrections=NEW),
+        ExplainedWord("<i>", 8, 11, doubt=0.25),
+    ),
+    CorrectedCaption('A "blue" <i>.', 0.875, ((3, 7),)),
+)
+GAINS = Explanation(
+    "b c d",
+    0.5,
+    (
+        ExplainedWord("b", 0, 1, gain=0.2),
+        ExplainedWord("c", 2, 3, gain=-0.3),
+        ExplainedWord("d", 4, 5, gain=0.1),
+    ),
+)
+
+
+def card(found=FOUND, picture=PICTURE, place=0):
+    return ExplainedCard(Shown("<image>", picture), found, 0.5, place)
+
+
+def page(*cards):
+    return render_explanations(
+        cards,
+        title="<title>",
+        headline="A <headline>.",
+        protocol="protocol",
+        provenance=Provenance("run"),
+    )
+
+
+def spoken(text: str) -> str:
+    """What is read aloud: all text, without elements."""
+    body = re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)
+    body = re.sub(r"</t[hd]>", " ", body)
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", "", body)).split())
+
+
+def test_a_caption_is_the_sum_of_its_parts():
+    assert "".join(part.text for part in card().parts) == FOUND.caption
+    assert [part.text for part in card().parts if part.tint is not None] == ["A", "red", "<i>"]
+    assert [part.marked for part in card().parts if part.tint is not None] == [False, True, False]
+    assert "".join(text for text, _ in card().new) == FOUND.corrected.text
+    assert [text for text, new in card().new if new] == ["blue"]
+
+
+def test_numbers_are_told_to_those_who_see_no_colour():
+    text = spoken(page(card()))
+    assert 'A (2 % doubt) "red 93 % doubt" <i> (25 % doubt).' in text
+    assert 'Corrected A "blue" <i>.' in text
+    assert "red 93 % blue & <b> 61 %, green < 1 %" in text
+    assert "Score 0.125 · <image>" in text
+    assert "Score 0.875" in text
+
+
+def test_everything_is_escaped_and_nothing_is_fetched():
+    text = page(card())
+    assert "<i>" not in text
+    assert "<b>" not in text
+    assert "&lt;title&gt;" in text
+    assert 'alt="&lt;image&gt;"' in text
+    assert "http" not in text
+    assert text.count("<ins>") == 1
+
+
+def test_several_captions_fold_their_tables():
+    text = page(card(place=1), card(picture=None, place=2))
+    assert text.count("<details>") == 2
+    assert text.count("<img") == 1
+    assert 'aria-label="2: &lt;image&gt;"' in text
+    assert "<details>" not in page(card())
+
+
+def test_no_captions_at_all():
+    assert "A &lt;headline&gt;." in page()
+
+
+def test_gains_are_coloured_by_the_greatest():
+    assert tints(GAINS) == pytest.approx([1.0, 0.0, 0.5])
+    assert tints(FOUND) == [0.02, 0.93, 0.25]
+    assert [row[1] for row in card(GAINS).rows] == ["+0.200", "−0.300", "+0.100"]
+    assert card(GAINS).new == ()
+
+
+def test_numbers_are_rounded_honestly():
+    assert [percent(p) for p in (0, 0.0001, 0.5, 0.9999, 1)] == [
+        "0 %",
+        "< 1 %",
+        "50 %",
+        "> 99 %",
+        "100 %",
+    ]
+    assert [signed(g) for g in (0.0004, -0.0004, 0.0006)] == ["0.000", "0.000", "+0.001"]
+
+
+def test_where_the_model_stopped_reading():
+    cut = Explanation("A red dog", 0.5, FOUND.words[:1], unread=1)
+    assert "too long: the model reads it up to “A”" in spoken(page(card(cut)))
