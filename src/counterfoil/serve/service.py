@@ -17,8 +17,7 @@ from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.lens import PixelEye
 from counterfoil.corpus.pictures import open_picture, rgb
 from counterfoil.engine.tiles import Side
-from counterfoil.evaluate.explanation import Explanation
-from counterfoil.evaluation.explain import explain, text_processor
+from counterfoil.evaluation.explain import Explanation, explain, text_processor
 from counterfoil.recipes.model import Model
 from counterfoil.recipes.reranking import Reranker, Things
 from counterfoil.recipes.searching import SIDES, Find, SearchIndex
