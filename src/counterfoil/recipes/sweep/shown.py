@@ -8,10 +8,10 @@ from pathlib import Path
 
 from counterfoil.evaluate.analysis_page import AnalysisPage, Rows
 from counterfoil.evaluate.result import METRICS
+from counterfoil.evaluate.result import without_models as setting
 from counterfoil.evaluate.sweep_figures import Tried, parallel
 from counterfoil.evaluate.table import plain
 from counterfoil.recipes.analyses.results import publish
-from counterfoil.recipes.evidence.summary import setting
 from counterfoil.recipes.provenance import made_now
 from counterfoil.recipes.show import console, say
 from counterfoil.recipes.sweep.grid import Sweep, labels, points
