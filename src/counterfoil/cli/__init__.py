@@ -15,6 +15,7 @@ from counterfoil.cli import (
     explain,
     export,
     foils,
+    grid,
     index,
     interpolate,
     judge,
@@ -23,7 +24,6 @@ from counterfoil.cli import (
     report,
     search,
     serve,
-    sweep,
     train,
     write,
 )
@@ -71,7 +71,7 @@ app.add_typer(report.app)
 app.add_typer(index.app)
 app.add_typer(search.app)
 app.add_typer(serve.app)
-app.add_typer(sweep.app)
+app.add_typer(grid.app)
 app.add_typer(negatives.app, name="negatives")
 app.add_typer(analyse.app, name="analyse")
 app.add_typer(write.app, name="write")

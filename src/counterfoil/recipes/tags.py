@@ -34,7 +34,6 @@ from counterfoil.recipes import tags_aligned, tags_vilt
 from counterfoil.recipes.ndgl import measured
 from counterfoil.recipes.pretraining import Pretrain, pretrain_plan
 from counterfoil.recipes.profiles import LARGE, PROFILES, Dataset
-from counterfoil.recipes.published_tags import PUBLISHED
 from counterfoil.recipes.recipe import Compare, Recipe, Stage, Train
 from counterfoil.recipes.tags_numbers import PAPER, RELEASED, Numbers, plan
 from counterfoil.spec import Spec, late, of, part
@@ -42,7 +41,6 @@ from counterfoil.spec import Spec, late, of, part
 __all__ = [
     "COMPARED",
     "HOSTS",
-    "PUBLISHED",
     "VARIANTS",
     "Host",
     "Way",

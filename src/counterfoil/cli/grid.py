@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +22,9 @@ from counterfoil.cli.options import (
     example,
 )
 from counterfoil.cli.unread import refuse, refuse_without
+
+if TYPE_CHECKING:
+    from counterfoil.pipelines.grid_search import GridSearch
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -79,29 +83,38 @@ def sweep(
     dry: Dry = False,
 ) -> None:
     """Train a recipe at many settings and rank them on dev; what they share is run once."""
+    from counterfoil.pipelines.grid_search import run_grid, show_grid
+    from counterfoil.recipes import grids
     from counterfoil.recipes.run import Source
-    from counterfoil.recipes.sweep import catalogue, shown
-    from counterfoil.recipes.sweep.run import run
 
     _check(context)
     if recipe is None:
-        shown.listed(catalogue.sweeps())
+        _list(grids.grids())
         return
-    asked = catalogue.asked(
+    grid = grids.requested(
         recipe, over or (), stage=stage, settings=settings or (), draw=draw, seed=seed,
         seeds=seeds, smoke=smoke,
     )  # fmt: skip
-    if not asked.draw:
+    if not grid.draw:
         refuse(context, ("seed",), "with --draw")
-    source = Source(data or asked.recipe.data, features, images, decisions)
-    place = folder or asked.folder
+    source = Source(data or grid.recipe.data, features, images, decisions)
+    place = folder or grid.folder
     if dry:
-        shown.planned(asked)
-    elif not run(asked, source, place, resume=resume, minutes=minutes, test=test_best):
+        show_grid(grid)
+    elif not run_grid(grid, source, place, resume=resume, minutes=minutes, test=test_best):
         raise typer.Exit(STOPPED)
 
 
+def _list(grids: Iterable[GridSearch]) -> None:
+    from counterfoil.evaluate.analysis_page import Rows
+    from counterfoil.evaluate.table import plain
+    from counterfoil.recipes.show import console
+
+    rows = tuple((one.name, f"{one.size:,}", str(one.draw or one.size), one.about) for one in grids)
+    console.print(plain(Rows("", ("sweep", "grid", "points", "about"), rows)))
+
+
 def _check(context: typer.Context) -> None:
-    """Refuse what is not read when sweeps are listed, or shown and not run."""
+    """Refuse options that have no effect when grids are listed, or shown and not run."""
     refuse_without(context, "recipe", tuple(context.params), argument=True)
     refuse_without(context, "dry", UNREAD_DRY, alone=True)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import recipes_cases
-from sweep_cases import DATA, OVER, SMALL
+from grid_cases import DATA, OVER, SMALL
 
 GIVEN = [word for setting in SMALL for word in ("--set", setting)]
 

@@ -1,4 +1,4 @@
-"""How well a parser finds phrases, measured where the truth is known: on `scenes`."""
+"""Precision and recall of a parser of phrases on `scenes`, where the truth is known."""
 
 from __future__ import annotations
 

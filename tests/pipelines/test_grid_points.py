@@ -6,16 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from counterfoil.pipelines.grid_search import GridAxis, GridSearch, axis_labels, dependencies
 from counterfoil.recipes import catalogue
 from counterfoil.recipes.recipe import Train
-from counterfoil.recipes.sweep.grid import Axis, Sweep, axis, behind, labels, points
 
+parsed = GridAxis.parse
 DEMO = catalogue.find("demo")
-RATES = Axis(keys=("online.rate",), values=("1e-4", "2e-4"))
+RATES = GridAxis(keys=("online.rate",), values=("1e-4", "2e-4"))
 
 
-def sweep(*axes: Axis, **changes) -> Sweep:
-    return Sweep(name="toy", recipe=DEMO, axes=axes, **changes)
+def sweep(*axes: GridAxis, **changes) -> GridSearch:
+    return GridSearch(name="toy", recipe=DEMO, axes=axes, **changes)
 
 
 @pytest.mark.parametrize(
@@ -29,13 +30,13 @@ def sweep(*axes: Axis, **changes) -> Sweep:
     ],
 )
 def test_axes_as_users_write_them(text: str, keys: tuple[str, ...], values: tuple[str, ...]):
-    assert axis(text) == Axis(keys=keys, values=values)
+    assert parsed(text) == GridAxis(keys=keys, values=values)
 
 
 @pytest.mark.parametrize("text", ["online.rate", "=1,2", "online.rate=", "online.rate=1,,2"])
 def test_axes_that_are_none(text: str) -> None:
     with pytest.raises(ValueError, match=r"is no axis of a sweep; write stage\.key=value,value"):
-        axis(text)
+        parsed(text)
 
 
 plain = st.one_of(
@@ -49,11 +50,11 @@ value = st.one_of(plain, st.lists(plain, max_size=3).map(tuple), st.lists(plain,
 def test_written_values_are_read_back_whatever_they_hold(values: list[object]) -> None:
     written = tuple(map(repr, values))
     if not any("\\" in text for text in written):  # a quote inside its own kind of quotes
-        assert axis(f"a.b={','.join(written)}").values == written
+        assert parsed(f"a.b={','.join(written)}").values == written
 
 
 def test_every_combination_is_a_point_and_what_the_recipe_says() -> None:
-    found = points(sweep(RATES, axis("*.batch=8,16,32")))
+    found = sweep(RATES, parsed("*.batch=8,16,32")).points()
     assert [p.values for p in found] == [
         (rate, batch) for rate in ("1e-4", "2e-4") for batch in ("8", "16", "32")
     ]
@@ -68,9 +69,9 @@ def test_every_combination_is_a_point_and_what_the_recipe_says() -> None:
 
 
 def test_keys_are_kept_equal_and_values_are_of_any_kind() -> None:
-    tied = axis("online.seed+adaptive.seed=3,5")
-    kinds = axis("online.betas=(0.9, 0.98),(0.9, 0.999)")
-    for point in points(sweep(tied, kinds, axis("online.drop_last=true,false"))):
+    tied = parsed("online.seed+adaptive.seed=3,5")
+    kinds = parsed("online.betas=(0.9, 0.98),(0.9, 0.999)")
+    for point in sweep(tied, kinds, parsed("online.drop_last=true,false")).points():
         online, adaptive = point.recipes[0].stage("online"), point.recipes[0].stage("adaptive")
         assert online.plan.seed == adaptive.plan.seed == int(point.values[0])
         assert online.plan.optimiser.betas == (0.9, float(point.values[1].strip("()").split()[1]))
@@ -79,8 +80,8 @@ def test_keys_are_kept_equal_and_values_are_of_any_kind() -> None:
 
 def test_seeds_are_added_to_those_of_trainings_alone() -> None:
     recipe = catalogue.find("tags-dc/uniter-scenes")
-    axes = (axis("tags.rate=1e-4,2e-4"),)
-    (one, _) = points(Sweep(name="toy", recipe=recipe, axes=axes, seeds=(0, 4)))
+    axes = (parsed("tags.rate=1e-4,2e-4"),)
+    (one, _) = GridSearch(name="toy", recipe=recipe, axes=axes, seeds=(0, 4)).points()
     seeds = [[r.stage(s).plan.seed for s in ("pretrained", "tags", "tags-dc")] for r in one.recipes]
     assert seeds == [[0, 0, 0], [0, 4, 4]]
 
@@ -88,27 +89,27 @@ def test_seeds_are_added_to_those_of_trainings_alone() -> None:
 @settings(max_examples=20)
 @given(st.integers(1, 12), st.integers(0, 50))
 def test_a_draw_is_of_the_grid_and_part_of_a_longer_one(many: int, seed: int) -> None:
-    axes = (axis("online.rate=1e-4,2e-4,3e-4"), axis("online.batch=1,2,3,4"))
-    whole = [p.values for p in points(sweep(*axes))]
-    drawn = [p.values for p in points(sweep(*axes, draw=many, seed=seed))]
+    axes = (parsed("online.rate=1e-4,2e-4,3e-4"), parsed("online.batch=1,2,3,4"))
+    whole = [p.values for p in sweep(*axes).points()]
+    drawn = [p.values for p in sweep(*axes, draw=many, seed=seed).points()]
     assert len(set(drawn)) == many
     assert drawn == [values for values in whole if values in drawn]
-    shorter = [p.values for p in points(sweep(*axes, draw=max(1, many - 3), seed=seed))]
+    shorter = [p.values for p in sweep(*axes, draw=max(1, many - 3), seed=seed).points()]
     assert set(shorter) <= set(drawn)
 
 
 def test_another_seed_draws_other_points() -> None:
-    axes = (axis("online.rate=1e-4,2e-4,3e-4"), axis("online.batch=1,2,3,4"))
-    draws = {tuple(p.values for p in points(sweep(*axes, draw=4, seed=s))) for s in range(8)}
+    axes = (parsed("online.rate=1e-4,2e-4,3e-4"), parsed("online.batch=1,2,3,4"))
+    draws = {tuple(p.values for p in sweep(*axes, draw=4, seed=s).points()) for s in range(8)}
     assert len(draws) > 4
 
 
 def test_what_a_stage_depends_on() -> None:
-    assert [s.name for s in behind(DEMO, "online")] == ["online"]
-    assert [s.name for s in behind(DEMO, "adaptive")] == ["online", "lists", "adaptive"]
+    assert [s.name for s in dependencies(DEMO, "online")] == ["online"]
+    assert [s.name for s in dependencies(DEMO, "adaptive")] == ["online", "lists", "adaptive"]
     ndgl = catalogue.find("ndgl/gpo-scenes")
-    assert [s.name for s in behind(ndgl, "student")][-1] == "student"
-    assert all(s.kind != "evaluate" for s in behind(ndgl, "student"))
+    assert [s.name for s in dependencies(ndgl, "student")][-1] == "student"
+    assert all(s.kind != "evaluate" for s in dependencies(ndgl, "student"))
 
 
 def test_the_last_training_is_compared_unless_another_is_named() -> None:
@@ -117,13 +118,15 @@ def test_the_last_training_is_compared_unless_another_is_named() -> None:
 
 
 def test_names_of_axes_are_as_short_as_they_can_be() -> None:
-    axes = [axis(f"{key}=1") for key in ("*.objective.a.weight", "x.objective.b.weight", "x.rate")]
-    assert labels(axes) == ("a.weight", "b.weight", "rate")
-    assert labels([axis("x.rate=1"), axis("y.rate=1"), axis("x.p+y.p=1")]) == (
+    axes = [
+        parsed(f"{key}=1") for key in ("*.objective.a.weight", "x.objective.b.weight", "x.rate")
+    ]
+    assert axis_labels(axes) == ("a.weight", "b.weight", "rate")
+    assert axis_labels([parsed("x.rate=1"), parsed("y.rate=1"), parsed("x.p+y.p=1")]) == (
         "x.rate", "y.rate", "x.p+y.p",
     )  # fmt: skip
-    tied = axis("a.objective.doubt.weight+a.objective.correct.weight=1")
-    assert labels([tied]) == ("doubt.weight+correct.weight",)
+    tied = parsed("a.objective.doubt.weight+a.objective.correct.weight=1")
+    assert axis_labels([tied]) == ("doubt.weight+correct.weight",)
 
 
 @pytest.mark.parametrize(
@@ -131,19 +134,19 @@ def test_names_of_axes_are_as_short_as_they_can_be() -> None:
     [
         (lambda: sweep(), "toy varies nothing; add --over"),
         (lambda: sweep(RATES, RATES), "online.rate is varied twice"),
-        (lambda: sweep(axis("online.seed=1,1")), "is to be 1 twice"),
+        (lambda: sweep(parsed("online.seed=1,1")), "is to be 1 twice"),
         (lambda: sweep(RATES, draw=3), "3 points cannot be drawn, the grid has 2"),
         (lambda: sweep(RATES, seeds=(1, 1)), "--seeds 1,1"),
         (lambda: sweep(RATES, seeds=(-1,)), "--seeds -1"),
         (lambda: sweep(RATES, stage="onlin"), "did you mean 'online'"),
-        (lambda: points(sweep(axis("online.rte=1,2"))), "did you mean 'rate'"),
-        (lambda: points(sweep(axis("online.rate=1e-4,fast"))), "'fast' is text"),
+        (lambda: sweep(parsed("online.rte=1,2")).points(), "did you mean 'rate'"),
+        (lambda: sweep(parsed("online.rate=1e-4,fast")).points(), "'fast' is text"),
         (
-            lambda: points(sweep(axis("online.rate=1e-4,fast"), draw=1, seed=1)),
+            lambda: sweep(parsed("online.rate=1e-4,fast"), draw=1, seed=1).points(),
             "'fast' is text",
         ),
         (
-            lambda: sweep(*(axis(f"online.k{n}={','.join(map(str, range(9)))}") for n in range(5))),
+            lambda: sweep(*(parsed(f"online.k{n}=0,1,2,3,4,5,6,7,8") for n in range(5))),
             "the grid has 59,049 points",
         ),
     ],

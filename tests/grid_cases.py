@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from counterfoil.pipelines.grid_search import GridAxis, GridSearch
 from counterfoil.recipes import catalogue
 from counterfoil.recipes.run import Source
 from counterfoil.recipes.settings import apply
-from counterfoil.recipes.sweep.grid import Sweep, axis
 
 DATA = "scenes:images=36"
 SMALL = (
@@ -19,11 +19,11 @@ SMALL = (
 OVER = ("adaptive.draw.texts=10,20", "adaptive.rate=1e-3,1e-2")
 
 
-def toy(*over: str, **changes: Any) -> Sweep:
+def toy(*over: str, **changes: Any) -> GridSearch:
     """Four points that share the first round and its lists."""
     recipe = apply(catalogue.smoke(catalogue.find("aoq/vsepp-scenes")), SMALL)
-    axes = tuple(axis(text) for text in over or OVER)
-    return Sweep(name="toy", recipe=recipe, axes=axes, **changes)
+    axes = tuple(GridAxis.parse(text) for text in over or OVER)
+    return GridSearch(name="toy", recipe=recipe, axes=axes, **changes)
 
 
 def source() -> Source:
