@@ -38,7 +38,7 @@ WAYS: dict[tags.Way, str] = {
     "tags": "TAGS",
     "wm": "TAGS w/ WM",
     "static": "TAGS w/ SG",
-    "released": "TAGS, released",
+    "released": "TAGS, released rules",
 }
 
 # Of the models that train on generated captions.

@@ -53,4 +53,6 @@ def test_the_table_runs(tmp_path) -> None:
     assert run(find("evidence/tags-scenes"), "smoke", source, tmp_path / "runs", ledger)
     methods = [entry.method for entry in read(ledger)]
     assert methods[:3] == ["hard negatives", "TAGS", "TAGS-DC"]
-    assert {"TAGS, released", "TAGS-DC, released", "TAGS w/ WM", "TAGS w/ SG"} < set(methods)
+    assert {"TAGS, released rules", "TAGS-DC, released rules", "TAGS w/ WM", "TAGS w/ SG"} < set(
+        methods
+    )

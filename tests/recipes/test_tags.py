@@ -75,7 +75,6 @@ def test_the_released_code_is_told_apart() -> None:
     for stage, choice in ((first, "lowered logits"), (second, "lowered scores")):
         made = writer(stage)
         assert made["specials"]
-        assert made["stray_positive"]
         assert made["sieve"].arguments == {"rules": (), "choice": choice}
 
 
@@ -166,7 +165,7 @@ def test_the_large_setting(
         assert stage.plan.batch * stage.plan.accumulate == batch
         asked = writer(stage)
         assert (asked["keep"], asked["masks"], asked["refills"]) == (keep[step], 20, 20)
-        assert (asked["stray_positive"], asked["specials"]) == (released, released)
+        assert asked["specials"] == released
         found = weights(stage)
         assert (found["masked"], found["written"]) == (masked[step], written[step])
         if step:

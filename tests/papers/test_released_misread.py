@@ -12,13 +12,12 @@ import processes
 import tailored_cases as cases
 from counterfoil import world
 from counterfoil.corpus.collate import collate
-from counterfoil.models.blocks.misaligned import misaligned
 from counterfoil.negatives.offers import CandidatePlan
-from counterfoil.negatives.screened import Screened
 from counterfoil.objectives.term import Objective
 from counterfoil.objectives.triplet import RankedBelow
 from counterfoil.records import Batch, Encoded, Items, Pairs, Role
 from counterfoil.train.step import Step
+from papers.released_bugs import MisreadScreened, misaligned
 
 TEXT, IMAGE = Role.HARD_TEXT, Role.HARD_IMAGE
 
@@ -52,9 +51,7 @@ def test_an_image_reads_its_captions_as_the_authors_code_does() -> None:
     matcher, batch = cases.host(seen).double(), batch_of(seen)
     views = matcher(batch)
     grid = matcher.grid(views.inference.images, views.inference.texts)
-    found = Screened(keep=4, misaligned=True).propose(
-        matcher, batch, views, grid, torch.Generator()
-    )
+    found = MisreadScreened(keep=4).propose(matcher, batch, views, grid, torch.Generator())
     assert set(found.pairs) == {IMAGE}
     assert found.texts is None
     scores = found.scores[TEXT]
@@ -81,7 +78,7 @@ def test_what_is_offered_again_is_no_pair() -> None:
     batch = replace(batch, candidates={**batch.candidates, TEXT: same})
     views = matcher(batch)
     grid = matcher.grid(views.inference.images, views.inference.texts)
-    source = Screened(keep=4, misaligned=True)
+    source = MisreadScreened(keep=4)
     found = source.propose(matcher, batch, views, grid, torch.Generator())
     assert found.scores[TEXT].isneginf().tolist() == [[False, True, True, True]] * len(same.text)
 
@@ -92,7 +89,7 @@ def worker() -> dict[str, Any]:
         for name, role in (("texts", "hard text"), ("images", "hard image"))
     }
     seen = cases.lens()
-    source = Screened(keep=3, misaligned=True)
+    source = MisreadScreened(keep=3)
     step = Step(cases.host(seen, outputs=("rank",)), Objective(terms=terms), proposer=source)
     module, batch = step.double(), batch_of(seen)
     look = seen.images
