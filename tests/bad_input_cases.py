@@ -174,8 +174,8 @@ def recipe_file_that_is_no_python(here, models):
 def recipe_with_a_loose_end(here, models):
     (here / "mine.py").write_text(
         "from dataclasses import replace\n"
-        "from counterfoil.recipes import demo\n"
-        "whole = demo.recipe()\n"
+        "from counterfoil.recipes.catalogue import demo\n"
+        "whole = demo()\n"
         "recipe = replace(whole, stages=whole.stages[:1] + whole.stages[2:])\n"
     )
     return "plan", "mine.py"
@@ -886,8 +886,8 @@ def page_that_is_a_folder(here, models):
 def start_of_another_model(here, models):
     (here / "mine.py").write_text(
         "from dataclasses import replace\n"
-        "from counterfoil.recipes import demo\n"
-        "whole = demo.recipe()\n"
+        "from counterfoil.recipes.catalogue import demo\n"
+        "whole = demo()\n"
         "first = whole.stages[0]\n"
         "again = replace(first, name='adaptive', start='online')\n"
         "recipe = replace(whole, name='two', stages=(first, again))\n"

@@ -78,9 +78,9 @@ def desk(seen: CorpusLens, **options: Any) -> Desk:
     return Desk(lens=seen, parser=Rules(), **options)
 
 
-def writer(seen: CorpusLens, **options: Any) -> Tailored:
+def writer(seen: CorpusLens, kind: type[Tailored] = Tailored, **options: Any) -> Tailored:
     small = {"masks": 4, "refills": 5, "keep": 6, "desk": desk(seen)}
-    return Tailored(**{**small, **options})
+    return kind(**{**small, **options})
 
 
 def batch_of(seen: CorpusLens, anchors: list[int] = ANCHORS, step: int = 0) -> Batch:

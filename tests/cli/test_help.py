@@ -52,9 +52,8 @@ def test_every_option_is_explained(words):
 
 def test_examples_of_recipes_exist():
     from counterfoil.recipes import catalogue
-    from counterfoil.recipes.evidence.catalogue import tables
 
-    known = {found.name for found in (*catalogue.all_recipes(), *tables())}
+    known = {found.name for found in catalogue.all_recipes()}
     for words in (("plan",), ("run",)):
         for line in examples(VERBS[words]):
             name = shlex.split(line)[2]

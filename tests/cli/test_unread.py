@@ -91,8 +91,3 @@ def test_every_verb_that_reads_data_takes_decisions(words):
     found = [one for one in VERBS[words].params if one.name == "decisions"]
     assert len(found) == 1
     assert found[0].help == "Corrections of an audit, if not `corrections.jsonl` beside the data."
-
-
-def test_a_table_takes_settings_of_no_recipe(capsys):
-    assert main(["plan", "evidence/aoq-flickr8k", "--set", "online.seed=1"]) == 2
-    assert "is a table" in capsys.readouterr().err

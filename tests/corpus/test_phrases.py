@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from counterfoil.corpus import phrase_spacy
 from counterfoil.corpus.phrase_file import Stored
 from counterfoil.corpus.phrase_rules import Rules, compounds
-from counterfoil.corpus.phrase_truth import measured, true_phrases
 from counterfoil.corpus.phrases import KINDS, Phrase, agreement, places
 from counterfoil.corpus.scenes import scenes
+from phrase_truth import measured, true_phrases
 
 
 def told(parser: Any, text: str, name: str = "") -> list[tuple[str, str]]:

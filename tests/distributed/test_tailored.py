@@ -10,11 +10,13 @@ import pytest
 import processes
 import tailored_cases as cases
 import train_cases
+from counterfoil.negatives.tailored import Tailored
 from counterfoil.objectives.term import Objective
 from counterfoil.objectives.triplet import HardestTriplet, RankedBelow
 from counterfoil.objectives.words import Words
 from counterfoil.records import Role
 from counterfoil.train.step import Step
+from papers.released_bugs import StrayTailored
 
 CASES: list[tuple[tuple[str, ...], bool, list[int]]] = [
     (("masked",), False, cases.ANCHORS),
@@ -32,7 +34,8 @@ def worker(words: Any, frozen: bool, anchors: list[int]) -> dict[str, Any]:
     terms["triplet"] = (1.0, HardestTriplet())
     terms["written"] = (1.0, RankedBelow(role="written"))
     filler = cases.host(seen, outputs=("rank", "fill")).double() if frozen else None
-    source = cases.writer(seen, words=words, filler=filler, keep=3, stray_positive=stray)
+    kind = StrayTailored if stray else Tailored
+    source = cases.writer(seen, kind, words=words, filler=filler, keep=3)
     model = cases.host(seen)
     step = Step(model, Objective(terms=terms), proposer=source).double()
     batch = cases.batch_of(seen, anchors, step=3)

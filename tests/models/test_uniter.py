@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm
 
 from counterfoil.models.blocks import paired
-from counterfoil.models.blocks.misaligned import misaligned
 from counterfoil.models.uniter import UNITER
 from counterfoil.negatives.saliency import words_of
 from counterfoil.reading import ReadsWords, Slots, Want
 from counterfoil.records import Encoded, Items
+from papers.released_bugs import misaligned
 
 SIZES = {"layers": 2, "width": 8, "heads": 2, "inner": 12, "positions": 9}
 SIZES |= {"vocabulary": 20, "features": 6, "classes": 4}

@@ -19,6 +19,7 @@ from counterfoil.objectives.words import Words
 from counterfoil.records import Batch, Items, Role
 from counterfoil.train.cached import cached_backward
 from counterfoil.train.step import Step
+from papers.released_bugs import StrayTailored
 
 TASKS = ("masked", "doubt", "correct")
 
@@ -217,7 +218,7 @@ def test_nothing_left_is_no_pair_and_no_error() -> None:
 def test_the_authors_positive() -> None:
     seen = cases.lens()
     batch, model = cases.batch_of(seen), cases.host(seen)
-    source = cases.writer(seen, words=(), stray_positive=True)
+    source = cases.writer(seen, StrayTailored, words=("doubt",))
     plain = cases.writer(seen, words=("doubt",))
     theirs, _, grid = cases.proposed(source, model, batch)
     ours, _, _ = cases.proposed(plain, model, batch)
@@ -244,9 +245,9 @@ def test_the_authors_choice_keeps_copies() -> None:
 def test_a_step_as_released() -> None:
     seen = cases.lens()
     batch = cases.batch_of(seen)
-    released = {"specials": True, "stray_positive": True, "words": TASKS}
+    released = {"specials": True, "words": TASKS}
     sieve = Sieve(rules=(), choice="lowered logits")
-    source = cases.writer(seen, sieve=sieve, **released)
+    source = cases.writer(seen, StrayTailored, sieve=sieve, **released)
     losses = Step(cases.host(seen), objective(TASKS), proposer=source)(batch)
     assert all(loss.isfinite() and loss > 0 for loss in losses.values())
     with pytest.raises(ValueError, match="which are no probabilities; use 'lowered scores'"):

@@ -19,12 +19,13 @@ from counterfoil.negatives.masks import chances, chosen, table, with_singles
 from counterfoil.negatives.masks import masked as masked_texts
 from counterfoil.negatives.readings import Shown, read, scored
 from counterfoil.negatives.refills import probabilities, refilled
-from counterfoil.negatives.tailored_words import Kept, judged, stray
+from counterfoil.negatives.tailored_words import Kept, judged
 from counterfoil.negatives.written_filters import copies, hardest, known, lowered, occurring, twice
 from counterfoil.objectives.triplet import RankedBelow
 from counterfoil.objectives.words import Words
 from counterfoil.reading import Slots, Want
 from counterfoil.records import Grid, Items, Role, Scores, WordTask
+from papers.released_bugs import stray
 
 SYSTEM = "tags"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]

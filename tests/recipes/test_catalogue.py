@@ -17,7 +17,6 @@ from counterfoil.models.blocks.vision import VisionModel
 from counterfoil.models.hrem import HREM
 from counterfoil.models.uniter import UNITER
 from counterfoil.recipes import ablations, catalogue, members, ndgl, ndgl_variants, rounds
-from counterfoil.recipes.evidence.catalogue import tables
 from counterfoil.recipes.profiles import Dataset
 from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Pretrain, Train, digests
 from counterfoil.recipes.settings import apply
@@ -64,7 +63,7 @@ def test_the_list_names_all(capsys, monkeypatch):
         for to in sets[what]
         if f"HOST-{what}" in family or "HOST-" not in family
     }
-    assert shown == set(ALL) | {table.name for table in tables()}
+    assert shown == set(ALL)
     assert all(loss in " ".join(lines) for loss in ablations.LOSSES)
 
 
@@ -178,47 +177,6 @@ def test_the_released_code_of_vsrn_normalises_negatives_apart():
     for stage in (s for s in recipe.stages if isinstance(s, Train)):
         apart = stage.model.arguments.get("bn_passes") == "separate"
         assert apart == (stage.negatives is not None)
-
-
-def test_published_numbers_have_their_source():
-    from counterfoil.recipes import aoq, online, tags
-
-    for row in (*online.PUBLISHED, *aoq.PUBLISHED, *tags.PUBLISHED):
-        assert "Table" in row.source or "issue" in row.source
-        assert row.models in (1, 2)
-        assert row.rsum == round(sum(row.i2t) + sum(row.t2i), 1)
-        for found in (row.i2t, row.t2i):
-            assert 0 < found[0] < found[1] < found[2] < 100
-
-
-def test_published_rsums_are_those_printed():
-    from counterfoil.recipes.published_aoq import TABLE_1, TABLE_2
-
-    printed = [508.5, 510.2, 511.2, 513.4, 514.7, 517.2, 518.6, 519.7, 521.4, 413.3, 422.9, 423.8]
-    found = [row.rsum for row in TABLE_1]
-    assert found == pytest.approx(printed, abs=0.15)  # the paper adds before it rounds
-    assert [row.rsum for row in TABLE_2] == pytest.approx([473.2, 486.7, 486.3], abs=0.15)
-
-
-def test_published_rsums_of_ndgl_are_those_printed():
-    from counterfoil.recipes.published_ndgl import ENSEMBLES, TABLE_1, TABLE_3, TABLE_4, TABLE_5
-
-    def close(rows, printed):
-        assert [row.rsum for row in rows] == pytest.approx(printed, abs=0.25)
-
-    coco = [523.5, 525.9, 524.1, 526.5, 525.3, 532.7, 526.8, 531.2]
-    coco += [528.2, 531.4, 530.0, 533.0, 531.3, 538.3, 544.8, 547.7]
-    flickr = [496.3, 509.4, 512.9, 519.2, 505.3, 524.2, 513.8, 523.3]
-    flickr += [520.1, 526.8, 517.4, 524.9, 519.3, 533.8, 550.4, 552.3]
-    close(TABLE_1, [*coco, *flickr])
-    close(TABLE_3, [528.6, 533.8, 534.3, 534.6, 535.3])
-    close(TABLE_4, [519.3, 532.2, 533.8, 529.7])
-    close(TABLE_5, [513.5, 517.2, 520.3, 523.3, 482.6, 486.3, 487.8, 488.0, 494.1])
-    single = {row.method: row.rsum for row in TABLE_1 if row.dataset == "flickr30k-1k"}
-    for host, (alone, together, student) in ENSEMBLES.items():
-        assert alone < together < student
-        assert single[f"{host} (BERT)"] == pytest.approx(alone, abs=0.25)
-        assert single[f"{host} (BERT) + NDGL"] == pytest.approx(student, abs=0.25)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -7,8 +7,7 @@ import pytest
 from counterfoil.negatives.filters import FilterPlan
 from counterfoil.negatives.together import Together
 from counterfoil.negatives.written import Written
-from counterfoil.recipes import demo
-from counterfoil.recipes.catalogue import find
+from counterfoil.recipes.catalogue import demo, find
 from counterfoil.recipes.recipe import (
     Compare,
     Evaluate,
@@ -22,7 +21,7 @@ from counterfoil.recipes.recipe import (
 from counterfoil.recipes.settings import apply
 from counterfoil.spec import digest, late, of
 
-WHOLE = demo.recipe()
+WHOLE = demo()
 ONLINE = WHOLE.stages[0]
 assert isinstance(ONLINE, Train)
 
@@ -170,7 +169,7 @@ def test_a_folder_of_written_captions_counts_by_its_content(tmp_path):
 
 def test_digests_are_stable_and_distinct():
     found = digests(WHOLE, "d")
-    assert found == digests(demo.recipe(), "d")
+    assert found == digests(demo(), "d")
     assert len(set(found.values())) == len(NAMES)
     assert all(len(name) == 12 for name in found.values())
 

@@ -7,7 +7,7 @@ import pytest
 
 import recipes_cases
 from counterfoil.evaluate.protocols import evaluate
-from counterfoil.recipes import demo
+from counterfoil.recipes.catalogue import demo
 from counterfoil.recipes.context import Context
 from counterfoil.recipes.model import open_model
 from counterfoil.recipes.recipe import Train
@@ -16,7 +16,7 @@ from counterfoil.recipes.selecting import chosen_on, measure
 from counterfoil.train.log import read_metrics
 
 DATA = "scenes:images=72,dev=12"
-ONLINE = demo.recipe().stages[0]
+ONLINE = demo().stages[0]
 assert isinstance(ONLINE, Train)
 
 
@@ -26,7 +26,7 @@ def stage(many: int) -> Train:
 
 @pytest.fixture
 def context(tmp_path):
-    return Context(demo.recipe(), Source(DATA).open(), tmp_path, {})
+    return Context(demo(), Source(DATA).open(), tmp_path, {})
 
 
 def test_a_sample_of_dev_has_all_captions_and_is_always_the_same(context, capsys):

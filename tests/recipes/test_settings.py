@@ -4,11 +4,12 @@ import pytest
 
 from counterfoil.models.scan import SCAN
 from counterfoil.models.vse import VSE
-from counterfoil.recipes import catalogue, demo
+from counterfoil.recipes import catalogue
+from counterfoil.recipes.catalogue import demo
 from counterfoil.recipes.hosts import scan
 from counterfoil.recipes.settings import apply, changed
 
-WHOLE = demo.recipe()
+WHOLE = demo()
 
 
 def value(path: str, *settings: str):

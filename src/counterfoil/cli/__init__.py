@@ -12,10 +12,10 @@ from counterfoil.cli import (
     audit,
     diagnose,
     evaluate,
-    evidence,
     explain,
     export,
     foils,
+    grid,
     index,
     interpolate,
     judge,
@@ -24,20 +24,10 @@ from counterfoil.cli import (
     report,
     search,
     serve,
-    sweep,
     train,
     write,
 )
 from counterfoil.cli.answer import answer
-from counterfoil.cli.evidence import (
-    Budget,
-    Ledger,
-    Only,
-    is_table,
-    plan_table,
-    plan_tables,
-    run_table,
-)
 from counterfoil.cli.options import (
     STOPPED,
     Data,
@@ -73,7 +63,6 @@ app.add_typer(interpolate.app)
 app.add_typer(evaluate.app)
 app.add_typer(mine.app)
 app.add_typer(audit.app)
-app.add_typer(evidence.app)
 app.add_typer(diagnose.app)
 app.add_typer(explain.app)
 app.add_typer(export.app)
@@ -82,7 +71,7 @@ app.add_typer(report.app)
 app.add_typer(index.app)
 app.add_typer(search.app)
 app.add_typer(serve.app)
-app.add_typer(sweep.app)
+app.add_typer(grid.app)
 app.add_typer(negatives.app, name="negatives")
 app.add_typer(analyse.app, name="analyse")
 app.add_typer(write.app, name="write")
@@ -110,7 +99,6 @@ def _options(
     epilog=example(
         "counterfoil plan demo",
         "counterfoil plan aoq/scan-t2i-flickr8k",
-        "counterfoil plan evidence/aoq-flickr8k",
     )
 )
 def plan(
@@ -127,9 +115,6 @@ def plan(
     refuse_without(context, "recipe", ("settings",), argument=True)
     if recipe is None:
         show.catalogue(catalogue.all_recipes())
-        plan_tables()
-    elif is_table(recipe, None, None, None, settings=settings, smoke=False):
-        plan_table(recipe)
     else:
         show.plan(apply(catalogue.find(recipe), settings or ()))
 
@@ -139,7 +124,6 @@ def plan(
         "counterfoil run demo",
         "counterfoil run aoq/vsepp-flickr8k --data flickr8k/ --features regions/ "
         "--set online.epochs=5 --resume",
-        "counterfoil run evidence/aoq-flickr8k --budget cpu --data flickr8k/ --features regions/",
     )
 )
 def run(
@@ -153,29 +137,12 @@ def run(
     resume: Resume = False,
     smoke: Smoke = False,
     minutes: Minutes = None,
-    budget: Budget = None,
-    only: Only = None,
-    ledger: Ledger = None,
 ) -> None:
-    """Run what is missing of a recipe, or of a table of experiments."""
+    """Run what is missing of a recipe."""
     from counterfoil.recipes import catalogue
     from counterfoil.recipes.run import Source
     from counterfoil.recipes.settings import apply
 
-    if is_table(recipe, budget, only, ledger, settings=settings, smoke=smoke):
-        where = (data, features, images, decisions)
-        if not run_table(
-            recipe,
-            *where,
-            folder,
-            budget=budget,
-            only=only,
-            ledger=ledger,
-            resume=resume,
-            minutes=minutes,
-        ):
-            raise typer.Exit(STOPPED)
-        return
     found = apply(catalogue.find(recipe), settings or ())
     if smoke:
         found = catalogue.smoke(found)

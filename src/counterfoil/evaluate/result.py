@@ -83,6 +83,12 @@ class Setting:
         return self.first and f"top-{self.depth} of {self.first} re-ranked"
 
 
+def without_models(protocol: str) -> str:
+    """A protocol line without the number of models and their seeds: where rows may differ."""
+    models = ("single model", "ensemble of ", "seed ", "seeds ")
+    return "; ".join(part for part in protocol.split("; ") if not part.startswith(models))
+
+
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Report:

@@ -13,7 +13,6 @@ from counterfoil import world
 from counterfoil.engine.items import everywhere
 from counterfoil.engine.modes import evaluating
 from counterfoil.matcher import Matcher
-from counterfoil.negatives.misread import misread, misread_pairs
 from counterfoil.negatives.proposal import Proposal, existing
 from counterfoil.records import Batch, Encoded, Items, Pairs, Role, Views
 
@@ -36,7 +35,6 @@ class Screened:
     Args:
         keep: how many of an anchor's candidates are trained on, in each direction.
         at_once: how many items are encoded, and pairs scored, at a time; memory grows with it.
-        misaligned: read an image's captions as the authors' code does (U1), to see what it costs.
 
     Raises:
         ValueError: a number below 1.
@@ -46,11 +44,11 @@ class Screened:
     provides_words = frozenset[str]()
     anchors_only = True
 
-    def __init__(self, *, keep: int = 31, at_once: int = 512, misaligned: bool = False) -> None:
+    def __init__(self, *, keep: int = 31, at_once: int = 512) -> None:
         for name, given in (("keep", keep), ("at_once", at_once)):
             if given < 1:
                 raise ValueError(f"{name}={given}: at least 1 is needed")
-        self.keep, self.at_once, self.misaligned = keep, at_once, misaligned
+        self.keep, self.at_once = keep, at_once
 
     def propose(
         self, matcher: Matcher, batch: Batch, views: Views, grid: Tensor, rng: torch.Generator
@@ -73,9 +71,6 @@ class Screened:
             batch.text_rows, batch.offered[1], {r: pair.text for r, pair in kept.items()}
         )
         pairs = {role: Pairs(images.places[role], texts.places[role]) for role in kept}
-        if self.misaligned:
-            wrong = misread(matcher, batch, views, grid, texts.new, pairs.pop(Role.HARD_TEXT).text)
-            return Proposal(images=images.new, pairs=pairs, scores={Role.HARD_TEXT: wrong})
         return Proposal(images=images.new, texts=texts.new, pairs=pairs)
 
     def _kept(
@@ -92,15 +87,16 @@ class Screened:
                 share = share.clamp(max=count - 1)
                 some = distinct(Pairs(pairs.image[share], pairs.text[share]))
                 at = Pairs(places(some.image, offered[0].ids), places(some.text, offered[1].ids))
-                if self.misaligned and role == Role.HARD_TEXT:
-                    scores = misread_pairs(matcher, images, texts, at)
-                else:
-                    scores = existing(
-                        at.flatten(), lambda p: self._scores(matcher, images, texts, p)
-                    )
+                scores = self._offered_scores(matcher, images, texts, role, at)
                 best = hardest(some, scores.view(some.shape), self.keep)
                 kept[role] = Pairs(*(world.gather(s).flatten(0, 1)[:count] for s in best))
         return kept
+
+    def _offered_scores(
+        self, matcher: Matcher, images: Encoded, texts: Encoded, role: Role, at: Pairs
+    ) -> Tensor:
+        """Scores of the candidates of a role, -inf where there is none."""
+        return existing(at.flatten(), lambda pairs: self._scores(matcher, images, texts, pairs))
 
     def _encoded(self, encode: Callable[[Items], Encoded], items: Items) -> Encoded:
         starts = range(0, len(items), self.at_once)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from counterfoil.corpus.lens import CorpusLens
 from counterfoil.engine.modes import evaluating
-from counterfoil.engine.shares import shared
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.candidates import Candidates, Sieve
 from counterfoil.negatives.desk import Desk
@@ -18,7 +17,7 @@ from counterfoil.negatives.hand import Hand, able, at_least_one, mask_of
 from counterfoil.negatives.masks import SHARE, Masked, Singles
 from counterfoil.negatives.proposal import Proposal
 from counterfoil.negatives.readings import Shown, read, scored
-from counterfoil.negatives.tailored_words import TASKS, Kept, Task, judged, stray
+from counterfoil.negatives.tailored_words import TASKS, Kept, Task, judged
 from counterfoil.reading import Want
 from counterfoil.records import Batch, Items, Pairs, Role, Views, WordTask
 from counterfoil.spec import unknown
@@ -61,7 +60,6 @@ class Tailored:
         words: tuple[Task, ...] = ("masked",),
         sieve: Sieve | None = None,
         specials: bool = False,
-        stray_positive: bool = False,
     ) -> None:
         """Keyword arguments.
 
@@ -79,8 +77,6 @@ class Tailored:
             words: word tasks that are solved on the way: "masked", "doubt", "correct".
             sieve: which captions may be kept; None for the paper's rule.
             specials: special tokens may be written, as in the authors' code (T4).
-            stray_positive: measure against the authors' broken positive (T1), the second token
-                in place of every word and region.
 
         Raises:
             ValueError: a number that is not possible, an unknown word task, or tasks for a model
@@ -97,14 +93,13 @@ class Tailored:
         )
         if strange := [word for word in words if word not in TASKS]:
             raise ValueError(unknown(strange[0], list(TASKS), "a word task"))
-        if reader is not None and (filler is None or words or stray_positive):
+        if reader is not None and (filler is None or words):
             raise ValueError(
                 "a model that reads with a lens of its own needs a frozen filler, and learns no "
                 f"word tasks from it; given were {', '.join(words) or 'none'}"
             )
         self.desk, self.filler, self.reader = desk, filler, reader
         self.keep, self.words, self.sieve = keep, words, sieve or Sieve()
-        self.stray_positive = stray_positive
         self.provides_words = frozenset[str](words)
 
     def check(self, matcher: Matcher) -> None:
@@ -114,7 +109,6 @@ class Tailored:
             ValueError: they cannot.
         """
         asked = {TASKS[word] for word in self.words}
-        asked |= {Want.SCORE} if self.stray_positive else set()
         asked |= {Want.FILL} if self.filler is None else set()
         able(matcher, asked, "the model", INSTEAD)
         if self.filler is not None:
@@ -132,7 +126,7 @@ class Tailored:
         written = self.hand.written(self.desk, draft, logits, rng)
         kept = self._kept(matcher, batch, draft.texts, written)
         tasks = {} if task is None else {"masked": task}
-        if not self.stray_positive and not {"doubt", "correct"} & set(self.words):
+        if not {"doubt", "correct"} & set(self.words):
             return Proposal(
                 texts=kept.texts if len(kept.anchor) else None,
                 pairs={Role.WRITTEN: self._paired(batch, kept)},
@@ -140,17 +134,6 @@ class Tailored:
             )
         shown = Shown(views.inference.images, kept.texts, batch.anchors.image[kept.anchor])
         scores, found = judged(matcher, shown, kept, draft.texts, draft.slots, self.words)
-        if self.stray_positive:
-            image = views.inference.images.rows(batch.anchors.image)
-            positive = shared(
-                len(image),
-                lambda rows: stray(
-                    matcher, image.rows(rows), matcher.encode_texts(draft.texts.rows(rows))
-                ),
-                device,
-            )
-            true = grid[batch.anchors.image, batch.anchors.text]
-            scores = scores - positive[kept.anchor] + true[kept.anchor]
         room = scores.new_full((len(batch.anchors.image), self.keep), -torch.inf)
         room = room.index_put((kept.anchor, kept.column), scores)
         return Proposal(words={**tasks, **found}, scores={Role.WRITTEN: room})

@@ -11,7 +11,7 @@ from torch import Tensor
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.readings import Shown, read
 from counterfoil.reading import Slots, Want
-from counterfoil.records import Encoded, Items, WordTask
+from counterfoil.records import Items, WordTask
 
 Task = Literal["masked", "doubt", "correct"]
 TASKS: dict[str, Want] = {"masked": Want.FILL, "doubt": Want.DOUBT, "correct": Want.CORRECT}
@@ -73,18 +73,6 @@ def judged(
     if found.correct is not None:
         tasks["correct"] = _task(found.correct, true[pair, place], anchor[pair], none)
     return found.score[: len(kept.anchor)], tasks
-
-
-def stray(matcher: Matcher, images: Encoded, texts: Encoded) -> Tensor:
-    """(B,) scores of the authors' broken positives: every word and region is the second token.
-
-    Their gather index of this row is its attention mask, all ones (T1).
-    """
-    second = texts.tokens[:, 1:2]
-    return matcher.pairs(
-        Encoded(second.expand(-1, images.mask.shape[1], -1), images.mask),
-        Encoded(second.expand_as(texts.tokens), texts.mask),
-    )
 
 
 def _task(logits: Tensor, labels: Tensor, anchor: Tensor, none: bool) -> WordTask:

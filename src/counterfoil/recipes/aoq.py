@@ -17,13 +17,12 @@ from counterfoil.recipes import rounds
 from counterfoil.recipes.members import Host, Member, Name, members, said
 from counterfoil.recipes.online import MARGIN, WARMUP, evaluations, host, online, warmed, warmup
 from counterfoil.recipes.profiles import PROFILES, Dataset
-from counterfoil.recipes.published_aoq import PUBLISHED
 from counterfoil.recipes.recipe import Compare, Mine, Recipe, Stage, Train
 from counterfoil.spec import Spec, part
 from counterfoil.train.plan import TrainPlan
 
 __all__ = [
-    "ALPHA", "BETA", "HARDEST", "IMAGES", "OFFLINE_MARGIN", "OFFLINE_WARMUP", "PUBLISHED", "TEXTS",
+    "ALPHA", "BETA", "HARDEST", "IMAGES", "OFFLINE_MARGIN", "OFFLINE_WARMUP", "TEXTS",
     "adaptive", "offline_warmup", "recipe", "second", "second_round", "self_mined",
     "with_vsrn_lists",
 ]  # fmt: skip

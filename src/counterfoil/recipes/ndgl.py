@@ -15,7 +15,6 @@ from counterfoil.objectives.term import Reduction, Term, total
 from counterfoil.recipes.bases import HOSTS, Base, Host, Setting, base, sets, title, trained
 from counterfoil.recipes.modern_losses import Terms
 from counterfoil.recipes.profiles import PROFILES, Dataset
-from counterfoil.recipes.published_ndgl import PUBLISHED
 from counterfoil.recipes.recipe import Compare, Evaluate, Recipe, Stage, Teach, Train
 from counterfoil.spec import part
 
@@ -24,7 +23,6 @@ __all__ = [
     "HNR_WEIGHT",
     "HOSTS",
     "MR_WEIGHT",
-    "PUBLISHED",
     "TARGETS",
     "Host",
     "K",

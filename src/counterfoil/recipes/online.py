@@ -14,14 +14,13 @@ from counterfoil.recipes import rounds
 from counterfoil.recipes.hosts import bfan, scan, vsepp, vsrn
 from counterfoil.recipes.members import HOSTS, PAPERS, Host, Member, Name, Paper, members, said
 from counterfoil.recipes.profiles import PROFILES, Dataset, Profile
-from counterfoil.recipes.published_online import PUBLISHED
 from counterfoil.recipes.recipe import Evaluate, Recipe, Stage, Train
 from counterfoil.recipes.rounds import BATCH
 from counterfoil.spec import Spec, part
 from counterfoil.train.plan import TrainPlan
 
 __all__ = [
-    "BATCH", "HOSTS", "MARGIN", "PUBLISHED", "WARMUP", "Host", "evaluations", "hardest", "host",
+    "BATCH", "HOSTS", "MARGIN", "WARMUP", "Host", "evaluations", "hardest", "host",
     "online", "own", "plan", "recipe", "warmed", "warmup",
 ]  # fmt: skip
 

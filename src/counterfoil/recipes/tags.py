@@ -34,7 +34,6 @@ from counterfoil.recipes import tags_aligned, tags_vilt
 from counterfoil.recipes.ndgl import measured
 from counterfoil.recipes.pretraining import Pretrain, pretrain_plan
 from counterfoil.recipes.profiles import LARGE, PROFILES, Dataset
-from counterfoil.recipes.published_tags import PUBLISHED
 from counterfoil.recipes.recipe import Compare, Recipe, Stage, Train
 from counterfoil.recipes.tags_numbers import PAPER, RELEASED, Numbers, plan
 from counterfoil.spec import Spec, late, of, part
@@ -42,7 +41,6 @@ from counterfoil.spec import Spec, late, of, part
 __all__ = [
     "COMPARED",
     "HOSTS",
-    "PUBLISHED",
     "VARIANTS",
     "Host",
     "Way",
@@ -207,7 +205,7 @@ def second(
 
 
 def _writes(numbers: Numbers, way: Way, step: Step) -> Spec[Proposer]:
-    """What screens, and what writes: as Table 2 has it, or the authors' code (T1 to T4, U1)."""
+    """What screens, and what writes: as Table 2 has it, or the authors' code (T2 to T4)."""
     released = way == "released"
     choice: Literal["lowered logits", "lowered scores"]
     choice = "lowered logits" if step == 1 else "lowered scores"
@@ -224,13 +222,8 @@ def _writes(numbers: Numbers, way: Way, step: Step) -> Spec[Proposer]:
         words=("masked",) if step == 1 else ALL_TASKS,
         sieve=part(Sieve, rules=(), choice=choice) if released else None,
         specials=released,
-        stray_positive=released,
     )
-    screens = (
-        part(Screened, keep=numbers.keep, misaligned=True)
-        if released
-        else part(Screened, keep=numbers.keep)
-    )
+    screens = part(Screened, keep=numbers.keep)
     return of(Together, proposers=(screens, writer))
 
 
@@ -265,7 +258,7 @@ def static(host: Host, dataset: Dataset) -> Recipe:
 
 
 def released(host: Host, dataset: Dataset) -> Recipe:
-    """Both steps as the authors' code and scripts have them."""
+    """Both steps with the authors' scripts' numbers and their code's rules, without T1 and U1."""
     before, after = "tags-released", "tags-dc-released"
     stages = (
         first(dataset, "released", name=before),

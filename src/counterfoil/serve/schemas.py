@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from counterfoil.evaluate.explanation import Corrected, Word
+from counterfoil.evaluation.explain import CorrectedCaption, ExplainedWord
 from counterfoil.recipes.searching import Find
 
 
@@ -128,8 +128,8 @@ class ExplanationResponse(BaseModel):
 
     caption: str
     score: float
-    words: tuple[Word, ...]
-    corrected: Corrected | None
+    words: tuple[ExplainedWord, ...]
+    corrected: CorrectedCaption | None
     unread: int | None
     doubts: bool = Field(description="Whether the words have a probability of being wrong.")
     threshold: float = Field(description="Words at or above this probability are doubted.")

@@ -1,0 +1,148 @@
+"""Filters against known false negatives.
+
+``python -m benchmarks.speed.filters SOURCE --model FOLDER``
+
+With ``--judged FILE`` (Flickr8k's CrowdFlowerAnnotations.txt) people have decided which captions of
+other images are true; on scenes the grammar decides for every pair.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.reading import open_corpus
+from counterfoil.engine.dense import Dense
+from counterfoil.engine.sweep import sweep
+from counterfoil.engine.tiles import Member
+from counterfoil.negatives.filters import FilterPlan, filters_of
+from counterfoil.negatives.mine import mine
+from counterfoil.recipes.model import open_model
+
+PLANS = (
+    FilterPlan(),
+    FilterPlan(captions=0.8),
+    FilterPlan(captions=0.6),
+    FilterPlan(captions=0.5),
+    FilterPlan(captions=0.4),
+    FilterPlan(pictures=0.7),
+    FilterPlan(pictures=0.5),
+    FilterPlan(meanings=0.8),
+    FilterPlan(meanings=0.7),
+    FilterPlan(meanings=0.6),
+    FilterPlan(meanings=0.5),
+    FilterPlan(below_positive=0.0),
+    FilterPlan(below_positive=0.0, positive="highest"),
+    FilterPlan(below_share=0.95),
+    FilterPlan(below_share=0.95, positive="highest"),
+    FilterPlan(guided=0.0),
+    FilterPlan(guided=0.0, positive="highest"),
+    FilterPlan(captions=0.5, pictures=0.7),
+    FilterPlan(captions=0.5, meanings=0.7),
+    FilterPlan(captions=0.5, guided=0.0, positive="highest"),
+    FilterPlan(skip=5),
+    FilterPlan(skip=20),
+    FilterPlan(captions=0.5, skip=5),
+    FilterPlan(meanings=0.6, skip=5),
+)
+
+
+def crowd(corpus: Corpus, path: Path) -> Tensor:
+    """(I, T) int8: 1 where more people said yes than no of another image's caption, 0 where not.
+
+    -1 where nobody was asked, and for an image's own captions.
+    """
+    images = {name.rpartition("/")[2]: row for row, name in enumerate(corpus.image_ids)}
+    truth = torch.full((len(corpus), len(corpus.texts)), -1, dtype=torch.int8)
+    for line in path.read_text(encoding="utf-8").splitlines():
+        image, caption, _, yes, no = line.split("\t")
+        owner, _, number = caption.partition("#")
+        if image in images and owner in images and owner != image:
+            texts, _ = corpus.relation.captions(torch.tensor([images[owner]]))
+            truth[images[image], texts[int(number)]] = int(yes) > int(no)
+    return truth
+
+
+def exact(corpus: Corpus) -> Tensor:
+    """(I, T) int8 of rendered scenes, as `crowd`, for all pairs."""
+    from counterfoil.corpus.scenes import graphs
+    from counterfoil.corpus.scenes.truth import truths
+
+    truth = truths(graphs(corpus), corpus.texts)
+    truth[corpus.owner, torch.arange(len(corpus.texts))] = -1
+    return truth
+
+
+def rows(
+    corpus: Corpus,
+    members: list[Member],
+    guides: list[Member],
+    truth: Tensor,
+    kept: int,
+    encoder: str | None,
+) -> Iterator[str]:
+    """A line of the table for each plan."""
+    yield f"| left out | of {int((truth == 1).sum()):,} true | of {int((truth == 0).sum()):,} false"
+    yield f" | precision | true in lists of {kept} texts | true in lists of {kept // 5} images |\n"
+    yield "|---|---|---|---|---|---|\n"
+    for plan in PLANS:
+        if (plan.needs_guide and not guides) or (plan.meanings and not encoder):
+            continue
+        plan = replace(plan, encoder=encoder if plan.meanings else None)
+        filters = filters_of(plan, corpus, guides=guides if plan.needs_guide else [])
+        counted = "| | | "
+        if not plan.skip:
+            dense = Dense(*truth.shape)
+            sweep(members, [filters.on("image", dense)])
+            gone = dense.scores.isneginf()
+            true, false = (int((gone & (truth == value)).sum()) for value in (1, 0))
+            share = f"{true / (true + false):.0%}" if true + false else ""
+            counted = f"| {true / max(1, int((truth == 1).sum())):.1%} "
+            counted += f"| {false / max(1, int((truth == 0).sum())):.1%} | {share} "
+        lists = mine(
+            members,
+            corpus.owner,
+            texts_per_image=kept,
+            images_per_text=max(1, kept // 5),
+            filters=filters,
+        )
+        found = rate(truth, lists.texts), rate(truth.T, lists.images)
+        said = "; ".join(plan.in_words()) or "own captions only"
+        yield f"| {said} {counted}| {found[0]:.1%} | {found[1]:.1%} |\n"
+
+
+def rate(truth: Tensor, lists: Tensor) -> float:
+    """Share of true pairs among those in the lists of which it is known."""
+    known = truth.gather(1, lists.clamp(min=0).long()).masked_fill(lists < 0, -1)
+    return int((known == 1).sum()) / max(1, int((known >= 0).sum()))
+
+
+def main() -> None:
+    """Measure and print a table in Markdown."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.filters", description=__doc__)
+    parser.add_argument("source", help="a data set, or scenes:images=...")
+    parser.add_argument("--features", help="features of its images")
+    parser.add_argument("--model", required=True, help="whose scores are mined")
+    parser.add_argument("--guide", help="a model that judges too")
+    parser.add_argument("--encoder", help="a sentence encoder that compares captions")
+    parser.add_argument("--judged", type=Path, help="CrowdFlowerAnnotations.txt")
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--kept", type=int, default=50, help="texts listed for an image")
+    given = parser.parse_args()
+    corpus = open_corpus(given.source, features=given.features).split(given.split)
+    truth = crowd(corpus, given.judged) if given.judged else exact(corpus)
+    members = [open_model(given.model).member(corpus)]
+    guides = [open_model(given.guide).member(corpus)] if given.guide else []
+    print(f"{corpus.name} {given.split}, {len(corpus):,} images, {len(corpus.texts):,} texts\n")
+    for line in rows(corpus, members, guides, truth, given.kept, given.encoder):
+        print(line, end="", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""HREM's graph over 128 images and 128 captions, against the plain product of the real words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from benchmarks.speed import Result
+from benchmarks.speed.bags import FEWEST, REGIONS, bags, compared, fewer
+from benchmarks.speed.scan import IMAGES, SIZE, TEXTS, WIDTH
+from counterfoil.models.blocks.graph import BatchGraph
+from counterfoil.models.blocks.pool import pool
+from counterfoil.models.blocks.residual import ResidualPool
+from counterfoil.records import Encoded
+
+TARGET = 3.0
+
+
+def results(threads: int) -> Iterator[Result]:
+    images, texts = bags(IMAGES, TEXTS, WIDTH)
+    some = fewer(images)
+    rows = (
+        ("relation scores", relations(images, texts), TARGET, 8.47),
+        (f"relation scores, {FEWEST} to {REGIONS} regions", relations(some, texts), TARGET, None),
+        ("whole graph", whole(images, texts, backward=False), None, 8.83),
+        ("whole graph, forward + backward", whole(images, texts, backward=True), None, None),
+        ("pooling of the images", pooled(images), None, 5.0),
+    )
+    yield from compared(f"HREM, {SIZE}", images, texts, rows)
+
+
+def relations(images: Encoded, texts: Encoded) -> Callable[[], object]:
+    """Who reads whom, and how relevant that is."""
+    graph, vectors = BatchGraph(width=WIDTH).eval(), (pool("mean", images), pool("mean", texts))
+
+    def work() -> None:
+        with torch.no_grad():
+            graph.relations(*vectors, images, texts)
+
+    return work
+
+
+def whole(images: Encoded, texts: Encoded, *, backward: bool) -> Callable[[], object]:
+    """The same and the attention along it, with a gradient back to the vectors if wanted."""
+    graph = BatchGraph(width=WIDTH).eval()
+    vectors = [pool("mean", items).requires_grad_(backward) for items in (images, texts)]
+
+    def work() -> None:
+        with torch.set_grad_enabled(backward):
+            told = graph(vectors[0], vectors[1], images, texts)
+            loss = (told.images @ told.texts.T).sum() + told.penalty
+        if backward:
+            loss.backward()
+
+    return work
+
+
+def pooled(images: Encoded) -> Callable[[], object]:
+    """Regions to one vector."""
+    head = ResidualPool(width=WIDTH).eval()
+
+    def work() -> None:
+        with torch.no_grad():
+            head(images)
+
+    return work

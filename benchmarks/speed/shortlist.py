@@ -1,0 +1,78 @@
+"""Ways to mine: every pair in float32, in bfloat16 first, or only what a quick host proposes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from benchmarks.speed import Result
+from benchmarks.speed.bags import bags, scan
+from benchmarks.speed.gemm import product_in_tiles, seconds
+from benchmarks.speed.pools import CAPTIONS
+from benchmarks.speed.pools import member as embedded
+from benchmarks.speed.selfmining import HIGH, WIDE
+from counterfoil.engine.tiles import Member
+from counterfoil.models.blocks.affinity import clean
+from counterfoil.negatives.certificate import Certificate
+from counterfoil.negatives.mine import mine
+from counterfoil.negatives.proposed import reranked
+from counterfoil.negatives.shortlist import mine_halved
+from counterfoil.records import Encoded
+
+IMAGES, TEXTS, WIDTH, PROPOSALS = 512, 2560, 256, 4
+HARD_TEXTS, HARD_IMAGES = 100, 20
+
+
+def results(threads: int) -> Iterator[Result]:
+    """SCAN t2i by each way."""
+    images, texts = bags(IMAGES, TEXTS, WIDTH)
+    slow = Member(scan("t2i", WIDTH), clean(images, gram=True), texts)
+    quick = embedded(_pooled(images), _pooled(texts))
+    owner = torch.arange(TEXTS) // CAPTIONS
+    regions, words = images.tokens.flatten(0, 1), texts.tokens[texts.mask]
+    told: list[Certificate] = []
+    ways: dict[str, Callable[[], object]] = {
+        "all pairs in float32": lambda: mine(
+            [slow], owner, texts_per_image=HARD_TEXTS, images_per_text=HARD_IMAGES
+        ),
+        "bfloat16, then float32": lambda: told.append(_halved(slow, owner)),
+        f"VSE proposes {PROPOSALS} x": lambda: _proposed(quick, slow, owner),
+    }
+    for name, way in ways.items():
+        before = seconds(lambda: product_in_tiles(regions, words, HIGH, WIDE))
+        cost = seconds(way)
+        after = seconds(lambda: product_in_tiles(regions, words, HIGH, WIDE))
+        product = (before + after) / 2  # a busy machine drifts
+        speed = f"{IMAGES * TEXTS / cost:,.0f} pairs/s"
+        note = f"{cost:.1f} s against {product:.1f} s, {speed}"
+        if told:
+            sure = told[-1].certain_images, told[-1].certain_texts
+            note += f", {sure[0]} images and {sure[1]} texts certain at once"
+            told.clear()
+        size = f"{IMAGES} x {TEXTS}, width {WIDTH}, top {HARD_TEXTS} and {HARD_IMAGES}"
+        yield Result(f"SCAN t2i lists, {name}, {size}", cost / product, note=note)
+
+
+def _pooled(bag: Encoded) -> Tensor:
+    """(N, D) unit means of bags of unit vectors, which say something of how the bags score."""
+    return normalize(bag.tokens.masked_fill(~bag.mask.unsqueeze(-1), 0).sum(1), dim=1)
+
+
+def _halved(member: Member, owner: Tensor) -> Certificate:
+    _, certificate = mine_halved(
+        [member], owner, texts_per_image=HARD_TEXTS, images_per_text=HARD_IMAGES
+    )
+    return certificate
+
+
+def _proposed(quick: Member, slow: Member, owner: Tensor) -> None:
+    more = mine(
+        [quick],
+        owner,
+        texts_per_image=PROPOSALS * HARD_TEXTS,
+        images_per_text=PROPOSALS * HARD_IMAGES,
+    )
+    reranked(more, [slow], owner, texts_per_image=HARD_TEXTS, images_per_text=HARD_IMAGES)

@@ -1,0 +1,143 @@
+"""TAGS: the written negatives of one positive, against the plain form that finds the same.
+
+The plain form hides words of a caption K times, asks for words at every token of the K sequences,
+refills each L times, scores all K x L captions in a padded batch, and only then drops those that
+are written twice or may be true. Untrained weights would hardly write anything twice, so the
+writer's bias is how often each word occurs: a trained writer knows more, and repeats itself more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from benchmarks.speed import Result
+from benchmarks.speed.gemm import Timing, against
+from benchmarks.speed.uniter import LONGEST, REGIONS, SIZES, Padded
+from counterfoil.corpus.lens import LensPlan
+from counterfoil.corpus.phrase_rules import Rules
+from counterfoil.corpus.reading import open_corpus
+from counterfoil.models.uniter import UNITER
+from counterfoil.negatives.candidates import Candidates, Picked, Sieve
+from counterfoil.negatives.desk import Desk
+from counterfoil.negatives.hand import Hand, Hidden
+from counterfoil.negatives.readings import Shown, read, scored
+from counterfoil.reading import Want
+from counterfoil.records import Encoded, Items
+
+MASKS = REFILLS = 20
+KEEP, LENGTH, REPEATS = 31, 14, {"base": 1, "small": 3}
+TARGET = 0.4  # 2.5 times as fast
+CORPUS = "scenes:images=300,features=regions"
+
+
+@torch.no_grad()
+def results(threads: int) -> Iterator[Result]:
+    """The other form is the plain one here."""
+    for size, (sizes, _) in SIZES.items():
+        torch.manual_seed(0)
+        work = Work.of(UNITER(outputs=("rank", "fill"), **sizes).eval())
+        timing = work.compared(REPEATS[size])
+        left = int(work.sieve.may(work.candidates(work.written())).sum())
+        note = (
+            f"{timing.work:.1f} s, plain {timing.plain:.1f} s; {MASKS + left} sequences read, "
+            f"{left} of {MASKS * REFILLS} written captions scored; plain {MASKS + MASKS * REFILLS}"
+        )
+        what = f"UNITER-{size}, {MASKS} maskings x {REFILLS} refills of a caption"
+        yield Result(f"{what}, {REGIONS} regions", timing.ratio, TARGET, None, note)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One positive: a caption of `LENGTH` tokens in a batch whose longest has `LONGEST`."""
+
+    host: UNITER
+    desk: Desk
+    hand: Hand
+    sieve: Sieve
+    row: Tensor
+    images: Encoded
+    hidden: Hidden
+
+    @staticmethod
+    def of(host: UNITER) -> Work:
+        corpus = open_corpus(CORPUS).split("train")
+        lens = LensPlan().fit(corpus).on(corpus)
+        desk, hand = Desk(lens=lens, parser=Rules(), mask=3), Hand()
+        lengths = lens.texts(torch.arange(len(corpus.texts))).mask.sum(1)
+        row = (lengths == LENGTH).nonzero()[:1, 0]
+        _biased(host, lens.texts(torch.arange(len(corpus.texts))))
+        rng, device = torch.Generator().manual_seed(0), torch.device("cpu")
+        hidden = hand.hidden(desk, row, mask=3, rng=rng, device=device)
+        regions = torch.randn(1, REGIONS, host.text.width, generator=rng)
+        images = Encoded(regions, torch.ones(1, REGIONS, dtype=torch.bool))
+        return Work(host, desk, hand, Sieve(), row, images, hidden)
+
+    def compared(self, repeats: int) -> Timing:
+        """Ours against the plain form; both have to find the same captions in the same order."""
+        ours: list[Picked] = []
+        plain: list[Picked] = []
+        timing = against(
+            lambda: plain.append(self.plain()),
+            lambda: ours.append(self.ours()),
+            repeats=repeats,
+            warm=0,
+        )
+        for one, other in zip(ours, plain, strict=True):
+            assert one.number.tolist() == other.number.tolist(), "other captions were found"
+        return timing
+
+    def ours(self) -> Picked:
+        """The hardest written captions, as `Tailored` finds them."""
+        found = self.candidates(self.written())
+        may = self.sieve.may(found)
+        number = may.nonzero()[:, 1]
+        shown = Shown(self.images, self._items(found.written[0, number]), torch.zeros_like(number))
+        return self.sieve.picked(found, scored(self.host, shown), may, KEEP)
+
+    def written(self) -> Tensor:
+        """(1, K * L, tokens) captions with new words."""
+        masked = self.hidden.masked
+        shown = Shown(self.images, masked.texts, torch.zeros(MASKS, dtype=torch.long))
+        logits = read(self.host, shown, frozenset({Want.FILL}), masked.slots).fill
+        assert logits is not None
+        return self.hand.written(self.desk, self.hidden, logits, _drawing())
+
+    def plain(self) -> Picked:
+        """The same from padded sequences, all words of all tokens, and all captions."""
+        masked = self.hidden.masked
+        states = self._padded(masked.texts).states()[:, :LONGEST]
+        words = self.host.filled(states.flatten(0, 1)).view(MASKS, LONGEST, -1)
+        logits = words[masked.slots.pair, masked.slots.place]
+        found = self.candidates(self.hand.written(self.desk, self.hidden, logits, _drawing()))
+        scores = self._padded(self._items(found.written[0])).scores()
+        may = self.sieve.may(found)
+        return self.sieve.picked(found, scores[may[0]], may, KEEP)
+
+    def candidates(self, written: Tensor) -> Candidates:
+        """What a sieve looks at."""
+        image = self.desk.lens.corpus.owner[self.row]
+        return Candidates(self.desk, image, self.row, self.hidden.texts.values, written)
+
+    def _items(self, values: Tensor) -> Items:
+        ids = torch.full((len(values),), -1)
+        return Items(ids, values, self.hidden.texts.mask.expand(len(values), -1))
+
+    def _padded(self, texts: Items) -> Padded:
+        read = self.host.encode_texts(texts).padded(LONGEST)
+        return Padded(self.host, self.images.rows(torch.zeros(len(texts), dtype=torch.long)), read)
+
+
+def _drawing() -> torch.Generator:
+    return torch.Generator().manual_seed(1)
+
+
+def _biased(host: UNITER, texts: Items) -> None:
+    """Let the writer know how often words occur, and that no others do."""
+    fill = host.says.fill
+    assert fill is not None
+    count = texts.values[texts.mask].bincount(minlength=len(fill.bias)).float()
+    fill.bias.copy_(count.clamp(min=1e-12).log())

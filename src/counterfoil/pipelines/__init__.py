@@ -1,0 +1,1 @@
+"""Recipes on data: what runs them, and what searches their settings."""

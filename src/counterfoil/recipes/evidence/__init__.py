@@ -1,1 +1,0 @@
-"""Tables of experiments: what is run, what is kept of each run, and the table made from that."""

@@ -1,0 +1,52 @@
+"""``counterfoil sweep``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import recipes_cases
+from grid_cases import DATA, OVER, SMALL
+
+GIVEN = [word for setting in SMALL for word in ("--set", setting)]
+
+
+def test_dry_shows_the_points_and_runs_nothing(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    over = [word for text in OVER for word in ("--over", text)]
+    code = recipes_cases.run("sweep", "aoq/vsepp-scenes", *over, "--seeds", "0,1", "--dry")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert code == 0
+    assert "4 20 1e-2" in shown
+    assert "4 points × 2 seeds, compared on dev by 'adaptive': 12 stages, 10 train, 2 mine" in shown
+    assert "(24 if none were shared)" in shown
+    assert not list(tmp_path.iterdir())
+
+
+def test_those_with_a_name_are_listed(capsys) -> None:
+    assert recipes_cases.run("sweep") == 0
+    assert "sweeps/tags-dc-flickr30k" in capsys.readouterr().out
+
+
+def test_a_command_leaves_a_table_a_page_and_numbers(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("sweep", "vsepp-scenes", "--data", DATA, *GIVEN[:6], "--set", "online.save_minutes=0")
+    over = ("--over", "online.rate=1e-4,1e-3,1e-2", "--draw", 2, "--seed", 1, "--smoke")
+    assert recipes_cases.run(*words, *over, "--minutes", 1e9) == 0
+    shown = capsys.readouterr()
+    folder = tmp_path / "runs" / "sweeps" / "vsepp-scenes"
+    found = json.loads((folder / "sweep.json").read_text())
+    assert found["draw"] == {"points": 2, "seed": 1}
+    assert len(found["points"]) == len(list((folder / "points").iterdir())) == 2
+    best = found["points"][found["ranked"][0]]
+    assert f"The best dev RSum is {best['mean']:.1f}, with online.rate=" in shown.out
+    assert "2 points drawn from 3 with seed 1" in " ".join(shown.out.split())
+    assert (folder / "sweep.html").is_file()
+
+
+def test_a_stopped_sweep_says_how_to_go_on(tmp_path: Path, capsys) -> None:
+    words = ("sweep", "vsepp-scenes", "--data", DATA, *GIVEN[:6], "--folder", tmp_path / "runs")
+    over = ("--over", "online.rate=1e-4,1e-3", "--smoke", "--set", "online.minutes=0.000001")
+    assert recipes_cases.run(*words, *over) == 3
+    assert "add --resume to go on" in " ".join(capsys.readouterr().out.split())
+    assert len(list((tmp_path / "runs" / "points").iterdir())) == 1

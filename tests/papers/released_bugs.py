@@ -1,0 +1,142 @@
+"""Bugs of the authors' released code, reproduced as oracles; the package does not have them.
+
+* T1 (TAGS-DC): generated captions are measured against a broken positive.
+* U1 (UNITER, inherited by TAGS and LightningDOT): an image's wrong captions are read with shifted
+  regions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from counterfoil.engine.shares import gathered, mine, shared
+from counterfoil.matcher import Matcher
+from counterfoil.negatives.proposal import Proposal
+from counterfoil.negatives.screened import Screened
+from counterfoil.negatives.tailored import Tailored
+from counterfoil.records import Batch, Encoded, Items, Pairs, Role, Views
+
+
+def stray(matcher: Matcher, images: Encoded, texts: Encoded) -> Tensor:
+    """(B,) scores of the authors' broken positives: every word and region is the second token.
+
+    Their gather index of this row is its attention mask, all ones (T1).
+    """
+    second = texts.tokens[:, 1:2]
+    return matcher.pairs(
+        Encoded(second.expand(-1, images.mask.shape[1], -1), images.mask),
+        Encoded(second.expand_as(texts.tokens), texts.mask),
+    )
+
+
+class StrayTailored(Tailored):
+    """TAGS-DC with T1: a hinge against the right positive is the authors' against the broken one.
+
+    It needs a word task of the generated captions ("doubt" or "correct"): their scores are
+    proposed then, and not the captions.
+    """
+
+    def propose(
+        self, matcher: Matcher, batch: Batch, views: Views, grid: Tensor, rng: torch.Generator
+    ) -> Proposal:
+        proposal = super().propose(matcher, batch, views, grid, rng)
+        anchors = batch.anchors
+        originals = self.desk.texts(batch.text_rows[anchors.text.cpu()])
+        originals = originals.to(batch.positive.device)
+        images = views.inference.images.rows(anchors.image)
+        positive = shared(
+            len(anchors.image),
+            lambda rows: stray(
+                matcher, images.rows(rows), matcher.encode_texts(originals.rows(rows))
+            ),
+            batch.positive.device,
+        )
+        moved = grid[anchors.image, anchors.text] - positive
+        scores = proposal.scores[Role.WRITTEN] + moved.unsqueeze(1)
+        return replace(proposal, scores={**proposal.scores, Role.WRITTEN: scores})
+
+
+def misaligned(images: Encoded, texts: Encoded) -> Encoded:
+    """What UNITER's released code reads in place of the regions of P image-anchored pairs (U1).
+
+    It takes the length of the last text for that of the longest. The places of the regions are
+    filled from there on: first with what is left of the padded text, then with the first regions;
+    the last regions are lost.
+
+    Args:
+        images: P of them.
+        texts: P of them, in the order of the authors' batch, as a model encodes them: what stands
+            at padding is read.
+    """
+    lengths = texts.mask.sum(1)
+    longest, last = int(lengths.max()), int(lengths[-1])
+    wide = images.tokens.shape[1]
+    beside = torch.cat([texts.tokens[:, :longest], images.tokens], 1)
+    return Encoded(beside[:, last : last + wide], images.mask)
+
+
+def misread(
+    matcher: Matcher, batch: Batch, views: Views, grid: Tensor, new: Items | None, text: Tensor
+) -> Tensor:
+    """(B, k) scores of hard captions that share a misaligned batch with their anchor's own caption.
+
+    They are moved by as much as that caption's score is off, so that a hinge against its right
+    score is the authors' hinge.
+
+    Args:
+        matcher: the model in training.
+        batch: the batch.
+        views: its whole pools, encoded.
+        grid: (I, T) scores of the anchor block.
+        new: captions whose places follow those of the text pool.
+        text: (B, k) places of the hard captions, -1 for none.
+    """
+    pool = views.inference.texts
+    if new is not None:
+        added = matcher.encode_texts(new.rows(mine(len(new), text.device)))
+        pool = Encoded.cat([pool, gathered(added, len(new))])
+    anchors = batch.anchors
+    at = torch.cat([anchors.text.unsqueeze(1), text], 1)
+    images = views.inference.images
+    scores = shared(
+        len(at),
+        lambda rows: misread_batches(matcher, images.rows(anchors.image[rows]), pool, at[rows]),
+        text.device,
+    )
+    true = grid[anchors.image, anchors.text]
+    return scores[:, 1:] + (true - scores[:, 0]).unsqueeze(1)
+
+
+def misread_batches(matcher: Matcher, images: Encoded, texts: Encoded, at: Tensor) -> Tensor:
+    """(B, N) scores of each image with its own batch of texts, read misaligned; -inf at -1."""
+    scores = torch.full(at.shape, -torch.inf, device=at.device)
+    for row in range(len(at)):
+        there = (at[row] >= 0).nonzero().squeeze(1)
+        some = texts.rows(at[row, there])
+        image = images.rows(torch.full_like(there, row))
+        score = matcher.pairs(misaligned(image, some), some)
+        scores = scores.to(score.dtype).index_put((torch.full_like(there, row), there), score)
+    return scores
+
+
+class MisreadScreened(Screened):
+    """UNITER's hard negatives with U1."""
+
+    def propose(
+        self, matcher: Matcher, batch: Batch, views: Views, grid: Tensor, rng: torch.Generator
+    ) -> Proposal:
+        proposal = super().propose(matcher, batch, views, grid, rng)
+        pairs = dict(proposal.pairs)
+        wrong = misread(matcher, batch, views, grid, proposal.texts, pairs.pop(Role.HARD_TEXT).text)
+        return Proposal(images=proposal.images, pairs=pairs, scores={Role.HARD_TEXT: wrong})
+
+    def _offered_scores(
+        self, matcher: Matcher, images: Encoded, texts: Encoded, role: Role, at: Pairs
+    ) -> Tensor:
+        if role == Role.HARD_TEXT:  # rows share an image each
+            image = images.rows(at.image.amax(1).clamp(min=0))
+            return misread_batches(matcher, image, texts, at.text)
+        return super()._offered_scores(matcher, images, texts, role, at)

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+import processes
+import tailored_cases as cases
+from counterfoil import world
+from counterfoil.corpus.collate import collate
+from counterfoil.negatives.offers import CandidatePlan
+from counterfoil.objectives.term import Objective
+from counterfoil.objectives.triplet import RankedBelow
+from counterfoil.records import Batch, Encoded, Items, Pairs, Role
+from counterfoil.train.step import Step
+from papers.released_bugs import MisreadScreened, misaligned
+
+TEXT, IMAGE = Role.HARD_TEXT, Role.HARD_IMAGE
+
+
+def exact(items: Items) -> Items:
+    boxes = None if items.boxes is None else items.boxes.double()
+    return replace(items, values=items.values.double(), boxes=boxes)
+
+
+def batch_of(seen: Any, texts: int = 7) -> Batch:
+    rows = torch.tensor(cases.ANCHORS)
+    draws = CandidatePlan(texts=texts, images=3).draws(seen.corpus.relation)
+    found = draws.draw(rows, torch.Generator().manual_seed(1))
+    batch = collate(seen, rows, candidates=found, step=3)
+    assert batch.offered
+    images, offered = batch.offered
+    return replace(batch, images=exact(batch.images), offered=(exact(images), offered))
+
+
+def one_batch(matcher: Any, seen: Any, image: int, texts: list[int]) -> Tensor:
+    """Scores of texts with one image, in one batch of the authors' making."""
+    read = matcher.encode_texts(seen.texts(torch.tensor(texts)))
+    looked = matcher.encode_images(exact(seen.images(torch.tensor([image]))))
+    repeated = Encoded(looked.tokens.expand(len(texts), -1, -1), looked.mask.expand(len(texts), -1))
+    score: Tensor = matcher.pairs(misaligned(repeated, read), read)
+    return score
+
+
+def test_an_image_reads_its_captions_as_the_authors_code_does() -> None:
+    seen = cases.lens()
+    matcher, batch = cases.host(seen).double(), batch_of(seen)
+    views = matcher(batch)
+    grid = matcher.grid(views.inference.images, views.inference.texts)
+    found = MisreadScreened(keep=4).propose(matcher, batch, views, grid, torch.Generator())
+    assert set(found.pairs) == {IMAGE}
+    assert found.texts is None
+    scores = found.scores[TEXT]
+    assert scores.requires_grad
+    moved = 0
+    for place, anchor in enumerate(cases.ANCHORS):
+        image = int(seen.corpus.owner[anchor])
+        offered = list(dict.fromkeys(batch.candidates[TEXT].text[place].tolist()))
+        every = one_batch(matcher, seen, image, offered)
+        hardest = [offered[k] for k in every.argsort(descending=True, stable=True)[:4]]
+        positive, *wrong = one_batch(matcher, seen, image, [anchor, *hardest])
+        true = grid[batch.anchors.image[place], batch.anchors.text[place]]
+        expected = torch.stack(wrong) + true - positive
+        assert torch.allclose(scores[place], expected, atol=1e-12)
+        moved += int(abs(positive - true) > 1e-6)
+    assert moved
+
+
+def test_what_is_offered_again_is_no_pair() -> None:
+    seen = cases.lens()
+    matcher, batch = cases.host(seen).double(), batch_of(seen)
+    once = batch.candidates[TEXT]
+    same = Pairs(once.image, once.text[:, :1].expand_as(once.text))
+    batch = replace(batch, candidates={**batch.candidates, TEXT: same})
+    views = matcher(batch)
+    grid = matcher.grid(views.inference.images, views.inference.texts)
+    source = MisreadScreened(keep=4)
+    found = source.propose(matcher, batch, views, grid, torch.Generator())
+    assert found.scores[TEXT].isneginf().tolist() == [[False, True, True, True]] * len(same.text)
+
+
+def worker() -> dict[str, Any]:
+    terms = {
+        name: (1.0, RankedBelow(role=role, margin=0.9, reduction="mean"))
+        for name, role in (("texts", "hard text"), ("images", "hard image"))
+    }
+    seen = cases.lens()
+    source = MisreadScreened(keep=3)
+    step = Step(cases.host(seen, outputs=("rank",)), Objective(terms=terms), proposer=source)
+    module, batch = step.double(), batch_of(seen)
+    look = seen.images
+    seen.images = lambda rows: exact(look(rows))  # type: ignore[method-assign]
+    shared = DistributedDataParallel(module) if world.size() > 1 else module
+    losses = shared(batch)
+    torch.stack(list(losses.values())).sum().backward()
+    found = {n: p.grad.numpy() for n, p in step.named_parameters() if p.grad is not None}
+    return {"losses": {n: loss.item() for n, loss in losses.items()}, "gradients": found}
+
+
+def test_two_processes_equal_one() -> None:
+    one = worker()
+    assert one["losses"]["texts"] > 0
+    for several in processes.run(worker, 2):
+        assert several["losses"] == pytest.approx(one["losses"], rel=1e-9)
+        for name, value in one["gradients"].items():
+            assert abs(several["gradients"][name] - value).max() < 1e-8, name

@@ -1,0 +1,84 @@
+"""The papers' tables in tests/data/published.json: sources, and sums as the papers print them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PUBLISHED = json.loads((Path(__file__).parents[1] / "data" / "published.json").read_text("utf-8"))
+ROWS = [
+    row
+    for tables in PUBLISHED.values()
+    for table in tables.values()
+    if isinstance(table, list)
+    for row in table
+]
+
+
+def rsum(row: dict[str, Any]) -> float:
+    return sum(row["i2t"]) + sum(row["t2i"])
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['method']}, {row['source']}")
+def test_a_row_is_complete(row: dict[str, Any]) -> None:
+    assert "Table" in row["source"] or "issue" in row["source"]
+    assert row["models"] in (1, 2)
+    assert row["dataset"] in ("flickr30k-1k", "coco-1k", "coco-5k")
+    for recalls in (row["i2t"], row["t2i"]):
+        assert 0 < recalls[0] < recalls[1] < recalls[2] < 100
+
+
+def test_every_row_is_there() -> None:
+    assert len(ROWS) == 27 + 50 + 20 + 32
+
+
+AOQ_1 = [508.5, 510.2, 511.2, 513.4, 514.7, 517.2, 518.6, 519.7, 521.4, 413.3, 422.9, 423.8]
+NDGL_1 = [
+    *(523.5, 525.9, 524.1, 526.5, 525.3, 532.7, 526.8, 531.2),  # MS-COCO
+    *(528.2, 531.4, 530.0, 533.0, 531.3, 538.3, 544.8, 547.7),
+    *(496.3, 509.4, 512.9, 519.2, 505.3, 524.2, 513.8, 523.3),  # Flickr30K
+    *(520.1, 526.8, 517.4, 524.9, 519.3, 533.8, 550.4, 552.3),
+]
+TAGS_1 = [
+    *(410.9, 416.4, 423.8, 402.5, 450.2, 462.2, 460.9, 467.4, 400.4, 469.5, 468.9, 472.9),
+    *(465.0, 487.4, 486.3, 513.9, 538.8, 544.7, 548.4, 542.7, 549.4, 540.6, 550.6, 554.4),
+    *(551.0, 557.4),
+]
+
+
+@pytest.mark.parametrize(
+    ("paper", "table", "printed", "within"),
+    [
+        ("aoq", "table_1", AOQ_1, 0.15),  # the paper adds before it rounds
+        ("aoq", "table_2", [473.2, 486.7, 486.3], 0.15),
+        ("ndgl", "table_1", NDGL_1, 0.25),
+        ("ndgl", "table_3", [528.6, 533.8, 534.3, 534.6, 535.3], 0.25),
+        ("ndgl", "table_4", [519.3, 532.2, 533.8, 529.7], 0.25),
+        (
+            "ndgl",
+            "table_5",
+            [513.5, 517.2, 520.3, 523.3, 482.6, 486.3, 487.8, 488.0, 494.1],
+            0.25,
+        ),
+        ("tags", "table_1", TAGS_1, 0.25),
+        ("tags", "table_2", [463.4, 462.1, 465.2, 545.9, 543.7, 547.8], 0.25),
+    ],
+)
+def test_sums_are_those_printed(
+    paper: str, table: str, printed: list[float], within: float
+) -> None:
+    assert [rsum(row) for row in PUBLISHED[paper][table]] == pytest.approx(printed, abs=within)
+
+
+def test_ensembles_of_ndgl_lie_between_model_and_student() -> None:
+    tables = PUBLISHED["ndgl"]
+    single = {
+        row["method"]: rsum(row) for row in tables["table_1"] if row["dataset"] == "flickr30k-1k"
+    }
+    for model, (alone, together, student) in tables["ensembles"].items():
+        assert alone < together < student
+        assert single[f"{model} (BERT)"] == pytest.approx(alone, abs=0.25)
+        assert single[f"{model} (BERT) + NDGL"] == pytest.approx(student, abs=0.25)
