@@ -10,12 +10,10 @@ from PIL import Image
 import explain_cases
 import recipes_cases
 from counterfoil import open_corpus
-from counterfoil.engine.index_draft import New
-from counterfoil.engine.index_parts import Entry
 from counterfoil.recipes.explain import explain
-from counterfoil.recipes.indexing import build_index
 from counterfoil.recipes.model import open_model
-from counterfoil.recipes.searching import open_index
+from counterfoil.search.collection import IndexEntry, NewVectors
+from counterfoil.search.index import build_index, open_index
 from counterfoil.serve.holdings import SIDE, Library
 from counterfoil.serve.queries import Query
 from counterfoil.serve.refused import Refused
@@ -60,9 +58,9 @@ def test_who_asks_for_more_than_there_is_gets_all(root):
 def test_what_is_not_its_own_best_gets_no_more_than_was_asked_for(tmp_path):
     root = indexed(tmp_path, 6)
     with open_index(root / "index") as index:
-        long = 9 * index.index.images.vectors(torch.arange(6))
-        entries = [Entry(f"long{row}") for row in range(6)]
-        index.index.change(images=New(entries, long))
+        long = 9 * index.vectors.images.vectors(torch.arange(6))
+        entries = [IndexEntry(f"long{row}") for row in range(6)]
+        index.vectors.change(images=NewVectors(entries, long))
     made = library(root)
     (hits,) = made.answer([Query(made.row(names(6)[0]), 3)])
     with open_index(root / "index") as index:
@@ -129,6 +127,6 @@ def test_an_image_without_a_picture_has_no_thumbnail(scenes, tmp_path):
 def test_an_index_of_nothing_is_refused(tmp_path):
     root = indexed(tmp_path, 2)
     index = open_index(root / "index")
-    index.index.change(no_images=[0, 1])
+    index.vectors.change(remove_images=[0, 1])
     with pytest.raises(ValueError, match="add images with `counterfoil index`"):
         Library(index)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from counterfoil.recipes.searching import SIDES, Find
+from counterfoil.search.index import TARGET_SIDES, SearchTarget
 from counterfoil.serve.refused import Refused
 from counterfoil.serve.settings import MEGABYTE, Settings
 
@@ -42,7 +42,7 @@ class Asked:
     id: str | None = None
     picture: bytes | None = None
     top: int = TOP
-    find: Find = "images"
+    find: SearchTarget = "images"
 
     def one(self, *names: str) -> str:
         """The one of these that is given.
@@ -178,11 +178,11 @@ def _id(value: object) -> str | None:
     return _unicode(value, "the id")
 
 
-def _find(value: object) -> Find:
-    for find in SIDES:
+def _find(value: object) -> SearchTarget:
+    for find in TARGET_SIDES:
         if find == value:
             return find
-    raise Refused(400, f"find is {str(value)[:20]!r}; it can be {' or '.join(SIDES)}")
+    raise Refused(400, f"find is {str(value)[:20]!r}; it can be {' or '.join(TARGET_SIDES)}")
 
 
 def _unicode(value: str, what: str) -> str:

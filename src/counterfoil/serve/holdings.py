@@ -19,8 +19,8 @@ from counterfoil.engine.tiles import Side
 from counterfoil.evaluate.explanation import Explanation
 from counterfoil.recipes.explain import explain, reads
 from counterfoil.recipes.model import Model
-from counterfoil.recipes.reranking import Reranker, Things
-from counterfoil.recipes.searching import SearchIndex
+from counterfoil.search.index import SearchIndex
+from counterfoil.search.rerank import Reranker, RerankItems
 from counterfoil.serve.queries import About, Hit, Query, Shortlist
 from counterfoil.serve.refused import Refused
 
@@ -61,10 +61,10 @@ class Library:
         corpus: Corpus | None = None,
         reranker: Reranker | None = None,
     ) -> None:
-        self._search, self._images, self._corpus = index, index.index.images, corpus
+        self._search, self._images, self._corpus = index, index.vectors.images, corpus
         if not len(self._images):
             raise ValueError(
-                f"{index.folder} holds {index.told}; add images with `counterfoil index`"
+                f"{index.folder} holds {index.description}; add images with `counterfoil index`"
             )
         self.name = _named(index.model, index.folder)
         shown = explainer or index.model
@@ -87,7 +87,7 @@ class Library:
     @property
     def captions(self) -> int:
         """How many captions there are to find."""
-        return len(self._search.index.texts)
+        return len(self._search.vectors.texts)
 
     @property
     def sees_pictures(self) -> bool:
@@ -130,7 +130,7 @@ class Library:
         for find, wanted in set(alike):  # how many are proposed hangs on how many are wanted
             places = [place for place, one in enumerate(alike) if one == (find, wanted)]
             asked = torch.cat([self._vector(queries[place].about) for place in places])
-            shelf = self._search.index.shelf(queries[places[0]].side)
+            shelf = self._search.vectors.collection(queries[places[0]].side)
             try:
                 rows, scores = shelf.search(asked, wanted)
             except ValueError as error:  # as of a database that is gone: no query is at fault
@@ -146,14 +146,14 @@ class Library:
             ValueError: more are wanted than are re-ranked, or it cannot see an image.
         """
         assert self.reranker is not None
-        query, shelf = shortlist.query, self._search.index.shelf(shortlist.query.side)
+        query, shelf = shortlist.query, self._search.vectors.collection(shortlist.query.side)
         self.reranker.check(query.top)
         if isinstance(query.about, int):
-            asked = self._search.things("image", [query.about])
+            asked = self._search.items("image", [query.about])
         else:
-            asked = Things.asked(query.about)
+            asked = RerankItems.from_query(query.about)
         rows = [shelf.rows[hit.id] for hit in shortlist.hits]
-        found = self._search.things(query.side, rows)
+        found = self._search.items(query.side, rows)
         return self._hits(query, self.reranker.best(asked, found, rows, query.top))
 
     def explain(self, seen: Seen, caption: str) -> Explanation:
@@ -183,7 +183,7 @@ class Library:
             Refused: the index has no such image, or its picture is missing.
         """
         self.row(name)
-        path, row = self._search.picture(name), self._places.get(name)
+        path, row = self._search.image_path(name), self._places.get(name)
         try:
             if row is not None and self._corpus is not None and self._corpus.pictures is not None:
                 return self._corpus.pictures.open(row)
@@ -214,7 +214,7 @@ class Library:
     def _wanted(self, query: Query) -> int:
         """How many to look for, as many as there are at most: an image is not like itself."""
         depth = self.reranker.depth if self.reranker and self.reranks(query) else query.top
-        least = min(depth, len(self._search.index.shelf(query.side)))
+        least = min(depth, len(self._search.vectors.collection(query.side)))
         return least + (query.itself is not None)
 
     def _hits(self, query: Query, pairs: Sequence[tuple[int, float]]) -> tuple[Hit, ...]:
@@ -224,7 +224,7 @@ class Library:
         return tuple(self._hit(query.side, row, score) for row, score in real[:most])
 
     def _hit(self, side: Side, row: int, score: float) -> Hit:
-        entry = self._search.index.shelf(side).entry(row)
+        entry = self._search.vectors.collection(side).entry(row)
         if side == "image":
             return Hit(entry.id, score, next(iter(self._captions[entry.id]), ""), entry.id)
         return Hit(entry.id, score, entry.text, entry.image if entry.image in self._rows else "")
@@ -241,8 +241,8 @@ def _renamed(reranker: Reranker, index: SearchIndex) -> Reranker:
     Raises:
         ValueError: it cannot see all images, so that most queries would end without it.
     """
-    model, every = reranker.model, list(index.index.images.rows.values())  # the living ones
-    if unseen := reranker.unseen(index.things("image", every)):
+    model, every = reranker.model, list(index.vectors.images.rows.values())  # the living ones
+    if unseen := reranker.unseen(index.items("image", every)):
         raise ValueError(
             f"{model.name} cannot look at {len(unseen):,} of the {len(every):,} images of "
             f"{index.folder}, as {unseen[0]!r}: it reads features of the data, or picture files "

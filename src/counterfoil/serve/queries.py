@@ -8,7 +8,7 @@ from typing import TypeAlias, final
 from PIL import Image
 
 from counterfoil.engine.tiles import Side
-from counterfoil.recipes.searching import SIDES, Find
+from counterfoil.search.index import TARGET_SIDES, SearchTarget
 
 About: TypeAlias = str | Image.Image | int
 
@@ -26,12 +26,12 @@ class Query:
 
     about: About
     top: int
-    find: Find = "images"
+    find: SearchTarget = "images"
 
     @property
     def side(self) -> Side:
         """What is looked for."""
-        return SIDES[self.find]
+        return TARGET_SIDES[self.find]
 
     @property
     def crosses(self) -> bool:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from counterfoil.corpus.lens import FeatureEye
 from counterfoil.recipes.explain import lacking
 from counterfoil.recipes.model import Model, open_model
-from counterfoil.recipes.reranking import open_reranker
-from counterfoil.recipes.searching import open_index
 from counterfoil.recipes.show import say
+from counterfoil.search.index import open_index
+from counterfoil.search.rerank import open_reranker
 from counterfoil.serve.app import application
 from counterfoil.serve.holdings import Library
 from counterfoil.serve.run import listening, run
@@ -54,7 +54,7 @@ def serve(
         else:
             library = Library(found, _explainer(explainer, source), corpus, reranker)
         app = application(library, allowed)
-        say(f"{index}: {found.told}, {library.name}")
+        say(f"{index}: {found.description}, {library.name}")
         if library.reranker is not None:
             told = library.reranker
             say(f"{told.model.name} puts the first {told.depth} results in order")
