@@ -81,14 +81,14 @@ def test_hits_say_what_they_are(place):
     with open_index(place / "index") as index:
         image = index.search("a red circle", 1)[0]
         row = corpus.image_ids.index(image.id)
-        assert image.image == image.id
+        assert image.image_id == image.id
         assert image.captions == tuple(corpus.texts[t] for t in captions(corpus, row))
         assert image.path == Path(corpus.pictures.place(row)).resolve()
         text = index.search_image(image.path, 1)[0]
         row = corpus.text_ids.index(text.id)
         assert text.captions == (corpus.texts[row],)
-        assert text.image == corpus.image_ids[int(corpus.owner[row])]
-        assert text.path == index.image_path(text.image)
+        assert text.image_id == corpus.image_ids[int(corpus.owner[row])]
+        assert text.path == index.image_path(text.image_id)
         assert json.loads(json.dumps(text.to_dict()))["path"] == str(text.path)
 
 
@@ -112,7 +112,7 @@ def test_a_caption_finds_captions(place):
 def test_queries_together_are_answered_as_alone(place):
     asked = ["a red circle", "a dog in the snow", "snow"]
     with open_index(place / "index") as index:
-        together = index.search(asked, 5, find="images")
+        together = index.search_many(asked, 5, find="images")
         for query, hits in zip(asked, together, strict=True):
             alone = index.search(query, 5)
             assert [hit.score for hit in alone] == pytest.approx([h.score for h in hits], abs=1e-6)
@@ -234,7 +234,7 @@ def test_a_killed_build_leaves_nothing(place, tmp_path, monkeypatch):
     def killed(*words):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(index_module, "_write_batch", killed)
+    monkeypatch.setattr(index_module, "_write", killed)
     with pytest.raises(KeyboardInterrupt):
         build_index(open_model(place / "mine"), open_corpus(place / "photos"), tmp_path / "x")
     assert list(tmp_path.iterdir()) == []

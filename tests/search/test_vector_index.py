@@ -307,3 +307,33 @@ def test_captions_keep_every_sign(tmp_path):
     index, said = empty(tmp_path / "x"), 'two\u2028lines "and" \x85 more ünïcode 犬'
     index.change(texts=NewVectors([IndexEntry("t", text=said, image="i")], torch.randn(1, 8)))
     assert VectorIndex(tmp_path / "x").texts.entry(0).text == said
+
+
+def test_an_index_that_version_0_1_wrote_opens(tmp_path):
+    """The files are written literally: names, keys and types on disk are a promise."""
+    part = {"images": "000001-images-joined", "texts": "000000-texts"}
+    entries = {
+        "images": '{"id": "a.jpg", "place": "/a.jpg", "content": "c0", "stamp": "9 17"}\n'
+        '{"id": "b.jpg"}\n',
+        "texts": '{"id": "t0", "text": "a dog", "image": "a.jpg"}\n{"id": "t1", "text": "snow"}\n',
+    }
+    for side, name in part.items():
+        np.save(tmp_path / f"{name}.npy", np.eye(2, 4, dtype=np.float16))
+        np.save(tmp_path / f"{name}.numbers.npy", np.array([3, 7]))
+        (tmp_path / f"{name}.jsonl").write_text(entries[side])
+    collection = {"dead": [], "finder": "", "next": 8}
+    state = {
+        **{"address": "", "backend": "exact", "format": 2, "half": True, "identity": "me"},
+        **{"model": "model", "width": 4, "writes": 2},
+        "images": {**collection, "parts": [part["images"]]},
+        "texts": {**collection, "parts": [part["texts"]], "dead": [3]},
+    }
+    (tmp_path / "index.json").write_text(json.dumps(state))
+    index = VectorIndex(tmp_path)
+    assert index.images.entry(0) == IndexEntry("a.jpg", "", "", "/a.jpg", "c0", "9 17")
+    assert index.texts.rows == {"t1": 1}
+    index.change(images=images(["c.jpg"], torch.eye(4)[2:3]))
+    assert found(VectorIndex(tmp_path), torch.eye(4)[2:3], 1) == [[("c.jpg", 1.0)]]
+    after = json.loads((tmp_path / "index.json").read_text())
+    assert after["images"] == {**collection, "next": 9, "parts": [part["images"], "000002-images"]}
+    assert after.keys() == state.keys()

@@ -105,48 +105,25 @@ def index(
             "--address and --half, or make another index"
         )
     from counterfoil import world
+    from counterfoil.console import say
+    from counterfoil.recipes.model import open_model
     from counterfoil.recipes.run import Source
+    from counterfoil.search.index import IndexConfig, build_index, open_index
 
     world.join()
     source = Source(data, features, images, decisions)
     if add:
-        _add(folder, model, source, split, prefix, replace=exchange)
+        with open_index(folder, model=model) as opened:
+            update = opened.add(_dataset(source, split, prefix), replace=exchange)
+        replaced = f", {update.replaced:,} exchanged" if update.replaced else ""
+        known = f"; {_count(update.unchanged, 'image')} known before" if update.unchanged else ""
+        say(f"added {_counts(update)}{replaced}{known}")
     else:
-        _build(folder, model, source, split, prefix, backend or "exact", address or "", half=half)
+        name = "faiss-hnsw" if backend == "faiss" else backend or "exact"
+        config = IndexConfig(backend=name, address=address or "", half=half)
+        dataset = _dataset(source, split, prefix)
+        build_index(open_model(model), dataset, folder, config=config).close()
     _describe(folder)
-
-
-def _build(
-    folder: Path,
-    model: str,
-    source: Source,
-    split: str,
-    prefix: str,
-    backend: BackendOption,
-    address: str,
-    *,
-    half: bool,
-) -> None:
-    from counterfoil.recipes.model import open_model
-    from counterfoil.search.index import IndexConfig, build_index
-
-    config = IndexConfig(
-        backend="faiss-hnsw" if backend == "faiss" else backend, address=address, half=half
-    )
-    build_index(open_model(model), _dataset(source, split, prefix), folder, config=config).close()
-
-
-def _add(
-    folder: Path, model: str, source: Source, split: str, prefix: str, *, replace: bool
-) -> None:
-    from counterfoil.console import say
-    from counterfoil.search.index import open_index
-
-    with open_index(folder, model=model) as opened:
-        update = opened.add(_dataset(source, split, prefix), replace=replace)
-    replaced = f", {update.replaced:,} exchanged" if update.replaced else ""
-    unchanged = f"; {_count(update.unchanged, 'image')} known before" if update.unchanged else ""
-    say(f"added {_counts(update)}{replaced}{unchanged}")
 
 
 def _delete(folder: Path, item_ids: list[str]) -> None:

@@ -97,6 +97,7 @@ def search(
         return
     refuse(context, ("split",), f"with a model, and {where} is an index, which is searched whole")
     refuse_without(context, "data", ("features", "images", "decisions"))
+    from counterfoil.console import say
     from counterfoil.files import check_file
     from counterfoil.search.index import open_index
     from counterfoil.search.rerank import open_reranker
@@ -112,35 +113,26 @@ def search(
     with open_index(folder, model=model, rerank=reranker) as index:
         kind = kind or _guess_kind(index, query)
         find = find or _default_target(index, query, kind)
-        hits = _search_index(index, query, kind, find, top)
+        methods = {"caption": index.search, "picture": index.search_image, "id": index.search_id}
+        hits = methods[kind](query, top, find=find)
         note, model_name = f"{folder}: {index.description}", index.model_name
     if plain:
         results = [hit.to_dict() for hit in hits]
-        settings = {"index": where, "model": model_name, "query": query, "as": kind, "find": find}
-        print(json.dumps({**settings, "results": results}, ensure_ascii=False, indent=2))
+        settings = {"index": str(folder), "model": model_name, "query": query, "as": kind}
+        content = {**settings, "find": find, "results": results}
+        print(json.dumps(content, ensure_ascii=False, indent=2))
     else:
         print_hits(query, hits, find)
     if page is not None:
         write_hits_page(query, hits, find, note, page)
         if not plain:
-            _say_page(page)
-
-
-def _search_index(
-    index: SearchIndex, query: str, kind: QueryKind, find: SearchTarget, top_k: int
-) -> list[SearchHit]:
-    match kind:
-        case "id":
-            return index.search_id(query, top_k, find=find)
-        case "picture":
-            return index.search_image(query, top_k, find=find)
-        case "caption":
-            return index.search(query, top_k, find=find)
+            say(str(page))
 
 
 def _search_dataset(
     name: str, query: str, source: Source, split: str, top_k: int, page: Path
 ) -> None:
+    from counterfoil.console import say
     from counterfoil.corpus.pictures import is_picture_name
     from counterfoil.files import check_file
     from counterfoil.recipes.model import open_model
@@ -151,7 +143,8 @@ def _search_dataset(
     is_image = is_picture_name(path)
     if is_image and not path.is_file():
         raise ValueError(f"{path} does not exist; give a caption in quotes or an existing picture")
-    corpus, find = source.split(split), "captions" if is_image else "images"
+    find: SearchTarget = "captions" if is_image else "images"
+    corpus = source.split(split)
     hits = search_dataset(open_model(name), path if is_image else query, corpus, top_k)
     print_hits(query, hits, find)
     rows = {image_id: row for row, image_id in enumerate(corpus.image_ids)}
@@ -161,7 +154,7 @@ def _search_dataset(
 
     note = f"{corpus.name} {corpus.part}: {len(corpus):,} images, {len(corpus.texts):,} texts"
     write_hits_page(query, hits, find, note, page, open_image)
-    _say_page(page)
+    say(str(page))
 
 
 def _guess_kind(index: SearchIndex, query: str) -> QueryKind:
@@ -225,16 +218,7 @@ def write_hits_page(
     page: Path,
     open_image: Callable[[SearchHit], Image.Image | None] = _open_file,
 ) -> None:
-    """Write an HTML page of the hits: images as thumbnails, or captions.
-
-    Args:
-        query: as it was typed.
-        hits: best first.
-        find: what they are.
-        note: what was searched.
-        page: the file.
-        open_image: opens the image of a hit; None where there is none.
-    """
+    """Write an HTML page of the hits: images as thumbnails, or captions."""
     from counterfoil.evaluate.gallery import Gallery, Retrieval, Shown, thumbnail
     from counterfoil.evaluate.report import write_gallery
 
@@ -261,9 +245,3 @@ def _caption_label(hit: SearchHit) -> str:
     """The first caption, and how many more there are."""
     more = f" (+{len(hit.captions) - 1})" if len(hit.captions) > 1 else ""
     return f"{hit.captions[0]}{more}" if hit.captions else ""
-
-
-def _say_page(page: Path) -> None:
-    from counterfoil.console import say
-
-    say(f"{page}")

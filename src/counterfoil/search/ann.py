@@ -12,15 +12,18 @@ import math
 import os
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, final
 
 import torch
 from torch import Tensor
 
 from counterfoil.files import replacing
+
+if TYPE_CHECKING:
+    from counterfoil.search.collection import Collection
 
 BackendName: TypeAlias = Literal["exact", "faiss-hnsw", "faiss-ivf-pq", "milvus"]
 FaissKind: TypeAlias = Literal["hnsw", "ivf-pq"]
@@ -63,19 +66,12 @@ class AnnBackend(Protocol):
         """
         ...
 
-    def update(
-        self,
-        count: int,
-        live_vectors: Callable[[], NumberedVectors],
-        added: NumberedVectors | None,
-        tag: str,
-    ) -> str:
+    def update(self, after: Collection, added: NumberedVectors | None, tag: str) -> str:
         """Prepare for a commit; the state that was committed before can still be opened.
 
         Args:
-            count: vectors after the commit.
-            live_vectors: reads all of them.
-            added: the new ones among them; None for none.
+            after: the collection as it will be.
+            added: its new vectors; None for none.
             tag: an unused file name stem.
 
         Returns:
@@ -98,12 +94,12 @@ def open_ann_backend(
     """Open the ANN backend of one collection; None for the exact backend.
 
     Args:
-        backend: its name.
+        backend: which library.
         folder: of the index.
         address: of a Milvus server, "" for a file in the folder.
         side: "image" or "text".
         width: D.
-        name: what the last `AnnBackend.update` returned, "" for a new one.
+        name: returned by the last `AnnBackend.update`, "" for a new one.
 
     Raises:
         ValueError: the library is not installed, or its data are missing, damaged or unreachable.
@@ -124,14 +120,6 @@ class FaissBackend:
     """A FAISS index in a file: an HNSW graph, or IVF cells of PQ codes.
 
     Every update writes a new file, so that a killed write leaves the committed one untouched.
-
-    Args:
-        folder: of the index.
-        kind: of the FAISS index.
-        name: of the file, "" for none yet.
-
-    Raises:
-        ValueError: FAISS is not installed, or the file is missing or damaged.
     """
 
     def __init__(self, folder: Path, kind: FaissKind, name: str) -> None:
@@ -139,7 +127,6 @@ class FaissBackend:
         self._index: Any = self._read(folder / name) if name else None
 
     def candidates(self, queries: Tensor, k: int) -> Tensor:
-        """Propose about the k nearest vectors of each query; none without a file."""
         if self._index is None or not self._index.ntotal:
             return torch.empty(len(queries), 0, dtype=torch.long)
         inner = self._faiss.downcast_index(self._index.index)
@@ -150,18 +137,13 @@ class FaissBackend:
         _, numbers = self._index.search(queries.numpy(), min(k, self._index.ntotal))
         return torch.from_numpy(numbers)
 
-    def update(
-        self,
-        count: int,
-        live_vectors: Callable[[], NumberedVectors],
-        added: NumberedVectors | None,
-        tag: str,
-    ) -> str:
+    def update(self, after: Collection, added: NumberedVectors | None, tag: str) -> str:
         """Add new vectors; rebuild when most are deleted or IVF has outgrown its cells."""
+        count = len(after)
         if not count or (self._kind == "ivf-pq" and count < MIN_IVF_VECTORS):
             self._index, self._name = None, ""
         elif self._index is None or self._needs_rebuild(count):
-            self._index = self._build(*live_vectors())
+            self._index = self._build(*after.live_vectors())
             self._name = self._write(tag)
         elif added is not None:
             numbers, vectors = added
@@ -241,18 +223,7 @@ def _import_faiss() -> Any:
 
 @final
 class MilvusBackend:
-    """A Milvus collection with an HNSW index, on a server or in a file of the index folder.
-
-    Args:
-        folder: of the index.
-        address: of the server, "" for a file in the folder.
-        side: "image" or "text", for the collection's name.
-        width: D.
-        name: of the collection, "" for none yet.
-
-    Raises:
-        ValueError: Milvus is not installed, or cannot be reached or opened.
-    """
+    """A Milvus collection with an HNSW index, on a server or in a file of the index folder."""
 
     def __init__(self, folder: Path, address: str, side: str, width: int, name: str) -> None:
         self._address = address or str(folder.resolve() / MILVUS_FILE)
@@ -266,7 +237,6 @@ class MilvusBackend:
             )
 
     def candidates(self, queries: Tensor, k: int) -> Tensor:
-        """Propose about the k nearest vectors of each query; none without a collection."""
         if not self._name:
             return torch.empty(len(queries), 0, dtype=torch.long)
         k = min(k, _MILVUS_LIMIT)
@@ -284,13 +254,7 @@ class MilvusBackend:
             numbers[row, : len(own)] = torch.tensor(own, dtype=torch.long)
         return numbers
 
-    def update(
-        self,
-        count: int,
-        live_vectors: Callable[[], NumberedVectors],
-        added: NumberedVectors | None,
-        tag: str,
-    ) -> str:
+    def update(self, after: Collection, added: NumberedVectors | None, tag: str) -> str:
         """Send new vectors; an upsert replaces what a killed write sent under the same numbers."""
         if added is None:
             return self._name
@@ -305,7 +269,6 @@ class MilvusBackend:
         return name
 
     def delete(self, numbers: Tensor) -> None:
-        """Delete vectors from the collection, after the commit."""
         with _milvus_errors(self._address):
             for ids in torch.split(numbers, _MILVUS_LIMIT):
                 self._client.delete(self._name, ids=ids.tolist())

@@ -117,15 +117,11 @@ class StagedWrite:
 class CollectionPart:
     """Vectors that were written together, memory-mapped.
 
-    Args:
-        folder: of the index.
-        name: of the files.
-        width: D.
-
     Raises:
         ValueError: a file is missing, damaged or of another width.
 
     Attributes:
+        name: of the files.
         vectors: (N, D) float32 or float16, mapped copy-on-write.
         numbers: (N,) int64.
     """
@@ -152,11 +148,7 @@ class CollectionPart:
 
     @cached_property
     def entries(self) -> list[IndexEntry]:
-        """The entry of every vector, read at first use.
-
-        Raises:
-            ValueError: the file is missing or damaged.
-        """
+        """The entry of every vector, read at first use."""
         path = self._entries_file
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
@@ -184,12 +176,6 @@ class Collection:
 
     A *row* is a position in the collection, in the order of vector numbers. Rows do not change
     until the index is written to.
-
-    Args:
-        folder: of the index.
-        state: that is committed.
-        width: D.
-        backend: proposes candidates; None for exact search.
 
     Raises:
         ValueError: a file is missing or damaged.
@@ -373,7 +359,7 @@ def stage_write(
     state = _compacted(after, name, half=half)
     if collection.backend is not None:
         after = Collection(collection.folder, state, collection.width)
-        finder = collection.backend.update(len(after), after.live_vectors, added, name)
+        finder = collection.backend.update(after, added, name)
         state = state.model_copy(update={"finder": finder})
     return StagedWrite(state, removed)
 

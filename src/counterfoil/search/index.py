@@ -57,7 +57,7 @@ class SearchHit:
         id: of the image or caption.
         image_id: the image's own, or that of the image a caption describes; "" for none.
         captions: all captions of an image, or the one caption.
-        path: of the image file; None where only features exist.
+        path: of the image file, or the name of a rendered image; None where only features exist.
     """
 
     rank: int
@@ -122,15 +122,7 @@ class IndexUpdate:
 
 @final
 class SearchIndex:
-    """An index and the model that made it.
-
-    Args:
-        folder: of the index.
-        model: encodes queries; by default the one that the index names.
-        reranker: re-ranks the first results.
-
-    Raises:
-        ValueError: there is no index, it is damaged, or another model made it.
+    """An index and the model that made it; see `open_index` for the arguments.
 
     Attributes:
         folder: of the index.
@@ -160,11 +152,7 @@ class SearchIndex:
 
     @cached_property
     def model(self) -> Model:
-        """The model, opened at first use.
-
-        Raises:
-            ValueError: it is not where the index says, or was trained further.
-        """
+        """The model, opened at first use."""
         from counterfoil.recipes.model import open_model
 
         if self._given_model is not None:
@@ -193,26 +181,13 @@ class SearchIndex:
     def search(
         self, caption: str, top_k: int = TOP_K, *, find: SearchTarget = "images"
     ) -> list[SearchHit]:
-        """Find the images, or captions, nearest to a caption.
-
-        Raises:
-            ValueError: the caption is empty, or the index holds nothing of the kind.
-        """
+        """Find the images, or captions, nearest to a caption."""
         return self.search_many([caption], top_k, find=find)[0]
 
     def search_image(
         self, image: SearchQuery, top_k: int = TOP_K, *, find: SearchTarget = "captions"
     ) -> list[SearchHit]:
-        """Find the captions, or images, nearest to an image.
-
-        Args:
-            image: a PIL image or a path; it need not be in the index.
-            top_k: how many to find.
-            find: captions or images.
-
-        Raises:
-            ValueError: it cannot be read, or the model reads stored features only.
-        """
+        """Find the captions, or images, nearest to a PIL image or the image file of a path."""
         query = Path(image) if isinstance(image, str) else image
         return self.search_many([query], top_k, find=find)[0]
 
@@ -247,7 +222,8 @@ class SearchIndex:
             find: images or captions.
 
         Raises:
-            ValueError: as `search` and `search_image` do.
+            ValueError: a caption is empty, an image cannot be read, the model reads no captions or
+                no images, or the index holds nothing of the kind.
         """
         self._check_target(find)
         vectors = self.model.encode(list(queries)).tokens[:, 0]
@@ -267,10 +243,10 @@ class SearchIndex:
                 data, or another process writes.
         """
         changes = compare_dataset(corpus, self.vectors, replace=replace)
-        batch = _encode_batch(self.model, corpus, changes)
+        encoded = _encode(self.model, corpus, changes)
         if world.rank() == 0:
             places = self._places(changes.replaced_images)
-            _write_batch(self.vectors, corpus, batch)
+            _write(self.vectors, corpus, encoded)
             self._delete_own_images(places)
         world.wait()
         added = len(changes.images)
@@ -299,11 +275,7 @@ class SearchIndex:
         return IndexUpdate(len(images), len(texts))
 
     def locate(self, item_id: str) -> tuple[Side, int]:
-        """Modality and row of an id.
-
-        Raises:
-            ValueError: the index has no such id.
-        """
+        """Modality and row of an id; a `ValueError` if the index has no such id."""
         for side in get_args(Side):
             row = self.vectors.collection(side).find(item_id)
             if row is not None:
@@ -354,12 +326,9 @@ class SearchIndex:
                 for row, score in zip(own_rows, own_scores)
                 if row >= 0 and row != exclude
             ][:count]
-            if reranker is not None and ranking:
-                results = [row for row, _ in ranking]
-                order, new_scores = reranker.order(
-                    query, self.items(side, results), min(top_k, len(results))
-                )
-                ranking = [(results[n], s) for n, s in zip(order.tolist(), new_scores.tolist())]
+            if reranker is not None:
+                first = [row for row, _ in ranking]
+                ranking = reranker.best(query, self.items(side, first), first, top_k)
             hits.append(
                 [self._hit(side, row, score, rank) for rank, (row, score) in enumerate(ranking, 1)]
             )
@@ -450,21 +419,21 @@ def build_index(
     if not len(corpus):
         raise ValueError(f"{corpus.name} ({corpus.part}) has no images; there is nothing to index")
     everything = DatasetChanges(range(len(corpus)), range(len(corpus.texts)))
-    batch = _encode_batch(model, corpus, everything)
+    encoded = _encode(model, corpus, everything)
     if world.rank() == 0:
-        assert batch.images is not None
+        assert encoded.images is not None
         with replacing_folder(folder) as temporary:
             state = IndexState(
                 identity=model.identity(),
                 model=_stored_model(model, temporary),
-                width=batch.images.shape[1],
+                width=encoded.images.shape[1],
                 backend=config.backend,
                 address=config.address,
                 half=config.half,
             )
             vectors = VectorIndex.create(temporary, state)
             try:
-                _write_batch(vectors, corpus, batch)
+                _write(vectors, corpus, encoded)
             finally:
                 vectors.close()
     world.wait()
@@ -490,75 +459,79 @@ def search_dataset(
     from counterfoil.engine.sweep import sweep
     from counterfoil.engine.topk import TopK
 
-    encoded = model.encode([query])
-    member = model.member(corpus)
+    encoded, member = model.encode([query]), model.member(corpus)
     if isinstance(query, str):
-        member, best = (
-            Member(model.matcher, member.images, encoded),
-            TopK("text", 1, min(top_k, len(corpus))),
-        )
+        member = Member(model.matcher, member.images, encoded)
+        best = TopK("text", 1, min(top_k, len(corpus)))
     else:
-        member, best = (
-            Member(model.matcher, encoded, member.texts),
-            TopK("image", 1, min(top_k, len(corpus.texts))),
-        )
+        member = Member(model.matcher, encoded, member.texts)
+        best = TopK("image", 1, min(top_k, len(corpus.texts)))
     sweep([member], [best])
-    paths = corpus.pictures.paths if isinstance(corpus.pictures, PictureFiles) else None
-    hits = []
-    for rank, (row, score) in enumerate(zip(best.rows[0].tolist(), best.scores[0].tolist()), 1):
+
+    def hit(rank: int, row: int, score: float) -> SearchHit:
         image = row if isinstance(query, str) else int(corpus.owner[row])
-        image_id = corpus.image_ids[image] if image >= 0 else ""
-        path = paths[image] if paths is not None and image >= 0 else None
+        texts = [row]
         if isinstance(query, str):
-            own = (corpus.owner == row).nonzero().flatten().tolist()
-            captions = tuple(corpus.texts[text] for text in own)
-            hits.append(SearchHit(rank, score, image_id, image_id, captions, path))
-        else:
-            captions = (corpus.texts[row],)
-            hits.append(SearchHit(rank, score, corpus.text_ids[row], image_id, captions, path))
-    return hits
+            texts = (corpus.owner == image).nonzero().flatten().tolist()
+        image_id = corpus.image_ids[image] if image >= 0 else ""
+        place = corpus.pictures.place(image) if corpus.pictures and image >= 0 else ""
+        return SearchHit(
+            rank,
+            score,
+            image_id if isinstance(query, str) else corpus.text_ids[row],
+            image_id,
+            tuple(corpus.texts[text] for text in texts),
+            Path(place) if place else None,
+        )
+
+    ranking = zip(best.rows[0].tolist(), best.scores[0].tolist())
+    return [hit(rank, row, score) for rank, (row, score) in enumerate(ranking, 1)]
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class _EncodedBatch:
-    """Vectors to be added to an index.
+class _EncodedChanges:
+    """New vectors of a data set.
 
     Attributes:
-        changes: the rows that are added and replaced.
-        marks: digest and stamp of each image, see `IndexEntry`.
+        rows: that are added and replaced.
+        marks: digest and stamp of each image, see `IndexEntry`; on rank 0, which writes.
         images: (n, D); None for none.
         texts: (m, D); None for none.
     """
 
-    changes: DatasetChanges
+    rows: DatasetChanges
     marks: Sequence[tuple[str, str]]
     images: Tensor | None
     texts: Tensor | None
 
 
-def _encode_batch(model: Model, corpus: Corpus, changes: DatasetChanges) -> _EncodedBatch:
-    trial = replace(changes, images=changes.images[:_TRIAL], texts=changes.texts[:_TRIAL])
-    if trial != changes:
-        _encode_rows(model, corpus, trial)  # refuses a model that cannot be indexed at once
-    marks = _image_marks(corpus, changes.images)  # before encoding: a later change is noticed
-    images, texts = _encode_rows(model, corpus, changes)
-    return _EncodedBatch(
-        changes,
-        marks,
-        None if images is None else images.tokens[:, 0].float(),
-        None if texts is None else texts.tokens[:, 0].float(),
+def _encode(model: Model, corpus: Corpus, rows: DatasetChanges) -> _EncodedChanges:
+    trial = replace(rows, images=rows.images[:_TRIAL], texts=rows.texts[:_TRIAL])
+    if trial != rows:
+        _encode_rows(model, corpus, trial)  # refuse an unfit model before the long work
+    marks = []
+    if world.rank() == 0:  # before encoding, and the stamp first: any later change is noticed
+        with progress("pictures noted", len(rows.images)) as advance:
+            for row in rows.images:
+                stamp = file_stamp(corpus, row)
+                marks.append((image_digest(corpus, row), stamp))
+                advance(1)
+    images, texts = (
+        None if encoded is None else encoded.tokens[:, 0].float()
+        for encoded in _encode_rows(model, corpus, rows)
     )
+    return _EncodedChanges(rows, marks, images, texts)
 
 
 def _encode_rows(
-    model: Model, corpus: Corpus, changes: DatasetChanges
+    model: Model, corpus: Corpus, rows: DatasetChanges
 ) -> tuple[Encoded | None, Encoded | None]:
     """Images and texts with one vector each; None for none."""
     subset = corpus.cut(
-        torch.tensor(changes.images, dtype=torch.long),
-        torch.tensor(changes.texts, dtype=torch.long),
-        torch.full((len(changes.texts),), -1),
+        torch.tensor(rows.images, dtype=torch.long),
+        torch.tensor(rows.texts, dtype=torch.long),
+        torch.full((len(rows.texts),), -1),
     )
     inputs = model.on(subset)
     images = encode_images(model.matcher, inputs.images, len(subset)) if len(subset) else None
@@ -568,16 +541,7 @@ def _encode_rows(
 
 
 def check_single_vectors(model: Model, images: Encoded | None, texts: Encoded | None) -> None:
-    """Refuse a model whose score is not the inner product of one vector per item.
-
-    Args:
-        model: any model.
-        images: some, encoded by it; None for none.
-        texts: some, encoded by it; None for none.
-
-    Raises:
-        ValueError: it is such a model.
-    """
+    """Raise a `ValueError` for a model whose score is no inner product of one vector per item."""
     for encoded in (images, texts):
         if encoded is not None and (encoded.tokens.shape[1] != 1 or encoded.gram is not None):
             raise ValueError(
@@ -599,45 +563,25 @@ def check_single_vectors(model: Model, images: Encoded | None, texts: Encoded | 
         )
 
 
-def _image_marks(corpus: Corpus, rows: Sequence[int]) -> list[tuple[str, str]]:
-    """Digest and stamp of each image, on rank 0, which writes them."""
-    if world.rank() != 0:
-        return []
-    marks = []
-    with progress("pictures noted", len(rows)) as advance:
-        for row in rows:
-            stamp = file_stamp(corpus, row)  # first: a change during the digest is noticed
-            marks.append((image_digest(corpus, row), stamp))
-            advance(1)
-    return marks
-
-
-def _write_batch(index: VectorIndex, corpus: Corpus, batch: _EncodedBatch) -> None:
-    changes = batch.changes
-    images = _image_entries(corpus, batch, index)
-    texts = [text_entry(corpus, row) for row in changes.texts]
+def _write(index: VectorIndex, corpus: Corpus, encoded: _EncodedChanges) -> None:
+    rows, unique = encoded.rows, secrets.token_hex(4)
+    images = []
+    for number, (row, mark) in enumerate(zip(rows.images, encoded.marks), index.state.images.next):
+        # `unique`: another process may be adding images under the same numbers
+        place = _image_place(corpus.pictures, row, index.folder, f"{number:08d}-{unique}.png")
+        digest, stamp = mark
+        images.append(IndexEntry(corpus.image_ids[row], place=place, content=digest, stamp=stamp))
+    texts = [text_entry(corpus, row) for row in rows.texts]
     index.change(
-        images=None if batch.images is None else NewVectors(images, batch.images),
-        texts=None if batch.texts is None else NewVectors(texts, batch.texts),
-        remove_images=changes.replaced_images,
-        remove_texts=changes.replaced_texts,
+        images=None if encoded.images is None else NewVectors(images, encoded.images),
+        texts=None if encoded.texts is None else NewVectors(texts, encoded.texts),
+        remove_images=rows.replaced_images,
+        remove_texts=rows.replaced_texts,
     )
 
 
-def _image_entries(corpus: Corpus, batch: _EncodedBatch, index: VectorIndex) -> list[IndexEntry]:
-    """Entries of images; an image that is in no file is written into the index."""
-    entries: list[IndexEntry] = []
-    unique = secrets.token_hex(4)  # another process may be adding images under the same numbers
-    first = index.state.images.next
-    for number, (row, mark) in enumerate(zip(batch.changes.images, batch.marks), first):
-        name = f"{number:08d}-{unique}.png"
-        place = _image_place(corpus.pictures, row, index.folder, name)
-        digest, stamp = mark
-        entries.append(IndexEntry(corpus.image_ids[row], place=place, content=digest, stamp=stamp))
-    return entries
-
-
 def _image_place(pictures: Pictures | None, row: int, folder: Path, name: str) -> str:
+    """Path of an image; one that is in no file is written into the index."""
     if pictures is None:
         return ""
     if isinstance(pictures, PictureFiles):

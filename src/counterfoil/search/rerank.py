@@ -10,7 +10,6 @@ from typing import Self, TypeAlias, final
 
 import torch
 from PIL import Image
-from torch import Tensor
 
 from counterfoil import world
 from counterfoil.corpus.corpus import Corpus
@@ -88,11 +87,7 @@ class Reranker:
             )
 
     def check(self, top_k: int) -> None:
-        """Refuse to return more results than are re-ranked.
-
-        Raises:
-            ValueError: `top_k` is above the depth.
-        """
+        """Raise a `ValueError` if more results are wanted than are re-ranked."""
         if self.depth < top_k:
             raise ValueError(
                 f"{top_k} results are wanted, and only the first {self.depth} are re-ranked; ask "
@@ -106,35 +101,36 @@ class Reranker:
         pairs = zip(images.ids, images.images, strict=True)
         return [image_id for image_id, image in pairs if image is None]
 
-    def order(self, query: RerankItems, results: RerankItems, k: int) -> tuple[Tensor, Tensor]:
-        """Rank results by the scores of this model.
+    def best(
+        self, query: RerankItems, results: RerankItems, rows: Sequence[int], k: int
+    ) -> list[tuple[int, float]]:
+        """The k best results and their scores by this model, best first; all if there are fewer.
 
         Args:
             query: one caption or one image.
             results: items of the other modality.
-            k: how many to return, at most all.
-
-        Returns:
-            (k,) long positions among the results, and (k,) scores, best first.
+            rows: by which the results are named.
+            k: how many to return.
 
         Raises:
             ValueError: both are of one modality, or an image cannot be encoded.
         """
+        if not rows:
+            return []
         if query.side == results.side:
             kind = "image" if query.side == "image" else "caption"
             raise ValueError(
                 f"{self.model.name} scores images with captions and cannot compare one {kind} with "
                 "another; leave out --rerank"
             )
-        encoded_query, every = self._encode(query), torch.arange(len(results.ids))[None]
-        none = torch.empty(len(results.ids), 0, dtype=torch.long)
-        if query.side == "text":
-            member = Member(self.model.matcher, self._encode(results), encoded_query)
-            rows, scores = Rescored([member], none, every).best("text", k)
-        else:
-            member = Member(self.model.matcher, encoded_query, self._encode(results))
-            rows, scores = Rescored([member], every, none).best("image", k)
-        return rows[0].long(), scores[0]
+        both = self._encode(query), self._encode(results)
+        images, texts = both if query.side == "image" else reversed(both)
+        every = torch.arange(len(rows))[None]
+        none = torch.empty(len(rows), 0, dtype=torch.long)
+        lists = (every, none) if query.side == "image" else (none, every)
+        rescored = Rescored([Member(self.model.matcher, images, texts)], *lists)
+        positions, scores = rescored.best(query.side, min(k, len(rows)))
+        return [(rows[n], score) for n, score in zip(positions[0].tolist(), scores[0].tolist())]
 
     def _encode(self, items: RerankItems) -> Encoded:
         starts = range(0, len(items.ids), _BATCH)
@@ -175,11 +171,8 @@ class Reranker:
     def _feature_row(self, image_id: str) -> int:
         assert self.corpus is not None
         if image_id not in self._feature_rows:
-            missing = (
-                f"{self.corpus.name} holds no image {image_id!r}"
-                if image_id
-                else "the picture is new"
-            )
+            known = f"{self.corpus.name} holds no image {image_id!r}"
+            missing = known if image_id else "the picture is new"
             raise ValueError(
                 f"{missing}, and {self.model.name} reads stored features; name data with its "
                 "features"
@@ -190,16 +183,7 @@ class Reranker:
 def open_reranker(
     name: str | None, depth: int | None = None, corpus: Corpus | None = None
 ) -> Reranker | None:
-    """Open a re-ranking model by name; None without a name.
-
-    Args:
-        name: what `open_model` opens.
-        depth: how many results it scores; None for `DEFAULT_DEPTH`.
-        corpus: the data set with the images' features, for a model that reads features.
-
-    Raises:
-        ValueError: a depth without a model, or the model does not fit it or the data set.
-    """
+    """Open a `Reranker` by the name of its model; None without a name."""
     from counterfoil.recipes.model import open_model
 
     if name:

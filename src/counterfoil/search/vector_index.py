@@ -70,11 +70,7 @@ def is_index(folder: Path) -> bool:
 
 
 def read_state(folder: Path) -> IndexState:
-    """Read the committed state of an index.
-
-    Raises:
-        ValueError: there is none, it is damaged, or another version wrote it.
-    """
+    """Read the committed state; a `ValueError` if there is none, or no valid one."""
     if not is_index(folder):
         raise ValueError(
             f"{folder} is no index: {STATE_FILE} is not there; make one with `counterfoil index`"
@@ -102,11 +98,7 @@ def write_state(folder: Path, state: IndexState) -> None:
 
 @contextmanager
 def write_lock(folder: Path) -> Iterator[None]:
-    """Hold the lock of an index for writing.
-
-    Raises:
-        ValueError: another process holds it.
-    """
+    """Hold the lock of an index for writing; a `ValueError` if another process does."""
     try:
         import fcntl
     except ImportError:  # Windows has no such locks
@@ -125,9 +117,6 @@ def write_lock(folder: Path) -> Iterator[None]:
 @final
 class VectorIndex:
     """Images and texts as vectors, in a folder.
-
-    Args:
-        folder: of the index.
 
     Raises:
         ValueError: there is none, it is damaged, or its backend cannot be opened.
