@@ -127,6 +127,7 @@ class FaissBackend:
         self._index: Any = self._read(folder / name) if name else None
 
     def candidates(self, queries: Tensor, k: int) -> Tensor:
+        """Propose candidates; none without a file."""
         if self._index is None or not self._index.ntotal:
             return torch.empty(len(queries), 0, dtype=torch.long)
         inner = self._faiss.downcast_index(self._index.index)
@@ -237,6 +238,7 @@ class MilvusBackend:
             )
 
     def candidates(self, queries: Tensor, k: int) -> Tensor:
+        """Propose candidates; none without a collection."""
         if not self._name:
             return torch.empty(len(queries), 0, dtype=torch.long)
         k = min(k, _MILVUS_LIMIT)
@@ -269,6 +271,7 @@ class MilvusBackend:
         return name
 
     def delete(self, numbers: Tensor) -> None:
+        """Delete vectors from the collection, after the commit."""
         with _milvus_errors(self._address):
             for ids in torch.split(numbers, _MILVUS_LIMIT):
                 self._client.delete(self._name, ids=ids.tolist())
