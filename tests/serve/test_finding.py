@@ -55,7 +55,7 @@ def ordered(root):
 
 
 def offline(found) -> list[tuple[str, float, str, str]]:
-    return [(hit.id, hit.score, hit.captions[0], hit.image) for hit in found]
+    return [(hit.id, hit.score, hit.captions[0], hit.image_id) for hit in found]
 
 
 def online(answer) -> list[tuple[str, float, str, str]]:
