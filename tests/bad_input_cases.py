@@ -1694,7 +1694,7 @@ def index_that_is_there(here: Path, models: Path) -> Sequence[object]:
     return ("index", models / "clip", here / "my-photos", "--folder", _indexed(here, models))
 
 
-@case("'fais' is not a backend", "faiss-hnsw")
+@case("'fais' is not one of", "faiss-hnsw")
 def unknown_backend(here: Path, models: Path) -> Sequence[object]:
     photos = _indexed(here, models).with_name("my-photos")
     return ("index", models / "clip", photos, "--folder", here / "x", "--backend", "fais")
@@ -1756,12 +1756,12 @@ def captions_of_bare_pictures(here: Path, models: Path) -> Sequence[object]:
     return ("search", _indexed(here, models), "a dog", "--find", "captions")
 
 
-@case("'pictures' is not something to find", "captions, images")
+@case("'pictures' is not one of", "'images', 'captions'")
 def find_something_else(here: Path, models: Path) -> Sequence[object]:
     return ("search", _indexed(here, models), "a dog", "--find", "pictures")
 
 
-@case("'word' is not a kind of query")
+@case("'word' is not one of", "picture")
 def query_of_no_kind(here: Path, models: Path) -> Sequence[object]:
     return ("search", _indexed(here, models), "a dog", "--as", "word")
 

@@ -8,25 +8,25 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from counterfoil.engine.index import Index
-from counterfoil.engine.index_draft import New
-from counterfoil.engine.index_parts import Entry
-from counterfoil.engine.index_state import IndexState
+from counterfoil.search.collection import IndexEntry, NewVectors
+from counterfoil.search.vector_index import IndexState, VectorIndex
 
 
-def empty(folder: Path, width: int = 8, **more: object) -> Index:
-    return Index.create(folder, IndexState(identity="me", model="m", width=width, **more))
+def empty(folder: Path, width: int = 8, **more: object) -> VectorIndex:
+    return VectorIndex.create(folder, IndexState(identity="me", model="m", width=width, **more))
 
 
-def images(names: Iterable[str], vectors: Tensor) -> New:
-    return New([Entry(name, place=f"/{name}.png") for name in names], vectors)
+def images(names: Iterable[str], vectors: Tensor) -> NewVectors:
+    return NewVectors([IndexEntry(name, place=f"/{name}.png") for name in names], vectors)
 
 
-def texts(names: Iterable[str], vectors: Tensor) -> New:
-    return New([Entry(name, text=f"text {name}", image=name) for name in names], vectors)
+def texts(names: Iterable[str], vectors: Tensor) -> NewVectors:
+    return NewVectors(
+        [IndexEntry(name, text=f"text {name}", image=name) for name in names], vectors
+    )
 
 
-def found(index: Index, queries: Tensor, k: int) -> list[list[tuple[str, float]]]:
+def found(index: VectorIndex, queries: Tensor, k: int) -> list[list[tuple[str, float]]]:
     """Ids and scores of the best images."""
     rows, scores = index.images.search(queries, k)
     return [
@@ -62,7 +62,7 @@ def clustered(count: int, width: int = 64, centres: int = 40, seed: int = 0) -> 
     return torch.nn.functional.normalize(values, dim=1)
 
 
-def recall(index: Index, queries: Tensor, vectors: Tensor, k: int = 10) -> float:
+def recall(index: VectorIndex, queries: Tensor, vectors: Tensor, k: int = 10) -> float:
     """Share of the exact k best images that are found."""
     exact = (queries @ vectors.T).topk(k, 1).indices
     rows, _ = index.images.search(queries, k)

@@ -238,7 +238,7 @@ def answers(folder: Path) -> dict[str, Any]:
     for name in ("index", "clip-index"):
         with open_index(folder / name) as index:
             hits = {
-                "text": index.search_text("A red circle next to a square.", 5),
+                "text": index.search("A red circle next to a square.", 5),
                 "picture": index.search_image(pictures[0], 5),
                 "id": index.search_id(test.image_ids[0], 5, find="images"),
             }

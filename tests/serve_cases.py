@@ -21,15 +21,13 @@ from PIL import Image
 import recipes_cases
 from counterfoil.corpus.lens import Lens, PixelEye
 from counterfoil.corpus.words import Words
-from counterfoil.engine.index import Index
-from counterfoil.engine.index_draft import New
-from counterfoil.engine.index_parts import Entry
-from counterfoil.engine.index_state import IndexState
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.patches import Patches
 from counterfoil.models.vse import VSE
 from counterfoil.recipes.model import open_model
-from counterfoil.recipes.searching import open_index
+from counterfoil.search.collection import IndexEntry, NewVectors
+from counterfoil.search.index import open_index
+from counterfoil.search.vector_index import IndexState, VectorIndex
 from counterfoil.serve.app import application
 from counterfoil.serve.service import SearchService
 from counterfoil.serve.settings import ServerSettings
@@ -79,12 +77,13 @@ def indexed(root: Path, count: int = 12) -> Path:
         places[-1].write_bytes(content(picture))
     vectors = torch.cat([model.encode([picture]).tokens[:, 0] for picture in pictures])
     state = IndexState(identity=model.identity(), model=str(root / "model"), width=vectors.shape[1])
-    index = Index.create(root / "index", state)
+    index = VectorIndex.create(root / "index", state)
     ids = names(count)
-    entries = [Entry(name, place=str(place)) for name, place in zip(ids, places)]
-    said = Entry("caption", NASTY, image=ids[1])
+    entries = [IndexEntry(name, place=str(place)) for name, place in zip(ids, places)]
+    said = IndexEntry("caption", NASTY, image=ids[1])
     index.change(
-        images=New(entries, vectors), texts=New([said], model.encode([NASTY]).tokens[:, 0])
+        images=NewVectors(entries, vectors),
+        texts=NewVectors([said], model.encode([NASTY]).tokens[:, 0]),
     )
     index.close()
     return root
@@ -131,8 +130,8 @@ def wide_index(root: Path, count: int) -> Path:
     model = open_model(root / "model")
     vectors = torch.nn.functional.normalize(torch.randn(count, 256), dim=1)
     state = IndexState(identity=model.identity(), model=str(root / "model"), width=256)
-    index = Index.create(root / "index", state)
-    index.change(images=New([Entry(f"{row:06d}") for row in range(count)], vectors))
+    index = VectorIndex.create(root / "index", state)
+    index.change(images=NewVectors([IndexEntry(f"{row:06d}") for row in range(count)], vectors))
     index.close()
     return root / "index"
 

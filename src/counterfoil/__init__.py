@@ -36,16 +36,15 @@ if TYPE_CHECKING:
     from counterfoil.objectives.triplet import HardestTriplet, RankedBelow, SemiHard, SumTriplet
     from counterfoil.objectives.words import Words
     from counterfoil.recipes.guides import Semantics, Teach
-    from counterfoil.recipes.indexing import IndexPlan, build_index
     from counterfoil.recipes.measures import Compare, Evaluate
     from counterfoil.recipes.mines import Mine
     from counterfoil.recipes.model import Model, open_model
     from counterfoil.recipes.pretraining import Pretrain, pretrain_plan
     from counterfoil.recipes.recipe import Recipe, Train
-    from counterfoil.recipes.reranking import Reranker
     from counterfoil.recipes.run import execute
-    from counterfoil.recipes.searching import SearchIndex, open_index
     from counterfoil.recipes.writes import Write
+    from counterfoil.search.index import IndexConfig, SearchIndex, build_index, open_index
+    from counterfoil.search.rerank import Reranker
     from counterfoil.spec import Spec, late, of, part
     from counterfoil.train.plan import TrainPlan
     from counterfoil.train.pretrain_batches import Tasks
@@ -87,11 +86,11 @@ _WHERE = {
     "explain": "evaluation.explain",
     "Model": "recipes.model",
     "open_model": "recipes.model",
-    "SearchIndex": "recipes.searching",
-    "open_index": "recipes.searching",
-    "IndexPlan": "recipes.indexing",
-    "build_index": "recipes.indexing",
-    "Reranker": "recipes.reranking",
+    "SearchIndex": "search.index",
+    "open_index": "search.index",
+    "IndexConfig": "search.index",
+    "build_index": "search.index",
+    "Reranker": "search.rerank",
     "Recipe": "recipes.recipe",
     "Train": "recipes.recipe",
     "Pretrain": "recipes.pretraining",
@@ -122,7 +121,7 @@ __all__ = [
     "Evaluate",
     "HardestRectified",
     "HardestTriplet",
-    "IndexPlan",
+    "IndexConfig",
     "InfoNCE",
     "Lens",
     "LensPlan",

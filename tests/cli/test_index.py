@@ -51,7 +51,7 @@ def test_what_is_in_an_index(photos, told):
 def test_search_for_a_caption(here, told):
     shown = told("search", here / "my-index", "a red circle", "--top", "3")
     with open_index(here / "my-index") as index:
-        for hit in index.search_text("a red circle", 3):
+        for hit in index.search("a red circle", 3):
             assert f"{hit.score:.3f}" in shown
             assert hit.path.name in shown.replace(" ", "")
             assert hit.captions[0].split()[1] in shown
@@ -74,8 +74,8 @@ def test_json_is_what_python_finds(photos, capsys):
     assert recipes_cases.run("search", "my-index", "a red circle", "--json", "--top", "4") == 0
     plain = json.loads(capsys.readouterr().out)
     with open_index("my-index") as index:
-        hits = index.search_text("a red circle", 4)
-        assert plain["results"] == [hit.plain() for hit in hits]
+        hits = index.search("a red circle", 4)
+        assert plain["results"] == [hit.to_dict() for hit in hits]
     assert (plain["as"], plain["find"], plain["query"]) == ("caption", "images", "a red circle")
 
 

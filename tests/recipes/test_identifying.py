@@ -105,7 +105,7 @@ def test_an_index_takes_its_model_from_wherever_it_lies(clip, tmp_path):
     clip.rename(tmp_path / "moved")
     for place in ("saved", "moved"):
         with open_index(tmp_path / "x", model=tmp_path / place) as index:
-            assert len(index.search_text("a dog", 3)) == 3
+            assert len(index.search("a dog", 3)) == 3
 
 
 def test_a_source_that_says_less_is_known_by_its_weights():

@@ -11,8 +11,8 @@ import pytest
 import explain_cases
 import recipes_cases
 from counterfoil import open_corpus
-from counterfoil.recipes.indexing import build_index
 from counterfoil.recipes.model import open_model
+from counterfoil.search.index import build_index
 
 
 @pytest.fixture(scope="module")

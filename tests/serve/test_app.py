@@ -13,9 +13,8 @@ from PIL import Image
 import explain_cases
 import recipes_cases
 from counterfoil import open_corpus
-from counterfoil.recipes.indexing import build_index
 from counterfoil.recipes.model import open_model
-from counterfoil.recipes.searching import open_index
+from counterfoil.search.index import build_index, open_index
 from counterfoil.serve.app import application
 from counterfoil.serve.service import SearchService, decode_upload
 from counterfoil.serve.settings import ServerSettings
@@ -45,7 +44,7 @@ def online(answer) -> list[tuple[str, float]]:
 
 def test_text_search_equals_offline_search(app, root):
     with open_index(root / "index") as index:
-        want = offline(index.search_text("a red dog", 5))
+        want = offline(index.search("a red dog", 5))
     assert online(posted(app, "/search", json={"text": "a red dog", "top": 5})) == want
     assert online(got(app, "/search", params={"text": "a red dog", "top": 5})) == want
     form = {"text": (None, "a red dog"), "top": (None, "5")}
@@ -82,7 +81,7 @@ def test_batching_changes_no_answer(root):
 
     found, metrics = asked(app, together)
     with open_index(root / "index") as index:
-        want = [offline(index.search_text(text, 1 + n % 4)) for n, text in enumerate(texts)]
+        want = [offline(index.search(text, 1 + n % 4)) for n, text in enumerate(texts)]
         want += [offline(index.search_id(name, 3, find="images")) for name in IDS]
     assert [online(answer) for answer in found] == want
     assert "counterfoil_queries_total 24" in metrics

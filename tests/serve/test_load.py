@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from counterfoil.recipes.searching import open_index
+from counterfoil.search.index import open_index
 from serve_cases import running, wide_index
 
 CLIENTS, EACH, IMAGES = 200, 5, 30_000
@@ -70,7 +70,7 @@ def test_two_hundred_concurrent_clients(tmp_path, capsys):
     assert batches < len(found) / 2
     with open_index(index) as offline:
         for text, _, hits in found:
-            assert hits == [(hit.id, hit.score) for hit in offline.search_text(text, 10)]
+            assert hits == [(hit.id, hit.score) for hit in offline.search(text, 10)]
     times = [seconds for _, seconds, _ in found]
     with capsys.disabled():
         print(

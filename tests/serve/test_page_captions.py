@@ -10,8 +10,8 @@ import recipes_cases
 from browser_cases import least_contrast
 from counterfoil import open_corpus
 from counterfoil.recipes.model import open_model
-from counterfoil.recipes.reranking import Reranker
-from counterfoil.recipes.searching import open_index
+from counterfoil.search.index import open_index
+from counterfoil.search.rerank import Reranker
 from page_cases import LOOKS, READ, SHOWN, clean, drop, search, until
 from serve_cases import content, running
 

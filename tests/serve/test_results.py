@@ -15,11 +15,10 @@ import recipes_cases
 from counterfoil import open_corpus
 from counterfoil.corpus.bare import read_bare
 from counterfoil.corpus.folder import write_folder
-from counterfoil.engine.index_draft import New
-from counterfoil.recipes.indexing import build_index
 from counterfoil.recipes.model import open_model
-from counterfoil.recipes.reranking import Reranker
-from counterfoil.recipes.searching import open_index
+from counterfoil.search.collection import NewVectors
+from counterfoil.search.index import build_index, open_index
+from counterfoil.search.rerank import Reranker
 from counterfoil.serve.app import application
 from counterfoil.serve.service import SearchQuery, SearchService
 from counterfoil.serve.settings import ServerSettings
@@ -55,7 +54,7 @@ def ordered(root):
 
 
 def offline(found) -> list[tuple[str, float, str, str]]:
-    return [(hit.id, hit.score, hit.captions[0], hit.image) for hit in found]
+    return [(hit.id, hit.score, hit.captions[0], hit.image_id) for hit in found]
 
 
 def online(answer) -> list[tuple[str, float, str, str]]:
@@ -80,7 +79,7 @@ def test_every_search_equals_offline_search(root, plain, ordered, find, again):
     ):
         crossed = {"text": find == "images", "picture": find == "captions"}
         by = {side: other if crosses else index for side, crosses in crossed.items()}
-        text = offline(by["text"].search_text(TEXT, 5, find=find))
+        text = offline(by["text"].search(TEXT, 5, find=find))
         picture = offline(by["picture"].search_image(painted(3), 5, find=find))
         alike = offline(by["picture"].search_id(image, 5, find=find))
     body = {"top": 5, "find": find}
@@ -122,7 +121,7 @@ def test_batching_changes_no_answer(root):
     found, metrics = asked(app, together)
     with open_index(root / "index", rerank=reranker(root)) as index:
         for number, (text, answer) in enumerate(zip(texts, found, strict=False)):
-            assert online(answer) == offline(index.search_text(text, 1 + number))
+            assert online(answer) == offline(index.search(text, 1 + number))
     assert "counterfoil_queries_total 10.0\n" in metrics
     assert "counterfoil_reranked_total 9.0\n" in metrics
 
@@ -175,7 +174,7 @@ def test_missing_picture_leaves_the_order_of_the_index(root, tmp_path, caplog):
     want = posted(app, "/search", json=query)
     assert want.json()["reranker"] == "clip"
     with open_index(tmp_path / "mine") as index:
-        hits = index.search_text(TEXT, DEPTH)
+        hits = index.search(TEXT, DEPTH)
         hits[7].path.unlink()
     found = posted(app, "/search", json=query)
     assert found.json()["reranker"] is None
@@ -194,10 +193,12 @@ def test_reranker_must_read_all_images(root, tmp_path, name):
     build_index(open_model(model), corpus, tmp_path / "index").close()
     index = open_index(tmp_path / "index")
     if name == "clip":
-        some = index.index.images.entry(4)
-        index.index.change(
-            images=New([replace(some, place="")], index.index.images.vectors(torch.tensor([4]))),
-            no_images=[4],
+        some = index.vectors.images.entry(4)
+        index.vectors.change(
+            images=NewVectors(
+                [replace(some, place="")], index.vectors.images.vectors(torch.tensor([4]))
+            ),
+            remove_images=[4],
         )
         other = reranker(root)
     else:
@@ -211,7 +212,7 @@ def test_failing_index_gives_500(root, monkeypatch, caplog):
     def refuses(*_: object) -> None:
         raise ValueError("Milvus at db.example.org refuses")
 
-    monkeypatch.setattr("counterfoil.engine.index_shelf.Shelf.search", refuses)
+    monkeypatch.setattr("counterfoil.search.collection.Collection.search", refuses)
     app = application(SearchService(open_index(root / "index")), FREE)
     answer = posted(app, "/search", json={"text": TEXT})
     assert answer.status_code == 500

@@ -11,12 +11,10 @@ from PIL import Image
 import explain_cases
 import recipes_cases
 from counterfoil import open_corpus
-from counterfoil.engine.index_draft import New
-from counterfoil.engine.index_parts import Entry
 from counterfoil.evaluation.explain import explain
-from counterfoil.recipes.indexing import build_index
 from counterfoil.recipes.model import open_model
-from counterfoil.recipes.searching import open_index
+from counterfoil.search.collection import IndexEntry, NewVectors
+from counterfoil.search.index import build_index, open_index
 from counterfoil.serve.service import THUMBNAIL, SearchQuery, SearchService
 from serve_cases import indexed, library, names, painted
 
@@ -61,9 +59,9 @@ def test_top_beyond_the_size_returns_all(root):
 def test_image_that_is_not_its_own_best_match(tmp_path):
     root = indexed(tmp_path, 6)
     with open_index(root / "index") as index:
-        long = 9 * index.index.images.vectors(torch.arange(6))
-        entries = [Entry(f"long{row}") for row in range(6)]
-        index.index.change(images=New(entries, long))
+        long = 9 * index.vectors.images.vectors(torch.arange(6))
+        entries = [IndexEntry(f"long{row}") for row in range(6)]
+        index.vectors.change(images=NewVectors(entries, long))
     made = library(root)
     (hits,) = made.search([SearchQuery(made.row(names(6)[0]), 3)])
     with open_index(root / "index") as index:
@@ -130,6 +128,6 @@ def test_an_image_without_a_picture_has_no_thumbnail(scenes, tmp_path):
 def test_empty_index_is_refused(tmp_path):
     root = indexed(tmp_path, 2)
     index = open_index(root / "index")
-    index.index.change(no_images=[0, 1])
+    index.vectors.change(remove_images=[0, 1])
     with pytest.raises(ValueError, match="add images with `counterfoil index`"):
         SearchService(index)

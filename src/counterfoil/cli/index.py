@@ -1,39 +1,45 @@
-"""``counterfoil index``: make an index, add to it, delete from it, or say what is in it."""
+"""``counterfoil index``: build an index, add to it, delete from it, or describe it."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from counterfoil.cli.options import Decisions, Features, Images, Split, example
 from counterfoil.cli.unread import refuse, refuse_without
 
+if TYPE_CHECKING:
+    from counterfoil.corpus.corpus import Corpus
+    from counterfoil.recipes.run import Source
+    from counterfoil.search.index import IndexUpdate
+
+BackendOption = Literal["exact", "faiss", "faiss-hnsw", "faiss-ivf-pq", "milvus"]
+
 Model = Annotated[str | None, typer.Argument(help="Model folder, HF name, or `vectors`.")]
-Place = Annotated[
-    str | None, typer.Argument(help="Folder, file or name; pictures need no captions.")
-]
+Place = Annotated[str | None, typer.Argument(help="Folder, file or name; images need no captions.")]
 Into = Annotated[Path, typer.Option(help="Folder of the index.")]
 Backend = Annotated[
-    str | None,
-    typer.Option(help="`exact`, `faiss-hnsw`, `faiss-ivf-pq` or `milvus`; default `exact`."),
+    BackendOption | None,
+    typer.Option(help="Search backend; default `exact`; `faiss` is `faiss-hnsw`."),
 ]
 Address = Annotated[
     str | None, typer.Option(help="Of a Milvus server; default a file in the index.")
 ]
-Half = Annotated[bool, typer.Option("--half", help="Keep vectors in 16 bits.")]
+Half = Annotated[bool, typer.Option("--half", help="Store vectors in 16 bits.")]
 Add = Annotated[bool, typer.Option("--add", help="Add what is new or has changed, by id.")]
-Prefix = Annotated[str, typer.Option(help="Goes before every id, where others have the same.")]
+Prefix = Annotated[str, typer.Option(help="Put before every id, if other data have the same ids.")]
 Exchange = Annotated[
-    bool, typer.Option("--exchange", help="Other pictures with known ids take their place.")
+    bool,
+    typer.Option("--exchange", help="Replace entries whose id exists but whose image differs."),
 ]
 Delete = Annotated[
     list[str] | None,
     typer.Option(help="Id of an image, with its captions, or of a caption; many times."),
 ]
 
-OF_DATA = (
+DATA_OPTIONS = (
     "features",
     "images",
     "decisions",
@@ -78,27 +84,99 @@ def index(
     exchange: Exchange = False,
     delete: Delete = None,
 ) -> None:
-    """Keep images and captions for search; without a model say what an index holds."""
-    from counterfoil.recipes.index_verbs import delete_with, index_with, show_index
-    from counterfoil.recipes.run import Source
-
-    if model is not None and data is not None and not delete:
-        refuse_without(context, "add", ("exchange",))
-        source = Source(data, features, images, decisions)
-        index_with(
-            model, source, split, folder, backend=backend, address=address or "", half=half,
-            more=add, prefix=prefix, exchange=exchange,
-        )  # fmt: skip
+    """Index images and captions for search; without a model, describe an index."""
+    if model is None or data is None or delete:
+        if model is not None or add:
+            raise ValueError(
+                "deleting needs no model and no data; leave them out"
+                if delete
+                else "an index is made of a model and data; name both, as in `counterfoil index "
+                "runs/mine my-photos/ --folder my-index/`"
+            )
+        refuse(context, DATA_OPTIONS, "with a model and data to make an index of")
+        if delete:
+            _delete(folder, delete)
+        _describe(folder)
         return
-    if model is not None or add:
+    refuse_without(context, "add", ("exchange",))
+    if add and (backend is not None or address or half):
         raise ValueError(
-            "deleting needs no model and no data; leave them out"
-            if delete
-            else "an index is made of a model and data; name both, as in `counterfoil index "
-            "runs/mine my-photos/ --folder my-index/`"
+            f"how {folder} is kept was settled when it was made; leave out --backend, "
+            "--address and --half, or make another index"
         )
-    refuse(context, OF_DATA, "with a model and data to make an index of")
-    if delete:
-        delete_with(folder, delete)
+    from counterfoil import world
+    from counterfoil.console import say
+    from counterfoil.recipes.model import open_model
+    from counterfoil.recipes.run import Source
+    from counterfoil.search.index import IndexConfig, build_index, open_index
+
+    world.join()
+    source = Source(data, features, images, decisions)
+    if add:
+        with open_index(folder, model=model) as opened:
+            update = opened.add(_dataset(source, split, prefix), replace=exchange)
+        replaced = f", {update.replaced:,} exchanged" if update.replaced else ""
+        known = f"; {_count(update.unchanged, 'image')} known before" if update.unchanged else ""
+        say(f"added {_counts(update)}{replaced}{known}")
     else:
-        show_index(folder)
+        name = "faiss-hnsw" if backend == "faiss" else backend or "exact"
+        config = IndexConfig(backend=name, address=address or "", half=half)
+        dataset = _dataset(source, split, prefix)
+        build_index(open_model(model), dataset, folder, config=config).close()
+    _describe(folder)
+
+
+def _delete(folder: Path, item_ids: list[str]) -> None:
+    from counterfoil.console import say
+    from counterfoil.search.index import open_index
+
+    with open_index(folder) as opened:
+        say(f"deleted {_counts(opened.delete(item_ids))}")
+
+
+def _describe(folder: Path) -> None:
+    from counterfoil.console import say
+    from counterfoil.search.index import open_index
+
+    with open_index(folder) as opened:
+        state = opened.vectors.state
+        address = f" at {state.address}" if state.address else ""
+        say(f"{folder}: {opened.description}, by {opened.model_name}; {state.backend}{address}")
+
+
+def _dataset(source: Source, split: str, prefix: str) -> Corpus:
+    """The data set; a folder of images needs no captions."""
+    from counterfoil.corpus.bare import is_bare
+    from counterfoil.search.changes import with_id_prefix
+
+    bare = split == "all" and is_bare(Path(source.data))
+    corpus = _image_folder(source) if bare else source.split(split)
+    return with_id_prefix(corpus, prefix) if prefix else corpus
+
+
+def _image_folder(source: Source) -> Corpus:
+    """A folder of images without captions, and without images that an audit dropped."""
+    from counterfoil.console import say
+    from counterfoil.corpus.bare import read_bare
+    from counterfoil.data.corrections import apply_corrections, corrections_beside, read_corrections
+
+    folder, decisions = Path(source.data), source.decisions or corrections_beside(source.data)
+    if source.features is not None or source.images is not None:
+        raise ValueError(
+            f"{folder} holds pictures alone; --features and --images are read only with captions, "
+            "leave them out"
+        )
+    corpus = read_bare(folder)
+    if decisions is None:
+        return corpus
+    corpus = apply_corrections(corpus, read_corrections(Path(decisions)))
+    say(f"{corpus.name}, as decided: {corpus.decided}")
+    return corpus
+
+
+def _counts(update: IndexUpdate) -> str:
+    return f"{_count(update.images, 'image')} and {_count(update.texts, 'caption')}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,34 +1,45 @@
-"""``counterfoil search``: in an index, or in data that a model looks at first."""
+"""``counterfoil search``: in an index, or in a data set that a model encodes first."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from counterfoil.cli.options import Data, Decisions, Features, Images, Split, example
 from counterfoil.cli.unread import refuse, refuse_without
 
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from counterfoil.recipes.run import Source
+    from counterfoil.search.index import SearchHit, SearchIndex, SearchTarget
+
+QueryKind = Literal["caption", "picture", "id"]
+
 Where = Annotated[str, typer.Argument(help="Folder of an index; or model folder or HF name.")]
 Query = Annotated[
-    str, typer.Argument(help="A caption, the path of a picture, or an id of the index.")
+    str, typer.Argument(help="A caption, the path of an image, or an id of the index.")
 ]
-Top = Annotated[int, typer.Option(min=1, help="How many.")]
+Top = Annotated[int, typer.Option(min=1, help="How many results.")]
 Page = Annotated[
     Path | None,
-    typer.Option(help="Page of thumbnails; of a model's search by default `search.html`."),
+    typer.Option(help="HTML page of thumbnails; with a model by default `search.html`."),
 ]
 Find = Annotated[
-    str | None, typer.Option(help="`images` or `captions`; default not what the query is.")
+    Literal["images", "captions"] | None,
+    typer.Option(help="What to return; default the other modality than the query."),
 ]
 Kind = Annotated[
-    str | None,
-    typer.Option("--as", help="What the query is, if it looks like another: `caption`, …"),
+    QueryKind | None,
+    typer.Option("--as", help="What the query is; default what it looks like."),
 ]
-Rerank = Annotated[str | None, typer.Option(help="Model that puts the first results in order.")]
-Depth = Annotated[int | None, typer.Option(min=1, help="Results re-ranked; default 50.")]
-Model = Annotated[str | None, typer.Option(help="Where the index's model is, if it was moved.")]
+Rerank = Annotated[str | None, typer.Option(help="Model that re-ranks the first results.")]
+Depth = Annotated[int | None, typer.Option(min=1, help="Results to re-rank; default 50.")]
+Model = Annotated[str | None, typer.Option(help="The index's model, if it was moved.")]
 Plain = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 app = typer.Typer(rich_markup_mode="markdown")
@@ -63,29 +74,174 @@ def search(
     model: Model = None,
     plain: Plain = False,
 ) -> None:
-    """Find images for a caption, captions for a picture, or what is like it, in an index.
+    """Search an index for images or captions, by a caption, an image or an id.
 
-    With a model in its place, rank the pictures of a split, or its captions for a picture.
+    With a model instead of an index, rank the images or captions of a data set's split.
     """
-    from counterfoil.engine.index_state import is_index
-    from counterfoil.recipes.index_verbs import Asking, search_index_with
-    from counterfoil.recipes.run import Source
-    from counterfoil.recipes.verbs import search_with
+    from counterfoil.search.vector_index import is_index
 
-    if is_index(Path(where)):
-        refuse(
-            context, ("split",), f"with a model, and {where} is an index, which is searched whole"
-        )
-        refuse_without(context, "data", ("features", "images", "decisions"))
-        source = Source(data, features, images, decisions) if data else None
-        asking = Asking(kind or "", find or "", top, model or "", rerank or "", depth, page, plain)
-        search_index_with(Path(where), query, source, asking)
+    folder = Path(where)
+    if not is_index(folder):
+        options = {"--find": find, "--as": kind, "--rerank": rerank, "--depth": depth}
+        options |= {"--model": model, "--json": plain or None}
+        given = [name for name, value in options.items() if value is not None]
+        if given:
+            raise ValueError(
+                f"{given[0]} goes with an index, and {where} is none; make one with `counterfoil "
+                "index`"
+            )
+        from counterfoil.recipes.run import Source
+
+        source = Source(data or "scenes", features, images, decisions)
+        _search_dataset(where, query, source, split, top, page or PAGE)
         return
-    given = {"--find": find, "--as": kind, "--rerank": rerank, "--depth": depth, "--model": model}
-    told = [name for name, value in {**given, "--json": plain or None}.items() if value is not None]
-    if told:
+    refuse(context, ("split",), f"with a model, and {where} is an index, which is searched whole")
+    refuse_without(context, "data", ("features", "images", "decisions"))
+    from counterfoil.console import say
+    from counterfoil.files import check_file
+    from counterfoil.search.index import open_index
+    from counterfoil.search.rerank import open_reranker
+
+    if page is not None:
+        check_file(page)
+    corpus = None
+    if data and rerank:
+        from counterfoil.recipes.run import Source
+
+        corpus = Source(data, features, images, decisions).open()
+    reranker = open_reranker(rerank, depth, corpus)
+    with open_index(folder, model=model, rerank=reranker) as index:
+        kind = kind or _guess_kind(index, query)
+        find = find or _default_target(index, query, kind)
+        methods = {"caption": index.search, "picture": index.search_image, "id": index.search_id}
+        hits = methods[kind](query, top, find=find)
+        note, model_name = f"{folder}: {index.description}", index.model_name
+    if plain:
+        results = [hit.to_dict() for hit in hits]
+        settings = {"index": str(folder), "model": model_name, "query": query, "as": kind}
+        content = {**settings, "find": find, "results": results}
+        print(json.dumps(content, ensure_ascii=False, indent=2))
+    else:
+        print_hits(query, hits, find)
+    if page is not None:
+        write_hits_page(query, hits, find, note, page)
+        if not plain:
+            say(str(page))
+
+
+def _search_dataset(
+    name: str, query: str, source: Source, split: str, top_k: int, page: Path
+) -> None:
+    from counterfoil.console import say
+    from counterfoil.corpus.pictures import is_picture_name
+    from counterfoil.files import check_file
+    from counterfoil.recipes.model import open_model
+    from counterfoil.search.index import search_dataset
+
+    check_file(page)
+    path = Path(query)
+    is_image = is_picture_name(path)
+    if is_image and not path.is_file():
+        raise ValueError(f"{path} does not exist; give a caption in quotes or an existing picture")
+    find: SearchTarget = "captions" if is_image else "images"
+    corpus = source.split(split)
+    hits = search_dataset(open_model(name), path if is_image else query, corpus, top_k)
+    print_hits(query, hits, find)
+    rows = {image_id: row for row, image_id in enumerate(corpus.image_ids)}
+
+    def open_image(hit: SearchHit) -> Image.Image | None:
+        return None if corpus.pictures is None else corpus.pictures.open(rows[hit.image_id])
+
+    note = f"{corpus.name} {corpus.part}: {len(corpus):,} images, {len(corpus.texts):,} texts"
+    write_hits_page(query, hits, find, note, page, open_image)
+    say(str(page))
+
+
+def _guess_kind(index: SearchIndex, query: str) -> QueryKind:
+    """What a query is: an existing image file, else an id of the index, else a caption."""
+    from counterfoil.corpus.pictures import is_picture_name
+
+    path = Path(query)
+    if is_picture_name(path) and path.is_file():
+        return "picture"
+    if query in index.vectors.images.rows or query in index.vectors.texts.rows:
+        return "id"
+    if is_picture_name(path):
         raise ValueError(
-            f"{told[0]} goes with an index, and {where} is none; make one with `counterfoil index`"
+            f"{query} does not exist, and no image of {index.folder} has this id; give a caption "
+            "in quotes, an existing picture or an id"
         )
-    source = Source(data or "scenes", features, images, decisions)
-    search_with(where, query, source, split, top=top, page=page or PAGE)
+    return "caption"
+
+
+def _default_target(index: SearchIndex, query: str, kind: QueryKind) -> SearchTarget:
+    """The other modality than the query, if the index holds any."""
+    if kind == "caption" or (kind == "id" and index.locate(query)[0] == "text"):
+        return "images"
+    return "captions" if len(index.vectors.texts) else "images"
+
+
+def print_hits(query: str, hits: Sequence[SearchHit], find: SearchTarget) -> None:
+    """Print a table: rank, score, image and caption."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from counterfoil.console import console
+
+    table = Table("", "score", box=box.SIMPLE_HEAD, title=Text(query), title_justify="left")
+    for name in ("image", "caption") if find == "images" else ("caption", "image"):
+        table.add_column(name, overflow="fold")
+    for hit in hits:
+        cells = Text(_image_label(hit)), Text(_caption_label(hit))
+        table.add_row(
+            str(hit.rank), f"{hit.score:.3f}", *(cells if find == "images" else reversed(cells))
+        )
+    console.print(table)
+
+
+def _open_file(hit: SearchHit) -> Image.Image | None:
+    """The image of a hit; None if its file is unknown, moved or damaged."""
+    from counterfoil.corpus.pictures import open_picture
+
+    try:
+        return None if hit.path is None else open_picture(hit.path)
+    except ValueError:  # the page shows its path instead
+        return None
+
+
+def write_hits_page(
+    query: str,
+    hits: Sequence[SearchHit],
+    find: SearchTarget,
+    note: str,
+    page: Path,
+    open_image: Callable[[SearchHit], Image.Image | None] = _open_file,
+) -> None:
+    """Write an HTML page of the hits: images as thumbnails, or captions."""
+    from counterfoil.evaluate.gallery import Gallery, Retrieval, Shown, thumbnail
+    from counterfoil.evaluate.report import write_gallery
+
+    def card(hit: SearchHit) -> Shown:
+        if find == "captions":
+            return Shown(_caption_label(hit), place=hit.rank, score=hit.score)
+        image = open_image(hit)
+        picture = None if image is None else thumbnail(image)
+        return Shown(_image_label(hit), picture, place=hit.rank, score=hit.score)
+
+    retrieval = Retrieval(Shown(query), 0, tuple(card(hit) for hit in hits))
+    write_gallery(Gallery(query, note, (retrieval,)), page)
+
+
+def _image_label(hit: SearchHit) -> str:
+    """The image's path, relative to the working directory if it lies below, or its id."""
+    if hit.path is None:
+        return hit.image_id
+    here = Path.cwd()
+    return str(hit.path.relative_to(here) if hit.path.is_relative_to(here) else hit.path)
+
+
+def _caption_label(hit: SearchHit) -> str:
+    """The first caption, and how many more there are."""
+    more = f" (+{len(hit.captions) - 1})" if len(hit.captions) > 1 else ""
+    return f"{hit.captions[0]}{more}" if hit.captions else ""

@@ -22,20 +22,17 @@ from counterfoil.engine.tiles import Member
 from counterfoil.engine.vectors import kept_vectors, on_vectors
 from counterfoil.matcher import Matcher
 from counterfoil.models.adapted import Adapted
-from counterfoil.models.blip_public import public_blip
 from counterfoil.models.blocks.open_clip import CONFIG
 from counterfoil.models.blocks.open_clip import PREFIX as OPEN_CLIP
 from counterfoil.models.blocks.pretrained import config_of, encoder_folder, picture_format
+from counterfoil.models.blocks.timm_library import PREFIX as TIMM
 from counterfoil.models.clip import DualEncoder, longest_text
 from counterfoil.models.open_clip import OpenClip
 from counterfoil.models.vectors import Vectors
-from counterfoil.models.vilt_public import public_vilt
 from counterfoil.negatives.store import Source
 from counterfoil.recipes.hub import fetched
 from counterfoil.recipes.identifying import identity_of
-from counterfoil.recipes.pairs import of_open_clip, pair_of
 from counterfoil.recipes.seeing import seen_once
-from counterfoil.recipes.timm_pairs import PREFIX as TIMM
 from counterfoil.records import Encoded
 from counterfoil.spec import Spec, of
 from counterfoil.train.saved import CARD, Card, load_model
@@ -254,6 +251,8 @@ def _folder(path: Path) -> Path | None:
 
 
 def _pretrained(name: str) -> Model:
+    from counterfoil.recipes.pairs import of_open_clip
+
     if name.startswith(TIMM) or of_open_clip(name):
         return _pair(name)
     match config_of(name).model_type:
@@ -266,7 +265,8 @@ def _pretrained(name: str) -> Model:
 
 def _pair(name: str) -> Model:
     """What is drawn at random is the same at each opening."""
-    from counterfoil.recipes.show import say
+    from counterfoil.console import say
+    from counterfoil.recipes.pairs import pair_of
 
     pair = pair_of(name)
     with torch.random.fork_rng(devices=[]):
@@ -279,6 +279,8 @@ def _pair(name: str) -> Model:
 
 def _vilt(name: str) -> Model:
     """Its pictures keep their shape, and sides are multiples of a patch."""
+    from counterfoil.models.vilt_public import public_vilt
+
     tokenizer, form = Pieces(name, longest=longest_text(name)), picture_format(name)
     found = public_vilt(name, mask=tokenizer.mask)
     patch = found.matcher.arguments["patch"]
@@ -288,6 +290,8 @@ def _vilt(name: str) -> Model:
 
 
 def _blip(name: str) -> Model:
+    from counterfoil.models.blip_public import public_blip
+
     tokenizer, form = Pieces(name, longest=longest_text(name)), picture_format(name)
     found = public_blip(name, mask=tokenizer.mask)
     eye = PixelEye(form.size, form.mean, form.deviation, form.crop)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, get_args
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 from rich.tree import Tree
 
-from counterfoil import world
+from counterfoil.console import console as console
+from counterfoil.console import say as say
 from counterfoil.recipes.ablations import LOSSES
 from counterfoil.recipes.members import NAMES
 from counterfoil.recipes.modern import HOSTS as MODERN
@@ -23,14 +23,6 @@ from counterfoil.recipes.tags import VARIANTS as WRITTEN
 from counterfoil.recipes.tags import sets
 from counterfoil.recipes.tags_hosts import VARIANTS as TAUGHT
 from counterfoil.recipes.tags_large import KINDS
-
-console = Console()
-
-
-def say(line: str) -> None:
-    """One line, from the first process only."""
-    if world.rank() == 0:
-        console.print(escape(line), highlight=False, soft_wrap=True)
 
 
 def catalogue(recipes: Iterable[Recipe]) -> None:

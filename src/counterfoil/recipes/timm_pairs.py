@@ -8,6 +8,7 @@ from typing import Any, final
 from counterfoil.corpus.lens import LensPlan
 from counterfoil.matcher import Matcher
 from counterfoil.models.blocks.bert import Bert
+from counterfoil.models.blocks.timm_library import PREFIX as PREFIX
 from counterfoil.models.blocks.timm_model import TimmModel, timm_format
 from counterfoil.models.clip import longest_text
 from counterfoil.models.vse import VSE
@@ -15,7 +16,6 @@ from counterfoil.spec import Spec, late, of, part
 from counterfoil.train.optimise import Group
 from counterfoil.train.plan import TrainPlan
 
-PREFIX = "timm:"
 WIDTH = 512
 LONGEST = 64  # pieces of a caption
 RATE, SLOWER = 1e-3, 0.01  # of the heads, and how much slower the towers move

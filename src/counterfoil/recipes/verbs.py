@@ -12,20 +12,16 @@ from typing import get_args
 from counterfoil import world
 from counterfoil.corpus.extract import extract
 from counterfoil.corpus.lens import FeatureEye, Lens
-from counterfoil.corpus.pictures import is_picture_name
 from counterfoil.corpus.vocabulary import read_vocabulary
 from counterfoil.corpus.words import Pieces, Tokenizer
 from counterfoil.data.checks import check_dataset
-from counterfoil.engine.sweep import sweep
-from counterfoil.engine.tiles import Member
-from counterfoil.engine.topk import TopK
 from counterfoil.evaluate.cascade import DEPTH
 from counterfoil.evaluate.protocols import PROTOCOLS, folds_of
 from counterfoil.evaluate.recall import TIES, Tie
 from counterfoil.files import check_file, check_folder, check_new, write_json
 from counterfoil.models.authors import Converted
 from counterfoil.models.weights import MODERN, convert
-from counterfoil.recipes import found_page, many_true
+from counterfoil.recipes import many_true
 from counterfoil.recipes.context import Stopped
 from counterfoil.recipes.measured import Measured, shortlisting
 from counterfoil.recipes.mining import mined, partial, tidy
@@ -155,32 +151,6 @@ def _check_shortlists(first: Sequence[str], *, asked: bool, extended: bool) -> N
             "extended annotations ask for all scores, and --first is there so that not all are "
             "worked out; leave it out, or leave out --eccv and --cxc"
         )
-
-
-def search_with(name: str, query: str, source: Source, split: str, *, top: int, page: Path) -> None:
-    """Rank a split's images for a caption, or its captions for a picture; write a page.
-
-    Raises:
-        ValueError: the model cannot read captions or see pictures, or the picture is missing.
-    """
-    check_file(page)
-    path = Path(query)
-    asks_image = is_picture_name(path)
-    if asks_image and not path.is_file():
-        raise ValueError(f"{path} does not exist; give a caption in quotes or an existing picture")
-    corpus, model = source.split(split), open_model(name)
-    asked = model.encode([path if asks_image else query])
-    member = model.member(corpus)
-    if asks_image:
-        members = [Member(model.matcher, asked, member.texts)]
-        best = TopK("image", 1, min(top, len(corpus.texts)))
-    else:
-        members = [Member(model.matcher, member.images, asked)]
-        best = TopK("text", 1, min(top, len(corpus)))
-    sweep(members, [best])
-    found_page.show(query, corpus, best.rows[0], best.scores[0], captions=asks_image)
-    found_page.write(query, corpus, best.rows[0], best.scores[0], page, captions=asks_image)
-    say(f"{page}")
 
 
 def check_data(source: Source, *, quick: bool) -> bool:

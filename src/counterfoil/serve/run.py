@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from counterfoil.corpus.lens import FeatureEye
 from counterfoil.evaluation.explain import describe_missing_heads
 from counterfoil.recipes.model import Model, open_model
-from counterfoil.recipes.reranking import open_reranker
-from counterfoil.recipes.searching import open_index
 from counterfoil.recipes.show import say
+from counterfoil.search.index import open_index
+from counterfoil.search.rerank import open_reranker
 from counterfoil.serve.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def serve(
         else:
             service = SearchService(opened, _open_explainer(explainer, source), corpus, reranker)
         app = application(service, limits)
-        say(f"{index}: {opened.told}, {service.name}")
+        say(f"{index}: {opened.description}, {service.name}")
         if service.reranker is not None:
             name, depth = service.reranker.model.name, service.reranker.depth
             say(f"{name} puts the first {depth} results in order")

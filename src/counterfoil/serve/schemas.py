@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from counterfoil.evaluation.explain import CorrectedCaption, ExplainedWord
-from counterfoil.recipes.searching import Find
+from counterfoil.search.index import SearchTarget
 
 
 def _not_blank(caption: str) -> str:
@@ -60,7 +60,7 @@ class SearchOptions(_Request):
     """Number and kind of results."""
 
     top: Top | None = Field(None, description="Number of results; 20 by default.")
-    find: Find = "images"
+    find: SearchTarget = "images"
 
 
 @final
@@ -117,7 +117,7 @@ class SearchResult(BaseModel):
 class SearchResponse(BaseModel):
     """Results, best first."""
 
-    find: Find
+    find: SearchTarget
     reranker: str | None = Field(description="Model that ordered the results; null for none.")
     results: tuple[SearchResult, ...]
 

@@ -19,8 +19,8 @@ from counterfoil.corpus.pictures import open_picture, rgb
 from counterfoil.engine.tiles import Side
 from counterfoil.evaluation.explain import Explanation, explain, text_processor
 from counterfoil.recipes.model import Model
-from counterfoil.recipes.reranking import Reranker, Things
-from counterfoil.recipes.searching import SIDES, Find, SearchIndex
+from counterfoil.search.index import TARGET_SIDES, SearchIndex, SearchTarget
+from counterfoil.search.rerank import Reranker, RerankItems
 from counterfoil.serve.schemas import SearchResult
 
 THUMBNAIL = 448  # pixels of the longer side; the page shows it at half of that or less
@@ -51,12 +51,12 @@ class SearchQuery:
 
     value: QueryInput
     top: int
-    find: Find = "images"
+    find: SearchTarget = "images"
 
     @property
     def side(self) -> Side:
         """Modality of the results."""
-        return SIDES[self.find]
+        return TARGET_SIDES[self.find]
 
     @property
     def cross_modal(self) -> bool:
@@ -101,10 +101,10 @@ class SearchService:
         corpus: Corpus | None = None,
         reranker: Reranker | None = None,
     ) -> None:
-        self._search, self._images, self._corpus = index, index.index.images, corpus
+        self._search, self._images, self._corpus = index, index.vectors.images, corpus
         if not len(self._images):
             raise ValueError(
-                f"{index.folder} holds {index.told}; add images with `counterfoil index`"
+                f"{index.folder} holds {index.description}; add images with `counterfoil index`"
             )
         self.name = _public_name(index.model, index.folder)
         model = explainer or index.model
@@ -127,7 +127,7 @@ class SearchService:
     @property
     def captions(self) -> int:
         """Number of captions in the index."""
-        return len(self._search.index.texts)
+        return len(self._search.vectors.texts)
 
     @property
     def sees_pictures(self) -> bool:
@@ -176,9 +176,9 @@ class SearchService:
         for find, depth in set(kinds):
             places = [place for place, kind in enumerate(kinds) if kind == (find, depth)]
             vectors = torch.cat([self._vector(queries[place].value) for place in places])
-            shelf = self._search.index.shelf(SIDES[find])
+            collection = self._search.vectors.collection(TARGET_SIDES[find])
             try:
-                rows, scores = shelf.search(vectors, depth)
+                rows, scores = collection.search(vectors, depth)
             except ValueError as error:  # such as a lost database: not the fault of the query
                 raise RuntimeError(f"the index cannot be searched: {error}") from error
             for place, *best in zip(places, rows.tolist(), scores.tolist(), strict=True):
@@ -194,14 +194,14 @@ class SearchService:
             ValueError: the query wants more than are reranked, or an image cannot be read.
         """
         assert self.reranker is not None
-        shelf = self._search.index.shelf(query.side)
+        collection = self._search.vectors.collection(query.side)
         self.reranker.check(query.top)
         if isinstance(query.value, int):
-            asked = self._search.things("image", [query.value])
+            asked = self._search.items("image", [query.value])
         else:
-            asked = Things.asked(query.value)
-        rows = [shelf.rows[hit.id] for hit in shortlist]
-        candidates = self._search.things(query.side, rows)
+            asked = RerankItems.from_query(query.value)
+        rows = [collection.rows[hit.id] for hit in shortlist]
+        candidates = self._search.items(query.side, rows)
         return self._hits(query, self.reranker.best(asked, candidates, rows, query.top))
 
     def explain(self, image: ImageInput, caption: str) -> Explanation:
@@ -211,8 +211,7 @@ class SearchService:
             ValueError: the model cannot read the image, or the caption is too long.
         """
         corpus = self._corpus if isinstance(image, str) else None
-        explanation = explain(self.explainer, image, caption, dataset=corpus)
-        return explanation
+        return explain(self.explainer, image, caption, dataset=corpus)
 
     def image_input(self, name: str) -> ImageInput:
         """Input of the explainer for an image of the index: its picture, or the id of its features.
@@ -231,7 +230,7 @@ class SearchService:
             HTTPException: the index has no such image, or its picture is missing (404).
         """
         self.row(name)
-        path, row = self._search.picture(name), self._corpus_rows.get(name)
+        path, row = self._search.image_path(name), self._corpus_rows.get(name)
         try:
             if row is not None and self._corpus is not None and self._corpus.pictures is not None:
                 return self._corpus.pictures.open(row)
@@ -263,7 +262,7 @@ class SearchService:
     def _depth(self, query: SearchQuery) -> int:
         """Number of results to fetch, one more where the query image is among them."""
         depth = self.reranker.depth if self.reranker and self.reranks(query) else query.top
-        size = len(self._search.index.shelf(query.side))
+        size = len(self._search.vectors.collection(query.side))
         return min(depth, size) + (query.excluded is not None)
 
     def _hits(
@@ -275,7 +274,7 @@ class SearchService:
         return tuple(self._hit(query.side, row, score) for row, score in kept[:most])
 
     def _hit(self, side: Side, row: int, score: float) -> SearchResult:
-        entry = self._search.index.shelf(side).entry(row)
+        entry = self._search.vectors.collection(side).entry(row)
         if side == "image":
             caption, image = next(iter(self._captions[entry.id]), ""), entry.id
         else:
@@ -336,8 +335,8 @@ def _checked(reranker: Reranker, index: SearchIndex) -> Reranker:
     Raises:
         ValueError: it cannot read all images, so that most queries would stay without it.
     """
-    model, rows = reranker.model, list(index.index.images.rows.values())
-    if unseen := reranker.unseen(index.things("image", rows)):
+    model, rows = reranker.model, list(index.vectors.images.rows.values())
+    if unseen := reranker.unseen(index.items("image", rows)):
         raise ValueError(
             f"{model.name} cannot look at {len(unseen):,} of the {len(rows):,} images of "
             f"{index.folder}, as {unseen[0]!r}: it reads features of the data, or picture files "

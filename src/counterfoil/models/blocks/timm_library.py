@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import nn
 
+PREFIX = "timm:"  # of names that this library builds itself from towers of timm
+
 
 def library(what: str = "this") -> Any:
     """The package.

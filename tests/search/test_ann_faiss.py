@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from counterfoil import open_corpus
-from counterfoil.engine import index_faiss
-from counterfoil.engine.index import Index
+from counterfoil.search import ann
+from counterfoil.search.vector_index import VectorIndex
 from index_cases import clustered, empty, found, images, recall
 
 KINDS = ("faiss-hnsw", "faiss-ivf-pq")
@@ -42,7 +42,7 @@ def test_finds_what_the_exact_index_finds(made, stored):
 
 def test_it_is_faiss_that_finds(made, stored, monkeypatch):
     """Not the comparison with everything, of which nothing is asked."""
-    monkeypatch.setattr(type(made.images), "_all", None)
+    monkeypatch.setattr(type(made.images), "_rank_all", None)
     rows, _ = made.images.search(near(stored), 10)
     assert bool((rows >= 0).all())
 
@@ -58,7 +58,7 @@ def test_scores_are_exact_whoever_finds(made, stored, tmp_path):
 
 
 def test_opened_again_it_finds_the_same(made, stored):
-    again = Index(made.folder)
+    again = VectorIndex(made.folder)
     assert found(again, stored[:5], 7) == found(made, stored[:5], 7)
 
 
@@ -69,14 +69,14 @@ def test_added_are_found_and_deleted_are_not(stored, tmp_path, kind):
     index.change(images=images(names(500, 2000), stored[2000:2500]))
     assert [best[0][0] for best in found(index, stored[2000:2050], 1)] == names(50, 2000)
     first = [index.images.find(name) for name in names(300)]
-    index.change(no_images=first)
+    index.change(remove_images=first)
     assert recall(index, near(stored[300:2500]), stored[300:2500]) >= 0.95
     left = {name for best in found(index, stored[:50], 20) for name, _ in best}
     assert not left & set(names(300))
     assert all(len(best) == 20 for best in found(index, stored[:50], 20))
     most = [index.images.find(name) for name in names(1500, 300)]
-    index.change(no_images=most)
-    again = Index(tmp_path / "x")
+    index.change(remove_images=most)
+    again = VectorIndex(tmp_path / "x")
     assert len(again.images) == 700
     assert [best[0][0] for best in found(again, stored[1800:1850], 1)] == names(50, 1800)
     files = [path.name for path in (tmp_path / "x").glob("*.faiss")]
@@ -89,14 +89,14 @@ def test_a_write_that_fails_is_as_if_it_never_was(stored, tmp_path, monkeypatch,
     index.change(images=images(names(2000), stored[:2000]))
     before = found(index, stored[:20], 5)
     with monkeypatch.context() as patch:
-        patch.setattr("counterfoil.engine.index.write_state", None)
+        patch.setattr("counterfoil.search.vector_index.write_state", None)
         with pytest.raises(TypeError):
             index.change(images=images(names(500, 2000), stored[2000:2500]))
     assert found(index, stored[:20], 5) == before
-    index.change(no_images=[1999])
-    again = Index(tmp_path / "x")
+    index.change(remove_images=[1999])
+    again = VectorIndex(tmp_path / "x")
     assert len(again.images) == 1999
-    assert again.images.finder is not None
+    assert again.images.backend is not None
     assert recall(again, stored[:50], stored[:1999]) >= 0.95
 
 
@@ -115,10 +115,10 @@ def test_what_a_kill_leaves_is_as_before_or_as_after(stored, tmp_path, monkeypat
     index.change(images=images(names(1500), stored[:1500]))
     gone, come = CHANGES[verb]
 
-    def change(index: Index) -> None:
+    def change(index: VectorIndex) -> None:
         new = -stored[list(come)] if verb == "exchange" else stored[list(come)]
         rows = [index.images.find(f"i{n}") for n in gone]
-        index.change(images=images([f"i{n}" for n in come], new), no_images=rows)
+        index.change(images=images([f"i{n}" for n in come], new), remove_images=rows)
 
     def seen(act):
         def acts(path, *words, **more):
@@ -133,20 +133,23 @@ def test_what_a_kill_leaves_is_as_before_or_as_after(stored, tmp_path, monkeypat
         for act in ("replace", "unlink"):
             patch.setattr(Path, act, seen(getattr(Path, act)))
         change(index)
-    after, states = found(index, asked, 5), [found(Index(folder), asked, 5) for folder in left]
+    after, states = (
+        found(index, asked, 5),
+        [found(VectorIndex(folder), asked, 5) for folder in left],
+    )
     assert before != after
     turn = states.index(after)
     assert turn > 0
     assert states == [before] * turn + [after] * (len(states) - turn)
     for folder in left[:turn]:
-        again = Index(folder)
+        again = VectorIndex(folder)
         change(again)
         assert len(again.images) == len(index.images)
         assert recall(again, asked, _living(again)) >= 0.9
     assert not list(left[turn - 1].glob("*.part"))
 
 
-def _living(index: Index) -> torch.Tensor:
+def _living(index: VectorIndex) -> torch.Tensor:
     return index.images.vectors(index.images.alive.nonzero().squeeze(1))
 
 
@@ -156,7 +159,7 @@ def test_few_vectors_have_no_cells(tmp_path):
     index.change(images=images(names(100), stored))
     assert index.state.images.finder == ""
     assert recall(index, stored[:20], stored) == 1
-    more = torch.randn(index_faiss.LEAST, 8)
+    more = torch.randn(ann.MIN_IVF_VECTORS, 8)
     index.change(images=images(names(len(more), 100), more))
     assert index.state.images.finder.endswith(".faiss")
     assert recall(index, more[:20], torch.cat([stored, more])) >= 0.95
@@ -165,12 +168,12 @@ def test_few_vectors_have_no_cells(tmp_path):
 def test_outgrown_cells_are_learnt_anew(tmp_path, stored):
     index = empty(tmp_path / "x", 32, backend="faiss-ivf-pq")
     index.change(images=images(names(1100), stored[:1100]))
-    finder = index.images.finder
-    cells = [finder._faiss.downcast_index(finder._found.index).nlist]
+    backend = index.images.backend
+    cells = [backend._faiss.downcast_index(backend._index.index).nlist]
     values = clustered(6000, 32, seed=1)
     index.change(images=images(names(6000, 1100), values))
-    finder = index.images.finder
-    cells.append(finder._faiss.downcast_index(finder._found.index).nlist)
+    backend = index.images.backend
+    cells.append(backend._faiss.downcast_index(backend._index.index).nlist)
     assert cells[1] > 2 * cells[0]
     assert recall(index, near(values), torch.cat([stored[:1100], values])) >= 0.95
 
@@ -181,10 +184,10 @@ def test_damage_and_loss_are_sentences(stored, tmp_path):
     path = tmp_path / "x" / index.state.images.finder
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(ValueError, match="is damaged; make the index again"):
-        Index(tmp_path / "x")
+        VectorIndex(tmp_path / "x")
     path.unlink()
     with pytest.raises(ValueError, match="does not exist; make the index again"):
-        Index(tmp_path / "x")
+        VectorIndex(tmp_path / "x")
 
 
 def test_without_the_library(tmp_path, monkeypatch):

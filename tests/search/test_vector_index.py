@@ -10,15 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfoil.engine import index as index_module
-from counterfoil.engine import index_parts
-from counterfoil.engine.index import Index
-from counterfoil.engine.index_draft import New
-from counterfoil.engine.index_parts import Entry
-from counterfoil.engine.index_state import writing
 from counterfoil.engine.sweep import sweep
 from counterfoil.engine.tiles import Member
 from counterfoil.engine.topk import TopK
+from counterfoil.search import collection as collection_module
+from counterfoil.search import vector_index as index_module
+from counterfoil.search.collection import IndexEntry, NewVectors
+from counterfoil.search.vector_index import VectorIndex, write_lock
 from engine_cases import Dot, vectors
 from index_cases import brute, empty, found, images, texts, whole
 
@@ -97,7 +95,7 @@ def test_changed_equals_rebuilt(tmp_path_factory, steps, half):
         else:
             gone = [name for n, name in enumerate(left) if n in value]
             rows = [index.images.find(name) for name in gone]
-            index.change(no_images=rows, no_texts=[index.texts.find(name) for name in gone])
+            index.change(remove_images=rows, remove_texts=[index.texts.find(name) for name in gone])
             for name in gone:
                 del left[name]
     again = empty(folder / "b", 4, half=half)
@@ -105,10 +103,10 @@ def test_changed_equals_rebuilt(tmp_path_factory, steps, half):
         again.change(images=images(left, torch.stack(list(left.values()))))
     asked = whole((3, 4), seed=99)
     assert len(index.images) == len(index.texts) == len(again.images) == len(left)
-    for one in (index, Index(folder / "a")):
+    for one in (index, VectorIndex(folder / "a")):
         assert found(one, asked, 20) == found(again, asked, 20)
         assert set(one.images.rows) == set(left)
-        assert set(one.texts.about) == set(left)
+        assert set(one.texts.rows_by_image) == set(left)
 
 
 def test_parts_are_joined_and_dead_rows_dropped(tmp_path):
@@ -116,18 +114,18 @@ def test_parts_are_joined_and_dead_rows_dropped(tmp_path):
     for n in range(40):
         index.change(images=images(names(3, 3 * n), torch.randn(3, 8)))
     assert len(index.images.parts) <= 17
-    index.change(no_images=list(range(0, 110)))
+    index.change(remove_images=list(range(0, 110)))
     assert len(index.images.numbers) == len(index.images) == 10
     stored = [p.name for p in (tmp_path / "x").iterdir() if p.suffix in (".npy", ".jsonl")]
     assert len(stored) == 3 * len(index.images.parts)
-    assert index.images.entry(0) == Entry("i110", place="/i110.png")
+    assert index.images.entry(0) == IndexEntry("i110", place="/i110.png")
 
 
 def test_all_may_go_and_numbers_are_not_given_twice(tmp_path):
     index = empty(tmp_path / "x")
     index.change(images=images(names(70), torch.randn(70, 8)))
-    index.change(no_images=list(range(70)))
-    assert len(Index(tmp_path / "x").images) == 0
+    index.change(remove_images=list(range(70)))
+    assert len(VectorIndex(tmp_path / "x").images) == 0
     index.change(images=images(names(2), torch.randn(2, 8)))
     assert index.images.numbers[index.images.alive].tolist() == [70, 71]
 
@@ -166,10 +164,10 @@ def test_killed_anywhere_it_is_as_before_or_as_after(tmp_path, monkeypatch, plac
             new = stored[90:]
             index.change(images=images(names(10, 90), new), texts=texts(names(10, 90), new))
         else:  # most of it, so that the parts are joined
-            index.change(no_images=list(range(80)), no_texts=list(range(80)))
+            index.change(remove_images=list(range(80)), remove_texts=list(range(80)))
 
     shutil.copytree(tmp_path / "x", tmp_path / "y")
-    after = Index(tmp_path / "y")
+    after = VectorIndex(tmp_path / "y")
     change(after)
     child = os.fork()
     if not child:
@@ -185,14 +183,16 @@ def test_killed_anywhere_it_is_as_before_or_as_after(tmp_path, monkeypatch, plac
 
             return counted
 
-        monkeypatch.setattr(index_parts, "write_array", counting(index_parts.write_array))
-        monkeypatch.setattr(index_parts, "write_text", counting(index_parts.write_text))
+        monkeypatch.setattr(
+            collection_module, "write_array", counting(collection_module.write_array)
+        )
+        monkeypatch.setattr(collection_module, "write_text", counting(collection_module.write_text))
         monkeypatch.setattr(index_module, "write_state", counting(index_module.write_state))
-        monkeypatch.setattr(index_module, "_tidy", counting(index_module._tidy))
-        change(Index(tmp_path / "x"))
+        monkeypatch.setattr(index_module, "_remove_unused", counting(index_module._remove_unused))
+        change(VectorIndex(tmp_path / "x"))
         os._exit(0)
     os.waitpid(child, 0)
-    left = Index(tmp_path / "x")
+    left = VectorIndex(tmp_path / "x")
     now = found(left, asked, 8)
     assert now in (old, found(after, asked, 8))
     assert len(left.images) == len(left.texts)
@@ -216,17 +216,17 @@ def test_left_files_are_cleared_away(tmp_path):
 
 def test_one_writer_at_a_time(tmp_path):
     index = empty(tmp_path / "x")
-    with writing(tmp_path / "x"), pytest.raises(ValueError, match="another process is writing"):
+    with write_lock(tmp_path / "x"), pytest.raises(ValueError, match="another process is writing"):
         index.change(images=images(names(2), torch.randn(2, 8)))
 
 
 def test_a_stale_index_is_not_written_over(tmp_path):
     empty(tmp_path / "x")
-    one, two = Index(tmp_path / "x"), Index(tmp_path / "x")
+    one, two = VectorIndex(tmp_path / "x"), VectorIndex(tmp_path / "x")
     one.change(images=images(names(2), torch.randn(2, 8)))
     with pytest.raises(ValueError, match="changed by another process; open the index again"):
         two.change(images=images(names(2, 5), torch.randn(2, 8)))
-    assert len(Index(tmp_path / "x").images) == 2
+    assert len(VectorIndex(tmp_path / "x").images) == 2
 
 
 def test_opened_while_another_process_writes(tmp_path, monkeypatch):
@@ -242,7 +242,7 @@ def test_opened_while_another_process_writes(tmp_path, monkeypatch):
         return before
 
     monkeypatch.setattr(index_module, "read_state", late)
-    reader = Index(tmp_path / "x")
+    reader = VectorIndex(tmp_path / "x")
     assert [part.name for part in reader.images.parts] == ["000016-images-joined"]
     assert len(reader.images) == 17
     assert reader.state == writer.state
@@ -274,7 +274,7 @@ def test_damage_is_a_sentence(tmp_path, name):
     index = empty(tmp_path / "x")
     index.change(images=images(names(5), torch.randn(5, 8)))
     with pytest.raises(ValueError, match=r"make the index again|cannot be read"):
-        _ = Index(damaged(tmp_path / "x", name)).images.rows
+        _ = VectorIndex(damaged(tmp_path / "x", name)).images.rows
 
 
 @pytest.mark.parametrize("name", ["-images.npy", "-images.jsonl"])
@@ -283,27 +283,57 @@ def test_a_lost_file_is_a_sentence(tmp_path, name):
     index.change(images=images(names(5), torch.randn(5, 8)))
     (tmp_path / "x" / f"000000{name}").unlink()
     with pytest.raises(ValueError, match="does not exist"):
-        _ = Index(tmp_path / "x").images.rows
+        _ = VectorIndex(tmp_path / "x").images.rows
 
 
 def test_states_of_others_are_refused(tmp_path):
     with pytest.raises(ValueError, match="is no index"):
-        Index(tmp_path)
+        VectorIndex(tmp_path)
     empty(tmp_path / "x")
     path = tmp_path / "x" / "index.json"
     plain = json.loads(path.read_text())
     path.write_text(json.dumps({**plain, "format": 7}))
     with pytest.raises(ValueError, match="has format 7"):
-        Index(tmp_path / "x")
+        VectorIndex(tmp_path / "x")
     path.write_text(json.dumps({**plain, "width": 0}))
     with pytest.raises(ValueError, match="is damaged"):
-        Index(tmp_path / "x")
+        VectorIndex(tmp_path / "x")
     path.write_text("[]")
     with pytest.raises(ValueError, match="has format None"):
-        Index(tmp_path / "x")
+        VectorIndex(tmp_path / "x")
 
 
 def test_captions_keep_every_sign(tmp_path):
     index, said = empty(tmp_path / "x"), 'two\u2028lines "and" \x85 more ünïcode 犬'
-    index.change(texts=New([Entry("t", text=said, image="i")], torch.randn(1, 8)))
-    assert Index(tmp_path / "x").texts.entry(0).text == said
+    index.change(texts=NewVectors([IndexEntry("t", text=said, image="i")], torch.randn(1, 8)))
+    assert VectorIndex(tmp_path / "x").texts.entry(0).text == said
+
+
+def test_an_index_that_version_0_1_wrote_opens(tmp_path):
+    """The files are written literally: names, keys and types on disk are a promise."""
+    part = {"images": "000001-images-joined", "texts": "000000-texts"}
+    entries = {
+        "images": '{"id": "a.jpg", "place": "/a.jpg", "content": "c0", "stamp": "9 17"}\n'
+        '{"id": "b.jpg"}\n',
+        "texts": '{"id": "t0", "text": "a dog", "image": "a.jpg"}\n{"id": "t1", "text": "snow"}\n',
+    }
+    for side, name in part.items():
+        np.save(tmp_path / f"{name}.npy", np.eye(2, 4, dtype=np.float16))
+        np.save(tmp_path / f"{name}.numbers.npy", np.array([3, 7]))
+        (tmp_path / f"{name}.jsonl").write_text(entries[side])
+    collection = {"dead": [], "finder": "", "next": 8}
+    state = {
+        **{"address": "", "backend": "exact", "format": 2, "half": True, "identity": "me"},
+        **{"model": "model", "width": 4, "writes": 2},
+        "images": {**collection, "parts": [part["images"]]},
+        "texts": {**collection, "parts": [part["texts"]], "dead": [3]},
+    }
+    (tmp_path / "index.json").write_text(json.dumps(state))
+    index = VectorIndex(tmp_path)
+    assert index.images.entry(0) == IndexEntry("a.jpg", "", "", "/a.jpg", "c0", "9 17")
+    assert index.texts.rows == {"t1": 1}
+    index.change(images=images(["c.jpg"], torch.eye(4)[2:3]))
+    assert found(VectorIndex(tmp_path), torch.eye(4)[2:3], 1) == [[("c.jpg", 1.0)]]
+    after = json.loads((tmp_path / "index.json").read_text())
+    assert after["images"] == {**collection, "next": 9, "parts": [part["images"], "000002-images"]}
+    assert after.keys() == state.keys()

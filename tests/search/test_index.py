@@ -20,10 +20,9 @@ from counterfoil.corpus.regions import Features
 from counterfoil.engine.sweep import sweep
 from counterfoil.engine.topk import TopK
 from counterfoil.models.scan import SCAN
-from counterfoil.recipes import indexing
-from counterfoil.recipes.indexing import IndexPlan, add, delete
-from counterfoil.recipes.reranking import Reranker
-from counterfoil.recipes.vector_hosts import check_vectors
+from counterfoil.search import index as index_module
+from counterfoil.search.index import IndexConfig, check_single_vectors
+from counterfoil.search.rerank import Reranker
 from counterfoil.spec import of
 from engine_cases import vectors
 
@@ -67,7 +66,7 @@ def test_ranks_as_evaluation_does(place):
         ):
             for row in range(0, len(asked), 5):
                 hits = index.search_id(asked[row], 7, find=find)
-                assert [hit.place for hit in hits] == [*range(1, 8)]
+                assert [hit.rank for hit in hits] == [*range(1, 8)]
                 torch.testing.assert_close(
                     torch.tensor([hit.score for hit in hits]), lists.scores[row], atol=1e-6, rtol=0
                 )
@@ -80,42 +79,42 @@ def test_ranks_as_evaluation_does(place):
 def test_hits_say_what_they_are(place):
     corpus = open_corpus(place / "photos")
     with open_index(place / "index") as index:
-        image = index.search_text("a red circle", 1)[0]
+        image = index.search("a red circle", 1)[0]
         row = corpus.image_ids.index(image.id)
-        assert image.image == image.id
+        assert image.image_id == image.id
         assert image.captions == tuple(corpus.texts[t] for t in captions(corpus, row))
         assert image.path == Path(corpus.pictures.place(row)).resolve()
         text = index.search_image(image.path, 1)[0]
         row = corpus.text_ids.index(text.id)
         assert text.captions == (corpus.texts[row],)
-        assert text.image == corpus.image_ids[int(corpus.owner[row])]
-        assert text.path == index.picture(text.image)
-        assert json.loads(json.dumps(text.plain()))["path"] == str(text.path)
+        assert text.image_id == corpus.image_ids[int(corpus.owner[row])]
+        assert text.path == index.image_path(text.image_id)
+        assert json.loads(json.dumps(text.to_dict()))["path"] == str(text.path)
 
 
 def test_an_image_finds_itself_by_its_picture_and_others_by_its_id(place):
     with open_index(place / "index") as index:
         name = open_corpus(place / "photos").image_ids[3]
-        by_picture = index.search_image(index.picture(name), 4, find="images")
+        by_picture = index.search_image(index.image_path(name), 4, find="images")
         by_id = index.search_id(name, 3, find="images")
         assert by_picture[0].id == name
         assert by_picture[0].score == pytest.approx(1, abs=1e-5)
         assert [hit.id for hit in by_id] == [hit.id for hit in by_picture[1:]]
-        assert [hit.place for hit in by_id] == [1, 2, 3]
+        assert [hit.rank for hit in by_id] == [1, 2, 3]
 
 
 def test_a_caption_finds_captions(place):
     with open_index(place / "index") as index:
-        hits = index.search_text("a red circle", 3, find="captions")
+        hits = index.search("a red circle", 3, find="captions")
         assert all(hit.id.startswith("scene") and len(hit.captions) == 1 for hit in hits)
 
 
 def test_queries_together_are_answered_as_alone(place):
     asked = ["a red circle", "a dog in the snow", "snow"]
     with open_index(place / "index") as index:
-        together = index.search(asked, 5, find="images")
+        together = index.search_many(asked, 5, find="images")
         for query, hits in zip(asked, together, strict=True):
-            alone = index.search_text(query, 5)
+            alone = index.search(query, 5)
             assert [hit.score for hit in alone] == pytest.approx([h.score for h in hits], abs=1e-6)
 
 
@@ -155,8 +154,8 @@ def test_a_model_that_was_trained_on_is_refused(place, copy):
         open_index(copy.folder, model=saved)
     shutil.rmtree(copy.folder / "model")
     with pytest.raises(ValueError, match=r"the model of .* cannot be opened .*--model"):
-        copy.search_text("a dog")
-    assert open_index(copy.folder, model=place / "mine").search_text("a dog", 1)
+        copy.search("a dog")
+    assert open_index(copy.folder, model=place / "mine").search("a dog", 1)
 
 
 def test_a_pretrained_model_is_named_and_not_copied(place, tmp_path):
@@ -164,17 +163,17 @@ def test_a_pretrained_model_is_named_and_not_copied(place, tmp_path):
     assert not (tmp_path / "x" / "model").exists()
     assert built.model_name == str((place / "clip").resolve())
     with open_index(tmp_path / "x") as index:
-        assert [hit.id for hit in index.search_text("a dog", 9)]
-        assert index.told == "5 images and 0 captions"
+        assert [hit.id for hit in index.search("a dog", 9)]
+        assert index.description == "5 images and 0 captions"
         with pytest.raises(ValueError, match="there are no captions to find"):
-            index.search_text("a dog", find="captions")
+            index.search("a dog", find="captions")
 
 
 def test_add_takes_only_what_is_new(place, copy):
     corpus = open_corpus(place / "photos")
-    assert add(copy, corpus) == indexing.Changed(0, 0, 36)
-    assert add(copy, read_bare(place / "bare")) == indexing.Changed(5, 0, 0)
-    assert len(copy.index.images) == 41
+    assert copy.add(corpus) == index_module.IndexUpdate(0, 0, 36)
+    assert copy.add(read_bare(place / "bare")) == index_module.IndexUpdate(5, 0, 0)
+    assert len(copy.vectors.images) == 41
     twin = copy.search_id("bare-00.png", 1, find="images")[0]
     assert twin.score == pytest.approx(1, abs=1e-5)
 
@@ -182,28 +181,28 @@ def test_add_takes_only_what_is_new(place, copy):
 def test_add_puts_right_what_reads_otherwise_now(place, copy):
     corpus = open_corpus(place / "photos")
     texts = ["a dog in the snow" if row == 7 else text for row, text in enumerate(corpus.texts)]
-    assert add(copy, replace(corpus, texts=texts)) == indexing.Changed(0, 1, 36)
-    assert copy.search_text("a dog in the snow", 1, find="captions")[0].id == corpus.text_ids[7]
-    assert len(copy.index.texts) == len(texts)
+    assert copy.add(replace(corpus, texts=texts)) == index_module.IndexUpdate(0, 1, 36)
+    assert copy.search("a dog in the snow", 1, find="captions")[0].id == corpus.text_ids[7]
+    assert len(copy.vectors.texts) == len(texts)
 
 
 def test_added_and_deleted_equals_made_at_once(place, tmp_path):
     model, corpus = open_model(place / "mine"), open_corpus(place / "photos")
     first, rest = corpus.subset(torch.arange(20)), corpus.subset(torch.arange(10, 36))
     grown = build_index(model, first, tmp_path / "grown")
-    add(grown, rest)
+    grown.add(rest)
     gone = [corpus.image_ids[3], corpus.image_ids[30], corpus.text_ids[0]]
-    found = delete(grown, gone)
+    found = grown.delete(gone)
     own = [captions(corpus, row) for row in (3, 30)]
-    assert found == indexing.Changed(2, 1 + sum(map(len, own)))
+    assert found == index_module.IndexUpdate(2, 1 + sum(map(len, own)))
     kept = torch.tensor([row for row in range(36) if row not in (3, 30)])
     once = build_index(model, corpus.subset(kept), tmp_path / "once")
-    delete(once, [corpus.text_ids[0]])
+    once.delete([corpus.text_ids[0]])
     for query in ("a red circle", "snow"):
         for find in ("images", "captions"):
             one, two = (
                 {hit.id: (hit.score, hit.captions, hit.path) for hit in hits}
-                for hits in (x.search_text(query, 500, find=find) for x in (grown, once))
+                for hits in (x.search(query, 500, find=find) for x in (grown, once))
             )
             assert one.keys() == two.keys()
             for name, (score, *what) in one.items():
@@ -212,10 +211,10 @@ def test_added_and_deleted_equals_made_at_once(place, tmp_path):
 
 
 def test_deleting_what_is_not_there_deletes_nothing(copy):
-    known = copy.index.images.entry(0).id
+    known = copy.vectors.images.entry(0).id
     with pytest.raises(ValueError, match="'nobody' is not an id of"):
-        delete(copy, [known, "nobody"])
-    assert copy.index.images.find(known) == 0
+        copy.delete([known, "nobody"])
+    assert copy.vectors.images.find(known) == 0
 
 
 def test_drawn_pictures_lie_in_the_index(place, tmp_path):
@@ -223,11 +222,11 @@ def test_drawn_pictures_lie_in_the_index(place, tmp_path):
     index = build_index(open_model(place / "mine"), corpus, tmp_path / "x")
     moved = shutil.move(tmp_path / "x", tmp_path / "y")
     index = open_index(moved)
-    path = index.picture(corpus.image_ids[2])
+    path = index.image_path(corpus.image_ids[2])
     assert path.is_file()
     assert path.is_relative_to(tmp_path / "y")
     assert index.search_image(path, 1, find="images")[0].id == corpus.image_ids[2]
-    delete(index, [corpus.image_ids[2]])
+    index.delete([corpus.image_ids[2]])
     assert not path.exists()
 
 
@@ -235,7 +234,7 @@ def test_a_killed_build_leaves_nothing(place, tmp_path, monkeypatch):
     def killed(*words):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(indexing, "_keep", killed)
+    monkeypatch.setattr(index_module, "_write", killed)
     with pytest.raises(KeyboardInterrupt):
         build_index(open_model(place / "mine"), open_corpus(place / "photos"), tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
@@ -247,13 +246,15 @@ def test_vectors_are_asked_by_id(tmp_path):
     np.save(tmp_path / "v" / "images.npy", images)
     np.save(tmp_path / "v" / "texts.npy", texts)
     corpus = open_corpus(tmp_path / "v")
-    index = build_index(open_model("vectors"), corpus, tmp_path / "x", plan=IndexPlan(half=True))
+    index = build_index(
+        open_model("vectors"), corpus, tmp_path / "x", config=IndexConfig(half=True)
+    )
     hits = index.search_id(corpus.text_ids[5], 4)
     order = np.argsort(-(images @ texts[5]))
     assert [hit.id for hit in hits] == [corpus.image_ids[row] for row in order]
     assert hits[0].path is None
     with pytest.raises(ValueError, match="ready-made vectors have no encoder"):
-        index.search_text("a dog")
+        index.search("a dog")
 
 
 # hosts that fit in no index
@@ -279,10 +280,10 @@ def test_a_host_of_many_vectors_is_told_where_it_fits(tmp_path):
 def test_a_score_that_is_no_product_is_refused(tmp_path):
     model = open_model(recipes_cases.feature_model(tmp_path / "m"))
     images, texts = vectors(torch.rand(3, 8)), vectors(torch.rand(4, 8))
-    check_vectors(model, images, texts)
+    check_single_vectors(model, images, texts)
     model.matcher.measure = "order"
     with pytest.raises(ValueError, match="by inner product"):
-        check_vectors(model, images, texts)
+        check_single_vectors(model, images, texts)
 
 
 # re-ranking
@@ -292,9 +293,9 @@ def test_reranked_by_another_model_of_pixels(place):
     """All of the first results, in the order of the other model's scores."""
     other = open_model(place / "clip")
     with open_index(place / "index") as index:
-        first = index.search_text("a red circle", 12)
+        first = index.search("a red circle", 12)
     with open_index(place / "index", rerank=Reranker(other, 12)) as index:
-        hits = index.search_text("a red circle", 5)
+        hits = index.search("a red circle", 5)
     scores = other.matcher.grid(
         other.encode([hit.path for hit in first]), other.encode(["a red circle"])
     )[:, 0]
@@ -306,9 +307,9 @@ def test_reranked_by_another_model_of_pixels(place):
 def test_reranked_by_a_host_that_reads_pairs(place, tmp_path):
     other = open_model(recipes_cases.blip_like(tmp_path / "blip"))
     with open_index(place / "index") as index:
-        first = index.search_text("a red circle", 8)
+        first = index.search("a red circle", 8)
     with open_index(place / "index", rerank=Reranker(other, 8)) as index:
-        hits = index.search_text("a red circle", 3)
+        hits = index.search("a red circle", 3)
     scores = [float(other.score(hit.path, ["a red circle"])) for hit in first]
     assert [hit.score for hit in hits] == pytest.approx(sorted(scores)[:-4:-1], abs=1e-5)
 
@@ -340,7 +341,7 @@ def test_reranked_by_a_host_of_regions(place, tmp_path):
     with pytest.raises(ValueError, match="name the data that have them"):
         Reranker(many, 10)
     with open_index(place / "index", rerank=Reranker(many, 10, corpus)) as index:
-        hits = index.search_text("a red circle", 10)
+        hits = index.search("a red circle", 10)
         again = index.search_id(corpus.image_ids[4], 3)
     member = many.member(corpus)
     scores = many.matcher.grid(member.images, many.encode(["a red circle"]))[:, 0]
@@ -356,7 +357,7 @@ def test_reranked_by_a_host_of_regions(place, tmp_path):
         open_index(place / "index", rerank=Reranker(many, 10, corpus.subset(torch.arange(3)))) as x,
         pytest.raises(ValueError, match="holds no image"),
     ):
-        x.search_text("a red circle", 10)
+        x.search("a red circle", 10)
 
 
 # folders of pictures alone

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from counterfoil.engine import index_milvus
-from counterfoil.engine.index import Index
+from counterfoil.search import ann
+from counterfoil.search.vector_index import VectorIndex
 from index_cases import clustered, empty, found, images, recall, texts
 
 pytestmark = pytest.mark.slow
@@ -32,7 +32,7 @@ def index(tmp_path):
 def test_finds_what_the_exact_index_finds(index, monkeypatch):
     stored = clustered(4000, 32)
     index.change(images=images(names(4000), stored))
-    monkeypatch.setattr(type(index.images), "_all", None)
+    monkeypatch.setattr(type(index.images), "_rank_all", None)
     assert recall(index, stored[:50] + 0.02 * torch.randn(50, 32), stored) >= 0.95
 
 
@@ -42,8 +42,8 @@ def test_added_deleted_and_opened_again(index, tmp_path):
         images=images(names(1000), stored[:1000]), texts=texts(names(200), stored[1000:1200])
     )
     index.change(images=images(names(300, 1000), stored[1200:]))
-    index.change(no_images=[index.images.find(name) for name in names(100)])
-    again = Index(tmp_path / "x")
+    index.change(remove_images=[index.images.find(name) for name in names(100)])
+    again = VectorIndex(tmp_path / "x")
     for one in (index, again):
         assert len(one.images) == 1200
         assert [best[0][0] for best in found(one, stored[1200:1220], 1)] == names(20, 1000)
@@ -58,9 +58,9 @@ def test_nothing_stays_open(tmp_path):
     index = empty(tmp_path / "x", 32, backend="milvus")
     index.change(images=images(names(10), torch.randn(10, 32)))
     index.close()
-    assert not any(index_milvus._open.values())
+    assert not any(ann._open_files.values())
     moved = (tmp_path / "x").rename(tmp_path / "y")
-    index = Index(moved)
+    index = VectorIndex(moved)
     assert len(found(index, torch.randn(1, 32), 5)[0]) == 5
     index.close()
 
@@ -71,7 +71,7 @@ class Killed(Exception):
 
 def test_killed_before_it_counts(index, monkeypatch, tmp_path):
     """What had been sent is known to Milvus and not to the index; the next write replaces it."""
-    from counterfoil.engine import index as module
+    from counterfoil.search import vector_index as module
 
     stored = clustered(900, 32)
     index.change(images=images(names(500), stored[:500]))
@@ -86,7 +86,7 @@ def test_killed_before_it_counts(index, monkeypatch, tmp_path):
         index.change(images=images(names(400, 500), stored[500:]))
     monkeypatch.setattr(module, "write_state", real)
     assert found(index, stored[500:510], 5) == before
-    again = Index(tmp_path / "x")
+    again = VectorIndex(tmp_path / "x")
     assert found(again, stored[500:510], 5) == before
     again.change(images=images(["new"], -stored[700:701]))
     assert found(again, -stored[700:701], 1)[0][0][0] == "new"
@@ -97,8 +97,8 @@ def test_killed_before_it_counts(index, monkeypatch, tmp_path):
 def test_killed_after_it_counts(index, monkeypatch, tmp_path):
     stored = clustered(500, 32)
     index.change(images=images(names(500), stored))
-    monkeypatch.setattr(index_milvus.MilvusFinder, "forget", lambda *words: None)
-    index.change(no_images=list(range(200)))
+    monkeypatch.setattr(ann.MilvusBackend, "delete", lambda *words: None)
+    index.change(remove_images=list(range(200)))
     left = {n for best in found(index, stored[:20], 10) for n, _ in best}
     assert not left & set(names(200))
     assert all(len(best) == 10 for best in found(index, stored[:20], 10))
@@ -107,7 +107,7 @@ def test_killed_after_it_counts(index, monkeypatch, tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from counterfoil.engine import index as module
+from counterfoil.search import vector_index as module
 from index_cases import clustered, empty, images
 
 stored, real = clustered(900, 32), module.write_state
@@ -121,7 +121,7 @@ def killed(*words):
     os.kill(os.getpid(), signal.SIGKILL)
 
 module.write_state = killed
-index.change(images=images(names[500:], stored[500:]), no_images=range(100))
+index.change(images=images(names[500:], stored[500:]), remove_images=range(100))
 """
 
 
@@ -132,14 +132,16 @@ def test_what_counts_outlives_a_kill(tmp_path, when):
     path = os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])
     done = subprocess.run(words, env={**os.environ, "PYTHONPATH": path}, capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    stored, index = clustered(900, 32), Index(tmp_path / "x")
+    stored, index = clustered(900, 32), VectorIndex(tmp_path / "x")
     first, last = (0, 500) if when == "before" else (100, 900)
     assert len(index.images) == last - first
     assert [best[0][0] for best in found(index, stored[last - 50 : last], 1)] == names(
         50, last - 50
     )
     assert recall(index, stored[first:last:9], stored[first:last]) >= 0.95
-    index.change(images=images(["new"], -stored[700:701]), no_images=[index.images.find("i400")])
+    index.change(
+        images=images(["new"], -stored[700:701]), remove_images=[index.images.find("i400")]
+    )
     assert found(index, -stored[700:701], 1)[0][0][0] == "new"
     assert index.images.find("i400") is None
     index.close()
@@ -148,8 +150,9 @@ def test_what_counts_outlives_a_kill(tmp_path, when):
 def test_a_second_process_is_told(index, tmp_path):
     index.change(images=images(names(10), torch.randn(10, 32)))
     code = (
-        "import sys\nfrom pathlib import Path\nfrom counterfoil.engine.index import Index\n"
-        "try:\n    Index(Path(sys.argv[1]))\nexcept ValueError as error:\n    print(error)\n"
+        "import sys\nfrom pathlib import Path\n"
+        "from counterfoil.search.vector_index import VectorIndex\n"
+        "try:\n    VectorIndex(Path(sys.argv[1]))\nexcept ValueError as error:\n    print(error)\n"
     )
     words = [sys.executable, "-c", code, str(tmp_path / "x")]
     done = subprocess.run(words, capture_output=True, text=True, check=True)

@@ -16,12 +16,11 @@ from counterfoil.corpus.bare import read_bare
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.pictures import open_picture
 from counterfoil.corpus.regions import Features
-from counterfoil.engine.index_draft import New
-from counterfoil.engine.index_parts import Entry
-from counterfoil.recipes import arriving, indexing
-from counterfoil.recipes.arriving import content, prefixed, stamp
-from counterfoil.recipes.indexing import PICTURES, Changed, add
-from counterfoil.recipes.searching import SearchIndex
+from counterfoil.search import changes
+from counterfoil.search import index as index_module
+from counterfoil.search.changes import file_stamp, image_digest, with_id_prefix
+from counterfoil.search.collection import IndexEntry, NewVectors
+from counterfoil.search.index import IMAGE_FOLDER, IndexUpdate, SearchIndex
 
 
 def paint(path: Path, colour: str) -> None:
@@ -43,43 +42,43 @@ def index(photos, tmp_path) -> SearchIndex:
 
 
 def vector(index: SearchIndex, name: str) -> torch.Tensor:
-    return index.index.images.vectors(torch.tensor([index.index.images.find(name)]))
+    return index.vectors.images.vectors(torch.tensor([index.vectors.images.find(name)]))
 
 
 def stands(index: SearchIndex, name: str, picture: Path) -> None:
     """The vector, and the path that is shown, are of this picture."""
     torch.testing.assert_close(vector(index, name), index.model.encode([picture]).tokens[:, 0])
-    assert index.picture(name).resolve() == picture.resolve()
+    assert index.image_path(name).resolve() == picture.resolve()
 
 
 def test_a_file_that_has_changed_is_looked_at_again(index, photos):
     paint(photos / "beach.png", "navy")
-    assert add(index, read_bare(photos)) == Changed(1, 0, 2, 1)
+    assert index.add(read_bare(photos)) == IndexUpdate(1, 0, 2, 1)
     stands(index, "beach.png", photos / "beach.png")
-    assert add(index, read_bare(photos)) == Changed(0, 0, 3)
-    assert len(index.index.images) == 3
+    assert index.add(read_bare(photos)) == IndexUpdate(0, 0, 3)
+    assert len(index.vectors.images) == 3
 
 
 def test_another_picture_of_the_same_name_is_not_taken_for_it(index, photos, tmp_path):
     paint(tmp_path / "trip" / "beach.png", "navy")
     paint(tmp_path / "trip" / "hill.png", "red")
-    trip, state = read_bare(tmp_path / "trip"), index.index.state
+    trip, state = read_bare(tmp_path / "trip"), index.vectors.state
     with pytest.raises(ValueError, match=r"'beach.png' of trip is another picture .* --prefix"):
-        add(index, trip)
-    assert index.index.state == state
-    assert add(index, prefixed(trip, "trip/")) == Changed(2, 0, 0)
+        index.add(trip)
+    assert index.vectors.state == state
+    assert index.add(with_id_prefix(trip, "trip/")) == IndexUpdate(2, 0, 0)
     stands(index, "beach.png", photos / "beach.png")
     stands(index, "trip/beach.png", tmp_path / "trip" / "beach.png")
-    assert add(index, trip, exchange=True) == Changed(2, 0, 0, 1)
+    assert index.add(trip, replace=True) == IndexUpdate(2, 0, 0, 1)
     stands(index, "beach.png", tmp_path / "trip" / "beach.png")
 
 
 def test_the_same_picture_elsewhere_is_the_same(index, photos, tmp_path):
     shutil.copytree(photos, tmp_path / "copy")
-    assert add(index, read_bare(tmp_path / "copy")) == Changed(0, 0, 3)
+    assert index.add(read_bare(tmp_path / "copy")) == IndexUpdate(0, 0, 3)
     stands(index, "beach.png", photos / "beach.png")
     photos.rename(tmp_path / "moved")
-    assert add(index, read_bare(tmp_path / "moved")) == Changed(3, 0, 0, 3)
+    assert index.add(read_bare(tmp_path / "moved")) == IndexUpdate(3, 0, 0, 3)
     stands(index, "beach.png", tmp_path / "moved" / "beach.png")
 
 
@@ -88,13 +87,13 @@ def test_a_picture_that_is_gone_does_not_make_room_for_another(index, photos, tm
     photos.rename(tmp_path / "away")
     paint(tmp_path / "trip" / "beach.png", "navy")
     with pytest.raises(ValueError, match="is another picture"):
-        add(index, read_bare(tmp_path / "trip"))
+        index.add(read_bare(tmp_path / "trip"))
 
 
 def test_a_known_picture_that_cannot_be_read_is_left_as_it_is(index, photos, tmp_path):
     corpus = read_bare(photos)
     (photos / "beach.png").unlink()
-    assert add(index, corpus) == Changed(0, 0, 3)
+    assert index.add(corpus) == IndexUpdate(0, 0, 3)
 
 
 def aged(photos: Path, seconds: int) -> None:
@@ -110,16 +109,16 @@ def test_files_as_old_and_large_as_they_were_are_not_read_again(photos, tmp_path
 
     def noting(corpus: Corpus, row: int) -> str:
         looked.append(row)
-        return content(corpus, row)
+        return image_digest(corpus, row)
 
-    monkeypatch.setattr(arriving, "content", noting)
-    assert add(index, corpus) == Changed(0, 0, 3)
+    monkeypatch.setattr(changes, "image_digest", noting)
+    assert index.add(corpus) == IndexUpdate(0, 0, 3)
     assert looked == []
     aged(photos, 500)  # touched, and the same
-    assert add(index, corpus) == Changed(0, 0, 3)
+    assert index.add(corpus) == IndexUpdate(0, 0, 3)
     assert looked == [0, 1, 2]
     paint(photos / "beach.png", "navy")
-    assert add(index, corpus) == Changed(1, 0, 2, 1)
+    assert index.add(corpus) == IndexUpdate(1, 0, 2, 1)
     stands(index, "beach.png", photos / "beach.png")
 
 
@@ -132,44 +131,44 @@ def test_one_file_in_the_place_of_another_is_read(photos, tmp_path):
     model = open_model(recipes_cases.pixel_model(tmp_path / "model"))
     index = build_index(model, read_bare(photos), tmp_path / "x")
     with pytest.raises(ValueError, match="is another picture"):
-        add(index, read_bare(tmp_path / "trip"))
+        index.add(read_bare(tmp_path / "trip"))
 
 
 def test_a_file_that_changed_just_now_has_no_stamp(photos):
     corpus = read_bare(photos)
     aged(photos, 10)
-    assert [stamp(corpus, row).split()[0] for row in range(3)] == [
+    assert [file_stamp(corpus, row).split()[0] for row in range(3)] == [
         str(path.stat().st_size) for path in corpus.pictures.paths
     ]
     aged(photos, 0)
-    assert {stamp(corpus, row) for row in range(3)} == {""}
+    assert {file_stamp(corpus, row) for row in range(3)} == {""}
     aged(photos, -1000)  # by a clock that is ahead
-    assert {stamp(corpus, row) for row in range(3)} == {""}
+    assert {file_stamp(corpus, row) for row in range(3)} == {""}
 
 
 def test_what_changes_while_it_is_encoded_is_looked_at_again(photos, tmp_path, monkeypatch):
     aged(photos, 1000)
     model = open_model(recipes_cases.pixel_model(tmp_path / "model"))
-    encode, colours = indexing.encode_images, iter(["navy", "red"])
+    encode, colours = index_module.encode_images, iter(["navy", "red"])
 
     def late(*given):
         found = encode(*given)
         paint(photos / "beach.png", next(colours))
         return found
 
-    monkeypatch.setattr(indexing, "encode_images", late)
+    monkeypatch.setattr(index_module, "encode_images", late)
     index = build_index(model, read_bare(photos), tmp_path / "x")
     monkeypatch.undo()
-    assert add(index, read_bare(photos)) == Changed(1, 0, 2, 1)
+    assert index.add(read_bare(photos)) == IndexUpdate(1, 0, 2, 1)
     stands(index, "beach.png", photos / "beach.png")
 
 
 def test_what_nobody_noted_is_known_by_its_id(index, photos):
-    row = index.index.images.find("snow.png")
-    old = Entry("snow.png", place=str(photos / "snow.png"))
-    index.index.change(images=New([old], vector(index, "snow.png")), no_images=[row])
+    row = index.vectors.images.find("snow.png")
+    old = IndexEntry("snow.png", place=str(photos / "snow.png"))
+    index.vectors.change(images=NewVectors([old], vector(index, "snow.png")), remove_images=[row])
     paint(photos / "snow.png", "red")
-    assert add(index, read_bare(photos)) == Changed(0, 0, 3)
+    assert index.add(read_bare(photos)) == IndexUpdate(0, 0, 3)
 
 
 def drawn(seed: int) -> Corpus:
@@ -180,13 +179,13 @@ def test_drawn_pictures_are_compared_and_exchanged_with_their_files(tmp_path):
     model = open_model(recipes_cases.pixel_model(tmp_path / "model"))
     index, other = build_index(model, drawn(0), tmp_path / "x"), drawn(0)
     other = replace(other, pictures=drawn(1).pictures)
-    assert add(index, drawn(0)).images == 0
+    assert index.add(drawn(0)).images == 0
     with pytest.raises(ValueError, match=r"another picture .* \(2 images, 0 captions\)"):
-        add(index, other)
-    add(index, other, exchange=True)
-    assert len(list((tmp_path / "x" / PICTURES).iterdir())) == 2
+        index.add(other)
+    index.add(other, replace=True)
+    assert len(list((tmp_path / "x" / IMAGE_FOLDER).iterdir())) == 2
     for row, name in enumerate(other.image_ids):
-        shown = open_picture(index.picture(name))
+        shown = open_picture(index.image_path(name))
         assert shown.tobytes() == other.pictures.open(row).tobytes()
 
 
@@ -196,9 +195,9 @@ def test_a_caption_of_another_image_is_not_taken_for_it(tmp_path):
     before = index.captions(corpus.image_ids[0])
     turned = replace(corpus, owner=1 - corpus.owner)
     with pytest.raises(ValueError, match=r"is another image's caption .* --exchange"):
-        add(index, turned)
+        index.add(turned)
     assert index.captions(corpus.image_ids[0]) == before
-    assert add(index, turned, exchange=True) == Changed(0, len(corpus.texts), 2)
+    assert index.add(turned, replace=True) == IndexUpdate(0, len(corpus.texts), 2)
     assert index.captions(corpus.image_ids[1]) == before
 
 
@@ -206,6 +205,6 @@ def test_features_are_compared_where_there_are_no_pictures(tmp_path):
     values = torch.arange(12.0).view(2, 2, 3)
     corpus = replace(drawn(0), pictures=None, features=Features.of(values.numpy()))
     other = replace(corpus, features=Features.of((values + 1).numpy()))
-    assert content(corpus, 0) == content(corpus, 0)
-    assert len({content(one, row) for one in (corpus, other) for row in (0, 1)}) == 4
-    assert content(replace(corpus, features=None), 0) == ""
+    assert image_digest(corpus, 0) == image_digest(corpus, 0)
+    assert len({image_digest(one, row) for one in (corpus, other) for row in (0, 1)}) == 4
+    assert image_digest(replace(corpus, features=None), 0) == ""

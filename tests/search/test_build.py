@@ -11,12 +11,11 @@ from counterfoil import build_index, open_corpus, open_index, open_model
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.folder import write_folder
 from counterfoil.corpus.pictures import open_picture
-from counterfoil.engine.index_draft import New
-from counterfoil.engine.index_parts import Entry
 from counterfoil.models.adapted import Adapted
 from counterfoil.models.clip import vector_width
-from counterfoil.recipes import indexing, searching
-from counterfoil.recipes.indexing import add, delete
+from counterfoil.recipes import model as model_module
+from counterfoil.search import index as index_module
+from counterfoil.search.collection import IndexEntry, NewVectors
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +39,9 @@ def test_a_model_that_was_pushed_is_named(mine, tmp_path, monkeypatch):
     built = build_index(pushed, few(), tmp_path / "x")
     assert built.model_name == "me/mine"
     assert not (tmp_path / "x" / "model").exists()
-    monkeypatch.setattr(searching, "open_model", {"me/mine": pushed}.__getitem__)
+    monkeypatch.setattr(model_module, "open_model", {"me/mine": pushed}.__getitem__)
     with open_index(tmp_path / "x") as index:
-        assert len(index.search_text("a red circle", 9)) == 4
+        assert len(index.search("a red circle", 9)) == 4
 
 
 def test_what_lies_outside_an_index_is_never_deleted(mine, tmp_path):
@@ -50,9 +49,9 @@ def test_what_lies_outside_an_index_is_never_deleted(mine, tmp_path):
     index = build_index(open_model(mine), few(), tmp_path / "x")
     places = ("../mine.png", "pictures/../../mine.png", str(tmp_path / "mine.png"))
     (tmp_path / "mine.png").write_bytes(b"dear to me")
-    entries = [Entry(f"bad{row}", place=place) for row, place in enumerate(places)]
-    index.index.change(images=New(entries, torch.rand(3, index.index.state.width)))
-    delete(index, ["bad0", "bad1", "bad2"])
+    entries = [IndexEntry(f"bad{row}", place=place) for row, place in enumerate(places)]
+    index.vectors.change(images=NewVectors(entries, torch.rand(3, index.vectors.state.width)))
+    index.delete(["bad0", "bad1", "bad2"])
     assert (tmp_path / "mine.png").read_bytes() == b"dear to me"
 
 
@@ -60,22 +59,22 @@ def test_who_adds_too_late_spoils_no_picture(mine, tmp_path):
     index = build_index(open_model(mine), few(), tmp_path / "x")
     first, late = (few_from(start) for start in (4, 8))
     with open_index(tmp_path / "x") as other:
-        add(index, first)
+        index.add(first)
         with pytest.raises(ValueError, match="changed by another process"):
-            add(other, late)
+            other.add(late)
     for row, name in enumerate(first.image_ids):
-        shown = open_picture(index.picture(name))
+        shown = open_picture(index.image_path(name))
         assert shown.tobytes() == first.pictures.open(row).tobytes()
 
 
 def test_a_model_that_does_not_fit_is_told_before_all_is_encoded(mine, tmp_path, monkeypatch):
-    counts, encode_images = [], indexing.encode_images
+    counts, encode_images = [], index_module.encode_images
 
     def counting(matcher, look, count):
         counts.append(count)
         return encode_images(matcher, look, count)
 
-    monkeypatch.setattr(indexing, "encode_images", counting)
+    monkeypatch.setattr(index_module, "encode_images", counting)
     model, corpus = open_model(mine), open_corpus("scenes:images=36")
     build_index(model, corpus, tmp_path / "x").close()
     assert counts == [8, 36]
@@ -88,7 +87,7 @@ def test_a_model_that_does_not_fit_is_told_before_all_is_encoded(mine, tmp_path,
 def test_a_path_that_is_text_is_a_picture_all_the_same(mine, tmp_path):
     write_folder(few(), tmp_path / "photos")
     with build_index(open_model(mine), open_corpus(tmp_path / "photos"), tmp_path / "x") as index:
-        path = index.picture(few().image_ids[2])
+        path = index.image_path(few().image_ids[2])
         assert index.search_image(str(path), 3) == index.search_image(path, 3)
         with pytest.raises(ValueError, match=r"nowhere\.png does not exist"):
             index.search_image("nowhere.png")
@@ -97,7 +96,7 @@ def test_a_path_that_is_text_is_a_picture_all_the_same(mine, tmp_path):
 def test_more_than_there_is_costs_no_more(mine, tmp_path):
     with build_index(open_model(mine), few(), tmp_path / "x") as index:
         many = 10**15  # so many rows would fit in no memory
-        assert index.search_text("a red circle", many) == index.search_text("a red circle", 4)
+        assert index.search("a red circle", many) == index.search("a red circle", 4)
         assert len(index.search_id(few().image_ids[0], many, find="images")) == 3
 
 
@@ -107,7 +106,7 @@ def test_captions_alone_are_added_by_a_model_with_frozen_towers(tmp_path, monkey
     matcher = Adapted(body=clip.matcher, width=vector_width(clip.name)).eval()
     index = build_index(replace(clip, matcher=matcher), few(), tmp_path / "x")
     told = replace(few(), texts=["a dog in the snow", *few().texts[1:]])
-    add(index, told)
+    index.add(told)
     with open_index(tmp_path / "x", model=index.model) as found:
-        texts = [hit.captions[0] for hit in found.search_text("a dog", 99, find="captions")]
+        texts = [hit.captions[0] for hit in found.search("a dog", 99, find="captions")]
     assert sorted(texts) == sorted(told.texts)

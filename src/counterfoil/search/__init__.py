@@ -1,0 +1,1 @@
+"""Search: vectors of images and texts in a folder, found by a model, re-ranked by another."""

@@ -1,0 +1,176 @@
+"""Comparison of a data set with an index: which items are new, changed or unchanged."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+import torch
+
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.pictures import PictureFiles
+from counterfoil.progress import progress
+from counterfoil.search.collection import Collection, IndexEntry
+from counterfoil.search.vector_index import VectorIndex
+
+_MTIME_RESOLUTION = 2_000_000_000  # nanoseconds; the coarsest of common file systems (FAT)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DatasetChanges:
+    """How a data set differs from an index.
+
+    Attributes:
+        images: rows of the data set to encode.
+        texts: rows of the data set to encode.
+        replaced_images: rows of the index that they replace.
+        replaced_texts: rows of the index that they replace.
+    """
+
+    images: Sequence[int]
+    texts: Sequence[int]
+    replaced_images: Sequence[int] = ()
+    replaced_texts: Sequence[int] = ()
+
+
+def compare_dataset(corpus: Corpus, index: VectorIndex, *, replace: bool) -> DatasetChanges:
+    """Compare a data set with what an index holds under its ids.
+
+    Images are compared by content, unless the file has the path, size and modification time that
+    the index knows. An image whose file has changed or moved replaces its entry, and so does a
+    caption whose text has changed.
+
+    Args:
+        corpus: the data set.
+        index: to be added to.
+        replace: whether different images, and captions of different images, replace the entries
+            with their ids.
+
+    Raises:
+        ValueError: there are such images or captions, and `replace` is false.
+    """
+    images, replaced_images, image_conflicts = _compare_images(corpus, index.images)
+    texts, replaced_texts, text_conflicts = _compare_texts(corpus, index.texts)
+    if not replace and (image_conflicts or text_conflicts):
+        kind = "picture than the one" if image_conflicts else "image's caption than the one"
+        numbers = [
+            f"{len(conflicts):,} {noun}{'' if len(conflicts) == 1 else 's'}"
+            for conflicts, noun in ((image_conflicts, "image"), (text_conflicts, "caption"))
+        ]
+        raise ValueError(
+            f"{(image_conflicts or text_conflicts)[0]!r} of {corpus.name} is another {kind} that "
+            f"{index.folder} holds under this id ({', '.join(numbers)}); give their ids a "
+            "--prefix, or let them take the place of the others with --exchange"
+        )
+    return DatasetChanges(images, texts, replaced_images, replaced_texts)
+
+
+def with_id_prefix(corpus: Corpus, prefix: str) -> Corpus:
+    """The same data set with a prefix before every id."""
+    images, texts = ([prefix + i for i in ids] for ids in (corpus.image_ids, corpus.text_ids))
+    return replace(corpus, image_ids=images, text_ids=texts)
+
+
+def image_digest(corpus: Corpus, row: int) -> str:
+    """Digest of an image: of its file, its pixels, or its features; "" for none of them."""
+    digest = hashlib.blake2b(digest_size=16)
+    if isinstance(corpus.pictures, PictureFiles):
+        try:
+            digest.update(corpus.pictures.paths[row].read_bytes())
+        except OSError:  # encoding it will report that
+            return ""
+    elif corpus.pictures is not None:
+        picture = corpus.pictures.open(row)
+        digest.update(f"{picture.size} {picture.mode} ".encode() + picture.tobytes())
+    elif corpus.features is not None:
+        items = corpus.features.take(torch.tensor([row]))
+        digest.update(items.values[items.mask].contiguous().numpy().tobytes())
+    else:
+        return ""
+    return digest.hexdigest()
+
+
+def file_stamp(corpus: Corpus, row: int) -> str:
+    """Size and modification time of an image file; "" if there is none, or it changed just now.
+
+    A file that changes again within the resolution of its modification time looks unchanged, so a
+    recent time proves nothing.
+    """
+    if not isinstance(corpus.pictures, PictureFiles):
+        return ""
+    try:
+        status = corpus.pictures.paths[row].stat()
+    except OSError:  # encoding it will report that
+        return ""
+    recent = time.time_ns() - status.st_mtime_ns < _MTIME_RESOLUTION
+    return "" if recent else f"{status.st_size} {status.st_mtime_ns}"
+
+
+def text_entry(corpus: Corpus, row: int) -> IndexEntry:
+    """The index entry of a caption."""
+    owner = int(corpus.owner[row])
+    image = "" if owner < 0 else corpus.image_ids[owner]
+    return IndexEntry(corpus.text_ids[row], text=corpus.texts[row], image=image)
+
+
+def _compare_images(
+    corpus: Corpus, collection: Collection
+) -> tuple[list[int], list[int], list[str]]:
+    """Rows to encode, rows they replace, and ids whose image is a different one."""
+    rows, replaced, conflicts = [], [], []
+    with progress("pictures compared", len(corpus)) as advance:
+        for row, image_id in enumerate(corpus.image_ids):
+            advance(1)
+            known = collection.find(image_id)
+            if known is None:
+                rows.append(row)
+                continue
+            entry = collection.entry(known)
+            if _unchanged(corpus, row, entry):
+                continue
+            rows.append(row)
+            replaced.append(known)
+            if not (_same_file(corpus, row, entry) or image_digest(corpus, row) == entry.content):
+                conflicts.append(image_id)
+    return rows, replaced, conflicts
+
+
+def _compare_texts(
+    corpus: Corpus, collection: Collection
+) -> tuple[list[int], list[int], list[str]]:
+    """Rows to encode, rows they replace, and ids of captions that now describe another image."""
+    rows, replaced, conflicts = [], [], []
+    for row, text_id in enumerate(corpus.text_ids):
+        known, entry = collection.find(text_id), text_entry(corpus, row)
+        if known is None:
+            rows.append(row)
+            continue
+        if collection.entry(known) == entry:
+            continue
+        rows.append(row)
+        replaced.append(known)
+        if collection.entry(known).image not in ("", entry.image):
+            conflicts.append(text_id)
+    return rows, replaced, conflicts
+
+
+def _unchanged(corpus: Corpus, row: int, entry: IndexEntry) -> bool:
+    """Whether the index holds this image, and its file is where the entry says."""
+    if entry.stamp and entry.stamp == file_stamp(corpus, row) and _same_file(corpus, row, entry):
+        return True
+    digest = image_digest(corpus, row)
+    if digest and entry.content and digest != entry.content:
+        return False
+    missing = Path(entry.place).is_absolute() and not Path(entry.place).exists()
+    return not (missing and digest)
+
+
+def _same_file(corpus: Corpus, row: int, entry: IndexEntry) -> bool:
+    """Whether an image is the file that the entry names."""
+    pictures = corpus.pictures
+    return isinstance(pictures, PictureFiles) and entry.place == str(pictures.paths[row].resolve())

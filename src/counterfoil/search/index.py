@@ -1,0 +1,605 @@
+"""A searchable index: vectors of images and captions together with the model that made them."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final, get_args
+
+import torch
+from torch import Tensor
+
+from counterfoil import world
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.pictures import PictureFiles, Pictures
+from counterfoil.engine.encode import encode_images, encode_texts
+from counterfoil.engine.modes import evaluating
+from counterfoil.engine.tiles import Member, Side
+from counterfoil.files import check_folder, replacing, replacing_folder
+from counterfoil.progress import progress
+from counterfoil.records import Encoded
+from counterfoil.search.ann import BackendName
+from counterfoil.search.changes import (
+    DatasetChanges,
+    compare_dataset,
+    file_stamp,
+    image_digest,
+    text_entry,
+)
+from counterfoil.search.collection import IndexEntry, NewVectors
+from counterfoil.search.rerank import ImageInput, Reranker, RerankItems
+from counterfoil.search.vector_index import IndexState, VectorIndex, is_index
+from counterfoil.spec import unknown
+
+if TYPE_CHECKING:
+    from counterfoil.recipes.model import Model
+
+SearchTarget: TypeAlias = Literal["images", "captions"]
+SearchQuery: TypeAlias = str | ImageInput
+TARGET_SIDES: dict[SearchTarget, Side] = {"images": "image", "captions": "text"}
+TOP_K = 10
+IMAGE_FOLDER = "pictures"  # within an index: images that are in no file of their own
+_TRIAL = 8  # images and captions that show whether a model can be indexed
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """A search result.
+
+    Attributes:
+        rank: from 1.
+        score: of query and result; higher is better.
+        id: of the image or caption.
+        image_id: the image's own, or that of the image a caption describes; "" for none.
+        captions: all captions of an image, or the one caption.
+        path: of the image file, or the name of a rendered image; None where only features exist.
+    """
+
+    rank: int
+    score: float
+    id: str
+    image_id: str
+    captions: tuple[str, ...]
+    path: Path | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return {
+            "place": self.rank,
+            "score": self.score,
+            "id": self.id,
+            "image": self.image_id,
+            "captions": list(self.captions),
+            "path": None if self.path is None else str(self.path),
+        }
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexConfig:
+    """How an index stores and searches vectors.
+
+    Attributes:
+        backend: the search backend.
+        address: of a Milvus server; "" for a file in the index.
+        half: store float16.
+    """
+
+    backend: BackendName = "exact"
+    address: str = ""
+    half: bool = False
+
+    def __post_init__(self) -> None:
+        if self.address and self.backend != "milvus":
+            raise ValueError(
+                f"an address is that of a Milvus server, and the backend is {self.backend!r}; "
+                "leave it out, or choose milvus"
+            )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class IndexUpdate:
+    """The result of adding to an index or deleting from it.
+
+    Attributes:
+        images: how many were added or deleted.
+        texts: how many were added or deleted.
+        unchanged: images that the index held already.
+        replaced: how many of the added images replaced an entry with their id.
+    """
+
+    images: int
+    texts: int
+    unchanged: int = 0
+    replaced: int = 0
+
+
+@final
+class SearchIndex:
+    """An index and the model that made it; see `open_index` for the arguments.
+
+    Attributes:
+        folder: of the index.
+        vectors: its images and texts.
+    """
+
+    def __init__(
+        self, folder: Path, *, model: Model | None = None, reranker: Reranker | None = None
+    ) -> None:
+        self.folder, self.vectors, self._reranker = folder, VectorIndex(folder), reranker
+        self._given_model = model
+        if model is not None:
+            self._check_model(model)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"SearchIndex({str(self.folder)!r}: {self.description})"
+
+    def close(self) -> None:
+        """Release files and connections."""
+        self.vectors.close()
+
+    @cached_property
+    def model(self) -> Model:
+        """The model, opened at first use."""
+        from counterfoil.recipes.model import open_model
+
+        if self._given_model is not None:
+            return self._given_model
+        try:
+            model = open_model(self.model_name)
+        except ValueError as error:
+            raise ValueError(
+                f"the model of {self.folder} cannot be opened ({error}); name the same model with "
+                "--model"
+            ) from error
+        self._check_model(model)
+        return model
+
+    @property
+    def model_name(self) -> str:
+        """The name or folder that `open_model` opens."""
+        inside = self.folder / self.vectors.state.model
+        return str(inside) if inside.is_dir() else self.vectors.state.model
+
+    @property
+    def description(self) -> str:
+        """The number of images and captions, in words."""
+        return f"{len(self.vectors.images):,} images and {len(self.vectors.texts):,} captions"
+
+    def search(
+        self, caption: str, top_k: int = TOP_K, *, find: SearchTarget = "images"
+    ) -> list[SearchHit]:
+        """Find the images, or captions, nearest to a caption."""
+        return self.search_many([caption], top_k, find=find)[0]
+
+    def search_image(
+        self, image: SearchQuery, top_k: int = TOP_K, *, find: SearchTarget = "captions"
+    ) -> list[SearchHit]:
+        """Find the captions, or images, nearest to a PIL image or the image file of a path."""
+        query = Path(image) if isinstance(image, str) else image
+        return self.search_many([query], top_k, find=find)[0]
+
+    def search_id(
+        self, item_id: str, top_k: int = TOP_K, *, find: SearchTarget | None = None
+    ) -> list[SearchHit]:
+        """Find what is nearest to an image or a caption of the index, without itself.
+
+        Args:
+            item_id: its id.
+            top_k: how many to find.
+            find: images or captions; by default the other modality.
+
+        Raises:
+            ValueError: the index has no such id.
+        """
+        side, row = self.locate(item_id)
+        find = find or ("captions" if side == "image" else "images")
+        self._check_target(find)
+        vector = self.vectors.collection(side).vectors(torch.tensor([row]))
+        itself = row if TARGET_SIDES[find] == side else None
+        return self._hits(vector, [self.items(side, [row])], top_k, find, exclude=itself)[0]
+
+    def search_many(
+        self, queries: Sequence[SearchQuery], top_k: int = TOP_K, *, find: SearchTarget
+    ) -> list[list[SearchHit]]:
+        """Search with several captions, or several images, at once.
+
+        Args:
+            queries: all captions (str), or all images (PIL images or `Path`).
+            top_k: how many to find for each.
+            find: images or captions.
+
+        Raises:
+            ValueError: a caption is empty, an image cannot be read, the model reads no captions or
+                no images, or the index holds nothing of the kind.
+        """
+        self._check_target(find)
+        vectors = self.model.encode(list(queries)).tokens[:, 0]
+        return self._hits(vectors, [RerankItems.from_query(q) for q in queries], top_k, find)
+
+    def add(self, corpus: Corpus, *, replace: bool = False) -> IndexUpdate:
+        """Add the images and captions that are new or have changed, in one commit.
+
+        See `counterfoil.search.changes.compare_dataset` for what counts as a change.
+
+        Args:
+            corpus: the data set.
+            replace: whether different images replace the entries with their ids.
+
+        Raises:
+            ValueError: there are such images and `replace` is false, the model cannot encode the
+                data, or another process writes.
+        """
+        changes = compare_dataset(corpus, self.vectors, replace=replace)
+        encoded = _encode(self.model, corpus, changes)
+        if world.rank() == 0:
+            places = self._places(changes.replaced_images)
+            _write(self.vectors, corpus, encoded)
+            self._delete_own_images(places)
+        world.wait()
+        added = len(changes.images)
+        return IndexUpdate(
+            added, len(changes.texts), len(corpus) - added, len(changes.replaced_images)
+        )
+
+    def delete(self, item_ids: Sequence[str]) -> IndexUpdate:
+        """Delete images with their captions, or single captions, in one commit.
+
+        Raises:
+            ValueError: an id is not in the index; then nothing is deleted.
+        """
+        images: set[int] = set()
+        texts: set[int] = set()
+        for item_id in item_ids:
+            side, row = self.locate(item_id)
+            if side == "image":
+                images.add(row)
+                texts |= set(self.vectors.texts.rows_by_image.get(item_id, ()))
+            else:
+                texts.add(row)
+        places = self._places(sorted(images))
+        self.vectors.change(remove_images=sorted(images), remove_texts=sorted(texts))
+        self._delete_own_images(places)
+        return IndexUpdate(len(images), len(texts))
+
+    def locate(self, item_id: str) -> tuple[Side, int]:
+        """Modality and row of an id; a `ValueError` if the index has no such id."""
+        for side in get_args(Side):
+            row = self.vectors.collection(side).find(item_id)
+            if row is not None:
+                return side, row
+        known = [*self.vectors.images.rows][:3] + [*self.vectors.texts.rows][:2]
+        raise ValueError(
+            f"{unknown(item_id, known, f'an id of {self.folder}')[:-1]}, …; it holds "
+            f"{self.description}"
+        )
+
+    def image_path(self, image_id: str) -> Path | None:
+        """Path of an image file; None if the index knows none."""
+        row = self.vectors.images.find(image_id)
+        return None if row is None else self._path(row)
+
+    def captions(self, image_id: str) -> tuple[str, ...]:
+        """All captions of an image."""
+        texts = self.vectors.texts
+        return tuple(texts.entry(row).text for row in texts.rows_by_image.get(image_id, ()))
+
+    def items(self, side: Side, rows: Sequence[int]) -> RerankItems:
+        """Images or captions by row, for a re-ranker."""
+        entries = [self.vectors.collection(side).entry(row) for row in rows]
+        ids = tuple(entry.id for entry in entries)
+        if side == "text":
+            return RerankItems(side, ids, texts=tuple(entry.text for entry in entries))
+        return RerankItems(side, ids, images=tuple(self._path(row) for row in rows))
+
+    def _hits(
+        self,
+        vectors: Tensor,
+        queries: Sequence[RerankItems],
+        top_k: int,
+        find: SearchTarget,
+        *,
+        exclude: int | None = None,
+    ) -> list[list[SearchHit]]:
+        side, reranker = TARGET_SIDES[find], self._reranker
+        collection = self.vectors.collection(side)
+        if reranker is not None:
+            reranker.check(top_k)
+        count = min(top_k if reranker is None else reranker.depth, len(collection))
+        rows, scores = collection.search(vectors, count + int(exclude is not None))
+        hits = []
+        for query, own_rows, own_scores in zip(queries, rows.tolist(), scores.tolist()):
+            ranking = [
+                (row, score)
+                for row, score in zip(own_rows, own_scores)
+                if row >= 0 and row != exclude
+            ][:count]
+            if reranker is not None:
+                first = [row for row, _ in ranking]
+                ranking = reranker.best(query, self.items(side, first), first, top_k)
+            hits.append(
+                [self._hit(side, row, score, rank) for rank, (row, score) in enumerate(ranking, 1)]
+            )
+        return hits
+
+    def _hit(self, side: Side, row: int, score: float, rank: int) -> SearchHit:
+        entry = self.vectors.collection(side).entry(row)
+        if side == "image":
+            captions = self.captions(entry.id)
+            return SearchHit(rank, score, entry.id, entry.id, captions, self._path(row))
+        path = self.image_path(entry.image)
+        return SearchHit(rank, score, entry.id, entry.image, (entry.text,), path)
+
+    def _path(self, row: int) -> Path | None:
+        place = self.vectors.images.entry(row).place
+        return self.folder / place if place else None
+
+    def _places(self, rows: Sequence[int]) -> list[Path]:
+        return [Path(self.vectors.images.entry(row).place) for row in rows]
+
+    def _delete_own_images(self, places: Sequence[Path]) -> None:
+        """Delete image files that lie in the index and are no longer referred to."""
+        for place in places:
+            # an index may come from anybody: delete nothing but files in its own folder
+            if place.parent == Path(IMAGE_FOLDER):
+                (self.folder / place).unlink(missing_ok=True)
+
+    def _check_target(self, find: SearchTarget) -> None:
+        if find not in TARGET_SIDES:
+            raise ValueError(unknown(find, list(TARGET_SIDES), "something to find"))
+        if not len(self.vectors.collection(TARGET_SIDES[find])):
+            raise ValueError(f"{self.folder} holds {self.description}; there are no {find} to find")
+
+    def _check_model(self, model: Model) -> None:
+        """Refuse a model whose vectors cannot be compared with those of the index."""
+        if model.identity() != self.vectors.state.identity:
+            raise ValueError(
+                f"{self.folder} was made with {self.model_name}, and {model.name} is "
+                "another model or was trained on since: their vectors cannot be compared; ask "
+                "with the model of the index, or make an index with this one"
+            )
+
+
+def open_index(
+    folder: str | Path,
+    *,
+    model: str | Path | Model | None = None,
+    rerank: Reranker | None = None,
+) -> SearchIndex:
+    """Open an index for searching.
+
+    Args:
+        folder: of the index, made by `build_index` or ``counterfoil index``.
+        model: encodes queries; by default the one that the index names.
+        rerank: re-ranks the first results.
+
+    Raises:
+        ValueError: there is no index, it is damaged, or another model made it.
+    """
+    from counterfoil.recipes.model import open_model
+
+    opened = open_model(model) if isinstance(model, str | Path) else model
+    return SearchIndex(Path(folder), model=opened, reranker=rerank)
+
+
+def build_index(
+    model: Model, corpus: Corpus, folder: str | Path, *, config: IndexConfig | None = None
+) -> SearchIndex:
+    """Build an index of all images and captions of a data set; a killed build leaves nothing.
+
+    A model folder is copied into the index; any other model is stored by name.
+
+    Args:
+        model: encodes each item as one vector.
+        corpus: the data set.
+        folder: of the index; must not exist yet.
+        config: how to store and search the vectors.
+
+    Raises:
+        ValueError: the folder exists, the data set is empty, or the model cannot be indexed.
+    """
+    folder, config = Path(folder), config or IndexConfig()
+    if folder.exists():
+        content = "an index; --add adds to it" if is_index(folder) else "something else"
+        raise ValueError(f"{folder} exists and holds {content}; name a new folder")
+    check_folder(folder)
+    world.wait()  # rank 0 must not create the folder before the others have checked it
+    if not len(corpus):
+        raise ValueError(f"{corpus.name} ({corpus.part}) has no images; there is nothing to index")
+    everything = DatasetChanges(range(len(corpus)), range(len(corpus.texts)))
+    encoded = _encode(model, corpus, everything)
+    if world.rank() == 0:
+        assert encoded.images is not None
+        with replacing_folder(folder) as temporary:
+            state = IndexState(
+                identity=model.identity(),
+                model=_stored_model(model, temporary),
+                width=encoded.images.shape[1],
+                backend=config.backend,
+                address=config.address,
+                half=config.half,
+            )
+            vectors = VectorIndex.create(temporary, state)
+            try:
+                _write(vectors, corpus, encoded)
+            finally:
+                vectors.close()
+    world.wait()
+    return SearchIndex(folder, model=model)
+
+
+def search_dataset(
+    model: Model, query: SearchQuery, corpus: Corpus, top_k: int = TOP_K
+) -> list[SearchHit]:
+    """Rank the images of a data set for a caption, or its captions for an image, with any model.
+
+    Everything is encoded and scored, so the model need not make one vector of an item.
+
+    Args:
+        model: scores each pair.
+        query: a caption (str), or a PIL image or `Path`.
+        corpus: the data set.
+        top_k: how many to return.
+
+    Raises:
+        ValueError: the model cannot encode the query, or the data set lacks images or captions.
+    """
+    from counterfoil.engine.sweep import sweep
+    from counterfoil.engine.topk import TopK
+
+    encoded, member = model.encode([query]), model.member(corpus)
+    if isinstance(query, str):
+        member = Member(model.matcher, member.images, encoded)
+        best = TopK("text", 1, min(top_k, len(corpus)))
+    else:
+        member = Member(model.matcher, encoded, member.texts)
+        best = TopK("image", 1, min(top_k, len(corpus.texts)))
+    sweep([member], [best])
+
+    def hit(rank: int, row: int, score: float) -> SearchHit:
+        image = row if isinstance(query, str) else int(corpus.owner[row])
+        texts = [row]
+        if isinstance(query, str):
+            texts = (corpus.owner == image).nonzero().flatten().tolist()
+        image_id = corpus.image_ids[image] if image >= 0 else ""
+        place = corpus.pictures.place(image) if corpus.pictures and image >= 0 else ""
+        return SearchHit(
+            rank,
+            score,
+            image_id if isinstance(query, str) else corpus.text_ids[row],
+            image_id,
+            tuple(corpus.texts[text] for text in texts),
+            Path(place) if place else None,
+        )
+
+    ranking = zip(best.rows[0].tolist(), best.scores[0].tolist())
+    return [hit(rank, row, score) for rank, (row, score) in enumerate(ranking, 1)]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _EncodedChanges:
+    """New vectors of a data set.
+
+    Attributes:
+        rows: that are added and replaced.
+        marks: digest and stamp of each image, see `IndexEntry`; on rank 0, which writes.
+        images: (n, D); None for none.
+        texts: (m, D); None for none.
+    """
+
+    rows: DatasetChanges
+    marks: Sequence[tuple[str, str]]
+    images: Tensor | None
+    texts: Tensor | None
+
+
+def _encode(model: Model, corpus: Corpus, rows: DatasetChanges) -> _EncodedChanges:
+    trial = replace(rows, images=rows.images[:_TRIAL], texts=rows.texts[:_TRIAL])
+    if trial != rows:
+        _encode_rows(model, corpus, trial)  # refuse an unfit model before the long work
+    marks = []
+    if world.rank() == 0:  # before encoding, and the stamp first: any later change is noticed
+        with progress("pictures noted", len(rows.images)) as advance:
+            for row in rows.images:
+                stamp = file_stamp(corpus, row)
+                marks.append((image_digest(corpus, row), stamp))
+                advance(1)
+    images, texts = (
+        None if encoded is None else encoded.tokens[:, 0].float()
+        for encoded in _encode_rows(model, corpus, rows)
+    )
+    return _EncodedChanges(rows, marks, images, texts)
+
+
+def _encode_rows(
+    model: Model, corpus: Corpus, rows: DatasetChanges
+) -> tuple[Encoded | None, Encoded | None]:
+    """Images and texts with one vector each; None for none."""
+    subset = corpus.cut(
+        torch.tensor(rows.images, dtype=torch.long),
+        torch.tensor(rows.texts, dtype=torch.long),
+        torch.full((len(rows.texts),), -1),
+    )
+    inputs = model.on(subset)
+    images = encode_images(model.matcher, inputs.images, len(subset)) if len(subset) else None
+    texts = encode_texts(model.matcher, inputs.texts, len(subset.texts)) if subset.texts else None
+    check_single_vectors(model, images, texts)
+    return images, texts
+
+
+def check_single_vectors(model: Model, images: Encoded | None, texts: Encoded | None) -> None:
+    """Raise a `ValueError` for a model whose score is no inner product of one vector per item."""
+    for encoded in (images, texts):
+        if encoded is not None and (encoded.tokens.shape[1] != 1 or encoded.gram is not None):
+            raise ValueError(
+                f"{model.name} does not make one vector of an image or a caption, so that an index "
+                "cannot hold what it makes; make the index with a model that does, as vsepp or "
+                "CLIP, and re-rank with this one: `counterfoil search INDEX QUERY --rerank "
+                f"{model.name}`"
+            )
+    if images is None or texts is None:
+        return
+    left, right = images.rows(slice(_TRIAL)), texts.rows(slice(_TRIAL))
+    with evaluating([model.matcher]):
+        scores = model.matcher.grid(left, right).float()
+    product = left.tokens[:, 0].float() @ right.tokens[:, 0].float().T
+    if not torch.allclose(scores, product.to(scores.device), rtol=1e-3, atol=1e-3):
+        raise ValueError(
+            f"{model.name} does not compare images and captions by inner product, which is what an "
+            "index is searched by; make the index with a model that does, and re-rank with this one"
+        )
+
+
+def _write(index: VectorIndex, corpus: Corpus, encoded: _EncodedChanges) -> None:
+    rows, unique = encoded.rows, secrets.token_hex(4)
+    images = []
+    for number, (row, mark) in enumerate(zip(rows.images, encoded.marks), index.state.images.next):
+        # `unique`: another process may be adding images under the same numbers
+        place = _image_place(corpus.pictures, row, index.folder, f"{number:08d}-{unique}.png")
+        digest, stamp = mark
+        images.append(IndexEntry(corpus.image_ids[row], place=place, content=digest, stamp=stamp))
+    texts = [text_entry(corpus, row) for row in rows.texts]
+    index.change(
+        images=None if encoded.images is None else NewVectors(images, encoded.images),
+        texts=None if encoded.texts is None else NewVectors(texts, encoded.texts),
+        remove_images=rows.replaced_images,
+        remove_texts=rows.replaced_texts,
+    )
+
+
+def _image_place(pictures: Pictures | None, row: int, folder: Path, name: str) -> str:
+    """Path of an image; one that is in no file is written into the index."""
+    if pictures is None:
+        return ""
+    if isinstance(pictures, PictureFiles):
+        return str(pictures.paths[row].resolve())
+    with replacing(folder / IMAGE_FOLDER / name) as temporary:
+        pictures.open(row).save(temporary, format="png")
+    return f"{IMAGE_FOLDER}/{name}"
+
+
+def _stored_model(model: Model, folder: Path) -> str:
+    """Copy a model folder into an index; the name of any other model."""
+    from counterfoil.recipes.model import MODEL
+    from counterfoil.train.saved import CARD
+
+    source = Path(model.name)
+    if not source.is_dir():
+        return model.name
+    if model.card is None:  # a pretrained model, which can be large
+        return str(source.resolve())
+    shutil.copytree(source if (source / CARD).is_file() else source / MODEL, folder / MODEL)
+    return MODEL

@@ -1,0 +1,30 @@
+"""What a search from a fresh process imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import recipes_cases
+from counterfoil import build_index, open_corpus, open_model
+
+MOST = 120  # modules of ours
+
+COUNTED = """
+import sys
+from counterfoil.cli import main
+code = main(sys.argv[1:])
+ours = [name for name in sys.modules if name.startswith("counterfoil")]
+heavy = [name for name in ("faiss", "pymilvus", "sklearn", "matplotlib") if name in sys.modules]
+print(code, len(ours), heavy)
+"""
+
+
+def test_a_search_loads_what_it_needs(tmp_path):
+    model = open_model(recipes_cases.pixel_model(tmp_path / "model"))
+    build_index(model, open_corpus("scenes:images=36"), tmp_path / "index").close()
+    words = [sys.executable, "-c", COUNTED, "search", str(tmp_path / "index"), "a red circle"]
+    done = subprocess.run([*words, "--json"], capture_output=True, text=True, check=True)
+    code, count, heavy = done.stdout.splitlines()[-1].split(maxsplit=2)
+    assert (code, heavy) == ("0", "[]")
+    assert int(count) < MOST
