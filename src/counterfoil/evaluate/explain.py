@@ -14,9 +14,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from counterfoil.corpus.foil_rules import Change
 from counterfoil.corpus.tokens import pack
 from counterfoil.corpus.words import Tokenizer
+from counterfoil.data.caption_edits import TextChange
 from counterfoil.evaluate.correcting import Answer, Asked, rewordings
 from counterfoil.evaluate.explanation import Corrected, Correction, Explanation, Word
 from counterfoil.evaluate.surgery import Place, exchanged, lettered, places, said
@@ -231,10 +231,10 @@ def _rescored(reader: WordReader, found: Sequence[_Caption], rows: Tensor) -> di
     }
 
 
-def _changes(one: _Caption) -> list[Change]:
+def _changes(one: _Caption) -> list[TextChange]:
     spots = ((one.words[word], new) for word, new in sorted(one.new.items()))
     return [
-        Change(place.start, place.stop, new)
+        TextChange(place.start, place.stop, new)
         for place, new in spots
         if new != one.text[place.start : place.stop]
     ]

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from counterfoil.corpus.foil_rules import ARTICLES, Change
-from counterfoil.corpus.foil_words import article
-from counterfoil.corpus.rewriting import PIECE, plain
+from counterfoil.data.caption_edits import ARTICLES, PIECE, TextChange, article, token_text
 
 _QUOTES = ("``", "''")  # as tokenizers of words spell them
 _LAST_WORD = re.compile(r"(\w+)\s+$")
@@ -75,14 +73,14 @@ def said(tokens: Sequence[str], old: str) -> str:
     """
     out = ""
     for token in tokens:
-        text = '"' if token in _QUOTES else plain(token)
+        text = '"' if token in _QUOTES else token_text(token)
         out += text if not out or token.startswith(PIECE) else f" {text}"
     if len(old) > 1 and old.isupper():
         return out.upper()
     return out[:1].upper() + out[1:] if old[:1].isupper() else out
 
 
-def exchanged(text: str, changes: Sequence[Change]) -> tuple[str, tuple[tuple[int, int], ...]]:
+def exchanged(text: str, changes: Sequence[TextChange]) -> tuple[str, tuple[tuple[int, int], ...]]:
     """A caption with some words exchanged, and where the new ones stand in it.
 
     An "a" or "an" before a new word becomes the other where that wants it, and is one of the new
@@ -92,8 +90,8 @@ def exchanged(text: str, changes: Sequence[Change]) -> tuple[str, tuple[tuple[in
         text: the caption.
         changes: from left to right; they do not overlap.
 
-    >>> new, spans = exchanged("A red umbrella, cannot fly.", [Change(2, 5, "orange"),
-    ...     Change(19, 22, "ever")])
+    >>> new, spans = exchanged("A red umbrella, cannot fly.", [TextChange(2, 5, "orange"),
+    ...     TextChange(19, 22, "ever")])
     >>> new, [new[start:stop] for start, stop in spans]
     ('An orange umbrella, can ever fly.', ['An', 'orange', 'ever'])
     """
@@ -107,16 +105,16 @@ def exchanged(text: str, changes: Sequence[Change]) -> tuple[str, tuple[tuple[in
     return out + (_apart(out, text[at:]) if found else text[at:]), tuple(found)
 
 
-def _agreeing(text: str, changes: Sequence[Change]) -> list[Change]:
+def _agreeing(text: str, changes: Sequence[TextChange]) -> list[TextChange]:
     """The changes, and those of articles before them that they ask for."""
-    out: list[Change] = []
+    out: list[TextChange] = []
     for change in changes:
         before = _LAST_WORD.search(text, out[-1].stop if out else 0, change.start)
         word = before[1] if before else ""
         wanted = article(change.new.lower())
         wrong = word.lower() in ARTICLES and word.lower() != wanted
         if before and wrong and change.new[:1].isalpha():
-            out.append(Change(before.start(1), before.end(1), said([wanted], word)))
+            out.append(TextChange(before.start(1), before.end(1), said([wanted], word)))
         out.append(change)
     return out
 

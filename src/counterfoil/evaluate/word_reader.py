@@ -9,8 +9,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from counterfoil.corpus.rewriting import PIECE, plain
 from counterfoil.corpus.words import Tokenizer
+from counterfoil.data.caption_edits import PIECE, token_text
 from counterfoil.engine.modes import evaluating
 from counterfoil.matcher import Matcher
 from counterfoil.reading import Reading, ReadsWords, Slots, Want
@@ -158,7 +158,7 @@ class WordReader:
     def _kinds(self) -> tuple[Tensor, Tensor]:
         """(V,) bool each: what is part of no word, and pieces that go on with one."""
         spelt = self.tokenizer.tokens(range(self.tokenizer.size))
-        special = torch.tensor([not any(map(str.isalnum, plain(one))) for one in spelt])
+        special = torch.tensor([not any(map(str.isalnum, token_text(one))) for one in spelt])
         special[list(self.tokenizer.wordless)] = True
         return special, torch.tensor([one.startswith(PIECE) for one in spelt])
 

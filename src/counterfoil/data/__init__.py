@@ -1,0 +1,1 @@
+"""Data sets, their readers, transforms and tokenizers, and the phrases of captions."""

@@ -1,0 +1,1 @@
+"""Metrics, protocols, bootstrap intervals, foil sets and explanations."""
