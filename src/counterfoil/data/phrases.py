@@ -30,7 +30,7 @@ from functools import cache, lru_cache
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, cast, final
+from typing import Any, Literal, Protocol, TypeAlias, final
 
 from counterfoil.corpus.words import spans, split
 from counterfoil.files import read_json
@@ -274,12 +274,12 @@ def tag_words(text: str) -> tuple[TaggedWord, ...]:
         context = _Context(
             word="" if " " in word.text else word.text,
             before=tagged[-1].part if tagged else "determiner",
-            after=cast("PartOfSpeech | None", closed[at + 1]),
+            after=closed[at + 1],
             previous=_single(words[at - 1]) if at else "",
             following=_single(words[at + 1]) if at + 1 < len(words) else "",
         )
         part = context.exception() or closed[at] or context.open_class()
-        tagged.append(replace(word, part=cast(PartOfSpeech, part)))
+        tagged.append(replace(word, part=part))
     return tuple(tagged)
 
 
