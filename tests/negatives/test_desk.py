@@ -46,11 +46,15 @@ def test_other_forms_of_what_the_captions_say(monkeypatch: pytest.MonkeyPatch) -
     found = Candidates(one, torch.tensor([0]), torch.tensor([0]), old, new)
     assert Sieve().may(found).tolist() == [[True, True, True, True, False]]
     assert Sieve(rules=("lemmas",)).may(found).tolist() == [[False, True, False, True, False]]
-    monkeypatch.setattr("counterfoil.negatives.desk.wordnet_synonyms", lambda word: {word, "animal"})
+    monkeypatch.setattr(
+        "counterfoil.negatives.desk.wordnet_synonyms", lambda word: {word, "animal"}
+    )
     assert Sieve(rules=("wordnet",)).may(found).tolist() == [[True, False, False, False, False]]
     again = desk()
     monkeypatch.setattr(again, "occurring", lambda images: there)
-    monkeypatch.setattr("counterfoil.negatives.desk.wordnet_synonyms", lambda word: {word, "dog", "run"})
+    monkeypatch.setattr(
+        "counterfoil.negatives.desk.wordnet_synonyms", lambda word: {word, "dog", "run"}
+    )
     found = replace(found, desk=again)
     assert Sieve(rules=("wordnet",)).may(found).tolist() == [[False, True, False, True, False]]
 
