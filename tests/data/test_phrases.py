@@ -159,12 +159,6 @@ GRAPH = [
     [
         [["man"], ["man", "tall"], ["man", "ride", "horse"], ["zebra"]],
         [{"tuple": ["man"]}, {"tuple": ["man", "tall"]}, {"tuple": ["man", "ride", "horse"]}],
-        {
-            "subject": ["man"],
-            "rela": ["ride"],
-            "object": ["horse"],
-            "attribute": [["node:man", "attr:tall"]],
-        },
         [
             {"kind": "object", "spans": [[9, 12]]},
             {"kind": "attribute", "spans": [[4, 8]]},

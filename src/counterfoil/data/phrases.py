@@ -1,7 +1,7 @@
 """Phrases of captions (objects, attributes, relations), their words, and dictionary forms.
 
 Three parsers share the `PhraseParser` protocol: `RulePhraseParser` (no dependencies, the default),
-`SpacyPhraseParser`, and `PhraseFile`, which reads the output of SPICE, SGAE or another parser.
+`SpacyPhraseParser`, and `PhraseFile`, which reads the output of SPICE or another parser.
 The word lists of the rules are data: ``lexicon.json`` beside this file.
 
 >>> caption = "Two men in red shirts are riding a small wooden boat next to the shore."
@@ -595,15 +595,13 @@ def _load_spacy(model: str) -> Any:
 class PhraseFile:
     """Phrases that another parser has written to a file.
 
-    A JSON mapping from the id of each caption to its graph, in one of three forms::
+    A JSON mapping from the id of each caption to its phrases, as characters or SPICE's tuples::
 
-        {"7#0": [{"kind": "object", "spans": [[2, 5]]}, ...]}            characters
-        {"7#0": [["man"], ["man", "tall"], ["man", "ride", "horse"]]}    SPICE's tuples
-        {"7#0": {"object": [...], "subject": [...], "rela": [...],       SGAE's lists
-                 "attribute": [["node:man", "attr:tall"], ...]}}
+        {"7#0": [{"kind": "object", "spans": [[2, 5]]}, ...]}
+        {"7#0": [["man"], ["man", "tall"], {"tuple": ["man", "ride", "horse"]}]}
 
-    SPICE and SGAE give dictionary forms; they are matched with those of the caption's words, and
-    names that do not occur are left out.
+    SPICE gives dictionary forms; they are matched with those of the caption's words, and names
+    that do not occur are left out.
 
     Args:
         path: the file.
@@ -635,7 +633,7 @@ class PhraseFile:
         try:
             if isinstance(graph, list) and all(isinstance(p, dict) and "kind" in p for p in graph):
                 return tuple(_phrase_of_spans(phrase, len(text)) for phrase in graph)
-            named = dict.fromkeys(_named_phrases(graph))
+            named = dict.fromkeys(_spice_phrases(graph))  # each once, in order
             return tuple(
                 CaptionPhrase(kind, (span,))
                 for kind, words in named
@@ -654,31 +652,17 @@ def _phrase_of_spans(plain: Mapping[str, Any], length: int) -> CaptionPhrase:
     return CaptionPhrase(kind, runs)
 
 
-def _named_phrases(graph: Any) -> Iterator[tuple[PhraseKind, str]]:
-    """Kind and dictionary form of every phrase in SPICE's tuples or SGAE's lists."""
-    if isinstance(graph, dict):
-        for key in ("subject", "object"):
-            yield from (("object", _name(name)) for name in graph.get(key, ()))
-        yield from (("relation", _name(name)) for name in graph.get("rela", ()))
-        tuples: list[Any] = []
-        for pair in graph.get("attribute", ()):
-            thing, *attributes = [pair] if isinstance(pair, str) else pair
-            tuples += [[thing], *([thing, attribute] for attribute in attributes)]
-    else:
-        tuples = [one["tuple"] if isinstance(one, dict) else one for one in graph]
-    for names in tuples:
+def _spice_phrases(tuples: Sequence[Any]) -> Iterator[tuple[PhraseKind, str]]:
+    """Kind and dictionary form of every phrase in SPICE's tuples."""
+    for one in tuples:
+        names = one["tuple"] if isinstance(one, dict) else one
         if not 1 <= len(names) <= 3:
             raise ValueError(f"{names} is no tuple of one, two or three names")
-        yield "object", _name(names[0])
+        yield "object", names[0]
         if len(names) > 1:
-            yield "relation" if len(names) == 3 else "attribute", _name(names[1])
+            yield "relation" if len(names) == 3 else "attribute", names[1]
         if len(names) == 3:
-            yield "object", _name(names[2])
-
-
-def _name(name: str) -> str:
-    """A name of SGAE without its prefix."""
-    return name.removeprefix("node:").removeprefix("attr:").removeprefix("rela:")
+            yield "object", names[2]
 
 
 def _first_match(name: str, text: str) -> Span | None:

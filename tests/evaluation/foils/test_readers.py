@@ -103,8 +103,8 @@ JUDGED = {"image": "a.jpg", "caption": "a dog", "label": 1}
 
 def one(form, plain, name="set.json"):
     """The only entry of a file, or the reason why it is left out."""
-    parsed = parse_entries(form, Path(name), [("entry 0", plain)])
-    found = (*parsed.entries, *parsed.left_out)
+    entries, left_out = parse_entries(form, Path(name), [("entry 0", plain)])
+    found = (*entries, *left_out)
     assert len(found) == 1
     return found[0]
 
@@ -188,9 +188,9 @@ def test_foils_of_foil_it_go_with_the_caption_of_the_same_id_wherever_it_stands(
     notes = [note(1, "a cat", True), note(1, "a dog", False), note(1, "a cow", True)]
     alone = [note(2, "a bird", True), note(3, "a bat", False)]
     rows = [(f"annotations[{n}]", plain) for n, plain in enumerate([*notes, *alone])]
-    found = parse_entries("foil-it", Path("foil.json"), rows)
-    assert [entry.captions for entry in found.entries] == [("a dog", "a cat"), ("a dog", "a cow")]
-    assert found.left_out == {"whose caption is not in the file": 1}
+    entries, left_out = parse_entries("foil-it", Path("foil.json"), rows)
+    assert [entry.captions for entry in entries] == [("a dog", "a cat"), ("a dog", "a cow")]
+    assert left_out == {"whose caption is not in the file": 1}
 
 
 @pytest.mark.parametrize(

@@ -79,20 +79,6 @@ class FoilEntry:
     box: Box | None = None
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class FoilEntries:
-    """The questions of a file.
-
-    Attributes:
-        entries: the questions.
-        left_out: number of entries that are no question, by reason.
-    """
-
-    entries: tuple[FoilEntry, ...]
-    left_out: Mapping[str, int]
-
-
 # --- rows of a file --------------------------------------------------------------------------
 
 
@@ -251,23 +237,22 @@ def sugarcrepe_category(path: Path) -> str:
     return next((name for name in SUGARCREPE if path.stem.endswith(name)), "")
 
 
-def parse_entries(form: FoilFormat, path: Path, rows: Rows) -> FoilEntries:
-    """The questions of a file.
+def parse_entries(form: FoilFormat, path: Path, rows: Rows) -> tuple[list[FoilEntry], Counter[str]]:
+    """The questions of a file, and the number of entries that are none, by reason.
 
     Raises:
         ValueError: an entry is not of this format.
     """
     if form == "foil-it":
         return _foil_it_entries(path, rows)
-    left_out: Counter[str] = Counter()
-    entries = []
+    entries, left_out = list[FoilEntry](), Counter[str]()
     for number, (name, plain) in enumerate(rows):
         entry = _entry(form, path, name, plain, str(number))
         if isinstance(entry, FoilEntry):
             entries.append(entry)
         else:
             left_out[entry] += 1
-    return FoilEntries(tuple(entries), left_out)
+    return entries, left_out
 
 
 def _entry(form: FoilFormat, path: Path, name: str, plain: Any, number: str) -> FoilEntry | str:
@@ -305,20 +290,20 @@ def _choice_entry(form: FoilFormat, path: Path, row: _ChoiceRow, key: str) -> Fo
     return FoilEntry(key, category, (str(row.image),), (*captions, *foils), box=box)
 
 
-def _foil_it_entries(path: Path, rows: Rows) -> FoilEntries:
+def _foil_it_entries(path: Path, rows: Rows) -> tuple[list[FoilEntry], Counter[str]]:
     """Every foil with the caption that has the same id."""
     notes = [_validated(_FoilItRow, path, name, plain) for name, plain in rows]
     captions = {note.id: note.caption for note in notes if not note.foil}
     foils = [note for note in notes if note.foil]
-    entries = tuple(
+    entries = [
         FoilEntry(
             str(note.id), note.target_word, (str(note.image_id),), (captions[note.id], note.caption)
         )
         for note in foils
         if note.id in captions
-    )
+    ]
     lost = len(foils) - len(entries)
-    return FoilEntries(entries, {"whose caption is not in the file": lost} if lost else {})
+    return entries, +Counter({"whose caption is not in the file": lost})
 
 
 def _validated(kind: type[_R], path: Path, name: str, plain: Any) -> _R:

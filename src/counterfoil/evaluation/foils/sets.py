@@ -26,7 +26,6 @@ from counterfoil.corpus.scenes import parse as parse_scene_caption
 from counterfoil.corpus.words import split as split_words
 from counterfoil.evaluation.foils.readers import (
     Box,
-    FoilEntries,
     FoilEntry,
     FoilFormat,
     Rows,
@@ -135,12 +134,12 @@ def open_foil_set(
         foils = scenes_foil_set(rest, split, seed, shuffled=form == "order")
         return foils if features is None else _with_features(foils, features)
     files = _foil_files([rest, *sources[1:]])
-    form, parsed, drawn = _read_files(form, files, seed)
+    form, entries, left_out, drawn = _read_files(form, files, seed)
     beside = files[0].parent / "images"
     foils = build_foil_set(
         form,
-        parsed.entries,
-        parsed.left_out,
+        entries,
+        left_out,
         ", ".join(map(str, files)),
         name=Path(rest).stem if form == "pairs" else NAMES[form],
         folder=images or (beside if beside.is_dir() else None),
@@ -228,8 +227,8 @@ def _image_id(name: str, box: Box | None) -> str:
 
 def _read_files(
     form: FoilFormat | None, files: Sequence[Path], seed: int
-) -> tuple[FoilFormat, FoilEntries, bool]:
-    """The format of the files, all their questions, and whether captions were shuffled here."""
+) -> tuple[FoilFormat, list[FoilEntry], Counter[str], bool]:
+    """The format, the questions, the number of other entries, and whether words were shuffled."""
     contents = [(path, read_rows(path)) for path in files]
     forms = {form or detect_format(path, rows) for path, rows in contents}
     if len(forms) > 1:
@@ -237,15 +236,14 @@ def _read_files(
             f"the files are of several sets, {' and '.join(sorted(forms))}; name files of one"
         )
     form, drawn = forms.pop(), False
-    left: Counter[str] = Counter()
-    entries: list[FoilEntry] = []
+    entries, left_out = list[FoilEntry](), Counter[str]()
     for path, rows in contents:
         if form == "order" and has_plain_captions(rows):
             rows, drawn = shuffle_rows(path, rows, seed), True
-        parsed = parse_entries(form, path, rows)
-        left.update(parsed.left_out)
-        entries += parsed.entries
-    return form, FoilEntries(tuple(entries), left), drawn
+        questions, others = parse_entries(form, path, rows)
+        entries += questions
+        left_out.update(others)
+    return form, entries, left_out, drawn
 
 
 def _with_features(foils: FoilSet, features: Path) -> FoilSet:
