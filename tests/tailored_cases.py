@@ -11,8 +11,8 @@ from torch import Tensor
 from counterfoil.corpus.collate import collate
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.lens import CorpusLens, LensPlan
-from counterfoil.corpus.phrase_rules import Rules
 from counterfoil.corpus.regions import Features
+from counterfoil.data.phrases import RulePhraseParser
 from counterfoil.models.uniter import UNITER
 from counterfoil.negatives.desk import Desk
 from counterfoil.negatives.proposal import Proposal
@@ -75,7 +75,7 @@ def host(seen: CorpusLens, *, dropout: float = 0.0, **options: Any) -> UNITER:
 
 
 def desk(seen: CorpusLens, **options: Any) -> Desk:
-    return Desk(lens=seen, parser=Rules(), **options)
+    return Desk(lens=seen, parser=RulePhraseParser(), **options)
 
 
 def writer(seen: CorpusLens, kind: type[Tailored] = Tailored, **options: Any) -> Tailored:

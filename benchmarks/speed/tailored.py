@@ -18,8 +18,8 @@ from benchmarks.speed import Result
 from benchmarks.speed.gemm import Timing, against
 from benchmarks.speed.uniter import LONGEST, REGIONS, SIZES, Padded
 from counterfoil.corpus.lens import LensPlan
-from counterfoil.corpus.phrase_rules import Rules
 from counterfoil.corpus.reading import open_corpus
+from counterfoil.data.phrases import RulePhraseParser
 from counterfoil.models.uniter import UNITER
 from counterfoil.negatives.candidates import Candidates, Picked, Sieve
 from counterfoil.negatives.desk import Desk
@@ -66,7 +66,7 @@ class Work:
     def of(host: UNITER) -> Work:
         corpus = open_corpus(CORPUS).split("train")
         lens = LensPlan().fit(corpus).on(corpus)
-        desk, hand = Desk(lens=lens, parser=Rules(), mask=3), Hand()
+        desk, hand = Desk(lens=lens, parser=RulePhraseParser(), mask=3), Hand()
         lengths = lens.texts(torch.arange(len(corpus.texts))).mask.sum(1)
         row = (lengths == LENGTH).nonzero()[:1, 0]
         _biased(host, lens.texts(torch.arange(len(corpus.texts))))

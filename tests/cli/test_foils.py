@@ -14,7 +14,7 @@ import torch
 import foil_cases
 from corpus_cases import random_array
 from counterfoil import open_model
-from counterfoil.corpus.foil_sets import open_foil_set
+from counterfoil.evaluation.foils.sets import open_foil_set
 from recipes_cases import run
 
 ROOT = Path(__file__).parents[2]

@@ -10,10 +10,15 @@ import pytest
 import sentence_cases
 from analysis_cases import REGIONS, reader
 from counterfoil import open_corpus
-from counterfoil.corpus.foil_rules import nouns, numerals, prepositions, swaps
 from counterfoil.corpus.scenes import graphs
 from counterfoil.corpus.scenes.truth import is_true
-from counterfoil.corpus.sentences import sentence
+from counterfoil.data.caption_edits import (
+    replace_nouns,
+    replace_numbers,
+    replace_prepositions,
+    swap_noun_phrases,
+)
+from counterfoil.data.phrases import parse_sentence
 from counterfoil.negatives import written_parts
 from counterfoil.negatives.written_store import WrittenStore
 from recipes_cases import SMALL, run
@@ -159,13 +164,13 @@ def test_the_page_runs(told, model, tmp_path, monkeypatch):
 def test_foils_of_the_page_are_the_rules():
     rows = re.findall(r"^\| (\w+) \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
     (_, caption), *shown = rows
-    found = sentence(caption)
+    found = parse_sentence(caption)
     made = {
-        "noun": list(nouns(found, lambda word: ("bird",))),
-        "numeral": list(numerals(found)),
-        "relation": [*swaps(found), *prepositions(found)],
+        "noun": list(replace_nouns(found, lambda word: ("bird",))),
+        "numeral": list(replace_numbers(found)),
+        "relation": [*swap_noun_phrases(found), *replace_prepositions(found)],
     }
     assert {kind for kind, _ in shown} == set(made)
     for kind, foils in shown:
         for foil in foils.replace("*", "").split("   "):
-            assert foil in [edit.on(caption) for edit in made[kind]]
+            assert foil in [edit.apply(caption) for edit in made[kind]]

@@ -7,8 +7,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterfoil.corpus.foil_rules import Change
 from counterfoil.corpus.words import spans
+from counterfoil.data.caption_edits import TextChange
 from counterfoil.evaluation.explain import without_word
 from counterfoil.evaluation.word_heads import replace_words, spell, word_spans
 
@@ -27,7 +27,7 @@ def captions(draw):
     text = "".join(word + gap for word, gap in zip(words, gaps)).rstrip(' -"')
     parts = spans(text)
     chosen = sorted(draw(st.sets(st.sampled_from(range(len(parts))))))
-    return text, [Change(*parts[at], draw(NEW)) for at in chosen]
+    return text, [TextChange(*parts[at], draw(NEW)) for at in chosen]
 
 
 def bare(text: str) -> str:
@@ -52,7 +52,7 @@ def test_only_what_is_exchanged_changes(case):
 def test_nothing_exchanged_is_nothing_changed(case):
     text, changes = case
     assert replace_words(text, []) == (text, ())
-    same = [Change(c.start, c.stop, text[c.start : c.stop]) for c in changes]
+    same = [TextChange(c.start, c.stop, text[c.start : c.stop]) for c in changes]
     assert bare(replace_words(text, same)[0]).lower().replace("an", "a") == bare(
         text
     ).lower().replace("an", "a")
@@ -84,20 +84,22 @@ def test_articles_agree_with_new_words_alone(case):
 
 
 def test_articles_keep_their_capitals():
-    assert replace_words("A red dog", [Change(2, 5, "orange")]) == (
+    assert replace_words("A red dog", [TextChange(2, 5, "orange")]) == (
         "An orange dog",
         ((0, 2), (3, 9)),
     )
-    assert replace_words("an owl", [Change(3, 6, "dog")]) == ("a dog", ((0, 1), (2, 5)))
-    assert replace_words("an owl", [Change(0, 2, "the"), Change(3, 6, "dog")])[0] == "the dog"
-    assert replace_words("a cat", [Change(2, 5, "dog")]) == ("a dog", ((2, 5),))
+    assert replace_words("an owl", [TextChange(3, 6, "dog")]) == ("a dog", ((0, 1), (2, 5)))
+    assert (
+        replace_words("an owl", [TextChange(0, 2, "the"), TextChange(3, 6, "dog")])[0] == "the dog"
+    )
+    assert replace_words("a cat", [TextChange(2, 5, "dog")]) == ("a dog", ((2, 5),))
 
 
 def test_words_that_were_one_are_written_apart_but_not_from_nt():
-    assert replace_words("cannot", [Change(0, 3, "will")])[0] == "will not"
-    assert replace_words("doesn't", [Change(0, 4, "is")])[0] == "isn't"
-    assert replace_words("doesn't", [Change(4, 7, "ever")])[0] == "does ever"
-    assert replace_words("a man's hat", [Change(2, 5, "dog")])[0] == "a dog's hat"
+    assert replace_words("cannot", [TextChange(0, 3, "will")])[0] == "will not"
+    assert replace_words("doesn't", [TextChange(0, 4, "is")])[0] == "isn't"
+    assert replace_words("doesn't", [TextChange(4, 7, "ever")])[0] == "does ever"
+    assert replace_words("a man's hat", [TextChange(2, 5, "dog")])[0] == "a dog's hat"
 
 
 def test_capitals_are_those_of_the_old_word():

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import tailored_cases as cases
-from counterfoil.corpus import synonyms
 from counterfoil.corpus.lens import CorpusLens, Lens
 from counterfoil.corpus.words import Words
+from counterfoil.data import caption_edits
 from counterfoil.negatives.candidates import Candidates, Sieve
 from counterfoil.negatives.desk import Desk
 
@@ -46,11 +46,15 @@ def test_other_forms_of_what_the_captions_say(monkeypatch: pytest.MonkeyPatch) -
     found = Candidates(one, torch.tensor([0]), torch.tensor([0]), old, new)
     assert Sieve().may(found).tolist() == [[True, True, True, True, False]]
     assert Sieve(rules=("lemmas",)).may(found).tolist() == [[False, True, False, True, False]]
-    monkeypatch.setattr("counterfoil.negatives.desk.wider", lambda word: {word, "animal"})
+    monkeypatch.setattr(
+        "counterfoil.negatives.desk.wordnet_synonyms", lambda word: {word, "animal"}
+    )
     assert Sieve(rules=("wordnet",)).may(found).tolist() == [[True, False, False, False, False]]
     again = desk()
     monkeypatch.setattr(again, "occurring", lambda images: there)
-    monkeypatch.setattr("counterfoil.negatives.desk.wider", lambda word: {word, "dog", "run"})
+    monkeypatch.setattr(
+        "counterfoil.negatives.desk.wordnet_synonyms", lambda word: {word, "dog", "run"}
+    )
     found = replace(found, desk=again)
     assert Sieve(rules=("wordnet",)).may(found).tolist() == [[False, True, False, True, False]]
 
@@ -97,9 +101,9 @@ def test_wider_terms(monkeypatch: pytest.MonkeyPatch) -> None:
         def synsets(word: str, pos: str = "n") -> list[Sense]:
             return [dog, Sense(["cad"], [])] if word == "dog" and pos == "n" else []
 
-    monkeypatch.setattr(synonyms, "_wordnet", lambda: Net)
-    assert synonyms.wider("dog") == {"dog", "hound", "beast", "thing"}
-    assert synonyms.wider("xyz") == {"xyz"}
+    monkeypatch.setattr(caption_edits, "_wordnet", lambda: Net)
+    assert caption_edits.wordnet_synonyms("dog") == {"dog", "hound", "beast", "thing"}
+    assert caption_edits.wordnet_synonyms("xyz") == {"xyz"}
 
 
 def test_wordnet_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +117,7 @@ def test_wordnet_where_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
                 raise OSError("no lexnames")
 
     for how in (none, lambda name: Damaged):
-        monkeypatch.setattr(synonyms, "import_module", how)
-        synonyms._wordnet.cache_clear()
+        monkeypatch.setattr(caption_edits, "import_module", how)
+        caption_edits._wordnet.cache_clear()
         with pytest.raises(ValueError, match="pip install nltk"):
-            synonyms.wider("dog")
+            caption_edits.wordnet_synonyms("dog")

@@ -27,8 +27,8 @@ def wider(word: str) -> frozenset[str]:
 @pytest.mark.parametrize("rule", ["captions", "lemmas", "wordnet", "inflection"])
 def test_the_same_as_on_tokens(rule, monkeypatch):
     """What `Sieve` keeps of captions of whole words is kept of the same captions as text."""
-    monkeypatch.setattr(word_rules, "wider", wider)
-    monkeypatch.setattr("counterfoil.negatives.desk.wider", wider)
+    monkeypatch.setattr(word_rules, "wordnet_synonyms", wider)
+    monkeypatch.setattr("counterfoil.negatives.desk.wordnet_synonyms", wider)
     seen = tailored_cases.lens()
     desk = tailored_cases.desk(seen)
     rows = torch.tensor(tailored_cases.ANCHORS)
@@ -67,7 +67,7 @@ def test_captions_is_a_matter_of_sets(new, there):
 
 def test_wordnet_knows_wider_terms(monkeypatch):
     found = {"dog": frozenset({"dog", "animal"}), "red": frozenset({"red"})}
-    monkeypatch.setattr(word_rules, "wider", found.__getitem__)
+    monkeypatch.setattr(word_rules, "wordnet_synonyms", found.__getitem__)
     told = Told(["red dog"])
     assert left_out("wordnet", told, (("dog", "animal"),))
     assert left_out("wordnet", told, (("dog", "animals"),))

@@ -15,9 +15,9 @@ import tailored_cases
 import train_cases
 from counterfoil.corpus.collate import collate
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.foil_sets import open_foil_set
-from counterfoil.corpus.inflection import lemma
 from counterfoil.corpus.lens import CorpusLens, LensPlan
+from counterfoil.data.phrases import lemma
+from counterfoil.evaluation.foils.sets import open_foil_set
 from counterfoil.negatives.rule_writer import RuleWriter, frequent_nouns
 from counterfoil.negatives.together import Together
 from counterfoil.negatives.written import Written

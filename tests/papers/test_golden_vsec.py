@@ -11,17 +11,16 @@ from typing import Any
 
 import pytest
 
-from counterfoil.corpus.foil_rules import (
+from counterfoil.data.caption_edits import (
     LINKS,
-    Edit,
+    CaptionEdit,
     noun_vocabulary,
-    nouns,
-    numerals,
-    prepositions,
-    swaps,
+    replace_nouns,
+    replace_numbers,
+    replace_prepositions,
+    swap_noun_phrases,
 )
-from counterfoil.corpus.foil_words import NUMBERS
-from counterfoil.corpus.sentences import PartOfSpeech, Sentence, Word
+from counterfoil.data.phrases import NUMBER_WORDS, ParsedCaption, PartOfSpeech, TaggedWord
 
 GOLDEN = os.environ.get("COUNTERFOIL_GOLDEN")
 FILE = Path(GOLDEN or ".") / "tags" / "vsec.json"
@@ -44,21 +43,23 @@ def golden() -> Any:
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
-def parsed(annotated: Any) -> Sentence:
+def parsed(annotated: Any) -> ParsedCaption:
     words, at = [], 0
     for text, tag in zip(annotated["tokens"], annotated["pos"], strict=True):
-        words.append(Word(text, at, at + len(text), PARTS.get(tag, "other")))
+        words.append(TaggedWord(text, at, at + len(text), PARTS.get(tag, "other")))
         at += len(text) + 1
     chunks = tuple((first, stop) for first, stop in annotated["noun_chunks"])
-    return Sentence(" ".join(annotated["tokens"]), tuple(words), chunks)
+    return ParsedCaption(" ".join(annotated["tokens"]), tuple(words), chunks)
 
 
-def check(golden: Any, kind: str, rule: Callable[[str, Sentence], Iterable[Edit]]) -> None:
+def check(
+    golden: Any, kind: str, rule: Callable[[str, ParsedCaption], Iterable[CaptionEdit]]
+) -> None:
     assert golden[kind]["results"]
     for result in golden[kind]["results"]:
         found = parsed(golden["annotation"][result["split"]][result["index"]])
         assert found.text == result["sentence"]
-        made = Counter(edit.on(found.text) for edit in rule(result["split"], found))
+        made = Counter(edit.apply(found.text) for edit in rule(result["split"], found))
         assert made == Counter(result["negatives"])
 
 
@@ -81,7 +82,7 @@ def test_nouns(golden):
         for word, names in senses.items()
     }
 
-    def rule(split: str, found: Sentence) -> Iterable[Edit]:
+    def rule(split: str, found: ParsedCaption) -> Iterable[CaptionEdit]:
         said = {word for one in golden["annotation"][split] for word in one["tokens"]}
 
         def candidates(word: str) -> list[str]:
@@ -96,22 +97,22 @@ def test_nouns(golden):
                 and not own & wider.get(other, none)
             ]
 
-        return nouns(found, candidates, agree=False)
+        return replace_nouns(found, candidates, agree=False)
 
     check(golden, "noun", rule)
 
 
 def test_numerals(golden):
-    assert set(golden["numeral"]["number_words"]) == set(NUMBERS)
-    check(golden, "numeral", lambda _, found: numerals(found, agree=False))
+    assert set(golden["numeral"]["number_words"]) == set(NUMBER_WORDS)
+    check(golden, "numeral", lambda _, found: replace_numbers(found, agree=False))
 
 
 def test_relations(golden):
     links = [link for link in LINKS if link != ","]  # C1
     groups = golden["preposition_replacements"]
 
-    def rule(_: str, found: Sentence) -> Iterable[Edit]:
-        yield from swaps(found, links=links)
-        yield from prepositions(found, lambda word: groups.get(word, ()))
+    def rule(_: str, found: ParsedCaption) -> Iterable[CaptionEdit]:
+        yield from swap_noun_phrases(found, links=links)
+        yield from replace_prepositions(found, lambda word: groups.get(word, ()))
 
     check(golden, "relation", rule)

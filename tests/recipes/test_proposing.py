@@ -12,8 +12,8 @@ import pytest
 
 import train_cases
 from counterfoil.corpus.lens import LensPlan
-from counterfoil.corpus.phrase_rules import Rules
 from counterfoil.corpus.regions import Features
+from counterfoil.data.phrases import RulePhraseParser
 from counterfoil.models.blocks.gru import GRU
 from counterfoil.models.blocks.patches import Patches
 from counterfoil.models.blocks.regions import Regions
@@ -82,7 +82,7 @@ def uniter(*outputs: str) -> Any:
 
 def written(**options: Any) -> Any:
     """Few maskings and refills."""
-    desk = part(Desk, lens=late("lens"), parser=part(Rules), mask=late("mask"))
+    desk = part(Desk, lens=late("lens"), parser=part(RulePhraseParser), mask=late("mask"))
     return of(Tailored, desk=desk, masks=2, refills=3, keep=2, **options)
 
 

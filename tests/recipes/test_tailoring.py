@@ -146,7 +146,7 @@ def test_the_plan_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
     show(recipe(FOILS, HOST))
     shown = " ".join(capsys.readouterr().out.split())
     assert "foils write ← pretrained" in shown
-    assert "parser: Rules()" in shown
+    assert "parser: RulePhraseParser()" in shown
 
 
 @pytest.mark.parametrize(

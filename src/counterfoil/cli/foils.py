@@ -1,16 +1,34 @@
-"""``counterfoil foils``."""
+"""``counterfoil foils``: the command, its tables and its page."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from counterfoil.cli.options import Decisions, Features, Images, Split, example
 from counterfoil.cli.unread import refuse, refuse_without
 
+if TYPE_CHECKING:
+    from counterfoil.evaluate.analysis_page import Card, Rows
+    from counterfoil.evaluation.foils.measures import BlindControl, FoilReport, FoilScore, TieRule
+    from counterfoil.evaluation.foils.sets import FoilItem, FoilSet
+    from counterfoil.recipes.model import Model
+
 app = typer.Typer(rich_markup_mode="markdown")
+
+BLIND = "blind"
+MEANINGS = {
+    "accuracy": "accuracy: the caption scores above every foil.",
+    "pairwise": "pairwise: the caption scores above a foil.",
+    "by threshold": "by threshold: each caption is judged alone.",
+    "AUC": "AUC: a true caption scores above a false one of any picture.",
+    "text": "text: each picture prefers its caption.",
+    "image": "image: each caption prefers its picture.",
+    "group": "group: text and image.",
+}
 
 
 @app.command(
@@ -48,15 +66,206 @@ def foils(
     json: Annotated[Path | None, typer.Option(help="Numbers, and scores of every item.")] = None,
 ) -> None:
     """Ask which caption is true, and which is wrong by one detail."""
-    from counterfoil.corpus.foil_sets import is_scenes
-    from counterfoil.recipes.foils import FoilPlan, foils_with
+    from counterfoil import world
+    from counterfoil.evaluation.foils.measures import TIES
+    from counterfoil.evaluation.foils.sets import is_scenes, open_foil_set
+    from counterfoil.files import check_file
+    from counterfoil.spec import unknown
 
     refuse_without(context, "html", ("examples",))
     if not is_scenes(foil_set[0]):
         refuse(context, ("split",), "with foils of scenes")
     if blind is None or blind.endswith(".txt"):
         refuse(context, ("decisions",), "with --blind and data, whose captions they are about")
-    plan = FoilPlan(
-        split=split, seed=seed, ties=ties, blind=blind, decisions=decisions, examples=examples
+    tie_rule = next((rule for rule in TIES if rule == ties), None)
+    if tie_rule is None:
+        raise ValueError(unknown(ties, list(TIES), "a rule for ties"))
+    if model == BLIND and blind is None:
+        raise ValueError("the blind model learns from captions; name them with --blind")
+    for path in (html, json):
+        if path is not None:
+            check_file(path)
+    world.join()
+    questions = open_foil_set(foil_set, images=images, features=features, split=split, seed=seed)
+    report = _report(model, questions, blind, decisions, tie_rule, seed)
+    if world.rank() == 0:
+        _show(report, html, examples, seed)
+        if json is not None:
+            _write(json, {"model": model, "seed": seed, "ties": ties, **report.to_dict()})
+
+
+def _report(
+    name: str,
+    questions: FoilSet,
+    blind: str | None,
+    decisions: Path | None,
+    ties: TieRule,
+    seed: int,
+) -> FoilReport:
+    """The numbers of a model or an ensemble, or of the blind control alone."""
+    from counterfoil.evaluation.foils.measures import evaluate_foils, score_foils
+    from counterfoil.recipes.analyses.scorers import open_scorers
+
+    scorer = None if name == BLIND else open_scorers([name])[0]
+    for model in scorer.models if scorer else ():
+        _check_readable(model, questions)
+    control = _blind_control(blind, decisions, questions) if blind else None
+    if scorer is not None:
+        scores, description = score_foils(scorer.on(questions.corpus), questions), scorer.said()
+    else:
+        assert control is not None
+        scores, description = control.scores, "the blind model alone"
+    return evaluate_foils(questions, scores, model=description, blind=control, ties=ties, seed=seed)
+
+
+def _show(report: FoilReport, html: Path | None, examples: int, seed: int) -> None:
+    """Print the tables and write the page."""
+    from counterfoil.evaluate.table import plain
+    from counterfoil.files import write_text
+    from counterfoil.recipes.show import console, say
+
+    for table in _tables(report):
+        console.print(plain(table, report.protocol))
+    say(report.headline())
+    if html is not None:
+        write_text(html, _page(report, examples, seed))
+        say(f"{html}")
+
+
+def _write(path: Path, numbers: dict[str, Any]) -> None:
+    from counterfoil.files import write_json
+    from counterfoil.recipes.show import say
+
+    write_json(path, numbers)
+    say(f"{path}")
+
+
+def _check_readable(model: Model, questions: FoilSet) -> None:
+    """Refuse a model that cannot read the images or captions, before anything is encoded."""
+    from counterfoil.corpus.lens import FeatureEye
+
+    corpus = questions.corpus
+    if model.lens is None or model.lens.tokenizer is None:
+        raise ValueError(
+            f"{model.name} compares ready-made vectors and cannot read the captions of "
+            f"{questions.name}; give a model folder or the name of a model"
+        )
+    needs_features = isinstance(model.lens.eye, FeatureEye)
+    if needs_features and corpus.features is None:
+        raise ValueError(
+            f"{model.name} reads stored features of pictures and {questions.name} comes without; "
+            f"extract those of its pictures and name their folder with --features; a picture is "
+            f"called as in {corpus.image_ids[0]!r}"
+        )
+    if not needs_features and corpus.pictures is None:
+        raise ValueError(
+            f"{questions.name} comes without pictures, such as {corpus.image_ids[0]!r}; name their "
+            "folder with --images"
+        )
+
+
+def _blind_control(source: str, decisions: Path | None, questions: FoilSet) -> BlindControl:
+    """The blind control, trained on a text file or on the training split of data."""
+    from counterfoil.corpus.lines import read_lines
+    from counterfoil.corpus.reading import open_corpus
+    from counterfoil.evaluation.foils.measures import train_blind_control
+
+    if source.endswith(".txt"):
+        captions = [line for line in read_lines(Path(source), "captions") if line.strip()]
+    else:
+        captions = list(open_corpus(source, decisions=decisions).split("train").texts)
+    return train_blind_control(captions, source, questions)
+
+
+def _tables(report: FoilReport) -> tuple[Rows, ...]:
+    """One table for each measure; aggregates of the set's authors are marked."""
+    from counterfoil.evaluate.analysis_page import Rows
+    from counterfoil.evaluation.foils.measures import MARGIN
+
+    controls = {(line.measure, line.of): line for line in report.blind}
+    head = "", "items", "%", "95 %", "chance", *(("blind", "95 %") if controls else ())
+    tables = []
+    for measure in dict.fromkeys(line.measure for line in report.lines):
+        rows = tuple(
+            (*_cells(line), *(_control_cells(controls.get((measure, line.of))) if controls else ()))
+            for line in report.lines
+            if line.measure == measure
+        )
+        note = f"{MEANINGS[measure]} *: as the set's authors report it."
+        if any(line.suspicious for line in report.blind if line.measure == measure):
+            note += (
+                f" !: suspicious: the blind model is surely more than {MARGIN:.0f} points above "
+                "chance, so the captions alone give answers away."
+            )
+        tables.append(Rows(measure, head, rows, note))
+    return tuple(tables)
+
+
+def _cells(line: FoilScore) -> tuple[str, ...]:
+    title = f"{line.of} *" if line.own else line.of
+    return (
+        title,
+        f"{line.items:,}",
+        f"{line.value:.1f}",
+        f"{line.interval.low:.1f} to {line.interval.high:.1f}",
+        f"{line.chance:.1f}",
     )
-    foils_with(model, foil_set, plan, images=images, features=features, page=html, out=json)
+
+
+def _control_cells(line: FoilScore | None) -> tuple[str, str]:
+    if line is None:
+        return "", ""
+    span = f"{line.interval.low:.1f} to {line.interval.high:.1f}"
+    return f"{line.value:.1f}{' !' if line.suspicious else ''}", span
+
+
+def _page(report: FoilReport, examples: int, seed: int) -> str:
+    """The page as HTML: the tables, and cards of the items with the lowest margins."""
+    from counterfoil.evaluate.analysis_page import AnalysisPage, Cards, render
+    from counterfoil.evaluation.foils.measures import item_margins
+    from counterfoil.recipes.provenance import made_now
+
+    definition = {
+        "choice": "the true caption's score less the best foil's",
+        "crossed": "the lower true score less the higher false one",
+        "judged": "distance from the median score, on the right side",
+    }[report.foils.task]
+    margins, scores = item_margins(report.foils, report.scores), report.item_scores()
+    cards = tuple(
+        card
+        for row in margins.argsort(stable=True)[:examples].tolist()
+        for card in _cards(report.foils, report.foils.items[row], scores[row], float(margins[row]))
+    )
+    note = f"Lowest margins first; margin: {definition}."
+    page = AnalysisPage(
+        title=report.foils.name,
+        headline=report.headline(),
+        protocol=report.protocol,
+        provenance=made_now(seed=seed),
+        tables=_tables(report),
+        sections=(Cards("Most wrong", note, cards),) if cards else (),
+    )
+    return render(page)
+
+
+def _cards(
+    questions: FoilSet, item: FoilItem, scores: Sequence[float], margin: float
+) -> Iterator[Card]:
+    """One card for each image of an item, with the captions by score."""
+    from counterfoil.evaluate.analysis_page import Card, Column
+    from counterfoil.evaluate.gallery import Shown, thumbnail
+
+    corpus, many = questions.corpus, len(item.texts)
+    minus = f"{margin:.3f}".replace("-", "−")
+    title = f"{item.category or 'item'} · {item.id} · margin {minus}"
+    for place, image in enumerate(item.images):
+        own = scores[place * many : (place + 1) * many]
+        true = place if questions.task == "crossed" else 0
+        ranked = sorted(range(many), key=lambda at: (-own[at], at == true))
+        captions = tuple(
+            Shown(corpus.texts[item.texts[at]], None, rank, at == true and item.true, own[at])
+            for rank, at in enumerate(ranked, 1)
+        )
+        picture = thumbnail(corpus.pictures.open(image)) if corpus.pictures else None
+        query = Shown(corpus.image_ids[image], picture)
+        yield Card(query, "", (Column(title, "", captions),))

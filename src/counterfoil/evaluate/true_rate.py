@@ -14,9 +14,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from counterfoil.evaluate.foils_measures import area
 from counterfoil.evaluate.image_shares import Counted, Share, shares
 from counterfoil.evaluate.intervals import CELLS, Interval
+from counterfoil.evaluation.foils.measures import roc_area
 
 RESAMPLES = 1000
 RATES = "share", "false_rate", "caught", "lost"
@@ -114,8 +114,8 @@ def told_apart(scores: Tensor, true: Tensor, image: Tensor, *, seed: int = 0) ->
         rows = torch.randint(max(1, len(there)), (many, len(there)), generator=rng)
         counts = torch.zeros(rows.shape, dtype=torch.double)
         counts.scatter_add_(1, rows, torch.ones_like(counts))
-        spread.append(area(scores, true, counts[:, place]))
-    value = area(scores, true, torch.ones(1, len(true), dtype=torch.double)).item()
+        spread.append(roc_area(scores, true, counts[:, place]))
+    value = roc_area(scores, true, torch.ones(1, len(true), dtype=torch.double)).item()
     drawn = torch.cat(spread)
     drawn += value - drawn.nanmean()  # copies of a picture in a draw tie with each other
     edges = torch.tensor([0.025, 0.975], dtype=torch.double)

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from counterfoil import world
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.foil_rules import Change
 from counterfoil.corpus.lens import Lens
 from counterfoil.corpus.tokens import pack
 from counterfoil.corpus.words import Tokenizer
 from counterfoil.corpus.words import spans as split_words
+from counterfoil.data.caption_edits import TextChange
 from counterfoil.engine.modes import evaluating
 from counterfoil.evaluation.word_heads import (
     ImageSentences,
@@ -654,9 +654,9 @@ def _score_corrected(
     }
 
 
-def _changes(draft: _Draft) -> list[Change]:
+def _changes(draft: _Draft) -> list[TextChange]:
     return [
-        Change(draft.words[word].start, draft.words[word].stop, new)
+        TextChange(draft.words[word].start, draft.words[word].stop, new)
         for word, new in sorted(draft.new.items())
         if new != draft.old(word)
     ]

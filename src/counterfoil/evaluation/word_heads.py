@@ -16,10 +16,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from counterfoil.corpus.foil_rules import ARTICLES, Change
-from counterfoil.corpus.foil_words import article
-from counterfoil.corpus.rewriting import PIECE, plain
 from counterfoil.corpus.words import Tokenizer
+from counterfoil.data.caption_edits import ARTICLES, PIECE, TextChange, article, token_text
 from counterfoil.engine.modes import evaluating
 from counterfoil.matcher import Matcher
 from counterfoil.reading import Reading, ReadsWords, Slots, Want
@@ -85,14 +83,16 @@ def spell(tokens: Sequence[str], old: str) -> str:
     """
     word = ""
     for token in tokens:
-        text = '"' if token in _QUOTES else plain(token)
+        text = '"' if token in _QUOTES else token_text(token)
         word += text if not word or token.startswith(PIECE) else f" {text}"
     if len(old) > 1 and old.isupper():
         return word.upper()
     return word[:1].upper() + word[1:] if old[:1].isupper() else word
 
 
-def replace_words(text: str, changes: Sequence[Change]) -> tuple[str, tuple[tuple[int, int], ...]]:
+def replace_words(
+    text: str, changes: Sequence[TextChange]
+) -> tuple[str, tuple[tuple[int, int], ...]]:
     """Replace words of a caption and keep everything else as it was written.
 
     An "a" or "an" before a new word is adapted to it. Where letters would meet, as in "cannot", a
@@ -105,8 +105,8 @@ def replace_words(text: str, changes: Sequence[Change]) -> tuple[str, tuple[tupl
     Returns:
         The new caption, and the spans of new words in it, adapted articles among them.
 
-    >>> new, spans = replace_words("A red umbrella, cannot fly.", [Change(2, 5, "orange"),
-    ...     Change(19, 22, "ever")])
+    >>> new, spans = replace_words("A red umbrella, cannot fly.", [TextChange(2, 5, "orange"),
+    ...     TextChange(19, 22, "ever")])
     >>> new, [new[start:stop] for start, stop in spans]
     ('An orange umbrella, can ever fly.', ['An', 'orange', 'ever'])
     """
@@ -121,16 +121,16 @@ def replace_words(text: str, changes: Sequence[Change]) -> tuple[str, tuple[tupl
     return new_text + (_separated(new_text, rest) if spans else rest), tuple(spans)
 
 
-def _with_articles(text: str, changes: Sequence[Change]) -> list[Change]:
+def _with_articles(text: str, changes: Sequence[TextChange]) -> list[TextChange]:
     """The changes, and those of preceding articles that they make necessary."""
-    adapted: list[Change] = []
+    adapted: list[TextChange] = []
     for change in changes:
         before = _LAST_WORD.search(text, adapted[-1].stop if adapted else 0, change.start)
         old = before[1] if before else ""
         new = article(change.new.lower())
         disagrees = old.lower() in ARTICLES and old.lower() != new
         if before and disagrees and change.new[:1].isalpha():
-            adapted.append(Change(before.start(1), before.end(1), spell([new], old)))
+            adapted.append(TextChange(before.start(1), before.end(1), spell([new], old)))
         adapted.append(change)
     return adapted
 
@@ -283,7 +283,7 @@ class WordHeads:
     def _token_kinds(self) -> tuple[Tensor, Tensor]:
         """(V,) bool each: special tokens and punctuation; continuation pieces."""
         spelled = self.tokenizer.tokens(range(self.tokenizer.size))
-        no_word = torch.tensor([not any(map(str.isalnum, plain(token))) for token in spelled])
+        no_word = torch.tensor([not any(map(str.isalnum, token_text(token))) for token in spelled])
         no_word[list(self.tokenizer.wordless)] = True
         return no_word, torch.tensor([token.startswith(PIECE) for token in spelled])
 

@@ -9,12 +9,23 @@ from typing import final
 import torch
 from torch import Tensor
 
-from counterfoil.corpus.inflection import inflection, lemma
 from counterfoil.corpus.lens import CorpusLens
-from counterfoil.corpus.phrases import KINDS, Kind, Parser, places
-from counterfoil.corpus.rewriting import PIECE, Rewriting, plain, rewritten
-from counterfoil.corpus.synonyms import wider
 from counterfoil.corpus.words import Tokenizer
+from counterfoil.data.caption_edits import (
+    PIECE,
+    RewrittenCaption,
+    replace_tokens,
+    token_text,
+    wordnet_synonyms,
+)
+from counterfoil.data.phrases import (
+    PHRASE_KINDS,
+    PhraseKind,
+    PhraseParser,
+    inflection,
+    lemma,
+    touched_tokens,
+)
 from counterfoil.negatives.masks import table
 from counterfoil.negatives.written_filters import occurring
 from counterfoil.records import Items
@@ -34,14 +45,14 @@ class Desk:
     """
 
     def __init__(
-        self, *, lens: CorpusLens, parser: Parser | None = None, mask: int | None = None
+        self, *, lens: CorpusLens, parser: PhraseParser | None = None, mask: int | None = None
     ) -> None:
         if lens.lens.tokenizer is None:
             raise ValueError("a writer reads words, and this lens shows it ready-made vectors")
         self.lens, self.parser = lens, parser
         self.tokenizer: Tokenizer = lens.lens.tokenizer
         self.mask = mask
-        self._phrases: dict[int, list[tuple[Kind, list[int]]]] = {}
+        self._phrases: dict[int, list[tuple[PhraseKind, list[int]]]] = {}
         self._wider: dict[int, list[int]] = {}
 
     def texts(self, rows: Tensor) -> Items:
@@ -58,7 +69,9 @@ class Desk:
             texts = [corpus.texts[row] for row in new]
             found = self.parser.phrases(texts, [corpus.text_ids[row] for row in new])
             for row, phrases, spans in zip(new, found, self.tokenizer.spans(texts), strict=True):
-                self._phrases[row] = [(phrase.kind, places(phrase, spans)) for phrase in phrases]
+                self._phrases[row] = [
+                    (phrase.kind, touched_tokens(phrase, spans)) for phrase in phrases
+                ]
         return table([[some for _, some in self._phrases[row]] for row in wanted], length)
 
     def kind(self, row: int, changed: Sequence[int]) -> str:
@@ -75,7 +88,9 @@ class Desk:
         said = [{kind for kind, some in found if place in some} for place in changed]
         if not any(said):
             return "word"
-        return next((kind for kind in KINDS if all(kind in kinds for kinds in said)), "several")
+        return next(
+            (kind for kind in PHRASE_KINDS if all(kind in kinds for kinds in said)), "several"
+        )
 
     def occurring(self, images: Tensor) -> Tensor:
         """(B, V) bool, the words of all captions of these images."""
@@ -88,7 +103,7 @@ class Desk:
         """Captions with some tokens exchanged, as text; see `rewritings`."""
         return [found.text for found in self.rewritings(rows, values)]
 
-    def rewritings(self, rows: Sequence[int], values: Tensor) -> list[Rewriting]:
+    def rewritings(self, rows: Sequence[int], values: Tensor) -> list[RewrittenCaption]:
         """Captions with some tokens exchanged, and which words that changes.
 
         Args:
@@ -108,7 +123,7 @@ class Desk:
         for row, words, new in zip(rows, values.tolist(), changed, strict=True):
             at = new.nonzero().squeeze(1).tolist()
             said = self.tokenizer.tokens([words[place] for place in at])
-            out.append(rewritten(told[row], spans[row], dict(zip(at, said, strict=True))))
+            out.append(replace_tokens(told[row], spans[row], dict(zip(at, said, strict=True))))
         return out
 
     @cached_property
@@ -144,7 +159,7 @@ class Desk:
         out = there.clone()
         for row, word in there.nonzero().tolist():
             if word not in self._wider:
-                found = wider(plain(self._said[word]).lower())
+                found = wordnet_synonyms(token_text(self._said[word]).lower())
                 self._wider[word] = [form for one in found for form in self._forms.get(one, ())]
             out[row, self._wider[word]] = True
         return out
@@ -157,7 +172,7 @@ class Desk:
             [
                 word
                 if said.startswith(PIECE)
-                else first.setdefault(lemma(plain(said).lower()), word)
+                else first.setdefault(lemma(token_text(said).lower()), word)
                 for word, said in enumerate(self._said)
             ]
         )
@@ -169,7 +184,7 @@ class Desk:
         return torch.tensor(
             [
                 number.setdefault(
-                    PIECE if said.startswith(PIECE) else inflection(plain(said).lower()),
+                    PIECE if said.startswith(PIECE) else inflection(token_text(said).lower()),
                     len(number),
                 )
                 for said in self._said
@@ -182,7 +197,7 @@ class Desk:
         found: dict[str, list[int]] = {}
         for word, said in enumerate(self._said):
             if not said.startswith(PIECE) and not self.banned[word]:
-                form = plain(said).lower()
+                form = token_text(said).lower()
                 for letters in {form, lemma(form)}:
                     found.setdefault(letters, []).append(word)
         return found

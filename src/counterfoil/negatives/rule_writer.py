@@ -9,27 +9,29 @@ from typing import final
 import torch
 
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.foil_rules import (
-    KINDS,
-    Edit,
-    Kind,
+from counterfoil.data.caption_edits import (
+    RULE_KINDS,
+    CaptionEdit,
+    RuleKind,
     noun_vocabulary,
-    nouns,
-    numerals,
-    prepositions,
-    swaps,
+    related_nouns,
+    replace_nouns,
+    replace_numbers,
+    replace_prepositions,
+    swap_noun_phrases,
+    wordnet_synonyms,
 )
-from counterfoil.corpus.foil_words import related
-from counterfoil.corpus.inflection import inflection, lemma
-from counterfoil.corpus.sentences import Sentence, sentence
-from counterfoil.corpus.synonyms import wider
+from counterfoil.data.phrases import ParsedCaption, inflection, lemma, parse_sentence
 from counterfoil.negatives.writers import as_compared, dice
 from counterfoil.negatives.written_store import Changed, WrittenFoil
 from counterfoil.progress import progress
 from counterfoil.spec import unknown
 
 FREQUENT = 200  # VSE-C's threshold, on 567,000 captions
-SYNONYMS: dict[str, Callable[[str], frozenset[str]]] = {"list": related, "wordnet": wider}
+SYNONYMS: dict[str, Callable[[str], frozenset[str]]] = {
+    "list": related_nouns,
+    "wordnet": wordnet_synonyms,
+}
 
 
 @final
@@ -51,7 +53,7 @@ class RuleWriter:
         self,
         *,
         nouns: Sequence[str],
-        kinds: tuple[str, ...] = KINDS,
+        kinds: tuple[str, ...] = RULE_KINDS,
         most: int = 5,
         synonyms: str = "list",
         seed: int = 0,
@@ -68,8 +70,8 @@ class RuleWriter:
         Raises:
             ValueError: an unknown kind or list of synonyms, or `most` below 1.
         """
-        if strange := [kind for kind in kinds if kind not in KINDS]:
-            raise ValueError(unknown(strange[0], list(KINDS), "a kind of foil"))
+        if strange := [kind for kind in kinds if kind not in RULE_KINDS]:
+            raise ValueError(unknown(strange[0], list(RULE_KINDS), "a kind of foil"))
         if not kinds or most < 1:
             raise ValueError(
                 f"{len(kinds)} kinds and most={most} write nothing; name at least one kind and one "
@@ -97,7 +99,9 @@ class RuleWriter:
                         yield _written(name, text, corpus.texts[row], kind, edit)
                 advance(1)
 
-    def _edits(self, caption: str, name: str, said: Sequence[str]) -> Iterator[tuple[Kind, Edit]]:
+    def _edits(
+        self, caption: str, name: str, said: Sequence[str]
+    ) -> Iterator[tuple[RuleKind, CaptionEdit]]:
         """The edits that are kept of a caption.
 
         Args:
@@ -105,15 +109,15 @@ class RuleWriter:
             name: what the choice among its edits depends on.
             said: all captions of its image.
         """
-        found = sentence(caption)
+        found = parse_sentence(caption)
         known = {as_compared(text) for text in said}
         forms = {lemma(word) for text in known for word in text.split()}
-        for kind in KINDS:
+        for kind in RULE_KINDS:
             if kind not in self.kinds:
                 continue
             edits, left = self._all(kind, found, forms, name), self.most
             for place in _order(len(edits), f"{self.seed}/{kind}/{name}"):
-                foil = as_compared(edits[place].on(caption))
+                foil = as_compared(edits[place].apply(caption))
                 if foil not in known:
                     known.add(foil)
                     left -= 1
@@ -121,11 +125,17 @@ class RuleWriter:
                 if not left:
                     break
 
-    def _all(self, kind: Kind, found: Sentence, forms: set[str], name: str) -> list[Edit]:
+    def _all(
+        self, kind: RuleKind, found: ParsedCaption, forms: set[str], name: str
+    ) -> list[CaptionEdit]:
         """Edits of a kind; of nouns no more than can be needed."""
         if kind == "noun":
-            return list(nouns(found, lambda word: self._some(word, forms, name)))
-        return list(numerals(found)) if kind == "numeral" else [*swaps(found), *prepositions(found)]
+            return list(replace_nouns(found, lambda word: self._some(word, forms, name)))
+        return (
+            list(replace_numbers(found))
+            if kind == "numeral"
+            else [*swap_noun_phrases(found), *replace_prepositions(found)]
+        )
 
     def _some(self, word: str, forms: set[str], name: str) -> Iterator[str]:
         """Nouns for a noun, drawn from those that stand in no caption of the image."""
@@ -159,7 +169,7 @@ def frequent_nouns(captions: Iterable[str], *, at_least: int | None = None) -> t
     Raises:
         ValueError: fewer than two are left.
     """
-    found = [sentence(caption) for caption in captions]
+    found = [parse_sentence(caption) for caption in captions]
     least = max(3, round(len(found) * FREQUENT / 567_000)) if at_least is None else at_least
     kept = noun_vocabulary(found, at_least=least)
     if len(kept) < 2:
@@ -170,8 +180,8 @@ def frequent_nouns(captions: Iterable[str], *, at_least: int | None = None) -> t
     return kept
 
 
-def _written(image: str, text: str, caption: str, kind: Kind, edit: Edit) -> WrittenFoil:
-    foil, spans = edit.spans(caption)
+def _written(image: str, text: str, caption: str, kind: RuleKind, edit: CaptionEdit) -> WrittenFoil:
+    foil, spans = edit.apply_with_spans(caption)
     changed = tuple(
         Changed(caption[change.start : change.stop], foil[start:stop], start, stop)
         for change, (start, stop) in zip(edit.changes, spans, strict=True)

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Literal, TypeAlias, final
 
-from counterfoil.corpus.inflection import inflection, lemma
-from counterfoil.corpus.synonyms import wider
 from counterfoil.corpus.words import split
+from counterfoil.data.caption_edits import wordnet_synonyms
+from counterfoil.data.phrases import inflection, lemma
 from counterfoil.negatives.written_store import WrittenFoil
 
 Rule = Literal["captions", "lemmas", "wordnet", "inflection"]
@@ -46,7 +46,7 @@ class Told:
             ValueError: WordNet is not installed.
         """
         if self._wider is None:
-            self._wider = self.words.union(*map(wider, self.words))
+            self._wider = self.words.union(*map(wordnet_synonyms, self.words))
         return self._wider
 
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 from counterfoil.corpus.lens import LensPlan
-from counterfoil.corpus.phrase_rules import Rules
+from counterfoil.data.phrases import RulePhraseParser
 from counterfoil.matcher import Matcher
 from counterfoil.models.uniter import UNITER
 from counterfoil.negatives.candidates import Sieve
@@ -209,7 +209,7 @@ def _writes(numbers: Numbers, way: Way, step: Step) -> Spec[Proposer]:
     released = way == "released"
     choice: Literal["lowered logits", "lowered scores"]
     choice = "lowered logits" if step == 1 else "lowered scores"
-    desk = part(Desk, lens=late("lens"), parser=part(Rules), mask=late("mask"))
+    desk = part(Desk, lens=late("lens"), parser=part(RulePhraseParser), mask=late("mask"))
     writer = part(
         Tailored,
         desk=desk,

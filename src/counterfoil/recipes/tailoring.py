@@ -7,8 +7,8 @@ from pathlib import Path
 
 from counterfoil import world
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.foil_rules import KINDS
 from counterfoil.corpus.meanings import Meanings
+from counterfoil.data.caption_edits import RULE_KINDS
 from counterfoil.negatives.candidates import Opinion, Sieve
 from counterfoil.negatives.desk import Desk
 from counterfoil.negatives.model_writer import ModelWriter
@@ -169,7 +169,7 @@ def told(store: WrittenStore, corpus: Corpus) -> str:
 def _rules(plan: RulePlan, train: Corpus) -> RuleWriter:
     return RuleWriter(
         nouns=frequent_nouns(train.texts, at_least=plan.frequency),
-        kinds=plan.kinds or KINDS,
+        kinds=plan.kinds or RULE_KINDS,
         most=plan.most,
         synonyms=plan.synonyms,
         seed=plan.seed,

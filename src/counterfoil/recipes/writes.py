@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, final
 
-from counterfoil.corpus.phrase_rules import Rules
-from counterfoil.corpus.phrases import Parser
+from counterfoil.data.phrases import PhraseParser, RulePhraseParser
 from counterfoil.negatives.candidates import RULES, Rule
 from counterfoil.negatives.hand import Hand, at_least_one
 from counterfoil.negatives.masks import SHARE, Singles
 from counterfoil.recipes.guides import LATER
 from counterfoil.spec import Spec, of, unknown
 
-BY_RULE: Spec[Parser] = of(Rules)
+BY_RULE: Spec[PhraseParser] = of(RulePhraseParser)
 WRITERS = ("write", "rewrite")  # kinds of stages that write a folder of foils
 
 
@@ -103,7 +102,7 @@ class Write:
     name: str
     using: str
     split: str = "train"
-    parser: Spec[Parser] = BY_RULE
+    parser: Spec[PhraseParser] = BY_RULE
     masks: int = 20
     refills: int = 20
     keep: int = 10

@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from counterfoil import world
-from counterfoil.corpus.phrase_file import Stored
-from counterfoil.corpus.phrase_rules import Rules
-from counterfoil.corpus.phrase_spacy import Spacy
-from counterfoil.corpus.phrases import Parser
+from counterfoil.data.phrases import PhraseFile, PhraseParser, RulePhraseParser, SpacyPhraseParser
 from counterfoil.files import check_folder, check_new
 from counterfoil.negatives.candidates import Rule
 from counterfoil.negatives.masks import Singles
@@ -128,13 +125,13 @@ def write_tags(
     return True
 
 
-def _parser(phrases: str) -> Spec[Parser]:
+def _parser(phrases: str) -> Spec[PhraseParser]:
     """What finds phrases: by rule, by spaCy, or what a file says."""
     if phrases.endswith(".json"):
-        return of(Stored, path=phrases)
+        return of(PhraseFile, path=phrases)
     if phrases == "spacy":
-        return of(Spacy)
+        return of(SpacyPhraseParser)
     if phrases != "rules":
         known = ["rules", "spacy", "a file that ends in .json"]
         raise ValueError(unknown(phrases, known, "a way to find phrases"))
-    return of(Rules)
+    return of(RulePhraseParser)

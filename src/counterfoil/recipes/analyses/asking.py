@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.phrase_rules import Rules
+from counterfoil.data.phrases import RulePhraseParser
 from counterfoil.engine.scored import score_pairs
 from counterfoil.evaluate.margins import unit_of
 from counterfoil.negatives.desk import Desk
@@ -59,7 +59,7 @@ def desk_of(model: Model, corpus: Corpus) -> Desk:
     Raises:
         ValueError: it reads ready-made vectors, or cannot see the corpus.
     """
-    return Desk(lens=model.on(corpus), parser=Rules())
+    return Desk(lens=model.on(corpus), parser=RulePhraseParser())
 
 
 def writer_of(model: Model, corpus: Corpus, pen: Pen, seed: int) -> ModelWriter:

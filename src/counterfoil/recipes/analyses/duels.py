@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.foil_rules import KINDS
+from counterfoil.data.caption_edits import RULE_KINDS
 from counterfoil.evaluate.discrimination import Duels
 from counterfoil.negatives.rule_writer import RuleWriter, frequent_nouns
 from counterfoil.negatives.written_store import WrittenFoil
@@ -83,7 +83,7 @@ def written(scorer: Scorer, corpus: Corpus, rows: Tensor, pen: Pen, seed: int) -
 def by_rule(source: Source, corpus: Corpus, rows: Tensor, most: int, seed: int) -> Iterator[Foils]:
     """What VSE-C's rules write, by kind; their nouns come from the training split."""
     nouns = frequent_nouns(source.split("train").texts)
-    writer = RuleWriter(nouns=nouns, kinds=KINDS, most=most, seed=seed)
+    writer = RuleWriter(nouns=nouns, kinds=RULE_KINDS, most=most, seed=seed)
     some = corpus.subset(corpus.owner[rows])
     yield from _of("rules", writer.foils(some), corpus, rows)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from counterfoil import world
 from counterfoil.corpus.meanings import Meanings
-from counterfoil.corpus.synonyms import wider
+from counterfoil.data.caption_edits import wordnet_synonyms
 from counterfoil.evaluate.true_rate import lowest, sifted, told_apart
 from counterfoil.negatives.word_rules import Rule, Told, left_out
 from counterfoil.recipes.analyses import true_rate_page
@@ -147,7 +147,7 @@ def _possible(rule: Rule, known: Known) -> bool:
         return any(old for words in known.words for old, _ in words)
     if rule == "wordnet":
         try:
-            wider("dog")
+            wordnet_synonyms("dog")
         except ValueError:
             return False
     return True

@@ -11,11 +11,15 @@ import torch
 
 import foil_cases
 from corpus_cases import write_picture
-from counterfoil.corpus.foil_orders import Tagged, shuffles, trimmed
-from counterfoil.corpus.foil_scenes import tagged
-from counterfoil.corpus.foil_sets import open_foil_set
 from counterfoil.corpus.scenes import is_true, scene, scenes
 from counterfoil.corpus.words import split
+from counterfoil.evaluation.foils.sets import (
+    WordClasses,
+    normalise_caption,
+    open_foil_set,
+    scene_word_classes,
+    shuffle_words,
+)
 
 DATA = os.environ.get("COUNTERFOIL_DATA")
 
@@ -148,11 +152,11 @@ def test_scenes_are_true_and_their_foils_false():
 
 def test_shuffles_keep_the_words():
     caption = "A small red circle is to the left of two big stars and above a blue heart"
-    words = tagged(caption)
+    words = scene_word_classes(caption)
     assert [words.words[at] for at in words.nouns] == ["circle", "stars", "heart"]
     assert [words.words[at] for at in words.adjectives] == ["small", "red", "big", "blue"]
-    first, *others = shuffles(caption, words, torch.Generator().manual_seed(0))
-    assert first == trimmed(caption) == caption.lower()
+    first, *others = shuffle_words(caption, words, torch.Generator().manual_seed(0))
+    assert first == normalise_caption(caption) == caption.lower()
     plain = split(caption)
     for other in others:
         assert sorted(other.split()) == sorted(plain)
@@ -170,9 +174,11 @@ def test_shuffles_keep_the_words():
 
 
 def test_long_captions_are_cut():
-    assert len(trimmed("dog " * 50).split()) == 30
-    words = Tagged(tuple("dog " * 50 for _ in range(2)), (0,), ())
-    assert all(len(told.split()) <= 30 for told in shuffles("dog " * 50, words, torch.Generator()))
+    assert len(normalise_caption("dog " * 50).split()) == 30
+    words = WordClasses(tuple("dog " * 50 for _ in range(2)), (0,), ())
+    assert all(
+        len(told.split()) <= 30 for told in shuffle_words("dog " * 50, words, torch.Generator())
+    )
 
 
 def test_order_of_scenes():

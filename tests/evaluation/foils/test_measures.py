@@ -9,30 +9,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import foil_cases
-from counterfoil.corpus.foil_sets import open_foil_set
 from counterfoil.engine.tiles import Member
-from counterfoil.evaluate.foils import (
-    FoilScore,
-    arranged,
-    blind_scores,
-    judged_captions,
-    margins,
-    measured,
-    pairs_of,
-    score_items,
-)
-from counterfoil.evaluate.foils_groups import NO_ORDER, aggregates
-from counterfoil.evaluate.foils_measures import (
-    Judged,
-    area,
-    by_threshold,
-    chosen,
-    crossed,
-    pairwise,
-    threshold,
-)
 from counterfoil.evaluate.intervals import Interval
 from counterfoil.evaluate.ngrams import NGrams
+from counterfoil.evaluation.foils.measures import (
+    NO_ORDER,
+    FoilScore,
+    JudgedCaptions,
+    best_threshold,
+    blind_scores,
+    category_groups,
+    choice_accuracy,
+    choice_table,
+    foil_pairs,
+    item_margins,
+    judged_captions,
+    measure_foils,
+    pairwise_accuracy,
+    roc_area,
+    score_foils,
+    threshold_accuracy,
+    winoground_scores,
+)
+from counterfoil.evaluation.foils.sets import open_foil_set
 from counterfoil.models.vectors import Vectors
 from counterfoil.records import Encoded
 
@@ -44,21 +43,21 @@ INF = math.inf
 def test_choice_against_loops(rows):
     width = max(map(len, rows))
     scores = torch.tensor([[*row, *[-INF] * (width - len(row))] for row in rows]).double()
-    found, ties = chosen(scores), chosen(scores, ties_right=True)
-    pairs = pairwise(scores)
+    found, ties = choice_accuracy(scores), choice_accuracy(scores, ties_right=True)
+    pairs = pairwise_accuracy(scores)
     for n, (true, *foils) in enumerate(rows):
         assert found.gained[n] == all(true > foil for foil in foils)
         assert ties.gained[n] == all(true >= foil for foil in foils)
         assert found.chance[n] == pytest.approx(1 / (1 + len(foils)))
         assert pairs.gained[n] == sum(true > foil for foil in foils)
         assert pairs.possible[n] == len(foils)
-    assert bool((pairwise(scores, ties_right=True).gained >= pairs.gained).all())
+    assert bool((pairwise_accuracy(scores, ties_right=True).gained >= pairs.gained).all())
 
 
 @given(st.lists(st.tuples(few, few, few, few), min_size=1, max_size=5))
 def test_winoground_against_its_definition(rows):
     scores = torch.tensor(rows).double().view(-1, 2, 2)
-    text, image, group = crossed(scores)
+    text, image, group = winoground_scores(scores)
     for n, (i0c0, i0c1, i1c0, i1c1) in enumerate(rows):
         by_text = i0c0 > i0c1 and i1c1 > i1c0
         by_image = i0c0 > i1c0 and i1c1 > i0c1
@@ -68,7 +67,7 @@ def test_winoground_against_its_definition(rows):
 
 def test_winograounds_chances_are_those_of_random_scores():
     rng = torch.Generator().manual_seed(0)
-    for measure in crossed(torch.rand(60_000, 2, 2, generator=rng, dtype=torch.double)):
+    for measure in winoground_scores(torch.rand(60_000, 2, 2, generator=rng, dtype=torch.double)):
         assert measure.gained.mean().item() == pytest.approx(measure.chance.mean().item(), abs=0.01)
 
 
@@ -79,7 +78,7 @@ labelled = st.lists(st.tuples(few, st.booleans()), min_size=1, max_size=12)
 def test_threshold_is_the_best_there_is(rows):
     scores = torch.tensor([score for score, _ in rows]).double()
     true = torch.tensor([label for _, label in rows])
-    level = threshold(scores, true)
+    level = best_threshold(scores, true)
     right = [
         int(((scores > cut) == true).sum()) for cut in (-INF, *(x + 0.5 for x in range(-1, 4)))
     ]
@@ -92,7 +91,7 @@ def test_area_counts_pairs_and_ties_as_wrong(rows, seed):
     scores = torch.tensor([score for score, _ in rows]).double()
     true = torch.tensor([label for _, label in rows])
     times = torch.randint(0, 3, (2, len(rows)), generator=torch.Generator().manual_seed(seed))
-    for counts, found in zip(times.tolist(), area(scores, true, times.double()).tolist()):
+    for counts, found in zip(times.tolist(), roc_area(scores, true, times.double()).tolist()):
         order = every = 0
         for (n, (high, yes)), (m, (low, no)) in product(enumerate(rows), enumerate(rows)):
             if yes and not no:
@@ -105,15 +104,15 @@ def test_area_counts_pairs_and_ties_as_wrong(rows, seed):
 
 
 def test_thresholds_are_exchanged_between_halves():
-    judged = Judged(
+    judged = JudgedCaptions(
         torch.tensor([0, 1, 2, 3]),
         torch.tensor([1.0, 2.0, 11.0, 12.0]).double(),
         torch.tensor([False, True, False, True]),
     )
     half = torch.tensor([True, True, False, False])
-    found = by_threshold(judged, half, 4)  # the levels are 1.5 and 11.5
+    found = threshold_accuracy(judged, half, 4)  # the levels are 1.5 and 11.5
     assert found.gained.tolist() == [1, 0, 0, 1]
-    assert by_threshold(judged, torch.ones(4, dtype=torch.bool), 4) is None
+    assert threshold_accuracy(judged, torch.ones(4, dtype=torch.bool), 4) is None
 
 
 @pytest.fixture(params=sorted({*foil_cases.WRITERS, "scenes", "order of scenes"}))
@@ -125,13 +124,13 @@ def foils(request, tmp_path):
 
 
 def random_scores(foils) -> torch.Tensor:
-    many = len(pairs_of(foils)[0])
+    many = len(foil_pairs(foils)[0])
     return torch.rand(many, generator=torch.Generator().manual_seed(5))
 
 
 def test_every_set_is_measured(foils):
     scores = random_scores(foils)
-    lines = measured(foils, scores, resamples=50)
+    lines = measure_foils(foils, scores, resamples=50)
     whole = {line.measure: line for line in lines if line.of == "all items"}
     for line in lines:
         assert 0 <= line.value <= 100
@@ -146,7 +145,7 @@ def test_every_set_is_measured(foils):
             start += len(item.texts)
         name = "pairwise" if foils.form in ("valse", "foil-it") else "accuracy"
         assert whole[name].value == pytest.approx(100 * sum(right) / len(right))
-        gaps = margins(foils, scores)
+        gaps = item_margins(foils, scores)
         assert (gaps > 0).tolist() == right
     if foils.form in ("valse", "vsr", "foil-it"):
         judged = judged_captions(foils, scores)
@@ -156,8 +155,8 @@ def test_every_set_is_measured(foils):
 
 
 def test_all_that_ties_is_wrong(foils):
-    many = len(pairs_of(foils)[0])
-    for line in measured(foils, torch.zeros(many), resamples=5):
+    many = len(foil_pairs(foils)[0])
+    for line in measure_foils(foils, torch.zeros(many), resamples=5):
         if line.measure != "by threshold":
             assert line.value == 0
             assert line.interval == Interval(0, 0)
@@ -165,13 +164,13 @@ def test_all_that_ties_is_wrong(foils):
 
 def test_aros_own_rule_for_ties(tmp_path):
     order = open_foil_set([str(foil_cases.order(tmp_path / "o"))])
-    ties = measured(order, torch.zeros(4), ties="aro", resamples=5)
+    ties = measure_foils(order, torch.zeros(4), ties="aro", resamples=5)
     assert {line.measure: line.value for line in ties} == {"accuracy": 100, "pairwise": 100}
     pairs = open_foil_set([str(foil_cases.aro(tmp_path / "a"))])
-    assert measured(pairs, torch.zeros(6), ties="aro", resamples=5)[-1].value == 0
+    assert measure_foils(pairs, torch.zeros(6), ties="aro", resamples=5)[-1].value == 0
     other = open_foil_set([str(foil_cases.sugarcrepe(tmp_path / "s"))])
     with pytest.raises(ValueError, match="for the sets of ARO"):
-        measured(other, torch.zeros(24), ties="aro")
+        measure_foils(other, torch.zeros(24), ties="aro")
 
 
 def test_intervals_draw_pictures_with_all_their_items(tmp_path):
@@ -183,7 +182,7 @@ def test_intervals_draw_pictures_with_all_their_items(tmp_path):
     scores = torch.tensor(
         [float(n % 4 < 1) if side == 0 else 0.5 for n in range(12) for side in (0, 1)]
     )
-    [x, y, whole] = measured(foils, scores, resamples=4000)
+    [x, y, whole] = measure_foils(foils, scores, resamples=4000)
     assert (x.value, y.value, whole.value) == (50, 0, 25)
     assert (x.of, y.of, whole.of) == ("x", "y", "all items")
     # each of four pictures is right or wrong as a whole: of 4 draws 1 in 4 is right
@@ -191,13 +190,13 @@ def test_intervals_draw_pictures_with_all_their_items(tmp_path):
     low = next(k for k in range(5) if sum(shares[: k + 1]) > 0.025)
     high = next(k for k in range(5) if sum(shares[: k + 1]) > 0.975)
     assert (whole.interval.low, whole.interval.high) == (25 * low, 25 * high)
-    again = measured(foils, scores, resamples=4000)[-1]
+    again = measure_foils(foils, scores, resamples=4000)[-1]
     assert again == whole
 
 
 def test_coarse_groups_average_over_items(tmp_path):
     counts = {"add_att": 1, "replace_rel": 30, "replace_obj": 10, "swap_obj": 5}
-    found = aggregates("sugarcrepe", counts)
+    found = category_groups("sugarcrepe", counts)
     assert [group.title for group in found] == [
         *("replace_obj", "replace_rel", "swap_obj", "add_att"),
         *("all items", "replace", "swap", "add"),
@@ -211,20 +210,20 @@ def test_relations_average_over_relations_that_have_an_order():
     assert len(NO_ORDER) == 157
     assert {"near", "sitting next to", "flying in", "walking through", "by"} <= NO_ORDER
     assert not {"on", "wearing", "to the left of"} & NO_ORDER
-    found = aggregates("aro-relation", {"on": 4, "near": 100, "under": 1})[-1]
+    found = category_groups("aro-relation", {"on": 4, "near": 100, "under": 1})[-1]
     assert (found.title, found.categories, found.macro) == (
         "mean of 2 relations",
         ("on", "under"),
         True,
     )
-    attributes = aggregates("aro-attribution", {"red_big": 25, "old_new": 24})
+    attributes = category_groups("aro-attribution", {"red_big": 25, "old_new": 24})
     assert attributes[-1].categories == ("red_big",)
     assert [group.title for group in attributes] == [
         "red_big",
         "all items",
         "mean of 1 pairs of attributes",
     ]
-    assert [g.title for g in aggregates("aro-attribution", {"a_b": 3})] == ["all items"]
+    assert [g.title for g in category_groups("aro-attribution", {"a_b": 3})] == ["all items"]
 
 
 def test_macro_counts_categories_alike(tmp_path):
@@ -240,7 +239,7 @@ def test_macro_counts_categories_alike(tmp_path):
     foils = open_foil_set([str(foil_cases.dump(tmp_path / "vgr.json", rows))])
     right = [1.0, 1.0, 0.0, 0.0, 1.0]
     scores = torch.tensor([side for one in right for side in (one, 0.5)])
-    mean = measured(foils, scores, resamples=200)[-1]
+    mean = measure_foils(foils, scores, resamples=200)[-1]
     assert mean.value == pytest.approx(100 * (2 / 3 + 0) / 2)
     assert mean.items == 4
     assert mean.own
@@ -252,7 +251,7 @@ def test_each_pair_is_scored_where_it_belongs(foils):
     texts = torch.randn(len(foils.corpus.texts), 1, 4, generator=rng)
     sides = [Encoded(t, torch.ones(len(t), 1, dtype=torch.bool)) for t in (images, texts)]
     grid = Vectors().grid(*sides)
-    found, place = score_items([Member(Vectors(), *sides)], foils), 0
+    found, place = score_foils([Member(Vectors(), *sides)], foils), 0
     for item in foils.items:
         for image, text in product(item.images, item.texts):
             assert found[place].item() == pytest.approx(grid[image, text].item(), abs=1e-6)
@@ -263,14 +262,14 @@ def test_each_pair_is_scored_where_it_belongs(foils):
 def test_blind_model_reads_captions_only(foils):
     model = NGrams.of(["a dog in the snow", "a red circle"])
     found = blind_scores(model, foils)
-    texts = [foils.corpus.texts[row] for row in pairs_of(foils)[1].tolist()]
+    texts = [foils.corpus.texts[row] for row in foil_pairs(foils)[1].tolist()]
     assert found.tolist() == model.scores(texts).tolist()
 
 
 def test_rows_are_filled_in_order(tmp_path):
     foils = open_foil_set(["order:scenes:images=18"])
     scores = random_scores(foils)
-    table, start = arranged(foils, scores), 0
+    table, start = choice_table(foils, scores), 0
     for row, item in zip(table.tolist(), foils.items):
         own = scores[start : start + len(item.texts)].double().tolist()
         assert row == own + [-INF] * (len(row) - len(own))

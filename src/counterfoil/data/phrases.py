@@ -1,0 +1,675 @@
+"""Phrases of captions (objects, attributes, relations), their words, and dictionary forms.
+
+Three parsers share the `PhraseParser` protocol: `RulePhraseParser` (no dependencies, the default),
+`SpacyPhraseParser`, and `PhraseFile`, which reads the output of SPICE or another parser.
+The word lists of the rules are data: ``lexicon.json`` beside this file.
+
+>>> caption = "Two men in red shirts are riding a small wooden boat next to the shore."
+>>> for phrase in RulePhraseParser().phrases([caption], [""])[0]:
+...     print(phrase.kind, phrase.text(caption))
+attribute Two
+object men
+relation in
+attribute red
+object shirts
+relation riding
+attribute small
+attribute wooden
+object boat
+relation next to
+object shore
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias, final
+
+from counterfoil.corpus.words import spans, split
+from counterfoil.files import read_json
+
+PhraseKind: TypeAlias = Literal["object", "attribute", "relation"]
+PHRASE_KINDS: tuple[PhraseKind, ...] = ("object", "attribute", "relation")
+Ending: TypeAlias = Literal["", "s", "ing", "ed", "er", "est"]
+PartOfSpeech: TypeAlias = Literal[
+    "noun", "attribute", "verb", "preposition", "determiner", "adverb", "be", "other",
+    "number", "adjective", "conjunction",  # of `parse_sentence` only
+]  # fmt: skip
+Span: TypeAlias = tuple[int, int]
+
+NUMBER_WORDS: Mapping[str, int] = {
+    **{"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6},
+    **{"seven": 7, "eight": 8, "nine": 9, "ten": 10, "eleven": 11, "twelve": 12, "thirteen": 13},
+    **{"fourteen": 14, "fifteen": 15, "sixteen": 16, "seventeen": 17, "eighteen": 18},
+    **{"nineteen": 19, "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60},
+    **{"seventy": 70, "eighty": 80},
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CaptionPhrase:
+    """Some words of a caption that name an object, an attribute or a relation.
+
+    Attributes:
+        kind: object, attribute or relation.
+        spans: first character of each run of words and the one after its last.
+    """
+
+    kind: PhraseKind
+    spans: tuple[Span, ...]
+
+    def text(self, caption: str) -> str:
+        """The words.
+
+        >>> CaptionPhrase("relation", ((2, 7), (11, 13))).text("A looks it at")
+        'looks at'
+        """
+        return " ".join(caption[start:stop] for start, stop in self.spans)
+
+
+class PhraseParser(Protocol):
+    """Extracts the phrases of captions."""
+
+    def phrases(self, texts: Sequence[str], ids: Sequence[str]) -> list[tuple[CaptionPhrase, ...]]:
+        """The phrases of each caption; a phrase may occur twice.
+
+        Args:
+            texts: captions.
+            ids: their names in the data set.
+        """
+        ...
+
+
+def touched_tokens(phrase: CaptionPhrase, tokens: Sequence[Span]) -> list[int]:
+    """Indices of the tokens of a caption that a phrase overlaps.
+
+    Args:
+        phrase: the phrase.
+        tokens: first character of each token and the one after its last; an empty one is special.
+
+    >>> touched_tokens(CaptionPhrase("object", ((2, 9),)), [(0, 0), (0, 1), (2, 5), (5, 9)])
+    [2, 3]
+    """
+    return [
+        place
+        for place, (start, stop) in enumerate(tokens)
+        if start < stop and any(start < end and begin < stop for begin, end in phrase.spans)
+    ]
+
+
+# --- the lexicon -----------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Lexicon:
+    """Word lists of the rules; every word in none of them is taken for a noun.
+
+    Attributes:
+        determiners: closed class.
+        pronouns: closed class.
+        be: forms of "to be" and other auxiliaries; closed class.
+        other: conjunctions and particles; closed class.
+        numbers: numbers and quantities; closed class.
+        adverbs: closed class.
+        prepositions: of one word; closed class.
+        patterns: nouns that make "with ..." an attribute, as in "with stripes".
+        attributes: adjectives.
+        verbs: dictionary forms.
+        noun_ing: nouns that end in -ing.
+        noun_s: singular nouns that end in -s, and plurals that look like verbs.
+        ended_ly: words in -ly that are no adverbs.
+        also_nouns: attributes that are nouns where no noun follows, such as "orange".
+        compounds: prepositions of several words, and `joined`, by their first word.
+        joined: compounds that link like "and".
+        openings: openings of captions that describe nothing, such as "a picture of".
+        uninflected: words that look inflected and are not, such as "bus".
+        silent_e: verb stems that end in a silent e, without it.
+        irregular: inflected form to dictionary form and ending.
+        related_nouns: groups of nouns that may name the same object.
+    """
+
+    determiners: frozenset[str]
+    pronouns: frozenset[str]
+    be: frozenset[str]
+    other: frozenset[str]
+    numbers: frozenset[str]
+    adverbs: frozenset[str]
+    prepositions: frozenset[str]
+    patterns: frozenset[str]
+    attributes: frozenset[str]
+    verbs: frozenset[str]
+    noun_ing: frozenset[str]
+    noun_s: frozenset[str]
+    ended_ly: frozenset[str]
+    also_nouns: frozenset[str]
+    compounds: Mapping[str, tuple[tuple[str, ...], ...]]
+    joined: frozenset[str]
+    openings: tuple[tuple[str, ...], ...]
+    uninflected: frozenset[str]
+    silent_e: frozenset[str]
+    irregular: Mapping[str, tuple[str, Ending]]
+    related_nouns: tuple[frozenset[str], ...]
+
+
+@cache
+def lexicon() -> Lexicon:
+    """The word lists of ``lexicon.json``, read once."""
+    raw = json.loads(files("counterfoil.data").joinpath("lexicon.json").read_text("utf-8"))
+    compounds: dict[str, tuple[tuple[str, ...], ...]] = {}
+    for words in map(str.split, raw.pop("compounds")):
+        compounds[words[0]] = (*compounds.get(words[0], ()), tuple(words))
+    irregular: dict[str, tuple[str, Ending]] = {}
+    for ending, pairs in raw.pop("irregular").items():
+        irregular |= {form: (word, ending) for form, word in map(str.split, pairs)}
+    return Lexicon(
+        compounds=compounds,
+        openings=tuple(tuple(opening.split()) for opening in raw.pop("openings")),
+        irregular=irregular,
+        related_nouns=tuple(frozenset(group.split()) for group in raw.pop("related_nouns")),
+        **{name: frozenset(words) for name, words in raw.items()},
+    )
+
+
+# --- dictionary forms ------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=65_536)
+def lemma(word: str) -> str:
+    """The dictionary form of a lower-cased word, as far as rules reach; otherwise the word.
+
+    >>> [lemma(word) for word in "dogs boxes babies men running stopped rides dress red".split()]
+    ['dog', 'box', 'baby', 'man', 'run', 'stop', 'ride', 'dress', 'red']
+    """
+    if word in lexicon().irregular:
+        return lexicon().irregular[word][0]
+    ending = inflection(word)
+    if ending == "s":
+        if word.endswith("ies") and len(word) > 4:
+            return word[:-3] + "y"
+        es = word.endswith(("ches", "shes", "xes", "sses", "zzes", "oes"))
+        return word[:-2] if es else word[:-1]
+    return _verb_stem(word.removesuffix(ending)) if ending else word
+
+
+@lru_cache(maxsize=65_536)
+def inflection(word: str) -> Ending:
+    """The inflectional ending of a lower-cased word; "" for none.
+
+    >>> inflection("dogs"), inflection("running"), inflection("ran"), inflection("dress")
+    ('s', 'ing', 'ed', '')
+    """
+    if word in lexicon().irregular:
+        return lexicon().irregular[word][1]
+    if word in lexicon().uninflected or not word.isalpha():
+        return ""
+    if word.endswith("s") and not word.endswith(("ss", "us", "is")) and len(word) > 3:
+        return "s"
+    if word.endswith("ing") and len(word) > 4 and _has_vowel(word[:-3]):
+        return "ing"
+    if word.endswith("ed") and not word.endswith("eed") and len(word) > 4 and _has_vowel(word[:-2]):
+        return "ed"
+    return ""
+
+
+def _verb_stem(stem: str) -> str:
+    """A verb without its ending: undo the doubled letter, restore the silent e."""
+    silent = ("v", "u", "dg", "ang", "rg", "at", "iz", "bl", "gl")
+    if stem in lexicon().silent_e or stem.endswith(silent):
+        short = ("eat", "beat", "seat", "float", "treat", "cheat", "hang", "bang", "coat")
+        return stem if stem in short else stem + "e"
+    if stem.endswith("i"):
+        return stem[:-1] + "y"
+    if len(stem) > 3 and stem[-1] == stem[-2] and stem[-1] not in "lszaeiou":
+        return stem[:-1]
+    return stem
+
+
+def _has_vowel(stem: str) -> bool:
+    return any(letter in "aeiouy" for letter in stem)
+
+
+# --- parts of speech by rule -----------------------------------------------------------------
+
+_WORD = re.compile(r"'(?:s|re)\b|n't\b|[^\W_]+?(?=n't\b)|[^\W_]+(?:-[^\W_]+)*|[^\w\s]|_")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TaggedWord:
+    """A word of a caption, or a compound preposition, with its part of speech.
+
+    Attributes:
+        text: lower-cased, with single blanks.
+        start: its first character.
+        stop: the one after its last.
+        part: part of speech.
+    """
+
+    text: str
+    start: int
+    stop: int
+    part: PartOfSpeech
+
+
+def tag_words(text: str) -> tuple[TaggedWord, ...]:
+    """The words of a caption with their parts of speech, without an opening such as "a photo of".
+
+    >>> [(word.text, word.part) for word in tag_words("A dog sits next to it.")][1:4]
+    [('dog', 'noun'), ('sits', 'verb'), ('next to', 'preposition')]
+    """
+    words = _words(text)
+    # one more at the end, so that the last word has a follower as all others have
+    closed = [*(_closed_class(word.text) for word in words), "other"]
+    tagged: list[TaggedWord] = []
+    for at, word in enumerate(words):
+        context = _Context(
+            word="" if " " in word.text else word.text,
+            before=tagged[-1].part if tagged else "determiner",
+            after=closed[at + 1],
+            previous=_single(words[at - 1]) if at else "",
+            following=_single(words[at + 1]) if at + 1 < len(words) else "",
+        )
+        part = context.exception() or closed[at] or context.open_class()
+        tagged.append(replace(word, part=part))
+    return tuple(tagged)
+
+
+def compound_prepositions(text: str) -> tuple[int, tuple[Span, ...]]:
+    """Where a caption begins after its opening, and the spans of its compound prepositions.
+
+    >>> compound_prepositions("A picture of a dog next to it.")
+    (13, ((19, 26),))
+    """
+    words = _words(text)
+    long = (word for word in words if " " in word.text and word.text not in lexicon().joined)
+    return words[0].start if words else len(text), tuple((w.start, w.stop) for w in long)
+
+
+def _words(text: str) -> list[TaggedWord]:
+    """Words yet without part of speech, without the opening; compound prepositions are one."""
+    matches = [(m[0].lower(), *m.span()) for m in _WORD.finditer(text)]
+    words = [word for word, _, _ in matches]
+    openings = (len(o) for o in lexicon().openings if tuple(words[: len(o)]) == o)
+    at = max(openings, default=0)
+    out: list[TaggedWord] = []
+    while at < len(matches):
+        compounds = lexicon().compounds.get(words[at], ())
+        fits = (len(c) for c in compounds if tuple(words[at : at + len(c)]) == c)
+        stop = at + max(fits, default=1)
+        out.append(
+            TaggedWord(" ".join(words[at:stop]), matches[at][1], matches[stop - 1][2], "other")
+        )
+        at = stop
+    return out
+
+
+def _single(word: TaggedWord) -> str:
+    """The word; "" for a compound preposition."""
+    return "" if " " in word.text else word.text
+
+
+def _closed_class(word: str) -> PartOfSpeech | None:
+    """The part of speech of a word that has only one; None where it depends on its neighbours."""
+    known = lexicon()
+    if " " in word:
+        return "other" if word in known.joined else "preposition"
+    classes: tuple[tuple[frozenset[str], PartOfSpeech], ...] = (
+        (known.determiners, "determiner"),
+        (known.be, "be"),
+        (known.pronouns, "other"),
+        (known.other, "other"),
+        (known.prepositions, "preposition"),
+        (known.adverbs, "adverb"),
+        (known.numbers, "attribute"),
+    )
+    for words, part in classes:
+        if word in words:
+            return part
+    if word.isdigit():
+        return "attribute"
+    if not word[0].isalpha():
+        return "other"
+    ly = word.endswith("ly") and word not in known.ended_ly and len(word) > 4
+    return "adverb" if ly else None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """A word between its neighbours.
+
+    Attributes:
+        word: the word; "" for a compound preposition, here and in the last two.
+        before: part of speech of the previous word, "determiner" at the start.
+        after: that of the next word where it has only one, otherwise None.
+        previous: the previous word.
+        following: the next word.
+    """
+
+    word: str
+    before: PartOfSpeech
+    after: PartOfSpeech | None
+    previous: str
+    following: str
+
+    def exception(self) -> PartOfSpeech | None:
+        """Words of closed classes that are something else beside some neighbours."""
+        if self.word in ("one", "ones") and self.after not in (None, "attribute"):
+            # "a red one" is a pronoun, "one of them" a number
+            return "attribute" if self.word == "one" and self.before != "attribute" else "other"
+        if self.word in ("pair", "couple") and self.following != "of":
+            return "noun"
+        if self.word == "back" and self.before == "determiner":
+            return "noun"
+        return None
+
+    def open_class(self) -> PartOfSpeech:
+        """Attribute, verb or noun."""
+        if self.word.rpartition("-")[2] in lexicon().attributes:
+            if self.word in lexicon().also_nouns and not self._before_noun():
+                nominal = self.before in ("determiner", "attribute", "preposition")
+                return "noun" if nominal else "attribute"
+            return "attribute"
+        if inflection(self.word) in ("ing", "ed"):
+            return self._participle()
+        verb = lemma(self.word) in lexicon().verbs and self.word not in lexicon().noun_s
+        return "verb" if verb and self._is_predicate() else "noun"
+
+    def _before_noun(self) -> bool:
+        """Whether the next word may be a noun, or an attribute of one."""
+        return self.after in (None, "attribute") and not _is_verbal(self.following)
+
+    def _participle(self) -> PartOfSpeech:
+        if self.word in lexicon().noun_ing:
+            return "noun"
+        if self.before in ("determiner", "attribute") and self._before_noun():
+            return "attribute"
+        ending = inflection(self.word)
+        if self.before == "determiner" and ending == "ing":
+            return "noun"
+        if self.before == "preposition" and ending == "ed" and self._before_noun():
+            return "attribute"
+        return "verb"
+
+    def _is_predicate(self) -> bool:
+        """Whether a form that is a noun or a verb is a verb here."""
+        if self.before in ("determiner", "attribute", "preposition"):
+            return False
+        if self.previous == "to" or self.before == "be":
+            return True
+        follows = self.after not in ("noun", "verb", "be")
+        if inflection(self.word) == "s":
+            return self.before in ("noun", "other", "adverb") and self.previous != "," and follows
+        if self.before == "verb":
+            return False
+        plurals = ("people", "and", "who", "that", "they")
+        plural = inflection(self.previous) == "s" or self.previous in plurals
+        return plural and follows and self.after is not None
+
+
+def _is_verbal(word: str) -> bool:
+    """Whether a word is most likely a verb in any context."""
+    ending = inflection(word)
+    if ending == "s":
+        return lemma(word) in lexicon().verbs and word not in lexicon().noun_s
+    return ending == "ing" and word not in lexicon().noun_ing
+
+
+# --- noun phrases ----------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ParsedCaption:
+    """A caption with parts of speech and noun phrases.
+
+    Attributes:
+        text: as written.
+        words: from left to right.
+        chunks: first word of each noun phrase and the one after its last; the last is its head.
+    """
+
+    text: str
+    words: tuple[TaggedWord, ...]
+    chunks: tuple[tuple[int, int], ...]
+
+
+def parse_sentence(text: str) -> ParsedCaption:
+    """Parse a caption by rule: parts of speech and noun phrases.
+
+    >>> parsed = parse_sentence("Two brown dogs and a cat.")
+    >>> [parsed.text[parsed.words[i].start : parsed.words[k - 1].stop] for i, k in parsed.chunks]
+    ['Two brown dogs', 'a cat']
+    """
+    words = tuple(replace(word, part=_finer_part(word)) for word in tag_words(text))
+    return ParsedCaption(text, words, tuple(_noun_chunks([word.part for word in words])))
+
+
+def _finer_part(word: TaggedWord) -> PartOfSpeech:
+    if word.part in ("noun", "determiner", "preposition"):
+        return word.part
+    if word.part == "attribute":
+        if word.text in NUMBER_WORDS or word.text.isdigit():
+            return "number"
+        return "determiner" if word.text in lexicon().numbers else "adjective"
+    return "conjunction" if word.text in ("and", "or") else "other"
+
+
+def _noun_chunks(parts: Sequence[PartOfSpeech]) -> Iterator[tuple[int, int]]:
+    at = 0
+    while at < len(parts):
+        head = stop = _skip_modifiers(parts, at)
+        while stop < len(parts) and parts[stop] == "noun":
+            stop += 1
+        if stop > head:
+            yield at, stop
+        at = stop if stop > head else at + 1
+
+
+def _skip_modifiers(parts: Sequence[PartOfSpeech], at: int) -> int:
+    """The index after the determiners, numbers and adjectives that begin here."""
+    while at < len(parts) and parts[at] == "determiner":
+        at += 1
+    while at < len(parts):
+        around = (*parts[max(at - 1, 0) : at], *parts[at + 1 : at + 2])
+        joins = parts[at] == "conjunction" and around == ("adjective", "adjective")
+        if parts[at] not in ("number", "adjective") and not joins:
+            break
+        at += 1
+    return at
+
+
+# --- parsers ---------------------------------------------------------------------------------
+
+
+@final
+class RulePhraseParser:
+    """Nouns are objects, adjectives and numbers attributes, verbs and prepositions relations.
+
+    Adjacent nouns are one phrase; every adjective, verb and preposition is one of its own. The
+    opening of a caption, such as "a picture of", is none.
+    """
+
+    def phrases(self, texts: Sequence[str], ids: Sequence[str]) -> list[tuple[CaptionPhrase, ...]]:
+        """The phrases of each caption, from left to right; ids are not used."""
+        return [tuple(_rule_phrases(tag_words(text))) for text in texts]
+
+
+def _rule_phrases(words: Sequence[TaggedWord]) -> Iterator[CaptionPhrase]:
+    kinds: Mapping[PartOfSpeech, PhraseKind] = {
+        "noun": "object",
+        "attribute": "attribute",
+        "verb": "relation",
+        "preposition": "relation",
+    }
+    patterns = lexicon().patterns
+    at = 0
+    while at < len(words):
+        stop, kind = at + 1, kinds.get(words[at].part)
+        if kind == "object":
+            while stop < len(words) and words[stop].part == "noun":
+                stop += 1
+        elif words[at].text == "with" and {w.text for w in words[stop : stop + 1]} & patterns:
+            kind, stop = "attribute", stop + 1  # "with stripes"
+        if kind is not None:
+            yield CaptionPhrase(kind, ((words[at].start, words[stop - 1].stop),))
+        at = stop
+
+
+_SPACY_KINDS: Mapping[str, PhraseKind] = {
+    "NOUN": "object",
+    "PROPN": "object",
+    "ADJ": "attribute",
+    "NUM": "attribute",
+    "VERB": "relation",
+    "ADP": "relation",
+}
+
+
+@final
+class SpacyPhraseParser:
+    """Phrases by spaCy's tagger, with the phrases of `RulePhraseParser`.
+
+    Compound prepositions such as "next to" are one phrase, and the opening of a caption is none.
+
+    Args:
+        model: name of an installed spaCy model.
+
+    Raises:
+        ValueError: spaCy or the model is not installed.
+    """
+
+    def __init__(self, *, model: str = "en_core_web_sm") -> None:
+        self.model = model
+        self._pipeline = _load_spacy(model)
+
+    def phrases(self, texts: Sequence[str], ids: Sequence[str]) -> list[tuple[CaptionPhrase, ...]]:
+        """The phrases of each caption, from left to right; ids are not used."""
+        return [_spacy_phrases(document) for document in self._pipeline.pipe(list(texts))]
+
+
+def _spacy_phrases(document: Any) -> tuple[CaptionPhrase, ...]:
+    begin, long = compound_prepositions(document.text)
+    phrases: list[CaptionPhrase] = []
+    for token in document:
+        start, stop = token.idx, token.idx + len(token.text)
+        inside = next((span for span in long if span[0] <= start < span[1]), None)
+        kind = _SPACY_KINDS.get(token.pos_)
+        if inside is not None:
+            kind, (start, stop) = "relation", inside
+        if kind is None or start < begin or (inside is not None and token.idx > start):
+            continue
+        adjacent = phrases and kind == "object" == phrases[-1].kind
+        if adjacent and document.text[phrases[-1].spans[0][1] : start].isspace():
+            start = phrases.pop().spans[0][0]
+        phrases.append(CaptionPhrase(kind, ((start, stop),)))
+    return tuple(phrases)
+
+
+def _load_spacy(model: str) -> Any:
+    try:
+        spacy: Any = import_module("spacy")
+    except ImportError:
+        raise ValueError(
+            "the parser 'spacy' needs spaCy: pip install spacy; the parser 'rules' needs nothing"
+        ) from None
+    try:
+        return spacy.load(model, disable=["parser", "lemmatizer", "ner"])
+    except OSError:
+        raise ValueError(
+            f"the spaCy model {model!r} is not installed: python -m spacy download {model}; the "
+            "parser 'rules' needs nothing"
+        ) from None
+
+
+@final
+class PhraseFile:
+    """Phrases that another parser has written to a file.
+
+    A JSON mapping from the id of each caption to its phrases, as characters or SPICE's tuples::
+
+        {"7#0": [{"kind": "object", "spans": [[2, 5]]}, ...]}
+        {"7#0": [["man"], ["man", "tall"], {"tuple": ["man", "ride", "horse"]}]}
+
+    SPICE gives dictionary forms; they are matched with those of the caption's words, and names
+    that do not occur are left out.
+
+    Args:
+        path: the file.
+
+    Raises:
+        ValueError: it is missing or has another form.
+    """
+
+    def __init__(self, *, path: str) -> None:
+        graphs = read_json(Path(path), "phrases of captions")
+        if not isinstance(graphs, dict):
+            raise ValueError(f"{path} holds no phrases: a mapping from caption ids is needed")
+        self.path, self._graphs = path, graphs
+
+    def phrases(self, texts: Sequence[str], ids: Sequence[str]) -> list[tuple[CaptionPhrase, ...]]:
+        """The phrases of each caption.
+
+        Raises:
+            ValueError: a caption has none in the file, or they have another form.
+        """
+        return [self._phrases(text, name) for text, name in zip(texts, ids, strict=True)]
+
+    def _phrases(self, text: str, name: str) -> tuple[CaptionPhrase, ...]:
+        if name not in self._graphs:
+            raise ValueError(
+                f"{self.path} has no phrases of caption {name!r}; parse all captions of the corpus"
+            )
+        graph = self._graphs[name]
+        try:
+            if isinstance(graph, list) and all(isinstance(p, dict) and "kind" in p for p in graph):
+                return tuple(_phrase_of_spans(phrase, len(text)) for phrase in graph)
+            named = dict.fromkeys(_spice_phrases(graph))  # each once, in order
+            return tuple(
+                CaptionPhrase(kind, (span,))
+                for kind, words in named
+                if (span := _first_match(words, text))
+            )
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f"{self.path}: the phrases of caption {name!r} cannot be read: {error!r}"
+            ) from error
+
+
+def _phrase_of_spans(plain: Mapping[str, Any], length: int) -> CaptionPhrase:
+    kind, runs = plain["kind"], tuple((int(start), int(stop)) for start, stop in plain["spans"])
+    if kind not in PHRASE_KINDS or not runs or not all(0 <= a < b <= length for a, b in runs):
+        raise ValueError(f"{plain} is no phrase of a caption of {length} characters")
+    return CaptionPhrase(kind, runs)
+
+
+def _spice_phrases(tuples: Sequence[Any]) -> Iterator[tuple[PhraseKind, str]]:
+    """Kind and dictionary form of every phrase in SPICE's tuples."""
+    for one in tuples:
+        names = one["tuple"] if isinstance(one, dict) else one
+        if not 1 <= len(names) <= 3:
+            raise ValueError(f"{names} is no tuple of one, two or three names")
+        yield "object", names[0]
+        if len(names) > 1:
+            yield "relation" if len(names) == 3 else "attribute", names[1]
+        if len(names) == 3:
+            yield "object", names[2]
+
+
+def _first_match(name: str, text: str) -> Span | None:
+    """The first place where the words of a name stand side by side, by their dictionary forms."""
+    wanted = [lemma(word) for word in split(name)]
+    words, places = [lemma(word) for word in split(text)], spans(text)
+    for at in range(len(words) - len(wanted) + 1):
+        if wanted and words[at : at + len(wanted)] == wanted:
+            return places[at][0], places[at + len(wanted) - 1][1]
+    return None

@@ -1,0 +1,635 @@
+"""Accuracies on a foil set, with intervals and chance levels; ties count as wrong.
+
+The 95 % intervals are bootstrapped over images, each with all its items, as in
+`counterfoil.evaluate.intervals`. A blind control, which reads the captions and sees no image,
+shows whether the captions alone give the answers away.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias, final
+
+import torch
+from torch import Tensor
+
+from counterfoil.engine.scored import score_pairs
+from counterfoil.engine.tiles import Member
+from counterfoil.evaluate.intervals import CELLS, Interval
+from counterfoil.evaluate.ngrams import NGrams
+from counterfoil.evaluation.foils.readers import SUGARCREPE, FoilFormat
+from counterfoil.evaluation.foils.sets import FoilSet
+
+TieRule: TypeAlias = Literal["wrong", "aro"]
+TIES: Mapping[TieRule, str] = {
+    "wrong": "ties wrong",
+    "aro": "ties as in ARO's code, to the option that stands first",
+}
+JUDGED_FORMATS = ("valse", "vsr", "foil-it")  # sets that ask whether a caption is true
+MARGIN = 10.0  # percent above chance from which a blind model makes a set suspicious
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FoilScore:
+    """One number of a foil set.
+
+    Attributes:
+        measure: name of the measure.
+        of: title of the items that it is an average of.
+        items: number of items.
+        value: percent.
+        interval: 95 %.
+        chance: percent by guessing.
+        own: whether the set's authors report this aggregate.
+    """
+
+    measure: str
+    of: str
+    items: int
+    value: float
+    interval: Interval
+    chance: float
+    own: bool
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether even the lower end is far above chance, as no blind model's should be."""
+        return self.interval.low > self.chance + MARGIN
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return asdict(self)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class FoilReport:
+    """The numbers of a model on a foil set.
+
+    Attributes:
+        foils: the set.
+        scores: (P,) scores of `foil_pairs` of the set.
+        lines: the numbers.
+        blind: the same numbers of the blind control, or none.
+        protocol: the protocol in one sentence.
+    """
+
+    foils: FoilSet
+    scores: Tensor
+    lines: tuple[FoilScore, ...]
+    blind: tuple[FoilScore, ...]
+    protocol: str
+
+    def headline(self) -> str:
+        """The aggregates that the set's authors report, in one sentence."""
+        parts = []
+        for measure in dict.fromkeys(line.measure for line in self.lines):
+            own = [line for line in self.lines if line.own and line.measure == measure]
+            numbers = ", ".join(f"{line.of} {line.value:.1f} %" for line in own)
+            parts += [f"{measure}: {numbers}"] if numbers else []
+        return f"{'; '.join(parts)}."
+
+    def item_scores(self) -> list[list[float]]:
+        """The scores of each item, image after image."""
+        lengths = [len(item.images) * len(item.texts) for item in self.foils.items]
+        return [part.tolist() for part in torch.split(self.scores, lengths)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form, with the scores of every item."""
+        corpus = self.foils.corpus
+        margins = item_margins(self.foils, self.scores).tolist()
+        return {
+            "set": self.foils.name,
+            "form": self.foils.form,
+            "protocol": self.protocol,
+            "left_out": dict(self.foils.left_out),
+            "lines": [line.to_dict() for line in self.lines],
+            "blind": [line.to_dict() | {"suspicious": line.suspicious} for line in self.blind],
+            "items": [
+                {
+                    "id": item.id,
+                    "category": item.category,
+                    "pictures": [corpus.image_ids[row] for row in item.images],
+                    "captions": [corpus.texts[row] for row in item.texts],
+                    "true": item.true,
+                    "scores": scores,
+                    "margin": margin,
+                }
+                for item, scores, margin in zip(self.foils.items, self.item_scores(), margins)
+            ],
+        }
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class BlindControl:
+    """A model of captions that are not in the set, which sees no image.
+
+    Attributes:
+        scores: (P,) scores of `foil_pairs` of the set.
+        description: the model and its captions, in words.
+    """
+
+    scores: Tensor
+    description: str
+
+
+def evaluate_foils(
+    foils: FoilSet,
+    scores: Tensor,
+    *,
+    model: str,
+    blind: BlindControl | None = None,
+    ties: TieRule = "wrong",
+    seed: int = 0,
+) -> FoilReport:
+    """All numbers of a set, of a model and its blind control, with the protocol in words.
+
+    Args:
+        foils: the set.
+        scores: (P,) scores of `foil_pairs` of the set.
+        model: description of the model, for the protocol.
+        blind: the control; not reported for crossed pairs, whose captions are both true once.
+        ties: rule for ties, see `measure_foils`.
+        seed: seed of the draws.
+
+    Raises:
+        ValueError: ARO's rule for ties and a set that is not ARO's.
+    """
+    left_out = ", ".join(f"{count:,} {reason}" for reason, count in foils.left_out.items())
+    thresholds = "thresholds chosen on one half of the pictures for the other"
+    parts = [
+        f"{foils.name}: {len(foils):,} items, {len(foils.corpus):,} pictures",
+        f"left out: {left_out}" if left_out else "",
+        TIES[ties],
+        thresholds if foils.form in JUDGED_FORMATS else "",
+        model,
+        f"seed {seed}",
+        blind.description if blind else "",
+        "95 % intervals: pictures drawn anew with all their items, 1,000 times",
+    ]
+    lines = measure_foils(foils, scores, ties=ties, seed=seed)
+    controls: tuple[FoilScore, ...] = ()
+    if blind is not None and blind.scores is not scores and foils.task != "crossed":
+        controls = measure_foils(foils, blind.scores, ties=ties, seed=seed)
+    return FoilReport(foils, scores, lines, controls, "; ".join(part for part in parts if part))
+
+
+def score_foils(members: Sequence[Member], foils: FoilSet) -> Tensor:
+    """(P,) mean scores of `foil_pairs` of a set; every pair is scored once.
+
+    Args:
+        members: models with the encoded images and captions of the set.
+        foils: the set.
+    """
+    images, texts = foil_pairs(foils)
+    many = len(foils.corpus.texts)
+    unique, place = (images * many + texts).unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    return score_pairs(members, unique // many, unique % many)[place]
+
+
+def train_blind_control(captions: Sequence[str], source: str, foils: FoilSet) -> BlindControl:
+    """Train an n-gram model on captions that are not in the set, and score the set with it.
+
+    Args:
+        captions: the captions; those of the set are left out.
+        source: where they come from, for messages.
+        foils: the set.
+
+    Raises:
+        ValueError: no caption is left.
+    """
+    held_out = set(foils.corpus.texts)
+    kept = [caption for caption in captions if caption not in held_out]
+    if not kept:
+        raise ValueError(
+            f"{source} holds no caption that is not in {foils.name}; the blind model needs others"
+        )
+    model = NGrams.of(kept)
+    description = (
+        f"blind: {model.order}-gram model of {len(kept):,} captions of {source}, mean log "
+        "probability of a word"
+    )
+    left_out = len(captions) - len(kept)
+    if left_out:
+        description += f", {left_out:,} of the set left out"
+    return BlindControl(blind_scores(model, foils), description)
+
+
+def blind_scores(model: NGrams, foils: FoilSet) -> Tensor:
+    """(P,) scores of `foil_pairs` of a set by a model of the captions alone."""
+    return model.scores(foils.corpus.texts)[foil_pairs(foils)[1]]
+
+
+def foil_pairs(foils: FoilSet) -> tuple[Tensor, Tensor]:
+    """(P,) rows of images and of captions, item after item, image after image."""
+    both = [(image, text) for item in foils.items for image in item.images for text in item.texts]
+    rows = torch.tensor(both, dtype=torch.long).view(-1, 2)
+    return rows[:, 0], rows[:, 1]
+
+
+# --- what counts as right, item by item ------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ItemMeasure:
+    """The points of each item.
+
+    Attributes:
+        name: name of the measure.
+        gained: (N,) double, points of each item.
+        possible: (N,) double, the most points it can have.
+        chance: (N,) double, its points on average by guessing.
+    """
+
+    name: str
+    gained: Tensor
+    possible: Tensor
+    chance: Tensor
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class JudgedCaptions:
+    """Captions that are true or false of their image.
+
+    Attributes:
+        item: (M,) long, the item of each.
+        scores: (M,) double.
+        true: (M,) bool.
+    """
+
+    item: Tensor
+    scores: Tensor
+    true: Tensor
+
+
+def choice_accuracy(
+    scores: Tensor, *, ties_right: bool = False, name: str = "accuracy"
+) -> ItemMeasure:
+    """Whether the caption in column 0 scores above all others.
+
+    Args:
+        scores: (N, K) scores of the captions of each item; -inf where it has fewer.
+        ties_right: a tie with the best of the others counts.
+        name: name of the measure.
+    """
+    best = scores[:, 1:].amax(1)
+    right = scores[:, 0] >= best if ties_right else scores[:, 0] > best
+    options = (scores > -torch.inf).sum(1).double()
+    return ItemMeasure(name, right.double(), torch.ones_like(options), 1 / options)
+
+
+def pairwise_accuracy(scores: Tensor, *, ties_right: bool = False) -> ItemMeasure:
+    """Number of foils below the caption in column 0; arguments as in `choice_accuracy`."""
+    exists = scores[:, 1:] > -torch.inf
+    first = scores[:, :1]
+    above = (first >= scores[:, 1:]) if ties_right else (first > scores[:, 1:])
+    foils = exists.sum(1).double()
+    return ItemMeasure("pairwise", (above & exists).sum(1).double(), foils, foils / 2)
+
+
+def winoground_scores(scores: Tensor) -> tuple[ItemMeasure, ItemMeasure, ItemMeasure]:
+    """Winoground's text, image and group scores (Thrush et al., CVPR 2022, section 3.2).
+
+    Text: each image prefers its caption. Image: each caption prefers its image. Group: both.
+
+    Args:
+        scores: (N, 2, 2) scores of each image with each caption; the diagonal is true.
+    """
+    own = scores.diagonal(dim1=1, dim2=2)
+    text = (own > scores.flip(2).diagonal(dim1=1, dim2=2)).all(1)
+    image = (own > scores.flip(1).diagonal(dim1=1, dim2=2)).all(1)
+    ones = torch.ones(len(scores), dtype=torch.double)
+    return (
+        ItemMeasure("text", text.double(), ones, ones / 4),
+        ItemMeasure("image", image.double(), ones, ones / 4),
+        ItemMeasure("group", (text & image).double(), ones, ones / 6),
+    )
+
+
+def threshold_accuracy(judged: JudgedCaptions, half: Tensor, items: int) -> ItemMeasure | None:
+    """Whether captions are judged rightly, true above a threshold.
+
+    The threshold of one half of the items is the best one of the other half; of several the
+    lowest.
+
+    Args:
+        judged: the captions.
+        half: (N,) bool, the half of each item.
+        items: N.
+
+    Returns:
+        None where a half is empty.
+    """
+    side = half[judged.item]
+    if bool(side.all()) or not bool(side.any()):
+        return None
+    right = torch.zeros(len(side), dtype=torch.double)
+    for mine in (side, ~side):
+        level = best_threshold(judged.scores[~mine], judged.true[~mine])
+        right[mine] = ((judged.scores[mine] > level) == judged.true[mine]).double()
+    empty = torch.zeros(items, dtype=torch.double)
+    possible = empty.index_add(0, judged.item, torch.ones_like(right))
+    gained = empty.index_add(0, judged.item, right)
+    return ItemMeasure("by threshold", gained, possible, possible / 2)
+
+
+def best_threshold(scores: Tensor, true: Tensor) -> float:
+    """The level above which "true" is right most often; of several the lowest.
+
+    Args:
+        scores: (M,) double.
+        true: (M,) bool.
+    """
+    values, place = scores.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    zeros = torch.zeros(len(values), dtype=torch.long)
+    false_upto = zeros.index_add(0, place, (~true).long()).cumsum(0)
+    true_upto = zeros.index_add(0, place, true.long()).cumsum(0)
+    # right[k]: the k lowest values are called false, all above are called true
+    right = torch.cat([true.sum().view(1), false_upto + (true.sum() - true_upto)])
+    best = int(right.argmax())
+    if best == 0:
+        return -torch.inf
+    after = values[best] if best < len(values) else values[best - 1] + 1
+    return float((values[best - 1] + after) / 2)
+
+
+def roc_area(scores: Tensor, true: Tensor, weights: Tensor) -> Tensor:
+    """(R,) area under the ROC curve: share of true and false captions in order; a tie is wrong.
+
+    Args:
+        scores: (M,) double.
+        true: (M,) bool.
+        weights: (R, M) double, weight of each caption in each resample.
+    """
+    order = scores.argsort(stable=True)
+    ranked, true, weights = scores[order], true[order], weights[:, order]
+    false = (weights * ~true).cumsum(1)
+    below = torch.searchsorted(ranked, ranked, right=False)  # number of captions that score less
+    lower = torch.cat([torch.zeros(len(weights), 1, dtype=torch.double), false], 1)[:, below]
+    positive = weights * true
+    return (positive * lower).sum(1) / (positive.sum(1) * false[:, -1])
+
+
+def judged_captions(foils: FoilSet, scores: Tensor) -> JudgedCaptions:
+    """Every caption of a set, as true or false of its image."""
+    item, true = [], []
+    for place, one in enumerate(foils.items):
+        item += [place] * len(one.texts)
+        true += [one.true, *[False] * (len(one.texts) - 1)]
+    return JudgedCaptions(torch.tensor(item), scores.double(), torch.tensor(true))
+
+
+def choice_table(foils: FoilSet, scores: Tensor) -> Tensor:
+    """(N, K) scores of the captions of each item, -inf where it has fewer."""
+    lengths = torch.tensor([len(item.texts) for item in foils.items])
+    out = torch.full((len(lengths), int(lengths.max())), -torch.inf, dtype=torch.double)
+    out[torch.arange(out.shape[1]) < lengths.unsqueeze(1)] = scores.double()
+    return out
+
+
+def item_margins(foils: FoilSet, scores: Tensor) -> Tensor:
+    """(N,) margin of each item, below 0 where it is wrong.
+
+    The score of the caption less that of its best foil; the smallest of the four differences of
+    two pairs; the distance on the right side of the median score where single captions are judged.
+    """
+    scores = scores.double()
+    if foils.task == "crossed":
+        block = scores.view(-1, 2, 2)
+        own = block.diagonal(dim1=1, dim2=2)
+        wrong = torch.stack([block[:, 0, 1], block[:, 1, 0]], 1)
+        return own.amin(1) - wrong.amax(1)
+    if foils.task == "judged":
+        sign = torch.tensor([1.0 if item.true else -1.0 for item in foils.items])
+        return (scores - scores.median()) * sign
+    table = choice_table(foils, scores)
+    return table[:, 0] - table[:, 1:].amax(1)
+
+
+# --- groups of categories --------------------------------------------------------------------
+
+MIN_PAIR_CASES = 25  # of a pair of attributes; ARO's average leaves out rarer pairs
+NO_ORDER = frozenset(
+    relation.strip()
+    for relation in """
+    adjusting, around, attached to, beside, between, bigger than, biting, boarding, brushing, by,
+    chewing, cleaning, climbing, close to, coming from, coming out of, contain, crossing, dragging,
+    draped over, drinking, drinking from, driving, driving down, driving on, eating from, eating in,
+    enclosing, exiting, facing, filled with, floating in, floating on, flying, flying above, flying
+    in, flying over, flying through, full of, going down, going into, going through, grazing in,
+    growing in, growing on, guiding, hanging from, hanging in, hanging off, hanging over, higher
+    than, holding onto, hugging, in between, jumping off, jumping on, jumping over, kept in, larger
+    than, leading, leaning over, leaving, licking, longer than, looking in, looking into, looking
+    out, looking over, looking through, lying next to, lying on top of, making, mixed with, mounted
+    on, moving, near, next to, of, on the back of, on the edge of, on the front of, on the other
+    side of, on the side of, opening, painted on, parked at, parked beside, parked by, parked in,
+    parked in front of, parked near, parked next to, perched on, petting, piled on, playing, playing
+    in, playing on, playing with, pouring, reaching for, reading, reflected on, riding on, running
+    in, running on, running through, seen through, sitting behind, sitting beside, sitting by,
+    sitting in front of, sitting near, sitting next to, sitting under, skiing down, skiing on,
+    sleeping in, sleeping on, smiling at, sniffing, splashing, sprinkled on, stacked on, standing
+    against, standing around, standing behind, standing beside, standing in front of, standing near,
+    standing next to, staring at, stuck in, surrounding, swimming in, swinging, talking to, topped
+    with, touching, traveling down, traveling on, tying, typing on, underneath, wading in, waiting
+    for, walking across, walking by, walking down, walking next to, walking through, with, working
+    in, working on, worn on, wrapped around, wrapped in
+    """.replace("\n    ", " ").split(",")
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CategoryGroup:
+    """Categories with one number.
+
+    Attributes:
+        title: title in tables.
+        categories: names of the categories.
+        macro: average over categories, not over items.
+        own: whether the set's authors report it.
+    """
+
+    title: str
+    categories: tuple[str, ...]
+    macro: bool = False
+    own: bool = False
+
+
+def category_groups(form: FoilFormat, counts: Mapping[str, int]) -> tuple[CategoryGroup, ...]:
+    """Every category, all items, and the aggregates that the set's authors report.
+
+    SugarCrepe: averages over the items of "replace", "swap" and "add". ARO: the mean over
+    relations without those of `NO_ORDER`, which say nearly the same when exchanged or are rare,
+    and over pairs of attributes with at least 25 cases. VALSE: the mean over its pieces.
+    Elsewhere: all items.
+
+    Args:
+        form: format of the set.
+        counts: number of items of each category.
+    """
+    every = tuple(counts)
+    least = MIN_PAIR_CASES if form == "aro-attribution" else 1
+    dropped = NO_ORDER if form == "aro-relation" else frozenset[str]()
+    macro = tuple(sorted(c for c, n in counts.items() if n >= least and c not in dropped))
+    named = [name for name in SUGARCREPE if name in counts] if form == "sugarcrepe" else None
+    shown = named or sorted(name for name in counts if name)
+    if form == "aro-attribution":
+        shown = list(macro)
+    single = tuple(CategoryGroup(name, (name,)) for name in shown) if len(every) > 1 else ()
+    if form == "sugarcrepe":
+        coarse = (
+            CategoryGroup(kind, tuple(n for n in shown if n.startswith(kind)), own=True)
+            for kind in dict.fromkeys(name.partition("_")[0] for name in shown)
+        )
+        return (*single, CategoryGroup("all items", every), *coarse)
+    if form in ("aro-relation", "aro-attribution", "valse"):
+        nouns = {"aro-relation": "relations", "aro-attribution": "pairs of attributes"}
+        title = f"mean of {len(macro)} {nouns.get(form, 'pieces')}"
+        mean = (CategoryGroup(title, macro, macro=True, own=True),) if macro else ()
+        return (*single, CategoryGroup("all items", every), *mean)
+    return (*single, CategoryGroup("all items", every, own=True))
+
+
+# --- all numbers, with intervals -------------------------------------------------------------
+
+
+def measure_foils(
+    foils: FoilSet,
+    scores: Tensor,
+    *,
+    ties: TieRule = "wrong",
+    seed: int = 0,
+    resamples: int = 1000,
+) -> tuple[FoilScore, ...]:
+    """All numbers of a set.
+
+    Args:
+        foils: the set.
+        scores: (P,) scores of `foil_pairs` of the set.
+        ties: "aro" counts as ARO's code does: the option that stands first wins a tie, which is
+            the true one in its order sets and the foil in its other two.
+        seed: seed of the draws, and of the halves between which thresholds are exchanged.
+        resamples: number of bootstrap resamples.
+
+    Raises:
+        ValueError: ARO's rule for ties and a set that is not ARO's.
+    """
+    if ties == "aro" and foils.form not in ("order", "aro-relation", "aro-attribution"):
+        raise ValueError(
+            f"{foils.name} has its own rule for ties, by which they are wrong; ties=aro is for the "
+            "sets of ARO"
+        )
+    images = torch.tensor([item.images[0] for item in foils.items])
+    judged = judged_captions(foils, scores) if foils.form in JUDGED_FORMATS else None
+    # items of one image are in one half
+    rng = torch.Generator().manual_seed(seed)
+    half = torch.randperm(int(images.max()) + 1, generator=rng)[images] % 2 == 0
+    measures = _item_measures(foils, scores.double(), judged, half, ties)
+    names = [item.category for item in foils.items]
+    groups = category_groups(foils.form, Counter(names))
+    draws = list(_draws(int(images.max()) + 1, images.unique(), resamples, seed))  # type: ignore[no-untyped-call]
+    lines = [_share_line(one, group, names, images, draws) for one in measures for group in groups]
+    if judged is not None:
+        areas = (_area_line(judged, g, names, images, draws) for g in groups if not g.macro)
+        lines += [line for line in areas if line]
+    return tuple(lines)
+
+
+def _item_measures(
+    foils: FoilSet, scores: Tensor, judged: JudgedCaptions | None, half: Tensor, ties: TieRule
+) -> list[ItemMeasure]:
+    if foils.task == "crossed":
+        return list(winoground_scores(scores.view(-1, 2, 2)))
+    measures: list[ItemMeasure] = []
+    if foils.task == "choice":
+        table = choice_table(foils, scores)
+        ties_right = ties == "aro" and foils.form == "order"
+        name = "pairwise" if judged is not None else "accuracy"
+        measures.append(choice_accuracy(table, ties_right=ties_right, name=name))
+        if table.shape[1] > 2:
+            measures.append(pairwise_accuracy(table, ties_right=ties_right))
+    if judged is not None and (level := threshold_accuracy(judged, half, len(foils))):
+        measures.append(level)
+    return measures
+
+
+def _draws(images: int, existing: Tensor, resamples: int, seed: int) -> Iterator[Tensor]:
+    """(R, I) how often each image is drawn, some resamples at a time."""
+    rng = torch.Generator().manual_seed(seed)
+    at_once = max(1, CELLS // images)  # bounds the memory of one part
+    for start in range(0, resamples, at_once):
+        counts = torch.zeros(min(at_once, resamples - start), images, dtype=torch.double)
+        rows = existing[torch.randint(len(existing), (len(counts), len(existing)), generator=rng)]
+        yield counts.scatter_add_(1, rows, torch.ones_like(rows, dtype=torch.double))
+
+
+def _share_line(
+    measure: ItemMeasure,
+    group: CategoryGroup,
+    names: Sequence[str],
+    images: Tensor,
+    draws: Sequence[Tensor],
+) -> FoilScore:
+    """Points of a group in percent of the possible ones."""
+    place = {name: column for column, name in enumerate(group.categories)}
+    column = torch.tensor([place.get(name, -1) for name in names])
+    mine = column >= 0
+    columns = column[mine] if group.macro else torch.zeros(int(mine.sum()), dtype=torch.long)
+    # Sums over the items of each image (and category): a resample is then one matrix product.
+    shape = draws[0].shape[1], len(place) if group.macro else 1
+    gained, possible, chance = (
+        torch.zeros(shape, dtype=torch.double).index_put((images[mine], columns), t[mine], True)
+        for t in (measure.gained, measure.possible, measure.chance)
+    )
+    once = torch.ones(1, shape[0], dtype=torch.double)
+    return FoilScore(
+        measure.name,
+        group.title,
+        int(mine.sum()),
+        _percent(once, gained, possible).item(),
+        _percentiles(torch.cat([_percent(counts, gained, possible) for counts in draws])),
+        _percent(once, chance, possible).item(),
+        group.own,
+    )
+
+
+def _percent(counts: Tensor, gained: Tensor, possible: Tensor) -> Tensor:
+    """(R,) percent gained of the possible points, the mean over the columns that were drawn."""
+    return 100 * ((counts @ gained) / (counts @ possible)).nanmean(1)
+
+
+def _area_line(
+    judged: JudgedCaptions,
+    group: CategoryGroup,
+    names: Sequence[str],
+    images: Tensor,
+    draws: Sequence[Tensor],
+) -> FoilScore | None:
+    """Area under the ROC curve of a group; None where all captions are true, or all false."""
+    wanted = torch.tensor([name in group.categories for name in names])
+    mine = wanted[judged.item]
+    scores, true = judged.scores[mine], judged.true[mine]
+    if bool(true.all()) or not bool(true.any()):
+        return None
+    rows = images[judged.item[mine]]
+    value = 100 * roc_area(scores, true, torch.ones(1, len(true), dtype=torch.double)).item()
+    at_once = max(1, CELLS // len(true))
+    parts = (part[:, rows] for counts in draws for part in torch.split(counts, at_once))
+    spread = 100 * torch.cat([roc_area(scores, true, part) for part in parts])
+    # Copies of an image within a resample tie with each other, which biases all areas down.
+    spread += value - spread.nanmean()
+    spread.clamp_(0, 100)
+    items = int(wanted.sum())
+    return FoilScore("AUC", group.title, items, value, _percentiles(spread), 50.0, group.own)
+
+
+def _percentiles(spread: Tensor) -> Interval:
+    edges = torch.tensor([0.025, 0.975], dtype=torch.double)
+    low, high = spread.nanquantile(edges).tolist()
+    return Interval(low, high)

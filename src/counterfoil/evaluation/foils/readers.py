@@ -1,0 +1,401 @@
+"""File formats of published foil sets, and the files of their images.
+
+sugarcrepe        {"0": {"filename", "caption", "negative_caption"}}, one file a category
+aro-relation      [{"image_path", "true_caption", "false_caption", "relation_name", "bbox_x"}]
+aro-attribution   the same with "attributes": [first, second]
+order             [{"image", "caption_options": [true, foil, …]}], or [{"image", "caption"}], whose
+                  captions `counterfoil.evaluation.foils.sets` shuffles
+valse             {id: {"image_file", "caption", "foil", "mturk": {"caption", …}}}, one a piece
+vsr               one {"image", "caption", "label": 0 or 1, "relation"} a line
+foil-it           {"annotations": [{"id", "image_id", "caption", "foil", "target_word"}]}
+winoground        one {"id", "image_0", "image_1", "caption_0", "caption_1", "collapsed_tag"} a
+                  line
+pairs             anything with an image, a caption and its foils: NegCLIP's table ("filepath",
+                  "title", "neg_caption"), stored generated negatives ("image", "caption", "foil")
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import hashlib
+import io
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, TypeAlias, TypeVar, final
+
+from PIL import Image
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+
+from counterfoil.corpus.lines import read_lines, read_text
+from counterfoil.corpus.pictures import (
+    DrawnPictures,
+    PictureFiles,
+    Pictures,
+    is_picture_name,
+    open_picture,
+)
+from counterfoil.files import read_json
+
+FoilFormat: TypeAlias = Literal[
+    "sugarcrepe", "aro-relation", "aro-attribution", "order", "valse", "vsr", "foil-it",
+    "winoground", "pairs", "scenes",
+]  # fmt: skip
+Box: TypeAlias = tuple[int, int, int, int]
+Rows: TypeAlias = Sequence[tuple[str, Any]]
+
+SUGARCREPE = (
+    "replace_obj", "replace_att", "replace_rel", "swap_obj", "swap_att", "add_obj", "add_att",
+)  # fmt: skip
+VALSE_ANNOTATORS = 2  # of three, who must have found that only the caption is true
+LIST_COLUMNS = frozenset({"foils", "neg_caption"})
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FoilEntry:
+    """One question as a file has it.
+
+    Attributes:
+        id: its name in the set.
+        category: the kind of change, or another part of the set.
+        images: name of its image, or of two.
+        captions: the true one first, then its foils; with two images the caption of each.
+        true: whether a single caption is true.
+        box: left, top, width and height of the part of the image that is shown.
+    """
+
+    id: str
+    category: str
+    images: tuple[str, ...]
+    captions: tuple[str, ...]
+    true: bool = True
+    box: Box | None = None
+
+
+# --- rows of a file --------------------------------------------------------------------------
+
+
+def read_rows(path: Path) -> Rows:
+    """The entries of a JSON list, JSON object, JSON lines or a table, with names for messages.
+
+    Raises:
+        ValueError: the file is missing, or no JSON, JSON lines, or table.
+    """
+    if path.suffix in (".tsv", ".csv"):
+        return _table_rows(path)
+    if path.suffix == ".jsonl":
+        return _json_lines(path)
+    plain = read_json(path, "a set of foils")
+    if isinstance(plain, dict) and isinstance(plain.get("annotations"), list):
+        return [(f"annotations[{n}]", entry) for n, entry in enumerate(plain["annotations"])]
+    if isinstance(plain, dict):
+        return [(f"entry {key!r}", entry) for key, entry in plain.items()]
+    if isinstance(plain, list):
+        return [(f"entry {n}", entry) for n, entry in enumerate(plain)]
+    raise ValueError(f"{path} holds no entries; a JSON list or object of them is needed")
+
+
+def _json_lines(path: Path) -> Rows:
+    rows = []
+    for number, line in enumerate(read_lines(path, "foils"), 1):
+        try:
+            if line.strip():
+                rows.append((f"line {number}", json.loads(line)))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {number} is no JSON: {error}") from None
+    return rows
+
+
+def _table_rows(path: Path) -> Rows:
+    text = io.StringIO(read_text(path, "foils"), newline="")
+    rows = csv.DictReader(text, delimiter="\t" if path.suffix == ".tsv" else ",")
+    try:
+        return [(f"line {n}", _with_lists(path, n, row)) for n, row in enumerate(rows, 2)]
+    except csv.Error as error:
+        raise ValueError(f"{path} is no table: {error}, in line {rows.line_num + 1}") from None
+
+
+def _with_lists(path: Path, number: int, row: Mapping[str | None, Any]) -> dict[str, Any]:
+    """A row of a table, with lists of foils parsed."""
+    entry = {str(key): value for key, value in row.items() if value is not None}
+    for key in entry.keys() & LIST_COLUMNS:
+        if entry[key].startswith("["):
+            try:
+                entry[key] = ast.literal_eval(entry[key])
+            except (ValueError, SyntaxError):
+                raise ValueError(
+                    f"{path}, line {number}: {key} is no list of foils: {entry[key][:40]}"
+                ) from None
+    return entry
+
+
+# --- formats ---------------------------------------------------------------------------------
+
+_IMAGE = AliasChoices("image", "image_path", "image_file", "filename", "filepath", "image_id")
+_TRUE = AliasChoices("caption", "true_caption", "title")
+_FOILS = AliasChoices("foils", "foil", "negative_caption", "false_caption", "neg_caption")
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+@final
+class _ChoiceRow(_Row):
+    image: str | int = Field(validation_alias=_IMAGE)
+    caption: str | list[str] = Field(validation_alias=_TRUE)
+    foils: str | list[str] = Field(validation_alias=_FOILS)
+    category: str = Field("", validation_alias=AliasChoices("category", "kind", "relation_name"))
+    attributes: list[str] = Field(default_factory=list)
+    mturk: dict[str, int] | None = None
+    bbox_x: float = 0
+    bbox_y: float = 0
+    bbox_w: float = 0
+    bbox_h: float = 0
+
+
+@final
+class _OrderRow(_Row):
+    image: str | int = Field(validation_alias=_IMAGE)
+    caption_options: list[str] = Field(min_length=2)
+
+
+@final
+class _JudgedRow(_Row):
+    image: str | int = Field(validation_alias=_IMAGE)
+    caption: str
+    label: Literal[0, 1]
+    relation: str = ""
+
+
+@final
+class _WinogroundRow(_Row):
+    id: str | int = ""
+    image_0: str
+    image_1: str
+    caption_0: str
+    caption_1: str
+    collapsed_tag: str = ""
+
+
+@final
+class _FoilItRow(_Row):
+    id: int | str
+    image_id: int | str
+    caption: str
+    foil: bool
+    target_word: str = ""
+
+
+_R = TypeVar("_R", bound=_Row)
+
+
+def detect_format(path: Path, rows: Rows) -> FoilFormat:
+    """The format of a file, by the fields of its first entry.
+
+    Raises:
+        ValueError: it has none of the known formats.
+    """
+    first = rows[0][1] if rows else None
+    if not isinstance(first, dict):
+        raise ValueError(f"{path} holds no entry with an image and captions")
+    keys = first.keys()
+    fits: tuple[tuple[FoilFormat, bool], ...] = (
+        ("foil-it", rows[0][0].startswith("annotations[")),
+        ("winoground", keys >= {"image_0", "caption_0"}),
+        ("order", "caption_options" in keys),
+        ("vsr", keys >= {"caption", "label"}),
+        ("aro-relation", keys >= {"true_caption", "relation_name"}),
+        ("aro-attribution", keys >= {"true_caption", "attributes"}),
+        ("valse", "mturk" in keys),
+        ("sugarcrepe", sugarcrepe_category(path) != ""),
+        ("pairs", bool(keys & set(_FOILS.choices) and keys & set(_TRUE.choices))),
+    )
+    for form, fit in fits:
+        if fit:
+            return form
+    raise ValueError(
+        f"{path} is in no form of foils that is known: its first entry has the fields "
+        f"{', '.join(map(str, keys))}; an image, a caption and its foils are needed, as in "
+        '{"image", "caption", "foil"}'
+    )
+
+
+def sugarcrepe_category(path: Path) -> str:
+    """The category of a file of SugarCrepe; empty for any other file.
+
+    >>> sugarcrepe_category(Path("data/swap_att.json"))
+    'swap_att'
+    """
+    return next((name for name in SUGARCREPE if path.stem.endswith(name)), "")
+
+
+def parse_entries(form: FoilFormat, path: Path, rows: Rows) -> tuple[list[FoilEntry], Counter[str]]:
+    """The questions of a file, and the number of entries that are none, by reason.
+
+    Raises:
+        ValueError: an entry is not of this format.
+    """
+    if form == "foil-it":
+        return _foil_it_entries(path, rows)
+    entries, left_out = list[FoilEntry](), Counter[str]()
+    for number, (name, plain) in enumerate(rows):
+        entry = _entry(form, path, name, plain, str(number))
+        if isinstance(entry, FoilEntry):
+            entries.append(entry)
+        else:
+            left_out[entry] += 1
+    return entries, left_out
+
+
+def _entry(form: FoilFormat, path: Path, name: str, plain: Any, number: str) -> FoilEntry | str:
+    """An entry, or the reason why it is no question."""
+    key = str(plain.get("key", number)) if isinstance(plain, dict) else number
+    if form == "winoground":
+        pair = _validated(_WinogroundRow, path, name, plain)
+        images, captions = (pair.image_0, pair.image_1), (pair.caption_0, pair.caption_1)
+        return FoilEntry(str(pair.id or key), pair.collapsed_tag, images, captions)
+    if form == "vsr":
+        row = _validated(_JudgedRow, path, name, plain)
+        return FoilEntry(key, row.relation, (str(row.image),), (row.caption,), bool(row.label))
+    if form == "order":
+        options = _validated(_OrderRow, path, name, plain)
+        return FoilEntry(key, "", (str(options.image),), tuple(options.caption_options))
+    return _choice_entry(form, path, _validated(_ChoiceRow, path, name, plain), key)
+
+
+def _choice_entry(form: FoilFormat, path: Path, row: _ChoiceRow, key: str) -> FoilEntry | str:
+    captions = [row.caption] if isinstance(row.caption, str) else row.caption[:1]
+    foils = [row.foils] if isinstance(row.foils, str) else row.foils
+    if not foils or not captions:
+        return "without a foil"
+    category, box = row.category, None
+    if form == "sugarcrepe":
+        category = sugarcrepe_category(path)
+    if form == "valse":
+        category = path.stem.rpartition("valse_")[2]
+        if row.mturk is not None and row.mturk.get("caption", 0) < VALSE_ANNOTATORS:
+            return f"on whose caption fewer than {VALSE_ANNOTATORS} annotators agreed"
+    if form == "aro-attribution":
+        category = "_".join(row.attributes)
+    if form.startswith("aro-") and row.bbox_w > 0 and row.bbox_h > 0:
+        box = (int(row.bbox_x), int(row.bbox_y), int(row.bbox_w), int(row.bbox_h))
+    return FoilEntry(key, category, (str(row.image),), (*captions, *foils), box=box)
+
+
+def _foil_it_entries(path: Path, rows: Rows) -> tuple[list[FoilEntry], Counter[str]]:
+    """Every foil with the caption that has the same id."""
+    notes = [_validated(_FoilItRow, path, name, plain) for name, plain in rows]
+    captions = {note.id: note.caption for note in notes if not note.foil}
+    foils = [note for note in notes if note.foil]
+    entries = [
+        FoilEntry(
+            str(note.id), note.target_word, (str(note.image_id),), (captions[note.id], note.caption)
+        )
+        for note in foils
+        if note.id in captions
+    ]
+    lost = len(foils) - len(entries)
+    return entries, +Counter({"whose caption is not in the file": lost})
+
+
+def _validated(kind: type[_R], path: Path, name: str, plain: Any) -> _R:
+    try:
+        return kind.model_validate(plain)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"][:1])
+        where = f"{name}.{field}" if field else name
+        raise ValueError(f"{path}: {where}: {first['msg'].lower()}") from None
+
+
+# --- images ----------------------------------------------------------------------------------
+
+
+def locate_images(shots: Sequence[tuple[str, Box | None]], folder: Path, of: str) -> Pictures:
+    """Images by name, as paths below a folder, or anywhere in it.
+
+    Names are compared exactly; then without folder and file ending; then by the number at their
+    end, as COCO's file names have one, where either name is that number alone.
+
+    Args:
+        shots: names, with the part of the image that is shown.
+        folder: folder of the images.
+        of: the set, for messages.
+
+    Raises:
+        ValueError: images are missing.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder; the pictures of {of} are needed there")
+    paths = _image_paths([name for name, _ in shots], folder, of)
+    if not any(box for _, box in shots):
+        return PictureFiles(paths)
+    parts = [(path, box) for path, (_, box) in zip(paths, shots)]
+    return DrawnPictures(partial(_crop, parts), range(len(parts)), _crops_digest(parts))
+
+
+def _image_paths(names: Sequence[str], folder: Path, of: str) -> list[Path]:
+    paths = {name: folder / name for name in names if (folder / name).is_file()}
+    lost = [name for name in dict.fromkeys(names) if name not in paths]
+    if lost:
+        files = sorted(Path(top) / file for top, _, held in os.walk(folder) for file in held)
+        for key in (_stem, _trailing_number):
+            by_key: dict[str, list[Path]] = {}
+            for file in filter(is_picture_name, files):
+                by_key.setdefault(key(file.name), []).append(file)
+            by_key.pop("", None)
+            matches = {name: _match(name, by_key.get(key(name), ())) for name in lost}
+            paths |= {name: path for name, path in matches.items() if path is not None}
+            lost = [name for name in lost if name not in paths]
+    if lost:
+        raise ValueError(
+            f"{len(lost)} of {len(set(names))} pictures of {of} are not in {folder}, such as "
+            f"{lost[0]!r}; give the folder of all of them"
+        )
+    return [paths[name] for name in names]
+
+
+def _match(name: str, files: Sequence[Path]) -> Path | None:
+    """The first file of the same name; or any, if one of the two names is a number alone."""
+    fits = (f for f in files if _stem(name) == f.stem or _is_number(name) or _is_number(f.name))
+    return next(fits, None)
+
+
+def _is_number(name: str) -> bool:
+    """Whether a name is a number alone, or a number after COCO's prefix."""
+    return re.fullmatch(r"(COCO_[a-z]+\d+_)?\d+", _stem(name)) is not None
+
+
+def _stem(name: str) -> str:
+    return PurePosixPath(name).stem
+
+
+def _trailing_number(name: str) -> str:
+    digits = re.search(r"\d+$", _stem(name))
+    return str(int(digits[0])) if digits else ""
+
+
+def _crop(parts: Sequence[tuple[Path, Box | None]], row: int) -> Image.Image:
+    path, box = parts[row]
+    image = open_picture(path)
+    if box is None:
+        return image
+    left, top, width, height = box
+    return image.crop((left, top, left + width, top + height))
+
+
+def _crops_digest(parts: Sequence[tuple[Path, Box | None]]) -> str:
+    """A name for these parts of images, another one when a file changes."""
+    digest = hashlib.sha256()
+    for path, box in parts:
+        status = path.stat()
+        digest.update(f"{path} {box} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return f"parts-{digest.hexdigest()[:16]}"

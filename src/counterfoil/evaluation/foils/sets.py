@@ -1,0 +1,457 @@
+"""Foil sets: an image, its true caption, and captions that differ by one detail.
+
+``open_foil_set(["sugarcrepe/"], images="val2017/")`` reads any of the formats of
+`counterfoil.evaluation.foils.readers`, ``open_foil_set(["scenes"])`` makes foils of rendered
+scenes, and ``open_foil_set(["order:scenes"])`` shuffles the words of their captions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, final, get_args
+
+import torch
+
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.featuretable import features_of
+from counterfoil.corpus.reading import open_corpus
+from counterfoil.corpus.scenes import foils as scene_foils
+from counterfoil.corpus.scenes import graphs
+from counterfoil.corpus.scenes import parse as parse_scene_caption
+from counterfoil.corpus.words import split as split_words
+from counterfoil.evaluation.foils.readers import (
+    Box,
+    FoilEntry,
+    FoilFormat,
+    Rows,
+    detect_format,
+    locate_images,
+    parse_entries,
+    read_rows,
+)
+from counterfoil.spec import unknown
+
+FoilTask: TypeAlias = Literal["choice", "crossed", "judged"]
+NAMES: Mapping[FoilFormat, str] = {
+    "sugarcrepe": "SugarCrepe",
+    "aro-relation": "ARO VG-Relation",
+    "aro-attribution": "ARO VG-Attribution",
+    "order": "ARO order",
+    "valse": "VALSE",
+    "vsr": "VSR",
+    "foil-it": "FOIL-it",
+    "winoground": "Winoground",
+    "pairs": "pairs",
+    "scenes": "foils of scenes",
+}
+ENDINGS = (".json", ".jsonl", ".tsv", ".csv")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FoilItem:
+    """One question of a set.
+
+    Attributes:
+        id: its name in the set.
+        category: the part of the set that it belongs to.
+        images: row of its image, or of two.
+        texts: rows of the true caption and then of its foils; with two images, the caption of
+            each.
+        true: whether a single caption is true.
+    """
+
+    id: str
+    category: str
+    images: tuple[int, ...]
+    texts: tuple[int, ...]
+    true: bool = True
+
+
+@final
+@dataclass(frozen=True, eq=False, slots=True)
+class FoilSet:
+    """Questions, and a data set with their images and captions, each once.
+
+    Attributes:
+        form: published format, which decides on the set's own aggregates.
+        name: name in tables.
+        corpus: images and captions; foils describe no image.
+        items: the questions.
+        left_out: number of entries that are no question here, by reason.
+        seed: seed of what was drawn to make the set.
+    """
+
+    form: FoilFormat
+    name: str
+    corpus: Corpus
+    items: tuple[FoilItem, ...]
+    left_out: Mapping[str, int]
+    seed: int | None = None
+
+    @property
+    def task(self) -> FoilTask:
+        """Choose a caption for an image, match two pairs, or judge one caption."""
+        return (
+            "crossed" if self.form == "winoground" else "judged" if self.form == "vsr" else "choice"
+        )
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+def open_foil_set(
+    sources: Sequence[str],
+    *,
+    images: Path | None = None,
+    features: Path | None = None,
+    split: str = "test",
+    seed: int = 0,
+) -> FoilSet:
+    """Read the files of a foil set, or make one of rendered scenes.
+
+    Args:
+        sources: files, or a folder of them; "FORM:PATH" gives the format where it cannot be
+            detected; "scenes" or "scenes:images=300,seed=2" makes foils of rendered scenes, and
+            "order:" before these shuffles their captions.
+        images: folder of the images; by default a folder ``images`` beside the file.
+        features: stored features of the images, by their names.
+        split: split of the scenes.
+        seed: seed of foils that are made here.
+
+    Raises:
+        ValueError: something is missing or of no known format, or files are of several formats.
+    """
+    form, rest = _split_format(sources[0])
+    if is_scenes(sources[0]):
+        if images is not None:
+            raise ValueError(f"{sources[0]} draws its own pictures; leave out --images")
+        foils = scenes_foil_set(rest, split, seed, shuffled=form == "order")
+        return foils if features is None else _with_features(foils, features)
+    files = _foil_files([rest, *sources[1:]])
+    form, entries, left_out, drawn = _read_files(form, files, seed)
+    beside = files[0].parent / "images"
+    foils = build_foil_set(
+        form,
+        entries,
+        left_out,
+        ", ".join(map(str, files)),
+        name=Path(rest).stem if form == "pairs" else NAMES[form],
+        folder=images or (beside if beside.is_dir() else None),
+        seed=seed if drawn else None,
+    )
+    return foils if features is None else _with_features(foils, features)
+
+
+def is_scenes(source: str) -> bool:
+    """Whether a source is made here, of rendered scenes."""
+    _, rest = _split_format(source)
+    return rest.partition(":")[0] == "scenes" and not Path(rest).exists()
+
+
+def build_foil_set(
+    form: FoilFormat,
+    entries: Iterable[FoilEntry],
+    left_out: Mapping[str, int],
+    where: str,
+    *,
+    name: str,
+    folder: Path | None = None,
+    seed: int | None = None,
+) -> FoilSet:
+    """A set of entries; foils that equal their caption are left out.
+
+    Args:
+        form: format of the set.
+        entries: its questions.
+        left_out: entries that the reader left out already.
+        where: source of the entries, for messages.
+        name: name of the set.
+        folder: folder of the images, where they are wanted.
+        seed: seed of what was drawn.
+
+    Raises:
+        ValueError: no question is left, a caption is empty, or images are missing.
+    """
+    shots: dict[tuple[str, Box | None], int] = {}
+    texts: dict[str, int] = {}
+    owner: dict[int, int] = {}
+    items, left = [], Counter(left_out)
+    for entry in entries if form == "winoground" else _without_copies(entries, left):
+        if not all(caption.strip() for caption in entry.captions):
+            raise ValueError(f"{where}: entry {entry.id!r} has an empty caption; give it words")
+        images = tuple(shots.setdefault((name, entry.box), len(shots)) for name in entry.images)
+        rows = tuple(texts.setdefault(caption, len(texts)) for caption in entry.captions)
+        items.append(FoilItem(entry.id, entry.category, images, rows, entry.true))
+        if entry.true:
+            for image, row in zip(images, rows):
+                owner.setdefault(row, image)
+    if not items:
+        raise ValueError(f"{where} holds no question that can be asked; at least one is needed")
+    corpus = Corpus(
+        name=name,
+        image_ids=[_image_id(*shot) for shot in shots],
+        text_ids=[str(row) for row in range(len(texts))],
+        texts=list(texts),
+        owner=torch.tensor([owner.get(row, -1) for row in range(len(texts))]),
+        splits=[""] * len(shots),
+        pictures=None if folder is None else locate_images(list(shots), folder, name),
+    )
+    return FoilSet(form, name, corpus, tuple(items), +left, seed)
+
+
+def _without_copies(entries: Iterable[FoilEntry], left: Counter[str]) -> Iterator[FoilEntry]:
+    """Entries without foils that equal the caption but for case and blanks; counts them."""
+
+    def normal(text: str) -> str:
+        return " ".join(text.split()).casefold()
+
+    for entry in entries:
+        caption, *foils = entry.captions
+        others = [foil for foil in foils if normal(foil) != normal(caption)]
+        left["foils that are the caption itself"] += len(foils) - len(others)
+        if foils and not others:
+            left["without a foil"] += 1
+            continue
+        yield replace(entry, captions=(caption, *others))
+
+
+def _image_id(name: str, box: Box | None) -> str:
+    return name if box is None else f"{name}#{','.join(map(str, box))}"
+
+
+def _read_files(
+    form: FoilFormat | None, files: Sequence[Path], seed: int
+) -> tuple[FoilFormat, list[FoilEntry], Counter[str], bool]:
+    """The format, the questions, the number of other entries, and whether words were shuffled."""
+    contents = [(path, read_rows(path)) for path in files]
+    forms = {form or detect_format(path, rows) for path, rows in contents}
+    if len(forms) > 1:
+        raise ValueError(
+            f"the files are of several sets, {' and '.join(sorted(forms))}; name files of one"
+        )
+    form, drawn = forms.pop(), False
+    entries, left_out = list[FoilEntry](), Counter[str]()
+    for path, rows in contents:
+        if form == "order" and has_plain_captions(rows):
+            rows, drawn = shuffle_rows(path, rows, seed), True
+        questions, others = parse_entries(form, path, rows)
+        entries += questions
+        left_out.update(others)
+    return form, entries, left_out, drawn
+
+
+def _with_features(foils: FoilSet, features: Path) -> FoilSet:
+    table = features_of(foils.corpus.image_ids, features)
+    return replace(foils, corpus=replace(foils.corpus, features=table))
+
+
+def _split_format(source: str) -> tuple[FoilFormat | None, str]:
+    """The format before the colon of a source, and the rest of it."""
+    before, colon, rest = source.partition(":")
+    form: FoilFormat | None = next((one for one in get_args(FoilFormat) if one == before), None)
+    if not colon or Path(source).exists() or form == "scenes":
+        return None, source
+    if form is None:
+        raise ValueError(unknown(before, list(get_args(FoilFormat)), "a form of foils"))
+    return form, rest
+
+
+def _foil_files(sources: Sequence[str]) -> list[Path]:
+    files: list[Path] = []
+    for path in map(Path, sources):
+        if not path.exists():
+            raise ValueError(
+                f"{path} does not exist; give a file of foils, a folder of them, or scenes"
+            )
+        held = sorted(p for p in path.iterdir() if p.suffix in ENDINGS) if path.is_dir() else [path]
+        if not held:
+            raise ValueError(f"{path} holds no file of foils, {', '.join(ENDINGS)}")
+        files += held
+    return files
+
+
+# --- word order (ARO) ------------------------------------------------------------------------
+
+LONGEST = 30  # words, as BLIP's captions are cut
+TAGGER = "en_core_web_sm"
+_NOUN_TAGS, _ADJECTIVE_TAGS = ("NN", "NNS", "NNP", "NNPS"), ("JJ", "JJR", "JJS")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class WordClasses:
+    """The words of a caption, with the indices of its nouns and adjectives.
+
+    Attributes:
+        words: in order.
+        nouns: indices of the nouns.
+        adjectives: indices of the adjectives.
+    """
+
+    words: tuple[str, ...]
+    nouns: tuple[int, ...]
+    adjectives: tuple[int, ...]
+
+
+def shuffle_words(caption: str, classes: WordClasses, rng: torch.Generator) -> tuple[str, ...]:
+    """A caption and its four shuffles, normalised by `normalise_caption`.
+
+    Yuksekgonul et al., "When and why vision-language models behave like bags-of-words, and what
+    to do about it?", ICLR 2023, section 2.3: nouns among themselves and adjectives among
+    themselves; all other words; words within groups of three; groups of three.
+
+    Departs from the authors' code in: words are split by `counterfoil.corpus.words.split` for all
+    four, and one seeded generator shuffles.
+    """
+    words = list(classes.words)
+    named = {*classes.nouns, *classes.adjectives}
+    rest = [place for place in range(len(words)) if place not in named]
+    named_only = _permuted(_permuted(words, classes.nouns, rng), classes.adjectives, rng)
+    plain = split_words(caption)
+    threes = [plain[start : start + 3] for start in range(0, len(plain), 3)]
+    within = [word for three in threes for word in _permuted(three, range(len(three)), rng)]
+    order = torch.randperm(len(threes), generator=rng).tolist()
+    across = [word for place in order for word in threes[place]]
+    shuffles = (named_only, _permuted(words, rest, rng), within, across)
+    return normalise_caption(caption), *(normalise_caption(" ".join(s)) for s in shuffles)
+
+
+def _permuted(words: Sequence[str], places: Sequence[int], rng: torch.Generator) -> list[str]:
+    """The words, with those at some places permuted at random."""
+    out = list(words)
+    for place, other in zip(places, torch.randperm(len(places), generator=rng).tolist()):
+        out[place] = words[places[other]]
+    return out
+
+
+def normalise_caption(caption: str) -> str:
+    """A caption in lower case without punctuation, cut to 30 words.
+
+    >>> normalise_caption('A man, "Bob", sits.  (Alone)')
+    'a man, bob , sits alone'
+    """
+    words = re.sub(r"[.!\"()*#:;~]", " ", caption.lower()).split()
+    return " ".join(words[:LONGEST])
+
+
+def has_plain_captions(rows: Rows) -> bool:
+    """Whether entries are captions of images, without their shuffles."""
+    return all(
+        isinstance(entry, dict) and "caption" in entry and "caption_options" not in entry
+        for _, entry in rows
+    )
+
+
+def shuffle_rows(path: Path, rows: Rows, seed: int) -> Rows:
+    """Entries with every caption and its shuffles; spaCy tags nouns and adjectives.
+
+    Args:
+        path: the file, for messages.
+        rows: entries with a caption or a list of them.
+        seed: seed of the shuffles.
+
+    Raises:
+        ValueError: spaCy or its model is not installed, or a caption is not text.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    captions: list[tuple[str, dict[str, Any], str]] = []
+    for name, plain in rows:
+        held = plain["caption"]
+        for place, caption in enumerate(held if isinstance(held, list) else [held]):
+            if not isinstance(caption, str):
+                raise ValueError(f"{path}: {name}.caption: a text or a list of texts is needed")
+            captions.append((f"{name}.caption[{place}]", plain, caption))
+    tagged = _spacy_classes([caption for _, _, caption in captions])
+    return [
+        (name, plain | {"caption_options": list(shuffle_words(caption, classes, rng))})
+        for (name, plain, caption), classes in zip(captions, tagged)
+    ]
+
+
+def _spacy_classes(captions: Sequence[str]) -> Iterator[WordClasses]:
+    try:
+        pipeline = import_module("spacy").load(TAGGER)
+    except (ImportError, OSError):
+        raise ValueError(
+            f"shuffling nouns and adjectives needs spaCy with {TAGGER}, which is not installed: "
+            f"pip install spacy, python -m spacy download {TAGGER}; or give a file whose entries "
+            'have "caption_options"'
+        ) from None
+    for document in pipeline.pipe(captions):
+        tags = [word.tag_ for word in document]
+        yield WordClasses(
+            tuple(word.text for word in document),
+            tuple(place for place, tag in enumerate(tags) if tag in _NOUN_TAGS),
+            tuple(place for place, tag in enumerate(tags) if tag in _ADJECTIVE_TAGS),
+        )
+
+
+# --- scenes ----------------------------------------------------------------------------------
+
+
+def scenes_foil_set(source: str, split: str, seed: int, *, shuffled: bool = False) -> FoilSet:
+    """A set made of a split of rendered scenes.
+
+    Each caption is paired with the first foil of each kind that `counterfoil.corpus.scenes.foils`
+    gives; or with its four shuffles at once.
+
+    Args:
+        source: as "scenes" or "scenes:images=300".
+        split: split of the scenes.
+        seed: seed of the foils.
+        shuffled: shuffle words instead of changing a detail.
+
+    Raises:
+        ValueError: no such scenes or split.
+    """
+    corpus = open_corpus(source).split(split)
+    rng = torch.Generator().manual_seed(seed)
+    kind = "shuffled captions" if shuffled else "foils"
+    foils = build_foil_set(
+        "order" if shuffled else "scenes",
+        _shuffled_entries(corpus, rng) if shuffled else _changed_entries(corpus, rng),
+        {},
+        source,
+        name=f"{kind} of {corpus.name} {corpus.part}",
+        seed=seed,
+    )
+    place = {name: row for row, name in enumerate(corpus.image_ids)}
+    subset = corpus.subset(torch.tensor([place[name] for name in foils.corpus.image_ids]))
+    filled = replace(foils.corpus, pictures=subset.pictures, features=subset.features)
+    return replace(foils, corpus=filled)
+
+
+def _changed_entries(corpus: Corpus, rng: torch.Generator) -> Iterator[FoilEntry]:
+    scenes = graphs(corpus)
+    for row, caption in enumerate(corpus.texts):
+        image = int(corpus.owner[row])
+        kinds: set[str] = set()
+        for foil in scene_foils(caption, scenes[image], rng):
+            if foil.kind in kinds:
+                break  # the first ones differ in kind
+            kinds.add(foil.kind)
+            name = f"{corpus.text_ids[row]} {foil.kind}"
+            yield FoilEntry(name, foil.kind, (corpus.image_ids[image],), (caption, foil.caption))
+
+
+def _shuffled_entries(corpus: Corpus, rng: torch.Generator) -> Iterator[FoilEntry]:
+    for row, caption in enumerate(corpus.texts):
+        image = corpus.image_ids[int(corpus.owner[row])]
+        captions = shuffle_words(caption, scene_word_classes(caption), rng)
+        yield FoilEntry(corpus.text_ids[row], "", (image,), captions)
+
+
+def scene_word_classes(caption: str) -> WordClasses:
+    """The words of a caption of scenes, its nouns and adjectives by the grammar of scenes."""
+    parsed = parse_scene_caption(caption)
+    assert parsed is not None
+    nouns = [span.start for span in parsed.of("object")]
+    modifiers = parsed.of("size", "pattern", "colour")
+    adjectives = [span.start for span in modifiers if span.stop - span.start == 1]
+    return WordClasses(tuple(parsed.words), tuple(nouns), tuple(adjectives))
