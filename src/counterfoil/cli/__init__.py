@@ -126,7 +126,7 @@ def plan(
 
     refuse_without(context, "recipe", ("settings",), argument=True)
     if recipe is None:
-        show.catalogue(catalogue.all_recipes())
+        catalogue.print_catalogue()
         plan_tables()
     elif is_table(recipe, None, None, None, settings=settings, smoke=False):
         plan_table(recipe)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from counterfoil.core.console import progress
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.findings import (
     Findings,
@@ -22,7 +23,6 @@ from counterfoil.corpus.findings import (
 )
 from counterfoil.corpus.pictures import PictureFiles, Pictures
 from counterfoil.corpus.regions import Features
-from counterfoil.progress import progress
 
 SAMPLE = 256  # rows of features that a quick look reads
 AT_ONCE = 64  # rows of features in memory

@@ -14,12 +14,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from counterfoil.core.console import progress
 from counterfoil.corpus.backbones import Backbone, open_backbone, pooled
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.featurefolder import FORMAT, FeatureTable, open_features, stored
 from counterfoil.corpus.pictures import Pictures
 from counterfoil.files import read_json, write_json
-from counterfoil.progress import progress
 
 STATE = "extraction.json"
 

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from counterfoil.core.console import progress
 from counterfoil.corpus.regions import Array, Features
 from counterfoil.files import read_array, read_json, replacing_folder, write_json
-from counterfoil.progress import progress
 
 FORMAT = 1
 AT_ONCE = 512

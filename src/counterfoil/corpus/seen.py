@@ -23,13 +23,13 @@ from PIL import Image
 from torch import Tensor
 
 from counterfoil import world
+from counterfoil.core.console import progress
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.lens import Eye, PixelEye
 from counterfoil.corpus.pictures import Pictures
 from counterfoil.corpus.pixels import Array, as_it_is
 from counterfoil.corpus.tokens import cache
 from counterfoil.files import read_array, read_json, write_array, write_json
-from counterfoil.progress import progress
 from counterfoil.records import Items
 
 BATCH = 32

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from counterfoil import world
+from counterfoil.core.console import warn
 from counterfoil.files import check_folder, replacing
-from counterfoil.progress import stderr
 
 Fact = str | int
 _Marks = tuple[tuple[str, int, int], ...]  # name, place and version of each tensor
@@ -167,7 +167,7 @@ class Keeper:
             if file.refusal:
                 raise ValueError(file.refusal)
             if file.damage and world.rank() == 0:
-                stderr.print(f"{file.damage}; what it held is scored again", highlight=False)
+                warn(f"{file.damage}; what it held is scored again")
         self._old = [self._path(file.number) for file in mine if file.number != world.rank()]
         return [file for file in found if not file.damage]
 

@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from counterfoil import world
+from counterfoil.core.console import progress
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.pixels import packed
 from counterfoil.engine.tiles import cut
-from counterfoil.progress import progress
 
 MOST = 50_000_000  # pairs that are held
 THUMBNAIL = 16  # pixels a side

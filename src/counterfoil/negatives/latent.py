@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from counterfoil.progress import progress
+from counterfoil.core.console import progress
 
 _LETTERS = re.compile(r"[a-z]+")
 _SPARE = 10  # directions beyond those asked for, which let the last of them settle

@@ -8,6 +8,7 @@ from typing import final
 
 import torch
 
+from counterfoil.core.console import progress
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.foil_rules import (
     KINDS,
@@ -25,7 +26,6 @@ from counterfoil.corpus.sentences import Sentence, sentence
 from counterfoil.corpus.synonyms import wider
 from counterfoil.negatives.writers import as_compared, dice
 from counterfoil.negatives.written_store import Changed, WrittenFoil
-from counterfoil.progress import progress
 from counterfoil.spec import unknown
 
 FREQUENT = 200  # VSE-C's threshold, on 567,000 captions

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from counterfoil import world
+from counterfoil.core.console import progress
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.files import read_json, replacing, write_json
 from counterfoil.negatives.written_store import WrittenFoil, WrittenStore, read_foils
-from counterfoil.progress import progress
 
 CAPTIONS = 32  # of a part, which is all that a kill can cost
 FACTS = "facts.json"

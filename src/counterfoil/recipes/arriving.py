@@ -11,13 +11,13 @@ from typing import final
 
 import torch
 
+from counterfoil.core.console import progress
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.findings import counted
 from counterfoil.corpus.pictures import PictureFiles
 from counterfoil.engine.index import Index
 from counterfoil.engine.index_parts import Entry
 from counterfoil.engine.index_shelf import Shelf
-from counterfoil.progress import progress
 
 _JUST_NOW = 2_000_000_000  # nanoseconds; file systems note the time of a change no more exactly
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, final
 
 from counterfoil import world
+from counterfoil.core.console import output
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.decisions import Decision, beside, read_decisions
 from counterfoil.evaluate.analysis_page import Rows
@@ -27,7 +28,7 @@ from counterfoil.recipes.auditing_models import (
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.provenance import made_now
 from counterfoil.recipes.run import Source
-from counterfoil.recipes.show import console, say
+from counterfoil.recipes.show import console
 
 PAGE, NUMBERS = "audit.html", "audit.json"
 
@@ -169,8 +170,8 @@ def _write(
             "provenance": asdict(page.provenance),
         },
     )
-    say(page.headline)
-    say(f"{folder / PAGE}, {folder / NUMBERS}")
+    output(page.headline)
+    output(f"{folder / PAGE}, {folder / NUMBERS}")
 
 
 def _headline(found: tuple[Section, ...]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from counterfoil import world
+from counterfoil.core.console import output
 from counterfoil.evaluate.table import plain
 from counterfoil.files import check_file, write_json
 from counterfoil.negatives.store import NegativeStore, read_manifest
@@ -13,7 +14,7 @@ from counterfoil.recipes import diagnosis_page
 from counterfoil.recipes.diagnosis import Diagnosis, DiagnosisPlan, diagnose
 from counterfoil.recipes.model import open_model
 from counterfoil.recipes.run import Source
-from counterfoil.recipes.show import console, say
+from counterfoil.recipes.show import console
 
 
 def diagnose_with(
@@ -53,6 +54,6 @@ def diagnose_with(
         diagnosis_page.write(found, page, title=str(folder), examples=examples)
         if out is not None:
             write_json(out, {"store": str(folder), "models": list(names), **found.plain()})
-        say(f"{found.line}")
-        say(f"{page}")
+        output(f"{found.line}")
+        output(f"{page}")
     return found

@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from counterfoil import world
+from counterfoil.core.console import progress
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.lens import Lens
 from counterfoil.corpus.words import Tokenizer
@@ -26,7 +27,6 @@ from counterfoil.evaluate.explain import (
 from counterfoil.evaluate.explanation import Explanation
 from counterfoil.evaluate.occlusion import explain_without
 from counterfoil.evaluate.surgery import places
-from counterfoil.progress import progress
 from counterfoil.recipes.explained_parts import ExplainedParts
 from counterfoil.recipes.model import Model
 from counterfoil.records import Encoded

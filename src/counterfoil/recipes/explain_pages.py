@@ -6,6 +6,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from counterfoil.core.console import output
 from counterfoil.evaluate.explain_page import (
     BY_DOUBT,
     BY_GAIN,
@@ -20,7 +21,6 @@ from counterfoil.files import write_text
 from counterfoil.recipes.explain import ExplainPlan, lacking
 from counterfoil.recipes.model import Model
 from counterfoil.recipes.provenance import made_now
-from counterfoil.recipes.show import say
 
 SIDE = 448  # pixels of a picture; shown at half that
 
@@ -68,7 +68,7 @@ def made_page(
 def write_page(path: Path, page: ExplainPage) -> None:
     """Write the page, whole or not at all, and say where."""
     write_text(path, render(page))
-    say(f"{path}")
+    output(f"{path}")
 
 
 def measure(found: Explanation) -> str:

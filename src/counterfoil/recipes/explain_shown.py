@@ -9,9 +9,10 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from counterfoil.core.console import output
 from counterfoil.evaluate.explain_page import ExplainedCard, number
 from counterfoil.evaluate.explanation import Explanation
-from counterfoil.recipes.show import console, say
+from counterfoil.recipes.show import console
 
 TINTS = ((0.75, "bold red"), (0.5, "red"), (0.25, "yellow"))
 
@@ -38,7 +39,7 @@ def one(card: ExplainedCard, measure: str) -> None:
     """Print a caption, each of its words, and the caption corrected."""
     found = card.explanation
     console.print(sentence(card), soft_wrap=True)
-    say(f"score {found.score:.3f}, {card.image.text}")
+    output(f"score {found.score:.3f}, {card.image.text}")
     shown = Table("word", box=box.SIMPLE_HEAD)
     shown.add_column(measure, justify="right")
     if found.doubts:
@@ -50,7 +51,7 @@ def one(card: ExplainedCard, measure: str) -> None:
     if found.corrected is not None:
         line = Text("corrected: ").append_text(corrected(card))
         console.print(line, soft_wrap=True)
-        say(f"score {found.corrected.score:.3f}")
+        output(f"score {found.corrected.score:.3f}")
 
 
 def ranked(cards: Sequence[ExplainedCard], measure: str) -> None:

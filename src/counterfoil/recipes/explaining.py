@@ -14,6 +14,7 @@ from typing import IO, Any, final
 from PIL import Image
 
 from counterfoil import world
+from counterfoil.core.console import info, output
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.folder import LISTS, read_folder
 from counterfoil.corpus.pictures import is_picture_name, open_picture
@@ -41,7 +42,6 @@ from counterfoil.recipes.explain_pages import (
 from counterfoil.recipes.explained_parts import ExplainedParts
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.run import Source
-from counterfoil.recipes.show import say
 
 
 @final
@@ -116,7 +116,7 @@ def explain_with(
             write_page(out.page, page)
         if out.numbers is not None:
             write_json(out.numbers, {"model": name, "image": image, **found.plain()})
-            say(f"{out.numbers}")
+            output(f"{out.numbers}")
     return found
 
 
@@ -235,12 +235,12 @@ def _show_audit(
     _say_lacking(model)
     explain_shown.ranked(cards, measure(best[0][2]) if best else "")
     for line in filter(None, told):
-        say(line)
+        output(line)
     if out.page is not None:
         title = told[0] or f"The {len(cards):,} captions that fit least."
         write_page(out.page, made_page(model, "Suspicious captions", title, tuple(cards), told[1]))
     if out.numbers is not None:
-        say(f"{out.numbers}")
+        output(f"{out.numbers}")
 
 
 def _say_lacking(model: Model) -> None:
@@ -248,7 +248,7 @@ def _say_lacking(model: Model) -> None:
         rest = (
             "nothing is corrected" if doubts_words(model.matcher) else "words are left out instead"
         )
-        say(f"{lacks}; {rest}")
+        info(f"{lacks}; {rest}")
 
 
 def _suspicion(found: Explanation, rank: Rank) -> float:

@@ -10,6 +10,7 @@ from typing import Any, final, get_args
 from torch import Tensor
 
 from counterfoil import world
+from counterfoil.core.console import output
 from counterfoil.corpus.foil_sets import FoilSet, open_foil_set
 from counterfoil.corpus.lens import FeatureEye
 from counterfoil.corpus.lines import read_lines
@@ -29,7 +30,7 @@ from counterfoil.files import check_file, write_json, write_text
 from counterfoil.recipes import foils_page
 from counterfoil.recipes.analyses.scorers import Scorer, open_scorers
 from counterfoil.recipes.model import Model
-from counterfoil.recipes.show import console, say
+from counterfoil.recipes.show import console
 from counterfoil.spec import unknown
 
 BLIND = "blind"
@@ -153,17 +154,17 @@ def _show(
 ) -> None:
     for table in foils_page.tables(found.lines, found.blind):
         console.print(plain(table, found.protocol))
-    say(foils_page.headline(found.lines))
+    output(foils_page.headline(found.lines))
     if page is not None:
         worst = margins(found.foils, found.scores).argsort(stable=True)[: plan.examples].tolist()
         text = foils_page.rendered(
             found.foils, found.scores, found.lines, found.blind, found.protocol, worst, plan.seed
         )
         write_text(page, text)
-        say(f"{page}")
+        output(f"{page}")
     if out is not None:
         write_json(out, {"model": name, "seed": plan.seed, "ties": plan.ties, **found.plain()})
-        say(f"{out}")
+        output(f"{out}")
 
 
 def _check_sees(model: Model, foils: FoilSet) -> None:

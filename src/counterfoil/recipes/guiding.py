@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from counterfoil import world
+from counterfoil.core.console import info
 from counterfoil.negatives.guide import Guide
 from counterfoil.negatives.semantics import CaptionSemantics, CaptionSpace
 from counterfoil.negatives.taught import TaughtStore, weigher
@@ -16,7 +17,6 @@ from counterfoil.recipes.context import Context, Stopped
 from counterfoil.recipes.guides import Semantics, Teach
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.recipe import Pretrain, Recipe, Train
-from counterfoil.recipes.show import say
 from counterfoil.train.stopping import stopping
 
 EVERY = 1.0  # minutes
@@ -94,7 +94,7 @@ def teach(context: Context, stage: Teach) -> None:
             late = watch.late and watch.asked is None
             raise Stopped("out of time" if late else "interrupted") from None
     many = f"{len(trained)} teacher{'s' if len(trained) > 1 else ''}"
-    say(f"{stage.name}: {many}, {stage.form} for {len(context.train):,} images, {place}")
+    info(f"{stage.name}: {many}, {stage.form} for {len(context.train):,} images, {place}")
 
 
 def mean(context: Context, stage: Semantics) -> None:
@@ -104,7 +104,7 @@ def mean(context: Context, stage: Semantics) -> None:
         space = CaptionSpace.of(context.train, stage.space)
         space.save(place)
         texts, width = space.points.shape
-        say(f"{stage.name}: {texts:,} captions in {width} dimensions, {place}")
+        info(f"{stage.name}: {texts:,} captions in {width} dimensions, {place}")
 
 
 def _teachers(context: Context, stage: Teach, scale: float) -> Iterator[Teacher]:

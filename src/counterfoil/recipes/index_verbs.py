@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias, final, get_args
 
 from counterfoil import world
+from counterfoil.core.console import output
 from counterfoil.corpus.bare import is_bare, read_bare
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.decisions import beside, decide, read_decisions
@@ -23,7 +24,6 @@ from counterfoil.recipes.model import open_model
 from counterfoil.recipes.reranking import open_reranker
 from counterfoil.recipes.run import Source
 from counterfoil.recipes.searching import SIDES, Find, Hit, SearchIndex, open_index
-from counterfoil.recipes.show import say
 from counterfoil.spec import unknown
 
 Kind: TypeAlias = Literal["caption", "picture", "id"]
@@ -101,7 +101,7 @@ def index_with(
         changed = add(found, _corpus(source, split, prefix), exchange=exchange)
     other = f", {changed.exchanged:,} exchanged" if changed.exchanged else ""
     known = f"; {counted(changed.known, 'image')} known before" if changed.known else ""
-    say(f"added {_many(changed)}{other}{known}")
+    output(f"added {_many(changed)}{other}{known}")
     show_index(folder)
 
 
@@ -112,7 +112,7 @@ def delete_with(folder: Path, names: Sequence[str]) -> None:
         ValueError: an id is not there; then nothing is forgotten.
     """
     with open_index(folder) as found:
-        say(f"deleted {_many(delete(found, names))}")
+        output(f"deleted {_many(delete(found, names))}")
     show_index(folder)
 
 
@@ -121,7 +121,7 @@ def show_index(folder: Path) -> None:
     with open_index(folder) as found:
         state = found.index.state
         where = f" at {state.address}" if state.address else ""
-        say(f"{folder}: {found.told}, by {found.model_name}; {state.backend}{where}")
+        output(f"{folder}: {found.told}, by {found.model_name}; {state.backend}{where}")
 
 
 def search_index_with(folder: Path, query: str, source: Source | None, asking: Asking) -> list[Hit]:
@@ -159,7 +159,7 @@ def search_index_with(folder: Path, query: str, source: Source | None, asking: A
     if asking.page is not None:
         hits_shown.write(query, hits, find, f"{folder}: {told}", asking.page)
         if not asking.plain:
-            say(f"{asking.page}")
+            output(f"{asking.page}")
     return hits
 
 
@@ -181,7 +181,7 @@ def _bare(source: Source) -> Corpus:
     if decided is None:
         return corpus
     corpus = decide(corpus, read_decisions(Path(decided)))
-    say(f"{corpus.name}, as decided: {corpus.decided}")
+    output(f"{corpus.name}, as decided: {corpus.decided}")
     return corpus
 
 

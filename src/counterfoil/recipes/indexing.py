@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from counterfoil import world
+from counterfoil.core.console import progress
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.pictures import PictureFiles, Pictures
 from counterfoil.engine.encode import encode_images, encode_texts
@@ -21,7 +22,6 @@ from counterfoil.engine.index_draft import New
 from counterfoil.engine.index_parts import Entry
 from counterfoil.engine.index_state import Backend, IndexState, is_index
 from counterfoil.files import check_folder, replacing, replacing_folder
-from counterfoil.progress import progress
 from counterfoil.recipes.arriving import Arriving, arriving, content, stamp, text_entry
 from counterfoil.recipes.model import MODEL, Model
 from counterfoil.recipes.searching import SearchIndex

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from counterfoil import world
+from counterfoil.core.console import info
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.foil_rules import KINDS
 from counterfoil.corpus.meanings import Meanings
@@ -21,7 +22,6 @@ from counterfoil.recipes.context import Context, Stopped
 from counterfoil.recipes.mining import partial
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.recipe import Pretrain, Train
-from counterfoil.recipes.show import say
 from counterfoil.recipes.writes import Rewrite, RulePlan, Write
 from counterfoil.train.stopping import stopping
 
@@ -56,7 +56,7 @@ def write(context: Context, stage: Write) -> None:
         store = written(
             stage, corpus, place, find=lambda name: str(context.place(name)), left=context.left
         )
-    say(f"{stage.name}: {told(store, corpus)}, {place}")
+    info(f"{stage.name}: {told(store, corpus)}, {place}")
 
 
 def written(
@@ -118,7 +118,7 @@ def rewrite(context: Context, stage: Rewrite) -> None:
         rewritten(stage.plan, corpus, context.train, place)
     world.wait()
     store = WrittenStore.open(place, fingerprint=corpus.fingerprint)
-    say(f"{stage.name}: {told(store, corpus)}, {place}")
+    info(f"{stage.name}: {told(store, corpus)}, {place}")
 
 
 def rewritten(plan: RulePlan, corpus: Corpus, train: Corpus, place: Path) -> WrittenStore:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 from counterfoil import world
+from counterfoil.core.console import info, output
 from counterfoil.corpus.check import check
 from counterfoil.corpus.extract import extract
 from counterfoil.corpus.findings import shown
@@ -34,7 +35,7 @@ from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.recipe import Mine
 from counterfoil.recipes.run import Source
 from counterfoil.recipes.settings import changed
-from counterfoil.recipes.show import console, say
+from counterfoil.recipes.show import console
 from counterfoil.spec import unknown
 from counterfoil.train.saved import save_model
 
@@ -78,10 +79,10 @@ def mine_with(
     try:
         store, _ = mined(stage, corpus, out, left=left)
     except Stopped as stopped:
-        say(f"stopped, {stopped}; add --resume to go on")
+        info(f"stopped, {stopped}; add --resume to go on")
         return False
     tidy(out)
-    say(f"{store.lists.in_words()}, {corpus.name} {corpus.part}: {out}")
+    output(f"{store.lists.in_words()}, {corpus.name} {corpus.part}: {out}")
     return True
 
 
@@ -181,7 +182,7 @@ def search_with(name: str, query: str, source: Source, split: str, *, top: int, 
     sweep(members, [best])
     found_page.show(query, corpus, best.rows[0], best.scores[0], captions=asks_image)
     found_page.write(query, corpus, best.rows[0], best.scores[0], page, captions=asks_image)
-    say(f"{page}")
+    output(f"{page}")
 
 
 def check_data(source: Source, *, quick: bool) -> bool:
@@ -197,7 +198,7 @@ def extract_features(
     """Extract features of all pictures into a folder."""
     check_folder(out)
     table = extract(source.open(), model, out, grid=grid, batch=batch, device=world.device())
-    say(f"{len(table.features):,} images: {out}")
+    output(f"{len(table.features):,} images: {out}")
 
 
 def convert_checkpoint(
@@ -237,7 +238,7 @@ def convert_checkpoint(
         lens=Lens(FeatureEye(width), words),
         provenance={"converted_from": checkpoint.name, "system": system},
     )
-    say(f"{spec!r}: {out}")
+    output(f"{spec!r}: {out}")
 
 
 def _check_vocabulary(found: Converted, words: Tokenizer, given: Path, *, masks: bool) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from counterfoil import world
+from counterfoil.core.console import info, output
 from counterfoil.corpus.phrase_file import Stored
 from counterfoil.corpus.phrase_rules import Rules
 from counterfoil.corpus.phrase_spacy import Spacy
@@ -19,7 +20,6 @@ from counterfoil.negatives.written_store import ROWS, WrittenStore
 from counterfoil.recipes.context import Stopped
 from counterfoil.recipes.mining import partial
 from counterfoil.recipes.run import Source
-from counterfoil.recipes.show import say
 from counterfoil.recipes.tailoring import rewritten, told, written
 from counterfoil.recipes.writes import RulePlan, Write
 from counterfoil.spec import Spec, of, unknown
@@ -38,7 +38,7 @@ def write_rules(source: Source, plan: RulePlan, out: Path) -> WrittenStore:
     check_folder(out)
     corpus = source.split(plan.split)
     store = rewritten(plan, corpus, source.split("train"), out)
-    say(f"{told(store, corpus)}: {out / ROWS}")
+    output(f"{told(store, corpus)}: {out / ROWS}")
     return store
 
 
@@ -122,9 +122,9 @@ def write_tags(
     try:
         store = written(stage, corpus, out, left=left)
     except Stopped as stopped:
-        say(f"stopped, {stopped}; add --resume to go on")
+        info(f"stopped, {stopped}; add --resume to go on")
         return False
-    say(f"{told(store, corpus)}: {out / ROWS}")
+    output(f"{told(store, corpus)}: {out / ROWS}")
     return True
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from counterfoil.recipes.show import say
+from counterfoil.core.console import output
 from counterfoil.serve.settings import Settings
 from counterfoil.serve.silence import Connections
 
@@ -53,9 +53,9 @@ def run(app: Guard, settings: Settings, opened: socket.socket) -> None:
     config = configuration(app, settings)
     with opened, _quietly():
         opened.listen(settings.connections)  # whoever reads the line below may connect
-        say(f"{address(settings, opened)}  (Ctrl-C ends it)")
+        output(f"{address(settings, opened)}  (Ctrl-C ends it)")
         uvicorn.Server(config).run(sockets=[opened])
-    say("ended")
+    output("ended")
 
 
 def configuration(app: Guard, settings: Settings) -> Any:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from counterfoil.core.console import output
 from counterfoil.corpus.lens import FeatureEye
 from counterfoil.recipes.explain import lacking
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.reranking import open_reranker
 from counterfoil.recipes.searching import open_index
-from counterfoil.recipes.show import say
 from counterfoil.serve.app import application
 from counterfoil.serve.holdings import Library
 from counterfoil.serve.run import listening, run
@@ -54,14 +54,14 @@ def serve(
         else:
             library = Library(found, _explainer(explainer, source), corpus, reranker)
         app = application(library, allowed)
-        say(f"{index}: {found.told}, {library.name}")
+        output(f"{index}: {found.told}, {library.name}")
         if library.reranker is not None:
             told = library.reranker
-            say(f"{told.model.name} puts the first {told.depth} results in order")
+            output(f"{told.model.name} puts the first {told.depth} results in order")
         if lacks := lacking(library.explainer):
-            say(f"{lacks}; words are left out instead, and --explainer names another model")
+            output(f"{lacks}; words are left out instead, and --explainer names another model")
         if not allowed.local and allowed.key is None:
-            say(f"anybody who reaches {allowed.host} can search; --key asks for a key")
+            output(f"anybody who reaches {allowed.host} can search; --key asks for a key")
         run(app, allowed, opened)
 
 

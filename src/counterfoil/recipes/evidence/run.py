@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from counterfoil import __version__, world
+from counterfoil.core.console import info
 from counterfoil.evaluate.result import METRICS
 from counterfoil.files import read_json
 from counterfoil.recipes.contents import contents
@@ -18,7 +19,6 @@ from counterfoil.recipes.evidence.plan import Experiment, Row, Table
 from counterfoil.recipes.measured import Measured
 from counterfoil.recipes.recipe import Recipe, digests
 from counterfoil.recipes.run import Source, execute
-from counterfoil.recipes.show import say
 from counterfoil.train.log import read_metrics
 
 
@@ -58,11 +58,11 @@ def run(
     data = contents(source.open())
     for number, experiment in enumerate(todo, 1):
         left = None if deadline is None else max(0.01, (deadline - time.monotonic()) / 60)
-        say(f"{table.name} ({budget}), {number} of {len(todo)}: {experiment.key}")
+        info(f"{table.name} ({budget}), {number} of {len(todo)}: {experiment.key}")
         named = digests(experiment.recipe, data)
         recipe, place = _missing(experiment, named, ledger), folder / experiment.key
         if recipe is None:
-            say(f"{experiment.key}: kept, {ledger}")
+            info(f"{experiment.key}: kept, {ledger}")
             continue
         done = execute(recipe, source, place, resume=resume, minutes=left)
         if world.rank() == 0:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import final
 
 from counterfoil import world
+from counterfoil.core.console import info
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.evaluate.result import METRICS
 from counterfoil.files import read_json, write_json
@@ -17,7 +18,6 @@ from counterfoil.recipes.context import DEV, Context
 from counterfoil.recipes.measured import Measured
 from counterfoil.recipes.model import MODEL
 from counterfoil.recipes.run import Source, execute
-from counterfoil.recipes.show import say
 from counterfoil.recipes.sweep.grid import Sweep, points
 from counterfoil.recipes.sweep.jobs import Job, check, jobs, said
 from counterfoil.recipes.sweep.results import Scored, Swept, Tested, Trained
@@ -113,7 +113,7 @@ class _Running:
                 return False
             there = self._finished(every)
             left = _eta(time.monotonic() - began, there - before, len(every) - there)
-            say(
+            info(
                 f"{self._sweep.name}, {number} of {len(self._todo)}: {said(self._sweep, job)} "
                 f"({there} of {len(every)} stages done{left})"
             )
@@ -160,7 +160,7 @@ class _Running:
             done = execute(job.recipe, self._source, place, resume=resume, minutes=self._minutes())
         except ValueError as error:
             self._failed[self._broken(job, place)] = str(error)
-            say(f"{said(self._sweep, job)}: {error}")
+            info(f"{said(self._sweep, job)}: {error}")
         world.wait()
         self._shelf.add(job.recipe, job.digests, place)
         return done

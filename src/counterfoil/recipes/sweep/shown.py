@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from counterfoil.core.console import output
 from counterfoil.evaluate.analysis_page import AnalysisPage, Rows
 from counterfoil.evaluate.result import METRICS
 from counterfoil.evaluate.sweep_figures import Tried, parallel
@@ -13,7 +14,7 @@ from counterfoil.evaluate.table import plain
 from counterfoil.recipes.analyses.results import publish
 from counterfoil.recipes.evidence.summary import setting
 from counterfoil.recipes.provenance import made_now
-from counterfoil.recipes.show import console, say
+from counterfoil.recipes.show import console
 from counterfoil.recipes.sweep.grid import Sweep, labels, points
 from counterfoil.recipes.sweep.jobs import Job, jobs
 from counterfoil.recipes.sweep.results import Scored, Swept
@@ -43,7 +44,7 @@ def planned(sweep: Sweep) -> None:
     rows = tuple((str(n), *point.values) for n, point in enumerate(found, 1))
     head = ("point", *labels(sweep.axes))
     console.print(plain(Rows(sweep.name, head, rows, sweep.about)))
-    say(_counted(sweep, todo))
+    output(_counted(sweep, todo))
 
 
 def show(found: Swept, folder: Path) -> None:
