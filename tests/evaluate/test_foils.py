@@ -31,8 +31,8 @@ from counterfoil.evaluate.foils_measures import (
     pairwise,
     threshold,
 )
-from counterfoil.evaluate.intervals import Interval
 from counterfoil.evaluate.ngrams import NGrams
+from counterfoil.evaluation.bootstrap import Interval
 from counterfoil.models.vectors import Vectors
 from counterfoil.records import Encoded
 

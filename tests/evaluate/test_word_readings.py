@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from counterfoil.evaluate.image_shares import shares
 from counterfoil.evaluate.word_readings import WordsRead, readings
+from counterfoil.evaluation.bootstrap import shares
 
 
 def drawn(seed: int = 0, *, pieces: bool = True) -> WordsRead:

@@ -1,13 +1,13 @@
 """How well captions are told from foils, with intervals; ties are wrong.
 
 Pictures are what is drawn anew for the 95 % intervals, each with all its items, as in
-`counterfoil.evaluate.intervals`.
+`counterfoil.evaluation.bootstrap`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
@@ -28,8 +28,14 @@ from counterfoil.evaluate.foils_measures import (
     crossed,
     pairwise,
 )
-from counterfoil.evaluate.intervals import CELLS, Interval
 from counterfoil.evaluate.ngrams import NGrams
+from counterfoil.evaluation.bootstrap import (
+    CELLS,
+    Interval,
+    image_draws,
+    percentile_interval,
+    share_of,
+)
 
 THRESHOLDS = ("valse", "vsr", "foil-it")  # sets that ask whether a caption is true
 MARGIN = 10.0  # percent above chance from which a blind model makes a set suspicious
@@ -125,7 +131,9 @@ def measured(
     found = _measures(foils, scores.double(), judged, half, ties)
     names = [item.category for item in foils.items]
     groups = aggregates(foils.form, Counter(names))
-    drawn = list(_draws(int(images.max()) + 1, images.unique(), resamples, seed))  # type: ignore[no-untyped-call]
+    count = int(images.max()) + 1
+    there = images.unique()  # type: ignore[no-untyped-call]
+    drawn = list(image_draws([there], count, resamples=resamples, seed=seed, width=count))
     lines = [_line(one, group, names, images, drawn) for one in found for group in groups]
     if judged is not None:
         lines += [
@@ -197,16 +205,6 @@ def _halves(images: Tensor, seed: int) -> Tensor:
     return order[images] % 2 == 0
 
 
-def _draws(images: int, there: Tensor, resamples: int, seed: int) -> Iterator[Tensor]:
-    """(R, I) how often each picture is drawn, some resamples at a time."""
-    rng = torch.Generator().manual_seed(seed)
-    at_once = max(1, CELLS // images)
-    for start in range(0, resamples, at_once):
-        counts = torch.zeros(min(at_once, resamples - start), images, dtype=torch.double)
-        rows = there[torch.randint(len(there), (len(counts), len(there)), generator=rng)]
-        yield counts.scatter_add_(1, rows, torch.ones_like(rows, dtype=torch.double))
-
-
 def _line(
     measure: Measure, group: Aggregate, names: list[str], images: Tensor, drawn: list[Tensor]
 ) -> FoilScore:
@@ -219,23 +217,18 @@ def _line(
     at = (images[mine], columns)
     sums = [torch.zeros(shape, dtype=torch.double).index_put(at, t, True) for t in counted]
     once = torch.ones(1, shape[0], dtype=torch.double)
-    value = _share(once, sums[0], sums[1])
-    spread = torch.cat([_share(counts, sums[0], sums[1]) for counts in drawn])
-    chance = _share(once, sums[2], sums[1])
+    value = 100 * share_of(once, sums[0], sums[1])
+    spread = torch.cat([100 * share_of(counts, sums[0], sums[1]) for counts in drawn])
+    chance = 100 * share_of(once, sums[2], sums[1])
     return FoilScore(
         measure.name,
         group.title,
         int(mine.sum()),
         value.item(),
-        _percentiles(spread),
+        percentile_interval(spread),
         chance.item(),
         group.own,
     )
-
-
-def _share(counts: Tensor, gained: Tensor, possible: Tensor) -> Tensor:
-    """(R,) percent gained of what was possible, the mean over the columns that were drawn."""
-    return 100 * ((counts @ gained) / (counts @ possible)).nanmean(1)
 
 
 def _area(
@@ -254,10 +247,4 @@ def _area(
     spread += value - spread.nanmean()  # copies of a picture in a draw tie with each other
     spread.clamp_(0, 100)
     many = int(wanted.sum())
-    return FoilScore("AUC", group.title, many, value, _percentiles(spread), 50.0, group.own)
-
-
-def _percentiles(spread: Tensor) -> Interval:
-    edges = torch.tensor([0.025, 0.975], dtype=torch.double)
-    low, high = spread.nanquantile(edges).tolist()
-    return Interval(low, high)
+    return FoilScore("AUC", group.title, many, value, percentile_interval(spread), 50.0, group.own)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from counterfoil.cli import main
-from counterfoil.evaluate.intervals import compare
+from counterfoil.evaluation.bootstrap import compare
 from counterfoil.recipes.evidence.ledger import add
 from counterfoil.recipes.evidence.shown import as_markdown, drawn, show
 from counterfoil.recipes.evidence.summary import lines

@@ -10,8 +10,8 @@ from typing import Literal, final, get_args
 
 from counterfoil.evaluate.analysis_page import AnalysisPage, Rows
 from counterfoil.evaluate.figures import Figure
-from counterfoil.evaluate.intervals import sums
 from counterfoil.evaluate.result_figures import Point, curves
+from counterfoil.evaluation.bootstrap import sums
 from counterfoil.recipes.analyses.noted import Tested, one_setting, tested
 from counterfoil.recipes.analyses.results import check_out, publish
 from counterfoil.recipes.analyses.student import plain_test

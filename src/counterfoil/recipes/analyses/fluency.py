@@ -15,9 +15,9 @@ from counterfoil.evaluate.analysis_page import AnalysisPage, Rows
 from counterfoil.evaluate.causal import CausalLM
 from counterfoil.evaluate.explain import THRESHOLD, corrects_words, doubts_words
 from counterfoil.evaluate.fluency import Fluency, Spoken, fluency, spoken_by_ngrams
-from counterfoil.evaluate.image_shares import Share
 from counterfoil.evaluate.ngrams import NGrams
 from counterfoil.evaluate.result_figures import Point, bars
+from counterfoil.evaluation.bootstrap import Share
 from counterfoil.recipes.analyses.results import check_out, publish
 from counterfoil.recipes.analyses.stores import Stored, open_stores
 from counterfoil.recipes.explain import ExplainPlan, explain_corpus, lacking

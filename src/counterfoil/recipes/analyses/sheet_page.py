@@ -11,8 +11,8 @@ from counterfoil.corpus.pictures import open_picture
 from counterfoil.evaluate.agreement import Agreement
 from counterfoil.evaluate.analysis_page import AnalysisPage, Card, Cards, Column, Rows
 from counterfoil.evaluate.gallery import Shown, thumbnail
-from counterfoil.evaluate.image_shares import Share
 from counterfoil.evaluate.table import plain
+from counterfoil.evaluation.bootstrap import Share
 from counterfoil.recipes.analyses.results import check_out, publish
 from counterfoil.recipes.analyses.sheet import PICTURES
 from counterfoil.recipes.analyses.sheet_answers import (
