@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import processes
+from counterfoil.core.artifact import MANIFEST
 from counterfoil.negatives.guide import PairGuide
-from counterfoil.negatives.manifests import MANIFEST
 from counterfoil.negatives.store import Source
-from counterfoil.negatives.taught import TaughtStore, read_taught, weigher
+from counterfoil.negatives.taught import TAUGHT, TaughtStore, weigher
 from counterfoil.negatives.teach import WritingStopped, partial_of, write
 from counterfoil.objectives.margins import HardestRectified, MarginDistribution
 from counterfoil.objectives.term import total
@@ -130,7 +130,7 @@ def test_teachers_of_one_kind_are_hardly_moved_by_standardising(tmp_path):
 def test_the_manifest_says_who_they_are(tmp_path):
     models = trained(("global", "bag"), LENS)
     manifest = write(tmp_path / "a", models)
-    assert manifest == read_taught(tmp_path / "a")
+    assert manifest == TAUGHT.read_manifest(tmp_path / "a")
     assert [taught.plain for taught in manifest.teachers] == [True, False]
     assert [taught.scale for taught in manifest.teachers] == [1.0, 2.0]
     assert manifest.corpus == LENS.corpus.fingerprint
@@ -223,8 +223,8 @@ def test_another_machine_goes_on_with_what_was_measured_first(tmp_path):
     plain = json.loads(path.read_text())
     plain["teachers"][0]["mean"] += 1e-7
     path.write_text(json.dumps({**plain, "version": "0"}))
-    begun = read_taught(partial_of(tmp_path / "a"))
-    assert write(tmp_path / "a", models) == begun == read_taught(tmp_path / "a")
+    begun = TAUGHT.read_manifest(partial_of(tmp_path / "a"))
+    assert write(tmp_path / "a", models) == begun == TAUGHT.read_manifest(tmp_path / "a")
     assert write(tmp_path / "a", models) == begun
 
 
@@ -279,13 +279,13 @@ def test_a_truncated_store_is_refused(tmp_path):
 
 def test_damaged_manifests_are_refused(tmp_path):
     with pytest.raises(ValueError, match="does not exist; the manifest of stored teachers"):
-        read_taught(tmp_path)
+        TAUGHT.read_manifest(tmp_path)
     write(tmp_path / "a", trained(("global",), LENS), form="models")
     path = tmp_path / "a" / MANIFEST
     plain = json.loads(path.read_text())
     path.write_text(json.dumps({**plain, "format": 99}))
     with pytest.raises(ValueError, match="has format 99 and this version"):
-        read_taught(tmp_path / "a")
+        TAUGHT.read_manifest(tmp_path / "a")
     path.write_text(json.dumps({**plain, "teachers": []}))
     with pytest.raises(ValueError, match="is damaged: teachers: "):
-        read_taught(tmp_path / "a")
+        TAUGHT.read_manifest(tmp_path / "a")

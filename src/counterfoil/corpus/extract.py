@@ -17,7 +17,7 @@ from torch import Tensor
 from counterfoil.core.console import progress
 from counterfoil.corpus.backbones import Backbone, open_backbone, pooled
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.featurefolder import FORMAT, FeatureTable, open_features, stored
+from counterfoil.corpus.featurefolder import FeatureTable, open_features, stored
 from counterfoil.corpus.pictures import Pictures
 from counterfoil.files import read_json, write_json
 
@@ -147,7 +147,7 @@ def _finish(work: Path, ids: Sequence[str], settings: dict[str, Any]) -> None:
     side = math.isqrt(array.shape[1])
     if read_json(work / STATE, "the state of an extraction")["whole"] and side**2 == array.shape[1]:
         np.save(work / "boxes.npy", np.broadcast_to(boxes(side), (len(array), side**2, 4)))
-    plain = {"format": FORMAT, "ids": list(ids), "kind": settings["kind"]}
+    plain = {"format": 1, "ids": list(ids), "kind": settings["kind"]}
     write_json(work / "features.json", {**plain, "model": settings["model"], "settings": settings})
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from counterfoil.core.artifact import MANIFEST
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.export.formats import FORMATS
 from counterfoil.export.groups import Mined, Negatives, Written
 from counterfoil.export.pictures import Places
 from counterfoil.files import check_folder, check_new, read_json, replacing_folder
-from counterfoil.negatives.manifests import MANIFEST
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.negatives.written_store import WrittenStore
 from counterfoil.spec import unknown

@@ -59,7 +59,7 @@ def write_in_parts(
     about = {"corpus": corpus.fingerprint, "split": corpus.part, "writer": writer, "seed": seed}
     left = _begin(partial, {**about, **settings}, len(parts))
     done = len(rows) - sum(len(parts[number]) for number in left)
-    with progress("captions rewritten", total=len(rows), done=done) as advance:
+    with progress("captions rewritten", total=len(rows), completed=done) as advance:
         for first in range(0, len(left), world.size()):
             now = left[first : first + world.size()]
             if world.rank() < len(now):

@@ -16,7 +16,7 @@ from counterfoil.evaluate.audit_page import AuditPage, Section, render
 from counterfoil.evaluate.table import plain
 from counterfoil.files import check_folder, check_new, write_json, write_text
 from counterfoil.negatives.duplicates import check_least
-from counterfoil.negatives.store import NegativeStore, read_manifest
+from counterfoil.negatives.store import MINED, NegativeStore
 from counterfoil.recipes.auditing_data import Exhibit, alike, repeated, sound, wordless
 from counterfoil.recipes.auditing_models import (
     check_ranks,
@@ -115,7 +115,7 @@ def _store(source: Source, plan: AuditPlan) -> NegativeStore | None:
     """The lists, refused before anything long is done."""
     if plan.negatives is None:
         return None
-    corpus = source.split(read_manifest(plan.negatives).split)
+    corpus = source.split(MINED.read_manifest(plan.negatives).split)
     return NegativeStore.open(plan.negatives, fingerprint=corpus.fingerprint)
 
 

@@ -9,7 +9,7 @@ from counterfoil import world
 from counterfoil.core.console import output
 from counterfoil.evaluate.table import plain
 from counterfoil.files import check_file, write_json
-from counterfoil.negatives.store import NegativeStore, read_manifest
+from counterfoil.negatives.store import MINED, NegativeStore
 from counterfoil.recipes import diagnosis_page
 from counterfoil.recipes.diagnosis import Diagnosis, DiagnosisPlan, diagnose
 from counterfoil.recipes.model import open_model
@@ -45,7 +45,7 @@ def diagnose_with(
         if path is not None:
             check_file(path)
     world.join()
-    corpus = source.split(read_manifest(folder).split)
+    corpus = source.split(MINED.read_manifest(folder).split)
     store = NegativeStore.open(folder, fingerprint=corpus.fingerprint)
     found = diagnose(store, corpus, [open_model(name) for name in names], plan)
     if world.rank() == 0:

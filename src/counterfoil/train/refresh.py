@@ -11,13 +11,13 @@ from typing import cast, final
 import torch
 
 from counterfoil import world
+from counterfoil.core.artifact import MANIFEST
 from counterfoil.engine.encode import encode_images, encode_texts
 from counterfoil.engine.kept import weights_digest
 from counterfoil.engine.tiles import Member
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.draws import Draws, Needed
 from counterfoil.negatives.filters import FilterPlan, filters_of
-from counterfoil.negatives.manifests import MANIFEST
 from counterfoil.negatives.mine import mine
 from counterfoil.negatives.mined import Mined, MinedPlan
 from counterfoil.negatives.store import NegativeStore, Source
