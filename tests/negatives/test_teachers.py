@@ -10,10 +10,11 @@ import torch
 
 import processes
 from counterfoil.core.artifact import MANIFEST
+from counterfoil.core.resumable import WorkStopped
 from counterfoil.negatives.guide import PairGuide
 from counterfoil.negatives.store import Source
 from counterfoil.negatives.taught import TAUGHT, TaughtStore, weigher
-from counterfoil.negatives.teach import WritingStopped, partial_of, write
+from counterfoil.negatives.teach import partial_of, write
 from counterfoil.objectives.margins import HardestRectified, MarginDistribution
 from counterfoil.objectives.term import total
 from counterfoil.objectives.triplet import HardestTriplet
@@ -204,7 +205,7 @@ def test_writing_that_was_stopped_goes_on(tmp_path, after):
         asked.append(None)
         return len(asked) == after
 
-    with pytest.raises(WritingStopped):
+    with pytest.raises(WorkStopped):
         write(tmp_path / "a", models, stop=stop)
     assert not (tmp_path / "a").exists()
     write(tmp_path / "a", models)
@@ -217,7 +218,7 @@ def test_writing_that_was_stopped_goes_on(tmp_path, after):
 
 def test_another_machine_goes_on_with_what_was_measured_first(tmp_path):
     models = trained(("bag", "global"), LENS)
-    with pytest.raises(WritingStopped):
+    with pytest.raises(WorkStopped):
         write(tmp_path / "a", models, stop=lambda: True)
     path = partial_of(tmp_path / "a") / MANIFEST
     plain = json.loads(path.read_text())
@@ -229,7 +230,7 @@ def test_another_machine_goes_on_with_what_was_measured_first(tmp_path):
 
 
 def test_what_was_begun_for_others_is_refused(tmp_path):
-    with pytest.raises(WritingStopped):
+    with pytest.raises(WorkStopped):
         write(tmp_path / "a", trained(("bag",), LENS), stop=lambda: True)
     with pytest.raises(ValueError, match="is of other teachers or data; delete it"):
         write(tmp_path / "a", trained(("global",), LENS))
@@ -241,7 +242,7 @@ def test_models_that_have_moved_are_asked_on(tmp_path):
         [replace(models[0], source=replaced(models[0].source, matcher=name, identity="same"))]
         for name in ("name='here'", "name='moved'")
     )
-    with pytest.raises(WritingStopped):
+    with pytest.raises(WorkStopped):
         write(tmp_path / "a", here, stop=lambda: True)
     write(tmp_path / "a", moved)
     bent = [replace(models[0], source=replaced(models[0].source, identity="bent"))]

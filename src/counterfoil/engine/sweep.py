@@ -90,7 +90,7 @@ def sweep(
     Raises:
         ValueError: no member, members of different sizes, a score that is not a number, or what
             was saved is of something else.
-        SweepStopped: the keeper was asked to stop.
+        WorkStopped: the keeper was asked to stop.
     """
     images, texts = _sizes(members)
     where = device_of(members[0]) if device is None else torch.device(device)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from counterfoil import __version__, world
+from counterfoil.core.resumable import WorkStopped
 from counterfoil.corpus.lens import CorpusLens
 from counterfoil.engine.bags import BagPrecision, BagWriter
 from counterfoil.engine.encode import (
@@ -28,10 +29,6 @@ from counterfoil.records import Encoded
 
 SAMPLE = 256  # images, and as many texts, whose scores tell a teacher's mean and deviation
 _SAME = 1e-5  # how far an inner product may be from a teacher's score
-
-
-class WritingStopped(Exception):
-    """Encoding was asked to stop; what was done is kept."""
 
 
 @final
@@ -72,7 +69,7 @@ def write(
 
     Raises:
         ValueError: what was begun there is of other teachers or data.
-        WritingStopped: a process was asked to stop.
+        WorkStopped: a process was asked to stop.
     """
     corpus = trained[0].lens.corpus
     manifest = TaughtManifest(
@@ -134,7 +131,7 @@ def _store(one: Trained, folder: Path, precision: BagPrecision, stop: Callable[[
             if world.largest(int(stop())):
                 if writer:
                     writer.close()
-                raise WritingStopped
+                raise WorkStopped
         if writer:
             writer.close()
 

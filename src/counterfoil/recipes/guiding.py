@@ -8,10 +8,11 @@ import torch
 
 from counterfoil import world
 from counterfoil.core.console import info
+from counterfoil.core.resumable import WorkStopped
 from counterfoil.negatives.guide import Guide
 from counterfoil.negatives.semantics import CaptionSemantics, CaptionSpace
 from counterfoil.negatives.taught import TaughtStore, weigher
-from counterfoil.negatives.teach import Trained, WritingStopped, write
+from counterfoil.negatives.teach import Trained, write
 from counterfoil.negatives.teachers import Fragments, Frozen, Teacher, Teachers, Vectors
 from counterfoil.recipes.context import Context, Stopped
 from counterfoil.recipes.guides import Semantics, Teach
@@ -89,7 +90,7 @@ def teach(context: Context, stage: Teach) -> None:
     with stopping(0 if left is None else max(left, 0.01), EVERY) as watch:
         try:
             write(place, trained, form=stage.form, precision=stage.precision, stop=watch.wanted)
-        except WritingStopped:
+        except WorkStopped:
             watch.heed()
             late = watch.late and watch.asked is None
             raise Stopped("out of time" if late else "interrupted") from None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from counterfoil import world
 from counterfoil.core.console import info
+from counterfoil.core.resumable import WorkStopped
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.foil_rules import KINDS
 from counterfoil.corpus.meanings import Meanings
@@ -16,7 +17,7 @@ from counterfoil.negatives.model_writer import ModelWriter
 from counterfoil.negatives.paraphrase import Paraphrase
 from counterfoil.negatives.rule_writer import RuleWriter, frequent_nouns
 from counterfoil.negatives.second_opinion import AnyOf, SecondOpinion
-from counterfoil.negatives.written_parts import PartsStopped, write_in_parts
+from counterfoil.negatives.written_parts import write_in_parts
 from counterfoil.negatives.written_store import WrittenStore
 from counterfoil.recipes.context import Context, Stopped
 from counterfoil.recipes.mining import partial
@@ -105,7 +106,7 @@ def written(
                 seed=stage.seed,
                 stop=watch.wanted,
             )
-        except PartsStopped:
+        except WorkStopped:
             watch.heed()
             late = watch.late and watch.asked is None
             raise Stopped("out of time" if late else "interrupted") from None

@@ -120,7 +120,7 @@ class Relisting:
 
         Raises:
             ValueError: what the model's scores or the filters forbid.
-            SweepStopped: `stop` asked for it; what was done is kept.
+            WorkStopped: `stop` asked for it; what was done is kept.
         """
         world.agree(matcher.state_dict().values())  # unlike processors round unlike
         place, weights = self.folder / name, weights_digest(matcher)

@@ -14,7 +14,7 @@ import torch
 
 from counterfoil import world
 from counterfoil.core.console import info, progress, warn
-from counterfoil.engine.kept import SweepStopped
+from counterfoil.core.resumable import WorkStopped
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.draws import Draws
 from counterfoil.train.checkpoint import Best, Checkpoints, Moving, Progress
@@ -148,7 +148,7 @@ class Training(Generic[B]):
         try:
             with self._kept() as matcher:
                 draws = lists.mine(name, matcher, watch.wanted)
-        except SweepStopped:
+        except WorkStopped:
             why, _ = watch.decide()
             watch.heed()
             return why or "signal"
