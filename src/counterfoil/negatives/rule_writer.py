@@ -9,6 +9,7 @@ from typing import final
 import torch
 
 from counterfoil.core.console import progress
+from counterfoil.core.literals import parse_choice
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.foil_rules import (
     KINDS,
@@ -75,8 +76,7 @@ class RuleWriter:
                 f"{len(kinds)} kinds and most={most} write nothing; name at least one kind and one "
                 "foil"
             )
-        if synonyms not in SYNONYMS:
-            raise ValueError(unknown(synonyms, list(SYNONYMS), "a list of synonyms"))
+        parse_choice(SYNONYMS, synonyms, "a list of synonyms")
         self.nouns = {noun: lemma(noun) for noun in nouns}
         self.kinds, self.most, self.seed = kinds, most, seed
         self._wider = SYNONYMS[synonyms]

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, TypeAlias, final, get_args
 import torch
 from torch import Tensor
 
+from counterfoil.core.literals import parse_choice
 from counterfoil.engine.index import Index
 from counterfoil.engine.tiles import Side
 from counterfoil.recipes.model import Model, open_model
@@ -256,8 +257,7 @@ class SearchIndex:
         return self.folder / place if place else None
 
     def _wanted(self, find: Find) -> None:
-        if find not in SIDES:
-            raise ValueError(unknown(find, list(SIDES), "something to find"))
+        parse_choice(SIDES, find, "something to find")
         if not len(self.index.shelf(SIDES[find])):
             raise ValueError(f"{self.folder} holds {self.told}; there are no {find} to find")
 

@@ -11,6 +11,7 @@ from typing import get_args
 
 from counterfoil import world
 from counterfoil.core.console import info, output
+from counterfoil.core.literals import parse_choice
 from counterfoil.corpus.check import check
 from counterfoil.corpus.extract import extract
 from counterfoil.corpus.findings import shown
@@ -119,8 +120,7 @@ def evaluate_with(
         ValueError: an unknown protocol or tie rule, options that do not go together, or model and
             data do not fit.
     """
-    if protocol not in PROTOCOLS:
-        raise ValueError(unknown(protocol, list(PROTOCOLS), "a protocol"))
+    parse_choice(PROTOCOLS, protocol, "a protocol")
     rule: Tie | None = next((tie for tie in get_args(Tie) if tie == ties), None)
     if rule is None:
         raise ValueError(unknown(ties, list(TIES), "a tie rule"))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from counterfoil.core.literals import parse_choice
 from counterfoil.recipes.evidence import ablations, aoq, curves, ndgl, readings, tags, written
 from counterfoil.recipes.evidence.plan import Table
-from counterfoil.spec import unknown
 
 
 def tables() -> tuple[Table, ...]:
@@ -20,6 +20,5 @@ def find(name: str) -> Table:
         ValueError: there is none; the nearest name is told.
     """
     known = {table.name: table for table in tables()}
-    if name not in known:
-        raise ValueError(unknown(name, list(known), "a table of experiments"))
+    parse_choice(known, name, "a table of experiments")
     return known[name]

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from counterfoil.core.literals import parse_choice
 from counterfoil.recipes import catalogue
 from counterfoil.recipes.settings import apply
 from counterfoil.recipes.sweep import tags
 from counterfoil.recipes.sweep.grid import SWEEPS, Sweep, axis
-from counterfoil.spec import unknown
 
 
 def sweeps() -> tuple[Sweep, ...]:
@@ -25,8 +25,7 @@ def find(name: str) -> Sweep:
         ValueError: there is none; the nearest name is told.
     """
     known = _known()
-    if name not in known:
-        raise ValueError(unknown(name, list(known), "a sweep"))
+    parse_choice(known, name, "a sweep")
     return known[name]()
 
 

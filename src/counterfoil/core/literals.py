@@ -1,0 +1,39 @@
+"""Words that stand for a choice, checked against the choices there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast, get_args
+
+
+def parse_choice(choices: Iterable[str], text: object, what: str) -> str:
+    """The text, if it is one of the choices.
+
+    Args:
+        choices: all that are allowed.
+        text: what was given.
+        what: what it has to be, as in "a tie rule".
+
+    Raises:
+        ValueError: it is none of them; the nearest one is named.
+    """
+    from counterfoil.spec import unknown
+
+    known = list(choices)
+    if text not in known:
+        raise ValueError(unknown(str(text), known, what))
+    return cast("str", text)
+
+
+def parse_literal(kind: Any, text: object, what: str) -> Any:
+    """The text, if it is a value of a `Literal` type.
+
+    Args:
+        kind: the type, as in ``Literal["row", "optimistic"]``.
+        text: what was given.
+        what: what it has to be, as in "a tie rule".
+
+    Raises:
+        ValueError: it is none of them; the nearest one is named.
+    """
+    return parse_choice(get_args(kind), text, what)
