@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 
 def parse_choice(choices: Iterable[str], text: object, what: str) -> str:
@@ -20,9 +20,10 @@ def parse_choice(choices: Iterable[str], text: object, what: str) -> str:
     from counterfoil.spec import unknown
 
     known = list(choices)
-    if text not in known:
-        raise ValueError(unknown(str(text), known, what))
-    return cast("str", text)
+    for choice in known:
+        if choice == text:
+            return choice
+    raise ValueError(unknown(str(text), known, what))
 
 
 def parse_literal(kind: Any, text: object, what: str) -> Any:
