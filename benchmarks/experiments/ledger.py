@@ -21,6 +21,7 @@ from torch import Tensor
 
 from benchmarks.experiments.table import Experiment, Row, Table
 from counterfoil import __version__, world
+from counterfoil.core.console import output
 from counterfoil.evaluate.recall import CUTOFFS, Ranked
 from counterfoil.evaluate.result import METRICS
 from counterfoil.files import check_file, read_json, write_text
@@ -28,7 +29,6 @@ from counterfoil.recipes.contents import contents
 from counterfoil.recipes.measured import Measured
 from counterfoil.recipes.recipe import Recipe, digests
 from counterfoil.recipes.run import Source, execute
-from counterfoil.recipes.show import say
 from counterfoil.train.log import read_metrics
 
 BANDS = "0123"  # hit at 1, at 5, at 10, none
@@ -192,11 +192,11 @@ def run(
     data = contents(source.open())
     for number, experiment in enumerate(todo, 1):
         left = None if deadline is None else max(0.01, (deadline - time.monotonic()) / 60)
-        say(f"{table.name} ({budget}), {number} of {len(todo)}: {experiment.key}")
+        output(f"{table.name} ({budget}), {number} of {len(todo)}: {experiment.key}")
         names = digests(experiment.recipe, data)
         recipe, place = _missing(experiment, names, ledger), folder / experiment.key
         if recipe is None:
-            say(f"{experiment.key}: kept, {ledger}")
+            output(f"{experiment.key}: kept, {ledger}")
             continue
         done = execute(recipe, source, place, resume=resume, minutes=left)
         if world.rank() == 0:

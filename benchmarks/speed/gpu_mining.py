@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from benchmarks.speed.bags import LONGEST, REGIONS, SHORTEST, scan
-from counterfoil.engine.kept import SweepStopped
+from counterfoil.engine.kept import WorkStopped
 from counterfoil.engine.tiles import Member
 from counterfoil.matcher import Matcher, one_view
 from counterfoil.models.blocks.affinity import clean
@@ -104,7 +104,7 @@ def measure(
     matcher.scored, began, said = 0, time.perf_counter(), ""
     try:
         said = work()
-    except SweepStopped:
+    except WorkStopped:
         share = matcher.scored / total
         said = "out of time " + (f"at {share:.1%}" if share < 1 else "when mining again")
     spent = time.perf_counter() - began

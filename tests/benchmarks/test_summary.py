@@ -6,7 +6,7 @@ import torch
 from benchmarks.experiments.__main__ import main
 from benchmarks.experiments.ledger import add
 from benchmarks.experiments.summary import as_markdown, drawn, lines, show
-from counterfoil.evaluate.intervals import compare
+from counterfoil.evaluation.bootstrap import compare
 from experiment_cases import entry, report
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from analysis_cases import batches, measured_by, training, write_run
 from counterfoil import open_corpus
-from counterfoil.evaluate.intervals import compare
+from counterfoil.evaluation.bootstrap import compare
 from counterfoil.files import write_json
 from counterfoil.recipes.measured import Measured
 from counterfoil.recipes.recipe import Evaluate, Recipe

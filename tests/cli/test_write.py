@@ -134,9 +134,9 @@ def test_stopped_and_gone_on_with(told, model, tmp_path, monkeypatch, capsys):
     told(*tags(model, tmp_path / "whole", "--split", "dev"))
     assert run(*tags(model, tmp_path / "w", "--split", "dev", "--minutes", 0.01)) in (0, 3)
     if not (tmp_path / "w").exists():
-        assert "add --resume to go on" in " ".join(capsys.readouterr().out.split())
+        assert "add --resume to go on" in " ".join(capsys.readouterr().err.split())
         assert run(*tags(model, tmp_path / "w", "--split", "dev", "--resume", "--seed", 1)) == 2
-        assert "begun with another seed" in capsys.readouterr().err
+        assert "begun otherwise: seed is" in capsys.readouterr().err
         told(*tags(model, tmp_path / "w", "--split", "dev", "--resume"))
     found, whole = (tmp_path / name / "foils.jsonl" for name in ("w", "whole"))
     assert found.read_bytes() == whole.read_bytes()

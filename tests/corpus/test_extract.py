@@ -112,7 +112,7 @@ def test_complete_folder_is_only_opened(corpus, tmp_path, monkeypatch):
 
 def test_stopped_run_of_other_settings_is_not_mixed_in(corpus, tmp_path):
     killed(corpus, tmp_path / "f", 1)
-    with pytest.raises(ValueError, match=r"\.f\.part holds a stopped extraction with other sett"):
+    with pytest.raises(ValueError, match=r"begun otherwise: grid is none there and 1 here"):
         extract(corpus, "timm:any", tmp_path / "f", grid=1)
 
 

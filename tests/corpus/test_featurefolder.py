@@ -68,7 +68,7 @@ def test_bad_folders_in_words(tmp_path):
     with pytest.raises(ValueError, match=r'needs \{"ids": \[\.\.\.\]\}'):
         open_features(folder)
     (folder / "features.json").write_text("{")
-    with pytest.raises(ValueError, match="cannot be read as a list of image ids"):
+    with pytest.raises(ValueError, match="cannot be read as the manifest of image features"):
         open_features(folder)
     (folder / "features.json").write_text(json.dumps({"ids": IDS}))
     np.save(folder / "boxes.npy", random_array(3, 2, 4))

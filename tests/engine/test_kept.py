@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import processes
+from counterfoil.core.resumable import WorkStopped
 from counterfoil.engine import sweep as sweep_module
-from counterfoil.engine.kept import Keeper, SweepStopped, weights_digest
+from counterfoil.engine.kept import Keeper, weights_digest
 from counterfoil.engine.ranks import Ranks
 from counterfoil.engine.sweep import sweep
 from counterfoil.engine.tiles import Member
@@ -54,7 +55,7 @@ def swept(folder: str | None, stop_after: int = 999, *, look: bool = False) -> F
     member = Member(Dot(), vectors(left), vectors(right))
     try:
         sweep([member], [*lists, *ranks], tile=(16, 32), keeper=keeper)
-    except SweepStopped:
+    except WorkStopped:
         return None
     return [part.numpy() for r in lists for part in (r.rows, r.scores)]
 
@@ -124,8 +125,8 @@ def _shown(folder: str, stop_after: int) -> list[int]:
     shown: list[int] = []
 
     @contextlib.contextmanager
-    def bar(what: str, total: int, done: int) -> Iterator[Callable[[int], None]]:
-        shown.extend((total, done))
+    def bar(description: str, total: int, completed: int) -> Iterator[Callable[[int], None]]:
+        shown.extend((total, completed))
         yield shown.append
 
     with pytest.MonkeyPatch.context() as patch:
@@ -200,9 +201,9 @@ def _refused(folder: str, of: str) -> str:
 def test_something_else_is_refused_by_every_process(tmp_path, size):
     assert swept(str(tmp_path), 1) is None
     for said in processes.run(_refused, size, str(tmp_path), "another test"):
-        assert "of is this test there and another test here; name another folder" in said
+        assert "was begun otherwise: of is this test there and another test here; go on" in said
     for said in processes.run(_refused, size, str(tmp_path), "this test"):
-        assert "tiles is 4 x 4 of 16 x 32 there and 1 x 1 of 16 x 16 here" in said
+        assert "otherwise: tiles is 4 x 4 of 16 x 32 there and 1 x 1 of 16 x 16 here" in said
 
 
 def _own_folder(folder: str) -> str:
@@ -239,7 +240,7 @@ def test_rounds_grow_while_they_are_short_and_shrink_when_long(monkeypatch):
 
 def test_a_stop_that_comes_after_the_last_tile_is_no_stop():
     assert list(Keeper({}, {}, stop=lambda: True).rounds(1)) == [1]
-    with pytest.raises(SweepStopped):
+    with pytest.raises(WorkStopped):
         list(Keeper({}, {}, stop=lambda: True).rounds(2))
 
 

@@ -10,9 +10,9 @@ import processes
 from counterfoil.engine import scored
 from counterfoil.evaluate import cascade as module
 from counterfoil.evaluate.cascade import Cascade, Shortlisting, cascade
-from counterfoil.evaluate.intervals import compare
 from counterfoil.evaluate.protocols import WHOLE, evaluate
 from counterfoil.evaluate.result import Protocol
+from counterfoil.evaluation.bootstrap import compare
 from counterfoil.records import Pairs
 from evaluation_cases import member
 from negatives_cases import HOSTS, host

@@ -15,7 +15,6 @@ from rich.console import Console
 import evaluation_cases
 from counterfoil.evaluate import gallery
 from counterfoil.evaluate.figures import Curve, Hardness
-from counterfoil.evaluate.intervals import Comparison, Interval
 from counterfoil.evaluate.protocols import evaluate_scores
 from counterfoil.evaluate.report import (
     Provenance,
@@ -32,6 +31,7 @@ from counterfoil.evaluate.report import (
 )
 from counterfoil.evaluate.result import METRICS
 from counterfoil.evaluate.table import table
+from counterfoil.evaluation.bootstrap import Comparison, Interval
 
 NASTY = "<script>alert(\"1\")</script> & 'quoted' $x_1$"
 PICTURE = "data:image/png;base64,AAAA"

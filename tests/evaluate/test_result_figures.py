@@ -14,9 +14,9 @@ from counterfoil.evaluate.distribution_figures import (
     histograms,
     minus,
 )
-from counterfoil.evaluate.intervals import Interval
 from counterfoil.evaluate.map_figure import Marked, mapped
 from counterfoil.evaluate.result_figures import Point, bars, curves
+from counterfoil.evaluation.bootstrap import Interval
 
 SAMPLES = (
     Sample("<first>", torch.linspace(-1, 1, 101)),

@@ -4,10 +4,9 @@ import re
 
 import torch
 
-from counterfoil.evaluate.image_shares import Counted, Share, shares
-from counterfoil.evaluate.intervals import Interval
 from counterfoil.evaluate.share_figures import DRAWN, Dot, dots, doubts, scatter
 from counterfoil.evaluate.triples import Triples
+from counterfoil.evaluation.bootstrap import Counted, Interval, Share, shares
 
 
 def triples(many: int, name: str = "batch", gap: float = 0.1) -> Triples:

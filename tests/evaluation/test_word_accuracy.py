@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from counterfoil.evaluate.image_shares import shares
+from counterfoil.evaluation.bootstrap import shares
 from counterfoil.evaluation.word_accuracy import WordsRead, readings
 
 

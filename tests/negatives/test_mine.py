@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import processes
+from counterfoil.core.resumable import WorkStopped
 from counterfoil.corpus.relation import Relation
-from counterfoil.engine.kept import SweepStopped
 from counterfoil.negatives.filters import FilterPlan, filters_of
 from counterfoil.negatives.mine import mine
 from engine_cases import given
@@ -133,7 +133,7 @@ def filtered(
             every=0.0,
             stop=Clock(stop_after),
         )
-    except SweepStopped:
+    except WorkStopped:
         return None
     return lists.texts.tolist(), lists.images.tolist()
 
@@ -197,7 +197,7 @@ def test_any_tiles_and_resume_points_of_any_corpus(
     expected = ranked(images @ texts.T, relation, 7, 5)
     with tempfile.TemporaryDirectory() as folder:
         for stop in (*stops, 999):
-            with contextlib.suppress(SweepStopped):
+            with contextlib.suppress(WorkStopped):
                 lists = mine(
                     [member(images, texts)],
                     relation.owner,
@@ -237,12 +237,12 @@ def test_what_was_kept_of_another_mining_is_refused(
         "keep": tmp_path,
         "run": "of this test",
     }
-    with pytest.raises(SweepStopped):
+    with pytest.raises(WorkStopped):
         mine(**asked, stop=Clock(0))
     asked |= change
     if isinstance(plan := asked.get("filters"), FilterPlan):
         asked["filters"] = filters_of(plan, corpus)
-    with pytest.raises(ValueError, match="is of something else") as error:
+    with pytest.raises(ValueError, match="was begun otherwise") as error:
         mine(**asked)
     assert words in str(error.value)
     assert "name another folder, or delete it" in str(error.value)

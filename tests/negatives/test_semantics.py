@@ -112,7 +112,7 @@ def damaged(folder: Path, what: str) -> None:
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("nan", "what is no number"),
+        ("nan", "NaN or infinite numbers"),
         ("short", r"shape \(35, 6\), but its manifest promises float32 of shape \(36, 6\)"),
         ("lost", "points of captions is needed"),
         ("format", "has format 99"),
@@ -128,14 +128,14 @@ def test_damage_is_told(what: str, words: str, tmp_path: Path) -> None:
 
 def test_another_corpus_is_refused(tmp_path: Path) -> None:
     stored().save(tmp_path / "s")
-    with pytest.raises(ValueError, match=r"knows the captions of corpus .* but this one is"):
+    with pytest.raises(ValueError, match=r"made from the captions of corpus .* but this one is"):
         CaptionSpace.open(tmp_path / "s", fingerprint=cases.corpus(seed=1).fingerprint)
 
 
 def test_a_strangers_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
-    with pytest.raises(ValueError, match="holds no semantics"):
+    with pytest.raises(ValueError, match="holds no points of captions"):
         stored().save(tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.txt").exists()
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 import processes
+from counterfoil.core.resumable import WorkStopped
 from counterfoil.corpus.relation import Relation
-from counterfoil.engine.kept import SweepStopped
 from counterfoil.engine.tiles import Member
 from counterfoil.negatives.certificate import Certificate
 from counterfoil.negatives.filters import FilterPlan, filters_of
@@ -172,7 +172,7 @@ def kept(folder: Path, stop_after: int, **more: object) -> tuple[Lists, Certific
     settings = {"tile": (16, 16), "slack": 2, "keep": folder, "every": 0.0, "stop": stop, **more}
     try:
         return halved(members, owner, **settings)
-    except SweepStopped:
+    except WorkStopped:
         return None
 
 

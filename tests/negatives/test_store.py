@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from counterfoil.negatives.lists import Lists
-from counterfoil.negatives.store import NegativeStore, Source, read_manifest
+from counterfoil.negatives.store import MINED, NegativeStore, Source
 from negatives_cases import ragged, random_lists
 
 CORPUS = "0123456789abcdef"
@@ -49,7 +49,7 @@ def test_a_store_comes_back_as_it_was(tmp_path: Path, scored: bool) -> None:
 def test_saving_replaces_an_older_store_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
     made().save(tmp_path / "lists")
     made(scored=False).save(tmp_path / "lists")
-    assert not read_manifest(tmp_path / "lists").scored
+    assert not MINED.read_manifest(tmp_path / "lists").scored
     assert [path.name for path in tmp_path.iterdir()] == ["lists"]
     assert not (tmp_path / "lists" / "text_scores.npy").exists()
 
@@ -76,10 +76,10 @@ def test_a_failed_save_leaves_the_older_store(
     def full(*_: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("counterfoil.negatives.store.write_json", full)
+    monkeypatch.setattr("counterfoil.core.artifact.write_json", full)
     with pytest.raises(OSError, match="disk full"):
         made(corpus="f" * 16).save(tmp_path / "lists")
-    assert read_manifest(tmp_path / "lists").corpus == CORPUS
+    assert MINED.read_manifest(tmp_path / "lists").corpus == CORPUS
     assert [path.name for path in tmp_path.iterdir()] == ["lists"]
 
 

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import processes
+from counterfoil.core.artifact import MANIFEST
+from counterfoil.core.resumable import WorkStopped
 from counterfoil.negatives.guide import PairGuide
-from counterfoil.negatives.manifests import MANIFEST
 from counterfoil.negatives.store import Source
-from counterfoil.negatives.taught import TaughtStore, read_taught, weigher
-from counterfoil.negatives.teach import WritingStopped, partial_of, write
+from counterfoil.negatives.taught import TAUGHT, TaughtStore, weigher
+from counterfoil.negatives.teach import partial_of, write
 from counterfoil.objectives.margins import HardestRectified, MarginDistribution
 from counterfoil.objectives.term import total
 from counterfoil.objectives.triplet import HardestTriplet
@@ -130,7 +131,7 @@ def test_teachers_of_one_kind_are_hardly_moved_by_standardising(tmp_path):
 def test_the_manifest_says_who_they_are(tmp_path):
     models = trained(("global", "bag"), LENS)
     manifest = write(tmp_path / "a", models)
-    assert manifest == read_taught(tmp_path / "a")
+    assert manifest == TAUGHT.read_manifest(tmp_path / "a")
     assert [taught.plain for taught in manifest.teachers] == [True, False]
     assert [taught.scale for taught in manifest.teachers] == [1.0, 2.0]
     assert manifest.corpus == LENS.corpus.fingerprint
@@ -204,7 +205,7 @@ def test_writing_that_was_stopped_goes_on(tmp_path, after):
         asked.append(None)
         return len(asked) == after
 
-    with pytest.raises(WritingStopped):
+    with pytest.raises(WorkStopped):
         write(tmp_path / "a", models, stop=stop)
     assert not (tmp_path / "a").exists()
     write(tmp_path / "a", models)
@@ -217,19 +218,19 @@ def test_writing_that_was_stopped_goes_on(tmp_path, after):
 
 def test_another_machine_goes_on_with_what_was_measured_first(tmp_path):
     models = trained(("bag", "global"), LENS)
-    with pytest.raises(WritingStopped):
+    with pytest.raises(WorkStopped):
         write(tmp_path / "a", models, stop=lambda: True)
     path = partial_of(tmp_path / "a") / MANIFEST
     plain = json.loads(path.read_text())
     plain["teachers"][0]["mean"] += 1e-7
     path.write_text(json.dumps({**plain, "version": "0"}))
-    begun = read_taught(partial_of(tmp_path / "a"))
-    assert write(tmp_path / "a", models) == begun == read_taught(tmp_path / "a")
+    begun = TAUGHT.read_manifest(partial_of(tmp_path / "a"))
+    assert write(tmp_path / "a", models) == begun == TAUGHT.read_manifest(tmp_path / "a")
     assert write(tmp_path / "a", models) == begun
 
 
 def test_what_was_begun_for_others_is_refused(tmp_path):
-    with pytest.raises(WritingStopped):
+    with pytest.raises(WorkStopped):
         write(tmp_path / "a", trained(("bag",), LENS), stop=lambda: True)
     with pytest.raises(ValueError, match="is of other teachers or data; delete it"):
         write(tmp_path / "a", trained(("global",), LENS))
@@ -241,7 +242,7 @@ def test_models_that_have_moved_are_asked_on(tmp_path):
         [replace(models[0], source=replaced(models[0].source, matcher=name, identity="same"))]
         for name in ("name='here'", "name='moved'")
     )
-    with pytest.raises(WritingStopped):
+    with pytest.raises(WorkStopped):
         write(tmp_path / "a", here, stop=lambda: True)
     write(tmp_path / "a", moved)
     bent = [replace(models[0], source=replaced(models[0].source, identity="bent"))]
@@ -279,13 +280,13 @@ def test_a_truncated_store_is_refused(tmp_path):
 
 def test_damaged_manifests_are_refused(tmp_path):
     with pytest.raises(ValueError, match="does not exist; the manifest of stored teachers"):
-        read_taught(tmp_path)
+        TAUGHT.read_manifest(tmp_path)
     write(tmp_path / "a", trained(("global",), LENS), form="models")
     path = tmp_path / "a" / MANIFEST
     plain = json.loads(path.read_text())
     path.write_text(json.dumps({**plain, "format": 99}))
     with pytest.raises(ValueError, match="has format 99 and this version"):
-        read_taught(tmp_path / "a")
+        TAUGHT.read_manifest(tmp_path / "a")
     path.write_text(json.dumps({**plain, "teachers": []}))
     with pytest.raises(ValueError, match="is damaged: teachers: "):
-        read_taught(tmp_path / "a")
+        TAUGHT.read_manifest(tmp_path / "a")

@@ -12,10 +12,11 @@ import pytest
 
 import processes
 import tailored_cases as cases
+from counterfoil.core.resumable import WorkStopped
 from counterfoil.negatives import written_parts
 from counterfoil.negatives.hand import Hand
 from counterfoil.negatives.model_writer import ModelWriter
-from counterfoil.negatives.written_parts import PartsStopped, write_in_parts
+from counterfoil.negatives.written_parts import write_in_parts
 from counterfoil.negatives.written_store import ROWS, WrittenFoil, WrittenStore
 
 
@@ -65,7 +66,7 @@ def test_a_killed_writing_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
 
 def test_a_stop_keeps_what_is_written(tmp_path: Path) -> None:
     first = Counting()
-    with pytest.raises(PartsStopped):
+    with pytest.raises(WorkStopped):
         write(tmp_path / "w", first, stop=lambda: len(first.rows) >= 10)
     assert first.rows == list(range(10))
     rest = Counting()
@@ -91,7 +92,7 @@ def test_captions_of_no_image_are_left_out(tmp_path: Path) -> None:
 def test_another_writing_is_refused(change: dict[str, Any], named: str, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path / "w", Counting(breaks=7))
-    with pytest.raises(ValueError, match=f"was begun with another {named}; go on with"):
+    with pytest.raises(ValueError, match=f"begun otherwise: {named} is .* there and .* here; go"):
         write(tmp_path / "w", Counting(), **change)
 
 

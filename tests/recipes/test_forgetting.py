@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import recipes_cases
-from counterfoil.evaluate.intervals import Comparison, Interval, compare
 from counterfoil.evaluate.report import RunResult, results
 from counterfoil.evaluate.result import METRICS
+from counterfoil.evaluation.bootstrap import Comparison, Interval, compare
 from counterfoil.recipes.forgetting import sentence, told_of
 from counterfoil.recipes.measured import Measured
 from counterfoil.recipes.recipe import Compare, Evaluate, digests

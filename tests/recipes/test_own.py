@@ -69,7 +69,7 @@ def test_a_model_teaches_another_kind_by_the_command_line(tmp_path, capsys):
     settings = [word for setting in SMALL for word in ("--set", setting)]
     command = ["train", "ndgl/gpo", "--data", "scenes:images=36", "--folder", str(tmp_path / "b")]
     assert main([*command, "--teacher", str(tmp_path / "a" / "online"), *settings]) == 0
-    assert "targets: 1 teacher, stored for" in capsys.readouterr().out
+    assert "targets: 1 teacher, stored for" in capsys.readouterr().err
     assert (tmp_path / "b" / "student" / "model" / "model.json").is_file()
     assert main([*command, *settings]) == 2
     assert "was made with other settings" in capsys.readouterr().err

@@ -108,10 +108,10 @@ def test_names_tags_and_the_hub(tmp_path, capsys):
     assert not hub.matcher.body.quick_gelu
     assert tagged.lens.eye.mean == vision_cases.MEAN
     assert tagged.lens.eye.frame == "shortest bicubic"
-    assert "random" not in capsys.readouterr().out
+    assert "random" not in capsys.readouterr().err
     fresh = [open_model("open_clip:ViT-T-8").digest() for _ in range(2)]
     assert fresh[0] == fresh[1] != tagged.digest()
-    assert "random" in capsys.readouterr().out
+    assert "random" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

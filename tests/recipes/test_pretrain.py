@@ -116,7 +116,7 @@ def test_it_says_what_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[
     small = smoke(recipe())
     alone = Recipe(name="tiny", stages=small.stages[:1])
     assert execute(alone, Source(DATA), tmp_path / "run")
-    out = " ".join(capsys.readouterr().out.split())
+    out = " ".join(capsys.readouterr().err.split())
     assert "nobody says which classes the regions of scenes have, so mrckl left out" in out
     assert "best epoch 1 of 1, dev accuracy" in out
 

@@ -115,13 +115,13 @@ def test_both_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     train = source.split("train")
     space = CaptionSpace.open(tmp_path / "run" / "meant", fingerprint=train.fingerprint)
     assert space.points.shape == (len(train.texts), 12)
-    assert f"meant: {len(train.texts):,} captions in 12 dimensions" in capsys.readouterr().out
+    assert f"meant: {len(train.texts):,} captions in 12 dimensions" in capsys.readouterr().err
     named = {name for line in lines(tmp_path / "run" / "cfm") for name in line}
     assert {"loss_triplet", "loss_adjusted", "loss_explored"} <= named
     for stage in ("lseh", "cfm"):
         assert (tmp_path / "run" / stage / "model" / "model.safetensors").is_file()
     assert execute(recipe(MEANT, LSEH, CFM), source, tmp_path / "run")
-    assert "meant: kept" in capsys.readouterr().out
+    assert "meant: kept" in capsys.readouterr().err
 
 
 def test_released_margins_train_on_the_diagonal(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_a_second_run_keeps_everything(copy, whole, capsys):
     before = snapshot(copy)
     assert aoq(copy) == 0
     assert snapshot(copy) == before
-    assert capsys.readouterr().out.count("kept") == len(recipes_cases.FILES)
+    assert capsys.readouterr().err.count("kept") == len(recipes_cases.FILES)
 
 
 def test_the_same_run_elsewhere_gives_the_same_numbers(whole, tmp_path):
@@ -161,7 +161,7 @@ def test_a_longer_recipe_builds_on_a_shorter_one(tmp_path, capsys):
     assert run("run", "vsepp-scenes", *both) == 0
     capsys.readouterr()
     assert aoq(tmp_path / "run") == 0
-    assert "online: kept" in capsys.readouterr().out
+    assert "online: kept" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_stopped_by_the_clock_and_gone_on_with(tmp_path, capsys):
     slow = ("--set", "*.save_minutes=0")
     codes = [aoq(folder, DATA, *slow, "--minutes", "0.01")]
     while codes[-1] == 3:
-        assert "add --resume to go on" in capsys.readouterr().out
+        assert "add --resume to go on" in capsys.readouterr().err
         codes.append(aoq(folder, DATA, *slow, "--minutes", "0.01", "--resume"))
         assert len(codes) < 40
     assert codes[-1] == 0
@@ -230,7 +230,7 @@ def jump_after(monkeypatch, *, steps: int) -> None:
 def test_no_time_at_all(tmp_path, capsys, monkeypatch):
     recipe = catalogue.smoke(apply(catalogue.find("vsepp-scenes"), SMALL[1::2]))
     assert not execute(recipe, Source(DATA), tmp_path / "run", minutes=0.0)
-    assert "online: stopped, the time is up; add --resume" in capsys.readouterr().out
+    assert "online: stopped, the time is up; add --resume" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -272,7 +272,7 @@ def test_start_from_another_stage(tmp_path):
 def test_a_corpus_without_dev_keeps_the_last_epoch(tmp_path, capsys):
     recipe = catalogue.smoke(apply(catalogue.find("vsepp-scenes"), SMALL[1::2]))
     assert execute(recipe, Source("scenes:images=30,dev=0"), tmp_path / "run")
-    assert "has no dev split" in capsys.readouterr().out
+    assert "has no dev split" in capsys.readouterr().err
 
 
 def test_lists_shorter_than_the_draws_are_refused_before_anything_is_done(tmp_path, capsys):

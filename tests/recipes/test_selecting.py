@@ -32,7 +32,7 @@ def context(tmp_path):
 def test_a_sample_of_dev_has_all_captions_and_is_always_the_same(context, capsys):
     dev = context.dev
     seven, four = chosen_on(context, stage(7)), chosen_on(context, stage(4))
-    assert "measured on 7 of the 12 images of dev, drawn by seed 0" in capsys.readouterr().out
+    assert "measured on 7 of the 12 images of dev, drawn by seed 0" in capsys.readouterr().err
     assert (len(seven), len(four)) == (7, 4)
     assert set(four.image_ids) < set(seven.image_ids) < set(dev.image_ids)
     reseeded = replace(stage(7), plan=replace(stage(7).plan, seed=9))
@@ -47,7 +47,7 @@ def test_a_sample_of_dev_has_all_captions_and_is_always_the_same(context, capsys
 @pytest.mark.parametrize("many", [0, 12, 99])
 def test_all_of_dev(many, context, capsys):
     assert chosen_on(context, stage(many)) is context.dev
-    assert not capsys.readouterr().out
+    assert not capsys.readouterr().err
 
 
 def test_figures_are_those_of_the_sample(context, tmp_path):
@@ -69,10 +69,10 @@ def test_a_training_says_on_how_many(tmp_path, capsys):
     few = ("--set", "online.dev_images=5")
     assert recipes_cases.aoq(tmp_path / "run", DATA, *few) == 0
     shown = capsys.readouterr()
-    assert "online: measured on 5 of the 12 images of dev" in shown.out
+    assert "online: measured on 5 of the 12 images of dev" in shown.err
     assert "on 5 images" in shown.err
     assert any(
-        "online: best epoch" in line and "on 5 images" in line for line in shown.out.splitlines()
+        "online: best epoch" in line and "on 5 images" in line for line in shown.err.splitlines()
     )
     lines = read_metrics(tmp_path / "run" / "online" / "metrics.jsonl")
     assert {line["dev_images"] for line in lines if "dev_rsum" in line} == {5}

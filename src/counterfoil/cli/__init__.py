@@ -114,7 +114,7 @@ def plan(
 
     refuse_without(context, "recipe", ("settings",), argument=True)
     if recipe is None:
-        show.catalogue(catalogue.all_recipes())
+        catalogue.print_catalogue()
     else:
         show.plan(apply(catalogue.find(recipe), settings or ()))
 

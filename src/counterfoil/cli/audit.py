@@ -57,15 +57,15 @@ def audit(
     """Find suspicious captions, leaked images and false negatives, and review them on a page."""
     from counterfoil import world
     from counterfoil.audit import AuditConfig, AuditPage, audit_dataset, render_audit
+    from counterfoil.core.console import console, output
     from counterfoil.data.corrections import corrections_beside, read_corrections
     from counterfoil.evaluate.analysis_page import Rows
     from counterfoil.evaluate.table import plain
     from counterfoil.files import check_folder, check_new, write_json, write_text
-    from counterfoil.negatives.store import NegativeStore, read_manifest
+    from counterfoil.negatives.store import MINED, NegativeStore
     from counterfoil.recipes.model import open_model
     from counterfoil.recipes.provenance import made_now
     from counterfoil.recipes.run import Source
-    from counterfoil.recipes.show import console, say
 
     if not model and not explainer:
         refuse(context, ("split",), "with --model or --explainer")
@@ -83,7 +83,7 @@ def audit(
     explainer_model = open_model(explainer) if explainer else None
     store = None
     if negatives is not None:
-        mined = source.split(read_manifest(negatives).split)
+        mined = source.split(MINED.read_manifest(negatives).split)
         store = NegativeStore.open(negatives, fingerprint=mined.fingerprint)
     sections = audit_dataset(
         dataset, config, models=models, explainer=explainer_model, negatives=store
@@ -108,7 +108,7 @@ def audit(
         provenance=made_now(),
     )
     rows = tuple((one.title, f"{one.found:,}", f"{one.shown:,}") for one in sections)
-    console.print(plain(Rows("", ("", "found", "on the page"), rows), page.protocol))
+    console().print(plain(Rows("", ("", "found", "on the page"), rows), page.protocol))
     write_text(folder / PAGE_FILE, render_audit(page))
     plan = {"models": names, "explainer": explainer, "negatives": str(negatives or "")}
     values = {
@@ -121,5 +121,5 @@ def audit(
         "provenance": asdict(page.provenance),
     }
     write_json(folder / JSON_FILE, values)
-    say(page.headline)
-    say(f"{folder / PAGE_FILE}, {folder / JSON_FILE}")
+    output(page.headline)
+    output(f"{folder / PAGE_FILE}, {folder / JSON_FILE}")

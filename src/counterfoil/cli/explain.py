@@ -140,12 +140,12 @@ def explain_one(
 ) -> Explanation:
     """Explain a caption of an image, given by path, or by id where `source` is given."""
     from counterfoil import world
+    from counterfoil.core.console import output
     from counterfoil.corpus.pictures import is_picture_name, open_picture
     from counterfoil.evaluation.explain import explain, find_image_row
     from counterfoil.evaluation.explanation_page import ExplainedCard, headline, picture_of
     from counterfoil.files import write_json
     from counterfoil.recipes.model import open_model
-    from counterfoil.recipes.show import say
 
     outputs.check()
     world.join()
@@ -178,7 +178,7 @@ def explain_one(
         if outputs.json is not None:
             values = {"model": model_name, "image": image, **explanation.to_dict()}
             write_json(outputs.json, values)
-            say(f"{outputs.json}")
+            output(f"{outputs.json}")
     return explanation
 
 
@@ -313,8 +313,8 @@ def _show_ranking(
     outputs: ExplainOutputs,
 ) -> None:
     """Print the ranking, write the page, and name the files."""
+    from counterfoil.core.console import output
     from counterfoil.evaluation.explanation_page import ExplainedCard, measure, picture_of
-    from counterfoil.recipes.show import say
 
     cards = []
     for place, (_, negated_row, explanation) in enumerate(best, 1):
@@ -325,13 +325,13 @@ def _show_ranking(
     _print_missing_heads(model)
     print_ranking(cards, measure(best[0][2]) if best else "")
     for sentence in filter(None, sentences):
-        say(sentence)
+        output(sentence)
     summary, protocol = sentences
     if outputs.html is not None:
         headline = summary or f"The {len(cards):,} captions that fit least."
         _write_page(outputs.html, model, "Suspicious captions", headline, cards, protocol)
     if outputs.json is not None:
-        say(f"{outputs.json}")
+        output(f"{outputs.json}")
 
 
 def _open_picture(dataset: Corpus, row: int) -> Image.Image | None:
@@ -339,12 +339,12 @@ def _open_picture(dataset: Corpus, row: int) -> Image.Image | None:
 
 
 def _print_missing_heads(model: Model) -> None:
+    from counterfoil.core.console import output
     from counterfoil.evaluation.explain import describe_missing_heads, has_doubt_head
-    from counterfoil.recipes.show import say
 
     if missing := describe_missing_heads(model):
         doubts = has_doubt_head(model.matcher)
-        say(f"{missing}; {'nothing is corrected' if doubts else 'words are left out instead'}")
+        output(f"{missing}; {'nothing is corrected' if doubts else 'words are left out instead'}")
 
 
 def _write_page(
@@ -355,18 +355,18 @@ def _write_page(
     cards: Sequence[ExplainedCard],
     data: str,
 ) -> None:
+    from counterfoil.core.console import output
     from counterfoil.evaluation.explain import describe_missing_heads
     from counterfoil.evaluation.explanation_page import render_explanations
     from counterfoil.files import write_text
     from counterfoil.recipes.provenance import made_now
-    from counterfoil.recipes.show import say
 
     protocol = "; ".join(filter(None, (model.name, data, describe_missing_heads(model))))
     page = render_explanations(
         cards, title=title, headline=headline, protocol=protocol, provenance=made_now()
     )
     write_text(path, page)
-    say(f"{path}")
+    output(f"{path}")
 
 
 def print_caption(card: ExplainedCard) -> None:
@@ -375,12 +375,12 @@ def print_caption(card: ExplainedCard) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from counterfoil.core.console import console, output
     from counterfoil.evaluation.explanation_page import measure
-    from counterfoil.recipes.show import console, say
 
     explanation = card.explanation
-    console.print(styled_caption(card), soft_wrap=True)
-    say(f"score {explanation.score:.3f}, {card.image.text}")
+    console().print(styled_caption(card), soft_wrap=True)
+    output(f"score {explanation.score:.3f}, {card.image.text}")
     table = Table("word", box=box.SIMPLE_HEAD)
     table.add_column(measure(explanation), justify="right")
     if explanation.doubts:
@@ -389,10 +389,10 @@ def print_caption(card: ExplainedCard) -> None:
     for tint, (word, number, corrections) in zip(tints, card.rows, strict=True):
         cells = [Text(word, _style(tint)), Text(number)]
         table.add_row(*cells, *([Text(corrections)] if explanation.doubts else []))
-    console.print(table)
+    console().print(table)
     if explanation.corrected is not None:
-        console.print(Text("corrected: ").append_text(styled_correction(card)), soft_wrap=True)
-        say(f"score {explanation.corrected.score:.3f}")
+        console().print(Text("corrected: ").append_text(styled_correction(card)), soft_wrap=True)
+        output(f"score {explanation.corrected.score:.3f}")
 
 
 def print_ranking(cards: Sequence[ExplainedCard], measure: str) -> None:
@@ -401,8 +401,8 @@ def print_ranking(cards: Sequence[ExplainedCard], measure: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from counterfoil.core.console import console
     from counterfoil.evaluation.explanation_page import number
-    from counterfoil.recipes.show import console
 
     table = Table("", "image", box=box.SIMPLE_HEAD)
     for name in ("score", measure):
@@ -421,7 +421,7 @@ def print_ranking(cards: Sequence[ExplainedCard], measure: str) -> None:
             "" if worst is None else number(worst),
         )
         table.add_row(*map(Text, cells), lines)
-    console.print(table)
+    console().print(table)
 
 
 def styled_caption(card: ExplainedCard) -> Text:

@@ -53,8 +53,8 @@ def export(
     ] = None,
 ) -> None:
     """Write a model or negatives as other tools read them."""
+    from counterfoil.core.console import output
     from counterfoil.export.negatives import check_export, export_negatives, kind_of
-    from counterfoil.recipes.show import say
 
     if kind_of(Path(given)) is None:
         refuse(
@@ -70,8 +70,8 @@ def export(
         check_export(Path(given), to, folder)
         corpus = source(data, features, images, decisions).split(split)
         for line in export_negatives(Path(given), to, folder, corpus, most=most or MOST):
-            say(line)
-    say(f"{folder}")
+            output(line)
+    output(f"{folder}")
 
 
 def _model(given: str, to: str, folder: Path, evaluations: Sequence[Path]) -> None:

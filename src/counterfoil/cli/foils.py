@@ -120,24 +120,24 @@ def _report(
 
 def _show(report: FoilReport, html: Path | None, examples: int, seed: int) -> None:
     """Print the tables and write the page."""
+    from counterfoil.core.console import console, output
     from counterfoil.evaluate.table import plain
     from counterfoil.files import write_text
-    from counterfoil.recipes.show import console, say
 
     for table in _tables(report):
-        console.print(plain(table, report.protocol))
-    say(report.headline())
+        console().print(plain(table, report.protocol))
+    output(report.headline())
     if html is not None:
         write_text(html, _page(report, examples, seed))
-        say(f"{html}")
+        output(f"{html}")
 
 
 def _write(path: Path, numbers: dict[str, Any]) -> None:
+    from counterfoil.core.console import output
     from counterfoil.files import write_json
-    from counterfoil.recipes.show import say
 
     write_json(path, numbers)
-    say(f"{path}")
+    output(f"{path}")
 
 
 def _check_readable(model: Model, questions: FoilSet) -> None:

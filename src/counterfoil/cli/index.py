@@ -105,7 +105,7 @@ def index(
             "--address and --half, or make another index"
         )
     from counterfoil import world
-    from counterfoil.console import say
+    from counterfoil.core.console import output
     from counterfoil.recipes.model import open_model
     from counterfoil.recipes.run import Source
     from counterfoil.search.index import IndexConfig, build_index, open_index
@@ -117,7 +117,7 @@ def index(
             update = opened.add(_dataset(source, split, prefix), replace=exchange)
         replaced = f", {update.replaced:,} exchanged" if update.replaced else ""
         known = f"; {_count(update.unchanged, 'image')} known before" if update.unchanged else ""
-        say(f"added {_counts(update)}{replaced}{known}")
+        output(f"added {_counts(update)}{replaced}{known}")
     else:
         name = "faiss-hnsw" if backend == "faiss" else backend or "exact"
         config = IndexConfig(backend=name, address=address or "", half=half)
@@ -127,21 +127,21 @@ def index(
 
 
 def _delete(folder: Path, item_ids: list[str]) -> None:
-    from counterfoil.console import say
+    from counterfoil.core.console import output
     from counterfoil.search.index import open_index
 
     with open_index(folder) as opened:
-        say(f"deleted {_counts(opened.delete(item_ids))}")
+        output(f"deleted {_counts(opened.delete(item_ids))}")
 
 
 def _describe(folder: Path) -> None:
-    from counterfoil.console import say
+    from counterfoil.core.console import output
     from counterfoil.search.index import open_index
 
     with open_index(folder) as opened:
         state = opened.vectors.state
         address = f" at {state.address}" if state.address else ""
-        say(f"{folder}: {opened.description}, by {opened.model_name}; {state.backend}{address}")
+        output(f"{folder}: {opened.description}, by {opened.model_name}; {state.backend}{address}")
 
 
 def _dataset(source: Source, split: str, prefix: str) -> Corpus:
@@ -156,7 +156,7 @@ def _dataset(source: Source, split: str, prefix: str) -> Corpus:
 
 def _image_folder(source: Source) -> Corpus:
     """A folder of images without captions, and without images that an audit dropped."""
-    from counterfoil.console import say
+    from counterfoil.core.console import output
     from counterfoil.corpus.bare import read_bare
     from counterfoil.data.corrections import apply_corrections, corrections_beside, read_corrections
 
@@ -170,7 +170,7 @@ def _image_folder(source: Source) -> Corpus:
     if decisions is None:
         return corpus
     corpus = apply_corrections(corpus, read_corrections(Path(decisions)))
-    say(f"{corpus.name}, as decided: {corpus.decided}")
+    output(f"{corpus.name}, as decided: {corpus.decided}")
     return corpus
 
 

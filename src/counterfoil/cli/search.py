@@ -97,7 +97,7 @@ def search(
         return
     refuse(context, ("split",), f"with a model, and {where} is an index, which is searched whole")
     refuse_without(context, "data", ("features", "images", "decisions"))
-    from counterfoil.console import say
+    from counterfoil.core.console import output
     from counterfoil.files import check_file
     from counterfoil.search.index import open_index
     from counterfoil.search.rerank import open_reranker
@@ -126,13 +126,13 @@ def search(
     if page is not None:
         write_hits_page(query, hits, find, note, page)
         if not plain:
-            say(str(page))
+            output(str(page))
 
 
 def _search_dataset(
     name: str, query: str, source: Source, split: str, top_k: int, page: Path
 ) -> None:
-    from counterfoil.console import say
+    from counterfoil.core.console import output
     from counterfoil.corpus.pictures import is_picture_name
     from counterfoil.files import check_file
     from counterfoil.recipes.model import open_model
@@ -154,7 +154,7 @@ def _search_dataset(
 
     note = f"{corpus.name} {corpus.part}: {len(corpus):,} images, {len(corpus.texts):,} texts"
     write_hits_page(query, hits, find, note, page, open_image)
-    say(str(page))
+    output(str(page))
 
 
 def _guess_kind(index: SearchIndex, query: str) -> QueryKind:
@@ -187,7 +187,7 @@ def print_hits(query: str, hits: Sequence[SearchHit], find: SearchTarget) -> Non
     from rich.table import Table
     from rich.text import Text
 
-    from counterfoil.console import console
+    from counterfoil.core.console import console
 
     table = Table("", "score", box=box.SIMPLE_HEAD, title=Text(query), title_justify="left")
     for name in ("image", "caption") if find == "images" else ("caption", "image"):
@@ -197,7 +197,7 @@ def print_hits(query: str, hits: Sequence[SearchHit], find: SearchTarget) -> Non
         table.add_row(
             str(hit.rank), f"{hit.score:.3f}", *(cells if find == "images" else reversed(cells))
         )
-    console.print(table)
+    console().print(table)
 
 
 def _open_file(hit: SearchHit) -> Image.Image | None:

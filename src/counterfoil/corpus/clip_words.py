@@ -7,11 +7,11 @@ import html
 import string
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, cast, final, get_args
+from typing import Any, Literal, cast, final
 
+from counterfoil.core.literals import parse_literal
 from counterfoil.corpus.words import Pieces, Reading, Tokenizer
 from counterfoil.files import read_json, write_json
-from counterfoil.spec import unknown
 
 PREFIX = "open_clip:"
 KIND = "open_clip"
@@ -45,8 +45,7 @@ class ClipWords(Tokenizer):
         pieces: Pieces | None = None,
         ends: bool = True,
     ) -> None:
-        if clean not in get_args(Clean):
-            raise ValueError(unknown(clean, list(get_args(Clean)), "a cleaning of open_clip"))
+        parse_literal(Clean, clean, "a cleaning of open_clip")
         self.clean, self.longest, self.pieces, self.ends = clean, longest, pieces, ends
         if pieces:
             self.size, self.pad, self.wordless = pieces.size, pieces.pad, pieces.wordless

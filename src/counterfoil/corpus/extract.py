@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,14 +15,18 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from counterfoil.core.resumable import PartsFolder, work_through
 from counterfoil.corpus.backbones import Backbone, open_backbone, pooled
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.featurefolder import FORMAT, FeatureTable, open_features, stored
+from counterfoil.corpus.featurefolder import (
+    FEATURES,
+    FeaturesManifest,
+    FeatureTable,
+    open_features,
+    stored,
+)
 from counterfoil.corpus.pictures import Pictures
 from counterfoil.files import read_json, write_json
-from counterfoil.progress import progress
-
-STATE = "extraction.json"
 
 
 def extract(
@@ -38,7 +43,8 @@ def extract(
     """Run a vision model over all pictures and write a feature folder.
 
     Work stands in a hidden folder beside `out` until all of it is done; a run that was killed
-    goes on after its last whole shard. A folder that is already complete is only opened.
+    goes on with the shards that are missing. A folder that is already complete is only opened.
+    One process does this.
 
     Args:
         corpus: whose pictures.
@@ -61,44 +67,34 @@ def extract(
     settings = {"model": model, "grid": grid, "kind": kind, "images": _digest(corpus.image_ids)}
     if out.exists():
         return _complete(out, settings)
-    work = out.with_name(f".{out.name}.part")
-    done, count = _begun(work, settings), len(corpus)
-    backbone = open_backbone(model, device) if done < count else None
-    with progress("pictures", count, done) as advance, torch.inference_mode():
-        for start in range(done, count, shard):
-            assert backbone is not None
-            rows = range(start, min(start + shard, count))
-            values = _features(backbone, corpus.pictures, rows, batch, grid)
-            _store(work, rows, values, count, kind)
-            write_json(work / STATE, {**settings, "done": rows.stop, "whole": backbone.whole})
-            advance(len(rows))
-    _finish(work, corpus.image_ids, settings)
+    work, pictures = out.with_name(f".{out.name}.part"), corpus.pictures
+    shards = [range(at, min(at + shard, len(corpus))) for at in range(0, len(corpus), shard)]
+    parts = PartsFolder(work / "shards", suffix=".json")
+    missing = parts.begin({**settings, "shard": shard}, len(shards))
+    backbone = open_backbone(model, device) if missing else None
+
+    def extract_shard(number: int) -> None:
+        assert backbone is not None
+        values = _features(backbone, pictures, shards[number], batch, grid)
+        _store(work, shards[number], values, len(corpus), kind)
+        parts.save(number, lambda path: write_json(path, {"whole": backbone.whole}))
+
+    with torch.inference_mode():
+        work_through(missing, extract_shard, [len(rows) for rows in shards], description="pictures")
+    whole = bool(read_json(parts.path(0), "the state of an extraction")["whole"])
+    _finish(work, corpus.image_ids, settings, whole=whole)
     work.rename(out)
-    (out / STATE).unlink(missing_ok=True)
+    shutil.rmtree(out / "shards")
     return open_features(out)
 
 
 def _complete(out: Path, settings: dict[str, Any]) -> FeatureTable:
     """The features of an earlier run with these settings."""
-    written = out / "features.json"
-    plain = read_json(written, "features") if written.exists() else {}
-    if not isinstance(plain, dict) or plain.get("settings") != settings:
+    if not FEATURES.exists(out) or FEATURES.read_manifest(out).settings != settings:
         raise ValueError(
             f"{out} exists and does not hold these features; remove it or write somewhere else"
         )
     return open_features(out)
-
-
-def _begun(work: Path, settings: dict[str, Any]) -> int:
-    """How many pictures a stopped run with these settings has done."""
-    if not (work / STATE).exists():
-        return 0
-    plain = read_json(work / STATE, "the state of an extraction")
-    if not isinstance(plain, dict) or {key: plain.get(key) for key in settings} != settings:
-        raise ValueError(
-            f"{work} holds a stopped extraction with other settings; remove it to begin anew"
-        )
-    return int(plain["done"])
 
 
 def _features(
@@ -132,7 +128,7 @@ def _store(
 ) -> None:
     work.mkdir(parents=True, exist_ok=True)
     path, shape = work / "features.npy", (count, *values.shape[1:])
-    if rows.start == 0:
+    if rows.start == 0:  # always the first shard to be made
         out = np.lib.format.open_memmap(path, "w+", np.dtype(kind), shape)
     else:
         out = np.lib.format.open_memmap(path, "r+")
@@ -142,13 +138,15 @@ def _store(
     out.flush()
 
 
-def _finish(work: Path, ids: Sequence[str], settings: dict[str, Any]) -> None:
+def _finish(work: Path, ids: Sequence[str], settings: dict[str, Any], *, whole: bool) -> None:
     array = np.load(work / "features.npy", mmap_mode="r")
     side = math.isqrt(array.shape[1])
-    if read_json(work / STATE, "the state of an extraction")["whole"] and side**2 == array.shape[1]:
+    if whole and side**2 == array.shape[1]:
         np.save(work / "boxes.npy", np.broadcast_to(boxes(side), (len(array), side**2, 4)))
-    plain = {"format": FORMAT, "ids": list(ids), "kind": settings["kind"]}
-    write_json(work / "features.json", {**plain, "model": settings["model"], "settings": settings})
+    manifest = FeaturesManifest(
+        ids=list(ids), kind=settings["kind"], model=settings["model"], settings=settings
+    )
+    FEATURES.write_manifest(work, manifest)
 
 
 def boxes(side: int) -> np.ndarray[Any, np.dtype[np.float16]]:

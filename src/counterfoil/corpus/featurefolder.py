@@ -10,15 +10,44 @@ from typing import Any, Literal, final
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 
+from counterfoil.core.artifact import ArtifactFormat
+from counterfoil.core.console import progress
 from counterfoil.corpus.regions import Array, Features
-from counterfoil.files import read_array, read_json, replacing_folder, write_json
-from counterfoil.progress import progress
+from counterfoil.files import read_array
 
-FORMAT = 1
 AT_ONCE = 512
 
 Kind = Literal["float16", "float32", "int8"]
+
+
+@final
+class FeaturesManifest(BaseModel):
+    """What ``features.json`` says; the ids alone are enough in a folder that somebody else made.
+
+    Attributes:
+        format: version of the layout.
+        ids: (N,) image of each row.
+        kind: how numbers are stored.
+        model: what the features came from.
+        settings: of the extraction, so that it is not done twice.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+    format: int = Field(default=1, ge=1)
+    ids: list[str]
+    kind: str = ""
+    model: str = ""
+    settings: dict[str, Any] | None = None
+
+
+FEATURES = ArtifactFormat(
+    name="image features",
+    manifest=FeaturesManifest,
+    remedy='write the features again; the file needs {"ids": [...]} with one string for each row',
+    file="features.json",
+)
 
 
 @final
@@ -41,14 +70,7 @@ def open_features(folder: Path) -> FeatureTable:
     Raises:
         ValueError: a file is missing or damaged, or ids and rows are not equally many.
     """
-    plain = read_json(folder / "features.json", "a list of image ids")
-    match plain:
-        case {"ids": list(ids)} if all(isinstance(name, str) for name in ids):
-            pass
-        case _:
-            raise ValueError(
-                f'{folder / "features.json"} needs {{"ids": [...]}} with one string for each row'
-            )
+    ids = FEATURES.read_manifest(folder).ids
     values = read_array(folder / "features.npy", "image features")
     if len(values) != len(ids):
         raise ValueError(
@@ -92,7 +114,7 @@ def write_features(
     if len(ids) != len(features):
         raise ValueError(f"{len(ids)} ids were given for {len(features)} rows of features")
     scale = _scale(features) if kind == "int8" else None
-    with replacing_folder(folder) as temporary:
+    with FEATURES.writing(folder) as temporary:
         shape = (len(features), features.regions, features.width)
         out = np.lib.format.open_memmap(temporary / "features.npy", "w+", np.dtype(kind), shape)
         for rows, values in _blocks(features):
@@ -100,10 +122,7 @@ def write_features(
         out.flush()
         del out
         _beside(temporary, features, scale)
-        write_json(
-            temporary / "features.json",
-            {"format": FORMAT, "ids": list(ids), "kind": kind, "model": model},
-        )
+        FEATURES.write_manifest(temporary, FeaturesManifest(ids=list(ids), kind=kind, model=model))
 
 
 def _beside(folder: Path, features: Features, scale: Array | None) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
+from counterfoil.core.console import progress
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.entries import Entry, assemble
 from counterfoil.corpus.featuretable import features_of
@@ -27,7 +28,6 @@ from counterfoil.corpus.lines import read_lines, read_text
 from counterfoil.corpus.pictures import PictureFiles, is_picture_name
 from counterfoil.corpus.splits import canonical
 from counterfoil.files import replacing_folder, write_text
-from counterfoil.progress import progress
 
 LISTS = tuple(
     f"{name}.{ending}" for name in ("captions", "metadata") for ending in ("jsonl", "csv", "tsv")

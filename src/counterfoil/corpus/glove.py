@@ -22,9 +22,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from counterfoil.core.console import progress
 from counterfoil.corpus.tokens import cache
 from counterfoil.files import replacing
-from counterfoil.progress import progress
 
 _FIRST = 100  # lines from which the width is known
 _AT_ONCE = 1 << 24  # bytes between two moves of the progress bar

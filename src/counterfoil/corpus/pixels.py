@@ -13,10 +13,10 @@ import numpy.typing as npt
 from PIL import Image
 
 from counterfoil import world
+from counterfoil.core.console import progress
 from counterfoil.corpus.pictures import PictureFiles, Pictures, rgb
 from counterfoil.corpus.tokens import cache
 from counterfoil.files import read_array, replacing
-from counterfoil.progress import progress
 
 Array = npt.NDArray[Any]
 

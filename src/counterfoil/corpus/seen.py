@@ -23,13 +23,13 @@ from PIL import Image
 from torch import Tensor
 
 from counterfoil import world
+from counterfoil.core.resumable import work_through
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.lens import Eye, PixelEye
 from counterfoil.corpus.pictures import Pictures
 from counterfoil.corpus.pixels import Array, as_it_is
 from counterfoil.corpus.tokens import cache
 from counterfoil.files import read_array, read_json, write_array, write_json
-from counterfoil.progress import progress
 from counterfoil.records import Items
 
 BATCH = 32
@@ -68,23 +68,26 @@ class SeenEye(Eye):
         """All of them, when those that are not kept have been looked at."""
         folder = cache() / "states" / hashlib.sha256(self.key.encode()).hexdigest()[:24]
         names = [_name(as_it_is(pictures, row)) for row in range(len(pictures))]
-        if world.rank() == 0:
-            self._make(folder, pictures, names)
-        world.wait()
+        self._make(folder, pictures, names)
         return _Kept.of(folder, names)
 
     def _make(self, folder: Path, pictures: Pictures, names: Sequence[str]) -> None:
+        """Every process makes some of the missing parts."""
         known = {name for own, _ in _parts(folder) for name in own}
         missing = [row for row, name in enumerate(names) if name not in known]
         size = max(LEAST, -(-len(missing) // PARTS))
-        with progress("pictures seen", len(missing)) as done:
-            for first in range(0, len(missing), size):
-                rows, seen = missing[first : first + size], []
-                for start in range(0, len(rows), BATCH):
-                    some = [pictures.open(row) for row in rows[start : start + BATCH]]
-                    seen.append(_narrow(self.states(self.eye.see(some))))
-                    done(len(some))
-                _write(folder, [names[row] for row in rows], np.concatenate(seen))
+        parts = [missing[first : first + size] for first in range(0, len(missing), size)]
+
+        def make_part(number: int) -> None:
+            states = []
+            for start in range(0, len(parts[number]), BATCH):
+                some = [pictures.open(row) for row in parts[number][start : start + BATCH]]
+                states.append(_narrow(self.states(self.eye.see(some))))
+            _write(folder, [names[row] for row in parts[number]], np.concatenate(states))
+
+        world.wait()  # nobody writes before everybody has looked
+        sizes = [len(part) for part in parts]
+        work_through(range(len(parts)), make_part, sizes, description="pictures seen")
 
 
 @final

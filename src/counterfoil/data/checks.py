@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, final
 
 import torch
 
+from counterfoil.core.console import progress
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.pictures import PictureFiles, Pictures
 from counterfoil.corpus.regions import Features
-from counterfoil.progress import progress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

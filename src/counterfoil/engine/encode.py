@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from counterfoil import world
+from counterfoil.core.console import progress
 from counterfoil.engine.modes import evaluating
 from counterfoil.matcher import Matcher
-from counterfoil.progress import progress
 from counterfoil.records import Encoded, Items
 
 Look: TypeAlias = Callable[[Tensor], Items]

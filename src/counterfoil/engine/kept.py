@@ -17,20 +17,16 @@ import torch
 from torch import Tensor, nn
 
 from counterfoil import world
-from counterfoil.files import check_folder, replacing
-from counterfoil.progress import stderr
+from counterfoil.core.console import warn
+from counterfoil.core.resumable import PartsFolder, WorkStopped, check_facts
+from counterfoil.files import check_folder
 
 Fact = str | int
 _Marks = tuple[tuple[str, int, int], ...]  # name, place and version of each tensor
 
 EVERY = 60.0  # seconds between two saves
-_NAME = "process-"
 _SHORT, _LONG = 500, 2000  # milliseconds that a round should take
 _DIGESTS: WeakKeyDictionary[nn.Module, tuple[_Marks, str]] = WeakKeyDictionary()
-
-
-class SweepStopped(Exception):
-    """A sweep was asked to stop; what was done is kept, where there is a place for it."""
 
 
 class Kept(Protocol):
@@ -85,7 +81,8 @@ class Keeper:
         self.every, self.stop = every, stop
         self._old: list[Path] = []
         if folder is not None:
-            check_folder(folder / _NAME)
+            self._parts = PartsFolder(folder, prefix="process-", suffix=".npz", digits=0)
+            check_folder(self._parts.path(0))
 
     def begin(self, shape: tuple[int, int], tile: tuple[int, int]) -> Tensor:
         """Take up what was kept: (blocks, columns) bool, the tiles that need no second visit.
@@ -101,7 +98,8 @@ class Keeper:
         self._done = torch.zeros(shape, dtype=torch.bool)
         if self.folder is None:
             return self._done.clone()
-        found = self._agree([self._look(number) for number in self._claimed()])
+        mine = [n for n in self._parts.numbers() if n % world.size() == world.rank()]
+        found = self._agree([self._look(number) for number in mine])
         everything = self._done.clone()
         for file in sorted(found, key=lambda file: -int(self._unpack(file.done).sum())):
             done = self._unpack(file.done)
@@ -121,7 +119,7 @@ class Keeper:
             tiles: how many this process has to visit.
 
         Raises:
-            SweepStopped: one of the processes was asked to.
+            WorkStopped: one of the processes was asked to.
         """
         many, saved = 1, time.monotonic()
         while True:
@@ -139,23 +137,8 @@ class Keeper:
                 self._save()
                 saved = time.monotonic()
             if stopped:
-                raise SweepStopped
+                raise WorkStopped
             many = 2 * many if spent < _SHORT else max(1, many // 2) if spent > _LONG else many
-
-    def _claimed(self) -> list[int]:
-        """Numbers of the files that this process takes care of."""
-        assert self.folder is not None
-        if world.rank() == 0:
-            for path in self.folder.glob(f".{_NAME}*.part"):
-                path.unlink()
-        names = (path.stem.removeprefix(_NAME) for path in self.folder.glob(f"{_NAME}*.npz"))
-        seen = sorted(int(name) for name in names if name.isdecimal())
-        if any(others != seen for others in world.gather_objects(seen)):
-            raise ValueError(
-                f"{self.folder} does not hold the same files for every process; name a folder that "
-                "all machines share"
-            )
-        return [number for number in seen if number % world.size() == world.rank()]
 
     def _agree(self, mine: list[_Found]) -> list[_Found]:
         """Everybody's usable files."""
@@ -167,36 +150,30 @@ class Keeper:
             if file.refusal:
                 raise ValueError(file.refusal)
             if file.damage and world.rank() == 0:
-                stderr.print(f"{file.damage}; what it held is scored again", highlight=False)
-        self._old = [self._path(file.number) for file in mine if file.number != world.rank()]
+                warn(f"{file.damage}; what it held is scored again")
+        self._old = [self._parts.path(file.number) for file in mine if file.number != world.rank()]
         return [file for file in found if not file.damage]
 
     def _look(self, number: int) -> _Found:
-        path = self._path(number)
+        path = self._parts.path(number)
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 facts = json.loads(str(arrays["facts"]))
-                if facts != self.facts:
-                    return _Found(number, refusal=self._other(facts))
+                try:
+                    check_facts(path.parent, facts, self.facts)
+                except ValueError as error:
+                    return _Found(number, refusal=str(error))
                 for name in self.reducers:
                     arrays[name]  # reading it checks it
                 return _Found(number, arrays["done"].tobytes())
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             return _Found(number, damage=f"{path} is damaged ({error})")
 
-    def _other(self, facts: object) -> str:
-        known = facts if isinstance(facts, dict) else {}
-        name = next(n for n in {**self.facts, **known} if known.get(n) != self.facts.get(n))
-        return (
-            f"{self.folder} is of something else: {name} is {known.get(name) or 'none'} there and "
-            f"{self.facts.get(name) or 'none'} here; name another folder, or delete it"
-        )
-
     def _absorb(self, number: int, done: Tensor) -> None:
         if number % world.size() != world.rank():
             return
         self._done |= done
-        with np.load(self._path(number), allow_pickle=False) as arrays:
+        with np.load(self._parts.path(number), allow_pickle=False) as arrays:
             for name, reducer in self.reducers.items():
                 reducer.absorb(torch.from_numpy(arrays[name]))
 
@@ -208,8 +185,7 @@ class Keeper:
             "done": np.packbits(self._done.numpy()),
             **{name: reducer.state().cpu().numpy() for name, reducer in self.reducers.items()},
         }
-        with replacing(self._path(world.rank())) as temporary, temporary.open("wb") as file:
-            np.savez(file, **arrays)
+        self._parts.save(world.rank(), lambda path: _write_arrays(path, arrays))
         while self._old:  # all that these held is in the new file, or in another process's
             self._old.pop().unlink(missing_ok=True)
 
@@ -217,9 +193,10 @@ class Keeper:
         bits = np.unpackbits(np.frombuffer(done, np.uint8), count=self._done.numel())
         return torch.from_numpy(bits.astype(bool)).view(self._done.shape)
 
-    def _path(self, number: int) -> Path:
-        assert self.folder is not None
-        return self.folder / f"{_NAME}{number}.npz"
+
+def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
 
 
 def weights_digest(module: nn.Module) -> str:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from counterfoil import world
+from counterfoil.core.console import progress
 from counterfoil.engine.modes import evaluating
 from counterfoil.engine.tiles import Member, device_of, not_a_number
-from counterfoil.progress import progress
 from counterfoil.records import Encoded
 
 _NUMBERS = {"cpu": 2**22, "cuda": 2**28}  # that the encodings of the pairs scored together hold

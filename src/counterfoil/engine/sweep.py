@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from counterfoil import world
+from counterfoil.core.console import progress
 from counterfoil.engine.kept import Keeper
 from counterfoil.engine.modes import evaluating
 from counterfoil.engine.tiles import (
@@ -26,7 +27,6 @@ from counterfoil.engine.tiles import (
     spread,
     tile_shape,
 )
-from counterfoil.progress import progress
 from counterfoil.records import Encoded, Pairs
 
 MEMORY = 512 * 2**20
@@ -90,7 +90,7 @@ def sweep(
     Raises:
         ValueError: no member, members of different sizes, a score that is not a number, or what
             was saved is of something else.
-        SweepStopped: the keeper was asked to stop.
+        WorkStopped: the keeper was asked to stop.
     """
     images, texts = _sizes(members)
     where = device_of(members[0]) if device is None else torch.device(device)

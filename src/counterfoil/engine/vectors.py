@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from counterfoil import world
+from counterfoil.core.console import warn
 from counterfoil.corpus.lens import CorpusLens, FeatureEye, Lens
 from counterfoil.corpus.pixels import kept_at
 from counterfoil.corpus.regions import Features
@@ -32,7 +33,6 @@ from counterfoil.engine.encode import images_in_batches, texts_in_batches
 from counterfoil.engine.identity import model_digest
 from counterfoil.files import read_array, read_json, write_json
 from counterfoil.matcher import Matcher
-from counterfoil.progress import stderr
 from counterfoil.records import Encoded
 
 NOTE = "vectors.json"
@@ -101,7 +101,7 @@ def _whole(place: Path) -> bool:
     there = (place / NOTE).is_file()
     fine = there and _checked(place)
     if there and not fine:
-        stderr.print(f"{place} is damaged; what it held is encoded again", highlight=False)
+        warn(f"{place} is damaged; what it held is encoded again")
     return not world.largest(int(not fine))
 
 

@@ -13,10 +13,16 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from counterfoil.evaluate.image_shares import Counted, Share, shares
-from counterfoil.evaluate.intervals import Interval
+from counterfoil.evaluation.bootstrap import (
+    RESAMPLES,
+    Counted,
+    Interval,
+    Share,
+    image_draws,
+    percentile_interval,
+    shares,
+)
 
-RESAMPLES = 1000
 Z = 1.959963984540054  # of a 95 % interval
 
 
@@ -68,7 +74,8 @@ def _agreement(answers: Tensor, judges: tuple[int, ...], seed: int) -> Agreement
     rows = torch.arange(answers.shape[1])
     raw = shares([Counted(same, pairs)], rows, scale=100, seed=seed)[0]
     items = int((pairs > 0).sum())
-    weights = torch.cat([torch.ones(1, len(rows), dtype=torch.double), _draws(len(rows), seed)])
+    draws = image_draws([rows], len(rows), resamples=RESAMPLES, seed=seed, width=len(rows))
+    weights = torch.cat([torch.ones(1, len(rows), dtype=torch.double), *draws])
     two = len(judges) == 2
     found = _share(kappa(some[0], some[1], weights) if two else alpha(some, weights), items)
     return Agreement(judges, items, raw, found if two else None, None if two else found)
@@ -154,18 +161,7 @@ def _defined(above: Tensor, below: Tensor) -> Tensor:
 
 def _share(values: Tensor, items: int) -> Share:
     """The first value, with the interval that the others spread over."""
-    edges = torch.tensor([0.025, 0.975], dtype=torch.double)
-    low, high = values[1:].nanquantile(edges).tolist()
-    return Share(values[0].item(), Interval(low, high), items)
-
-
-def _draws(items: int, seed: int) -> Tensor:
-    """(R, N) double, how often each item is drawn."""
-    rows = torch.randint(
-        max(1, items), (RESAMPLES, items), generator=torch.Generator().manual_seed(seed)
-    )
-    counts = torch.zeros(rows.shape, dtype=torch.double)
-    return counts.scatter_add_(1, rows, torch.ones_like(counts))
+    return Share(values[0].item(), percentile_interval(values[1:]), items)
 
 
 def _plain(share: Share | None) -> dict[str, Any] | None:

@@ -8,9 +8,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from counterfoil.core.console import progress
 from counterfoil.evaluate.fluency import Spoken
 from counterfoil.models.blocks.pretrained import library
-from counterfoil.progress import progress
 
 AT_ONCE = 2**10  # tokens read together
 

@@ -25,7 +25,7 @@ from counterfoil.evaluate.drawing import (
     svg,
 )
 from counterfoil.evaluate.figures import Figure
-from counterfoil.evaluate.image_shares import Counted, Share, shares
+from counterfoil.evaluation.bootstrap import Counted, Share, shares
 
 ABOVE, GAP, LOSS = "written_above", "written_gap", "loss_written"
 LEVELS = (10, 25, 50, 75, 90)

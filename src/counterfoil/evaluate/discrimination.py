@@ -13,7 +13,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from counterfoil.evaluate.image_shares import Counted, Share, shares
+from counterfoil.evaluation.bootstrap import Counted, Share, shares
 
 
 @final

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from counterfoil.corpus.words import split
-from counterfoil.evaluate.image_shares import Counted, Share, shares
-from counterfoil.evaluate.intervals import Interval
 from counterfoil.evaluate.ngrams import NGrams
+from counterfoil.evaluation.bootstrap import Counted, Interval, Share, shares
 
 
 @final

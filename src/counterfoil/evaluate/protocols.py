@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from counterfoil.core.literals import parse_choice
 from counterfoil.engine.ranks import Ranks
 from counterfoil.engine.sweep import MEMORY, Reducer, sweep
 from counterfoil.engine.tiles import Member
@@ -26,7 +27,6 @@ from counterfoil.evaluate.recall import (
 )
 from counterfoil.evaluate.result import Protocol, Report, Setting
 from counterfoil.records import Pairs
-from counterfoil.spec import unknown
 
 WHOLE = Protocol("whole split")
 FLICKR_1K = Protocol("Flickr 1K", images=1000)
@@ -43,8 +43,7 @@ def named(name: str) -> Protocol:
     Raises:
         ValueError: there is none of that name; the nearest one is named.
     """
-    if name not in PROTOCOLS:
-        raise ValueError(unknown(name, list(PROTOCOLS), "a protocol"))
+    parse_choice(PROTOCOLS, name, "a protocol")
     return PROTOCOLS[name]
 
 

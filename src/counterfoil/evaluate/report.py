@@ -10,8 +10,8 @@ from counterfoil import files
 from counterfoil.evaluate import figures
 from counterfoil.evaluate.figures import Curve, Figure, Hardness
 from counterfoil.evaluate.gallery import Gallery
-from counterfoil.evaluate.intervals import Comparison, Interval, compare, intervals
 from counterfoil.evaluate.result import METRICS, Report
+from counterfoil.evaluation.bootstrap import Comparison, Interval, compare, intervals
 
 if TYPE_CHECKING:
     from jinja2 import Template

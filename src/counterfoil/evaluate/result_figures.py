@@ -18,7 +18,7 @@ from counterfoil.evaluate.drawing import (
     svg,
 )
 from counterfoil.evaluate.figures import Figure
-from counterfoil.evaluate.intervals import Interval
+from counterfoil.evaluation.bootstrap import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -22,8 +22,8 @@ from counterfoil.evaluate.drawing import (
     svg,
 )
 from counterfoil.evaluate.figures import Figure
-from counterfoil.evaluate.image_shares import Share
 from counterfoil.evaluate.triples import Triples
+from counterfoil.evaluation.bootstrap import Share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

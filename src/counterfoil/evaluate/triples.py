@@ -17,7 +17,7 @@ from counterfoil.corpus.relation import Relation
 from counterfoil.engine.dense import Dense
 from counterfoil.engine.sweep import sweep
 from counterfoil.engine.tiles import Member
-from counterfoil.evaluate.image_shares import Counted, Share, shares
+from counterfoil.evaluation.bootstrap import Counted, Share, shares
 
 LEVEL = 0.05
 

@@ -14,11 +14,16 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from counterfoil.evaluate.image_shares import Counted, Share, shares
-from counterfoil.evaluate.intervals import CELLS, Interval
+from counterfoil.evaluation.bootstrap import (
+    RESAMPLES,
+    Counted,
+    Share,
+    image_draws,
+    percentile_interval,
+    shares,
+)
 from counterfoil.evaluation.foils.measures import roc_area
 
-RESAMPLES = 1000
 RATES = "share", "false_rate", "caught", "lost"
 
 
@@ -107,17 +112,15 @@ def told_apart(scores: Tensor, true: Tensor, image: Tensor, *, seed: int = 0) ->
     """
     scores, pairs = scores.double(), int(true.sum()) * int((~true).sum())
     there, place = image.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-    rng, spread = torch.Generator().manual_seed(seed), []
-    at_once = max(1, CELLS // max(1, len(true)))
-    for start in range(0, RESAMPLES, at_once):
-        many = min(at_once, RESAMPLES - start)
-        rows = torch.randint(max(1, len(there)), (many, len(there)), generator=rng)
-        counts = torch.zeros(rows.shape, dtype=torch.double)
-        counts.scatter_add_(1, rows, torch.ones_like(counts))
-        spread.append(roc_area(scores, true, counts[:, place]))
+    draws = image_draws(
+        [torch.arange(len(there))],
+        len(there),
+        resamples=RESAMPLES,
+        seed=seed,
+        width=len(true),
+    )
+    spread = [roc_area(scores, true, counts[:, place]) for counts in draws]
     value = roc_area(scores, true, torch.ones(1, len(true), dtype=torch.double)).item()
     drawn = torch.cat(spread)
     drawn += value - drawn.nanmean()  # copies of a picture in a draw tie with each other
-    edges = torch.tensor([0.025, 0.975], dtype=torch.double)
-    low, high = (100 * drawn.clamp(0, 1)).nanquantile(edges).tolist()
-    return Share(100 * value, Interval(low, high), pairs)
+    return Share(100 * value, percentile_interval(100 * drawn.clamp(0, 1)), pairs)

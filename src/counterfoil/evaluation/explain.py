@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from counterfoil import world
+from counterfoil.core.console import progress
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.lens import Lens
 from counterfoil.corpus.tokens import pack
@@ -39,7 +40,6 @@ from counterfoil.evaluation.word_heads import (
 )
 from counterfoil.files import read_json, write_json
 from counterfoil.matcher import Matcher
-from counterfoil.progress import progress
 from counterfoil.reading import ReadsWords, Want
 from counterfoil.records import Encoded, Items
 from counterfoil.spec import unknown

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from counterfoil.evaluate.image_shares import Counted
+from counterfoil.evaluation.bootstrap import Counted
 
 Task = Literal["doubt", "correct"]
 THRESHOLD = 0.5

@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 import numpy as np
 
+from counterfoil.core.console import progress
 from counterfoil.export.groups import TO_IMAGE, TO_TEXT, Direction, Group, Item, Negatives
 from counterfoil.export.lines import Record, write_lines, write_records
-from counterfoil.progress import progress
 
 TAG = "counterfoil"
 TABLE = "train.tsv"

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from counterfoil.core.artifact import MANIFEST
+from counterfoil.core.literals import parse_choice
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.export.formats import FORMATS
 from counterfoil.export.groups import Mined, Negatives, Written
 from counterfoil.export.pictures import Places
 from counterfoil.files import check_folder, check_new, read_json, replacing_folder
-from counterfoil.negatives.manifests import MANIFEST
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.negatives.written_store import WrittenStore
-from counterfoil.spec import unknown
 
 Kind = Literal["mined", "written"]
 Place = Callable[[int], str]
@@ -45,8 +45,7 @@ def check_export(store: Path, to: str, folder: Path) -> None:
         raise ValueError(
             f"{store} holds no negatives; give what `counterfoil mine` or `counterfoil write` made"
         )
-    if to not in FORMATS:
-        raise ValueError(unknown(to, list(FORMATS), "a form of negatives"))
+    parse_choice(FORMATS, to, "a form of negatives")
     check_new(folder)
     check_folder(folder)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from counterfoil.core.literals import parse_choice
 from counterfoil.models.authors import Checkpoint, Converted, read_checkpoint
 from counterfoil.models.chan_names import chan
 from counterfoil.models.dive_names import dive
@@ -15,7 +16,6 @@ from counterfoil.models.hrem_names import hrem
 from counterfoil.models.scan_names import bfan, scan, vsepp
 from counterfoil.models.uniter_names import uniter
 from counterfoil.models.vsrn_names import vsrn
-from counterfoil.spec import unknown
 
 
 class ReadsBert(Protocol):
@@ -61,8 +61,7 @@ def convert(path: Path, system: str, *, bert: str | None = None) -> Converted:
     Raises:
         ValueError: no such system, or the file is not one of its checkpoints.
     """
-    if system not in SYSTEMS:
-        raise ValueError(unknown(system, list(SYSTEMS), "a system whose checkpoints are read"))
+    parse_choice(SYSTEMS, system, "a system whose checkpoints are read")
     if bert is None or system in WHOLE:
         return SYSTEMS[system](read_checkpoint(path))
     if system not in MODERN:

@@ -8,6 +8,7 @@ from typing import Literal, Protocol, final
 import torch
 from torch import Tensor
 
+from counterfoil.core.literals import parse_choice
 from counterfoil.negatives.desk import Desk
 from counterfoil.negatives.written_filters import (
     agrees,
@@ -104,8 +105,7 @@ class Sieve:
     ) -> None:
         if strange := [rule for rule in rules if rule not in RULES]:
             raise ValueError(unknown(strange[0], list(RULES), "a rule for written captions"))
-        if choice not in CHOICES:
-            raise ValueError(unknown(choice, list(CHOICES), "a way to choose written captions"))
+        parse_choice(CHOICES, choice, "a way to choose written captions")
         if choice != "exact" and (rules or opinion):
             raise ValueError(
                 f"choice={choice!r} is the authors' form, which leaves nothing out; give it "

@@ -9,10 +9,10 @@ from typing import final
 import torch
 from torch import Tensor
 
+from counterfoil.core.console import progress
 from counterfoil.engine.modes import evaluating
 from counterfoil.engine.tiles import Member, device_of
 from counterfoil.negatives.suspects import Looked, Suspects
-from counterfoil.progress import progress
 from counterfoil.records import Pairs
 
 _NUMBERS = 2**24  # that the encodings of the pairs scored together may hold

@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from counterfoil import world
+from counterfoil.core.console import progress
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.pixels import packed
 from counterfoil.engine.tiles import cut
-from counterfoil.progress import progress
 
 MOST = 50_000_000  # pairs that are held
 THUMBNAIL = 16  # pixels a side
@@ -106,7 +106,7 @@ def near_vectors(name: str, vectors: Tensor, *, least: float) -> Near:
 
 
 def groups(near: Near, images: int) -> list[list[int]]:
-    """Rows that hang together by near pairs, each in order; in order of their first row.
+    """Groups of rows that near pairs connect, each in order; in order of their first row.
 
     Args:
         near: pairs of images.
@@ -116,21 +116,16 @@ def groups(near: Near, images: int) -> list[list[int]]:
     >>> groups(pairs, 6)
     [[0, 2, 3], [4, 5]]
     """
-    first = list(range(images))
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
-    def root(row: int) -> int:
-        while first[row] != row:
-            first[row] = first[first[row]]
-            row = first[row]
-        return row
-
-    for left, right in zip(near.left.tolist(), near.right.tolist(), strict=True):
-        low, high = sorted((root(left), root(right)))
-        first[high] = low
-    found: dict[int, list[int]] = {}
-    for row in sorted({*near.left.tolist(), *near.right.tolist()}):
-        found.setdefault(root(row), []).append(row)
-    return list(found.values())
+    pairs = (near.left.numpy(), near.right.numpy())
+    graph = coo_array((np.ones(len(near), np.int8), pairs), shape=(images, images))
+    component = connected_components(graph, directed=False)[1]
+    members: dict[int, list[int]] = {}
+    for row in np.unique(np.concatenate(pairs)).tolist():
+        members.setdefault(component[row], []).append(row)
+    return list(members.values())
 
 
 def looks(corpus: Corpus) -> Tensor:

@@ -9,6 +9,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from counterfoil.core.literals import parse_choice
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.desk import Desk
 from counterfoil.negatives.masks import (
@@ -24,7 +25,6 @@ from counterfoil.negatives.refills import drawn, probabilities, refilled
 from counterfoil.negatives.saliency import words_of
 from counterfoil.reading import ReadsWords, Want
 from counterfoil.records import Items
-from counterfoil.spec import unknown
 
 
 @final
@@ -75,8 +75,7 @@ class Hand:
                 f"temperature={self.temperature} and share={self.share} are not possible; a "
                 "temperature is above 0, a share above 0 and at most 1"
             )
-        if self.singles not in SINGLES:
-            raise ValueError(unknown(self.singles, list(SINGLES), "a way to hide single words"))
+        parse_choice(SINGLES, self.singles, "a way to hide single words")
 
     def hidden(
         self, desk: Desk, rows: Tensor, *, mask: int, rng: torch.Generator, device: torch.device

@@ -8,22 +8,17 @@ length 1 before the SVD.
 
 from __future__ import annotations
 
-import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from counterfoil.progress import progress
-
 _LETTERS = re.compile(r"[a-z]+")
-_SPARE = 10  # directions beyond those asked for, which let the last of them settle
-_SETTLED = 1e-7  # relative change of the captured weight from one pass to the next
 FUNCTION_WORDS = frozenset(
     _LETTERS.findall(
         """a about above after again against all along also although am among an and another any are
@@ -48,7 +43,7 @@ class SpacePlan:
 
     Attributes:
         components: dimensions of the space, K; fewer where captions or words are fewer.
-        passes: power iterations of the SVD at most.
+        passes: power iterations of the SVD.
         seed: of the directions it begins with.
         stem: bring words to their stems.
 
@@ -72,30 +67,19 @@ def latent(texts: Sequence[str], plan: SpacePlan) -> Tensor:
 
     Inner products of points approximate those of the TF-IDF vectors. Departs from the authors' code
     (https://github.com/yangong23/VSEnetworksLSEH) in: one list of function words instead of two
-    that are downloaded or shipped with other libraries; and the power iteration works on words,
-    not captions, and stops once it has settled.
+    that are downloaded or shipped with other libraries.
 
     Raises:
         ValueError: no caption has a word, or the stemmer is not installed.
     """
-    weighed = tf_idf(texts, stem=plan.stem)
-    captions, words = weighed.shape
-    width = min(plan.components, captions, words)
-    rng = torch.Generator().manual_seed(plan.seed)
-    basis = torch.randn(words, min(words, width + _SPARE), generator=rng)
-    turned, before = weighed.T.coalesce(), 0.0
-    with progress("passes over the captions", plan.passes) as advance:
-        for _ in range(plan.passes):
-            basis = turned @ (weighed @ torch.linalg.qr(basis).Q)
-            advance(1)
-            captured = float(basis.double().norm())
-            if abs(captured - before) <= _SETTLED * captured:
-                break
-            before = captured
-    points = weighed @ torch.linalg.qr(basis).Q
-    _, axes = torch.linalg.eigh(points.double().T @ points.double())
-    space: Tensor = points @ axes.flip(1)[:, :width].float()
-    return space
+    from sklearn.decomposition import TruncatedSVD
+
+    weights = tf_idf(texts, stem=plan.stem)
+    width = min(plan.components, *weights.shape)
+    # Randomised, not Lanczos: ARPACK restarts from a state of its own where singular values are
+    # equal, and two processes would get other points. Signs are fixed by scikit-learn.
+    svd = TruncatedSVD(width, n_iter=plan.passes, random_state=plan.seed)
+    return torch.from_numpy(svd.fit_transform(weights).astype(np.float32))
 
 
 def check_captions(texts: Sequence[str], plan: SpacePlan) -> None:
@@ -108,28 +92,21 @@ def check_captions(texts: Sequence[str], plan: SpacePlan) -> None:
     tf_idf(list(texts) if told is None else [told], stem=plan.stem)
 
 
-def tf_idf(texts: Sequence[str], *, stem: bool) -> Tensor:
-    """(T, V) sparse float32 weights of the words of each caption, of length 1 or 0.
+def tf_idf(texts: Sequence[str], *, stem: bool) -> Any:
+    """(T, V) sparse weights of the words of each caption (CSR), of length 1 or 0.
 
     Raises:
         ValueError: no caption has a word, or the stemmer is not installed.
     """
-    counts = [Counter(words) for words in _content(texts, stem=stem)]
-    found = Counter(word for count in counts for word in count)
-    if not found:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    words = _content(texts, stem=stem)
+    if not any(words):
         raise ValueError(
             f"none of the {len(texts):,} captions has a word that says something, so their "
             "semantics cannot be compared; name data with captions"
         )
-    number = {word: place for place, word in enumerate(sorted(found))}
-    weight = {w: 1 + math.log((1 + len(texts)) / (1 + found[w])) for w in found}
-    caption = [place for place, count in enumerate(counts) for _ in count]
-    column = [number[word] for count in counts for word in count]
-    value = torch.tensor([n * weight[word] for count in counts for word, n in count.items()])
-    square = torch.zeros(len(texts)).index_add_(0, torch.tensor(caption), value.square())
-    value = value / square[torch.tensor(caption)].sqrt()
-    places, shape = torch.tensor([caption, column]), (len(texts), len(number))
-    return torch.sparse_coo_tensor(places, value, shape, check_invariants=True).coalesce()
+    return TfidfVectorizer(analyzer=list).fit_transform(words)  # captions are lists of words here
 
 
 def nearness(points: Tensor, *, cosine: bool = False) -> Tensor:

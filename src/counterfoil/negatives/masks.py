@@ -14,9 +14,9 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
+from counterfoil.core.literals import parse_choice
 from counterfoil.reading import Slots
 from counterfoil.records import Items
-from counterfoil.spec import unknown
 
 Singles = Literal["without phrases", "always", "only"]
 SINGLES: tuple[Singles, ...] = ("without phrases", "always", "only")
@@ -65,8 +65,7 @@ def with_singles(phrases: Tensor, words: Tensor, *, singles: Singles) -> Tensor:
         singles: "without phrases" gives single words to texts without a phrase, "always" to all,
             and "only" gives nothing else: word masking.
     """
-    if singles not in SINGLES:
-        raise ValueError(unknown(singles, list(SINGLES), "a way to hide single words"))
+    parse_choice(SINGLES, singles, "a way to hide single words")
     one = torch.diag_embed(words)
     if singles == "without phrases":
         one = one & ~phrases.flatten(1).any(1)[:, None, None]

@@ -57,7 +57,7 @@ def mine(
 
     Raises:
         ValueError: a list shorter than 1, or `keep` holds something else.
-        SweepStopped: `stop` asked for it.
+        WorkStopped: `stop` asked for it.
     """
     for name, given in (("texts", texts_per_image), ("images", images_per_text)):
         if given < 1:

@@ -27,11 +27,11 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
+from counterfoil.core.console import progress
 from counterfoil.corpus.relation import Relation
 from counterfoil.engine.dense import Dense
 from counterfoil.engine.sweep import sweep
 from counterfoil.engine.tiles import Member
-from counterfoil.progress import progress
 
 Direction = Literal["i2t", "t2i"]
 _NUMBERS = 2**25  # scores held at once

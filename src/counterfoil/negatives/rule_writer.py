@@ -8,6 +8,8 @@ from typing import final
 
 import torch
 
+from counterfoil.core.console import progress
+from counterfoil.core.literals import parse_choice
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.data.caption_edits import (
     RULE_KINDS,
@@ -24,7 +26,6 @@ from counterfoil.data.caption_edits import (
 from counterfoil.data.phrases import ParsedCaption, inflection, lemma, parse_sentence
 from counterfoil.negatives.writers import as_compared, dice
 from counterfoil.negatives.written_store import Changed, WrittenFoil
-from counterfoil.progress import progress
 from counterfoil.spec import unknown
 
 FREQUENT = 200  # VSE-C's threshold, on 567,000 captions
@@ -77,8 +78,7 @@ class RuleWriter:
                 f"{len(kinds)} kinds and most={most} write nothing; name at least one kind and one "
                 "foil"
             )
-        if synonyms not in SYNONYMS:
-            raise ValueError(unknown(synonyms, list(SYNONYMS), "a list of synonyms"))
+        parse_choice(SYNONYMS, synonyms, "a list of synonyms")
         self.nouns = {noun: lemma(noun) for noun in nouns}
         self.kinds, self.most, self.seed = kinds, most, seed
         self._wider = SYNONYMS[synonyms]

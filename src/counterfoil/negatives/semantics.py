@@ -9,29 +9,26 @@ from typing import Literal, Self, final
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from counterfoil import __version__
+from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.files import read_array, replacing_folder, write_array, write_json
 from counterfoil.negatives.latent import SpacePlan, latent, nearness
-from counterfoil.negatives.manifests import MANIFEST, read_as
 from counterfoil.records import Batch
 from counterfoil.spec import unknown
 
-FORMAT = 1
 POINTS = "points.npy"
 
 Measure = Literal["inner", "cosine"]
 
 
 @final
-class Manifest(BaseModel):
+class CaptionSpaceManifest(ArtifactManifest):
     """What the points were made from, so that they are never read against anything else.
 
     Attributes:
-        format: version of this layout.
         corpus: fingerprint of the corpus whose text rows the points stand for.
         split: what it was cut to, as in "train".
         text_count: texts, T.
@@ -40,11 +37,8 @@ class Manifest(BaseModel):
         passes: see `SpacePlan`.
         seed: see `SpacePlan`.
         stem: see `SpacePlan`.
-        version: the counterfoil that wrote it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    format: int = Field(default=FORMAT, ge=1)
     corpus: str
     split: str
     text_count: int = Field(ge=1)
@@ -53,7 +47,14 @@ class Manifest(BaseModel):
     passes: int = Field(ge=1)
     seed: int
     stem: bool
-    version: str
+
+
+SPACE = ArtifactFormat(
+    name="points of captions",
+    manifest=CaptionSpaceManifest,
+    remedy="make them again",
+    origin="was made from the captions of",
+)
 
 
 @final
@@ -64,7 +65,7 @@ class CaptionSpace:
     On disk a folder: ``manifest.json`` and ``points.npy`` (T, K) float32, which stays mapped.
     """
 
-    manifest: Manifest
+    manifest: CaptionSpaceManifest
     points: npt.NDArray[np.float32]
 
     @classmethod
@@ -75,7 +76,7 @@ class CaptionSpace:
             ValueError: it has no captions, or the stemmer is not installed.
         """
         points = latent(corpus.texts, plan).numpy()
-        manifest = Manifest(
+        manifest = CaptionSpaceManifest(
             corpus=corpus.fingerprint,
             split=corpus.part,
             text_count=points.shape[0],
@@ -91,15 +92,7 @@ class CaptionSpace:
         Raises:
             ValueError: something else is there.
         """
-        if folder.is_file() or (
-            folder.is_dir() and any(folder.iterdir()) and not (folder / POINTS).is_file()
-        ):
-            raise ValueError(
-                f"{folder} exists and holds no semantics; it is left alone, name another"
-            )
-        with replacing_folder(folder) as temporary:
-            write_array(temporary / POINTS, self.points)
-            write_json(temporary / MANIFEST, self.manifest.model_dump(mode="json"))
+        SPACE.save(folder, self.manifest, {POINTS: self.points})
 
     @classmethod
     def open(cls, folder: Path, *, fingerprint: str) -> Self:
@@ -112,24 +105,11 @@ class CaptionSpace:
         Raises:
             ValueError: no semantics, damaged, of another corpus or of a newer version.
         """
-        manifest = read_as(
-            Manifest, folder, latest=FORMAT, what="the manifest of semantics", again="make it again"
-        )
-        if manifest.corpus != fingerprint:
-            raise ValueError(
-                f"{folder} knows the captions of corpus {manifest.corpus} (split "
-                f"{manifest.split!r}), but this one is {fingerprint}; name the data it was made "
-                "from, or make it again"
-            )
-        points = read_array(folder / POINTS, "points of captions")
+        manifest = SPACE.read_manifest(folder, fingerprint=fingerprint)
         shape = (manifest.text_count, manifest.width)
-        if points.shape != shape or points.dtype != np.float32:
-            raise ValueError(
-                f"{folder / POINTS} holds {points.dtype} of shape {points.shape}, but its manifest "
-                f"promises float32 of shape {shape}; make it again"
-            )
-        if not bool(np.isfinite(points).all()):
-            raise ValueError(f"{folder / POINTS} holds what is no number; make it again")
+        points = SPACE.array(
+            folder, POINTS, shape=shape, dtype=np.float32, content=SPACE.name, finite=True
+        )
         return cls(manifest, points)
 
     def take(self, rows: Tensor) -> Tensor:

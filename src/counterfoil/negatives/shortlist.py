@@ -74,7 +74,7 @@ def mine_halved(
     Raises:
         ValueError: a number out of range, filters that look at scores, or `keep` holds something
             else.
-        SweepStopped: `stop` asked for it.
+        WorkStopped: `stop` asked for it.
     """
     _check(texts_per_image, images_per_text, slack, bound, safety, filters)
     images, texts = (len(members[0].images), len(members[0].texts)) if members else (0, 0)

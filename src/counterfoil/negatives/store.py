@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Self, final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from counterfoil import __version__
-from counterfoil.files import read_array, replacing_folder, write_array, write_json
+from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
 from counterfoil.negatives.lists import Lists
-from counterfoil.negatives.manifests import MANIFEST, read_as
-
-FORMAT = 1
 
 
 @final
@@ -46,11 +42,10 @@ class Source(BaseModel):
 
 
 @final
-class Manifest(BaseModel):
+class NegativeStoreManifest(ArtifactManifest):
     """What the lists were mined from, so that they are never read against anything else.
 
     Attributes:
-        format: version of this layout.
         corpus: fingerprint of the images, texts and owners whose rows the lists hold.
         split: what was mined, as in "train".
         sources: whose scores; several are an ensemble's mean, none is unknown.
@@ -64,11 +59,8 @@ class Manifest(BaseModel):
         proposing: whose scores chose the pairs that the sources looked at; none for all pairs.
         proposals: how many times as many as are listed were proposed; 0 for all pairs.
         precision: how the pairs were scored, and why that is exact; "" for float32.
-        version: the counterfoil that wrote it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    format: int = Field(default=FORMAT, ge=1)
     corpus: str
     split: str
     sources: tuple[Source, ...]
@@ -82,7 +74,14 @@ class Manifest(BaseModel):
     proposing: tuple[Source, ...] = ()
     proposals: int = Field(default=0, ge=0)
     precision: str = ""
-    version: str
+
+
+MINED = ArtifactFormat(
+    name="mined negatives",
+    manifest=NegativeStoreManifest,
+    remedy="mine again with `counterfoil mine`",
+    origin="was mined from",
+)
 
 
 @final
@@ -94,7 +93,7 @@ class NegativeStore:
     where scores are kept, ``text_scores.npy`` and ``image_scores.npy`` float16.
     """
 
-    manifest: Manifest
+    manifest: NegativeStoreManifest
     lists: Lists
 
     @classmethod
@@ -111,8 +110,8 @@ class NegativeStore:
         proposals: int = 0,
         precision: str = "",
     ) -> Self:
-        """A store of these lists; see `Manifest` for the rest."""
-        manifest = Manifest(
+        """A store of these lists; see `NegativeStoreManifest` for the rest."""
+        manifest = NegativeStoreManifest(
             corpus=corpus,
             split=split,
             sources=sources,
@@ -136,16 +135,8 @@ class NegativeStore:
         Raises:
             ValueError: something else is there.
         """
-        if folder.is_file() or (
-            folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file()
-        ):
-            raise ValueError(
-                f"{folder} exists and holds no mined negatives; it is left alone, name another"
-            )
-        with replacing_folder(folder) as temporary:
-            for name, rows in _files(self.lists).items():
-                write_array(temporary / name, rows.numpy())
-            write_json(temporary / MANIFEST, self.manifest.model_dump(mode="json"))
+        arrays = {name: rows.numpy() for name, rows in _files(self.lists).items()}
+        MINED.save(folder, self.manifest, arrays)
 
     @classmethod
     def open(cls, folder: Path, *, fingerprint: str) -> Self:
@@ -158,32 +149,15 @@ class NegativeStore:
         Raises:
             ValueError: no store, damaged, of another corpus or of a newer version.
         """
-        manifest = read_manifest(folder)
-        if manifest.corpus != fingerprint:
-            raise ValueError(
-                f"{folder} was mined from corpus {manifest.corpus} (split {manifest.split!r}), but "
-                f"this one is {fingerprint}; name the data it was mined from, decided as they "
-                "were, or mine again with `counterfoil mine`"
-            )
+        manifest = MINED.read_manifest(folder, fingerprint=fingerprint)
         m = manifest
-        texts = _rows(folder / "texts.npy", (m.image_count, m.texts_per_image), m.text_count)
-        images = _rows(folder / "images.npy", (m.text_count, m.images_per_text), m.image_count)
+        texts = _rows(folder, "texts.npy", (m.image_count, m.texts_per_image), m.text_count)
+        images = _rows(folder, "images.npy", (m.text_count, m.images_per_text), m.image_count)
         if not manifest.scored:
             return cls(manifest, Lists(texts, images))
-        text_scores = _scores(folder / "text_scores.npy", texts)
-        image_scores = _scores(folder / "image_scores.npy", images)
+        text_scores = _scores(folder, "text_scores.npy", texts)
+        image_scores = _scores(folder, "image_scores.npy", images)
         return cls(manifest, Lists(texts, images, text_scores, image_scores))
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a store.
-
-    Raises:
-        ValueError: there is none, it is damaged, or a newer counterfoil wrote it.
-    """
-    return read_as(
-        Manifest, folder, latest=FORMAT, what="the manifest of mined negatives", again="mine again"
-    )
 
 
 def _files(lists: Lists) -> dict[str, Tensor]:
@@ -193,33 +167,28 @@ def _files(lists: Lists) -> dict[str, Tensor]:
     return files
 
 
-def _array(
-    path: Path, shape: tuple[int, ...], dtype: type[np.generic], what: str
-) -> npt.NDArray[Any]:
-    array = read_array(path, what)
-    if array.dtype != dtype or array.shape != shape:
-        raise ValueError(
-            f"{path} holds {array.dtype} of shape {array.shape}, but its manifest promises "
-            f"{np.dtype(dtype)} of shape {shape}; mine again"
-        )
-    return np.array(array)
-
-
-def _rows(path: Path, shape: tuple[int, int], limit: int) -> Tensor:
-    rows = torch.from_numpy(_array(path, shape, np.int32, "a list of mined rows"))
+def _rows(folder: Path, name: str, shape: tuple[int, int], limit: int) -> Tensor:
+    array = MINED.array(folder, name, shape=shape, dtype=np.int32, content="a list of mined rows")
+    rows = torch.from_numpy(np.array(array))
     if rows.numel() and not -1 <= int(rows.min()) <= int(rows.max()) < limit:
         raise ValueError(
-            f"{path} holds rows {int(rows.min())} to {int(rows.max())}, but rows go from 0 to "
-            f"{limit - 1}, and -1 for none; mine again"
+            f"{folder / name} holds rows {int(rows.min())} to {int(rows.max())}, but rows go from "
+            f"0 to {limit - 1}, and -1 for none; {MINED.remedy}"
         )
     if bool(((rows[:, :-1] < 0) & (rows[:, 1:] >= 0)).any()):
-        raise ValueError(f"{path} has lists with a hole: a row after -1; mine again")
+        raise ValueError(f"{folder / name} has lists with a hole: a row after -1; {MINED.remedy}")
     return rows
 
 
-def _scores(path: Path, rows: Tensor) -> Tensor:
-    found = _array(path, tuple(rows.shape), np.float16, "scores of mined rows")
-    scores = torch.from_numpy(found)
+def _scores(folder: Path, name: str, rows: Tensor) -> Tensor:
+    array = MINED.array(
+        folder,
+        name,
+        shape=tuple(rows.shape),
+        dtype=np.float16,
+        content="scores of mined rows",
+    )
+    scores = torch.from_numpy(np.array(array))
     if bool(scores.isnan().any()):
-        raise ValueError(f"{path} holds scores that are no numbers; mine again")
+        raise ValueError(f"{folder / name} holds scores that are no numbers; {MINED.remedy}")
     return scores

@@ -9,11 +9,9 @@ from typing import Literal, Self, final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
 from counterfoil.engine.bags import BagPrecision, Bags
-from counterfoil.negatives.manifests import read_as
 from counterfoil.negatives.store import Source
-
-FORMAT = 1
 
 Form = Literal["stored", "models"]
 
@@ -39,29 +37,24 @@ class Taught(BaseModel):
 
 
 @final
-class TaughtManifest(BaseModel):
+class TaughtManifest(ArtifactManifest):
     """What encodings were made from, so that they are never read against anything else.
 
     Attributes:
-        format: version of this layout.
         corpus: fingerprint of the images, texts and owners whose rows they are.
         form: "stored", or "models" where nothing but this manifest is kept.
         precision: of what is stored.
         image_count: images, I.
         text_count: texts, T.
         teachers: who they are.
-        version: the counterfoil that wrote it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    format: int = Field(default=FORMAT, ge=1)
     corpus: str
     form: Form
     precision: BagPrecision
     image_count: int = Field(ge=1)
     text_count: int = Field(ge=1)
     teachers: tuple[Taught, ...] = Field(min_length=1)
-    version: str
 
     def same(self, other: TaughtManifest) -> bool:
         """Whether the same models are asked about the same data for the same files.
@@ -74,6 +67,14 @@ class TaughtManifest(BaseModel):
             and len(own) == len(others)
             and all(map(Source.same, own, others))
         )
+
+
+TAUGHT = ArtifactFormat(
+    name="stored teachers",
+    manifest=TaughtManifest,
+    remedy="ask the teachers again",
+    origin="was taught on",
+)
 
 
 @final
@@ -100,12 +101,7 @@ class TaughtStore:
         Raises:
             ValueError: nothing taught is there, it is damaged, or of another corpus.
         """
-        manifest = read_taught(folder)
-        if manifest.corpus != fingerprint:
-            raise ValueError(
-                f"{folder} was taught on corpus {manifest.corpus}, but this one is {fingerprint}; "
-                "name the data that the teachers were asked about, or ask them again"
-            )
+        manifest = TAUGHT.read_manifest(folder, fingerprint=fingerprint)
         if manifest.form == "models":
             return cls(manifest, ())
         encodings = tuple(
@@ -133,21 +129,6 @@ class TaughtStore:
             f"teacher {teacher} of {folder} {weights}; it was trained or saved again, so ask the "
             "teachers again"
         )
-
-
-def read_taught(folder: Path) -> TaughtManifest:
-    """The manifest of what teachers made.
-
-    Raises:
-        ValueError: there is none, it is damaged, or a newer counterfoil wrote it.
-    """
-    return read_as(
-        TaughtManifest,
-        folder,
-        latest=FORMAT,
-        what="the manifest of stored teachers",
-        again="ask the teachers again",
-    )
 
 
 def weigher(

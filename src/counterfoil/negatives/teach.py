@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from counterfoil import __version__, world
+from counterfoil.core.resumable import WorkStopped
 from counterfoil.corpus.lens import CorpusLens
 from counterfoil.engine.bags import BagPrecision, BagWriter
 from counterfoil.engine.encode import (
@@ -21,19 +22,13 @@ from counterfoil.engine.encode import (
     texts_in_batches,
 )
 from counterfoil.engine.modes import evaluating
-from counterfoil.files import write_json
 from counterfoil.matcher import Matcher
-from counterfoil.negatives.manifests import MANIFEST
 from counterfoil.negatives.store import Source
-from counterfoil.negatives.taught import Form, Taught, TaughtManifest, read_taught
+from counterfoil.negatives.taught import TAUGHT, Form, Taught, TaughtManifest
 from counterfoil.records import Encoded
 
 SAMPLE = 256  # images, and as many texts, whose scores tell a teacher's mean and deviation
 _SAME = 1e-5  # how far an inner product may be from a teacher's score
-
-
-class WritingStopped(Exception):
-    """Encoding was asked to stop; what was done is kept."""
 
 
 @final
@@ -74,7 +69,7 @@ def write(
 
     Raises:
         ValueError: what was begun there is of other teachers or data.
-        WritingStopped: a process was asked to stop.
+        WorkStopped: a process was asked to stop.
     """
     corpus = trained[0].lens.corpus
     manifest = TaughtManifest(
@@ -86,7 +81,7 @@ def write(
         teachers=tuple(_taught(one) for one in trained),
         version=__version__,
     )
-    if (folder / MANIFEST).is_file() and (there := read_taught(folder)).same(manifest):
+    if TAUGHT.exists(folder) and (there := TAUGHT.read_manifest(folder)).same(manifest):
         return there
     partial = partial_of(folder)
     manifest = _begin(partial, manifest)
@@ -109,14 +104,14 @@ def partial_of(folder: Path) -> Path:
 def _begin(partial: Path, manifest: TaughtManifest) -> TaughtManifest:
     """The manifest of what was begun, or now is."""
     world.wait()  # nobody looks before everybody has what is in the manifest
-    if (partial / MANIFEST).is_file():
-        begun = read_taught(partial)
+    if TAUGHT.exists(partial):
+        begun = TAUGHT.read_manifest(partial)
         if not begun.same(manifest):
             raise ValueError(f"{partial} is of other teachers or data; delete it")
         manifest = begun
     world.wait()  # nobody writes before everybody has looked
-    if world.rank() == 0 and not (partial / MANIFEST).is_file():
-        write_json(partial / MANIFEST, manifest.model_dump(mode="json"))
+    if world.rank() == 0 and not TAUGHT.exists(partial):
+        TAUGHT.write_manifest(partial, manifest)
     world.wait()
     return manifest
 
@@ -136,7 +131,7 @@ def _store(one: Trained, folder: Path, precision: BagPrecision, stop: Callable[[
             if world.largest(int(stop())):
                 if writer:
                     writer.close()
-                raise WritingStopped
+                raise WorkStopped
         if writer:
             writer.close()
 

@@ -21,9 +21,9 @@ import numpy.typing as npt
 import torch
 
 from counterfoil import world
+from counterfoil.core.console import progress
 from counterfoil.corpus.words import split
 from counterfoil.negatives.duplicates import Near, check_least, check_most, everybody
-from counterfoil.progress import progress
 
 Array = npt.NDArray[Any]
 

@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from counterfoil.spec import unknown
+from counterfoil.core.literals import parse_choice
 
 Scale = Literal["logits", "sigmoid"]
 SCALES: tuple[Scale, ...] = ("logits", "sigmoid")
@@ -100,8 +100,7 @@ def lowered(scores: Tensor, copy: Tensor, repeat: Tensor, *, scale: Scale) -> Te
     Raises:
         ValueError: another scale.
     """
-    if scale not in SCALES:
-        raise ValueError(unknown(scale, list(SCALES), "a scale of scores"))
+    parse_choice(SCALES, scale, "a scale of scores")
     scores = scores.sigmoid() if scale == "sigmoid" else scores
     return scores - COPY * copy.to(scores.dtype) - TWICE * repeat.to(scores.dtype)
 

@@ -9,13 +9,13 @@ from typing import final
 import torch
 from torch import Tensor
 
+from counterfoil.core.console import progress
 from counterfoil.engine.modes import evaluating
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.candidates import Candidates, Sieve
 from counterfoil.negatives.desk import Desk
 from counterfoil.negatives.hand import Hand, able, mask_of
 from counterfoil.negatives.readings import Shown, read, scored
-from counterfoil.progress import progress
 from counterfoil.reading import Want
 from counterfoil.records import Items
 

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from counterfoil import world
+from counterfoil.core.resumable import PartsFolder, work_through
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.files import read_json, replacing, write_json
 from counterfoil.negatives.written_store import WrittenFoil, WrittenStore, read_foils
-from counterfoil.progress import progress
 
 CAPTIONS = 32  # of a part, which is all that a kill can cost
-FACTS = "facts.json"
 
 Write = Callable[[Sequence[int]], Iterable[WrittenFoil]]
-
-
-class PartsStopped(Exception):
-    """Writing was asked to stop; the parts that were written are kept."""
 
 
 def write_in_parts(
@@ -52,65 +45,29 @@ def write_in_parts(
 
     Raises:
         ValueError: what was begun there is of another writer or other data.
-        PartsStopped: a process was asked to stop.
+        WorkStopped: a process was asked to stop.
     """
     rows = (corpus.owner >= 0).nonzero().flatten().tolist()
     parts = [rows[start : start + CAPTIONS] for start in range(0, len(rows), CAPTIONS)]
-    about = {"corpus": corpus.fingerprint, "split": corpus.part, "writer": writer, "seed": seed}
-    left = _begin(partial, {**about, **settings}, len(parts))
-    done = len(rows) - sum(len(parts[number]) for number in left)
-    with progress("captions rewritten", total=len(rows), done=done) as advance:
-        for first in range(0, len(left), world.size()):
-            now = left[first : first + world.size()]
-            if world.rank() < len(now):
-                number = now[world.rank()]
-                _save(_part(partial, number), write(parts[number]))
-            advance(sum(len(parts[number]) for number in now))
-            last = first + world.size() >= len(left)
-            if world.largest(int(stop())) and not last:
-                raise PartsStopped
-    world.wait()
+    parts_folder = PartsFolder(partial, suffix=".jsonl")
+    facts = {"corpus": corpus.fingerprint, "split": corpus.part, "writer": writer, "seed": seed}
+    missing = parts_folder.begin({**facts, **settings}, len(parts))
+
+    def write_part(number: int) -> None:
+        lines = (foil.line() for foil in write(parts[number]))
+        parts_folder.save(number, lambda path: _write_lines(path, lines))
+
+    sizes = [len(part) for part in parts]
+    work_through(missing, write_part, sizes, description="captions rewritten", stop=stop)
     if world.rank() == 0:
-        foils = _together(partial, len(parts))
+        files = (parts_folder.path(number) for number in range(len(parts)))
+        foils = itertools.chain.from_iterable(map(read_foils, files))
         WrittenStore.write(folder, foils, corpus, writer=writer, settings=settings, seed=seed)
-        shutil.rmtree(partial)
+        parts_folder.remove()
     world.wait()
     return WrittenStore.open(folder, fingerprint=corpus.fingerprint)
 
 
-def _begin(partial: Path, facts: Mapping[str, Any], parts: int) -> list[int]:
-    """Numbers of the parts that are not written yet.
-
-    Raises:
-        ValueError: what was begun there is something else.
-    """
-    path = partial / FACTS
-    plain = json.loads(json.dumps(facts))
-    if path.exists() and (begun := read_json(path, "what is written in parts")) != plain:
-        known = begun if isinstance(begun, dict) else {}
-        name = next((n for n in plain if known.get(n) != plain[n]), "something")
-        raise ValueError(
-            f"{partial} was begun with another {name}; go on with the settings and data of then, "
-            "or delete it"
-        )
-    world.wait()  # nobody writes before everybody has looked
-    if world.rank() == 0 and not path.exists():
-        write_json(path, plain)
-    world.wait()
-    left = [number for number in range(parts) if not _part(partial, number).exists()]
-    world.wait()
-    return left
-
-
-def _save(path: Path, foils: Iterable[WrittenFoil]) -> None:
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.writelines(foil.line() for foil in foils)
-
-
-def _together(partial: Path, parts: int) -> Iterator[WrittenFoil]:
-    for number in range(parts):
-        yield from read_foils(_part(partial, number))
-
-
-def _part(partial: Path, number: int) -> Path:
-    return partial / f"{number:06d}.jsonl"
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(lines)

@@ -9,14 +9,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self, final
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from counterfoil import __version__
+from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.files import check_new, replacing_folder, write_json
-from counterfoil.negatives.manifests import MANIFEST, read_as
+from counterfoil.files import check_new
 
-FORMAT = 1
 ROWS = "foils.jsonl"
 
 
@@ -69,29 +68,32 @@ class WrittenFoil:
 
 
 @final
-class WrittenManifest(BaseModel):
+class WrittenManifest(ArtifactManifest):
     """What captions were written for, so that they are never read against anything else.
 
     Attributes:
-        format: version of this layout.
         corpus: fingerprint of the images and captions.
         split: whose captions they are, as in "train".
         writer: who wrote, in words.
         settings: of the writer.
         seed: of what was drawn.
         counts: foils by kind.
-        version: the counterfoil that wrote it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    format: int = Field(default=FORMAT, ge=1)
     corpus: str
     split: str
     writer: str
     settings: dict[str, str | int | float | bool | tuple[str, ...] | None]
     seed: int
     counts: dict[str, int]
-    version: str
+
+
+WRITTEN = ArtifactFormat(
+    name="written captions",
+    manifest=WrittenManifest,
+    remedy="write again with `counterfoil write`",
+    origin="was written for",
+)
 
 
 @final
@@ -133,7 +135,7 @@ class WrittenStore:
         """
         check_new(folder)
         counts: dict[str, int] = {}
-        with replacing_folder(folder) as temporary:
+        with WRITTEN.writing(folder) as temporary:
             with (temporary / ROWS).open("w", encoding="utf-8") as file:
                 for foil in foils:
                     counts[foil.kind] = counts.get(foil.kind, 0) + 1
@@ -147,7 +149,7 @@ class WrittenStore:
                 counts=counts,
                 version=__version__,
             )
-            write_json(temporary / MANIFEST, manifest.model_dump(mode="json"))
+            WRITTEN.write_manifest(temporary, manifest)
         return cls(folder, manifest)
 
     @classmethod
@@ -157,20 +159,7 @@ class WrittenStore:
         Raises:
             ValueError: no such folder, damaged, for another corpus or of a newer version.
         """
-        manifest = read_as(
-            WrittenManifest,
-            folder,
-            latest=FORMAT,
-            what="the manifest of written captions",
-            again="write again",
-        )
-        if manifest.corpus != fingerprint:
-            raise ValueError(
-                f"{folder} was written for corpus {manifest.corpus} (split {manifest.split!r}), "
-                f"but this one is {fingerprint}; name the data it was written for, decided as "
-                "they were, or write again with `counterfoil write`"
-            )
-        return cls(folder, manifest)
+        return cls(folder, WRITTEN.read_manifest(folder, fingerprint=fingerprint))
 
     def __len__(self) -> int:
         return sum(self.manifest.counts.values())

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, final, get_args
+from typing import Literal, final
 
 import torch
 from torch import Tensor
 
+from counterfoil.core.literals import parse_literal
 from counterfoil.objectives.block import Positives, hardest, hinge, negatives, positives
 from counterfoil.objectives.term import Reduction, Term, dice
 from counterfoil.records import Grid, Scores
-from counterfoil.spec import unknown
 
 Choice = Literal["sampled", "expected"]
 PRIOR = 1 / 9999  # odds that a negative is a true pair
@@ -71,8 +71,7 @@ class PosteriorTriplet(Term):
         reduction: Reduction = "sum",
     ) -> None:
         super().__init__(reduction=reduction)
-        if choice not in get_args(Choice):
-            raise ValueError(unknown(choice, list(get_args(Choice)), "how a negative is chosen"))
+        parse_literal(Choice, choice, "how a negative is chosen")
         for name, number in (("sharpness", sharpness), ("enough", enough), ("period", period)):
             if number < 0:
                 raise ValueError(f"{name}={number} was given; use 0 or more")

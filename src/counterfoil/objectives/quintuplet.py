@@ -8,16 +8,16 @@ N = 1 is the paper's.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, final, get_args
+from typing import Literal, NamedTuple, final
 
 import torch
 from torch import Tensor
 
+from counterfoil.core.literals import parse_literal
 from counterfoil.objectives.block import Hardest
 from counterfoil.objectives.offline import DERIVED, OFFLINE, in_batch, mined, online_negatives
 from counterfoil.objectives.term import Reduction, Term
 from counterfoil.records import Role, Scores
-from counterfoil.spec import unknown
 
 Reference = Literal["offline", "positive"]
 
@@ -159,8 +159,7 @@ class AdaptiveQuintuplet(Term):
         super().__init__(reduction=reduction)
         if not alpha > 0:
             raise ValueError(f"an alpha of {alpha} was given; it must be positive")
-        if reference not in get_args(Reference):
-            raise ValueError(unknown(reference, list(get_args(Reference)), "a reference"))
+        parse_literal(Reference, reference, "a reference")
         self.online, self.offline, self.alpha, self.beta = online, offline, alpha, beta
         self.reference, self.clamp, self.detach = reference, clamp, detach
 

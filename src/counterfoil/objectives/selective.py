@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, final, get_args
+from typing import Literal, final
 
 import torch
 from torch import Tensor
 
+from counterfoil.core.literals import parse_literal
 from counterfoil.objectives.block import hinge, negatives, positives
 from counterfoil.objectives.term import Reduction, Term
 from counterfoil.records import Scores
-from counterfoil.spec import unknown
 
 Otherwise = Literal["mean", "sum"]
 
@@ -56,8 +56,7 @@ class SelectivelyHardest(Term):
         super().__init__(reduction=reduction)
         if not epsilon >= 0:
             raise ValueError(f"epsilon={epsilon} was given; use 0 for always the hardest, or more")
-        if otherwise not in get_args(Otherwise):
-            raise ValueError(unknown(otherwise, list(get_args(Otherwise)), "what to do otherwise"))
+        parse_literal(Otherwise, otherwise, "what to do otherwise")
         self.margin, self.epsilon = margin, epsilon
         self.otherwise: Otherwise = otherwise
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, final, get_args
+from typing import Literal, final
 
 from torch import Tensor
 
+from counterfoil.core.literals import parse_literal
 from counterfoil.objectives.block import hinge, negatives
 from counterfoil.objectives.term import Reduction, Term
 from counterfoil.records import Grid, Scores
-from counterfoil.spec import unknown
 
 EXPANDED = "expanded"
 Against = Literal["hardest", "all", "mean"]
@@ -57,10 +57,7 @@ class SelfExpanding(Term):
         reduction: Reduction = "sum",
     ) -> None:
         super().__init__(reduction=reduction)
-        if against not in get_args(Against):
-            raise ValueError(
-                unknown(against, list(get_args(Against)), "what a copy is held against")
-            )
+        parse_literal(Against, against, "what a copy is held against")
         self.against: Against = against
         self.margin = margin
 

@@ -7,10 +7,10 @@ from typing import Literal, final, get_args
 import torch
 from torch import Tensor
 
+from counterfoil.core.literals import parse_choice
 from counterfoil.objectives.block import hinge, positives
 from counterfoil.objectives.term import Reduction, Term
 from counterfoil.records import Grid, Scores
-from counterfoil.spec import unknown
 
 Against = Literal["hardest", "sum"]
 SameImage = Literal["excluded", "no margin"]
@@ -63,8 +63,7 @@ class SemanticMargin(Term):
             ("against", against, get_args(Against)),
             ("same_image", same_image, get_args(SameImage)),
         ):
-            if given not in kinds:
-                raise ValueError(unknown(given, list(kinds), f"a value of {name!r}"))
+            parse_choice(kinds, given, f"a value of {name!r}")
         self.alpha, self.lam = alpha, lam
         self.against, self.same_image = against, same_image
 

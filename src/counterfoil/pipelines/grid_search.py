@@ -21,6 +21,7 @@ from typing import Any, Self, final
 import torch
 
 from counterfoil import world
+from counterfoil.core.console import console, output
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.evaluate.analysis_page import AnalysisPage, Rows
 from counterfoil.evaluate.result import METRICS, without_models
@@ -37,7 +38,6 @@ from counterfoil.recipes.provenance import made_now
 from counterfoil.recipes.recipe import Evaluate, Recipe, Stage, Train, digests
 from counterfoil.recipes.run import Source, execute
 from counterfoil.recipes.settings import apply
-from counterfoil.recipes.show import console, say
 from counterfoil.spec import unknown
 from counterfoil.train.saved import read_card
 
@@ -424,7 +424,7 @@ def show_grid(search: GridSearch) -> None:
     todo = jobs(search, "")
     points = dict.fromkeys(job.values for job in todo)
     rows = tuple((str(n), *values) for n, values in enumerate(points, 1))
-    console.print(
+    console().print(
         plain(Rows(search.name, ("point", *axis_labels(search.axes)), rows, search.about))
     )
     kinds = {d: s.kind for job in todo for d, s in zip(job.needed, job.recipe.stages)}
@@ -432,7 +432,7 @@ def show_grid(search: GridSearch) -> None:
     alone = sum(len(job.needed) for job in todo)
     shared = f" ({alone:,} if none were shared)" if alone > len(kinds) else ""
     repeats = f" × {len(search.seeds)} seeds" if len(search.seeds) > 1 else ""
-    say(
+    output(
         f"{len(points):,} points{repeats}, compared on dev by {search.compared!r}: "
         f"{len(kinds):,} stages, {many}{shared}"
     )
@@ -513,7 +513,7 @@ class _GridRun:
                 return False
             there = len(every & self.done.keys())
             left = _time_left(time.monotonic() - began, there - before, len(every) - there)
-            say(
+            output(
                 f"{self.search.name}, {number} of {len(self.todo)}: {_named(self.search, job)} "
                 f"({there} of {len(every)} stages done{left})"
             )
@@ -562,7 +562,7 @@ class _GridRun:
             context = Context(job.recipe, self.corpus, place, job.digests)
             broken = [s.name for s in job.recipe.stages if notes.state(context, s) != "done"]
             self.failed[job.digests[broken[0]]] = str(error)
-            say(f"{_named(self.search, job)}: {error}")
+            output(f"{_named(self.search, job)}: {error}")
         world.wait()
         for digest, made in _finished(place).items():
             self.done.setdefault(digest, made)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from counterfoil.core.console import info
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.glove import word_vectors
 from counterfoil.corpus.lens import Lens
@@ -16,7 +17,6 @@ from counterfoil.recipes.context import Context
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.pretraining import Pretrain
 from counterfoil.recipes.recipe import Train
-from counterfoil.recipes.show import say
 
 
 def begun(context: Context, stage: Train | Pretrain) -> Model:
@@ -108,4 +108,4 @@ def _begin_with(path: Path, matcher: Matcher, lens: Lens, stage: Train) -> None:
     found = word_vectors(path, lens.tokenizer.words)
     for tower in towers:
         tower.begin_with(found.rows, found.vectors)
-    say(f"{stage.name}: {len(found):,} of {lens.tokenizer.size:,} words begin with {path}")
+    info(f"{stage.name}: {len(found):,} of {lens.tokenizer.size:,} words begin with {path}")

@@ -11,6 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
+from rich.markup import escape
+from rich.table import Column, Table
+
+from counterfoil.core.console import console, output
 from counterfoil.objectives.curriculum import After, Then
 from counterfoil.recipes import (
     ablations,
@@ -61,6 +65,48 @@ def find(name: str) -> Recipe:
             f"{name!r} is not a recipe; {hint}`counterfoil plan` lists them, and a file ends in .py"
         )
     return known[name]()
+
+
+def print_catalogue() -> None:
+    """Print all recipes; those that differ in host and data set alone share a line."""
+    hosts_of: dict[tuple[str, str], dict[str, None]] = {}
+    for recipe in all_recipes():
+        family, host = _family(recipe.name)
+        about = recipe.about.split("; ")[-1]
+        hosts_of.setdefault((family, about), {})[host] = None
+    table = Table(Column("recipe", no_wrap=True), "HOST", "about")
+    for (family, about), hosts in hosts_of.items():
+        table.add_row(*(escape(text) for text in (family, " ".join(hosts), about)))
+    console().print(table)
+    output(f"DATA: {' '.join(get_args(Dataset))}")
+    output(f"LARGE: {' '.join(LARGE)}")
+    output(
+        "scan, bfan and vsrn are ensembles of 2, but not in ndgl/ and tags/; others are one model"
+    )
+    output(f"aoq/ablations/LOSS/HOST-DATA is one of them alone; LOSS: {' '.join(ablations.LOSSES)}")
+    compared = " ".join(ndgl_variants.VARIANTS)
+    output(f"ndgl/WHAT/HOST-DATA is a comparison of gpo or chan; WHAT: {compared}")
+    output(f"WHAT/HOST-DATA compares ways to write; WHAT: {' '.join(tags.VARIANTS)}")
+    taught = ", ".join(
+        f"{kind} ({' '.join(hosts)})" for kind, (_, hosts) in tags_hosts.VARIANTS.items()
+    )
+    large = ", ".join(f"{begins}uniter-large-LARGE" for begins in tags_large.KINDS)
+    output(f"UNITER-large, with the paper's numbers for it: {large}")
+    output(f"WHAT/HOST-DATA trains other hosts on foils of TAGS; WHAT (HOST): {taught}")
+
+
+def _family(name: str) -> tuple[str, str]:
+    """A recipe's name with HOST-DATA where host and data set stand, and the host.
+
+    Of a host that not every data set has recipes for, the whole name.
+    """
+    writing = {host for host in tags.HOSTS if tags.sets(host) == get_args(Dataset)}
+    for host in sorted({*NAMES, *modern.HOSTS, *writing}, key=len, reverse=True):
+        large = any(host == one and modern.reads_bert(one) for one in modern.HOSTS)
+        for data in get_args(Dataset):
+            if f"{host}-{data}" in name:
+                return name.replace(f"{host}-{data}", f"HOST-{'LARGE' if large else 'DATA'}"), host
+    return name, ""
 
 
 def names() -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from pathlib import Path
 
+from counterfoil.core.console import output
 from counterfoil.evaluate.figures import Curve, Hardness
 from counterfoil.evaluate.gallery import Exhibits, Found, Gallery, galleries
 from counterfoil.evaluate.report import Provenance, ReportPage, results
@@ -17,7 +18,7 @@ from counterfoil.recipes.measured import Measured
 from counterfoil.recipes.measures import called
 from counterfoil.recipes.provenance import made_now
 from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Pretrain, Train
-from counterfoil.recipes.show import console, say
+from counterfoil.recipes.show import console
 from counterfoil.train.log import read_metrics
 from counterfoil.train.tensors import read_tensors, write_tensors
 
@@ -49,7 +50,7 @@ def write(shown: ReportPage, folder: Path) -> None:
         console.print(plain(one))
     folder.mkdir(parents=True, exist_ok=True)
     write_page(shown, folder / REPORT)
-    say(f"{folder / REPORT}")
+    output(f"{folder / REPORT}")
 
 
 def curve(name: str, path: Path) -> Curve:

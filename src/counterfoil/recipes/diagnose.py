@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from counterfoil import world
+from counterfoil.core.console import output
 from counterfoil.evaluate.table import plain
 from counterfoil.files import check_file, write_json
-from counterfoil.negatives.store import NegativeStore, read_manifest
+from counterfoil.negatives.store import MINED, NegativeStore
 from counterfoil.recipes import diagnosis_page
 from counterfoil.recipes.diagnosis import Diagnosis, DiagnosisPlan, diagnose
 from counterfoil.recipes.model import open_model
 from counterfoil.recipes.run import Source
-from counterfoil.recipes.show import console, say
+from counterfoil.recipes.show import console
 
 
 def diagnose_with(
@@ -44,7 +45,7 @@ def diagnose_with(
         if path is not None:
             check_file(path)
     world.join()
-    corpus = source.split(read_manifest(folder).split)
+    corpus = source.split(MINED.read_manifest(folder).split)
     store = NegativeStore.open(folder, fingerprint=corpus.fingerprint)
     found = diagnose(store, corpus, [open_model(name) for name in names], plan)
     if world.rank() == 0:
@@ -53,6 +54,6 @@ def diagnose_with(
         diagnosis_page.write(found, page, title=str(folder), examples=examples)
         if out is not None:
             write_json(out, {"store": str(folder), "models": list(names), **found.plain()})
-        say(f"{found.line}")
-        say(f"{page}")
+        output(f"{found.line}")
+        output(f"{page}")
     return found

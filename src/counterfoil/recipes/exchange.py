@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from counterfoil.core.console import output
 from counterfoil.files import check_folder, check_new
 from counterfoil.negatives.aoq import READ, names, paths, read_aoq, write_aoq
 from counterfoil.negatives.lists import Lists
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.recipes.run import Source
-from counterfoil.recipes.show import say
 
 
 def import_lists(folder: Path, source: Source, split: str, out: Path, *, name: str | None) -> None:
@@ -32,7 +32,7 @@ def import_lists(folder: Path, source: Source, split: str, out: Path, *, name: s
     corpus = source.split(split)
     lists = read_aoq(folder, name, corpus.relation)
     NegativeStore.of(lists, corpus=corpus.fingerprint, split=split, sources=()).save(out)
-    say(f"{lists.in_words()}, from {folder}: {out}")
+    output(f"{lists.in_words()}, from {folder}: {out}")
 
 
 def export_lists(
@@ -70,9 +70,9 @@ def export_lists(
     mined = NegativeStore.open(store, fingerprint=corpus.fingerprint).lists
     lists = Lists(mined.texts[:, :texts].contiguous(), mined.images[:, :images].contiguous())
     write_aoq(lists, out, name, corpus.relation)
-    say(f"{lists.in_words()}: {', '.join(str(path) for path in paths(out, name))}")
+    output(f"{lists.in_words()}: {', '.join(str(path) for path in paths(out, name))}")
     if lists.texts.shape[1] < READ[0] or lists.images.shape[1] < READ[1]:
-        say(f"AOQ's code reads {READ[0]} texts and {READ[1]} images unless told otherwise")
+        output(f"AOQ's code reads {READ[0]} texts and {READ[1]} images unless told otherwise")
 
 
 def _only(folder: Path) -> str:

@@ -2,7 +2,7 @@
 
 On the data that it was trained for, and on other data where any are named, as in WiSE-FT
 (https://arxiv.org/abs/2109.01903). Both models answer the same queries, so differences have
-intervals and paired tests, see `counterfoil.evaluate.intervals`.
+intervals and paired tests, see `counterfoil.evaluation.bootstrap`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from itertools import groupby
 
 from counterfoil.corpus.reading import open_corpus
 from counterfoil.evaluate.analysis_page import Rows
-from counterfoil.evaluate.intervals import Comparison
 from counterfoil.evaluate.report import RunResult, chance, figure, results, signed
 from counterfoil.evaluate.result import METRICS
+from counterfoil.evaluation.bootstrap import Comparison
 from counterfoil.recipes.context import Context
 from counterfoil.recipes.measured import Measured
 from counterfoil.recipes.measures import Compare, Evaluate, called

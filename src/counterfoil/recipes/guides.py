@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, final, get_args
 
+from counterfoil.core.literals import parse_literal
 from counterfoil.negatives.latent import SpacePlan
 from counterfoil.negatives.semantics import Measure
 from counterfoil.spec import unknown
@@ -98,8 +99,7 @@ class Semantics:
     measure: Measure = "inner"
 
     def __post_init__(self) -> None:
-        if self.measure not in get_args(Measure):
-            raise ValueError(unknown(self.measure, list(get_args(Measure)), "a measure"))
+        parse_literal(Measure, self.measure, "a measure")
 
     @property
     def reads(self) -> tuple[str, ...]:

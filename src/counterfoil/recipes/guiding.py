@@ -7,16 +7,17 @@ from collections.abc import Iterator
 import torch
 
 from counterfoil import world
+from counterfoil.core.console import info
+from counterfoil.core.resumable import WorkStopped
 from counterfoil.negatives.guide import Guide
 from counterfoil.negatives.semantics import CaptionSemantics, CaptionSpace
 from counterfoil.negatives.taught import TaughtStore, weigher
-from counterfoil.negatives.teach import Trained, WritingStopped, write
+from counterfoil.negatives.teach import Trained, write
 from counterfoil.negatives.teachers import Fragments, Frozen, Teacher, Teachers, Vectors
 from counterfoil.recipes.context import Context, Stopped
 from counterfoil.recipes.guides import Semantics, Teach
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.recipe import Pretrain, Recipe, Train
-from counterfoil.recipes.show import say
 from counterfoil.train.stopping import stopping
 
 EVERY = 1.0  # minutes
@@ -89,12 +90,12 @@ def teach(context: Context, stage: Teach) -> None:
     with stopping(0 if left is None else max(left, 0.01), EVERY) as watch:
         try:
             write(place, trained, form=stage.form, precision=stage.precision, stop=watch.wanted)
-        except WritingStopped:
+        except WorkStopped:
             watch.heed()
             late = watch.late and watch.asked is None
             raise Stopped("out of time" if late else "interrupted") from None
     many = f"{len(trained)} teacher{'s' if len(trained) > 1 else ''}"
-    say(f"{stage.name}: {many}, {stage.form} for {len(context.train):,} images, {place}")
+    info(f"{stage.name}: {many}, {stage.form} for {len(context.train):,} images, {place}")
 
 
 def mean(context: Context, stage: Semantics) -> None:
@@ -104,7 +105,7 @@ def mean(context: Context, stage: Semantics) -> None:
         space = CaptionSpace.of(context.train, stage.space)
         space.save(place)
         texts, width = space.points.shape
-        say(f"{stage.name}: {texts:,} captions in {width} dimensions, {place}")
+        info(f"{stage.name}: {texts:,} captions in {width} dimensions, {place}")
 
 
 def _teachers(context: Context, stage: Teach, scale: float) -> Iterator[Teacher]:

@@ -15,6 +15,7 @@ from typing import final
 from torch import Tensor
 
 from counterfoil import world
+from counterfoil.core.console import output
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.evaluate.analysis_page import Rows
 from counterfoil.evaluate.protocols import evaluate
@@ -28,7 +29,7 @@ from counterfoil.recipes.context import DEV
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.pairs import knows_nothing
 from counterfoil.recipes.run import Source
-from counterfoil.recipes.show import console, say
+from counterfoil.recipes.show import console
 from counterfoil.train.saved import save_model
 
 ALPHAS = tuple(step / 10 for step in range(11))
@@ -143,7 +144,7 @@ def compare(models: Mapping[str, Model], corpus: Corpus) -> dict[str, Report]:
     for name in others if world.rank() == 0 else ():
         runs = results({first: reports[first], name: reports[name]})
         console.print(table(runs, reports[name].setting.line()))
-        say(f"{corpus.name}: {headline(runs)}")
+        output(f"{corpus.name}: {headline(runs)}")
     return reports
 
 
@@ -215,4 +216,4 @@ def _save(
             metrics={"rsum": sums[alpha]} if sums else {},
         )
     world.wait()
-    say(f"alpha {alpha:g}: {out}")
+    output(f"alpha {alpha:g}: {out}")

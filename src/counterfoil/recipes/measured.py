@@ -9,6 +9,7 @@ from typing import Any, final
 
 from torch import Tensor
 
+from counterfoil.core.console import output
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.engine.sweep import sweep
 from counterfoil.engine.tiles import Member
@@ -21,7 +22,7 @@ from counterfoil.evaluate.result import Protocol, Report, Setting
 from counterfoil.evaluate.table import table
 from counterfoil.files import read_json, write_json
 from counterfoil.recipes.model import open_model
-from counterfoil.recipes.show import console, say
+from counterfoil.recipes.show import console
 from counterfoil.train.tensors import read_tensors, write_tensors
 
 DEPTH = 10
@@ -100,7 +101,7 @@ class Measured:
             reports[f"{setting.first} alone"] = self.shortlists.first
         console.print(table(results(reports), setting.line()))
         if self.shortlists:
-            say(self.shortlists.in_words(self.report))
+            output(self.shortlists.in_words(self.report))
 
     def save(self, folder: Path) -> None:
         """Write ``evaluation.json`` and ``evaluation.safetensors``."""

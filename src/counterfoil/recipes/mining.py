@@ -11,8 +11,9 @@ from typing import Self, cast, final
 from torch import Tensor
 
 from counterfoil import world
+from counterfoil.core.resumable import WorkStopped
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.engine.kept import EVERY, SweepStopped
+from counterfoil.engine.kept import EVERY
 from counterfoil.engine.tiles import Member
 from counterfoil.negatives.filters import FilterPlan, Filters, check_encoder, filters_of
 from counterfoil.negatives.lists import Lists
@@ -189,7 +190,7 @@ def _listed(
                 stop=watch.wanted,
                 run=run,
             )
-        except SweepStopped:
+        except WorkStopped:
             raise _stopped(watch) from None
     return lists, ""
 

@@ -265,7 +265,7 @@ def _pretrained(name: str) -> Model:
 
 def _pair(name: str) -> Model:
     """What is drawn at random is the same at each opening."""
-    from counterfoil.console import say
+    from counterfoil.core.console import warn
     from counterfoil.recipes.pairs import pair_of
 
     pair = pair_of(name)
@@ -273,7 +273,7 @@ def _pair(name: str) -> Model:
         torch.default_generator.manual_seed(0)
         matcher = pair.spec.build()
     if pair.drawn:
-        say(f"{name}: weights that its name does not tell are random; it has to be trained")
+        warn(f"{name}: weights that its name does not tell are random; it has to be trained")
     return Model(matcher.to(world.device()).eval(), pair.lens.made(), name, pair.spec)
 
 

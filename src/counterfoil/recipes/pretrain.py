@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from counterfoil.core.console import info, warn
 from counterfoil.corpus.regions import Features
 from counterfoil.models.uniter import UNITER
 from counterfoil.models.vilt import ViLT
@@ -10,7 +11,6 @@ from counterfoil.recipes.context import Context
 from counterfoil.recipes.keeping import best, keep, kept_already, remove_checkpoints, timed
 from counterfoil.recipes.pretraining import Pretrain
 from counterfoil.recipes.selecting import chosen_on
-from counterfoil.recipes.show import say
 from counterfoil.train import pretrain as training
 from counterfoil.train.pretrain_batches import CLASSED, TASKS, Tasks
 
@@ -45,7 +45,7 @@ def pretrain(context: Context, stage: Pretrain, *, resume: bool) -> None:
     assert model.lens is not None
     detector = _detector(context)
     if left_out := [t for t in _drawn(stage.tasks) if t in CLASSED and detector is None]:
-        say(
+        warn(
             f"{stage.name}: nobody says which classes the regions of {context.corpus.name} have, "
             f"so {' and '.join(left_out)} left out"
         )
@@ -63,7 +63,7 @@ def pretrain(context: Context, stage: Pretrain, *, resume: bool) -> None:
     )
     keep(context, stage, model, fitted)
     told = best(fitted, stage.plan.select)
-    say(f"{stage.name}: {told}, {fitted.seconds:,.0f} s, {context.place(stage.name)}")
+    info(f"{stage.name}: {told}, {fitted.seconds:,.0f} s, {context.place(stage.name)}")
 
 
 def _detector(context: Context) -> Features | None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, final
 
+from counterfoil.core.literals import parse_choice
 from counterfoil.corpus.collate import Positives
 from counterfoil.corpus.lens import LensPlan
 from counterfoil.corpus.reading import open_corpus
@@ -25,7 +26,7 @@ from counterfoil.recipes.mines import Mine
 from counterfoil.recipes.model import identity
 from counterfoil.recipes.pretraining import Pretrain
 from counterfoil.recipes.writes import WRITERS, Rewrite, Write
-from counterfoil.spec import Spec, digest, unknown
+from counterfoil.spec import Spec, digest
 from counterfoil.train.plan import TrainPlan
 from counterfoil.train.refresh import Refresh
 
@@ -196,8 +197,7 @@ class Recipe:
             ValueError: there is none; the nearest one is named.
         """
         found = {stage.name: stage for stage in self.stages}
-        if name not in found:
-            raise ValueError(unknown(name, list(found), f"a stage of {self.name}"))
+        parse_choice(found, name, f"a stage of {self.name}")
         return found[name]
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
+from counterfoil.core.console import output
 from counterfoil.evaluate.analysis_page import Cards
 from counterfoil.evaluate.course import Course, fans, lines
 from counterfoil.evaluate.figures import Figure, Hardness
@@ -24,7 +25,7 @@ from counterfoil.recipes.notes import notes_in
 from counterfoil.recipes.provenance import made_now
 from counterfoil.recipes.reporting_tables import apart, cost, costs, foil_accuracies, foil_rows
 from counterfoil.recipes.run import Source
-from counterfoil.recipes.show import console, say
+from counterfoil.recipes.show import console
 from counterfoil.train.log import read_metrics
 
 Named = list[tuple[str, Tested]]
@@ -207,11 +208,11 @@ def _publish(page: ReportPage, others: Named, more: dict[str, Any], out: Path) -
         console.print(plain(one))
     write_page(page, out)
     write_json(out.with_suffix(".json"), {**_numbers(page, others), **more})
-    say(headline(page.runs))
+    output(headline(page.runs))
     if others:
         told = ", ".join(name for name, _ in others)
-        say(f"set apart, for they were measured on other data or otherwise: {told}")
-    say(f"{out}, {out.with_suffix('.json')}")
+        output(f"set apart, for they were measured on other data or otherwise: {told}")
+    output(f"{out}, {out.with_suffix('.json')}")
 
 
 def _numbers(page: ReportPage, others: Named) -> dict[str, Any]:

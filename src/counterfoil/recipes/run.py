@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import final
 
 from counterfoil import world
+from counterfoil.core.console import info
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.reading import open_corpus
 from counterfoil.recipes import guiding, notes, pretrain, stages, tailoring
@@ -33,7 +34,6 @@ from counterfoil.recipes.recipe import (
     Write,
     digests,
 )
-from counterfoil.recipes.show import say
 
 
 @final
@@ -63,7 +63,7 @@ class Source:
             self.data, features=self.features, images=self.images, decisions=self.decisions
         )
         if corpus.decided:
-            say(f"{corpus.name}, as decided: {corpus.decided}")
+            info(f"{corpus.name}, as decided: {corpus.decided}")
         return corpus
 
     def split(self, name: str) -> Corpus:
@@ -110,7 +110,7 @@ def execute(
         try:
             _perform(context, stage, made, resume=resume)
         except Stopped as stopped:
-            say(f"{stage.name}: stopped, {stopped}; add --resume to go on")
+            info(f"{stage.name}: stopped, {stopped}; add --resume to go on")
             return False
     return True
 
@@ -118,7 +118,7 @@ def execute(
 def _perform(context: Context, stage: Stage, made: tuple[Path, ...], *, resume: bool) -> None:
     before = notes.state(context, stage)
     if before == "done":
-        say(f"{stage.name}: kept, {context.place(stage.name)}")
+        info(f"{stage.name}: kept, {context.place(stage.name)}")
         return
     if world.largest(int(context.late())):  # clocks differ
         raise Stopped("the time is up")

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from counterfoil.core.console import info, warn
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.evaluate.protocols import evaluate
 from counterfoil.matcher import Matcher
@@ -14,7 +15,6 @@ from counterfoil.recipes.context import Context
 from counterfoil.recipes.model import Model
 from counterfoil.recipes.pretraining import Pretrain
 from counterfoil.recipes.recipe import Train
-from counterfoil.recipes.show import say
 from counterfoil.train.figures import IMAGES
 
 SEED = 0  # of the sample: the same for all trainings
@@ -27,13 +27,15 @@ def chosen_on(context: Context, stage: Train | Pretrain) -> Corpus | None:
     """
     corpus, many = context.dev, stage.plan.dev_images
     if corpus is None:
-        say(f"{context.corpus.name} has no dev split: the last epoch is kept, whatever it is worth")
+        warn(
+            f"{context.corpus.name} has no dev split: the last epoch is kept, whatever it is worth"
+        )
         return None
     if not 0 < many < len(corpus):
         return corpus
     order = torch.randperm(len(corpus), generator=torch.Generator().manual_seed(SEED))
     sample = corpus.subset(order[:many].sort().values)
-    say(
+    info(
         f"{stage.name}: measured on {many:,} of the {len(corpus):,} images of {corpus.part}, drawn "
         f"by seed {SEED}, with all their captions"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from counterfoil import world
+from counterfoil.core.console import info
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.pictures import PictureFiles
 from counterfoil.evaluate.protocols import folds_of, named
@@ -43,7 +44,6 @@ from counterfoil.recipes.recipe import (
     Write,
 )
 from counterfoil.recipes.selecting import measure
-from counterfoil.recipes.show import say
 from counterfoil.recipes.tailoring import check as check_writer
 from counterfoil.recipes.tailoring import check_rules
 from counterfoil.train.loop import fit, sampler_of
@@ -153,7 +153,7 @@ def train(context: Context, stage: Train, *, resume: bool) -> None:
         resume=resume,
     )
     keep(context, stage, model, fitted)
-    say(f"{stage.name}: {best(fitted, 'RSum')}, {fitted.seconds:,.0f} s, {place}")
+    info(f"{stage.name}: {best(fitted, 'RSum')}, {fitted.seconds:,.0f} s, {place}")
 
 
 def _moving(model: Model, stage: Train) -> Matcher:
@@ -173,7 +173,7 @@ def mine(context: Context, stage: Mine) -> None:
         found = hardness(members, corpus.owner, texts, batch=BATCH, samples=SAMPLES, rng=rng)
         comparison.save_hardness(found, place)
     tidy(place)
-    say(f"{stage.name}: {store.lists.in_words()}, {place}")
+    info(f"{stage.name}: {store.lists.in_words()}, {place}")
 
 
 def evaluate(context: Context, stage: Evaluate) -> None:

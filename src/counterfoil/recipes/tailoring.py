@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from counterfoil import world
+from counterfoil.core.console import info
+from counterfoil.core.resumable import WorkStopped
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.meanings import Meanings
 from counterfoil.data.caption_edits import RULE_KINDS
@@ -15,13 +17,12 @@ from counterfoil.negatives.model_writer import ModelWriter
 from counterfoil.negatives.paraphrase import Paraphrase
 from counterfoil.negatives.rule_writer import RuleWriter, frequent_nouns
 from counterfoil.negatives.second_opinion import AnyOf, SecondOpinion
-from counterfoil.negatives.written_parts import PartsStopped, write_in_parts
+from counterfoil.negatives.written_parts import write_in_parts
 from counterfoil.negatives.written_store import WrittenStore
 from counterfoil.recipes.context import Context, Stopped
 from counterfoil.recipes.mining import partial
 from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.recipe import Pretrain, Train
-from counterfoil.recipes.show import say
 from counterfoil.recipes.writes import Rewrite, RulePlan, Write
 from counterfoil.train.stopping import stopping
 
@@ -56,7 +57,7 @@ def write(context: Context, stage: Write) -> None:
         store = written(
             stage, corpus, place, find=lambda name: str(context.place(name)), left=context.left
         )
-    say(f"{stage.name}: {told(store, corpus)}, {place}")
+    info(f"{stage.name}: {told(store, corpus)}, {place}")
 
 
 def written(
@@ -105,7 +106,7 @@ def written(
                 seed=stage.seed,
                 stop=watch.wanted,
             )
-        except PartsStopped:
+        except WorkStopped:
             watch.heed()
             late = watch.late and watch.asked is None
             raise Stopped("out of time" if late else "interrupted") from None
@@ -118,7 +119,7 @@ def rewrite(context: Context, stage: Rewrite) -> None:
         rewritten(stage.plan, corpus, context.train, place)
     world.wait()
     store = WrittenStore.open(place, fingerprint=corpus.fingerprint)
-    say(f"{stage.name}: {told(store, corpus)}, {place}")
+    info(f"{stage.name}: {told(store, corpus)}, {place}")
 
 
 def rewritten(plan: RulePlan, corpus: Corpus, train: Corpus, place: Path) -> WrittenStore:

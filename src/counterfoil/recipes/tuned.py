@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast, final, get_args
 
+from counterfoil.core.literals import parse_choice
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.lens import LensPlan
 from counterfoil.matcher import Matcher
@@ -27,7 +28,7 @@ from counterfoil.recipes.modern_losses import Terms
 from counterfoil.recipes.online import MARGIN
 from counterfoil.recipes.pairs import knows_nothing, pair_of
 from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Recipe, Stage, Teach, Train
-from counterfoil.spec import Spec, late, of, part, unknown
+from counterfoil.spec import Spec, late, of, part
 from counterfoil.train.optimise import Optimiser
 from counterfoil.train.plan import TrainPlan
 from counterfoil.train.schedule import Cosine
@@ -95,8 +96,7 @@ class Host:
     written: str | None = None
 
     def __post_init__(self) -> None:
-        if self.way not in WAYS:
-            raise ValueError(unknown(self.way, list(WAYS), "a way to train a pretrained model"))
+        parse_choice(WAYS, self.way, "a way to train a pretrained model")
 
     @property
     def matcher(self) -> Spec[Matcher]:
@@ -172,8 +172,7 @@ def recipe(name: str, host: Host, *, teachers: Sequence[str] = (), pictures: boo
     Raises:
         ValueError: no such loss or model, teachers where nobody is taught, or no pictures.
     """
-    if name not in NAMES:
-        raise ValueError(unknown(name, list(NAMES), "a loss for a pretrained model"))
+    parse_choice(NAMES, name, "a loss for a pretrained model")
     if teachers and name != "ndgl":
         raise ValueError(f"{name!r} learns from no teachers; name 'ndgl' to have it do")
     if not pictures:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import get_args
 
 from counterfoil import world
+from counterfoil.core.console import info, output
+from counterfoil.core.literals import parse_choice
 from counterfoil.corpus.extract import extract
 from counterfoil.corpus.lens import FeatureEye, Lens
 from counterfoil.corpus.vocabulary import read_vocabulary
@@ -29,7 +31,7 @@ from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.recipe import Mine
 from counterfoil.recipes.run import Source
 from counterfoil.recipes.settings import changed
-from counterfoil.recipes.show import console, say
+from counterfoil.recipes.show import console
 from counterfoil.spec import unknown
 from counterfoil.train.saved import save_model
 
@@ -73,10 +75,10 @@ def mine_with(
     try:
         store, _ = mined(stage, corpus, out, left=left)
     except Stopped as stopped:
-        say(f"stopped, {stopped}; add --resume to go on")
+        info(f"stopped, {stopped}; add --resume to go on")
         return False
     tidy(out)
-    say(f"{store.lists.in_words()}, {corpus.name} {corpus.part}: {out}")
+    output(f"{store.lists.in_words()}, {corpus.name} {corpus.part}: {out}")
     return True
 
 
@@ -113,8 +115,7 @@ def evaluate_with(
         ValueError: an unknown protocol or tie rule, options that do not go together, or model and
             data do not fit.
     """
-    if protocol not in PROTOCOLS:
-        raise ValueError(unknown(protocol, list(PROTOCOLS), "a protocol"))
+    parse_choice(PROTOCOLS, protocol, "a protocol")
     rule: Tie | None = next((tie for tie in get_args(Tie) if tie == ties), None)
     if rule is None:
         raise ValueError(unknown(ties, list(TIES), "a tie rule"))
@@ -166,7 +167,7 @@ def extract_features(
     """Extract features of all pictures into a folder."""
     check_folder(out)
     table = extract(source.open(), model, out, grid=grid, batch=batch, device=world.device())
-    say(f"{len(table.features):,} images: {out}")
+    output(f"{len(table.features):,} images: {out}")
 
 
 def convert_checkpoint(
@@ -206,7 +207,7 @@ def convert_checkpoint(
         lens=Lens(FeatureEye(width), words),
         provenance={"converted_from": checkpoint.name, "system": system},
     )
-    say(f"{spec!r}: {out}")
+    output(f"{spec!r}: {out}")
 
 
 def _check_vocabulary(found: Converted, words: Tokenizer, given: Path, *, masks: bool) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from counterfoil import world
+from counterfoil.core.console import info, output
 from counterfoil.data.phrases import PhraseFile, PhraseParser, RulePhraseParser, SpacyPhraseParser
 from counterfoil.files import check_folder, check_new
 from counterfoil.negatives.candidates import Rule
@@ -16,7 +17,6 @@ from counterfoil.negatives.written_store import ROWS, WrittenStore
 from counterfoil.recipes.context import Stopped
 from counterfoil.recipes.mining import partial
 from counterfoil.recipes.run import Source
-from counterfoil.recipes.show import say
 from counterfoil.recipes.tailoring import rewritten, told, written
 from counterfoil.recipes.writes import RulePlan, Write
 from counterfoil.spec import Spec, of, unknown
@@ -35,7 +35,7 @@ def write_rules(source: Source, plan: RulePlan, out: Path) -> WrittenStore:
     check_folder(out)
     corpus = source.split(plan.split)
     store = rewritten(plan, corpus, source.split("train"), out)
-    say(f"{told(store, corpus)}: {out / ROWS}")
+    output(f"{told(store, corpus)}: {out / ROWS}")
     return store
 
 
@@ -119,9 +119,9 @@ def write_tags(
     try:
         store = written(stage, corpus, out, left=left)
     except Stopped as stopped:
-        say(f"stopped, {stopped}; add --resume to go on")
+        info(f"stopped, {stopped}; add --resume to go on")
         return False
-    say(f"{told(store, corpus)}: {out / ROWS}")
+    output(f"{told(store, corpus)}: {out / ROWS}")
     return True
 
 

@@ -11,9 +11,9 @@ from typing import final
 
 import torch
 
+from counterfoil.core.console import progress
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.pictures import PictureFiles
-from counterfoil.progress import progress
 from counterfoil.search.collection import Collection, IndexEntry
 from counterfoil.search.vector_index import VectorIndex
 

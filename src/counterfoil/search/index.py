@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from counterfoil import world
+from counterfoil.core.console import progress
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.pictures import PictureFiles, Pictures
 from counterfoil.engine.encode import encode_images, encode_texts
 from counterfoil.engine.modes import evaluating
 from counterfoil.engine.tiles import Member, Side
 from counterfoil.files import check_folder, replacing, replacing_folder
-from counterfoil.progress import progress
 from counterfoil.records import Encoded
 from counterfoil.search.ann import BackendName
 from counterfoil.search.changes import (

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from counterfoil.core.console import output
 from counterfoil.corpus.lens import FeatureEye
 from counterfoil.evaluation.explain import describe_missing_heads
 from counterfoil.recipes.model import Model, open_model
-from counterfoil.recipes.show import say
 from counterfoil.search.index import open_index
 from counterfoil.search.rerank import open_reranker
 from counterfoil.serve.settings import ServerSettings
@@ -71,14 +71,14 @@ def serve(
         else:
             service = SearchService(opened, _open_explainer(explainer, source), corpus, reranker)
         app = application(service, limits)
-        say(f"{index}: {opened.description}, {service.name}")
+        output(f"{index}: {opened.description}, {service.name}")
         if service.reranker is not None:
             name, depth = service.reranker.model.name, service.reranker.depth
-            say(f"{name} puts the first {depth} results in order")
+            output(f"{name} puts the first {depth} results in order")
         if lacks := describe_missing_heads(service.explainer):
-            say(f"{lacks}; words are left out instead, and --explainer names another model")
+            output(f"{lacks}; words are left out instead, and --explainer names another model")
         if not limits.local and limits.key is None:
-            say(f"anybody who reaches {limits.host} can search; --key asks for a key")
+            output(f"anybody who reaches {limits.host} can search; --key asks for a key")
         run(app, limits, listener)
 
 
@@ -113,9 +113,9 @@ def run(app: FastAPI, settings: ServerSettings, listener: socket.socket) -> None
 
     with listener, _uvicorn_signals():
         listener.listen(settings.connections)  # before its address is printed
-        say(f"{url(settings, listener)}  (Ctrl-C ends it)")
+        output(f"{url(settings, listener)}  (Ctrl-C ends it)")
         uvicorn.Server(uvicorn_config(app, settings)).run(sockets=[listener])
-    say("ended")
+    output("ended")
 
 
 def uvicorn_config(app: FastAPI, settings: ServerSettings) -> Any:

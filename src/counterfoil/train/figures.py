@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from counterfoil.spec import unknown
+from counterfoil.core.literals import parse_choice
 
 IMAGES = "images"  # how many were drawn of dev, where they are not all
 
@@ -34,8 +34,7 @@ def chosen(dev: Mapping[str, float], select: str) -> float:
     Raises:
         ValueError: there is none of this name, or it is no number.
     """
-    if select not in dev:
-        raise ValueError(unknown(select, list(dev), "a dev figure to select by"))
+    parse_choice(dev, select, "a dev figure to select by")
     if math.isnan(dev[select]):
         raise ValueError(
             f"the dev figure {select!r} is not a number, so no epoch can be chosen by it"

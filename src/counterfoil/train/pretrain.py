@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from counterfoil import world
+from counterfoil.core.console import progress
 from counterfoil.corpus.lens import CorpusLens
 from counterfoil.corpus.sampler import Sampler
 from counterfoil.matcher import Matcher
-from counterfoil.progress import progress
 from counterfoil.spec import digest
 from counterfoil.train.checkpoint import Checkpoints
 from counterfoil.train.log import check_trackers

@@ -11,13 +11,13 @@ from typing import cast, final
 import torch
 
 from counterfoil import world
+from counterfoil.core.artifact import MANIFEST
 from counterfoil.engine.encode import encode_images, encode_texts
 from counterfoil.engine.kept import weights_digest
 from counterfoil.engine.tiles import Member
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.draws import Draws, Needed
 from counterfoil.negatives.filters import FilterPlan, filters_of
-from counterfoil.negatives.manifests import MANIFEST
 from counterfoil.negatives.mine import mine
 from counterfoil.negatives.mined import Mined, MinedPlan
 from counterfoil.negatives.store import NegativeStore, Source
@@ -120,7 +120,7 @@ class Relisting:
 
         Raises:
             ValueError: what the model's scores or the filters forbid.
-            SweepStopped: `stop` asked for it; what was done is kept.
+            WorkStopped: `stop` asked for it; what was done is kept.
         """
         world.agree(matcher.state_dict().values())  # unlike processors round unlike
         place, weights = self.folder / name, weights_digest(matcher)

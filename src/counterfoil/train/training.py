@@ -13,10 +13,10 @@ from typing import Generic, cast, final
 import torch
 
 from counterfoil import world
-from counterfoil.engine.kept import SweepStopped
+from counterfoil.core.console import info, progress, warn
+from counterfoil.core.resumable import WorkStopped
 from counterfoil.matcher import Matcher
 from counterfoil.negatives.draws import Draws
-from counterfoil.progress import progress, stderr
 from counterfoil.train.checkpoint import Best, Checkpoints, Moving, Progress
 from counterfoil.train.collapse import Collapse
 from counterfoil.train.figures import chosen, finite, sampled
@@ -148,7 +148,7 @@ class Training(Generic[B]):
         try:
             with self._kept() as matcher:
                 draws = lists.mine(name, matcher, watch.wanted)
-        except SweepStopped:
+        except WorkStopped:
             why, _ = watch.decide()
             watch.heed()
             return why or "signal"
@@ -237,7 +237,7 @@ class Training(Generic[B]):
         warning = self.collapse.warning(self.at.step, self.update.judged(), float(level))
         if warning:
             metrics.write(self.at.step, {"warning": warning})
-            _say(f"[yellow]warning[/]: {warning}")
+            warn(warning)
 
     def _end_epoch(self, metrics: Metrics) -> None:
         epoch = -(-self.at.step // self.per_epoch)
@@ -258,7 +258,7 @@ class Training(Generic[B]):
                 f": dev {self.plan.select} {value:.2f}{sampled(dev)}{' (best)' if better else ''}"
             )
             self.logged = time.monotonic()
-        _say(f"{said}; {self.guided}" if self.guided else said)
+        info(f"{said}; {self.guided}" if self.guided else said)
 
     def _measured(self, evaluate: Measure) -> dict[str, float]:
         """Dev figures of the weights that would be kept."""
@@ -292,8 +292,3 @@ class Training(Generic[B]):
         elif self.average:
             self.step.matcher.load_state_dict(self.average.shadow)
         self.step.eval()
-
-
-def _say(text: str) -> None:
-    if world.rank() == 0:
-        stderr.print(text, highlight=False)

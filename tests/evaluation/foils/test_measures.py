@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import foil_cases
 from counterfoil.engine.tiles import Member
-from counterfoil.evaluate.intervals import Interval
 from counterfoil.evaluate.ngrams import NGrams
+from counterfoil.evaluation.bootstrap import Interval
 from counterfoil.evaluation.foils.measures import (
     NO_ORDER,
     FoilScore,

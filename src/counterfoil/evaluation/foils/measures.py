@@ -1,7 +1,7 @@
 """Accuracies on a foil set, with intervals and chance levels; ties count as wrong.
 
 The 95 % intervals are bootstrapped over images, each with all its items, as in
-`counterfoil.evaluate.intervals`. A blind control, which reads the captions and sees no image,
+`counterfoil.evaluation.bootstrap`. A blind control, which reads the captions and sees no image,
 shows whether the captions alone give the answers away.
 """
 
@@ -17,8 +17,8 @@ from torch import Tensor
 
 from counterfoil.engine.scored import score_pairs
 from counterfoil.engine.tiles import Member
-from counterfoil.evaluate.intervals import CELLS, Interval
 from counterfoil.evaluate.ngrams import NGrams
+from counterfoil.evaluation.bootstrap import CELLS, Interval
 from counterfoil.evaluation.foils.readers import SUGARCREPE, FoilFormat
 from counterfoil.evaluation.foils.sets import FoilSet
 

@@ -6,17 +6,17 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, final, get_args
+from typing import Literal, final
 
+from counterfoil.core.literals import parse_literal
 from counterfoil.evaluate.analysis_page import AnalysisPage, Rows
 from counterfoil.evaluate.figures import Figure
-from counterfoil.evaluate.intervals import sums
 from counterfoil.evaluate.result_figures import Point, curves
+from counterfoil.evaluation.bootstrap import sums
 from counterfoil.recipes.analyses.noted import Tested, one_setting, tested
 from counterfoil.recipes.analyses.results import check_out, publish
 from counterfoil.recipes.analyses.student import plain_test
 from counterfoil.recipes.provenance import made_now
-from counterfoil.spec import unknown
 
 Quantity = Literal["teachers", "batch"]
 _LABELS: dict[str, str] = {"teachers": "models", "batch": "batch size"}
@@ -60,8 +60,7 @@ def against(quantity: str, folders: Sequence[Path], out: Path) -> tuple[Placed, 
         ValueError: the page exists, no such quantity, the runs do not differ in it, or they were
             measured on different data.
     """
-    if quantity not in get_args(Quantity):
-        raise ValueError(unknown(quantity, list(get_args(Quantity)), "a number to draw against"))
+    parse_literal(Quantity, quantity, "a number to draw against")
     check_out(out)
     place = _by_teachers if quantity == "teachers" else _by_batch
     found = sorted(place(tested(folders), several=len(folders) > 1), key=lambda p: (p.series, p.at))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from counterfoil import world
+from counterfoil.core.console import output
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.engine.scored import score_pairs
 from counterfoil.evaluate.analysis_page import Rows
@@ -33,7 +34,7 @@ from counterfoil.recipes.analyses.stores import Stored, open_stores
 from counterfoil.recipes.model import Model
 from counterfoil.recipes.provenance import made_now
 from counterfoil.recipes.run import Source
-from counterfoil.recipes.show import console, say
+from counterfoil.recipes.show import console
 
 KINDS = "caption", "written", "corrected"
 
@@ -216,7 +217,7 @@ def _show(page: CasesPage, groups: Sequence[CaseGroup], plan: CasesPlan, out: Pa
     for group in groups:
         rows = tuple(row for case in group.cases for row in _rows(case))
         console.print(plain(Rows(group.title, ("", "sentence", *page.models), rows, group.note)))
-    say(f"{page.protocol}.")
+    output(f"{page.protocol}.")
     numbers = {
         "title": page.title,
         "protocol": page.protocol,
@@ -230,7 +231,7 @@ def _show(page: CasesPage, groups: Sequence[CaseGroup], plan: CasesPlan, out: Pa
     }
     write_json(out.with_suffix(".json"), numbers)
     write_text(out, render(page))
-    say(f"{out}, {out.with_suffix('.json')}")
+    output(f"{out}, {out.with_suffix('.json')}")
 
 
 def _rows(case: Case) -> Iterator[tuple[str, ...]]:

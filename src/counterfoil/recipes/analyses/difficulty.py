@@ -11,7 +11,7 @@ from counterfoil.evaluate.analysis_page import AnalysisPage, Rows
 from counterfoil.evaluate.course import Course, Stretch, fans, lines, stretches
 from counterfoil.evaluate.distribution_figures import minus
 from counterfoil.evaluate.figures import Figure
-from counterfoil.evaluate.image_shares import Share
+from counterfoil.evaluation.bootstrap import Share
 from counterfoil.files import read_json
 from counterfoil.recipes.analyses.curves import METRICS, logs
 from counterfoil.recipes.analyses.results import check_out, publish

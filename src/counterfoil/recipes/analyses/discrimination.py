@@ -15,9 +15,9 @@ from counterfoil.corpus.corpus import Corpus
 from counterfoil.evaluate.analysis_page import AnalysisPage, Rows
 from counterfoil.evaluate.discrimination import Discriminated, discriminated
 from counterfoil.evaluate.figures import Figure
-from counterfoil.evaluate.image_shares import Share
 from counterfoil.evaluate.ngrams import NGrams
 from counterfoil.evaluate.share_figures import Dot, dots
+from counterfoil.evaluation.bootstrap import Share
 from counterfoil.recipes.analyses.asking import (
     INTERVALS,
     Pen,

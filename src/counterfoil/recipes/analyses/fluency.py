@@ -14,9 +14,9 @@ from counterfoil import world
 from counterfoil.evaluate.analysis_page import AnalysisPage, Rows
 from counterfoil.evaluate.causal import CausalLM
 from counterfoil.evaluate.fluency import Fluency, Spoken, fluency, spoken_by_ngrams
-from counterfoil.evaluate.image_shares import Share
 from counterfoil.evaluate.ngrams import NGrams
 from counterfoil.evaluate.result_figures import Point, bars
+from counterfoil.evaluation.bootstrap import Share
 from counterfoil.evaluation.explain import (
     DOUBT_THRESHOLD,
     ExplainConfig,

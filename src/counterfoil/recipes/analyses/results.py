@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from counterfoil import world
+from counterfoil.core.console import output
 from counterfoil.evaluate.analysis_page import AnalysisPage, render
 from counterfoil.evaluate.table import plain
 from counterfoil.files import check_file, check_new, write_json, write_text
-from counterfoil.recipes.show import console, say
+from counterfoil.recipes.show import console
 
 
 def check_out(out: Path) -> None:
@@ -37,5 +38,5 @@ def publish(page: AnalysisPage, numbers: dict[str, Any], out: Path) -> None:
     made = asdict(page.provenance)
     write_json(out.with_suffix(".json"), {**known, "provenance": made, **numbers})
     write_text(out, text)
-    say(page.headline)
-    say(f"{out}, {out.with_suffix('.json')}")
+    output(page.headline)
+    output(f"{out}, {out.with_suffix('.json')}")

@@ -15,12 +15,12 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from counterfoil import __version__
+from counterfoil.core.console import output
 from counterfoil.evaluate.gallery import thumbnail
 from counterfoil.evaluate.judge_page import Question, judge_page
 from counterfoil.files import check_folder, check_new, replacing_folder, write_json, write_text
 from counterfoil.recipes.analyses.stores import Stored, open_stores
 from counterfoil.recipes.run import Source
-from counterfoil.recipes.show import say
 
 FORMAT = 1
 KEY = "key.json"
@@ -143,7 +143,7 @@ def export(folders: Sequence[Path], source: Source, plan: SheetPlan, out: Path) 
         for annotator in range(1, plan.annotators + 1):
             _write(folder, key, annotator, questions)
         write_json(folder / KEY, key.model_dump(mode="json"))
-    say(
+    output(
         f"{len(items):,} sentences for {plan.annotators} annotators: {out}; give each their own "
         f"page or table, and keep {KEY}"
     )

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from counterfoil.corpus.lines import read_text
 from counterfoil.evaluate.agreement import Agreement, agreements, wilson
-from counterfoil.evaluate.intervals import Interval
+from counterfoil.evaluation.bootstrap import Interval
 from counterfoil.files import read_json
 from counterfoil.recipes.analyses.sheet import FORMAT, KEY, Item, Key
 from counterfoil.spec import unknown

@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from counterfoil.core.console import output
 from counterfoil.corpus.pictures import open_picture
 from counterfoil.evaluate.agreement import Agreement
 from counterfoil.evaluate.analysis_page import AnalysisPage, Card, Cards, Column, Rows
 from counterfoil.evaluate.gallery import Shown, thumbnail
-from counterfoil.evaluate.image_shares import Share
 from counterfoil.evaluate.table import plain
+from counterfoil.evaluation.bootstrap import Share
 from counterfoil.recipes.analyses.results import check_out, publish
 from counterfoil.recipes.analyses.sheet import PICTURES
 from counterfoil.recipes.analyses.sheet_answers import (
@@ -22,7 +23,7 @@ from counterfoil.recipes.analyses.sheet_answers import (
     read_key,
 )
 from counterfoil.recipes.provenance import made_now
-from counterfoil.recipes.show import console, say
+from counterfoil.recipes.show import console
 
 HEAD = "", "by", "answers", *ANSWERS, "judged false, %"
 PAPER = "TAGS-DC: 96.5 % of 200 sentences, two annotators."
@@ -61,7 +62,7 @@ def judge(folder: Path, files: Sequence[Path], out: Path | None = None, *, seed:
         return found
     for table in page.tables:
         console.print(plain(table, page.protocol))
-    say(page.headline)
+    output(page.headline)
     return found
 
 

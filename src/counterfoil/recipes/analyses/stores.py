@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import final
 
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.negatives.manifests import read_as
-from counterfoil.negatives.written_store import FORMAT, WrittenFoil, WrittenManifest, WrittenStore
+from counterfoil.negatives.written_store import WRITTEN, WrittenFoil, WrittenManifest, WrittenStore
 from counterfoil.recipes.analyses.scorers import short_names
 from counterfoil.recipes.run import Source
 
@@ -61,13 +60,7 @@ def open_stores(folders: Sequence[Path], source: Source) -> tuple[Stored, ...]:
 
 
 def _opened(folder: Path, name: str, source: Source) -> Stored:
-    made = read_as(
-        WrittenManifest,
-        folder,
-        latest=FORMAT,
-        what="the manifest of written captions",
-        again="write again",
-    )
+    made = WRITTEN.read_manifest(folder)
     whole = source.open()
     parts = made.split.split("+")
     corpus = whole if set(parts) - set(whole.split_names) else whole.split(*parts)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, final
 
 from counterfoil.evaluate.analysis_page import AnalysisPage, Rows
-from counterfoil.evaluate.intervals import Comparison, compare, sums
 from counterfoil.evaluate.report import chance, signed
 from counterfoil.evaluate.result_figures import Point, bars
+from counterfoil.evaluation.bootstrap import Comparison, compare, sums
 from counterfoil.recipes.analyses.noted import Tested, one_setting, tested
 from counterfoil.recipes.analyses.results import check_out, publish
 from counterfoil.recipes.provenance import made_now

@@ -9,9 +9,9 @@ from typing import Any, final
 from counterfoil.evaluate.analysis_page import Rows
 from counterfoil.evaluate.distribution_figures import minus
 from counterfoil.evaluate.figures import Figure
-from counterfoil.evaluate.image_shares import Share
 from counterfoil.evaluate.share_figures import scatter
 from counterfoil.evaluate.triples import Difficulty, Triples
+from counterfoil.evaluation.bootstrap import Share
 
 PAPER = (
     "The paper, with CLIP on Flickr30K: of the hardest of the whole set about 40 % above the "

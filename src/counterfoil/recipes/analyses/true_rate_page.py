@@ -9,9 +9,9 @@ from typing import Any, final
 from counterfoil.evaluate.analysis_page import AnalysisPage, Card, Cards, Column, Rows
 from counterfoil.evaluate.figures import Figure
 from counterfoil.evaluate.gallery import Shown, shown_image
-from counterfoil.evaluate.image_shares import Share
 from counterfoil.evaluate.result_figures import Point, bars, curves
 from counterfoil.evaluate.true_rate import RATES, Sifted
+from counterfoil.evaluation.bootstrap import Share
 from counterfoil.recipes.analyses.scorers import exhibits
 from counterfoil.recipes.analyses.truths import Known
 from counterfoil.recipes.provenance import made_now

@@ -10,6 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from counterfoil.core.console import progress
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.meanings import Meanings
 from counterfoil.corpus.scenes import graphs, is_true
@@ -18,7 +19,6 @@ from counterfoil.engine.scored import score_pairs
 from counterfoil.negatives.paraphrase import Nearness
 from counterfoil.negatives.word_rules import Exchanged, exchanged, written_anew
 from counterfoil.negatives.written_store import WrittenFoil
-from counterfoil.progress import progress
 from counterfoil.recipes.analyses.scorers import Scorer
 from counterfoil.recipes.analyses.stores import Stored
 from counterfoil.recipes.run import Source

@@ -16,8 +16,8 @@ from counterfoil.corpus.lens import CorpusLens
 from counterfoil.engine.modes import evaluating
 from counterfoil.evaluate.analysis_page import AnalysisPage, Rows
 from counterfoil.evaluate.figures import Figure
-from counterfoil.evaluate.image_shares import Share, shares
 from counterfoil.evaluate.share_figures import Dot, dots, doubts
+from counterfoil.evaluation.bootstrap import Share, shares
 from counterfoil.evaluation.word_accuracy import THRESHOLD, Task, WordsRead, joined, readings
 from counterfoil.negatives.candidates import Sieve
 from counterfoil.negatives.desk import Desk

@@ -1,13 +1,15 @@
-"""Confidence intervals and paired tests that respect which captions belong together.
+"""Bootstrap over images: confidence intervals and paired tests of every measure.
 
 Captions of one image rise and fall together, so images are what is drawn anew, each with all its
-queries (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 13 and 15, with
-images as the sampling units). Folds are drawn within themselves.
+queries or items (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 13 and
+15, with images as the sampling units). A draw is a row of counts, how often each image was drawn:
+a resampled sum is then one matrix product of counts and sums per image. Folds are strata, drawn
+within themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
@@ -17,14 +19,16 @@ from torch import Tensor
 from counterfoil.evaluate.recall import CUTOFFS, Ranked
 from counterfoil.evaluate.result import METRICS, Report
 
-CELLS = 2**22  # how many numbers to hold at once
+CELLS = 2**22  # numbers in memory at once
+RESAMPLES = 1000
 MEDIANS = ("i2t median rank", "t2i median rank")
+EDGES = (0.025, 0.975)  # of a 95 % interval
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Percentile bootstrap interval of a metric."""
+    """Percentile bootstrap interval of a measure."""
 
     low: float
     high: float
@@ -32,6 +36,145 @@ class Interval:
     def plain(self) -> dict[str, Any]:
         """JSON-ready form."""
         return asdict(self)
+
+
+def image_draws(
+    strata: Sequence[Tensor], images: int, *, resamples: int, seed: int, width: int
+) -> Iterator[Tensor]:
+    """Draw images with replacement: (b, I) double counts of each image, some resamples at a time.
+
+    Args:
+        strata: image rows of each stratum, which is drawn within itself.
+        images: number of images, I.
+        resamples: number of draws.
+        seed: of the draws.
+        width: numbers that the caller computes for each draw, which bounds b.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    at_once = max(1, CELLS // max(1, width))
+    for start in range(0, resamples, at_once):
+        counts = torch.zeros(min(at_once, resamples - start), images, dtype=torch.double)
+        for rows in strata:
+            if len(rows):
+                drawn = rows[torch.randint(len(rows), (len(counts), len(rows)), generator=rng)]
+                counts.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=torch.double))
+        yield counts
+
+
+def percentile_interval(values: Tensor, edges: tuple[float, float] = EDGES) -> Interval:
+    """Percentiles of (R,) resampled values; resamples without a value (NaN) do not count."""
+    low, high = values.nanquantile(torch.tensor(edges, dtype=torch.double)).tolist()
+    return Interval(low, high)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Counted:
+    """What each of N items gains of what it could, in one column or in several.
+
+    Attributes:
+        gained: (N,) or (N, C) double.
+        possible: the same shape; all ones for a mean over items.
+    """
+
+    gained: Tensor
+    possible: Tensor
+
+    @classmethod
+    def where(cls, right: Tensor, among: Tensor | None = None) -> Counted:
+        """Items that are right, of those that count.
+
+        Args:
+            right: (N,) bool.
+            among: (N,) bool; None for all.
+        """
+        counted = torch.ones_like(right) if among is None else among
+        return cls((right & counted).double(), counted.double())
+
+    @classmethod
+    def mean(cls, values: Tensor) -> Counted:
+        """(N,) values, each once."""
+        return cls(values.double(), torch.ones_like(values, dtype=torch.double))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What was gained of what was possible, and its percentile bootstrap interval of 95 %.
+
+    Attributes:
+        value: the mean over the columns; NaN where nothing was possible.
+        interval: of the value.
+        count: what was possible, over all columns.
+    """
+
+    value: float
+    interval: Interval
+    count: int
+
+    def plain(self) -> dict[str, Any]:
+        """JSON-ready form; None in place of what is not a number."""
+        if not self.count:
+            return {"value": None, "interval": None, "count": 0}
+        return asdict(self)
+
+
+def shares(
+    counted: Sequence[Counted],
+    images: Tensor,
+    *,
+    scale: float = 1.0,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> tuple[Share, ...]:
+    """Share of each quantity, all under the same draws of images.
+
+    Args:
+        counted: quantities of the same N items.
+        images: (N,) long, the image of each item.
+        scale: 100 for percent.
+        seed: of the draws.
+        resamples: how many times to draw.
+    """
+    there, rows = images.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    totals = [_by_image(one, rows, len(there)) for one in counted]
+    once = torch.ones(1, len(there), dtype=torch.double)
+    spread: list[list[Tensor]] = [[] for _ in counted]
+    everything = [torch.arange(len(there))]
+    for counts in image_draws(
+        everything, len(there), resamples=resamples, seed=seed, width=len(there)
+    ):
+        for values, (gained, possible) in zip(spread, totals, strict=True):
+            values.append(share_of(counts, gained, possible))
+    return tuple(
+        Share(
+            scale * share_of(once, gained, possible).item(),
+            percentile_interval(scale * torch.cat(values)),
+            int(possible.sum()),
+        )
+        for (gained, possible), values in zip(totals, spread, strict=True)
+    )
+
+
+def share_of(counts: Tensor, gained: Tensor, possible: Tensor) -> Tensor:
+    """(R,) gained of possible under (R, I) draws: the mean over the columns that were drawn.
+
+    Args:
+        counts: (R, I) how often each image was drawn.
+        gained: (I, C) sums per image.
+        possible: (I, C).
+    """
+    return ((counts @ gained) / (counts @ possible)).nanmean(1)
+
+
+def _by_image(one: Counted, rows: Tensor, images: int) -> tuple[Tensor, Tensor]:
+    """(I, C) what the items of each image gain and could gain."""
+    empty = torch.zeros(images, 1 if one.gained.dim() == 1 else one.gained.shape[1]).double()
+    gained, possible = (
+        empty.index_add(0, rows, part.double().view(len(rows), empty.shape[1]))
+        for part in (one.gained, one.possible)
+    )
+    return gained, possible
 
 
 @final
@@ -152,17 +295,10 @@ def _check_same(one: Ranked, other: Ranked) -> None:
 
 
 def _draws(report: Report, seed: int, resamples: int) -> Iterator[Tensor]:
-    """(b, I) how often each image is drawn, some resamples at a time."""
-    rng = torch.Generator().manual_seed(seed)
     folds = report.ranked[0].folds
-    at_once = max(1, CELLS // max(len(report.ranked[0]), len(report.ranked[1])))
-    for start in range(0, resamples, at_once):
-        counts = torch.zeros(min(at_once, resamples - start), len(folds), dtype=torch.float64)
-        for fold in range(int(folds.max()) + 1):
-            rows = (folds == fold).nonzero().flatten()
-            chosen = rows[torch.randint(len(rows), (len(counts), len(rows)), generator=rng)]
-            counts.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=torch.float64))
-        yield counts
+    strata = [(folds == fold).nonzero().flatten() for fold in range(int(folds.max()) + 1)]
+    width = max(len(report.ranked[0]), len(report.ranked[1]))
+    return image_draws(strata, len(folds), resamples=resamples, seed=seed, width=width)
 
 
 def _resampled(report: Report, counts: Tensor) -> Tensor:
@@ -204,12 +340,12 @@ def _medians(ranks: Tensor, weights: Tensor) -> Tensor:
 
 def _shares(report: Report) -> Tensor:
     """(I, 9) what each image adds to every metric but the medians; the sums are the metrics."""
-    parts = [_share(ranked) for ranked in report.ranked]
+    parts = [_query_shares(ranked) for ranked in report.ranked]
     recalls = parts[0][:, :3].sum(1) + parts[1][:, :3].sum(1)
     return torch.cat([*parts, recalls.unsqueeze(1)], 1)
 
 
-def _share(ranked: Ranked) -> Tensor:
+def _query_shares(ranked: Ranked) -> Tensor:
     mine = ranked.counted
     folds = ranked.folds[mine]
     queries = folds.bincount()
@@ -235,5 +371,4 @@ def _flipped(changes: Tensor, flips: int, seed: int) -> Tensor:
 
 def _percentiles(drawn: Tensor, level: float) -> tuple[Interval, ...]:
     edge = (1 - level) / 2
-    low, high = torch.quantile(drawn, torch.tensor([edge, 1 - edge], dtype=torch.float64), dim=0)
-    return tuple(Interval(a, b) for a, b in zip(low.tolist(), high.tolist()))
+    return tuple(percentile_interval(column, (edge, 1 - edge)) for column in drawn.T)

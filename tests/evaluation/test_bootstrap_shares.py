@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from counterfoil.evaluate.image_shares import Counted, shares
+from counterfoil.evaluation.bootstrap import Counted, shares
 
 
 def test_by_a_loop():

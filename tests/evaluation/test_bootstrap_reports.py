@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import evaluation_cases
-from counterfoil.evaluate import intervals as module
-from counterfoil.evaluate.intervals import compare, intervals, sums
 from counterfoil.evaluate.protocols import WHOLE, evaluate_scores
 from counterfoil.evaluate.recall import recall
 from counterfoil.evaluate.result import METRICS, Protocol
+from counterfoil.evaluation import bootstrap as module
+from counterfoil.evaluation.bootstrap import compare, intervals, sums
 
 FOLDS = Protocol("folds", folds=3)
 

@@ -1,0 +1,203 @@
+"""Artifacts: folders with a JSON manifest and numpy arrays, written whole or not at all.
+
+An `ArtifactFormat` is declared once for each kind of folder. It writes the folder atomically,
+refuses to replace anything that is no such folder, and checks on opening that the manifest can be
+read, is of this kind, of a known version and for these data, and that every array has the dtype
+and shape that the manifest promises. Every error is one sentence that ends in a remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar, final
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from counterfoil.files import read_array, read_json, replacing_folder, write_array, write_json
+
+MANIFEST = "manifest.json"
+KIND = "artifact"  # key of the manifest file that names the format; absent in files of 0.1
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class ArtifactManifest(BaseModel):
+    """What every manifest says.
+
+    Attributes:
+        format: version of the layout.
+        version: the counterfoil that wrote it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    format: int = Field(default=1, ge=1)
+    version: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ArtifactFormat(Generic[Model]):
+    """A kind of folder.
+
+    Attributes:
+        name: the contents in words, as in "mined negatives"; also written into the manifest.
+        manifest: type of the manifest.
+        remedy: how the user gets a new folder, as in "mine again".
+        origin: how the folder depends on its data, as in "was mined from"; "" where it does not.
+        latest: newest version of the layout that can be read.
+        file: name of the manifest file.
+    """
+
+    name: str
+    manifest: type[Model]
+    remedy: str
+    origin: str = ""
+    latest: int = 1
+    file: str = MANIFEST
+
+    def exists(self, folder: Path) -> bool:
+        """Whether the folder has a manifest."""
+        return (folder / self.file).is_file()
+
+    def check_replaceable(self, folder: Path) -> None:
+        """Refuse to write where something else is.
+
+        Raises:
+            ValueError: a file, or a folder with other contents.
+        """
+        other = folder.is_dir() and any(folder.iterdir()) and not self.exists(folder)
+        if folder.is_file() or other:
+            raise ValueError(
+                f"{folder} exists and holds no {self.name}; it is left alone, name another"
+            )
+
+    @contextmanager
+    def writing(self, folder: Path) -> Iterator[Path]:
+        """A temporary folder that takes the name when the block ends without error.
+
+        The block has to call `write_manifest` on it.
+        """
+        with replacing_folder(folder) as temporary:
+            yield temporary
+            if not self.exists(temporary):
+                raise RuntimeError(f"no manifest was written for {folder}")
+
+    def write_manifest(self, folder: Path, manifest: Model) -> None:
+        """Write the manifest file; a folder with a manifest counts as written."""
+        write_json(folder / self.file, {KIND: self.name, **manifest.model_dump(mode="json")})
+
+    def save(
+        self, folder: Path, manifest: Model, arrays: Mapping[str, npt.NDArray[Any]] | None = None
+    ) -> None:
+        """Write a whole folder; an older one of this kind is replaced.
+
+        Args:
+            folder: its path.
+            manifest: what the folder says of itself.
+            arrays: by file name, as in ``points.npy``.
+
+        Raises:
+            ValueError: something else is there.
+        """
+        self.check_replaceable(folder)
+        with self.writing(folder) as temporary:
+            for name, array in (arrays or {}).items():
+                write_array(temporary / name, array)
+            self.write_manifest(temporary, manifest)
+
+    def read_manifest(self, folder: Path, *, fingerprint: str | None = None) -> Model:
+        """The checked manifest of a folder.
+
+        Args:
+            folder: its path.
+            fingerprint: of the data that the folder must belong to, its manifest's `corpus`.
+
+        Raises:
+            ValueError: there is none, it is damaged, of another kind, of other data, or of a newer
+                version.
+        """
+        path = folder / self.file
+        plain = read_json(path, f"the manifest of {self.name}")
+        if isinstance(plain, dict):
+            kind, version = plain.pop(KIND, self.name), plain.get("format")
+            if kind != self.name:
+                raise ValueError(f"{folder} holds {kind}, not {self.name}; name another folder")
+            if isinstance(version, int) and version > self.latest:
+                raise ValueError(
+                    f"{folder} has format {version} and this version of counterfoil reads up to "
+                    f"{self.latest}; upgrade counterfoil or {self.remedy}"
+                )
+        manifest = validated(self.manifest, plain, path, self.remedy)
+        if fingerprint is not None:
+            self._check_data(folder, manifest, fingerprint)
+        return manifest
+
+    def array(
+        self,
+        folder: Path,
+        name: str,
+        *,
+        shape: tuple[int, ...],
+        dtype: type[np.generic],
+        content: str,
+        finite: bool = False,
+    ) -> npt.NDArray[Any]:
+        """A memory-mapped array that has to be as the manifest promises.
+
+        Args:
+            folder: its path.
+            name: file name.
+            shape: promised.
+            dtype: promised.
+            content: of the array in words, for errors.
+            finite: refuse NaN and infinities, which reads the whole array.
+
+        Raises:
+            ValueError: it is missing, damaged, or other than promised.
+        """
+        path = folder / name
+        array = read_array(path, content)
+        if array.dtype != dtype or array.shape != shape:
+            raise ValueError(
+                f"{path} holds {array.dtype} of shape {array.shape}, but its manifest promises "
+                f"{np.dtype(dtype)} of shape {shape}; {self.remedy}"
+            )
+        if finite and not bool(np.isfinite(array).all()):
+            raise ValueError(f"{path} holds NaN or infinite numbers; {self.remedy}")
+        return array
+
+    def _check_data(self, folder: Path, manifest: Model, fingerprint: str) -> None:
+        made_from = getattr(manifest, "corpus")  # noqa: B009  (only some manifests have it)
+        if made_from == fingerprint:
+            return
+        split = getattr(manifest, "split", None)
+        part = "" if split is None else f" (split {split!r})"
+        raise ValueError(
+            f"{folder} {self.origin} corpus {made_from}{part}, but this one is {fingerprint}; name "
+            f"the data it {self.origin}, decided as they were, or {self.remedy}"
+        )
+
+
+def validated(kind: type[Model], plain: object, path: Path, remedy: str) -> Model:
+    """Plain JSON as a pydantic model.
+
+    Args:
+        kind: the model.
+        plain: what the file holds.
+        path: the file, for the error.
+        remedy: how the user gets a new file, as in "mine again".
+
+    Raises:
+        ValueError: the first thing that is wrong, in one sentence.
+    """
+    try:
+        return kind.model_validate(plain)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the whole"
+        raise ValueError(f"{path} is damaged: {where}: {first['msg'].lower()}; {remedy}") from None

@@ -1,0 +1,167 @@
+"""Resumable work: numbered parts on disk that are whole or absent, through any SIGKILL.
+
+Work is cut into parts that do not depend on each other. A part is one file, written under a
+temporary name and renamed, so that a kill costs the part in progress and nothing else. Any number
+of processes shares the missing parts, and another number may go on with them later. What the parts
+depend on lies beside them as *facts*: parts of other facts are refused, never mixed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+from counterfoil import world
+from counterfoil.core.console import progress
+from counterfoil.files import read_json, replacing, write_json
+
+FACTS = "facts.json"
+
+
+class WorkStopped(Exception):
+    """Resumable work was asked to stop; what was done is on disk, where there is a place for it."""
+
+
+def check_facts(folder: Path, known: object, facts: Mapping[str, Any]) -> None:
+    """Refuse to go on with work that depends on other facts.
+
+    Args:
+        folder: where the work lies, for the error.
+        known: the facts that were read there.
+        facts: the facts of now, as plain JSON values.
+
+    Raises:
+        ValueError: they differ; the first difference is named.
+    """
+    if known == facts:
+        return
+    before = known if isinstance(known, dict) else {}
+    names = {**facts, **before}
+    name = next((n for n in names if before.get(n) != facts.get(n)), "facts")
+    raise ValueError(
+        f"{folder} was begun otherwise: {name} is {_short(before.get(name))} there and "
+        f"{_short(facts.get(name))} here; go on with the settings and data of then, name another "
+        "folder, or delete it"
+    )
+
+
+@final
+class PartsFolder:
+    """Numbered files of one work.
+
+    Args:
+        folder: their folder, the same for all processes.
+        suffix: of a file name, as in ".jsonl".
+        prefix: of a file name.
+        digits: to which a number is filled up with zeros.
+    """
+
+    def __init__(self, folder: Path, *, suffix: str, prefix: str = "", digits: int = 6) -> None:
+        self.folder, self.suffix, self.prefix, self.digits = folder, suffix, prefix, digits
+
+    def path(self, number: int) -> Path:
+        """File of a part."""
+        return self.folder / f"{self.prefix}{str(number).zfill(self.digits)}{self.suffix}"
+
+    def numbers(self) -> list[int]:
+        """Numbers of the parts that are there; every process calls this, and all see the same.
+
+        No process returns before all have looked, so that whoever writes next changes nothing for
+        the others. Half-written files of killed processes are removed.
+
+        Raises:
+            ValueError: processes see different files.
+        """
+        if world.rank() == 0:
+            for path in self.folder.glob(f".{self.prefix}*{self.suffix}.*.part"):
+                path.unlink()
+        names = (
+            path.name.removeprefix(self.prefix).removesuffix(self.suffix)
+            for path in self.folder.glob(f"{self.prefix}*{self.suffix}")
+        )
+        present = sorted(int(name) for name in names if name.isdecimal())
+        if any(others != present for others in world.gather_objects(present)):
+            raise ValueError(
+                f"{self.folder} does not hold the same files for every process; name a folder that "
+                "all machines share"
+            )
+        return present
+
+    def begin(self, facts: Mapping[str, Any], count: int) -> list[int]:
+        """Begin the work, or go on with it; every process calls this.
+
+        Args:
+            facts: everything that the parts depend on; plain values.
+            count: number of parts.
+
+        Returns:
+            Numbers of the parts that are missing.
+
+        Raises:
+            ValueError: the folder holds parts of other facts.
+        """
+        plain, path = json.loads(json.dumps(facts)), self.folder / FACTS
+        if path.exists():
+            check_facts(self.folder, read_json(path, "the facts of work in parts"), plain)
+        present = set(self.numbers())
+        if world.rank() == 0 and not path.exists():
+            write_json(path, plain)
+        world.wait()
+        return [number for number in range(count) if number not in present]
+
+    def save(self, number: int, write: Callable[[Path], object]) -> None:
+        """Save a part, whole or not at all.
+
+        Args:
+            number: of the part.
+            write: writes the file, given its temporary path.
+        """
+        with replacing(self.path(number)) as temporary:
+            write(temporary)
+
+    def remove(self) -> None:
+        """Remove all parts and the folder."""
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+
+
+def work_through(
+    missing: Sequence[int],
+    work: Callable[[int], object],
+    sizes: Sequence[int],
+    *,
+    description: str,
+    stop: Callable[[], bool] | None = None,
+) -> None:
+    """Deal the missing parts out to all processes; every process calls this.
+
+    Args:
+        missing: numbers of parts.
+        work: does and saves one part.
+        sizes: number of items of each part, whether missing or not, for the progress bar.
+        description: of the items, as in "captions rewritten".
+        stop: asked after every round; when it answers True on any process, all of them stop.
+
+    Raises:
+        WorkStopped: a process was asked to stop before the last round.
+    """
+    completed = sum(sizes) - sum(sizes[number] for number in missing)
+    with progress(description, sum(sizes), completed) as advance:
+        for first in range(0, len(missing), world.size()):
+            this_round = missing[first : first + world.size()]
+            if world.rank() < len(this_round):
+                work(this_round[world.rank()])
+            advance(sum(sizes[number] for number in this_round))
+            last = first + world.size() >= len(missing)
+            if stop is not None and world.largest(int(stop())) and not last:
+                raise WorkStopped
+    world.wait()
+
+
+def _short(value: object) -> str:
+    """A value of an error message, without quotes around plain text."""
+    text = "none" if value is None else str(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"
