@@ -8,8 +8,7 @@ from typing import Any, final
 
 from counterfoil.corpus.decisions import Decision, Do
 from counterfoil.evaluate.explain_page import Part
-from counterfoil.evaluate.gallery import Shown
-from counterfoil.evaluate.report import Provenance, template
+from counterfoil.report.page import PageItem, Provenance, template
 
 WORDS: dict[Do, str] = {"keep": "Keep", "drop": "Drop", "fix": "Fix", "true": "True"}
 
@@ -35,7 +34,7 @@ class Item:
     caption: str
     was: str
     acts: tuple[Do, ...]
-    shown: Shown
+    shown: PageItem
     note: str = ""
     measure: float | None = None
     parts: tuple[Part, ...] = ()
@@ -71,7 +70,7 @@ class Find:
     """
 
     items: tuple[Item, ...]
-    image: Shown | None = None
+    image: PageItem | None = None
     own: tuple[str, ...] = ()
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import final
 
 from counterfoil.evaluate.explanation import Explanation, Word
-from counterfoil.evaluate.gallery import Shown
-from counterfoil.evaluate.report import Provenance, template
+from counterfoil.report.page import PageItem, Provenance, template
 
 BY_DOUBT = (
     "The deeper the colour of a word, the likelier the model holds it to be wrong. Words that "
@@ -52,7 +51,7 @@ class ExplainedCard:
         threshold: doubt from which a word counts as wrong.
     """
 
-    image: Shown
+    image: PageItem
     explanation: Explanation
     threshold: float
     place: int = 0

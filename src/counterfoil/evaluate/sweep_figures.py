@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from counterfoil.evaluate.drawing import FAINT, INK, WIDE, literal, series_colour, svg
-from counterfoil.evaluate.figures import Figure
+from counterfoil.report.figures import FAINT, INK, WIDE, literal, series_colour, svg
+from counterfoil.report.page import Figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

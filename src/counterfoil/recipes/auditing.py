@@ -10,9 +10,7 @@ from typing import Any, final
 from counterfoil import world
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.decisions import Decision, beside, read_decisions
-from counterfoil.evaluate.analysis_page import Rows
 from counterfoil.evaluate.audit_page import AuditPage, Section, render
-from counterfoil.evaluate.table import plain
 from counterfoil.files import check_folder, check_new, write_json, write_text
 from counterfoil.negatives.duplicates import check_least
 from counterfoil.negatives.store import NegativeStore, read_manifest
@@ -28,6 +26,8 @@ from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.provenance import made_now
 from counterfoil.recipes.run import Source
 from counterfoil.recipes.show import console, say
+from counterfoil.report.page import TableBlock
+from counterfoil.report.tables import terminal_table
 
 PAGE, NUMBERS = "audit.html", "audit.json"
 
@@ -154,7 +154,7 @@ def _write(
         provenance=made_now(),
     )
     rows = tuple((part.title, f"{part.found:,}", f"{part.shown:,}") for part in found)
-    console.print(plain(Rows("", ("", "found", "on the page"), rows), page.protocol))
+    console.print(terminal_table(TableBlock("", ("", "found", "on the page"), rows), page.protocol))
     write_text(folder / PAGE, render(page))
     asked: dict[str, Any] = asdict(plan) | {"negatives": str(plan.negatives or "")}
     write_json(

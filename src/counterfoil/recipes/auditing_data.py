@@ -13,8 +13,8 @@ from counterfoil.corpus.check import look, same_texts
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.corpus.decisions import Do
 from counterfoil.evaluate.audit_page import Find, Item, Section
-from counterfoil.evaluate.gallery import Shown, thumbnail
 from counterfoil.negatives.duplicates import Near, groups, near_pictures
+from counterfoil.report.page import PageItem, thumbnail
 
 CAPTION: tuple[Do, ...] = ("keep", "drop", "fix")
 IMAGE: tuple[Do, ...] = ("keep", "drop")
@@ -35,13 +35,13 @@ class Exhibit:
     corpus: Corpus
     top: int
 
-    def image(self, row: int) -> Shown:
+    def image(self, row: int) -> PageItem:
         """An image by its id, with its picture where there is one that can be read."""
         pictures, picture = self.corpus.pictures, None
         if pictures is not None:
             with suppress(ValueError):  # which stands among the unreadable ones
                 picture = thumbnail(pictures.open(row))
-        return Shown(self.corpus.image_ids[row], picture)
+        return PageItem(self.corpus.image_ids[row], picture)
 
     def own(self, row: int, *, but: int = -1) -> tuple[str, ...]:
         """The first captions of an image, one of them apart."""
@@ -53,12 +53,12 @@ class Exhibit:
         """A caption to keep, to drop or, where it is no ready-made vector, to fix."""
         corpus, text = self.corpus, self.corpus.texts[row]
         acts = CAPTION if corpus.text_features is None else IMAGE
-        return Item("", corpus.text_ids[row], text, acts, Shown(text), note, measure)
+        return Item("", corpus.text_ids[row], text, acts, PageItem(text), note, measure)
 
     def picture(self, row: int, note: str = "", measure: float | None = None) -> Item:
         """An image to keep or to drop, known by the first of its captions."""
         own, corpus = self.own(row), self.corpus
-        shown = Shown(own[0] if own else corpus.image_ids[row], self.image(row).picture)
+        shown = PageItem(own[0] if own else corpus.image_ids[row], self.image(row).picture)
         words = _joined(corpus.image_ids[row], corpus.splits[row], note)
         return Item(corpus.image_ids[row], "", own[0] if own else "", IMAGE, shown, words, measure)
 
@@ -74,7 +74,7 @@ def sound(corpus: Corpus) -> tuple[Corpus, Section | None]:
     finds = []
     for row, sentence in bad.items():
         own, name = whole.own(row), corpus.image_ids[row]
-        item = Item(name, "", own[0] if own else "", IMAGE, Shown(name), sentence)
+        item = Item(name, "", own[0] if own else "", IMAGE, PageItem(name), sentence)
         finds.append(Find((item,), own=own))
     left = torch.tensor([row for row in range(len(corpus)) if row not in bad], dtype=torch.long)
     note = "Pictures that are missing or damaged. Training on pictures needs all of them."
@@ -182,7 +182,7 @@ def _beside(exhibit: Exhibit, row: int) -> Find:
 def _pictured(exhibit: Exhibit, row: int, note: str) -> Item:
     """A caption under its image."""
     item, image = exhibit.caption(row, note), int(exhibit.corpus.owner[row])
-    shown = Shown(item.shown.text, exhibit.image(image).picture)
+    shown = PageItem(item.shown.text, exhibit.image(image).picture)
     words = _joined(exhibit.corpus.image_ids[image], exhibit.corpus.splits[image], note)
     return Item("", item.caption, item.was, item.acts, shown, words)
 

@@ -14,13 +14,13 @@ from counterfoil.evaluate.audit_page import Find, Item, Section
 from counterfoil.evaluate.explain import doubts_words
 from counterfoil.evaluate.explain_page import ExplainedCard
 from counterfoil.evaluate.explanation import Explanation
-from counterfoil.evaluate.gallery import Shown
 from counterfoil.evaluate.suspicion import LEAST, suspicion
 from counterfoil.negatives.store import NegativeStore
 from counterfoil.negatives.too_true import IMAGES, TEXTS, Doubtful, too_true
 from counterfoil.recipes.auditing_data import Exhibit
 from counterfoil.recipes.explain import ExplainPlan, explain_corpus, lacking
 from counterfoil.recipes.model import Model
+from counterfoil.report.page import PageItem
 
 PAIR: tuple[Do, ...] = ("keep", "true")
 SUSPICIOUS, TITLE = "suspicious", "Suspicious captions"
@@ -155,7 +155,7 @@ def _find(exhibit: Exhibit, row: int, note: str, measure: float, told: Explanati
     image = int(exhibit.corpus.owner[row])
     item = exhibit.caption(row, note, measure)
     if told is not None:
-        parts = ExplainedCard(Shown(""), told, ExplainPlan().threshold).parts
+        parts = ExplainedCard(PageItem(""), told, ExplainPlan().threshold).parts
         proposed = told.corrected.text if told.corrected else ""
         item = replace(item, parts=parts, proposed=proposed)
     return Find((item,), exhibit.image(image), exhibit.own(image, but=row))
@@ -168,7 +168,7 @@ def _pair(corpus: Corpus, one: Doubtful) -> Item:
     owner = int(corpus.owner[one.text])
     whose = f" · of {corpus.image_ids[owner]}" if owner >= 0 else ""
     return Item(
-        corpus.image_ids[one.image], corpus.text_ids[one.text], text, PAIR, Shown(text),
+        corpus.image_ids[one.image], corpus.text_ids[one.text], text, PAIR, PageItem(text),
         why + whose, one.gap,
     )  # fmt: skip
 

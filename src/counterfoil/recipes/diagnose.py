@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from counterfoil import world
-from counterfoil.evaluate.table import plain
 from counterfoil.files import check_file, write_json
 from counterfoil.negatives.store import NegativeStore, read_manifest
 from counterfoil.recipes import diagnosis_page
@@ -14,6 +13,7 @@ from counterfoil.recipes.diagnosis import Diagnosis, DiagnosisPlan, diagnose
 from counterfoil.recipes.model import open_model
 from counterfoil.recipes.run import Source
 from counterfoil.recipes.show import console, say
+from counterfoil.report.tables import terminal_table
 
 
 def diagnose_with(
@@ -49,7 +49,7 @@ def diagnose_with(
     found = diagnose(store, corpus, [open_model(name) for name in names], plan)
     if world.rank() == 0:
         for table in diagnosis_page.tables(found):
-            console.print(plain(table))
+            console.print(terminal_table(table))
         diagnosis_page.write(found, page, title=str(folder), examples=examples)
         if out is not None:
             write_json(out, {"store": str(folder), "models": list(names), **found.plain()})

@@ -15,12 +15,12 @@ from counterfoil.evaluate.explain_page import (
     signed,
 )
 from counterfoil.evaluate.explanation import Explanation
-from counterfoil.evaluate.gallery import Shown, thumbnail
 from counterfoil.files import write_text
 from counterfoil.recipes.explain import ExplainPlan, lacking
 from counterfoil.recipes.model import Model
 from counterfoil.recipes.provenance import made_now
 from counterfoil.recipes.show import say
+from counterfoil.report.page import PageItem, thumbnail
 
 SIDE = 448  # pixels of a picture; shown at half that
 
@@ -76,6 +76,6 @@ def measure(found: Explanation) -> str:
     return "doubt" if found.doubts else "gain without it"
 
 
-def shown_image(name: str, picture: Image.Image | None) -> Shown:
+def shown_image(name: str, picture: Image.Image | None) -> PageItem:
     """An image by its name, with its picture where there is one."""
-    return Shown(name, None if picture is None else thumbnail(picture, SIDE))
+    return PageItem(name, None if picture is None else thumbnail(picture, SIDE))

@@ -10,6 +10,7 @@ from typing import Any, final, get_args
 from torch import Tensor
 
 from counterfoil import world
+from counterfoil.analysis.base import Scorer, open_scorers
 from counterfoil.corpus.foil_sets import FoilSet, open_foil_set
 from counterfoil.corpus.lens import FeatureEye
 from counterfoil.corpus.lines import read_lines
@@ -24,12 +25,11 @@ from counterfoil.evaluate.foils import (
 )
 from counterfoil.evaluate.foils_measures import Ties
 from counterfoil.evaluate.ngrams import NGrams
-from counterfoil.evaluate.table import plain
 from counterfoil.files import check_file, write_json, write_text
 from counterfoil.recipes import foils_page
-from counterfoil.recipes.analyses.scorers import Scorer, open_scorers
 from counterfoil.recipes.model import Model
 from counterfoil.recipes.show import console, say
+from counterfoil.report.tables import terminal_table
 from counterfoil.spec import unknown
 
 BLIND = "blind"
@@ -152,7 +152,7 @@ def _show(
     found: FoilResult, name: str, plan: FoilPlan, page: Path | None, out: Path | None
 ) -> None:
     for table in foils_page.tables(found.lines, found.blind):
-        console.print(plain(table, found.protocol))
+        console.print(terminal_table(table, found.protocol))
     say(foils_page.headline(found.lines))
     if page is not None:
         worst = margins(found.foils, found.scores).argsort(stable=True)[: plan.examples].tolist()
@@ -217,7 +217,7 @@ def _protocol(foils: FoilSet, plan: FoilPlan, scorer: Scorer | None, told: str, 
         f"left out: {left}" if left else "",
         TIES[ties],
         level if foils.form in THRESHOLDS else "",
-        "the blind model alone" if scorer is None else scorer.said(),
+        "the blind model alone" if scorer is None else scorer.describe(),
         f"seed {plan.seed}",
         told,
         "95 % intervals: pictures drawn anew with all their items, 1,000 times",

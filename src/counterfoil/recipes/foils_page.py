@@ -7,10 +7,18 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 from counterfoil.corpus.foil_sets import FoilItem, FoilSet
-from counterfoil.evaluate.analysis_page import AnalysisPage, Card, Cards, Column, Rows, render
 from counterfoil.evaluate.foils import MARGIN, FoilScore, margins
-from counterfoil.evaluate.gallery import Shown, thumbnail
 from counterfoil.recipes.provenance import made_now
+from counterfoil.report.page import (
+    CardColumn,
+    CardSection,
+    ExampleCard,
+    Page,
+    PageItem,
+    TableBlock,
+    render_page,
+    thumbnail,
+)
 
 SUSPICIOUS = (
     f"suspicious: the blind model is surely more than {MARGIN:.0f} points above chance, so the "
@@ -27,7 +35,7 @@ MEANINGS = {
 }
 
 
-def tables(lines: Sequence[FoilScore], blind: Sequence[FoilScore]) -> tuple[Rows, ...]:
+def tables(lines: Sequence[FoilScore], blind: Sequence[FoilScore]) -> tuple[TableBlock, ...]:
     """One table for each measure; aggregates of the set's authors are marked."""
     guesses = {(line.measure, line.of): line for line in blind}
     head = "", "items", "%", "95 %", "chance", *(("blind", "95 %") if blind else ())
@@ -41,7 +49,7 @@ def tables(lines: Sequence[FoilScore], blind: Sequence[FoilScore]) -> tuple[Rows
         note = f"{MEANINGS[measure]} *: as the set's authors report it."
         if any(line.suspicious for line in blind if line.measure == measure):
             note = f"{note} !: {SUSPICIOUS}."
-        found.append(Rows(measure, head, rows, note))
+        found.append(TableBlock(measure, head, rows, note))
     return tuple(found)
 
 
@@ -86,8 +94,8 @@ def rendered(
             foils, foils.items[row], scores[starts[row] : starts[row + 1]].tolist(), gaps[row]
         )
     ]
-    section = Cards("Most wrong", _note(foils), tuple(cards))
-    page = AnalysisPage(
+    section = CardSection("Most wrong", _note(foils), tuple(cards))
+    page = Page(
         title=foils.name,
         headline=headline(lines),
         protocol=protocol,
@@ -95,7 +103,7 @@ def rendered(
         tables=tables(lines, blind),
         sections=(section,) if cards else (),
     )
-    return render(page)
+    return render_page(page)
 
 
 def _cells(line: FoilScore) -> tuple[str, ...]:
@@ -126,7 +134,9 @@ def _note(foils: FoilSet) -> str:
     return f"Lowest margins first; margin: {what[foils.task]}."
 
 
-def _cards(foils: FoilSet, item: FoilItem, scores: list[float], gap: float) -> Iterator[Card]:
+def _cards(
+    foils: FoilSet, item: FoilItem, scores: list[float], gap: float
+) -> Iterator[ExampleCard]:
     """One card for each picture of an item, captions by score."""
     many = len(item.texts)
     for place, image in enumerate(item.images):
@@ -134,7 +144,9 @@ def _cards(foils: FoilSet, item: FoilItem, scores: list[float], gap: float) -> I
         true = place if foils.task == "crossed" else 0
         ranked = sorted(range(many), key=lambda at: (-own[at], at == true))
         found = tuple(
-            Shown(foils.corpus.texts[item.texts[at]], None, rank, at == true and item.true, own[at])
+            PageItem(
+                foils.corpus.texts[item.texts[at]], None, rank, at == true and item.true, own[at]
+            )
             for rank, at in enumerate(ranked, 1)
         )
         name = foils.corpus.image_ids[image]
@@ -142,4 +154,4 @@ def _cards(foils: FoilSet, item: FoilItem, scores: list[float], gap: float) -> I
         shown = thumbnail(pictures.open(image)) if pictures else None
         away = f"{gap:.3f}".replace("-", "−")
         told = f"{item.category or 'item'} · {item.id} · margin {away}"
-        yield Card(Shown(name, shown), "", (Column(told, "", found),))
+        yield ExampleCard(PageItem(name, shown), "", (CardColumn(told, "", found),))

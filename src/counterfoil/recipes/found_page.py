@@ -9,9 +9,16 @@ from rich.table import Table
 from torch import Tensor
 
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.evaluate.gallery import Gallery, Retrieval, Shown, thumbnail
-from counterfoil.evaluate.report import write_gallery
 from counterfoil.recipes.show import console
+from counterfoil.report.page import (
+    CardColumn,
+    CardSection,
+    ExampleCard,
+    Page,
+    PageItem,
+    thumbnail,
+    write_page,
+)
 
 
 def show(query: str, corpus: Corpus, rows: Tensor, scores: Tensor, *, captions: bool) -> None:
@@ -28,7 +35,7 @@ def write(
 ) -> None:
     """Write the page of thumbnails."""
     found = tuple(
-        Shown(
+        PageItem(
             corpus.texts[row] if captions else _place(corpus, row),
             None if captions else _thumbnail(corpus, row),
             place=place,
@@ -37,8 +44,8 @@ def write(
         for place, (row, score) in enumerate(zip(rows.tolist(), scores.tolist()), 1)
     )
     note = f"{corpus.name} {corpus.part}: {len(corpus):,} images, {len(corpus.texts):,} texts"
-    retrieval = Retrieval(Shown(query), 0, found)
-    write_gallery(Gallery(query, note, (retrieval,)), page)
+    card = ExampleCard(PageItem(query), "", (CardColumn("", "", found),))
+    write_page(Page(query, "", note, sections=(CardSection("Results", "", (card,)),)), page)
 
 
 def _place(corpus: Corpus, row: int) -> str:

@@ -10,10 +10,17 @@ from rich.table import Table
 from rich.text import Text
 
 from counterfoil.corpus.pictures import open_picture
-from counterfoil.evaluate.gallery import Gallery, Retrieval, Shown, thumbnail
-from counterfoil.evaluate.report import write_gallery
 from counterfoil.recipes.searching import Find, Hit
 from counterfoil.recipes.show import console
+from counterfoil.report.page import (
+    CardColumn,
+    CardSection,
+    ExampleCard,
+    Page,
+    PageItem,
+    thumbnail,
+    write_page,
+)
 
 
 def table(query: str, hits: Sequence[Hit], find: Find) -> None:
@@ -31,7 +38,7 @@ def table(query: str, hits: Sequence[Hit], find: Find) -> None:
 def write(query: str, hits: Sequence[Hit], find: Find, note: str, page: Path) -> None:
     """Write the page of thumbnails."""
     found = tuple(
-        Shown(
+        PageItem(
             _caption(hit) if find == "captions" else _image(hit),
             None if find == "captions" else _thumbnail(hit),
             place=hit.place,
@@ -39,7 +46,8 @@ def write(query: str, hits: Sequence[Hit], find: Find, note: str, page: Path) ->
         )
         for hit in hits
     )
-    write_gallery(Gallery(query, note, (Retrieval(Shown(query), 0, found),)), page)
+    card = ExampleCard(PageItem(query), "", (CardColumn("", "", found),))
+    write_page(Page(query, "", note, sections=(CardSection("Results", "", (card,)),)), page)
 
 
 def _image(hit: Hit) -> str:

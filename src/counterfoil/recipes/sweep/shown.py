@@ -6,18 +6,17 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from counterfoil.evaluate.analysis_page import AnalysisPage, Rows
+from counterfoil.analysis.base import Analysis
 from counterfoil.evaluate.result import METRICS
 from counterfoil.evaluate.sweep_figures import Tried, parallel
-from counterfoil.evaluate.table import plain
-from counterfoil.recipes.analyses.results import publish
 from counterfoil.recipes.evidence.summary import setting
-from counterfoil.recipes.provenance import made_now
 from counterfoil.recipes.show import console, say
 from counterfoil.recipes.sweep.grid import Sweep, labels, points
 from counterfoil.recipes.sweep.jobs import Job, jobs
 from counterfoil.recipes.sweep.results import Scored, Swept
 from counterfoil.recipes.sweep.shelf import POINTS
+from counterfoil.report.page import TableBlock
+from counterfoil.report.tables import terminal_table
 
 RESULTS, PAGE = "sweep.json", "sweep.html"
 NONE = "–"
@@ -29,7 +28,7 @@ def listed(sweeps: Iterable[Sweep]) -> None:
     rows = tuple(
         (one.name, f"{one.size:,}", str(one.draw or one.size), one.about) for one in sweeps
     )
-    console.print(plain(Rows("", ("sweep", "grid", "points", "about"), rows)))
+    console.print(terminal_table(TableBlock("", ("sweep", "grid", "points", "about"), rows)))
 
 
 def planned(sweep: Sweep) -> None:
@@ -42,7 +41,7 @@ def planned(sweep: Sweep) -> None:
     todo = jobs(sweep, found, "")
     rows = tuple((str(n), *point.values) for n, point in enumerate(found, 1))
     head = ("point", *labels(sweep.axes))
-    console.print(plain(Rows(sweep.name, head, rows, sweep.about)))
+    console.print(terminal_table(TableBlock(sweep.name, head, rows, sweep.about)))
     say(_counted(sweep, todo))
 
 
@@ -52,18 +51,18 @@ def show(found: Swept, folder: Path) -> None:
     best = found.ranked[0]
     tried = [Tried(point.values, point.mean) for point in found.ranked]
     axes = [(name, axis.values) for name, axis in zip(names, found.sweep.axes)]
-    page = AnalysisPage(
+    Analysis(
         title=f"{found.sweep.name}: {found.sweep.compared}",
         headline=_headline(found, best),
         protocol=_protocol(found),
-        provenance=made_now(recipe=found.sweep.recipe.name),
+        recipe=found.sweep.recipe.name,
         figures=(parallel(axes, tried, _figure(found), "grid"),),
         tables=_tables(found, names),
-    )
-    publish(page, found.plain(), folder / PAGE)
+        numbers=found.plain(),
+    ).publish(folder / PAGE)
 
 
-def _tables(found: Swept, names: Sequence[str]) -> tuple[Rows, ...]:
+def _tables(found: Swept, names: Sequence[str]) -> tuple[TableBlock, ...]:
     tables = [_by_point(found, names)]
     if len(found.ranked) > 1:
         tables.append(_by_value(found, names))
@@ -72,7 +71,7 @@ def _tables(found: Swept, names: Sequence[str]) -> tuple[Rows, ...]:
     return tuple(tables)
 
 
-def _by_point(found: Swept, names: Sequence[str]) -> Rows:
+def _by_point(found: Swept, names: Sequence[str]) -> TableBlock:
     """Points, the best first, and after them those that failed."""
     head = ("rank", *names, _figure(found), "best epoch", f"in {POINTS}/")
     rows = [
@@ -86,10 +85,10 @@ def _by_point(found: Swept, names: Sequence[str]) -> Rows:
         for name, axis in zip(names, found.sweep.axes)
         if name != axis.name
     ]
-    return Rows("Points", head, tuple(rows), "\n".join([NOTE, " ".join(keys), *told]).strip())
+    return TableBlock("Points", head, tuple(rows), "\n".join([NOTE, " ".join(keys), *told]).strip())
 
 
-def _by_value(found: Swept, names: Sequence[str]) -> Rows:
+def _by_value(found: Swept, names: Sequence[str]) -> TableBlock:
     named = dict(zip(found.sweep.axes, names))
     rows = []
     for axis, value, have in found.by_value():
@@ -97,10 +96,10 @@ def _by_value(found: Swept, names: Sequence[str]) -> Rows:
         told = (f"{sum(figures) / len(have):.1f}", f"{max(figures):.1f}") if have else (NONE, NONE)
         rows.append((named[axis], value, str(len(have)), *told))
     head = ("key", "value", "points", f"mean {_figure(found)}", "best")
-    return Rows("Values", head, tuple(rows), "Each with all points that have it.")
+    return TableBlock("Values", head, tuple(rows), "Each with all points that have it.")
 
 
-def _tested(found: Swept) -> Rows:
+def _tested(found: Swept) -> TableBlock:
     recalls = [metric for metric in METRICS if "R@" in metric or metric == METRICS[-1]]
     rows = tuple(
         (test.stage, str(test.seed), *(f"{test.numbers[metric]:.1f}" for metric in recalls))
@@ -108,7 +107,7 @@ def _tested(found: Swept) -> Rows:
     )
     told = dict.fromkeys(f"{test.stage}: {setting(test.protocol)}." for test in found.tests)
     note = "\n".join(told)
-    return Rows("The best point on test", ("stage", "seed", *recalls), rows, note)
+    return TableBlock("The best point on test", ("stage", "seed", *recalls), rows, note)
 
 
 def _spread(point: Scored) -> str:
