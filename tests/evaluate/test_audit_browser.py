@@ -14,9 +14,8 @@ from counterfoil import open_corpus
 from counterfoil.corpus.decisions import NAME, Decision
 from counterfoil.evaluate.audit_page import AuditPage, Find, Item, Section, render
 from counterfoil.evaluate.explain_page import Part
-from counterfoil.evaluate.gallery import Shown, thumbnail
-from counterfoil.evaluate.report import Provenance
 from counterfoil.files import write_text
+from counterfoil.report.page import PageItem, Provenance, thumbnail
 
 pytestmark = [
     pytest.mark.slow,
@@ -40,15 +39,15 @@ def photos(tmp_path) -> Path:
 @pytest.fixture
 def page(tmp_path) -> Path:
     picture = thumbnail(Image.new("RGB", (300, 200), "teal"))
-    shown = Shown("0.png", picture)
+    shown = PageItem("0.png", picture)
     parts = (Part("a"), Part(" dog", 0.9, "90 %", True))
     leaked = tuple(
-        Item(name, "", was, ("keep", "drop"), Shown(was, picture), f"{name} · train")
+        Item(name, "", was, ("keep", "drop"), PageItem(was, picture), f"{name} · train")
         for name, was in (("1.png", "a cat"), ("2.png", "a bird"))
     )
-    odd = Item("", "0.png#0", "a dog", CAPTION, Shown("a dog"), "odd", 0.5, parts, "a wolf")
-    nasty = Item("", "0.png#1", NASTY, CAPTION, Shown(NASTY))
-    pair = Item("0.png", "3.png#0", "a bat", ("keep", "true"), Shown("a bat"), "similar words")
+    odd = Item("", "0.png#0", "a dog", CAPTION, PageItem("a dog"), "odd", 0.5, parts, "a wolf")
+    nasty = Item("", "0.png#1", NASTY, CAPTION, PageItem(NASTY))
+    pair = Item("0.png", "3.png#0", "a bat", ("keep", "true"), PageItem("a bat"), "similar words")
     sections = (
         Section("leaked", "Leaked images", "Note.", 1, 1, (Find(leaked),)),
         Section("suspicious", "Suspicious captions", "Note.", 9, 2, (

@@ -10,9 +10,8 @@ from PIL import Image
 from browser_cases import elsewhere, least_contrast
 from counterfoil.evaluate.explain_page import BY_DOUBT, ExplainedCard, ExplainPage, render
 from counterfoil.evaluate.explanation import Corrected, Correction, Explanation, Word
-from counterfoil.evaluate.gallery import Shown, thumbnail
-from counterfoil.evaluate.report import Provenance
 from counterfoil.files import write_text
+from counterfoil.report.page import PageItem, Provenance, thumbnail
 
 pytestmark = [
     pytest.mark.slow,
@@ -38,7 +37,7 @@ DEPTHS = """all => all.map(one =>
 def page(request, tmp_path_factory) -> Path:
     picture = thumbnail(Image.new("RGB", (300, 200), "teal"))
     cards = tuple(
-        ExplainedCard(Shown(f"image {n}", picture if n < 3 else None), FOUND, 0.5, n)
+        ExplainedCard(PageItem(f"image {n}", picture if n < 3 else None), FOUND, 0.5, n)
         for n in range(1, request.param + 1)
     )
     made = ExplainPage("Title", "Headline.", "models", BY_DOUBT, "doubt", cards, Provenance("run"))

@@ -17,8 +17,7 @@ from counterfoil.evaluate.explain_page import (
     signed,
 )
 from counterfoil.evaluate.explanation import Corrected, Correction, Explanation, Word
-from counterfoil.evaluate.gallery import Shown
-from counterfoil.evaluate.report import Provenance
+from counterfoil.report.page import PageItem, Provenance
 
 PICTURE = "data:image/png;base64,AA=="
 NEW = (Correction("blue & <b>", 0.61), Correction("green", 0.004))
@@ -38,7 +37,7 @@ GAINS = Explanation(
 
 
 def card(found=FOUND, picture=PICTURE, place=0):
-    return ExplainedCard(Shown("<image>", picture), found, 0.5, place)
+    return ExplainedCard(PageItem("<image>", picture), found, 0.5, place)
 
 
 def page(*cards):

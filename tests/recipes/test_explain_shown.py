@@ -6,8 +6,8 @@ import pytest
 
 from counterfoil.evaluate.explain_page import ExplainedCard
 from counterfoil.evaluate.explanation import Corrected, Correction, Explanation, Word
-from counterfoil.evaluate.gallery import Shown
 from counterfoil.recipes import explain_shown, show
+from counterfoil.report.page import PageItem
 
 FOUND = Explanation(
     "A [red] dog runs.",
@@ -28,7 +28,7 @@ GAINS = Explanation(
 
 
 def card(found: Explanation = FOUND, place: int = 0) -> ExplainedCard:
-    return ExplainedCard(Shown(f"[b]image {place}"), found, 0.5, place)
+    return ExplainedCard(PageItem(f"[b]image {place}"), found, 0.5, place)
 
 
 @pytest.fixture

@@ -589,7 +589,8 @@ class FoilPairs:
     Attributes:
         images: (P,) long, the image of each pair.
         captions: (P,) long, the caption of each pair.
-        hardest: (P,) bool, foils that their writer scores highest of their caption; None if unknown.
+        hardest: (P,) bool, foils that their writer scores highest of their caption; None if
+            unknown.
     """
 
     images: Tensor
@@ -753,8 +754,8 @@ def discrimination(
         headline=f"Captions above a foil. {'; '.join(words)}.",
         protocol=(
             f"{corpus.name} {corpus.part}: a caption each of {len(rows):,} images; models write "
-            f"with {plan.generation.describe()}; ties wrong; {describe_models(scorers)}; {control}; "
-            f"seed {plan.seed}; {INTERVALS}"
+            f"with {plan.generation.describe()}; ties wrong; {describe_models(scorers)}; "
+            f"{control}; seed {plan.seed}; {INTERVALS}"
         ),
         seed=plan.seed,
         figures=tuple(_accuracy_figures(matrix)),

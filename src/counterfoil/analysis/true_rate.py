@@ -690,7 +690,7 @@ def _read_sheet(path: Path) -> tuple[str, dict[str, bool | None]]:
     Raises:
         ValueError: it is no sheet, or an answer is neither true, false nor unsure.
     """
-    reader = csv.DictReader(io.StringIO(read_text(path).removeprefix("\ufeff")))
+    reader = csv.DictReader(io.StringIO(read_text(path, "judgements")))
     if not {"item", "answer"} <= set(reader.fieldnames or ()):
         raise ValueError(
             f"{path} has no columns item and answer; name a sheet of `counterfoil analyse sheet`"

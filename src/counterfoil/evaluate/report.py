@@ -93,8 +93,8 @@ def result_table(runs: Sequence[RunResult]) -> TableBlock:
         rows.append((title,))
         rows += [_row(runs, metric) for metric in metrics]
     differences = (
-        f" Differences are from {runs[0].name}; p: two-sided, from exchanging the two runs' answers "
-        "image by image, not corrected for the number of metrics."
+        f" Differences are from {runs[0].name}; p: two-sided, from exchanging the two runs' "
+        "answers image by image, not corrected for the number of metrics."
     )
     note = (
         "Recalls in percent. Below each number: 95 % interval, from drawing images anew with all "

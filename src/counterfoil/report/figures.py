@@ -725,6 +725,6 @@ def _histograms(
     """Draw histograms over each other, in percent of each sample."""
     for number, (name, values) in enumerate(named):
         share = [100 / len(values)] * len(values)
-        fill = {"weights": share, "color": series_colour(number)}
+        fill: dict[str, Any] = {"weights": share, "color": series_colour(number)}
         axes.hist(values, bins, histtype="stepfilled", alpha=0.22, **fill)
         axes.hist(values, bins, weights=share, histtype="step", **_line(number, name))

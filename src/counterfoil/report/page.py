@@ -3,7 +3,7 @@
 A page needs no network and no other file. All text is escaped; pictures are ``data:`` addresses.
 
 >>> table = TableBlock("Recall", ("model", "R@1"), (("scan", "67.4"),))
->>> page = Page("Results", "SCAN reaches R@1 67.4.", "test split", Provenance("made"), tables=(table,))
+>>> page = Page("Results", "SCAN reaches R@1 67.4.", "test split", tables=(table,))
 >>> "<h1>Results</h1>" in render_page(page)
 True
 """

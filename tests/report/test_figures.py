@@ -6,21 +6,21 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from counterfoil.evaluate import figures
-from counterfoil.evaluate.figures import Curve, Hardness
+from counterfoil.report import figures
+from counterfoil.report.figures import LearningCurve, NamedSample
 
 CURVES = (
-    Curve("first", (1, 2, 3), (100.0, 180.0, 175.0), (9.0, 4.0, 2.5)),
-    Curve("_$x^2$ <&> 猫", (1, 2, 3), (90.0, 150.0, 160.0), (8.0, 3.0, 2.0)),
+    LearningCurve("first", (1, 2, 3), (100.0, 180.0, 175.0), (9.0, 4.0, 2.5)),
+    LearningCurve("_$x^2$ <&> 猫", (1, 2, 3), (90.0, 150.0, 160.0), (8.0, 3.0, 2.0)),
 )
 SOURCES = (
-    Hardness("online", np.linspace(-1, 0.2, 500)),
-    Hardness("offline", np.linspace(-0.3, 0.3, 300, dtype=np.float32)),
+    NamedSample("online", np.linspace(-1, 0.2, 500)),
+    NamedSample("offline", np.linspace(-0.3, 0.3, 300, dtype=np.float32)),
 )
 
 
 def _all():
-    return (*figures.learning(CURVES), figures.hardness(SOURCES, margin=0.2))
+    return (*figures.learning_curves(CURVES), figures.gap_histograms(SOURCES, margin=0.2))
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -39,12 +39,12 @@ def test_an_element_of_the_page(number):
 
 def test_a_long_legend_makes_the_figure_higher_and_not_the_frame_smaller():
     many = [
-        Curve(f"{'a run of many words, ' * 2}{n}", (1, 2), (1.0, 2.0), (2.0, 1.0))
+        LearningCurve(f"{'a run of many words, ' * 2}{n}", (1, 2), (1.0, 2.0), (2.0, 1.0))
         for n in range(16)
     ]
     heights = []
     for curves in (CURVES, many):
-        root = ET.fromstring(figures.learning(curves)[0].svg)
+        root = ET.fromstring(figures.learning_curves(curves)[0].svg)
         heights.append(float(root.attrib["viewBox"].split()[3]))
     assert heights[1] > heights[0] + 100
 
@@ -78,11 +78,11 @@ def test_words_for_those_who_do_not_see():
 
 
 def test_what_was_not_measured_is_not_drawn():
-    (only,) = figures.learning([Curve("first", (1, 2), (), (2.0, 1.0))])
+    (only,) = figures.learning_curves([LearningCurve("first", (1, 2), (), (2.0, 1.0))])
     assert only.alt.startswith("Training loss")
-    assert figures.learning([]) == ()
+    assert figures.learning_curves([]) == ()
 
 
 def test_equal_gaps_still_have_a_histogram():
-    flat = figures.hardness([Hardness("flat", np.zeros(5))])
+    flat = figures.gap_histograms([NamedSample("flat", np.zeros(5))])
     assert "flat: 5 negatives, median gap +0.000, 100.0 % at or above" in flat.alt

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from counterfoil.analysis.ndgl import negative_similarities, share_below
 from counterfoil.engine.tiles import Member
-from counterfoil.evaluate.negative_similarities import negative_similarities, share_below
 from counterfoil.records import Encoded
 from evaluation_cases import Product, member, ragged, scores
 

@@ -9,8 +9,14 @@ from pathlib import Path
 import pytest
 
 from analysis_cases import batches, write_run
-from counterfoil.recipes.reporting import ReportPlan, report_with
-from counterfoil.recipes.reporting_tables import cost, costs, foil_accuracies, foil_rows
+from counterfoil.analysis.runs import (
+    ReportPlan,
+    TrainingCost,
+    _cost_table,
+    _foil_accuracies,
+    _foil_table,
+    report_with,
+)
 
 LOG = (
     {"step": 2, "epoch": 0.5, "seconds": 60.0, "pairs_per_second": 10.0, "memory_mb": 512.0},
@@ -35,26 +41,26 @@ def ran(tmp_path) -> Path:
 
 
 def test_cost_is_the_most_of_each_session_and_the_median_of_speeds(tmp_path):
-    found = cost("own", logged(tmp_path / "own", *LOG))
+    found = TrainingCost.from_log("own", logged(tmp_path / "own", *LOG))
     assert (found.steps, found.epochs, found.minutes) == (6, 1.5, 3.0)
     assert (found.memory_mb, found.pairs_per_second, found.mined_minutes) == (2048.0, 30.0, 1.5)
-    (row,) = costs([found]).rows
+    (row,) = _cost_table([found]).rows
     assert row == ("own", "6", "1.5", "3.0", "2.00", "30", "1.5")
 
 
 def test_what_a_log_does_not_tell_is_left_open(tmp_path):
-    found = cost("own", logged(tmp_path / "own", {"step": 1_234}))
+    found = TrainingCost.from_log("own", logged(tmp_path / "own", {"step": 1_234}))
     assert math.isnan(found.minutes)
-    assert costs([found]).rows == (("own", "1,234", "0", "–", "–", "–", "–"),)
+    assert _cost_table([found]).rows == (("own", "1,234", "0", "–", "–", "–", "–"),)
 
 
 @pytest.mark.parametrize("line", [{"epoch": 1.0}, {"step": 1, "seconds": "long"}, {"step": None}])
 def test_a_log_of_something_else_is_named(line, tmp_path):
     folder = logged(tmp_path / "own", line)
     with pytest.raises(ValueError, match=r"metrics\.jsonl is no log of a training"):
-        cost("own", folder)
+        TrainingCost.from_log("own", folder)
     with pytest.raises(ValueError, match="does not exist"):
-        cost("own", tmp_path / "nowhere")
+        TrainingCost.from_log("own", tmp_path / "nowhere")
 
 
 def test_foils_are_in_order_of_their_sets(tmp_path):
@@ -65,8 +71,8 @@ def test_foils_are_in_order_of_their_sets(tmp_path):
         path.write_text(json.dumps({"set": name, "model": "m", "lines": [line]}))
         return path
 
-    found = foil_accuracies([measured("vsr", "all", 71.26), measured("aro", "all", 60.0)])
-    assert foil_rows(found).rows == (
+    found = _foil_accuracies([measured("vsr", "all", 71.26), measured("aro", "all", 60.0)])
+    assert _foil_table(found).rows == (
         ("aro", "all", "pairs", "m", "60.0", "59.0 to 61.0", "50.0"),
         ("vsr", "all", "pairs", "m", "71.3", "70.3 to 72.3", "50.0"),
     )

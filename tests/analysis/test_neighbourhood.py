@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from counterfoil.analysis.ndgl import neighbourhood
 from counterfoil.engine.tiles import Member
-from counterfoil.evaluate.neighbourhood import neighbourhood
 from counterfoil.records import Encoded
 from evaluation_cases import Product, ragged
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from counterfoil.evaluate.discrimination import Duels, discriminated
+from counterfoil.analysis.tags import FoilPairs, foil_accuracies
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -12,7 +12,7 @@ def test_by_loops(seed):
     captions = torch.randint(9, (40,), generator=rng) * 2
     images, hardest = captions // 4, torch.rand(40, generator=rng) < 0.3
     positive, negative = (torch.randint(5, (40,), generator=rng).double() for _ in range(2))
-    found = discriminated(Duels(images, captions, hardest), positive, negative)
+    found = foil_accuracies(FoilPairs(images, captions, hardest), positive, negative)
     right = [p > n for p, n in zip(positive.tolist(), negative.tolist())]
     assert found.pairs.value == pytest.approx(100 * sum(right) / 40)
     first = [r for r, h in zip(right, hardest.tolist()) if h]
@@ -30,8 +30,8 @@ def test_by_loops(seed):
 
 
 def test_a_tie_is_wrong_and_nobody_need_say_what_is_hardest():
-    duels = Duels(torch.tensor([0, 1]), torch.tensor([0, 3]), None)
-    found = discriminated(duels, torch.tensor([0.5, 0.5]), torch.tensor([0.5, 0.4]))
+    duels = FoilPairs(torch.tensor([0, 1]), torch.tensor([0, 3]), None)
+    found = foil_accuracies(duels, torch.tensor([0.5, 0.5]), torch.tensor([0.5, 0.4]))
     assert found.pairs.value == found.every.value == 50
     assert found.hardest is None
     assert found.plain()["hardest"] is None

@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from counterfoil.analysis.ndgl import QueryMargins, margins
 from counterfoil.engine.tiles import Member
-from counterfoil.evaluate.margins import Margins, margins
 from evaluation_cases import member, ragged, scores
 
 
 def slow(found, owner):
-    """Margins of every query by looking at its whole line."""
+    """QueryMargins of every query by looking at its whole line."""
     true = owner == torch.arange(len(found)).unsqueeze(1)
     sides = []
     for lines, marks in ((found, true), (found.T, true.T)):
@@ -52,4 +52,4 @@ def test_one_image_has_nothing_wrong():
 
 
 def test_a_tie_is_not_below():
-    assert Margins("i2t", torch.tensor([0.0, 1.0, -1.0, 2.0])).below == 25.0
+    assert QueryMargins("i2t", torch.tensor([0.0, 1.0, -1.0, 2.0])).below == 25.0

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfoil.evaluate.true_rate import RATES, lowest, sifted, told_apart
+from counterfoil.analysis.true_rate import RATES, filter_results, lowest, told_apart
 
 
 def percent(part: int, whole: int) -> float:
@@ -18,7 +18,7 @@ def percent(part: int, whole: int) -> float:
 @settings(deadline=None, max_examples=30)
 def test_rates_are_those_of_a_loop(rows):
     true, keeps, image = (torch.tensor(column) for column in zip(*rows))
-    found = sifted(true, image, {"none": torch.ones_like(true), "some": keeps})[1]
+    found = filter_results(true, image, {"none": torch.ones_like(true), "some": keeps})[1]
     kept = [t for t, k, _ in rows if k]
     wanted = (
         percent(len(kept), len(rows)),
@@ -39,8 +39,8 @@ def test_intervals_draw_images_and_not_captions():
     """Captions that rise and fall together tell less than as many that do not."""
     true = torch.arange(400) % 20 < 10
     every = {"none": torch.ones_like(true)}
-    alone = sifted(true, torch.arange(400), every)[0].false_rate.interval
-    together = sifted(true, torch.arange(400) // 10, every)[0].false_rate.interval
+    alone = filter_results(true, torch.arange(400), every)[0].false_rate.interval
+    together = filter_results(true, torch.arange(400) // 10, every)[0].false_rate.interval
     assert together.high - together.low > 2 * (alone.high - alone.low)
     assert alone.low < 50 < alone.high
 
@@ -48,7 +48,7 @@ def test_intervals_draw_images_and_not_captions():
 def test_nothing_to_judge_is_refused():
     none = torch.zeros(0, dtype=torch.bool)
     with pytest.raises(ValueError, match="no caption is known"):
-        sifted(none, none.long(), {"none": none})
+        filter_results(none, none.long(), {"none": none})
 
 
 def test_the_highest_scores_are_left_out():

@@ -3,15 +3,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from counterfoil.corpus.relation import Relation
-from counterfoil.evaluate.triples import (
+from counterfoil.analysis.tags import (
     Triples,
     all_scores,
-    difficulty,
     hardest_of,
     in_all,
     in_batches,
+    triple_difficulty,
 )
+from counterfoil.corpus.relation import Relation
 from evaluation_cases import member, scores
 
 OWNER = torch.tensor([0, 0, 1, 1, 1, 2, -1, 3])
@@ -82,7 +82,7 @@ def test_hardest_of_groups_by_a_loop():
 def test_difficulty_by_hand():
     positive = torch.tensor([0.5, 0.5, 0.5, 0.5])
     negative = torch.tensor([0.6, 0.5, 0.48, 0.25])
-    found = difficulty(Triples("x", torch.arange(4), positive, negative), level=0.25)
+    found = triple_difficulty(Triples("x", torch.arange(4), positive, negative), level=0.25)
     assert found.above.value == 25
     assert found.below.value == 25
     assert found.gap.value == pytest.approx((0.1 - 0.02 - 0.25) / 4)

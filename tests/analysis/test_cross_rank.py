@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import evaluation_cases
-from counterfoil.evaluate.cross_rank import BINS, CrossRanks, cross_ranks
+from counterfoil.analysis.aoq import BINS, CrossRanks, cross_ranks
 from evaluation_cases import member, ragged, scores
 
 
