@@ -87,7 +87,7 @@ def result_table(runs: Sequence[RunResult]) -> TableBlock:
         raise ValueError("a report needs at least one evaluated run")
     head = ["Metric"]
     for run in runs:
-        head += [run.name, "Difference", "p"] if run.against else [run.name]
+        head += [run.name, "difference", "p"] if run.against else [run.name]
     rows: list[TableRow] = []
     for title, metrics in GROUPS:
         rows.append((title,))
