@@ -264,12 +264,13 @@ class CaptionDifficulty:
         if not lines:
             return None
         losses = [line[_LOSS] for line in lines if _LOSS in line]
+        gap = torch.tensor([line[_GAP] for line in lines], dtype=torch.double)
         spread = [[line[f"{_GAP}_p{level}"] for level in PERCENTILES] for line in lines]
         return cls(
             name,
             torch.tensor([line["step"] for line in lines]),
             torch.tensor([line[_ABOVE] for line in lines], dtype=torch.double),
-            torch.tensor([line[_GAP] for line in lines], dtype=torch.double),
+            gap,
             torch.tensor(spread, dtype=torch.double),
             torch.tensor(losses if len(losses) == len(lines) else [], dtype=torch.double),
         )
