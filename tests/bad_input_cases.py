@@ -1091,11 +1091,6 @@ typed(
     "no anchors", "analyse negatives vectors --out a.html --anchors 0", "'--anchors'", "equal to 1"
 )
 typed(
-    "one side only",
-    "analyse side-by-side vectors --out a.html",
-    "1 models are given, but two are set side by side",
-)
-typed(
     "half an ensemble",
     "analyse cross-rank runs/a+ --out a.html --data scenes:images=12",
     "'runs/a+' is no ensemble",
@@ -1134,12 +1129,6 @@ def lists_that_are_not_there(here, models):
 def lists_of_another_split(here, models):
     other = ("--lists", models / "run/lists", "--split", "test")
     return "analyse", "negatives", models / "pixels", *other, *ANALYSE
-
-
-@case("'a blue dog' is neither a caption nor an image id of scenes test", "--query")
-def query_of_another_split(here, models):
-    both = (models / "pixels", models / "run/online")
-    return "analyse", "side-by-side", *both, "--query", "a blue dog", *ANALYSE
 
 
 @case("metrics.jsonl holds no epoch")
@@ -1442,8 +1431,7 @@ typed(
     "c.txt does not exist",
 )
 typed("fluency of no store", f"analyse fluency w --data {SCENES} --out p.html", "w/manifest.json")
-typed("sheet of no store", f"judge export w --data {SCENES} --out s", "w/manifest.json")
-typed("answers to no sheet", "judge import s a.json", "s/key.json does not exist")
+typed("sheet of no store", f"analyse sheet w --data {SCENES} --out s.csv", "w/manifest.json")
 
 
 def stored_foil(here: Path, image: str = "1.jpg") -> None:
@@ -1454,7 +1442,7 @@ def stored_foil(here: Path, image: str = "1.jpg") -> None:
     WrittenStore.write(here / "w", [foil], corpus, writer="hand", settings={}, seed=0)
 
 
-@case("w was written for", "only of scenes", "counterfoil judge export")
+@case("w was written for", "only of scenes", "counterfoil analyse sheet")
 def truth_of_photos(here, models):
     stored_foil(here)
     return "analyse", "true-rate", "w", "--data", ".", "--out", "p.html"
@@ -1475,13 +1463,34 @@ def fluency_of_foils_of_other_data(here, models):
 @case("w is given twice")
 def sheet_of_a_store_twice(here, models):
     stored_foil(here)
-    return "judge", "export", "w", "w", "--data", ".", "--out", "s"
+    return "analyse", "sheet", "w", "w", "--data", ".", "--out", "s.csv"
 
 
 @case("w has only 1 pictures left for 2 sentences", "--count")
 def sheet_of_too_few_pictures(here, models):
     stored_foil(here)
-    return "judge", "export", "w", "--data", ".", "--count", "2", "--out", "s"
+    return "analyse", "sheet", "w", "--data", ".", "--count", "2", "--out", "s.csv"
+
+
+@case("a.csv has no columns item and answer", "counterfoil analyse sheet")
+def answers_of_another_table(here, models):
+    stored_foil(here)
+    (here / "a.csv").write_text("image,true\n1.jpg,yes\n")
+    return "analyse", "true-rate", "w", "--answers", "a.csv", "--data", ".", "--out", "p.html"
+
+
+@case("answers 'maybe' to s1", "true, false, unsure")
+def an_unknown_answer(here, models):
+    stored_foil(here)
+    (here / "a.csv").write_text("item,answer\ns1,maybe\n")
+    return "analyse", "true-rate", "w", "--answers", "a.csv", "--data", ".", "--out", "p.html"
+
+
+@case("no answer is about w", "a filled sheet")
+def answers_about_other_captions(here, models):
+    stored_foil(here)
+    (here / "a.csv").write_text("item,answer\ns1,true\n")
+    return "analyse", "true-rate", "w", "--answers", "a.csv", "--data", ".", "--out", "p.html"
 
 
 @case("cannot be read as a causal language model", "--lm")

@@ -23,8 +23,6 @@ from counterfoil.engine.pair_ranks import PairRanks
 from counterfoil.engine.ranks import Ranks
 from counterfoil.engine.sweep import sweep
 from counterfoil.engine.tiles import Member
-from counterfoil.evaluate.gallery import Shown, thumbnail
-from counterfoil.evaluate.report import Provenance, template
 from counterfoil.evaluation.explain import (
     DOUBT_THRESHOLD,
     ExplainConfig,
@@ -41,6 +39,7 @@ from counterfoil.negatives.store import NegativeStore
 from counterfoil.negatives.suspects import Looked, Suspects, above, by_words
 from counterfoil.recipes.model import Model
 from counterfoil.records import Pairs
+from counterfoil.report.page import PageItem, Provenance, template, thumbnail
 
 CAPTION_ACTIONS: tuple[CorrectionAction, ...] = ("keep", "drop", "fix")
 IMAGE_ACTIONS: tuple[CorrectionAction, ...] = ("keep", "drop")
@@ -86,7 +85,7 @@ class ReviewItem:
     caption: str  # caption id; "" for an image
     was: str  # text of the caption, or of a caption of the image
     acts: tuple[CorrectionAction, ...]  # allowed actions
-    shown: Shown  # the caption, or the picture with its name
+    shown: PageItem  # the caption, or the picture with its name
     note: str = ""  # the reason, in few words
     measure: float | None = None  # how odd it is, for programs; None without a number
     # the caption, coloured by doubt; empty without an explanation
@@ -118,7 +117,7 @@ class Finding:
 
     items: tuple[ReviewItem, ...]  # at least one
     # the image that they are about, with its picture where there is one; or None
-    image: Shown | None = None
+    image: PageItem | None = None
     own: tuple[str, ...] = ()  # captions of that image, for comparison
 
 
@@ -245,13 +244,13 @@ class _Display:
     dataset: Corpus  # the data set
     top: int  # number of findings of a kind on the page
 
-    def image(self, row: int) -> Shown:
+    def image(self, row: int) -> PageItem:
         """An image by its id, with its picture where it can be read."""
         pictures, picture = self.dataset.pictures, None
         if pictures is not None:
             with suppress(ValueError):  # listed as unreadable in its own section
                 picture = thumbnail(pictures.open(row))
-        return Shown(self.dataset.image_ids[row], picture)
+        return PageItem(self.dataset.image_ids[row], picture)
 
     def captions(self, row: int, *, without: int = -1) -> tuple[str, ...]:
         """The first captions of an image, except one."""
@@ -263,19 +262,19 @@ class _Display:
         """A caption; embeddings cannot be fixed."""
         text = self.dataset.texts[row]
         acts = CAPTION_ACTIONS if self.dataset.text_features is None else IMAGE_ACTIONS
-        return ReviewItem("", self.dataset.text_ids[row], text, acts, Shown(text), note, measure)
+        return ReviewItem("", self.dataset.text_ids[row], text, acts, PageItem(text), note, measure)
 
     def image_item(self, row: int, note: str, measure: float) -> ReviewItem:
         """An image, with the first of its captions."""
         own, name = self.captions(row), self.dataset.image_ids[row]
-        shown = Shown(own[0] if own else name, self.image(row).picture)
+        shown = PageItem(own[0] if own else name, self.image(row).picture)
         was = own[0] if own else ""
         return ReviewItem(name, "", was, IMAGE_ACTIONS, shown, self._place(row, note), measure)
 
     def caption_with_picture(self, row: int, note: str) -> ReviewItem:
         """A caption under the picture of its image."""
         item, image = self.caption_item(row), int(self.dataset.owner[row])
-        shown = Shown(item.shown.text, self.image(image).picture)
+        shown = PageItem(item.shown.text, self.image(image).picture)
         return replace(item, shown=shown, note=self._place(image, note))
 
     def caption_beside_image(self, row: int, item: ReviewItem | None = None) -> Finding:
@@ -290,7 +289,7 @@ class _Display:
         """A caption, coloured and with a proposed correction where it is explained."""
         item = self.caption_item(row, note, measure)
         if explanation is not None:
-            parts = ExplainedCard(Shown(""), explanation, DOUBT_THRESHOLD).parts
+            parts = ExplainedCard(PageItem(""), explanation, DOUBT_THRESHOLD).parts
             proposed = explanation.corrected.text if explanation.corrected else ""
             item = replace(item, parts=parts, proposed=proposed)
         return self.caption_beside_image(row, item)
@@ -311,7 +310,7 @@ def _unreadable_images(dataset: Corpus) -> tuple[Corpus, AuditSection | None]:
     for row, error in errors.items():
         own, name = display.captions(row), dataset.image_ids[row]
         was = own[0] if own else ""
-        item = ReviewItem(name, "", was, IMAGE_ACTIONS, Shown(name), error)
+        item = ReviewItem(name, "", was, IMAGE_ACTIONS, PageItem(name), error)
         finds.append(Finding((item,), own=own))
     readable = torch.tensor(
         [row for row in range(len(dataset)) if row not in errors], dtype=torch.long
@@ -665,4 +664,4 @@ def _pair_item(dataset: Corpus, one: LikelyPositive) -> ReviewItem:
     if owner >= 0:
         note += f" · of {dataset.image_ids[owner]}"
     ids = dataset.image_ids[one.image], dataset.text_ids[one.text]
-    return ReviewItem(*ids, text, PAIR_ACTIONS, Shown(text), note, one.gap)
+    return ReviewItem(*ids, text, PAIR_ACTIONS, PageItem(text), note, one.gap)

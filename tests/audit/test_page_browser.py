@@ -13,10 +13,9 @@ from corpus_cases import write_picture
 from counterfoil import open_corpus
 from counterfoil.audit import AuditPage, AuditSection, Finding, ReviewItem, render_audit
 from counterfoil.data.corrections import CORRECTIONS_FILE, Correction
-from counterfoil.evaluate.gallery import Shown, thumbnail
-from counterfoil.evaluate.report import Provenance
 from counterfoil.evaluation.explanation_page import CaptionPart
 from counterfoil.files import write_text
+from counterfoil.report.page import PageItem, Provenance, thumbnail
 
 pytestmark = [
     pytest.mark.slow,
@@ -40,16 +39,18 @@ def photos(tmp_path) -> Path:
 @pytest.fixture
 def page(tmp_path) -> Path:
     picture = thumbnail(Image.new("RGB", (300, 200), "teal"))
-    shown = Shown("0.png", picture)
+    shown = PageItem("0.png", picture)
     parts = (CaptionPart("a"), CaptionPart(" dog", 0.9, "90 %", True))
     leaked = tuple(
-        ReviewItem(name, "", was, ("keep", "drop"), Shown(was, picture), f"{name} · train")
+        ReviewItem(name, "", was, ("keep", "drop"), PageItem(was, picture), f"{name} · train")
         for name, was in (("1.png", "a cat"), ("2.png", "a bird"))
     )
-    odd = ReviewItem("", "0.png#0", "a dog", CAPTION, Shown("a dog"), "odd", 0.5, parts, "a wolf")
-    nasty = ReviewItem("", "0.png#1", NASTY, CAPTION, Shown(NASTY))
+    odd = ReviewItem(
+        "", "0.png#0", "a dog", CAPTION, PageItem("a dog"), "odd", 0.5, parts, "a wolf"
+    )
+    nasty = ReviewItem("", "0.png#1", NASTY, CAPTION, PageItem(NASTY))
     pair = ReviewItem(
-        "0.png", "3.png#0", "a bat", ("keep", "true"), Shown("a bat"), "similar words"
+        "0.png", "3.png#0", "a bat", ("keep", "true"), PageItem("a bat"), "similar words"
     )
     mined = Finding((pair,), shown, ("a dog",))
     sections = (

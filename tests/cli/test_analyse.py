@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from analysis_cases import SCENES, dense
+from analysis_cases import dense
 from corpus_cases import random_array
-from counterfoil import open_corpus
-from counterfoil.evaluate.cross_rank import BINS
+from counterfoil.analysis.aoq import BINS
+from counterfoil.analysis.base import ensemble_parts, short_names
 from counterfoil.negatives.online_rank import expected_rank
-from counterfoil.recipes.analyses.scorers import parts, short_names
 
 
 def test_online_rank(models, analysed):
@@ -117,37 +116,6 @@ def test_cross_rank(models, analysed):
     assert page.count("<svg") == 1
 
 
-def test_side_by_side(models, analysed):
-    both = (models / "run/online", models / "pixels")
-    shown, page, numbers = analysed("side-by-side", *both, "--count", "2")
-    assert set(numbers["results"]) == {"online", "pixels"}
-    assert f"{numbers['results']['online']['rsum']:.1f}" in shown
-    corpus, scores = dense(both[1], "test")
-    for query in numbers["queries"]:
-        assert query["rank"]["online"] != query["rank"]["pixels"]
-        asks_image = query["direction"] == "i2t"
-        ids = corpus.image_ids if asks_image else corpus.texts
-        line = (
-            scores[ids.index(query["query"])]
-            if asks_image
-            else scores[:, ids.index(query["query"])]
-        )
-        names = corpus.text_ids if asks_image else corpus.image_ids
-        best = line.sort(descending=True, stable=True).indices[: 5 if asks_image else 3].tolist()
-        assert query["found"]["pixels"] == [names[row] for row in best]
-    assert "first true one at place" in page
-    assert "Text to image: for pixels" in page
-
-
-def test_side_by_side_for_given_queries(models, analysed):
-    corpus = open_corpus(SCENES).split("test")
-    asked = ("--query", corpus.texts[7], "--query", corpus.image_ids[2])
-    both = (models / "run/online", models / "pixels")
-    numbers = analysed("side-by-side", *both, *asked)[2]
-    found = [(query["direction"], query["query"]) for query in numbers["queries"]]
-    assert found == [("i2t", corpus.image_ids[2]), ("t2i", corpus.texts[7])]
-
-
 def test_vectors_without_pictures(analysed, tmp_path):
     """Captions stand for images where there are no pictures; ready-made texts may be empty."""
     data = tmp_path / "vectors"
@@ -171,5 +139,5 @@ def test_names_that_tell_apart():
 
 def test_a_folder_with_a_plus_in_its_name(tmp_path):
     (tmp_path / "a+b").mkdir()
-    assert parts(str(tmp_path / "a+b")) == [str(tmp_path / "a+b")]
-    assert parts("a + b") == ["a", "b"]
+    assert ensemble_parts(str(tmp_path / "a+b")) == [str(tmp_path / "a+b")]
+    assert ensemble_parts("a + b") == ["a", "b"]

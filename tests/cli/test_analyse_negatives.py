@@ -9,8 +9,8 @@ import torch
 import recipes_cases
 from analysis_cases import REGIONS, reader
 from counterfoil import open_corpus, open_model
-from counterfoil.recipes.analyses.asking import asked, drawn_captions
-from counterfoil.recipes.analyses.scorers import open_scorers
+from counterfoil.analysis.base import open_scorers
+from counterfoil.analysis.captions import draw_captions, score_captions
 
 ASKED = ("--anchors", "5", "--seed", "4")
 FEW = (*ASKED, "--masks", "3", "--refills", "3", "--keep", "3")
@@ -56,7 +56,7 @@ def test_triples(uniters, analysed):
         for kind in ("batch of 6", "whole set", "written")
     }
     corpus = open_corpus(REGIONS).split("test")
-    rows = drawn_captions(corpus, 5, torch.Generator().manual_seed(4))
+    rows = draw_captions(corpus, 5, torch.Generator().manual_seed(4))
     for name in ("first", "second"):
         scores = all_scores(uniters / name)
         positive = [float(scores[corpus.owner[row], row]) for row in rows]
@@ -86,14 +86,14 @@ def test_triples_of_stored_captions(uniters, stores, analysed):
         one = json.loads(line)
         foils.setdefault(one["text"], []).append(one["foil"])
     corpus = open_corpus(REGIONS).split("test")
-    rows = drawn_captions(corpus, 5, torch.Generator().manual_seed(4)).tolist()
+    rows = draw_captions(corpus, 5, torch.Generator().manual_seed(4)).tolist()
     scorer = open_scorers([str(uniters / "mute")])[0]
     wanted = []
     for row in rows:
         texts = foils.get(corpus.text_ids[row], [])
         if texts:
             image = corpus.owner[row].repeat(len(texts))
-            wanted.append(float(asked(scorer, corpus, image, texts).max()))
+            wanted.append(float(score_captions(scorer, corpus, image, texts).max()))
     found = numbers["triples"][-1]
     assert found["negatives"] == "written"
     assert found["negative"] == pytest.approx(wanted, abs=1e-6)
@@ -111,14 +111,14 @@ def test_discrimination(uniters, stores, analysed):
     assert "blind: 3-gram model of" in shown
     assert page.count("<svg") == 3
     corpus = open_corpus(REGIONS).split("test")
-    rows = drawn_captions(corpus, 5, torch.Generator().manual_seed(4)).tolist()
+    rows = draw_captions(corpus, 5, torch.Generator().manual_seed(4)).tolist()
     names = {corpus.text_ids[row]: row for row in rows}
     lines = [json.loads(ln) for ln in (stores / "tags/foils.jsonl").read_text().splitlines()]
     lines = [line for line in lines if line["text"] in names]
     image = corpus.owner[[names[line["text"]] for line in lines]]
     scorer = open_scorers([str(second)])[0]
-    true = asked(scorer, corpus, image, [line["caption"] for line in lines])
-    false = asked(scorer, corpus, image, [line["foil"] for line in lines])
+    true = score_captions(scorer, corpus, image, [line["caption"] for line in lines])
+    false = score_captions(scorer, corpus, image, [line["foil"] for line in lines])
     right = (true > false).tolist()
     mine = found["tags"]["second"]
     assert mine["pairs"]["value"] == pytest.approx(100 * sum(right) / len(right))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from analysis_cases import batches, taught, write_run
-from counterfoil.recipes.analyses import noted
+from counterfoil.analysis.runs import finished_evaluations
 
 
 def test_student(analysed, tmp_path):
@@ -66,7 +66,7 @@ def test_against_batch(analysed, tmp_path):
 
 
 def test_a_real_run(models):
-    found = noted.tested([models / "run"])
+    found = finished_evaluations([models / "run"])
     assert {(one.models, one.seeds, one.batch) for one in found} == {
         (("online",), (0,), 16),
         (("adaptive",), (0,), 16),

@@ -9,7 +9,7 @@ import torch
 from analysis_cases import SCENES, dense
 from corpus_cases import random_array
 from counterfoil import open_corpus
-from counterfoil.recipes.analyses.maps import maps
+from counterfoil.analysis.ndgl import maps
 from counterfoil.recipes.run import Source
 
 

@@ -17,7 +17,7 @@ from counterfoil import open_corpus, open_model
 from counterfoil.corpus.meanings import Meanings
 from counterfoil.corpus.scenes import is_true, scene
 from counterfoil.corpus.words import split
-from counterfoil.evaluate.causal import CausalLM
+from counterfoil.evaluate.fluency import CausalLM
 from counterfoil.evaluate.ngrams import NGrams
 from counterfoil.evaluation.explain import explain
 from counterfoil.negatives.written_store import WrittenFoil, WrittenStore

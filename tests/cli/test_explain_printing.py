@@ -10,7 +10,6 @@ from counterfoil.cli.explain import (
     styled_caption,
     styled_correction,
 )
-from counterfoil.evaluate.gallery import Shown
 from counterfoil.evaluation.explain import (
     CorrectedCaption,
     ExplainedWord,
@@ -19,6 +18,7 @@ from counterfoil.evaluation.explain import (
 )
 from counterfoil.evaluation.explanation_page import ExplainedCard
 from counterfoil.recipes import show
+from counterfoil.report.page import PageItem
 
 FOUND = Explanation(
     "A [red] dog runs.",
@@ -43,7 +43,7 @@ GAINS = Explanation(
 
 
 def card(found: Explanation = FOUND, place: int = 0) -> ExplainedCard:
-    return ExplainedCard(Shown(f"[b]image {place}"), found, 0.5, place)
+    return ExplainedCard(PageItem(f"[b]image {place}"), found, 0.5, place)
 
 
 @pytest.fixture

@@ -43,7 +43,6 @@ SPOKEN = {
     "foils a scenes --blind b.txt --decisions d": ("--decisions is", "with --blind and data"),
     "foils a order:scenes --images p": ("order:scenes draws its own pictures", "--images"),
     "evaluate vectors --data scenes:images=12 --images p": ("has its own pictures", "--images p"),
-    "analyse side-by-side a b --out c.html --query d --count 2": ("--count is", "without --query"),
     "analyse map a --out c.html --query d --count 2 --seed 1": (
         "--count and --seed are",
         "--query",

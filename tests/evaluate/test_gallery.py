@@ -12,6 +12,7 @@ from counterfoil.evaluate import gallery
 from counterfoil.evaluate.protocols import evaluate_scores
 from counterfoil.evaluate.result import Protocol
 from counterfoil.records import Pairs
+from counterfoil.report.page import thumbnail
 
 OWNER = torch.arange(20).repeat_interleave(2)
 CAPTIONS = [f"caption {n}" for n in range(40)]
@@ -38,25 +39,28 @@ def test_best_and_worst_both_ways():
         "Image to text: best",
         "Image to text: worst",
     ]
-    assert all(r.rank == 1 for g in (shown[0], shown[2]) for r in g.retrievals)
-    assert shown[1].retrievals[0].rank == int(report.ranked[1].ranks.max()) + 1
-    assert shown[3].retrievals[0].rank == int(report.ranked[0].ranks.max()) + 1
-    assert all(len(g.retrievals) == 2 for g in shown)
-    assert shown[0].retrievals[0].others[0][0] == "first"
+    for section in (shown[0], shown[2]):
+        assert all(" at place 1; " in card.note for card in section.cards)
+    last = [int(ranked.ranks.max()) + 1 for ranked in report.ranked]
+    assert shown[1].cards[0].note.startswith(f"True image at place {last[1]};")
+    assert shown[3].cards[0].note.startswith(f"First true caption at place {last[0]};")
+    assert all(len(g.cards) == 2 for g in shown)
+    assert "; first: " in shown[0].cards[0].note
 
 
 def test_lists_are_the_ranking_and_the_missed_one_is_added():
     scores, _, shown = _shown()
-    worst = shown[1].retrievals[0]
-    text = CAPTIONS.index(worst.query.text)
+    card = shown[1].cards[0]
+    (worst,) = card.columns
+    text = CAPTIONS.index(card.query.text)
     order = scores[:, text].argsort(descending=True, stable=True).tolist()
-    assert [item.place for item in worst.found] == [1, 2, 3]
+    assert [item.place for item in worst.items] == [1, 2, 3]
     wanted = [CAPTIONS[2 * row] for row in order[:3]]
-    assert [item.text for item in worst.found] == wanted
-    assert not any(item.true for item in worst.found)
+    assert [item.text for item in worst.items] == wanted
+    assert not any(item.true for item in worst.items)
     assert worst.missed.true
-    assert worst.missed.place == worst.rank == order.index(text // 2) + 1
-    assert worst.found[0].score == pytest.approx(float(scores[order[0], text]))
+    assert worst.missed.place == order.index(text // 2) + 1
+    assert worst.items[0].score == pytest.approx(float(scores[order[0], text]))
 
 
 def test_best_are_the_surest():
@@ -65,37 +69,39 @@ def test_best_are_the_surest():
         range(40),
         key=lambda t: float(scores[t // 2, t] - scores[torch.arange(20) != t // 2, t].max()),
     )
-    assert shown[0].retrievals[0].query.text == CAPTIONS[surest]
-    images = {CAPTIONS.index(r.query.text) // 2 for r in shown[0].retrievals}
+    assert shown[0].cards[0].query.text == CAPTIONS[surest]
+    images = {CAPTIONS.index(r.query.text) // 2 for r in shown[0].cards}
     assert len(images) == 2
 
 
 def test_images_ask_for_captions():
     _, _, shown = _shown()
-    best = shown[2].retrievals[0]
-    assert best.query.picture.startswith("data:image/")
-    assert best.found[0].true
-    assert best.found[0].picture is None
+    card = shown[2].cards[0]
+    (best,) = card.columns
+    assert card.query.picture.startswith("data:image/")
+    assert best.items[0].true
+    assert best.items[0].picture is None
     assert best.missed is None
-    assert len(best.found) == 4
+    assert len(best.items) == 4
 
 
 def test_a_missed_caption_claims_no_place():
     _, _, shown = _shown(depth=2)
-    worst = shown[3].retrievals[0]
-    assert len(worst.found) == 1
+    card = shown[3].cards[0]
+    (worst,) = card.columns
+    assert len(worst.items) == 1
     assert worst.missed.true
     assert worst.missed.place == 0
-    assert worst.query.text == worst.missed.text
+    assert card.query.text == worst.missed.text
 
 
 def test_thumbnails_are_small_pictures():
-    kind, _, data = gallery.thumbnail(_picture(20), side=64).partition(";base64,")
+    kind, _, data = thumbnail(_picture(20), side=64).partition(";base64,")
     picture = Image.open(io.BytesIO(base64.b64decode(data)))
     assert kind == "data:image/png"  # flat colour: smaller than JPEG
     assert picture.size == (64, 32)
     noise = Image.effect_noise((300, 300), 80)
-    assert gallery.thumbnail(noise).startswith("data:image/jpeg")
+    assert thumbnail(noise).startswith("data:image/jpeg")
 
 
 def test_without_scores_the_first_rows_are_best():

@@ -14,24 +14,30 @@ from rich.console import Console
 
 import evaluation_cases
 from counterfoil.evaluate import gallery
-from counterfoil.evaluate.figures import Curve, Hardness
 from counterfoil.evaluate.protocols import evaluate_scores
 from counterfoil.evaluate.report import (
-    Provenance,
-    ReportPage,
     chance,
     figure,
     headline,
-    render,
+    result_table,
     results,
-    row,
     signed,
-    write,
-    write_gallery,
 )
 from counterfoil.evaluate.result import METRICS
-from counterfoil.evaluate.table import table
 from counterfoil.evaluation.bootstrap import Comparison, Interval
+from counterfoil.report.figures import LearningCurve, NamedSample, gap_histograms, learning_curves
+from counterfoil.report.page import (
+    CardColumn,
+    CardSection,
+    ExampleCard,
+    FigureSection,
+    Page,
+    PageItem,
+    Provenance,
+    render_page,
+    write_page,
+)
+from counterfoil.report.tables import terminal_table
 
 NASTY = "<script>alert(\"1\")</script> & 'quoted' $x_1$"
 PICTURE = "data:image/png;base64,AAAA"
@@ -40,26 +46,29 @@ VOID = {"meta", "img", "br", "link", "input", "hr"}
 
 
 @cache
-def _whole():
+def _runs():
     matrices = [evaluation_cases.scores(12, OWNER, seed) for seed in (0, 1)]
     reports = [evaluate_scores(m, OWNER, dataset=NASTY, split="test") for m in matrices]
     lists = evaluation_cases.found(matrices[1], reports[1], ("a", reports[0]))
     exhibits = gallery.Exhibits(
         [NASTY] * 24, OWNER, lambda n: Image.new("RGB", (40, 30), (n * 20, 0, 0))
     )
-    return ReportPage(
+    runs = results({NASTY: reports[0], "second": reports[1]})
+    return runs, reports[0].setting.line(), gallery.galleries(exhibits, *lists)
+
+
+def _page():
+    runs, protocol, cards = _runs()
+    curves = learning_curves((LearningCurve(NASTY, (1, 2), (10.0, 20.0), (2.0, 1.0)),))
+    gaps = gap_histograms((NamedSample(NASTY, np.linspace(-1, 0, 50)),))
+    return Page(
         title=NASTY,
-        protocol=reports[0].setting.line(),
-        runs=results({NASTY: reports[0], "second": reports[1]}),
-        curves=(Curve(NASTY, (1, 2), (10.0, 20.0), (2.0, 1.0)),),
-        hardness=(Hardness(NASTY, np.linspace(-1, 0, 50)),),
-        galleries=gallery.galleries(exhibits, *lists),
+        headline=headline(runs),
+        protocol=protocol,
         provenance=Provenance(NASTY, 3, NASTY, NASTY, ((NASTY, "1.0"),), (NASTY, "make demo")),
+        tables=(result_table(runs),),
+        sections=(FigureSection("Curves", curves), FigureSection("Gaps", (gaps,)), *cards),
     )
-
-
-def _page(**changes):
-    return replace(_whole(), **changes)
 
 
 class _Reader(HTMLParser):
@@ -85,7 +94,7 @@ class _Reader(HTMLParser):
 @pytest.fixture(scope="module")
 def read():
     reader = _Reader()
-    reader.feed(render(_page()))
+    reader.feed(render_page(_page()))
     assert reader.open == []
     return reader
 
@@ -103,7 +112,7 @@ def test_one_file_that_needs_nothing_else(read):
         for name in ("src", "href", "xlink:href", "action"):
             value = attributes.get(name) or ""
             assert value.startswith(("data:image/", "#")) or not value
-    page = render(_page())
+    page = render_page(_page())
     assert "@import" not in page
     assert not re.findall(r"url\((?!#)", page)
 
@@ -130,38 +139,30 @@ def test_ids_are_unique_and_labels_point_at_them(read):
 
 def test_the_page_says_the_protocol_and_where_it_comes_from(read):
     text = " ".join(read.text)
-    page = _page()
     for wanted in ("any hit", "ties: of equal scores", "make demo", "95 % interval", "· true"):
         assert wanted in text
-    for run in page.runs:
+    for run in _runs()[0]:
         assert f"{run.numbers[-1]:.1f}" in text
-
-
-def test_parts_can_be_missing():
-    runs = _page().runs[:1]
-    bare = _page(runs=runs, curves=(), hardness=(), galleries=(), provenance=Provenance("make"))
-    page = render(bare)
-    for title in ("Learning curves", "Hardness", "Best and worst", "Difference", "Recipe"):
-        assert title not in page
 
 
 def test_a_report_needs_a_run():
     with pytest.raises(ValueError, match="at least one evaluated run"):
-        render(_page(runs=()))
+        result_table(())
 
 
-def test_it_is_the_same_every_time_and_whole(tmp_path):
-    write(_page(), tmp_path / "deep" / "report.html")
-    assert (tmp_path / "deep" / "report.html").read_text(encoding="utf-8") == render(_page())
-    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["report.html"]
+def test_a_single_run_has_no_differences():
+    block = result_table(_runs()[0][:1])
+    assert block.head == ("Metric", NASTY)
+    assert "Differences" not in block.note
 
 
 @pytest.mark.parametrize("asked", [None, PICTURE])
 @pytest.mark.parametrize("picture", [None, PICTURE])
 def test_a_search_has_a_page_of_its_own(tmp_path, asked, picture):
-    items = tuple(gallery.Shown(NASTY, picture, n, score=0.5) for n in (1, 2))
-    retrieval = gallery.Retrieval(gallery.Shown(NASTY, asked), 0, items)
-    write_gallery(gallery.Gallery(NASTY, "two images", (retrieval,)), tmp_path / "found.html")
+    items = tuple(PageItem(NASTY, picture, n, score=0.5) for n in (1, 2))
+    card = ExampleCard(PageItem(NASTY, asked), "", (CardColumn("", "", items),))
+    sections = (CardSection("Results", "", (card,)),)
+    write_page(Page(NASTY, "", "two images", sections=sections), tmp_path / "found.html")
     reader = _Reader()
     reader.feed((tmp_path / "found.html").read_text(encoding="utf-8"))
     assert reader.open == []
@@ -172,30 +173,33 @@ def test_a_search_has_a_page_of_its_own(tmp_path, asked, picture):
     assert "at place" not in text
 
 
+def cells(runs, metric):
+    """Cells of a metric, which stands once in either direction."""
+    lines = [row for row in result_table(runs).rows if len(row) > 1]
+    return lines[METRICS.index(metric)]
+
+
 def test_rows_hold_value_then_difference():
-    runs = _page().runs
-    line = row(runs, "t2i R@5")
+    runs = _runs()[0]
     place = METRICS.index("t2i R@5")
-    first, second, change = line.cells
-    assert line.metric == "R@5"
+    name, first, second, change, p = cells(runs, "t2i R@5")
+    assert name == "R@5"
     assert first.value == f"{runs[0].numbers[place]:.1f}"
     assert second.value == f"{runs[1].numbers[place]:.1f}"
     assert change.value == signed(runs[1].numbers[place] - runs[0].numbers[place])
-    assert change.p == chance(runs[1].against[place].p)
+    assert p == chance(runs[1].against[place].p)
     assert first.best == (runs[0].numbers[place] > runs[1].numbers[place])
 
 
 def test_the_lower_rank_is_the_better():
-    runs = _page().runs
+    runs = _runs()[0]
     numbers = tuple(float(n + 1) for n in range(11))
-    runs = (
-        replace(runs[0], numbers=numbers),
-        replace(runs[1], numbers=tuple(n + 1 for n in numbers)),
-    )
-    assert [c.best for c in row(runs, "i2t mean rank").cells] == [True, False, False]
-    assert [c.best for c in row(runs, "i2t R@1").cells] == [False, True, False]
+    more = tuple(n + 1 for n in numbers)
+    runs = (replace(runs[0], numbers=numbers), replace(runs[1], numbers=more))
+    assert [c.best for c in cells(runs, "i2t mean rank")[1:4]] == [True, False, False]
+    assert [c.best for c in cells(runs, "i2t R@1")[1:4]] == [False, True, False]
     even = (runs[0], replace(runs[1], numbers=numbers))
-    assert not any(c.best for c in row(even, "i2t R@1").cells)
+    assert not any(c.best for c in cells(even, "i2t R@1")[1:4])
 
 
 @pytest.mark.parametrize(
@@ -206,7 +210,7 @@ def test_the_lower_rank_is_the_better():
     ],
 )
 def test_the_headline_does_not_boast(low, high, words):
-    first, second = _page().runs
+    first, second = _runs()[0]
     change = Comparison("RSum", 3.0, Interval(low, high), 0.5)
     runs = replace(first, name="a"), replace(second, against=(*second.against[:-1], change))
     assert words in headline(runs)
@@ -214,7 +218,7 @@ def test_the_headline_does_not_boast(low, high, words):
 
 
 def test_the_headline_says_when_it_got_worse():
-    first, second = _page().runs
+    first, second = _runs()[0]
     change = Comparison("RSum", -3.0, Interval(-5.0, -1.0), 0.01)
     runs = first, replace(second, against=(*second.against[:-1], change))
     assert "3.0 less than" in headline(runs)
@@ -241,10 +245,10 @@ def test_numbers():
 
 
 def test_the_terminal_table_fits_and_is_literal():
-    page = _page()
-    runs = replace(page.runs[0], name="[bold]a[/]"), page.runs[1]
+    first, second = _runs()[0]
+    runs = replace(first, name="[bold]a[/]"), second
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(table(runs, "the [red]protocol[/]"))
+    console.print(terminal_table(result_table(runs), "the [red]protocol[/]"))
     text = console.export_text()
     assert "[bold]a[/]" in text
     assert "the [red]protocol[/]" in text

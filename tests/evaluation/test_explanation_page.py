@@ -7,8 +7,6 @@ import re
 
 import pytest
 
-from counterfoil.evaluate.gallery import Shown
-from counterfoil.evaluate.report import Provenance
 from counterfoil.evaluation.explain import (
     CorrectedCaption,
     ExplainedWord,
@@ -22,6 +20,7 @@ from counterfoil.evaluation.explanation_page import (
     signed,
     tints,
 )
+from counterfoil.report.page import PageItem, Provenance
 
 PICTURE = "data:image/png;base64,AA=="
 NEW = (WordCorrection("blue & <b>", 0.61), WordCorrection("green", 0.004))
@@ -47,7 +46,7 @@ GAINS = Explanation(
 
 
 def card(found=FOUND, picture=PICTURE, place=0):
-    return ExplainedCard(Shown("<image>", picture), found, 0.5, place)
+    return ExplainedCard(PageItem("<image>", picture), found, 0.5, place)
 
 
 def page(*cards):

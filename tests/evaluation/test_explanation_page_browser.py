@@ -8,8 +8,6 @@ import pytest
 from PIL import Image
 
 from browser_cases import elsewhere, least_contrast
-from counterfoil.evaluate.gallery import Shown, thumbnail
-from counterfoil.evaluate.report import Provenance
 from counterfoil.evaluation.explain import (
     CorrectedCaption,
     ExplainedWord,
@@ -21,6 +19,7 @@ from counterfoil.evaluation.explanation_page import (
     render_explanations,
 )
 from counterfoil.files import write_text
+from counterfoil.report.page import PageItem, Provenance, thumbnail
 
 pytestmark = [
     pytest.mark.slow,
@@ -50,7 +49,7 @@ DEPTHS = """all => all.map(one =>
 def page(request, tmp_path_factory) -> Path:
     picture = thumbnail(Image.new("RGB", (300, 200), "teal"))
     cards = tuple(
-        ExplainedCard(Shown(f"image {n}", picture if n < 3 else None), FOUND, 0.5, n)
+        ExplainedCard(PageItem(f"image {n}", picture if n < 3 else None), FOUND, 0.5, n)
         for n in range(1, request.param + 1)
     )
     path = tmp_path_factory.mktemp("page") / "page.html"

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.evaluate import inspection
 from counterfoil.negatives.diagnosis import Ranks
 from counterfoil.negatives.hubs import Hubs
 from counterfoil.negatives.lists import Lists
 from counterfoil.negatives.suspects import Suspects, above, look
 from counterfoil.recipes import diagnosis_page
 from counterfoil.recipes.diagnosis import Diagnosis, Side
+from counterfoil.report.page import write_page
 
 OWNER = (0, 0, 1, 2)  # of the captions
 TEXTS = ((2, 3), (3, -1), (0, 1))  # wrong texts of the images, hardest first
@@ -114,9 +114,9 @@ def written(monkeypatch, tmp_path):
 
     def keep(page, path):
         pages.append(page)
-        inspection.write_inspection(page, path)
+        write_page(page, path)
 
-    monkeypatch.setattr(diagnosis_page, "write_inspection", keep)
+    monkeypatch.setattr(diagnosis_page, "write_page", keep)
 
     def written(found: Diagnosis, examples: int = 9):
         diagnosis_page.write(found, tmp_path / "page.html", title="few", examples=examples)
@@ -125,44 +125,49 @@ def written(monkeypatch, tmp_path):
     return written
 
 
-def listed(example) -> list[tuple[int, str, float, tuple[str, ...]]]:
+def listed(card) -> list[tuple[int, str, float, tuple[str, ...]]]:
     return [
-        (one.item.place, one.item.text, pytest.approx(one.item.score), one.marks)
-        for one in example.found
+        (item.place, item.text, pytest.approx(item.score), item.marks)
+        for item in card.columns[0].items
+        if not item.true
     ]
+
+
+def own(card) -> list[tuple[str, float]]:
+    items = [item for item in card.columns[0].items if item.true]
+    return [(item.text, pytest.approx(item.score)) for item in items]
 
 
 def test_examples_are_the_lists_of_one_caption_an_image(written):
     page, text = written(diagnosis())
-    of_images, of_texts = (group.examples for group in page.groups)
-    assert [example.anchor.text for example in of_images] == ["a", "b", "c"]
-    assert [example.anchor.text for example in of_texts] == ["caption 0", "caption 2", "caption 3"]
+    gaps, *groups = page.sections
+    of_images, of_texts = (group.cards for group in groups)
+    assert [card.query.text for card in of_images] == ["a", "b", "c"]
+    assert [card.query.text for card in of_texts] == ["caption 0", "caption 2", "caption 3"]
     both = ("similar words",)
     assert listed(of_images[0]) == [(1, "caption 2", 0.1, ()), (2, "caption 3", 0.2, both)]
     assert listed(of_images[1]) == [(1, "caption 3", 0.6, ("above positive",))]
     assert listed(of_texts[0]) == [(1, "b", 0.3, ()), (2, "c", 0.7, both)]
     assert listed(of_texts[2]) == []
-    own = [(shown.text, pytest.approx(shown.score)) for shown in of_images[0].own]
-    assert own == [("caption 0", 0.9), ("caption 1", 0.8)]
-    assert [(one.text, pytest.approx(one.score)) for one in of_texts[1].own] == [("b", 0.5)]
-    assert len(page.figures) == 1
+    assert own(of_images[0]) == [("caption 0", 0.9), ("caption 1", 0.8)]
+    assert own(of_texts[1]) == [("b", 0.5)]
+    assert len(gaps.figures) == 1
     assert not re.search(r"\bnan\b", text)
 
 
 @pytest.mark.parametrize(("many", "shown"), [(0, ""), (1, "a"), (2, "ab"), (3, "abc"), (99, "abc")])
 def test_as_many_examples_as_are_asked_for(many, shown, written):
     page, _ = written(diagnosis(), many)
-    assert "".join(example.anchor.text for example in page.groups[0].examples) == shown
+    assert "".join(card.query.text for card in page.sections[1].cards) == shown
 
 
 def test_no_score_is_shown_that_is_not_known(written):
     page, text = written(diagnosis(scored=False))
     shown = [
         item
-        for group in page.groups
-        for example in group.examples
-        for item in (*example.own, *(one.item for one in example.found))
+        for section in page.sections
+        for card in section.cards
+        for item in card.columns[0].items
     ]
     assert {item.score for item in shown} == {None}
-    assert page.figures == ()
     assert "Above positive" not in text

@@ -18,7 +18,6 @@ from counterfoil.cli import (
     grid,
     index,
     interpolate,
-    judge,
     mine,
     negatives,
     report,
@@ -75,7 +74,6 @@ app.add_typer(grid.app)
 app.add_typer(negatives.app, name="negatives")
 app.add_typer(analyse.app, name="analyse")
 app.add_typer(write.app, name="write")
-app.add_typer(judge.app, name="judge")
 
 
 def _version(asked: bool) -> None:

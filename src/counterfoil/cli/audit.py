@@ -59,13 +59,13 @@ def audit(
     from counterfoil.audit import AuditConfig, AuditPage, audit_dataset, render_audit
     from counterfoil.core.console import console, output
     from counterfoil.data.corrections import corrections_beside, read_corrections
-    from counterfoil.evaluate.analysis_page import Rows
-    from counterfoil.evaluate.table import plain
     from counterfoil.files import check_folder, check_new, write_json, write_text
     from counterfoil.negatives.store import MINED, NegativeStore
     from counterfoil.recipes.model import open_model
     from counterfoil.recipes.provenance import made_now
     from counterfoil.recipes.run import Source
+    from counterfoil.report.page import TableBlock
+    from counterfoil.report.tables import terminal_table
 
     if not model and not explainer:
         refuse(context, ("split",), "with --model or --explainer")
@@ -108,7 +108,9 @@ def audit(
         provenance=made_now(),
     )
     rows = tuple((one.title, f"{one.found:,}", f"{one.shown:,}") for one in sections)
-    console().print(plain(Rows("", ("", "found", "on the page"), rows), page.protocol))
+    console().print(
+        terminal_table(TableBlock("", ("", "found", "on the page"), rows), page.protocol)
+    )
     write_text(folder / PAGE_FILE, render_audit(page))
     plan = {"models": names, "explainer": explainer, "negatives": str(negatives or "")}
     values = {

@@ -12,10 +12,10 @@ from counterfoil.cli.options import Decisions, Features, Images, Split, example
 from counterfoil.cli.unread import refuse, refuse_without
 
 if TYPE_CHECKING:
-    from counterfoil.evaluate.analysis_page import Card, Rows
     from counterfoil.evaluation.foils.measures import BlindControl, FoilReport, FoilScore, TieRule
     from counterfoil.evaluation.foils.sets import FoilItem, FoilSet
     from counterfoil.recipes.model import Model
+    from counterfoil.report.page import ExampleCard, TableBlock
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -103,15 +103,15 @@ def _report(
     seed: int,
 ) -> FoilReport:
     """The numbers of a model or an ensemble, or of the blind control alone."""
+    from counterfoil.analysis.base import open_scorers
     from counterfoil.evaluation.foils.measures import evaluate_foils, score_foils
-    from counterfoil.recipes.analyses.scorers import open_scorers
 
     scorer = None if name == BLIND else open_scorers([name])[0]
     for model in scorer.models if scorer else ():
         _check_readable(model, questions)
     control = _blind_control(blind, decisions, questions) if blind else None
     if scorer is not None:
-        scores, description = score_foils(scorer.on(questions.corpus), questions), scorer.said()
+        scores, description = score_foils(scorer.on(questions.corpus), questions), scorer.describe()
     else:
         assert control is not None
         scores, description = control.scores, "the blind model alone"
@@ -121,11 +121,11 @@ def _report(
 def _show(report: FoilReport, html: Path | None, examples: int, seed: int) -> None:
     """Print the tables and write the page."""
     from counterfoil.core.console import console, output
-    from counterfoil.evaluate.table import plain
     from counterfoil.files import write_text
+    from counterfoil.report.tables import terminal_table
 
     for table in _tables(report):
-        console().print(plain(table, report.protocol))
+        console().print(terminal_table(table, report.protocol))
     output(report.headline())
     if html is not None:
         write_text(html, _page(report, examples, seed))
@@ -177,10 +177,10 @@ def _blind_control(source: str, decisions: Path | None, questions: FoilSet) -> B
     return train_blind_control(captions, source, questions)
 
 
-def _tables(report: FoilReport) -> tuple[Rows, ...]:
+def _tables(report: FoilReport) -> tuple[TableBlock, ...]:
     """One table for each measure; aggregates of the set's authors are marked."""
-    from counterfoil.evaluate.analysis_page import Rows
     from counterfoil.evaluation.foils.measures import MARGIN
+    from counterfoil.report.page import TableBlock
 
     controls = {(line.measure, line.of): line for line in report.blind}
     head = "", "items", "%", "95 %", "chance", *(("blind", "95 %") if controls else ())
@@ -197,7 +197,7 @@ def _tables(report: FoilReport) -> tuple[Rows, ...]:
                 f" !: suspicious: the blind model is surely more than {MARGIN:.0f} points above "
                 "chance, so the captions alone give answers away."
             )
-        tables.append(Rows(measure, head, rows, note))
+        tables.append(TableBlock(measure, head, rows, note))
     return tuple(tables)
 
 
@@ -221,9 +221,9 @@ def _control_cells(line: FoilScore | None) -> tuple[str, str]:
 
 def _page(report: FoilReport, examples: int, seed: int) -> str:
     """The page as HTML: the tables, and cards of the items with the lowest margins."""
-    from counterfoil.evaluate.analysis_page import AnalysisPage, Cards, render
     from counterfoil.evaluation.foils.measures import item_margins
     from counterfoil.recipes.provenance import made_now
+    from counterfoil.report.page import CardSection, Page, render_page
 
     definition = {
         "choice": "the true caption's score less the best foil's",
@@ -237,23 +237,22 @@ def _page(report: FoilReport, examples: int, seed: int) -> str:
         for card in _cards(report.foils, report.foils.items[row], scores[row], float(margins[row]))
     )
     note = f"Lowest margins first; margin: {definition}."
-    page = AnalysisPage(
+    page = Page(
         title=report.foils.name,
         headline=report.headline(),
         protocol=report.protocol,
         provenance=made_now(seed=seed),
         tables=_tables(report),
-        sections=(Cards("Most wrong", note, cards),) if cards else (),
+        sections=(CardSection("Most wrong", note, cards),) if cards else (),
     )
-    return render(page)
+    return render_page(page)
 
 
 def _cards(
     questions: FoilSet, item: FoilItem, scores: Sequence[float], margin: float
-) -> Iterator[Card]:
+) -> Iterator[ExampleCard]:
     """One card for each image of an item, with the captions by score."""
-    from counterfoil.evaluate.analysis_page import Card, Column
-    from counterfoil.evaluate.gallery import Shown, thumbnail
+    from counterfoil.report.page import CardColumn, ExampleCard, PageItem, thumbnail
 
     corpus, many = questions.corpus, len(item.texts)
     minus = f"{margin:.3f}".replace("-", "−")
@@ -263,9 +262,9 @@ def _cards(
         true = place if questions.task == "crossed" else 0
         ranked = sorted(range(many), key=lambda at: (-own[at], at == true))
         captions = tuple(
-            Shown(corpus.texts[item.texts[at]], None, rank, at == true and item.true, own[at])
+            PageItem(corpus.texts[item.texts[at]], None, rank, at == true and item.true, own[at])
             for rank, at in enumerate(ranked, 1)
         )
         picture = thumbnail(corpus.pictures.open(image)) if corpus.pictures else None
-        query = Shown(corpus.image_ids[image], picture)
-        yield Card(query, "", (Column(title, "", captions),))
+        query = PageItem(corpus.image_ids[image], picture)
+        yield ExampleCard(query, "", (CardColumn(title, "", captions),))

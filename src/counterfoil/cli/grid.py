@@ -106,12 +106,12 @@ def sweep(
 
 
 def _list(grids: Iterable[GridSearch]) -> None:
-    from counterfoil.evaluate.analysis_page import Rows
-    from counterfoil.evaluate.table import plain
     from counterfoil.recipes.show import console
+    from counterfoil.report.page import TableBlock
+    from counterfoil.report.tables import terminal_table
 
     rows = tuple((one.name, f"{one.size:,}", str(one.draw or one.size), one.about) for one in grids)
-    console.print(plain(Rows("", ("sweep", "grid", "points", "about"), rows)))
+    console.print(terminal_table(TableBlock("", ("sweep", "grid", "points", "about"), rows)))
 
 
 def _check(context: typer.Context) -> None:

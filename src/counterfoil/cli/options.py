@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, final, get_type_hints
 
 import typer
 
@@ -61,6 +65,60 @@ def source(
     from counterfoil.recipes.run import Source
 
     return Source(data or "scenes", features=features, images=images, decisions=decisions)
+
+
+@final
+@dataclass(frozen=True)
+class DataOptions:
+    """The options ``--data``, ``--features``, ``--images`` and ``--decisions`` of a command.
+
+    A command that is decorated with `data_options` takes them as one parameter of this type.
+    """
+
+    data: Data = None
+    features: Features = None
+    images: Images = None
+    decisions: Decisions = None
+
+    def source(self) -> Source:
+        """The data; rendered scenes if the user names none."""
+        return source(self.data, self.features, self.images, self.decisions)
+
+
+def data_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `DataOptions` instead of its parameter of that type.
+
+    Typer reads a command's signature, so the decorated function has a signature in which the
+    parameter is replaced by one parameter for each field.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    options = get_type_hints(DataOptions, include_extras=True)
+    parameters, place = [], ""
+    for parameter in inspect.signature(command).parameters.values():
+        if hints[parameter.name] is DataOptions:
+            place = parameter.name
+            new = [(field.name, field.default) for field in fields(DataOptions)]
+        else:
+            new = [(parameter.name, parameter.default)]
+        parameters += [
+            # Keyword-only parameters may have defaults in any order.
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=default,
+                annotation=options.get(name, hints.get(name)),
+            )
+            for name, default in new
+        ]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        data = DataOptions(**{field.name: given.pop(field.name) for field in fields(DataOptions)})
+        command(**given, **{place: data})
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
 
 
 def example(*lines: str) -> str:

@@ -38,7 +38,7 @@ def report(
     ),
 ) -> None:
     """Compare finished runs on one page: tests, curves, hardness, foils, cost, pictures."""
-    from counterfoil.recipes.reporting import ReportPlan, report_with
+    from counterfoil.analysis.runs import ReportPlan, report_with
     from counterfoil.recipes.run import Source
 
     refuse_without(context, "data", ("features", "images", "decisions"))

@@ -219,18 +219,26 @@ def write_hits_page(
     open_image: Callable[[SearchHit], Image.Image | None] = _open_file,
 ) -> None:
     """Write an HTML page of the hits: images as thumbnails, or captions."""
-    from counterfoil.evaluate.gallery import Gallery, Retrieval, Shown, thumbnail
-    from counterfoil.evaluate.report import write_gallery
+    from counterfoil.report.page import (
+        CardColumn,
+        CardSection,
+        ExampleCard,
+        Page,
+        PageItem,
+        thumbnail,
+        write_page,
+    )
 
-    def card(hit: SearchHit) -> Shown:
+    def card(hit: SearchHit) -> PageItem:
         if find == "captions":
-            return Shown(_caption_label(hit), place=hit.rank, score=hit.score)
+            return PageItem(_caption_label(hit), place=hit.rank, score=hit.score)
         image = open_image(hit)
         picture = None if image is None else thumbnail(image)
-        return Shown(_image_label(hit), picture, place=hit.rank, score=hit.score)
+        return PageItem(_image_label(hit), picture, place=hit.rank, score=hit.score)
 
-    retrieval = Retrieval(Shown(query), 0, tuple(card(hit) for hit in hits))
-    write_gallery(Gallery(query, note, (retrieval,)), page)
+    column = CardColumn("", "", tuple(card(hit) for hit in hits))
+    results = CardSection("Results", "", (ExampleCard(PageItem(query), "", (column,)),))
+    write_page(Page(query, "", note, sections=(results,)), page)
 
 
 def _image_label(hit: SearchHit) -> str:

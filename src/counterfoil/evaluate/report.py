@@ -1,22 +1,14 @@
-"""The report of an experiment: one HTML file that needs nothing else."""
+"""Evaluations side by side: one table with intervals and paired differences, and a headline."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import final
 
-from counterfoil import files
-from counterfoil.evaluate import figures
-from counterfoil.evaluate.figures import Curve, Figure, Hardness
-from counterfoil.evaluate.gallery import Gallery
 from counterfoil.evaluate.result import METRICS, Report
 from counterfoil.evaluation.bootstrap import Comparison, Interval, compare, intervals
-
-if TYPE_CHECKING:
-    from jinja2 import Template
-
-    from counterfoil.evaluate.analysis_page import Cards, Rows
+from counterfoil.report.page import TableBlock, TableCell, TableRow
 
 GROUPS = (
     ("Image to text", METRICS[:5]),
@@ -28,13 +20,13 @@ GROUPS = (
 @final
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """A run as it stands in the tables.
+    """Numbers of a run.
 
     Attributes:
         name: of the run.
         numbers: one for each of `METRICS`.
         intervals: one for each of `METRICS`.
-        against: the first run, compared with this one; empty for the first run itself.
+        against: comparison with the first run; empty for the first run itself.
     """
 
     name: str
@@ -43,89 +35,8 @@ class RunResult:
     against: tuple[Comparison, ...] = ()
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """Where the numbers come from, and how to have them again.
-
-    Attributes:
-        command: that made the report.
-        seed: of the run.
-        recipe: its name.
-        digest: of the recipe's content.
-        versions: of what computed, as (name, version).
-        reproduce: commands that give the same numbers, line by line.
-    """
-
-    command: str
-    seed: int | None = None
-    recipe: str = ""
-    digest: str = ""
-    versions: tuple[tuple[str, str], ...] = ()
-    reproduce: tuple[str, ...] = ()
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ReportPage:
-    """All that stands on the page.
-
-    Attributes:
-        title: of the page.
-        protocol: in one sentence, see `counterfoil.evaluate.result.Setting.line`.
-        runs: at least one; the others are compared with the first.
-        curves: learning curves, one per run.
-        hardness: sources of negatives, to be laid over each other.
-        galleries: retrievals with pictures.
-        provenance: for the foot of the page.
-        margin: of the triplet loss, in units of the score, to be marked among the negatives.
-        courses: of the negatives that were written while the runs were trained.
-        tables: of what else was measured.
-        sections: of queries on which runs differ.
-    """
-
-    title: str
-    protocol: str
-    runs: tuple[RunResult, ...]
-    curves: tuple[Curve, ...]
-    hardness: tuple[Hardness, ...]
-    galleries: tuple[Gallery, ...]
-    provenance: Provenance
-    margin: float | None = None
-    courses: tuple[Figure, ...] = ()
-    tables: tuple[Rows, ...] = ()
-    sections: tuple[Cards, ...] = ()
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A number and its surroundings.
-
-    Attributes:
-        value: the number.
-        under: its interval.
-        best: whether it is the best of its row.
-        p: chance of a difference; None where the cell is no difference.
-    """
-
-    value: str
-    under: str
-    best: bool = False
-    p: str | None = None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A metric and its cells: the first run, then value and difference of every other run."""
-
-    metric: str
-    cells: tuple[Cell, ...]
-
-
 def results(reports: dict[str, Report], *, seed: int = 0) -> tuple[RunResult, ...]:
-    """Runs with intervals, each after the first compared with the first.
+    """Compute intervals, and compare each run with the first.
 
     Args:
         reports: evaluations on the same queries, by the name of the run.
@@ -146,35 +57,8 @@ def results(reports: dict[str, Report], *, seed: int = 0) -> tuple[RunResult, ..
     )
 
 
-def render(page: ReportPage) -> str:
-    """The page as HTML; everything that comes from data or users is escaped.
-
-    Raises:
-        ValueError: there is no run to show.
-    """
-    if not page.runs:
-        raise ValueError("a report needs at least one evaluated run")
-    return template("report.html.j2").render(
-        page=page,
-        headline=headline(page.runs),
-        groups=[(title, [row(page.runs, metric) for metric in names]) for title, names in GROUPS],
-        learning=figures.learning(page.curves) if page.curves else (),
-        hardness=_hardness(page),
-    )
-
-
-def write(page: ReportPage, path: Path) -> None:
-    """Write the page, whole or not at all."""
-    files.write_text(path, render(page))
-
-
-def write_gallery(gallery: Gallery, path: Path) -> None:
-    """Write a page of retrievals alone, as of a search; whole or not at all."""
-    files.write_text(path, template("gallery.html.j2").render(gallery=gallery))
-
-
-def headline(runs: tuple[RunResult, ...]) -> str:
-    """The result in one sentence."""
+def headline(runs: Sequence[RunResult]) -> str:
+    """RSum of the last run and its difference from the first, in one sentence."""
     first, last = runs[0], runs[-1]
     if not last.against:
         span = first.intervals[-1]
@@ -190,32 +74,62 @@ def headline(runs: tuple[RunResult, ...]) -> str:
     )
 
 
-def row(runs: tuple[RunResult, ...], metric: str) -> Row:
-    """One metric of every run."""
+def result_table(runs: Sequence[RunResult]) -> TableBlock:
+    """Tabulate all metrics by run, with intervals and differences from the first run.
+
+    Args:
+        runs: at least one; all but the first carry a comparison with it.
+
+    Raises:
+        ValueError: there is no run.
+    """
+    if not runs:
+        raise ValueError("a report needs at least one evaluated run")
+    head = ["Metric"]
+    for run in runs:
+        head += [run.name, "difference", "p"] if run.against else [run.name]
+    rows: list[TableRow] = []
+    for title, metrics in GROUPS:
+        rows.append((title,))
+        rows += [_row(runs, metric) for metric in metrics]
+    differences = (
+        f" Differences are from {runs[0].name}; p: two-sided, from exchanging the two runs' "
+        "answers image by image, not corrected for the number of metrics."
+    )
+    note = (
+        "Recalls in percent. Below each number: 95 % interval, from drawing images anew with all "
+        f"their captions.{differences if len(runs) > 1 else ''} For ranks, lower is better."
+    )
+    return TableBlock("Retrieval", tuple(head), tuple(rows), note)
+
+
+def _row(runs: Sequence[RunResult], metric: str) -> TableRow:
     place = METRICS.index(metric)
-    shown = [figure(metric, run.numbers[place]) for run in runs]
-    low_is_good = metric.endswith("rank")
     numbers = [run.numbers[place] for run in runs]
-    top = min(numbers) if low_is_good else max(numbers)
-    cells: list[Cell] = []
-    for run, number, text in zip(runs, numbers, shown):
+    best = min(numbers) if metric.endswith("rank") else max(numbers)
+    differ = len({figure(metric, number) for number in numbers}) > 1
+    cells: list[str | TableCell] = []
+    for run, number in zip(runs, numbers):
         span = run.intervals[place]
         under = f"{figure(metric, span.low)} to {figure(metric, span.high)}"
-        cells.append(Cell(text, under, best=number == top and len(set(shown)) > 1))
+        cells.append(TableCell(figure(metric, number), under, best=number == best and differ))
         if run.against:
-            cells.append(_difference(run.against[place]))
+            change = run.against[place]
+            low, high = signed(change.interval.low, metric), signed(change.interval.high, metric)
+            cells.append(TableCell(signed(change.difference, metric), f"{low} to {high}"))
+            cells.append(chance(change.p))
     name = metric.removeprefix("i2t ").removeprefix("t2i ")
-    return Row(name[0].upper() + name[1:], tuple(cells))
+    return name[0].upper() + name[1:], *cells
 
 
 def figure(metric: str, number: float) -> str:
-    """A number with as many places as mean something."""
+    """Format a metric with as many places as mean something."""
     whole = metric.endswith("median rank") and number == int(number)
     return f"{number:.0f}" if whole else f"{number:,.1f}"
 
 
 def signed(number: float, metric: str = "") -> str:
-    """A difference with its sign."""
+    """Format a difference with its sign."""
     text = figure(metric, abs(number))
     if not float(text.replace(",", "")):
         return text
@@ -223,32 +137,7 @@ def signed(number: float, metric: str = "") -> str:
 
 
 def chance(p: float | None) -> str:
-    """A p-value in words."""
+    """Format a p-value."""
     if p is None:
         return "–"
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def template(name: str) -> Template:
-    """A template of the pages; what is put into it is escaped."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("counterfoil.evaluate"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template(name)
-
-
-def _difference(change: Comparison) -> Cell:
-    span = change.interval
-    name = change.metric
-    under = f"{signed(span.low, name)} to {signed(span.high, name)}"
-    return Cell(signed(change.difference, name), under, p=chance(change.p))
-
-
-def _hardness(page: ReportPage) -> Figure | None:
-    return figures.hardness(page.hardness, page.margin) if page.hardness else None

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from counterfoil.evaluate.gallery import Shown, thumbnail
-from counterfoil.evaluate.report import Provenance, template
 from counterfoil.evaluation.explain import ExplainedWord, Explanation
+from counterfoil.report.page import PageItem, Provenance, template, thumbnail
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -42,7 +41,7 @@ class CaptionPart:
 class ExplainedCard:
     """An explained caption with its image."""
 
-    image: Shown  # id, and the picture where there is one
+    image: PageItem  # id, and the picture where there is one
     explanation: Explanation  # of the caption
     threshold: float  # doubt from which a word counts as wrong
     place: int = 0  # in a ranking, from 1; 0 outside one
@@ -115,9 +114,9 @@ def render_explanations(
     return template("explain.html.j2").render(page=page)
 
 
-def picture_of(name: str, picture: Image.Image | None) -> Shown:
+def picture_of(name: str, picture: Image.Image | None) -> PageItem:
     """An image by its name, with a thumbnail where there is a picture."""
-    return Shown(name, None if picture is None else thumbnail(picture, PICTURE_SIDE))
+    return PageItem(name, None if picture is None else thumbnail(picture, PICTURE_SIDE))
 
 
 def measure(explanation: Explanation) -> str:

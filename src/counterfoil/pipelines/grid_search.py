@@ -21,23 +21,22 @@ from typing import Any, Self, final
 import torch
 
 from counterfoil import world
+from counterfoil.analysis.base import Analysis
 from counterfoil.core.console import console, output
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.evaluate.analysis_page import AnalysisPage, Rows
 from counterfoil.evaluate.result import METRICS, without_models
-from counterfoil.evaluate.table import plain
 from counterfoil.files import read_json, write_json
 from counterfoil.recipes import notes, stages
-from counterfoil.recipes.analyses.results import publish
 from counterfoil.recipes.catalogue import smoke
 from counterfoil.recipes.contents import contents
 from counterfoil.recipes.context import DEV, Context
 from counterfoil.recipes.measured import Measured
 from counterfoil.recipes.model import MODEL
-from counterfoil.recipes.provenance import made_now
 from counterfoil.recipes.recipe import Evaluate, Recipe, Stage, Train, digests
 from counterfoil.recipes.run import Source, execute
 from counterfoil.recipes.settings import apply
+from counterfoil.report.page import TableBlock
+from counterfoil.report.tables import terminal_table
 from counterfoil.spec import unknown
 from counterfoil.train.saved import read_card
 
@@ -411,7 +410,7 @@ def run_grid(
         if tests is None:
             return False
         results = replace(results, tests=tests)
-    publish(_page(results), results.to_dict(), folder / PAGE)
+    _page(results).publish(folder / PAGE)
     return True
 
 
@@ -425,7 +424,9 @@ def show_grid(search: GridSearch) -> None:
     points = dict.fromkeys(job.values for job in todo)
     rows = tuple((str(n), *values) for n, values in enumerate(points, 1))
     console().print(
-        plain(Rows(search.name, ("point", *axis_labels(search.axes)), rows, search.about))
+        terminal_table(
+            TableBlock(search.name, ("point", *axis_labels(search.axes)), rows, search.about)
+        )
     )
     kinds = {d: s.kind for job in todo for d, s in zip(job.needed, job.recipe.stages)}
     many = ", ".join(f"{count:,} {kind}" for kind, count in Counter(kinds.values()).items())
@@ -834,7 +835,7 @@ def axis_labels(axes: Sequence[GridAxis]) -> tuple[str, ...]:
     return tuple(map(label, axes))
 
 
-def _page(results: GridResults) -> AnalysisPage:
+def _page(results: GridResults) -> Analysis:
     search, best, lowest = results.search, results.ranked[0], results.ranked[-1]
     names = axis_labels(search.axes)
     reach = f"; the others go down to {lowest.mean:.1f}" if lowest.mean < best.mean else ""
@@ -845,7 +846,7 @@ def _page(results: GridResults) -> AnalysisPage:
         tables.append(_by_value(results, names))
     if results.tests:
         tables.append(_tested(results))
-    return AnalysisPage(
+    return Analysis(
         title=f"{search.name}: {search.compared}",
         headline=(
             f"The best {results.figure} is {best.words()}, with "
@@ -858,12 +859,13 @@ def _page(results: GridResults) -> AnalysisPage:
             f"{', '.join(map(str, search.seeds))}"
             f"{', ± standard deviation between them' if plural else ''}"
         ),
-        provenance=made_now(recipe=search.recipe.name),
+        recipe=search.recipe.name,
+        numbers=results.to_dict(),
         tables=tuple(tables),
     )
 
 
-def _by_point(results: GridResults, names: Sequence[str]) -> Rows:
+def _by_point(results: GridResults, names: Sequence[str]) -> TableBlock:
     """Points, the best first, and after them those that failed."""
     head = ("rank", *names, results.figure, "best epoch", f"in {POINTS}/")
     rows = []
@@ -878,10 +880,12 @@ def _by_point(results: GridResults, names: Sequence[str]) -> Rows:
         for name, axis in zip(names, results.search.axes)
         if name != axis.name
     ]
-    return Rows("Points", head, tuple(rows), "\n".join([NOTE, " ".join(keys), *reasons]).strip())
+    return TableBlock(
+        "Points", head, tuple(rows), "\n".join([NOTE, " ".join(keys), *reasons]).strip()
+    )
 
 
-def _by_value(results: GridResults, names: Sequence[str]) -> Rows:
+def _by_value(results: GridResults, names: Sequence[str]) -> TableBlock:
     rows = []
     for place, (axis, name) in enumerate(zip(results.search.axes, names)):
         for value in axis.values:
@@ -889,10 +893,10 @@ def _by_value(results: GridResults, names: Sequence[str]) -> Rows:
             shown = (f"{mean(figures):.1f}", f"{max(figures):.1f}") if figures else (NONE, NONE)
             rows.append((name, value, str(len(figures)), *shown))
     head = ("key", "value", "points", f"mean {results.figure}", "best")
-    return Rows("Values", head, tuple(rows), "Each with all points that have it.")
+    return TableBlock("Values", head, tuple(rows), "Each with all points that have it.")
 
 
-def _tested(results: GridResults) -> Rows:
+def _tested(results: GridResults) -> TableBlock:
     recalls = [metric for metric in METRICS if "R@" in metric or metric == METRICS[-1]]
     rows = tuple(
         (test.stage, str(test.seed), *(f"{test.numbers[metric]:.1f}" for metric in recalls))
@@ -902,4 +906,4 @@ def _tested(results: GridResults) -> Rows:
         f"{test.stage}: {without_models(test.protocol)}." for test in results.tests
     )
     head = ("stage", "seed", *recalls)
-    return Rows("The best point on test", head, rows, "\n".join(protocols))
+    return TableBlock("The best point on test", head, rows, "\n".join(protocols))

@@ -6,11 +6,8 @@ from itertools import groupby
 from pathlib import Path
 
 from counterfoil.core.console import output
-from counterfoil.evaluate.figures import Curve, Hardness
-from counterfoil.evaluate.gallery import Exhibits, Found, Gallery, galleries
-from counterfoil.evaluate.report import Provenance, ReportPage, results
-from counterfoil.evaluate.report import write as write_page
-from counterfoil.evaluate.table import plain, table
+from counterfoil.evaluate.gallery import Exhibits, Found, galleries
+from counterfoil.evaluate.report import headline, result_table, results
 from counterfoil.negatives import hardness as measured_hardness
 from counterfoil.recipes.context import Context
 from counterfoil.recipes.forgetting import forgotten
@@ -19,6 +16,14 @@ from counterfoil.recipes.measures import called
 from counterfoil.recipes.provenance import made_now
 from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Pretrain, Train
 from counterfoil.recipes.show import console
+from counterfoil.report.figures import (
+    LearningCurve,
+    NamedSample,
+    gap_histograms,
+    learning_curves,
+)
+from counterfoil.report.page import CardSection, FigureSection, Page, Provenance, write_page
+from counterfoil.report.tables import terminal_table
 from counterfoil.train.log import read_metrics
 from counterfoil.train.tensors import read_tensors, write_tensors
 
@@ -26,34 +31,41 @@ HARDNESS = "hardness.safetensors"
 REPORT = "report.html"
 
 
-def page(context: Context, stage: Compare) -> ReportPage:
-    """Everything that stands on the report's page."""
+def page(context: Context, stage: Compare) -> Page:
+    """The report of a run: results, learning curves, hardness of negatives, retrievals."""
     found = {_name(context, name): Measured.open(context.place(name)) for name in stage.results}
     reports = {name: measured.report for name, measured in found.items()}
     trained, lost = _trained(context, stage), forgotten(context, stage)
-    return ReportPage(
+    runs = results(reports)
+    curves = [curve(name, context.place(name) / "metrics.jsonl") for name in trained]
+    gaps = _hardness(context, stage.negatives) if stage.negatives else ()
+    figures = {
+        "Learning curves": learning_curves(curves),
+        "Hardness of negatives": (gap_histograms(gaps),) if gaps else (),
+    }
+    return Page(
         title=f"{context.recipe.name}: {' and '.join(found)}",
+        headline=headline(runs),
         protocol=next(iter(reports.values())).setting.line(),
-        runs=results(reports),
-        curves=tuple(curve(name, context.place(name) / "metrics.jsonl") for name in trained),
-        hardness=_hardness(context, stage.negatives) if stage.negatives else (),
-        galleries=_galleries(context, stage, found),
         provenance=_provenance(context, stage),
-        tables=(lost,) if lost else (),
+        tables=(result_table(runs), *((lost,) if lost else ())),
+        sections=(
+            *(FigureSection(title, some) for title, some in figures.items() if some),
+            *_galleries(context, stage, found),
+        ),
     )
 
 
-def write(shown: ReportPage, folder: Path) -> None:
-    """Print the table and write ``report.html``, in the stage's folder and beside it."""
-    console.print(table(shown.runs, shown.protocol))
-    for one in shown.tables:
-        console.print(plain(one))
+def write(shown: Page, folder: Path) -> None:
+    """Print the tables and write ``report.html`` in the stage's folder."""
+    for table in shown.tables:
+        console.print(terminal_table(table, shown.protocol))
     folder.mkdir(parents=True, exist_ok=True)
     write_page(shown, folder / REPORT)
     output(f"{folder / REPORT}")
 
 
-def curve(name: str, path: Path) -> Curve:
+def curve(name: str, path: Path) -> LearningCurve:
     """A learning curve from ``metrics.jsonl``: dev RSum and mean training loss of each epoch."""
     lines = read_metrics(path)
     dev = {line["epoch"]: line["dev_rsum"] for line in lines if "dev_rsum" in line}
@@ -63,7 +75,7 @@ def curve(name: str, path: Path) -> Curve:
         values = [loss for _, loss in group]
         means[epoch] = sum(values) / len(values)
     epochs = sorted(set(means) & set(dev)) if dev else sorted(means)
-    return Curve(
+    return LearningCurve(
         name,
         tuple(float(epoch) for epoch in epochs),
         tuple(dev[epoch] for epoch in epochs if epoch in dev),
@@ -77,13 +89,13 @@ def save_hardness(found: measured_hardness.Hardness, folder: Path) -> None:
     write_tensors(folder / HARDNESS, tensors, {"batch": found.batch})
 
 
-def _hardness(context: Context, mining: str) -> tuple[Hardness, ...]:
+def _hardness(context: Context, mining: str) -> tuple[NamedSample, ...]:
     stage = context.recipe.stage(mining)
     assert isinstance(stage, Mine)
     return hardness_at(context.place(mining), " + ".join((*stage.using, *stage.models)))
 
 
-def hardness_at(folder: Path, scorer: str) -> tuple[Hardness, ...]:
+def hardness_at(folder: Path, scorer: str) -> tuple[NamedSample, ...]:
     """What `save_hardness` kept of negatives of a batch and of mined ones.
 
     Args:
@@ -99,7 +111,7 @@ def hardness_at(folder: Path, scorer: str) -> tuple[Hardness, ...]:
         "offline": f"offline: mined, by {scorer}",
     }
     gaps = {kind: tensors[kind] - tensors["positive"] for kind in names}
-    return tuple(Hardness(name, gaps[kind].numpy()) for kind, name in names.items())
+    return tuple(NamedSample(name, gaps[kind].numpy()) for kind, name in names.items())
 
 
 def _name(context: Context, evaluation: str) -> str:
@@ -115,7 +127,9 @@ def _trained(context: Context, stage: Compare) -> tuple[str, ...]:
     return tuple(dict.fromkeys(used))
 
 
-def _galleries(context: Context, stage: Compare, found: dict[str, Measured]) -> tuple[Gallery, ...]:
+def _galleries(
+    context: Context, stage: Compare, found: dict[str, Measured]
+) -> tuple[CardSection, ...]:
     """Retrievals of the last evaluation, with the places under the others."""
     evaluation = context.recipe.stage(stage.results[-1])
     assert isinstance(evaluation, Evaluate)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from counterfoil import world
 from counterfoil.core.console import output
-from counterfoil.evaluate.table import plain
 from counterfoil.files import check_file, write_json
 from counterfoil.negatives.store import MINED, NegativeStore
 from counterfoil.recipes import diagnosis_page
@@ -15,6 +14,7 @@ from counterfoil.recipes.diagnosis import Diagnosis, DiagnosisPlan, diagnose
 from counterfoil.recipes.model import open_model
 from counterfoil.recipes.run import Source
 from counterfoil.recipes.show import console
+from counterfoil.report.tables import terminal_table
 
 
 def diagnose_with(
@@ -50,7 +50,7 @@ def diagnose_with(
     found = diagnose(store, corpus, [open_model(name) for name in names], plan)
     if world.rank() == 0:
         for table in diagnosis_page.tables(found):
-            console.print(plain(table))
+            console.print(terminal_table(table))
         diagnosis_page.write(found, page, title=str(folder), examples=examples)
         if out is not None:
             write_json(out, {"store": str(folder), "models": list(names), **found.plain()})

@@ -9,13 +9,13 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from counterfoil.analysis.base import Scorer
 from counterfoil.corpus.corpus import Corpus
 from counterfoil.engine.tiles import Member
 from counterfoil.negatives.diagnosis import Ranks, by_rank, pair_scores
 from counterfoil.negatives.hubs import Hubs, hubs, overlap
 from counterfoil.negatives.store import NegativeStore, Source
 from counterfoil.negatives.suspects import Looked, Suspects, above, by_truth, by_words, look
-from counterfoil.recipes.analyses.scorers import Scorer
 from counterfoil.recipes.model import Model
 from counterfoil.records import Pairs
 
@@ -168,7 +168,7 @@ def _scored(
     images = _once(looked[0].anchors.image)
     texts, counts = corpus.relation.captions(images)
     whose = " + ".join(model.name for model in models)
-    kind = Scorer(whose, whose, tuple(models)).said()
+    kind = Scorer(whose, whose, tuple(models)).describe()
     if kept[0] is not None and _made_by(store, models):
         part = [model.member(corpus.subset(images)) for model in models]
         place = torch.arange(len(images)).repeat_interleave(counts)

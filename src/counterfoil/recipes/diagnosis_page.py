@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.evaluate import figures
-from counterfoil.evaluate.analysis_page import Rows
-from counterfoil.evaluate.figures import Figure, Hardness
-from counterfoil.evaluate.gallery import Shown, thumbnail
-from counterfoil.evaluate.inspection import (
-    Example,
-    Examples,
-    InspectionPage,
-    Listed,
-    write_inspection,
-)
 from counterfoil.recipes.diagnosis import Diagnosis, Side
 from counterfoil.recipes.provenance import made_now
+from counterfoil.report.figures import NamedSample, gap_histograms
+from counterfoil.report.page import (
+    CardColumn,
+    CardSection,
+    ExampleCard,
+    Figure,
+    FigureSection,
+    Page,
+    PageItem,
+    TableBlock,
+    thumbnail,
+    write_page,
+)
 
 DEPTH = 6  # negatives shown of each anchor
 
 
-def tables(found: Diagnosis) -> tuple[Rows, ...]:
+def tables(found: Diagnosis) -> tuple[TableBlock, ...]:
     """Hardness and suspects by rank of both sides, what the columns mean below them, and hubs."""
     ranks = _ranks(found.texts, ()), _ranks(found.images, _meanings(found.images))
     return (*ranks, _hubs(found))
@@ -37,20 +40,21 @@ def write(found: Diagnosis, page: Path, *, title: str, examples: int) -> None:
         _examples(found, side, examples, of_images=side is found.texts)
         for side in (found.texts, found.images)
     )
-    write_inspection(
-        InspectionPage(
+    gaps = _gaps(found)
+    write_page(
+        Page(
             title=f"Mined negatives in {title}",
-            note=found.line,
-            tables=tables(found),
-            figures=_gaps(found),
-            groups=groups,
+            headline="",
+            protocol=found.line,
             provenance=made_now(),
+            tables=tables(found),
+            sections=(*([FigureSection("Hardness of negatives", gaps)] if gaps else []), *groups),
         ),
         page,
     )
 
 
-def _ranks(side: Side, notes: tuple[str, ...]) -> Rows:
+def _ranks(side: Side, notes: tuple[str, ...]) -> TableBlock:
     scored = side.gaps is not None
     rows = []
     for place, rank in enumerate(side.ranks):
@@ -62,7 +66,7 @@ def _ranks(side: Side, notes: tuple[str, ...]) -> Rows:
     columns = ("rank", "pairs", *(["median gap"] if scored else []))
     heads = tuple(f"{estimate.name}, %" for estimate in side.estimates)
     title = f"{side.name[0].upper()}{side.name[1:]}: hardness and suspects"
-    return Rows(title, (*columns, *heads), tuple(rows), "\n".join(notes))
+    return TableBlock(title, (*columns, *heads), tuple(rows), "\n".join(notes))
 
 
 def _meanings(side: Side) -> tuple[str, ...]:
@@ -74,7 +78,7 @@ def _meanings(side: Side) -> tuple[str, ...]:
     )
 
 
-def _hubs(found: Diagnosis) -> Rows:
+def _hubs(found: Diagnosis) -> TableBlock:
     rows = tuple(
         (side.name, f"{side.hubs.skewness:.2f}", _percent(side.hubs.never),
          _percent(side.hubs.crowd))
@@ -98,19 +102,21 @@ def _hubs(found: Diagnosis) -> Rows:
         *largest,
         f"Two captions of an image share {shared} % of their first {found.first} images (Jaccard).",
     )
-    return Rows("Hubs", ("lists", "skewness", "never, %", "hundredth, %"), rows, "\n".join(notes))
+    return TableBlock(
+        "Hubs", ("lists", "skewness", "never, %", "hundredth, %"), rows, "\n".join(notes)
+    )
 
 
 def _gaps(found: Diagnosis) -> tuple[Figure, ...]:
     sources = [
-        Hardness(side.name, side.gaps[side.looked.listed].numpy())
+        NamedSample(side.name, side.gaps[side.looked.listed].numpy())
         for side in (found.texts, found.images)
         if side.gaps is not None and bool(side.looked.listed.any())
     ]
-    return (figures.hardness(sources),) if sources else ()
+    return (gap_histograms(sources),) if sources else ()
 
 
-def _examples(found: Diagnosis, side: Side, count: int, *, of_images: bool) -> Examples:
+def _examples(found: Diagnosis, side: Side, count: int, *, of_images: bool) -> CardSection:
     """The first anchors that were drawn, one an image."""
     anchors = side.looked.anchors
     lines: dict[int, int] = {}
@@ -122,10 +128,10 @@ def _examples(found: Diagnosis, side: Side, count: int, *, of_images: bool) -> E
     note = "Anchors spread over the split; marked is what may be true after all."
     if of_images and side.gaps is not None:
         note += " Above positive: above the one of the image's own captions that was drawn."
-    return Examples(f"{side.name[0].upper()}{side.name[1:]}", note, rows)
+    return CardSection(f"{side.name[0].upper()}{side.name[1:]}", note, rows)
 
 
-def _example(found: Diagnosis, side: Side, line: int, *, of_images: bool) -> Example:
+def _example(found: Diagnosis, side: Side, line: int, *, of_images: bool) -> ExampleCard:
     corpus, looked = found.corpus, side.looked
     image, text = int(looked.anchors.image[line]), int(looked.anchors.text[line])
     depth = min(DEPTH, int(looked.listed[line].sum()))
@@ -133,30 +139,29 @@ def _example(found: Diagnosis, side: Side, line: int, *, of_images: bool) -> Exa
     if of_images:
         captions, _ = corpus.relation.captions(looked.anchors.image[line : line + 1])
         own = tuple(
-            Shown(corpus.texts[row], score=_known(float(found.own[row])))
+            PageItem(corpus.texts[row], true=True, score=_known(float(found.own[row])))
             for row in captions.tolist()
         )
-        return Example(_image(corpus, image), own, listed)
-    return Example(
-        Shown(corpus.texts[text]), (_image(corpus, image, score=float(found.own[text])),), listed
-    )
+        return ExampleCard(_image(corpus, image), "", (CardColumn("", "", (*own, *listed)),))
+    shown = replace(_image(corpus, image, score=float(found.own[text])), true=True)
+    return ExampleCard(PageItem(corpus.texts[text]), "", (CardColumn("", "", (shown, *listed)),))
 
 
-def _listed(corpus: Corpus, side: Side, line: int, place: int, *, of_images: bool) -> Listed:
+def _listed(corpus: Corpus, side: Side, line: int, place: int, *, of_images: bool) -> PageItem:
     marks = tuple(e.name for e in side.estimates if bool(e.found[line, place]))
     score = None if side.scores is None else float(side.scores[line, place])
     pairs = side.looked.pairs
     if of_images:
-        item = Shown(corpus.texts[int(pairs.text[line, place])], place=place + 1, score=score)
+        item = PageItem(corpus.texts[int(pairs.text[line, place])], place=place + 1, score=score)
     else:
         row = int(pairs.image[line, place])
         item = _image(corpus, row, place=place + 1, score=score)
-    return Listed(item, marks)
+    return replace(item, marks=marks)
 
 
-def _image(corpus: Corpus, row: int, *, place: int = 0, score: float | None = None) -> Shown:
+def _image(corpus: Corpus, row: int, *, place: int = 0, score: float | None = None) -> PageItem:
     picture = thumbnail(corpus.pictures.open(row)) if corpus.pictures else None
-    return Shown(_place(corpus)(row), picture, place=place, score=_known(score))
+    return PageItem(_place(corpus)(row), picture, place=place, score=_known(score))
 
 
 def _known(score: float | None) -> float | None:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from itertools import groupby
 
 from counterfoil.corpus.reading import open_corpus
-from counterfoil.evaluate.analysis_page import Rows
 from counterfoil.evaluate.report import RunResult, chance, figure, results, signed
 from counterfoil.evaluate.result import METRICS
 from counterfoil.evaluation.bootstrap import Comparison
@@ -21,6 +20,7 @@ from counterfoil.recipes.measured import Measured
 from counterfoil.recipes.measures import Compare, Evaluate, called
 from counterfoil.recipes.pairs import knows_nothing
 from counterfoil.recipes.recipe import Recipe
+from counterfoil.report.page import TableBlock
 
 RSUM = METRICS.index("RSum")
 RECALLS = ("i2t R@1", "t2i R@1")
@@ -38,7 +38,7 @@ NOTE = (
 )
 
 
-def forgotten(context: Context, stage: Compare) -> Rows | None:
+def forgotten(context: Context, stage: Compare) -> TableBlock | None:
     """The table and its sentences; None where the first result is of no pretrained model.
 
     Args:
@@ -54,7 +54,7 @@ def forgotten(context: Context, stage: Compare) -> Rows | None:
     measured = [_measured(context, names) for names in groups]
     rows = [row for where, runs in measured for row in _rows(where, runs)]
     said = [sentence(where, runs[0].name, run) for where, runs in measured for run in runs[1:]]
-    return Rows("What is forgotten", HEAD, tuple(rows), "\n".join([*said, NOTE]))
+    return TableBlock("What is forgotten", HEAD, tuple(rows), "\n".join([*said, NOTE]))
 
 
 def told_of(found: Recipe, data: str) -> Recipe:

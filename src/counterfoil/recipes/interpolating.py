@@ -17,11 +17,9 @@ from torch import Tensor
 from counterfoil import world
 from counterfoil.core.console import output
 from counterfoil.corpus.corpus import Corpus
-from counterfoil.evaluate.analysis_page import Rows
 from counterfoil.evaluate.protocols import evaluate
-from counterfoil.evaluate.report import headline, results
+from counterfoil.evaluate.report import headline, result_table, results
 from counterfoil.evaluate.result import Report
-from counterfoil.evaluate.table import plain, table
 from counterfoil.files import check_folder, check_new
 from counterfoil.matcher import LowRank
 from counterfoil.models.adapted import Adapted
@@ -30,6 +28,8 @@ from counterfoil.recipes.model import Model, open_model
 from counterfoil.recipes.pairs import knows_nothing
 from counterfoil.recipes.run import Source
 from counterfoil.recipes.show import console
+from counterfoil.report.page import TableBlock
+from counterfoil.report.tables import terminal_table
 from counterfoil.train.saved import save_model
 
 ALPHAS = tuple(step / 10 for step in range(11))
@@ -115,7 +115,9 @@ def interpolate_with(
         sums = _on_dev(models, many, _dev(source.open()))
         show = [(f"{alpha:g}", f"{rsum:.1f}") for alpha, rsum in sums.items()]
         note = "0 is the original, 1 the tuned model"
-        console.print(plain(Rows("RSum on dev", ("alpha", "RSum"), tuple(show), note)))
+        console.print(
+            terminal_table(TableBlock("RSum on dev", ("alpha", "RSum"), tuple(show), note))
+        )
     alpha = max(sums, key=lambda one: (sums[one], -one)) if sums else many[0]
     made = first if alpha == many[0] else interpolated(*models, alpha)
     for data in (source, other):
@@ -143,7 +145,7 @@ def compare(models: Mapping[str, Model], corpus: Corpus) -> dict[str, Report]:
     first, *others = reports
     for name in others if world.rank() == 0 else ():
         runs = results({first: reports[first], name: reports[name]})
-        console.print(table(runs, reports[name].setting.line()))
+        console.print(terminal_table(result_table(runs), reports[name].setting.line()))
         output(f"{corpus.name}: {headline(runs)}")
     return reports
 

@@ -17,12 +17,12 @@ from counterfoil.engine.topk import TopK
 from counterfoil.evaluate.cascade import Shortlisting, Shortlists, cascade
 from counterfoil.evaluate.protocols import evaluate
 from counterfoil.evaluate.recall import Ranked, Recall, Tie
-from counterfoil.evaluate.report import results
+from counterfoil.evaluate.report import result_table, results
 from counterfoil.evaluate.result import Protocol, Report, Setting
-from counterfoil.evaluate.table import table
 from counterfoil.files import read_json, write_json
 from counterfoil.recipes.model import open_model
 from counterfoil.recipes.show import console
+from counterfoil.report.tables import terminal_table
 from counterfoil.train.tensors import read_tensors, write_tensors
 
 DEPTH = 10
@@ -99,7 +99,7 @@ class Measured:
             if self.shortlists.full:
                 reports["full ranking"] = self.shortlists.full
             reports[f"{setting.first} alone"] = self.shortlists.first
-        console.print(table(results(reports), setting.line()))
+        console.print(terminal_table(result_table(results(reports)), setting.line()))
         if self.shortlists:
             output(self.shortlists.in_words(self.report))
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from counterfoil import __version__
-from counterfoil.evaluate.report import Provenance
+from counterfoil.report.page import Provenance
 
 
 def made_now(*, seed: int | None = None, recipe: str = "", digest: str = "") -> Provenance:

@@ -1,0 +1,1 @@
+"""Figures and tables of the papers AOQ, NDGL and TAGS, one function each."""

@@ -1,0 +1,729 @@
+"""Finished runs: their evaluations and logs, and ``counterfoil report`` that compares them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, final
+
+import torch
+from pydantic import BaseModel, ValidationError
+from torch import Tensor
+
+from counterfoil.analysis.base import (
+    Analysis,
+    check_different,
+    check_page_path,
+    exhibits,
+    short_names,
+)
+from counterfoil.core.console import output
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.evaluate.cascade import DEPTH
+from counterfoil.evaluate.differ import differ
+from counterfoil.evaluate.gallery import shown_caption, shown_image
+from counterfoil.evaluate.report import RunResult, headline, result_table, results
+from counterfoil.evaluate.result import Report
+from counterfoil.evaluation.bootstrap import Counted, Share, shares
+from counterfoil.files import read_json
+from counterfoil.recipes.comparison import HARDNESS, curve, hardness_at
+from counterfoil.recipes.measured import NUMBERS, Measured
+from counterfoil.recipes.measures import called
+from counterfoil.recipes.notes import notes_in
+from counterfoil.recipes.run import Source
+from counterfoil.report.figures import (
+    NamedSample,
+    gap_histograms,
+    learning_curves,
+    percentile_bands,
+    step_curves,
+)
+from counterfoil.report.page import (
+    CardColumn,
+    CardSection,
+    ExampleCard,
+    Figure,
+    FigureSection,
+    PageItem,
+    TableBlock,
+)
+from counterfoil.train.log import read_metrics
+
+METRICS = "metrics.jsonl"
+
+# -- Evaluations ----------------------------------------------------------------------------------
+
+
+@final
+class _NotedPlan(BaseModel):
+    seed: int
+    batch: int
+
+
+@final
+class _NotedStage(BaseModel):
+    name: str
+    using: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
+    depth: int = DEPTH
+    guide: str | None = None
+    plan: _NotedPlan | None = None
+
+
+@final
+class _StageNote(BaseModel):
+    kind: str
+    state: str
+    stage: _NotedStage
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class FinishedEvaluation:
+    """A finished evaluation of a run.
+
+    Attributes:
+        run: short name of the run.
+        models: evaluated stages and named models; several are one ensemble.
+        seeds: of their trainings, as far as noted.
+        batch: batch size of the training, the first one's for an ensemble; None if not noted.
+        teachers: stages that taught the model; empty for an ensemble.
+        report: the numbers.
+        corpus: fingerprint of the split.
+        folder: of the evaluation.
+        trained: folders of the models' trainings, as far as they are in the run.
+        name: the models, and whose shortlists they re-rank.
+    """
+
+    run: str
+    models: tuple[str, ...]
+    seeds: tuple[int, ...]
+    batch: int | None
+    teachers: tuple[str, ...]
+    report: Report
+    corpus: str
+    folder: Path
+    trained: tuple[Path, ...]
+    name: str
+
+    def describe(self) -> str:
+        """Say whether a single model or an ensemble scored, and the seeds."""
+        count = len(self.models)
+        kind = "single" if count == 1 else f"ensemble of {count}"
+        seeds = " and ".join(map(str, self.seeds))
+        return f"{kind}, seed {seeds}" if seeds else kind
+
+
+def finished_evaluations(folders: Sequence[Path]) -> tuple[FinishedEvaluation, ...]:
+    """Read all finished evaluations of runs.
+
+    Raises:
+        ValueError: a folder holds none, or is given twice, or a note in it is damaged.
+    """
+    check_different(folders, "run")
+    names = short_names([str(folder) for folder in folders])
+    return tuple(one for name, folder in zip(names, folders) for one in _of_run(name, folder))
+
+
+def common_setting(evaluations: Sequence[FinishedEvaluation]) -> str:
+    """Data and protocol of evaluations, in one sentence.
+
+    Raises:
+        ValueError: data or protocols differ.
+    """
+    settings: dict[tuple[str, str], FinishedEvaluation] = {}
+    for one in evaluations:
+        s = one.report.setting
+        place = " ".join(part for part in (s.dataset, s.split) if part)
+        words = f"{place}, {s.protocol.name}: {s.images:,} images, {s.texts:,} texts"
+        settings[words, one.corpus] = one
+    if len(settings) > 1:
+        (first, one), (second, other) = list(settings.items())[:2]
+        what = "" if first[0] != second[0] else ", with other captions"
+        raise ValueError(
+            f"{one.run} was measured on {first[0]} and {other.run} on {second[0]}{what}; figures "
+            "of different data or protocols do not stand in one picture"
+        )
+    return (
+        f"{next(iter(settings))[0]}; any hit; RSum is the sum of R@1, R@5 and R@10 both ways; "
+        "95 % intervals: images drawn anew with all their captions, 1,000 times, seed 0"
+    )
+
+
+def _of_run(run: str, folder: Path) -> list[FinishedEvaluation]:
+    contents = notes_in(folder)
+    if not contents:
+        raise ValueError(f"{folder} holds no note of a stage; name the folder of a run")
+    notes = {path.stem: _read_note(path, content) for path, content in contents.items()}
+    done = [
+        note.stage
+        for note in notes.values()
+        if note.kind == "evaluate"
+        and note.state == "done"
+        and (folder / note.stage.name / NUMBERS).is_file()
+    ]
+    if not done:
+        raise ValueError(f"{folder} holds no finished evaluation; name the folder of a run")
+    return [_evaluation(run, folder, stage, notes) for stage in done]
+
+
+def _evaluation(
+    run: str, folder: Path, stage: _NotedStage, notes: Mapping[str, _StageNote]
+) -> FinishedEvaluation:
+    models = (*stage.using, *stage.models)
+    trained = [notes[name].stage for name in stage.using if name in notes]
+    plans = [one.plan for one in trained if one.plan is not None]
+    guide = trained[0].guide if len(trained) == len(models) == 1 else None
+    teach = notes.get(guide or "")
+    measured = Measured.open(folder / stage.name)
+    return FinishedEvaluation(
+        run,
+        models,
+        tuple(plan.seed for plan in plans),
+        plans[0].batch if plans else None,
+        teach.stage.using + teach.stage.models if teach and teach.kind == "teach" else (),
+        measured.report,
+        measured.corpus,
+        folder / stage.name,
+        tuple(folder / name for name in stage.using if (folder / name / METRICS).is_file()),
+        called(models, stage.first, stage.depth),
+    )
+
+
+def _read_note(path: Path, content: Any) -> _StageNote:
+    try:
+        return _StageNote.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(
+            f"{path} is no note of a stage: {where or 'it'}: {first['msg'].lower()}"
+        ) from None
+
+
+# -- Logs of trainings ----------------------------------------------------------------------------
+
+
+def training_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
+    """Folders with a training log: the given ones, or all below them.
+
+    Raises:
+        ValueError: a folder holds none.
+    """
+    places: dict[Path, None] = {}
+    for folder in folders:
+        if (folder / METRICS).is_file():
+            places[folder] = None
+            continue
+        below = sorted(path.parent for path in folder.rglob(METRICS)) if folder.is_dir() else []
+        if not below:
+            raise ValueError(
+                f"{folder} holds no {METRICS}; name the folder of a training stage or of a run"
+            )
+        places |= dict.fromkeys(below)
+    return tuple(places)
+
+
+PERCENTILES = (10, 25, 50, 75, 90)
+_ABOVE, _GAP, _LOSS = "written_above", "written_gap", "loss_written"
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class CaptionDifficulty:
+    """Difficulty of generated captions at the N logged steps of a training.
+
+    Attributes:
+        name: of the training.
+        steps: (N,) long.
+        above: (N,) percent of the generated captions that score above their original.
+        gap: (N,) mean score above the original's, in units of a score.
+        spread: (N, 5) its `PERCENTILES`.
+        loss: (N,) weighted loss of the term "written"; empty if there is none of this name.
+    """
+
+    name: str
+    steps: Tensor
+    above: Tensor
+    gap: Tensor
+    spread: Tensor
+    loss: Tensor
+
+    @classmethod
+    def from_log(cls, name: str, lines: Sequence[Mapping[str, Any]]) -> CaptionDifficulty | None:
+        """Read lines of a log; None if none of them is about generated captions.
+
+        Raises:
+            KeyError: a line holds a part of the numbers only.
+        """
+        lines = [line for line in lines if _ABOVE in line]
+        if not lines:
+            return None
+        losses = [line[_LOSS] for line in lines if _LOSS in line]
+        gap = torch.tensor([line[_GAP] for line in lines], dtype=torch.double)
+        spread = [[line[f"{_GAP}_p{level}"] for level in PERCENTILES] for line in lines]
+        return cls(
+            name,
+            torch.tensor([line["step"] for line in lines]),
+            torch.tensor([line[_ABOVE] for line in lines], dtype=torch.double),
+            gap,
+            torch.tensor(spread, dtype=torch.double),
+            torch.tensor(losses if len(losses) == len(lines) else [], dtype=torch.double),
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return {
+            "training": self.name,
+            "steps": self.steps.tolist(),
+            "percent_above": self.above.tolist(),
+            "gap": self.gap.tolist(),
+            "percentiles": self.spread.tolist(),
+            "loss": self.loss.tolist(),
+        }
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StepRange:
+    """Difficulty over a range of steps.
+
+    Attributes:
+        first: step.
+        last: step.
+        above: percent above the original.
+        gap: mean score above it.
+    """
+
+    first: int
+    last: int
+    above: Share
+    gap: Share
+
+    def plain(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return {
+            "from": self.first,
+            "to": self.last,
+            "percent_above": self.above.plain(),
+            "gap": self.gap.plain(),
+        }
+
+
+def first_and_last(
+    course: CaptionDifficulty, *, fraction: float = 0.2, seed: int = 0
+) -> tuple[StepRange, StepRange]:
+    """Average the first and the last fifth of the logged steps, at least one step each.
+
+    Intervals resample steps. Steps near each other are alike, so they are rather too narrow.
+
+    Args:
+        course: the training.
+        fraction: of the logged steps.
+        seed: of the resampling.
+    """
+    count = max(1, round(fraction * len(course.steps)))
+    ranges = []
+    for rows in (slice(count), slice(-count, None)):
+        steps = course.steps[rows]
+        columns = [Counted.mean(values[rows]) for values in (course.above, course.gap)]
+        above, gap = shares(columns, torch.arange(len(steps)), seed=seed)
+        ranges.append(StepRange(int(steps[0]), int(steps[-1]), above, gap))
+    return ranges[0], ranges[1]
+
+
+def difficulty_figures(
+    courses: Sequence[CaptionDifficulty], *, loss: bool = False
+) -> Iterator[Figure]:
+    """Draw score differences, percentages above the original and, if wanted, losses by step."""
+    if not courses:
+        return
+    yield percentile_bands([(c.name, c.steps.numpy(), c.spread.numpy()) for c in courses])
+    above = [(c.name, c.steps.numpy(), c.above.numpy()) for c in courses]
+    yield step_curves(above, "above the original, %", "above")
+    losses = [(c.name, c.steps.numpy(), c.loss.numpy()) for c in courses if len(c.loss)]
+    if losses and loss:
+        yield step_curves(losses, "weighted loss of written captions", "loss")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TrainingCost:
+    """Cost of a training, NaN where the log has no number.
+
+    Attributes:
+        name: of the training.
+        steps: steps made.
+        epochs: epochs completed.
+        minutes: over all its sessions.
+        memory_mb: the peak.
+        pairs_per_second: median of the log.
+        mined_minutes: spent on mining during the training.
+    """
+
+    name: str
+    steps: int
+    epochs: float
+    minutes: float
+    memory_mb: float
+    pairs_per_second: float
+    mined_minutes: float
+
+    @classmethod
+    def from_log(cls, name: str, folder: Path) -> TrainingCost:
+        """Read the log of a training.
+
+        Raises:
+            ValueError: the log is missing or damaged.
+        """
+        lines = read_metrics(folder / METRICS)
+
+        def numbers(key: str) -> list[float]:
+            return [float(line[key]) for line in lines if key in line]
+
+        try:
+            return cls(
+                name,
+                steps=int(max((line["step"] for line in lines), default=0)),
+                epochs=max(numbers("epoch"), default=0.0),
+                minutes=max(numbers("seconds"), default=math.nan) / 60,
+                memory_mb=max(numbers("memory_mb"), default=math.nan),
+                pairs_per_second=median(numbers("pairs_per_second") or [math.nan]),
+                mined_minutes=sum(numbers("mined_seconds")) / 60,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{folder / METRICS} is no log of a training: {error!r}") from error
+
+    def plain(self) -> dict[str, Any]:
+        """JSON-ready form, null where the log has no number."""
+        return {
+            name: None if isinstance(value, float) and math.isnan(value) else value
+            for name, value in asdict(self).items()
+        }
+
+
+# -- The report -----------------------------------------------------------------------------------
+
+NamedEvaluations = list[tuple[str, FinishedEvaluation]]
+SHOWN_QUERIES = 3  # of each kind on which two runs differ
+TEXTS, IMAGES = 5, 3  # of a list, as many as Figure 6 of AOQ shows
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ReportPlan:
+    """Content of a report besides that of the runs' folders.
+
+    Attributes:
+        source: the data, to show queries on which runs differ; None for none.
+        foils: files that ``counterfoil foils --json`` wrote.
+    """
+
+    source: Source | None = None
+    foils: tuple[Path, ...] = ()
+
+
+def report_with(folders: Sequence[Path], plan: ReportPlan, out: Path) -> tuple[RunResult, ...]:
+    """Compare the evaluations of runs with the first of them on one page.
+
+    Args:
+        folders: of runs, with all their finished evaluations, or of single evaluations.
+        plan: further content.
+        out: page to write; the numbers go beside it as JSON.
+
+    Raises:
+        ValueError: the page exists, a folder holds no finished evaluation, or the data are not
+            those of the evaluations.
+    """
+    check_page_path(out)
+    named = _named(folders)
+    same = [(name, one) for name, one in named if _comparable(one, named[0][1])]
+    others = [(name, one) for name, one in named if not _comparable(one, named[0][1])]
+    places = list(dict.fromkeys(place for _, one in named for place in one.trained))
+    trained = dict(zip(_short(places), places, strict=True))
+    costs = [TrainingCost.from_log(name, place) for name, place in trained.items()]
+    foils, courses = _foil_accuracies(plan.foils), _courses(trained)
+    cards, queries = _differing_queries(plan.source, same) if plan.source else ((), ())
+    runs = results({name: one.report for name, one in same})
+    curves = [curve(name, place / METRICS) for name, place in trained.items()]
+    gaps = _gap_samples(named)
+    Analysis(
+        title=_title([name for name, _ in same]),
+        headline=headline(runs),
+        protocol=_protocol(same),
+        tables=(
+            result_table(runs),
+            *([_cost_table(costs)] if costs else []),
+            *([_foil_table(foils)] if foils else []),
+            *([_apart_table(others)] if others else []),
+        ),
+        sections=(
+            *figure_sections(
+                {
+                    "Learning curves": learning_curves(curves),
+                    "Hardness of negatives": (gap_histograms(gaps),) if gaps else (),
+                    "Written negatives while training": tuple(difficulty_figures(courses)),
+                }
+            ),
+            *cards,
+        ),
+        numbers={
+            "runs": [asdict(run) for run in runs],
+            "curves": [asdict(one) for one in curves],
+            "hardness": [one.gap_summary() for one in gaps],
+            "apart": {name: one.report.plain() for name, one in others},
+            "cost": [one.plain() for one in costs],
+            "foils": foils,
+            "written": [one.plain() for one in courses],
+            "queries": queries,
+        },
+    ).publish(out)
+    if others:
+        names = ", ".join(name for name, _ in others)
+        output(f"set apart, for they were measured on other data or otherwise: {names}")
+    return runs
+
+
+def figure_sections(figures: Mapping[str, tuple[Figure, ...]]) -> Iterator[FigureSection]:
+    """Sections of figures by title; empty ones are left out."""
+    for title, some in figures.items():
+        if some:
+            yield FigureSection(title, some)
+
+
+def _named(folders: Sequence[Path]) -> NamedEvaluations:
+    """Evaluations by short names: those of runs, and those that were named themselves."""
+    check_different(folders, "run")
+    alone = {folder for folder in folders if (folder / NUMBERS).is_file()}
+    runs = list(dict.fromkeys(one.parent if one in alone else one for one in folders))
+    of_run = {run: _in_order(run, finished_evaluations([run])) for run in runs}
+    once = {
+        one.folder: one
+        for folder in folders
+        for one in of_run[folder.parent if folder in alone else folder]
+        if folder not in alone or one.folder == folder
+    }
+    evaluations = list(once.values())  # an evaluation may be named beside its run
+    names = dict(zip(runs, short_names([str(run) for run in runs]), strict=True))
+    before = {run: "" if len(runs) == 1 else f"{name}/" for run, name in names.items()}
+    titles = [before[one.folder.parent] + one.name for one in evaluations]
+    return [
+        (title if titles.count(title) == 1 else f"{title} ({one.folder.name})", one)
+        for title, one in zip(titles, evaluations, strict=True)
+    ]
+
+
+def _in_order(run: Path, evaluations: Sequence[FinishedEvaluation]) -> list[FinishedEvaluation]:
+    """Sort evaluations as the run's own report has them, others behind them."""
+    order = [name for note in notes_in(run).values() for name in note["stage"].get("results", ())]
+
+    def place(one: FinishedEvaluation) -> tuple[bool, int]:
+        name = one.folder.name
+        return name not in order, order.index(name) if name in order else 0
+
+    return sorted(evaluations, key=place)
+
+
+def _protocol(same: NamedEvaluations) -> str:
+    """In one sentence, with the seed if it is the same for all."""
+    setting = same[0][1].report.setting
+    seeds = {one.report.setting.seed for _, one in same}
+    return (setting if len(seeds) == 1 else replace(setting, seed=None)).line()
+
+
+def _short(places: Sequence[Path]) -> tuple[str, ...]:
+    return short_names([str(place) for place in places]) if places else ()
+
+
+def _comparable(one: FinishedEvaluation, other: FinishedEvaluation) -> bool:
+    """Whether two evaluations have the same queries under the same protocol."""
+    a, b = one.report.setting, other.report.setting
+    keys = [(s.protocol, s.split, s.images, s.texts, s.tie) for s in (a, b)]
+    return keys[0] == keys[1] and one.corpus == other.corpus
+
+
+def _title(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    few = ", ".join(names[:-1]) if len(names) < 5 else f"{names[0]}, {len(names) - 2} more"
+    return f"{few} and {names[-1]}"
+
+
+def _gap_samples(named: NamedEvaluations) -> tuple[NamedSample, ...]:
+    """Score gaps of the negatives of each run's mined lists."""
+    runs = list(dict.fromkeys(one.folder.parent for _, one in named))
+    places = [path.parent for run in runs for path in sorted(run.glob(f"*/{HARDNESS}"))]
+    return tuple(
+        replace(one, name=f"{name}, {one.name.partition(':')[0]}")
+        for name, place in zip(_short(places), places, strict=True)
+        for one in hardness_at(place, name)
+    )
+
+
+def _courses(trained: Mapping[str, Path]) -> list[CaptionDifficulty]:
+    """Difficulty of the captions that were generated during trainings."""
+    try:
+        logs = {name: read_metrics(place / METRICS) for name, place in trained.items()}
+        courses = (CaptionDifficulty.from_log(name, log) for name, log in logs.items())
+        return [one for one in courses if one is not None]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"a log tells only a part of how hard written captions are: {error}"
+        ) from error
+
+
+def _cost_table(costs: Sequence[TrainingCost]) -> TableBlock:
+    def number(value: float, form: str) -> str:
+        return "–" if math.isnan(value) else format(value, form)
+
+    rows = tuple(
+        (
+            one.name,
+            f"{one.steps:,}",
+            f"{one.epochs:g}",
+            number(one.minutes, ".1f"),
+            number(one.memory_mb / 1024, ".2f"),
+            number(one.pairs_per_second, ",.0f"),
+            f"{one.mined_minutes:.1f}" if one.mined_minutes else "–",
+        )
+        for one in costs
+    )
+    head = "training", "steps", "epochs", "minutes", "peak GB", "pairs a second", "mining, minutes"
+    note = (
+        "Minutes with everything beside the steps, over all sessions; peak memory of the GPU if "
+        "there was one, else of the process; pairs a second: median of the log. Minutes of "
+        "different machines, or of a busy one, do not compare."
+    )
+    return TableBlock("Cost of training", head, rows, note)
+
+
+def _foil_accuracies(files: Sequence[Path]) -> list[dict[str, Any]]:
+    """Read the aggregates that ``counterfoil foils --json`` wrote.
+
+    Raises:
+        ValueError: a file is missing or holds something else.
+    """
+    lines = []
+    for path in files:
+        content = read_json(path, "what `counterfoil foils --json` wrote")
+        try:
+            lines += [
+                {
+                    "set": str(content["set"]),
+                    "of": str(line["of"]),
+                    "measure": str(line["measure"]),
+                    "model": str(content["model"]),
+                    "value": float(line["value"]),
+                    "low": float(line["interval"]["low"]),
+                    "high": float(line["interval"]["high"]),
+                    "chance": float(line["chance"]),
+                }
+                for line in content["lines"]
+            ]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{path} holds no accuracies of foils ({error!r}); name what `counterfoil foils "
+                "--json` wrote"
+            ) from None
+    return sorted(lines, key=lambda line: (line["set"], line["of"], line["measure"]))
+
+
+def _foil_table(lines: Sequence[Mapping[str, Any]]) -> TableBlock:
+    rows = tuple(
+        (
+            *(line[key] for key in ("set", "of", "measure", "model")),
+            f"{line['value']:.1f}",
+            f"{line['low']:.1f} to {line['high']:.1f}",
+            f"{line['chance']:.1f}",
+        )
+        for line in lines
+    )
+    head = "set", "items of", "measure", "model", "%", "95 % interval", "chance, %"
+    return TableBlock("Foils", head, rows)
+
+
+def _apart_table(others: NamedEvaluations) -> TableBlock:
+    rows = tuple(
+        (name, f"{one.report.rsum:.1f}", one.report.setting.line()) for name, one in others
+    )
+    note = "Other data, another split or another protocol: these do not compare with those above."
+    return TableBlock("Measured otherwise", ("run", "RSum", "how"), rows, note)
+
+
+def _differing_queries(
+    source: Source, same: NamedEvaluations
+) -> tuple[tuple[CardSection, ...], Sequence[dict[str, object]]]:
+    """Queries on which the first and the last run differ most (AOQ, Figure 6), and their JSON."""
+    if len(same) < 2:
+        return (), ()
+    (first, one), (last, other) = same[0], same[-1]
+    corpus = source.split(one.report.setting.split)
+    if corpus.fingerprint != one.corpus:
+        raise ValueError(
+            f"{first} was measured on other data than {corpus.name} {corpus.part} as they are now; "
+            "name the data of the run with --data, and its --decisions where it had some, or leave "
+            "them out for a report without pictures"
+        )
+    both = {first: Measured.open(one.folder), last: Measured.open(other.folder)}
+    sections, queries = [], []
+    for side, title in enumerate(("Image to text", "Text to image")):
+        ranks = [measured.report.ranked[side] for measured in both.values()]
+        better, worse = differ(ranks[0], ranks[1], SHOWN_QUERIES)
+        what = "images for a caption" if side else "captions for an image"
+        for name, rows in ((last, better), (first, worse)):
+            note = f"Where {name} ranks the best true one highest above the other; {what}."
+            cards = tuple(_difference_card(corpus, both, side, row) for row in rows)
+            if cards:
+                sections.append(CardSection(f"{title}: for {name}", note, cards))
+            queries += [_difference_numbers(corpus, both, side, row) for row in rows]
+    return tuple(sections), queries
+
+
+def _first_items(measured: Measured, side: int, row: int) -> tuple[list[int], list[float]]:
+    rows, scores, count = (
+        (measured.images, measured.image_scores, IMAGES)
+        if side
+        else (measured.texts, measured.text_scores, TEXTS)
+    )
+    return rows[row, :count].tolist(), scores[row, :count].tolist()
+
+
+def _match_rank(measured: Measured, side: int, row: int) -> int:
+    """Rank of the best match, from 1; below 1 if the query has none."""
+    return int(measured.report.ranked[side].ranks[row]) + 1
+
+
+def _difference_card(
+    corpus: Corpus, both: Mapping[str, Measured], side: int, row: int
+) -> ExampleCard:
+    shown = exhibits(corpus)
+    query, item = (shown_caption, shown_image) if side else (shown_image, shown_caption)
+    columns = []
+    for name, measured in both.items():
+        rank = _match_rank(measured, side, row)
+        note = "no true counterpart" if rank < 1 else f"first true one at place {rank:,}"
+        listed = enumerate(zip(*_first_items(measured, side, row)))
+        items: tuple[PageItem, ...] = tuple(
+            item(shown, r, row, place, score) for place, (r, score) in listed if r >= 0
+        )
+        columns.append(CardColumn(name, note, items))
+    return ExampleCard(query(shown, row), "", tuple(columns))
+
+
+def _difference_numbers(
+    corpus: Corpus, both: Mapping[str, Measured], side: int, row: int
+) -> dict[str, object]:
+    names = corpus.image_ids if side else corpus.text_ids
+    return {
+        "direction": "t2i" if side else "i2t",
+        "query": corpus.texts[row] if side else corpus.image_ids[row],
+        "rank": {name: _match_rank(measured, side, row) for name, measured in both.items()},
+        "found": {
+            name: [names[r] for r in _first_items(measured, side, row)[0] if r >= 0]
+            for name, measured in both.items()
+        },
+    }

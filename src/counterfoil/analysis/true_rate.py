@@ -1,0 +1,760 @@
+"""Generated captions that are true after all: rates before and after filters, and judgements.
+
+TAGS (https://arxiv.org/abs/2111.03349), section 2.1.2, and TAGS-DC, section 4.3.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from counterfoil import world
+from counterfoil.analysis.base import (
+    Analysis,
+    Scorer,
+    check_page_path,
+    exhibits,
+    format_share,
+    open_scorers,
+    share_point,
+)
+from counterfoil.analysis.captions import (
+    StoredCaptions,
+    open_stores,
+    score_captions,
+)
+from counterfoil.core.console import output, progress
+from counterfoil.corpus.corpus import Corpus
+from counterfoil.corpus.lines import read_text
+from counterfoil.corpus.meanings import Meanings
+from counterfoil.corpus.scenes import graphs, is_true
+from counterfoil.data.caption_edits import wordnet_synonyms
+from counterfoil.data.corrections import read_crowd_votes
+from counterfoil.evaluate.gallery import shown_image
+from counterfoil.evaluation.bootstrap import CELLS, Counted, Interval, Share, shares
+from counterfoil.evaluation.foils.measures import roc_area
+from counterfoil.files import check_file, check_new, write_text
+from counterfoil.negatives.paraphrase import Nearness
+from counterfoil.negatives.word_rules import (
+    Exchanged,
+    Rule,
+    Told,
+    exchanged,
+    left_out,
+    written_anew,
+)
+from counterfoil.negatives.written_store import WrittenFoil
+from counterfoil.recipes.run import Source
+from counterfoil.report.figures import (
+    ResultPoint,
+    grouped_bars,
+    result_curves,
+)
+from counterfoil.report.page import (
+    CardColumn,
+    CardSection,
+    ExampleCard,
+    Figure,
+    PageItem,
+    TableBlock,
+)
+
+# -- Section 2.1.2: generated captions that are true, before and after filters --------------------
+# Generated negatives ought to be false. A filter leaves some out: more of what it keeps should be
+# false, and few false ones should be lost. Intervals resample images with all their captions; all
+# filters see the same draws.
+
+RESAMPLES = 1000
+RATES = "share", "false_rate", "caught", "lost"
+LEFT_OUT = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # shares of the highest scores
+_PAPER_RULE = "captions"
+_MORE_RULES: tuple[Rule, ...] = ("lemmas", "wordnet", "inflection")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FilterResult:
+    """Captions that a filter keeps; rates in percent.
+
+    Attributes:
+        name: of the filter.
+        kept: number of captions kept.
+        true: number of these that are true.
+        share: of all captions, kept.
+        false_rate: of the kept ones, false: the true-negative rate.
+        caught: of the true ones, left out.
+        lost: of the false ones, left out.
+    """
+
+    name: str
+    kept: int
+    true: int
+    share: Share
+    false_rate: Share
+    caught: Share
+    lost: Share
+
+    def plain(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        rates = {name: getattr(self, name).plain() for name in RATES}
+        return {"name": self.name, "kept": self.kept, "true": self.true, **rates}
+
+
+def filter_results(
+    true: Tensor, image: Tensor, kept: Mapping[str, Tensor], *, seed: int = 0
+) -> tuple[FilterResult, ...]:
+    """Measure the captions that filters keep.
+
+    Args:
+        true: (N,) bool, whether each caption is true.
+        image: (N,) long, image of each caption.
+        kept: (N,) bool, captions that each filter keeps, by its name.
+        seed: of the resampling.
+
+    Raises:
+        ValueError: there is no caption.
+    """
+    if not len(true):
+        raise ValueError("no caption is known to be true or false, so no filter can be judged")
+    wanted = [
+        counted
+        for keeps in kept.values()
+        for counted in (
+            Counted.where(keeps),
+            Counted.where(~true, keeps),
+            Counted.where(~keeps, true),
+            Counted.where(~keeps, ~true),
+        )
+    ]
+    rates = iter(shares(wanted, image, scale=100, seed=seed, resamples=RESAMPLES))
+    return tuple(
+        FilterResult(
+            name, int(keeps.sum()), int((keeps & true).sum()), *(next(rates) for _ in RATES)
+        )
+        for name, keeps in kept.items()
+    )
+
+
+def lowest(scores: Tensor, share: float) -> Tensor:
+    """(N,) bool, all but the highest scores; of equal ones the later is left out first.
+
+    Args:
+        scores: (N,).
+        share: of all captions that is left out, rounded.
+    """
+    out = torch.ones(len(scores), dtype=torch.bool)
+    out[scores.argsort(stable=True)[len(scores) - round(share * len(scores)) :]] = False
+    return out
+
+
+def told_apart(scores: Tensor, true: Tensor, image: Tensor, *, seed: int = 0) -> Share:
+    """Percent of the pairs of a true and a false caption in which the true one scores higher.
+
+    Args:
+        scores: (N,).
+        true: (N,) bool.
+        image: (N,) long, of which image.
+        seed: of the draws for the interval.
+    """
+    scores, pairs = scores.double(), int(true.sum()) * int((~true).sum())
+    there, place = image.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    rng, spread = torch.Generator().manual_seed(seed), []
+    at_once = max(1, CELLS // max(1, len(true)))
+    for start in range(0, RESAMPLES, at_once):
+        many = min(at_once, RESAMPLES - start)
+        rows = torch.randint(max(1, len(there)), (many, len(there)), generator=rng)
+        counts = torch.zeros(rows.shape, dtype=torch.double)
+        counts.scatter_add_(1, rows, torch.ones_like(counts))
+        spread.append(roc_area(scores, true, counts[:, place]))
+    value = roc_area(scores, true, torch.ones(1, len(true), dtype=torch.double)).item()
+    drawn = torch.cat(spread)
+    drawn += value - drawn.nanmean()  # copies of a picture in a draw tie with each other
+    edges = torch.tensor([0.025, 0.975], dtype=torch.double)
+    low, high = (100 * drawn.clamp(0, 1)).nanquantile(edges).tolist()
+    return Share(100 * value, Interval(low, high), pairs)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class JudgedCaptions:
+    """N captions and whether they are true.
+
+    Attributes:
+        name: of the set.
+        description: its origin and who decided, in words.
+        corpus: has the images and their own captions.
+        captions: N of them.
+        true: (N,) bool.
+        images: (N,) long, rows of the images.
+        words: exchanged words of each; all of its words if it was made of no other caption.
+        made_of: (N,) long, row of the caption that it was made of; -1 for none.
+        scores: (N,) stored scores, by name.
+        agreement: of human judges, JSON-ready.
+    """
+
+    name: str
+    description: str
+    corpus: Corpus
+    captions: tuple[str, ...]
+    true: Tensor
+    images: Tensor
+    words: tuple[Exchanged, ...]
+    made_of: Tensor
+    scores: Mapping[str, Tensor]
+    agreement: tuple[Mapping[str, Any], ...] = ()
+
+    def scored(self, guide: Scorer) -> tuple[Tensor, Tensor]:
+        """(N,) a model's scores, and those of the captions they are compared with.
+
+        That is the caption that each was made of, or the mean of the image's own captions if it was
+        made of none.
+
+        Raises:
+            ValueError: the model cannot see the images or read the captions.
+        """
+        guide.check_reads()
+        own, whose = self._references()
+        images = torch.cat([self.images, self.images[whose]])
+        texts = [*self.captions, *(self.corpus.texts[row] for row in own.tolist())]
+        scores = score_captions(guide, self.corpus, images, texts, scaled=False)
+        count = len(self.captions)
+        sums = torch.zeros(count).index_add_(0, whose, scores[count:])
+        return scores[:count], sums / whose.bincount(minlength=count)
+
+    def nearness(self, meanings: Meanings) -> tuple[Tensor, Tensor]:
+        """(N,) cosine to the image's nearest caption, and that of the captions compared with.
+
+        The caption that each was made of does not count. -inf for an image without another caption.
+        """
+        relation = self.corpus.relation
+        described = relation.captions(self.images.unique())[0].sort().values  # type: ignore[no-untyped-call]
+        texts = meanings.vectors([self.corpus.texts[row] for row in described.tolist()])
+        near = Nearness(relation, described, texts)
+        new = near.nearest(meanings.vectors(self.captions), self.images, self.made_of)
+        each = near.nearest(texts, relation.owner[described], described)
+        own, whose = self._references()
+        count = len(self.captions)
+        values = each[torch.searchsorted(described, own)]
+        sums = torch.zeros(count).index_add_(0, whose, values)
+        return new, sums / whose.bincount(minlength=count)
+
+    def _references(self) -> tuple[Tensor, Tensor]:
+        """Rows of the captions compared with, and the row of the caption each belongs to."""
+        own, counts = self.corpus.relation.captions(self.images)
+        whose = torch.arange(len(self.captions)).repeat_interleave(counts)
+        kept = (self.made_of[whose] < 0) | (self.made_of[whose] == own)
+        return own[kept], whose[kept]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoreFilters:
+    """Filters that leave out the highest scores.
+
+    Attributes:
+        name: of the score.
+        auc: percent of pairs of a true and a false caption in which the true one scores higher.
+        below: results; each is named by the percent left out.
+    """
+
+    name: str
+    auc: Share
+    below: tuple[FilterResult, ...]
+
+    def plain(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        below = [one.plain() for one in self.below]
+        return {"name": self.name, "told_apart": self.auc.plain(), "below": below}
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class TrueRate:
+    """Filters measured on judged captions.
+
+    Attributes:
+        judged: the captions.
+        filters: results by rules and models, without a filter first.
+        scores: results of leaving out the highest scores.
+        survivors: rows of some true captions that the last filter keeps.
+    """
+
+    judged: JudgedCaptions
+    filters: tuple[FilterResult, ...]
+    scores: tuple[ScoreFilters, ...]
+    survivors: tuple[int, ...]
+
+    def plain(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        agreement = self.judged.agreement
+        return {
+            "set": self.judged.name,
+            "captions": len(self.judged.captions),
+            "true": int(self.judged.true.sum()),
+            **({"agreement": list(agreement)} if agreement else {}),
+            "filters": [one.plain() for one in self.filters],
+            "scores": [one.plain() for one in self.scores],
+        }
+
+
+def true_rate(
+    folders: Sequence[Path],
+    source: Source,
+    out: Path,
+    *,
+    crowd: Path | None = None,
+    answers: Sequence[Path] = (),
+    guide: str | None = None,
+    encoder: str | None = None,
+    slack: float = 0.0,
+    examples: int = 6,
+    seed: int = 0,
+) -> tuple[TrueRate, ...]:
+    """Measure how many generated captions are false before and after each filter.
+
+    Args:
+        folders: of captions generated for scenes, whose truth is computed, or for other data if
+            there are answers.
+        source: the data.
+        out: page to write; the numbers go beside it as JSON.
+        crowd: judgements of captions of other images, see `counterfoil.data.corrections`.
+        answers: sheets of `export_sheet`, filled in by one person each.
+        guide: model whose scores filter; joined by ``+``, an ensemble.
+        encoder: sentence encoder that filters, see `counterfoil.negatives.paraphrase`.
+        slack: of both, see `counterfoil.negatives.second_opinion.SecondOpinion`.
+        examples: true captions to show that every filter keeps.
+        seed: of intervals and examples.
+
+    Raises:
+        ValueError: the page exists, there is nothing to judge, or data, captions and guide do not
+            fit.
+    """
+    check_page_path(out)
+    if not folders and crowd is None:
+        raise ValueError(
+            "nothing is to be judged; name folders of captions written for scenes, or a file of "
+            "judgements with --crowd"
+        )
+    world.join()
+    scorer = open_scorers([guide])[0] if guide else None
+    meanings = Meanings(encoder, device=world.device()) if encoder else None
+    sheets = [_read_sheet(path) for path in answers]
+    judged = [
+        _by_people(stored, sheets) if sheets else _by_scene(stored)
+        for stored in open_stores(folders, source)
+    ]
+    judged += [_by_crowd(crowd, source)] if crowd else []
+    rates = tuple(_true_rate(one, scorer, meanings, slack, examples, seed) for one in judged)
+    parts = [one.judged.description for one in rates]
+    parts += [f"guide {scorer.name}: {scorer.describe()}, slack {slack:g}"] if scorer else []
+    parts += [f"sentence encoder {encoder}, slack {slack:g}"] if encoder else []
+    if not any("wordnet" in result.name for one in rates for result in one.filters):
+        parts.append("wordnet is not asked, as nltk or its WordNet is not installed")
+    Analysis(
+        title="True captions among written ones",
+        headline=" ".join(map(_true_rate_headline, rates)),
+        protocol="; ".join([*parts, f"seed {seed}"]),
+        seed=seed,
+        figures=tuple(_true_rate_figures(rates)),
+        tables=tuple(table for one in rates for table in _true_rate_tables(one)),
+        sections=tuple(section for one in rates for section in _survivors(one)),
+        numbers={
+            "seed": seed,
+            "guide": guide,
+            "encoder": encoder,
+            "slack": slack,
+            "sets": [one.plain() for one in rates],
+        },
+    ).publish(out)
+    return rates
+
+
+def _true_rate(
+    judged: JudgedCaptions,
+    guide: Scorer | None,
+    meanings: Meanings | None,
+    slack: float,
+    examples: int,
+    seed: int,
+) -> TrueRate:
+    scores, opinions = dict(judged.scores), {}
+    if guide:
+        new, old = judged.scored(guide)
+        opinions["guide"] = new < old - slack
+        scores |= {
+            f"{guide.name}: score": new,
+            f"{guide.name}: score less that of its own": new - old,
+        }
+    if meanings:
+        new, old = judged.nearness(meanings)
+        opinions["encoder"] = ~(old.isfinite() & (new >= old - slack))
+        gap = torch.where(old.isfinite(), new - old, -torch.inf)
+        scores |= {"encoder: cosine": new, "encoder: cosine less that of its own": gap}
+    kept = _filters(judged, opinions)
+    known = judged.true, judged.images
+    below = []
+    for name, values in scores.items():
+        masks = {f"{100 * share:g}": lowest(values, share) for share in LEFT_OUT}
+        auc = told_apart(values, *known, seed=seed)
+        below.append(ScoreFilters(name, auc, filter_results(*known, masks, seed=seed)))
+    rows = (judged.true & list(kept.values())[-1]).nonzero().flatten()
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:examples]
+    results = filter_results(*known, kept, seed=seed)
+    return TrueRate(judged, results, tuple(below), tuple(rows[order].tolist()))
+
+
+def _filters(judged: JudgedCaptions, opinions: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """(N,) bool, captions that each filter keeps, by its name.
+
+    Args:
+        judged: the captions.
+        opinions: (N,) bool, captions that models consider false, by name.
+    """
+    corpus, own = judged.corpus, {}
+    for image in judged.images.unique().tolist():  # type: ignore[no-untyped-call]
+        rows = corpus.relation.captions(torch.tensor([image]))[0].tolist()
+        own[image] = Told([corpus.texts[row] for row in rows])
+    pairs = list(zip(judged.images.tolist(), judged.words, strict=True))
+
+    def keeps(rule: Rule) -> Tensor:
+        return torch.tensor([not left_out(rule, own[row], words) for row, words in pairs])
+
+    more: dict[str, Tensor] = {rule: keeps(rule) for rule in _MORE_RULES if _possible(rule, judged)}
+    more |= opinions
+    paper = keeps("captions")
+    every = paper.clone()
+    for mask in more.values():
+        every &= mask
+    masks = {"none": torch.ones_like(paper), _PAPER_RULE: paper}
+    masks |= {f"{_PAPER_RULE} + {name}": paper & mask for name, mask in more.items()}
+    return masks | ({"all of these": every} if len(more) > 1 else {})
+
+
+def _possible(rule: Rule, judged: JudgedCaptions) -> bool:
+    """Whether a rule applies: WordNet may be missing, or no caption was made of another."""
+    if rule == "inflection":
+        return any(old for words in judged.words for old, _ in words)
+    if rule == "wordnet":
+        try:
+            wordnet_synonyms("dog")
+        except ValueError:
+            return False
+    return True
+
+
+def _judged(
+    stored: StoredCaptions,
+    truth: Sequence[bool | None],
+    description: str,
+    agreement: tuple[Mapping[str, Any], ...] = (),
+) -> JudgedCaptions:
+    """Stored captions of which it is known whether they are true."""
+    rows = [row for row, true in enumerate(truth) if true is not None]
+    foils = [stored.foils[row] for row in rows]
+    scores = {}
+    if foils and all({"caption", "foil"} <= set(foil.scores) for foil in foils):
+        new, old = (torch.tensor([f.scores[name] for f in foils]) for name in ("foil", "caption"))
+        scores = {"stored score": new, "stored score less the caption's": new - old}
+    return JudgedCaptions(
+        name=stored.name,
+        description=f"{stored.describe()}; {description}",
+        corpus=stored.corpus,
+        captions=tuple(foil.foil for foil in foils),
+        true=torch.tensor([bool(truth[row]) for row in rows], dtype=torch.bool),
+        images=torch.tensor(stored.images)[rows],
+        words=tuple(map(exchanged, foils)),
+        made_of=torch.tensor(stored.texts)[rows],
+        scores=scores,
+        agreement=agreement,
+    )
+
+
+def _by_scene(stored: StoredCaptions) -> JudgedCaptions:
+    """Decide captions of rendered scenes by their scene graphs.
+
+    Raises:
+        ValueError: they were generated for other images.
+    """
+    try:
+        scenes = graphs(stored.corpus)
+    except ValueError:
+        raise ValueError(
+            f"{stored.name} was written for {stored.corpus.name}, and only of scenes can it be "
+            "decided what is true; name judgements with --crowd, or have people fill in a sheet of "
+            "`counterfoil analyse sheet` and name it with --answers"
+        ) from None
+    truth = []
+    with progress("captions decided", len(stored.foils)) as advance:
+        for foil, image in zip(stored.foils, stored.images, strict=True):
+            truth.append(is_true(foil.foil, scenes[image]))
+            advance(1)
+    outside = f"{truth.count(None):,} outside the grammar of scenes left out"
+    return _judged(stored, truth, outside)
+
+
+def _by_crowd(path: Path, source: Source) -> JudgedCaptions:
+    """Captions of other images that a crowd judged; true if half or more said so.
+
+    Raises:
+        ValueError: there are no judgements, or they are about other data.
+    """
+    whole = source.open()
+    crowd = read_crowd_votes(path, whole)
+    rows = torch.cat([crowd.images, whole.owner[crowd.texts]]).unique()  # type: ignore[no-untyped-call]
+    corpus = whole.subset(rows[rows >= 0])
+    others = read_crowd_votes(path, corpus)
+    every = len(others)
+    others = others.rows(corpus.owner[others.texts] != others.images)
+    captions = tuple(corpus.texts[row] for row in others.texts.tolist())
+    return JudgedCaptions(
+        name=path.stem,
+        description=(
+            f"{path.name}: {len(others):,} captions shown with other pictures of {whole.name}, "
+            f"true where half of the crowd or more says so; {every - len(others):,} shown with "
+            "their own left out"
+        ),
+        corpus=corpus,
+        captions=captions,
+        true=others.true,
+        images=others.images,
+        words=tuple(map(written_anew, captions)),
+        made_of=torch.full((len(others),), -1),
+        scores={},
+    )
+
+
+def _true_rate_headline(one: TrueRate) -> str:
+    first, paper, *_ = one.filters
+    words = (
+        f"{one.judged.name}: of {first.kept:,} captions {first.false_rate.value:.1f} % are false"
+    )
+    left = [result for result in one.filters[1:] if result.kept]
+    if not left:
+        return f"{words}; no filter keeps any."
+    best = max(left, key=lambda result: result.false_rate.value)
+    at_best = f"{best.false_rate.value:.1f} % of those of {best.name}"
+    if paper.kept:
+        at_paper = f"{paper.false_rate.value:.1f} % of those that the paper's rule keeps"
+        at_best = at_paper if best is paper else f"{at_paper}, {at_best}"
+    if not best.lost.count:
+        return f"{words}; {at_best}."
+    return f"{words}; {at_best}, which loses {best.lost.value:.1f} % of the false ones."
+
+
+def _true_rate_tables(one: TrueRate) -> Iterator[TableBlock]:
+    rates = "kept", "kept, %", "false of the kept, %", "true ones left out, %", "false ones lost, %"
+    note = (
+        "False of the kept: the true-negative rate. captions: left out when all new words occur in "
+        "the picture's captions, the paper's rule; lemmas, wordnet: when some form, synonym or "
+        "wider term of each does; inflection: when a new word has another ending; guide: when the "
+        "guide model scores it at least as high as what it was made of, or as the picture's own "
+        "captions do on average; encoder: when a sentence encoder finds it as near in meaning to "
+        "the picture's other captions as what it was made of, or as its own captions are to each "
+        "other on average. Behind each rate its 95 % interval: pictures drawn anew with all their "
+        "captions, 1,000 times."
+    )
+
+    def rows(results: Sequence[FilterResult]) -> tuple[tuple[str, ...], ...]:
+        return tuple(
+            (r.name, f"{r.kept:,}", *(format_share(getattr(r, rate)) for rate in RATES))
+            for r in results
+        )
+
+    yield TableBlock(f"{one.judged.name}: filters", ("", *rates), rows(one.filters), note)
+    for scored in one.scores:
+        pairs = (
+            "Of a true and a false caption the true one scores higher in "
+            f"{format_share(scored.auc)} % of all pairs."
+        )
+        title = f"{one.judged.name}: by {scored.name}"
+        yield TableBlock(title, ("highest left out, %", *rates), rows(scored.below), pairs)
+
+
+def _true_rate_figures(rates: Sequence[TrueRate]) -> Iterator[Figure]:
+    label = "false of the kept, %"
+    points = [
+        share_point(result.name, result.false_rate, group=one.judged.name)
+        for one in rates
+        for result in one.filters
+        if result.kept
+    ]
+    yield grouped_bars(points, label, "filters", "What filters keep.")
+    for number, one in enumerate(rates):
+        lines: list[ResultPoint] = [
+            share_point(scored.name, below.false_rate, at=float(below.name))
+            for scored in one.scores
+            for below in scored.below
+        ]
+        if lines:
+            caption = f"{one.judged.name}: what is kept without the highest scores."
+            against, key = "highest scores left out, %", f"scores-{number}"
+            yield result_curves(lines, label, against, key, caption, log=False, columns=1)
+
+
+def _survivors(one: TrueRate) -> Iterator[CardSection]:
+    judged, shown, cards = one.judged, exhibits(one.judged.corpus), []
+    for row in one.survivors:
+        old = int(judged.made_of[row])
+        title = f"made of: {judged.corpus.texts[old]}" if old >= 0 else "true"
+        column = CardColumn(title, "", (PageItem(judged.captions[row]),))
+        cards.append(ExampleCard(shown_image(shown, int(judged.images[row])), "", (column,)))
+    if cards:
+        note = f"Some of the true captions that the last filter keeps: {one.filters[-1].name}."
+        yield CardSection(f"{judged.name}: true, and not found", note, tuple(cards))
+
+
+# -- Judgements by people (TAGS-DC, section 4.3) --------------------------------------------------
+
+SHEET_COLUMNS = "item", "picture", "sentence", "answer"
+ANSWERS = {"true": True, "false": False, "unsure": None, "": None}
+
+
+def export_sheet(
+    folders: Sequence[Path], source: Source, out: Path, *, count: int = 200, seed: int = 0
+) -> int:
+    """Write a CSV sheet on which people judge whether generated captions are true.
+
+    Rows of all folders are mixed, at most one about an image, and do not say where a sentence is
+    from. Each person fills the column "answer" of a copy with true, false or unsure;
+    `true_rate` reads the copies.
+
+    Args:
+        folders: of captions generated for one split of the data.
+        source: the data, with pictures.
+        out: file to write.
+        count: sentences of each folder.
+        seed: of choice and order.
+
+    Returns:
+        The number of sentences.
+
+    Raises:
+        ValueError: the file exists, there are too few images or no pictures, or data and captions
+            do not fit.
+    """
+    check_new(out, "a new file with --out")
+    check_file(out)
+    stores = open_stores(folders, source)
+    pictures = stores[0].corpus.pictures
+    if pictures is None:
+        raise ValueError(
+            f"{stores[0].corpus.name} comes without pictures, which judges have to see; name their "
+            "folder with --images"
+        )
+    rng = torch.Generator().manual_seed(seed)
+    used: set[int] = set()
+    rows: list[tuple[str, str, str, str]] = []
+    for one in stores:
+        drawn = 0
+        for place in torch.randperm(len(one.foils), generator=rng).tolist():
+            foil, image = one.foils[place], one.images[place]
+            if drawn < count and image not in used:
+                used.add(image)
+                drawn += 1
+                rows.append((_sheet_item(foil), pictures.place(image), foil.foil, ""))
+        if drawn < count:
+            raise ValueError(
+                f"{one.name} has only {drawn:,} pictures left for {count:,} sentences, of which "
+                "each has a picture of its own; lower --count"
+            )
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(SHEET_COLUMNS)
+    writer.writerows(rows[row] for row in torch.randperm(len(rows), generator=rng).tolist())
+    write_text(out, "\ufeff" + table.getvalue())  # the mark by which spreadsheets know UTF-8
+    output(f"{len(rows):,} sentences: {out}; give each person a copy")
+    return len(rows)
+
+
+def _sheet_item(foil: WrittenFoil) -> str:
+    """Identify a sentence about an image; the prefix keeps spreadsheets from reading a number."""
+    content = f"{foil.image}\n{foil.foil}".encode()
+    return f"s{hashlib.sha256(content).hexdigest()[:16]}"
+
+
+def _read_sheet(path: Path) -> tuple[str, dict[str, bool | None]]:
+    """Name and answers of a filled sheet.
+
+    Raises:
+        ValueError: it is no sheet, or an answer is neither true, false nor unsure.
+    """
+    reader = csv.DictReader(io.StringIO(read_text(path, "judgements")))
+    if not {"item", "answer"} <= set(reader.fieldnames or ()):
+        raise ValueError(
+            f"{path} has no columns item and answer; name a sheet of `counterfoil analyse sheet`"
+        )
+    answers: dict[str, bool | None] = {}
+    for line in reader:
+        answer = (line["answer"] or "").strip().lower()
+        if answer not in ANSWERS:
+            raise ValueError(
+                f"{path} answers {answer!r} to {line['item']}; write true, false, unsure or nothing"
+            )
+        answers[line["item"]] = ANSWERS[answer]
+    return path.stem, answers
+
+
+def _by_people(
+    stored: StoredCaptions, sheets: Sequence[tuple[str, Mapping[str, bool | None]]]
+) -> JudgedCaptions:
+    """Captions that people judged; true if at least as many said true as false.
+
+    Raises:
+        ValueError: none of the captions was judged.
+    """
+    items = [_sheet_item(foil) for foil in stored.foils]
+    truth: list[bool | None] = []
+    for item in items:
+        votes = Counter(vote for _, sheet in sheets if (vote := sheet.get(item)) is not None)
+        truth.append(votes[True] >= votes[False] if votes else None)
+    if truth.count(None) == len(truth):
+        raise ValueError(
+            f"no answer is about {stored.name}; name a filled sheet that was written for it"
+        )
+    agreement = tuple(_agreement(one, other, set(items)) for one, other in combinations(sheets, 2))
+    kappas = "".join(
+        f"; {' and '.join(one['judges'])} on {one['items']:,}: Cohen's kappa {one['kappa']:.2f}"
+        for one in agreement
+        if one["kappa"] is not None
+    )
+    judges = ", ".join(name for name, _ in sheets)
+    count = len(truth) - truth.count(None)
+    description = f"{count:,} judged by {judges}, true if as many say true as false{kappas}"
+    return _judged(stored, truth, description, agreement)
+
+
+def _agreement(
+    one: tuple[str, Mapping[str, bool | None]],
+    other: tuple[str, Mapping[str, bool | None]],
+    items: set[str],
+) -> dict[str, Any]:
+    """Percent of equal answers and Cohen's kappa of two people, on what both decided."""
+    (first, a), (second, b) = one, other
+    both = [i for i in sorted(items) if a.get(i) is not None and b.get(i) is not None]
+    pairs = [(bool(a[i]), bool(b[i])) for i in both]
+    kappa = None
+    if len({answer for pair in pairs for answer in pair}) > 1:  # else undefined
+        kappa = _cohen_kappa([x for x, _ in pairs], [y for _, y in pairs])
+    raw = 100 * sum(x == y for x, y in pairs) / len(pairs) if pairs else None
+    return {"judges": [first, second], "items": len(both), "raw": raw, "kappa": kappa}
+
+
+def _cohen_kappa(first: Sequence[bool], second: Sequence[bool]) -> float:
+    try:
+        from sklearn.metrics import cohen_kappa_score
+    except ImportError:
+        raise ValueError(
+            'the agreement of several people needs scikit-learn: pip install "counterfoil[maps]", '
+            "or name one sheet with --answers"
+        ) from None
+    return float(cohen_kappa_score(first, second))

@@ -1,0 +1,1 @@
+"""Pages, figures and tables. Nothing here knows of models, runs or data sets."""

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from counterfoil.analysis.ndgl import negative_similarities, share_below
+from counterfoil.engine.tiles import Member
+from counterfoil.records import Encoded
+from evaluation_cases import Product, member, ragged, scores
+
+
+def vectors(count: int, seed: int) -> torch.Tensor:
+    rng = torch.Generator().manual_seed(seed)
+    return torch.nn.functional.normalize(torch.randn(count, 5, generator=rng), dim=1)
+
+
+def dense(images: torch.Tensor, texts: torch.Tensor) -> Member:
+    pools = (Encoded(p.unsqueeze(1), torch.ones(len(p), 1).bool()) for p in (images, texts))
+    return Member(Product(), *pools)
+
+
+@pytest.mark.parametrize("top", [1, 4, 99])
+def test_similarities_are_those_of_loops(top):
+    owner = ragged(11, 2, orphans=1)
+    pools = vectors(11, 0), vectors(len(owner), 1)
+    sides = negative_similarities([dense(*pools)], owner, top=top)
+    true = owner == torch.arange(11).unsqueeze(1)
+    lines = (pools[0] @ pools[1].T).masked_fill(true, -torch.inf)
+    for side, scored, pool in zip(sides, (lines, lines.T), (pools[1], pools[0])):
+        hardest, all_of_them, between = [], [], []
+        for line in scored:
+            rows = [r for r in line.sort(descending=True).indices.tolist() if line[r] > -9][:top]
+            hardest.append(float(line[rows[0]]))
+            all_of_them += [float(line[row]) for row in rows]
+            between += [float(pool[rows[0]] @ pool[row]) for row in rows[1:]]
+        assert side.hardest.tolist() == pytest.approx(hardest, abs=1e-6)
+        assert side.top.tolist() == pytest.approx(all_of_them, abs=1e-6)
+        assert side.between.tolist() == pytest.approx(between, abs=1e-6)
+
+
+def test_scores_are_in_their_unit():
+    owner = ragged(7, 0)
+    found = scores(7, owner, 0)
+    ten = member(found * 10)
+    ten.matcher.score_scale = 10.0
+    plain, scaled = (negative_similarities([m], owner, top=3) for m in (member(found), ten))
+    for one, other in zip(plain, scaled):
+        assert one.top.tolist() == pytest.approx(other.top.tolist(), abs=1e-5)
+
+
+def test_shares():
+    assert share_below(torch.tensor([0.4, 0.5, 0.6, 0.1]), 0.5) == 50.0
+
+
+def test_one_image_has_nothing_wrong():
+    with pytest.raises(ValueError, match="none of the 1 i2t queries has a wrong counterpart"):
+        negative_similarities([member(torch.rand(1, 3))], torch.zeros(3).long())

@@ -1,0 +1,83 @@
+"""Judgements by people: a CSV sheet is written, filled in, and read again."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from analysis_cases import SCENES
+from counterfoil import open_corpus
+from counterfoil.negatives.written_store import WrittenStore
+from recipes_cases import run
+
+
+@pytest.fixture
+def sheet(tmp_path, capsys) -> Path:
+    """A sheet about foils of the test split by rule; its store is "written"."""
+    folder = tmp_path / "written"
+    assert run("write", "rules", SCENES, "--split", "test", "--out", folder) == 0
+    out = tmp_path / "sheet.csv"
+    code = run("analyse", "sheet", folder, "--data", SCENES, "--count", 6, "--out", out)
+    shown = capsys.readouterr()
+    assert code == 0, shown.err
+    assert "6 sentences" in shown.out
+    return out
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def fill(sheet: Path, name: str, answers: list[str]) -> Path:
+    lines = rows(sheet)
+    out = sheet.with_name(f"{name}.csv")
+    with out.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, lines[0])
+        writer.writeheader()
+        writer.writerows({**line, "answer": a} for line, a in zip(lines, answers, strict=True))
+    return out
+
+
+def test_a_sheet_is_blind_and_has_one_sentence_a_picture(sheet, tmp_path):
+    lines = rows(sheet)
+    assert len(lines) == len({line["picture"] for line in lines}) == 6
+    corpus = open_corpus(SCENES).split("test")
+    foils = WrittenStore.open(tmp_path / "written", fingerprint=corpus.fingerprint).foils()
+    known = {foil.foil for foil in foils}
+    for line in lines:
+        assert set(line) == {"item", "picture", "sentence", "answer"}
+        assert line["sentence"] in known
+        assert line["answer"] == ""
+    assert run("analyse", "sheet", tmp_path / "written", "--data", SCENES, "--out", sheet) == 2
+
+
+def test_answers_decide_what_is_true_and_people_are_compared(sheet, analysed, tmp_path):
+    sklearn = pytest.importorskip("sklearn.metrics")
+    first = ["true", "false", "TRUE ", "false", "unsure", ""]
+    second = ["true", "true", "false", "false", "false", "unsure"]
+    told = [
+        x for n, a in (("anna", first), ("ben", second)) for x in ("--answers", fill(sheet, n, a))
+    ]
+    shown, _, numbers = analysed("true-rate", tmp_path / "written", *told)
+    [one] = numbers["sets"]
+    assert (one["captions"], one["true"]) == (5, 3)  # equal votes count as true
+    [agreement] = one["agreement"]
+    kappa = sklearn.cohen_kappa_score([True, False, True, False], [True, True, False, False])
+    assert agreement == {
+        "judges": ["anna", "ben"],
+        "items": 4,
+        "raw": 50.0,
+        "kappa": pytest.approx(kappa),
+    }
+    assert f"Cohen's kappa {kappa:.2f}" in shown
+    assert "5 judged by anna, ben" in numbers["protocol"]
+
+
+def test_one_person_is_compared_with_nobody(sheet, analysed, tmp_path):
+    filled = fill(sheet, "anna", ["true", "false", "false", "false", "false", "false"])
+    shown, _, numbers = analysed("true-rate", tmp_path / "written", "--answers", filled)
+    assert "kappa" not in shown
+    assert (numbers["sets"][0]["captions"], numbers["sets"][0]["true"]) == (6, 1)

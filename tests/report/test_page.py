@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+from counterfoil.report.figures import ExpectedCurve, expected_by_batch, share_bars
+from counterfoil.report.page import (
+    CardColumn,
+    CardSection,
+    ExampleCard,
+    FigureSection,
+    Page,
+    PageItem,
+    Provenance,
+    TableBlock,
+    TableCell,
+    TextPart,
+    render_page,
+    write_page,
+)
+from counterfoil.report.tables import format_interval, format_number, terminal_table
+
+BINS = ("1", "2–5", "6–10", "11–20", "21–50", "51–100", "101–200", "above 200")
+SHARES = (40.0, 20.0, 10.0, 10.0, 5.0, 5.0, 5.0, 5.0)
+LINE = ExpectedCurve("<captions>", (32, 64), (10.0, 5.0), (11.0, 4.5), (1.0, 0.5))
+PICTURE = "data:image/png;base64,AA=="
+
+
+def figures():
+    return (
+        expected_by_batch([LINE], "mean rank", "rank", "A rank.", log=True),
+        expected_by_batch([LINE], "share, %", "top", "A share."),
+        share_bars([("first", SHARES), ("_$x^2$", SHARES[::-1])], BINS, "cross"),
+    )
+
+
+def page(**more):
+    card = ExampleCard(
+        PageItem("<asked>"),
+        "",
+        (
+            CardColumn("one", "a note", (PageItem("<a caption>", place=1, true=True, score=0.5),)),
+            CardColumn("two", "", (PageItem("a picture", PICTURE, 2, score=0.25),)),
+        ),
+    )
+    table = TableBlock(
+        "A table", ("", "first"), (("<row>", "1"), ("[bold]", "2")), "What it means."
+    )
+    sections = (CardSection("Section", "How they were chosen.", (card,)),)
+    given = {"tables": (table,), "sections": sections} | more
+    return Page("<title>", "The <result>.", "scenes; seed 0", Provenance("run"), **given)
+
+
+def test_figures_are_elements_of_the_page():
+    for figure in figures():
+        assert ET.fromstring(figure.svg).tag.endswith("svg")
+        assert not re.findall(r"#[0-9a-f]{6}", figure.svg)
+        assert "var(--run-1)" in figure.svg
+    assert figures() == figures()
+
+
+def test_figures_say_what_they_show():
+    rank, _, cross = figures()
+    assert rank.alt == "Mean rank by batch size, measured: <captions>: 11 at 32, 4.5 at 64."
+    assert rank.caption == ("A rank.", "Lines: by counting. Points: measured.")
+    assert "first: 40.0 % at rank 1, 5.0 % above 200" in cross.alt
+    texts = {node.text for node in ET.fromstring(cross.svg).iter() if node.text}
+    assert set(BINS) <= texts
+
+
+def test_everything_stands_on_the_page():
+    html = render_page(page(figures=figures()))
+    for wanted in ("&lt;title&gt;", "The &lt;result&gt;.", "scenes; seed 0.", "&lt;row&gt;"):
+        assert wanted in html
+    for wanted in ("“&lt;asked&gt;”", "&lt;a caption&gt;", "a note", PICTURE, "What it means."):
+        assert wanted in html
+    assert html.count("<svg") == 3
+    assert "<title>&lt;title&gt;</title>" in html
+    assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", html).replace("http-equiv", "")
+
+
+def test_one_figure_is_wide():
+    assert 'class="card plot wide"' in render_page(page(figures=figures()[:1]))
+
+
+def test_a_picture_that_asks_stands_beside_its_lists():
+    card = ExampleCard(
+        PageItem("words", PICTURE), "a line", (CardColumn("one", "", (PageItem("c"),)),)
+    )
+    html = render_page(page(sections=(CardSection("S", "", (card,)),)))
+    assert 'class="asked"' in html
+    assert 'alt="words"' in html
+    assert "a line" in html
+
+
+def test_the_terminal_shows_words_as_they_are():
+    from rich.console import Console
+
+    console = Console(record=True, width=100)
+    console.print(terminal_table(page().tables[0], "scenes; seed 0"))
+    shown = " ".join(console.export_text().split())
+    for wanted in ("A table", "[bold]", "<row>", "scenes; seed 0. What it means."):
+        assert wanted in shown
+
+
+def test_rows_of_one_cell_are_headings_and_cells_have_second_lines():
+    from rich.console import Console
+
+    rows = (("Group <1>",), ("R@1", TableCell("<12.0>", "11.0 to 13.0", best=True), "0.01"))
+    block = TableBlock("Results", ("Metric", "a", "p"), rows)
+    html = render_page(page(tables=(block,)))
+    assert '<th scope="rowgroup" colspan="3">Group &lt;1&gt;</th>' in html
+    assert '<td class="best">&lt;12.0&gt;<span class="under">11.0 to 13.0</span></td>' in html
+    console = Console(record=True, width=100)
+    console.print(terminal_table(block))
+    assert "11.0…13.0" in console.export_text()
+
+
+def test_coloured_words_and_corrections():
+    parts = (
+        TextPart("A"),
+        TextPart("<cat>", 0.9, "90 %", marked=True),
+        TextPart("dog", inserted=True),
+    )
+    item = PageItem("A <cat>", parts=parts)
+    card = ExampleCard(PageItem("q"), "", (CardColumn("one", "", (item,)),))
+    html = render_page(page(sections=(CardSection("S", "", (card,)),)))
+    assert 'class="word marked" style="--depth: 0.900">&lt;cat&gt;<small>' in html
+    assert "<ins>dog</ins>" in html
+
+
+def test_figures_have_sections_of_their_own():
+    html = render_page(page(sections=(FigureSection("Learning <curves>", figures()[:2]),)))
+    assert "Learning &lt;curves&gt;</h2>" in html
+    assert html.count("<svg") == 2
+
+
+def test_a_page_is_written_whole_or_not_at_all(tmp_path):
+    write_page(page(), tmp_path / "deep" / "page.html")
+    assert (tmp_path / "deep/page.html").read_text(encoding="utf-8") == render_page(page())
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["page.html"]
+
+
+def test_numbers_have_wide_minus_signs():
+    assert format_number(-0.5) == "−0.500"
+    assert format_number(0.5, ".1f") == "0.5"
+    assert format_interval(1, -1, 2, "+.1f") == "+1.0 (−1.0 to +2.0)"
