@@ -20,11 +20,11 @@ from PIL import Image
 import recipes_cases
 from analysis_cases import REGIONS, reader, taught, write_run
 from corpus_cases import karpathy_image, random_array, write_karpathy, write_picture, write_split
-from counterfoil import open_corpus
-from counterfoil.corpus.words import SPECIAL
-from counterfoil.negatives.written_store import WrittenFoil, WrittenStore
-from counterfoil.spec import from_plain
-from counterfoil.train.tensors import read_tensors, write_tensors
+from counterfoil.core.config import config_from_dict
+from counterfoil.core.tensors import read_tensors, write_tensors
+from counterfoil.data.readers import load_dataset
+from counterfoil.data.tokenizers import SPECIAL
+from counterfoil.negatives.generation.store import GeneratedCaption, GeneratedStore
 
 Case = Callable[[Path, Path], Sequence[object]]
 CASES: dict[str, tuple[Case, tuple[str, ...]]] = {}
@@ -349,8 +349,8 @@ def precomp(here: Path, values: np.ndarray | None = None) -> tuple[object, ...]:
     if values is not None:
         np.save(here / "pre" / "train_ims.npy", values)
     whole = ("--set", "test.protocol=whole", "--set", "online.min_count=1")
-    lens = ("--set", "online.lens.min_count=1", "--set", "online.lens.standardise=False")
-    return "run", "vsepp-flickr8k", "--data", "pre", *recipes_cases.SMALL, *whole[:2], *lens
+    processor = ("--set", "online.lens.min_count=1", "--set", "online.lens.standardise=False")
+    return "run", "vsepp-flickr8k", "--data", "pre", *recipes_cases.SMALL, *whole[:2], *processor
 
 
 @case("row 2 holds NaN", "counterfoil data check")
@@ -517,7 +517,7 @@ def card_that_calls_the_system(here, models):
 @case("write_text, which is no matcher")
 def card_that_calls_our_own_functions(here, models):
     folder, args = damaged(here, models)
-    call = {"call": "counterfoil.files:write_text", "path": "owned", "text": "x"}
+    call = {"call": "counterfoil.core.io:write_text", "path": "owned", "text": "x"}
     edit(folder / "model.json", model=call)
     return args
 
@@ -532,7 +532,7 @@ def model_of_a_newer_version(here, models):
 @case("Vanished", "does not exist in this version of counterfoil")
 def model_of_a_class_that_is_gone(here, models):
     folder, args = damaged(here, models)
-    edit(folder / "model.json", model={"call": "counterfoil.models.vse:Vanished"})
+    edit(folder / "model.json", model={"call": "counterfoil.models.vsepp:Vanished"})
     return args
 
 
@@ -543,7 +543,7 @@ def card_with_an_unknown_argument(here, models):
     plain["model"]["depht"] = 3
     (folder / "model.json").write_text(json.dumps(plain))
     tensors, _ = read_tensors(folder / "model.safetensors", "weights")
-    about = {"model": from_plain(plain["model"]).digest()}
+    about = {"model": config_from_dict(plain["model"]).digest()}
     write_tensors(folder / "model.safetensors", tensors, about)
     return args
 
@@ -722,7 +722,7 @@ def broken_note(here, models):
 @case("was mined from corpus 0123456789abcdef", "mine again")
 def store_of_another_corpus(here, models):
     args = unfinished(here, models)
-    edit(here / "run" / "lists" / "manifest.json", corpus="0123456789abcdef")
+    edit(here / "run" / "lists" / "manifest.json", dataset="0123456789abcdef")
     return args
 
 
@@ -1437,9 +1437,9 @@ typed("sheet of no store", f"analyse sheet w --data {SCENES} --out s.csv", "w/ma
 def stored_foil(here: Path, image: str = "1.jpg") -> None:
     """Two photos of a training split, and a foil of the first."""
     write_karpathy(here, [karpathy_image(f"{n}.jpg", "train", ["A dog."], n) for n in (1, 2)])
-    corpus = open_corpus(str(here)).split("train")
-    foil = WrittenFoil(image, corpus.text_ids[0], "A dog.", "A cat.", "noun", ())
-    WrittenStore.write(here / "w", [foil], corpus, writer="hand", settings={}, seed=0)
+    dataset = load_dataset(str(here)).split("train")
+    foil = GeneratedCaption(image, dataset.text_ids[0], "A dog.", "A cat.", "noun", ())
+    GeneratedStore.write(here / "w", [foil], dataset, writer="hand", settings={}, seed=0)
 
 
 @case("w was written for", "only of scenes", "counterfoil analyse sheet")
@@ -1682,14 +1682,15 @@ def sentence_transformer_of_several_layers(here, models):
 
 def _indexed(here: Path, models: Path) -> Path:
     """An index of some photos, one of which has its own name on disk."""
-    from counterfoil import build_index, open_model
-    from counterfoil.corpus.bare import read_bare
+    from counterfoil.data.readers.folder import read_image_folder
+    from counterfoil.model import load_model
+    from counterfoil.search.index import build_index
 
     (here / "my-photos").mkdir()
     for n in range(3):
         write_picture(here / "my-photos" / f"{n}.png")
     return build_index(
-        open_model(models / "clip"), read_bare(here / "my-photos"), here / "my-index"
+        load_model(models / "clip"), read_image_folder(here / "my-photos"), here / "my-index"
     ).folder
 
 

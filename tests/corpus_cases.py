@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.regions import Features
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.features import FeatureArray
 
 
 def random_array(*shape: int, seed: int = 0) -> np.ndarray:
@@ -24,37 +24,37 @@ def small_corpus(
     *,
     regions: int = 3,
     width: int = 4,
-) -> Corpus:
+) -> ImageTextDataset:
     """Images "a0", "a1", ... with so many captions each, and random features."""
     images = len(counts)
-    owner = torch.arange(images).repeat_interleave(torch.tensor(counts))
+    text_to_image = torch.arange(images).repeat_interleave(torch.tensor(counts))
     places = [n for count in counts for n in range(count)]
-    return Corpus(
+    return ImageTextDataset(
         name="small",
         image_ids=[f"a{row}" for row in range(images)],
-        text_ids=[f"a{image}#{n}" for image, n in zip(owner.tolist(), places)],
-        texts=[f"a {n} dog of picture {image}" for image, n in zip(owner.tolist(), places)],
-        owner=owner,
+        text_ids=[f"a{image}#{n}" for image, n in zip(text_to_image.tolist(), places)],
+        texts=[f"a {n} dog of picture {image}" for image, n in zip(text_to_image.tolist(), places)],
+        text_to_image=text_to_image,
         splits=list(splits or ["train"] * images),
-        features=Features.of(random_array(images, regions, width)),
+        features=FeatureArray.of(random_array(images, regions, width)),
     )
 
 
-def captions_by_image(corpus: Corpus) -> dict[str, list[str]]:
+def captions_by_image(dataset: ImageTextDataset) -> dict[str, list[str]]:
     """What a reader promises: captions of each image, in order."""
-    found: dict[str, list[str]] = {name: [] for name in corpus.image_ids}
-    for text, image in zip(corpus.texts, corpus.owner.tolist()):
+    found: dict[str, list[str]] = {name: [] for name in dataset.image_ids}
+    for text, image in zip(dataset.texts, dataset.text_to_image.tolist()):
         if image >= 0:
-            found[corpus.image_ids[image]].append(text)
+            found[dataset.image_ids[image]].append(text)
     return found
 
 
-def splits_by_image(corpus: Corpus) -> dict[str, str]:
-    return dict(zip(corpus.image_ids, corpus.splits))
+def splits_by_image(dataset: ImageTextDataset) -> dict[str, str]:
+    return dict(zip(dataset.image_ids, dataset.splits))
 
 
-def features_of_all(corpus: Corpus) -> torch.Tensor:
-    return corpus.features.take(torch.arange(len(corpus))).values
+def features_of_all(dataset: ImageTextDataset) -> torch.Tensor:
+    return dataset.features.take(torch.arange(len(dataset))).values
 
 
 def write_picture(path: Path, seed: int = 0, size: tuple[int, int] = (12, 8)) -> None:

@@ -7,33 +7,33 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from counterfoil.engine.tiles import Member
-from counterfoil.matcher import Matcher, one_view
-from counterfoil.records import Batch, Encoded, Items, Views
+from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
+from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.scoring.encode import EmbeddedDataset
 
 
 @final
-class Dot(Matcher):
+class Dot(RetrievalModel):
     """Items are their own encodings; the score is the inner product of masked sums."""
 
-    def encode_images(self, images: Items) -> Encoded:
-        return Encoded(images.values, images.mask)
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
+        return Embeddings(images.values, images.mask)
 
-    def encode_texts(self, texts: Items) -> Encoded:
-        return Encoded(texts.values, texts.mask)
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
+        return Embeddings(texts.values, texts.mask)
 
-    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         return (_sum(images) * _sum(texts)).sum(-1)
 
-    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         return _sum(images) @ _sum(texts).T
 
-    def forward(self, batch: Batch) -> Views:
-        return one_view(self, batch)
+    def forward(self, batch: Batch) -> EncodedViews:
+        return encode_batch(self, batch)
 
 
 @final
-class Noisy(Matcher):
+class Noisy(RetrievalModel):
     """Encodes through dropout and a linear map, so that modes and devices matter."""
 
     def __init__(self, width: int = 6, gram: bool = False) -> None:
@@ -43,36 +43,36 @@ class Noisy(Matcher):
         self.drop = nn.Dropout(0.5)
         self.seen: list[tuple[int, ...]] = []
 
-    def encode_images(self, images: Items) -> Encoded:
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
         tokens = self.drop(self.image(images.values))
-        return Encoded(tokens, images.mask, tokens @ tokens.mT if self.gram else None)
+        return Embeddings(tokens, images.mask, tokens @ tokens.mT if self.gram else None)
 
-    def encode_texts(self, texts: Items) -> Encoded:
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         self.seen.append(tuple(texts.values.shape))
-        return Encoded(self.drop(self.text(texts.values)), texts.mask)
+        return Embeddings(self.drop(self.text(texts.values)), texts.mask)
 
-    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         return (_sum(images) * _sum(texts)).sum(-1)
 
-    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         return _sum(images) @ _sum(texts).T
 
-    def forward(self, batch: Batch) -> Views:
-        return one_view(self, batch)
+    def forward(self, batch: Batch) -> EncodedViews:
+        return encode_batch(self, batch)
 
 
-def _sum(encoded: Encoded) -> Tensor:
+def _sum(encoded: Embeddings) -> Tensor:
     return encoded.tokens.masked_fill(~encoded.mask.unsqueeze(-1), 0).sum(1)
 
 
-def vectors(values: Tensor) -> Encoded:
+def vectors(values: Tensor) -> Embeddings:
     """(N, D) vectors as bags of one."""
-    return Encoded(values.unsqueeze(1), torch.ones(len(values), 1, dtype=torch.bool))
+    return Embeddings(values.unsqueeze(1), torch.ones(len(values), 1, dtype=torch.bool))
 
 
-def given(scores: Tensor) -> Member:
+def given(scores: Tensor) -> EmbeddedDataset:
     """A member whose score matrix is this one, exactly: images are its rows, texts are places."""
-    return Member(Dot(), vectors(scores), vectors(torch.eye(scores.shape[1])))
+    return EmbeddedDataset(Dot(), vectors(scores), vectors(torch.eye(scores.shape[1])))
 
 
 def ranking(scores: Tensor, k: int, true: Tensor) -> tuple[list[list[int]], list[list[float]]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from counterfoil.engine.tiles import Member
-from counterfoil.evaluate.gallery import Found
-from counterfoil.evaluate.result import Report
-from counterfoil.matcher import Matcher
-from counterfoil.records import Encoded
+from counterfoil.core.types import Embeddings
+from counterfoil.evaluation.galleries import Found
+from counterfoil.evaluation.metrics import EvaluationReport
+from counterfoil.models.base import RetrievalModel
+from counterfoil.scoring.encode import EmbeddedDataset
 
 
 def ragged(images: int, seed: int, most: int = 4, orphans: int = 0) -> Tensor:
@@ -17,15 +17,17 @@ def ragged(images: int, seed: int, most: int = 4, orphans: int = 0) -> Tensor:
     rng = torch.Generator().manual_seed(seed)
     counts = torch.randint(0, most + 1, (images,), generator=rng)
     counts[0] = max(1, int(counts[0]))
-    owner = torch.cat([torch.arange(images).repeat_interleave(counts), torch.full((orphans,), -1)])
-    return owner[torch.randperm(len(owner), generator=rng)]
+    text_to_image = torch.cat(
+        [torch.arange(images).repeat_interleave(counts), torch.full((orphans,), -1)]
+    )
+    return text_to_image[torch.randperm(len(text_to_image), generator=rng)]
 
 
-def scores(images: int, owner: Tensor, seed: int, levels: int | None = None) -> Tensor:
+def scores(images: int, text_to_image: Tensor, seed: int, levels: int | None = None) -> Tensor:
     """(I, T) scores that lean towards the truth; few levels make many ties."""
     rng = torch.Generator().manual_seed(seed)
-    found = torch.randn(images, len(owner), generator=rng)
-    found += 1.0 * (owner == torch.arange(images).unsqueeze(1))
+    found = torch.randn(images, len(text_to_image), generator=rng)
+    found += 1.0 * (text_to_image == torch.arange(images).unsqueeze(1))
     return found if levels is None else (found * levels).round() / levels
 
 
@@ -42,16 +44,16 @@ def slow_rank(row: Tensor, true: set[int], tie: str) -> int:
     return min(order.index(item) for item in true)
 
 
-def slow_ranks(found: Tensor, owner: Tensor, tie: str) -> tuple[list[int], list[int]]:
+def slow_ranks(found: Tensor, text_to_image: Tensor, tie: str) -> tuple[list[int], list[int]]:
     """Ranks in both directions, from `slow_rank`."""
-    texts = [{t for t, o in enumerate(owner.tolist()) if o == i} for i in range(len(found))]
+    texts = [{t for t, o in enumerate(text_to_image.tolist()) if o == i} for i in range(len(found))]
     i2t = [slow_rank(row, true, tie) for row, true in zip(found, texts)]
-    owners = [{o} - {-1} for o in owner.tolist()]
+    owners = [{o} - {-1} for o in text_to_image.tolist()]
     t2i = [slow_rank(column, true, tie) for column, true in zip(found.T, owners)]
     return i2t, t2i
 
 
-class Product(Matcher):
+class Product(RetrievalModel):
     """Scores two vectors by their inner product."""
 
     def encode_images(self, images):
@@ -59,25 +61,27 @@ class Product(Matcher):
 
     encode_texts = encode_images
 
-    def pairs(self, images, texts):
+    def score_pairs(self, images, texts):
         return (images.tokens * texts.tokens).sum((1, 2))
 
-    def grid(self, images, texts):
+    def score_matrix(self, images, texts):
         return images.tokens[:, 0] @ texts.tokens[:, 0].T
 
     def forward(self, batch):
         raise NotImplementedError
 
 
-def member(found: Tensor) -> Member:
+def member(found: Tensor) -> EmbeddedDataset:
     """A model that gives exactly these scores: every image is a unit vector of its own."""
     pools = torch.eye(len(found)), found.T.contiguous()
-    return Member(
-        Product(), *(Encoded(p.unsqueeze(1), torch.ones(len(p), 1).bool()) for p in pools)
+    return EmbeddedDataset(
+        Product(), *(Embeddings(p.unsqueeze(1), torch.ones(len(p), 1).bool()) for p in pools)
     )
 
 
-def found(scores: Tensor, report: Report, *others: tuple[str, Report]) -> tuple[Found, Found]:
+def found(
+    scores: Tensor, report: EvaluationReport, *others: tuple[str, EvaluationReport]
+) -> tuple[Found, Found]:
     """Whole lists in both directions."""
     lists = []
     for side, matrix in enumerate((scores, scores.T)):

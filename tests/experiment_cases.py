@@ -5,21 +5,23 @@ from __future__ import annotations
 import torch
 
 from benchmarks.experiments.ledger import Entry, bands
-from counterfoil.evaluate.protocols import evaluate_scores
-from counterfoil.evaluate.result import METRICS, Report
+from counterfoil.evaluation.metrics import METRICS, EvaluationReport
+from counterfoil.evaluation.protocols import evaluate_scores
 
 IMAGES, CAPTIONS = 40, 3
 
 
-def report(seed: int, gain: float = 0.5) -> Report:
+def report(seed: int, gain: float = 0.5) -> EvaluationReport:
     """An evaluation of random scores whose true pairs score higher by `gain`."""
-    owner = torch.arange(IMAGES * CAPTIONS) // CAPTIONS
+    text_to_image = torch.arange(IMAGES * CAPTIONS) // CAPTIONS
     scores = torch.rand(IMAGES, IMAGES * CAPTIONS, generator=torch.Generator().manual_seed(seed))
-    scores[owner, torch.arange(len(owner))] += gain
-    return evaluate_scores(scores, owner, dataset="toy", split="test")
+    scores[text_to_image, torch.arange(len(text_to_image))] += gain
+    return evaluate_scores(scores, text_to_image, dataset="toy", split="test")
 
 
-def entry(measured: Report, method: str = "online", seed: int = 0, host: str = "VSE++") -> Entry:
+def entry(
+    measured: EvaluationReport, method: str = "online", seed: int = 0, host: str = "VSE++"
+) -> Entry:
     """What is kept of an evaluation."""
     i2t, t2i = measured.ranked
     return Entry(

@@ -10,14 +10,13 @@ import torch
 import transformers
 
 import tailored_cases
-from counterfoil.corpus.lens import CorpusLens, FeatureEye, Lens
-from counterfoil.corpus.reading import open_corpus
-from counterfoil.corpus.words import Pieces, Tokenizer, Words
+from counterfoil.core.config import config
+from counterfoil.core.types import Embeddings, ModalityBatch, WordHead, WordSlots
+from counterfoil.data.processor import FeatureProcessor, ProcessedDataset, Processor
+from counterfoil.data.readers import load_dataset
+from counterfoil.data.tokenizers import Tokenizer, WordPieceTokenizer, WordTokenizer
+from counterfoil.model import save_model
 from counterfoil.models.uniter import UNITER
-from counterfoil.reading import Slots, Want
-from counterfoil.records import Encoded, Items
-from counterfoil.spec import of
-from counterfoil.train.saved import save_model
 
 SCENES = "scenes:images=36,features=regions"
 IMAGE = "scene-0-test-00000"
@@ -35,7 +34,7 @@ CAPTIONS = (
 )
 
 
-def pieces(folder: Path) -> Pieces:
+def pieces(folder: Path) -> WordPieceTokenizer:
     """A cased tokenizer of wordpieces."""
     ids = {word: place for place, word in enumerate(VOCABULARY)}
     model = tokenizers.Tokenizer(tokenizers.models.WordPiece(ids, unk_token="[UNK]"))
@@ -48,14 +47,15 @@ def pieces(folder: Path) -> Pieces:
         tokenizer_object=model, **{f"{name}_token": word for name, word in names}
     )
     fast.save_pretrained(folder)
-    return Pieces(str(folder), longest=40)
+    return WordPieceTokenizer(str(folder), longest=40)
 
 
 def model(tokenizer: Tokenizer, **options: object) -> UNITER:
     """A UNITER whose heads have something to say."""
-    seen = tailored_cases.lens()
+    seen = tailored_cases.processor()
     made = tailored_cases.host(
-        CorpusLens(Lens(seen.lens.eye, tokenizer), seen.corpus), **options
+        ProcessedDataset(Processor(seen.processor.image_processor, tokenizer), seen.dataset),
+        **options,
     ).eval()
     for name, parameter in made.named_parameters():
         if name.startswith("says.") and parameter.dim() > 1:
@@ -65,10 +65,10 @@ def model(tokenizer: Tokenizer, **options: object) -> UNITER:
 
 def saved(folder: Path, outputs: tuple[str, ...] = tailored_cases.ALL) -> Path:
     """A model folder that reads the captions and regions of `SCENES`."""
-    corpus = open_corpus(SCENES)
-    assert corpus.features is not None
-    words = Words.of(corpus.texts, longest=30)
-    spec = of(
+    dataset = load_dataset(SCENES)
+    assert dataset.features is not None
+    words = WordTokenizer.of(dataset.texts, longest=30)
+    spec = config(
         UNITER,
         layers=1,
         width=16,
@@ -76,31 +76,33 @@ def saved(folder: Path, outputs: tuple[str, ...] = tailored_cases.ALL) -> Path:
         inner=16,
         vocabulary=words.size,
         positions=40,
-        features=corpus.features.width,
+        features=dataset.features.width,
         dropout=0.0,
         outputs=outputs,
     )
     torch.manual_seed(0)
-    matcher = spec.build()
-    for name, parameter in matcher.named_parameters():
+    model = spec.build()
+    for name, parameter in model.named_parameters():
         torch.nn.init.normal_(parameter, std=1.0 if name.startswith("says.") else 0.3)
-    lens = Lens(FeatureEye(corpus.features.width), words)
-    save_model(folder, spec=spec, matcher=matcher, lens=lens)
+    processor = Processor(FeatureProcessor(dataset.features.width), words)
+    save_model(folder, spec=spec, model=model, processor=processor)
     return folder
 
 
-def doubts(made: UNITER, one: Encoded, ids: list[int]) -> tuple[float, list[float]]:
+def doubts(made: UNITER, one: Embeddings, ids: list[int]) -> tuple[float, list[float]]:
     """Score and doubt of each token of one sentence with one image."""
-    found = made.read(one, _encoded(made, ids), frozenset({Want.SCORE, Want.DOUBT}))
+    found = made.read(one, _encoded(made, ids), frozenset({WordHead.SCORE, WordHead.DOUBT}))
     logits = found.doubt[0].double()
     wrong, right = logits[:, 0].exp(), logits[:, 1].exp()
     return float(found.score[0]), (wrong / (wrong + right)).tolist()
 
 
-def logs(made: UNITER, one: Encoded, ids: list[int], at: int, barred: set[int]) -> dict[int, float]:
+def logs(
+    made: UNITER, one: Embeddings, ids: list[int], at: int, barred: set[int]
+) -> dict[int, float]:
     """Log probability of every token that may stand at a place of one sentence."""
-    slots = Slots(torch.tensor([0]), torch.tensor([at]))
-    found = made.read(one, _encoded(made, ids), frozenset({Want.CORRECT}), slots)
+    slots = WordSlots(torch.tensor([0]), torch.tensor([at]))
+    found = made.read(one, _encoded(made, ids), frozenset({WordHead.CORRECT}), slots)
     logits = found.correct[0].double().tolist()
     kept = {token: logit for token, logit in enumerate(logits) if token not in barred}
     total = torch.tensor(list(kept.values()), dtype=torch.double).logsumexp(0)
@@ -108,7 +110,7 @@ def logs(made: UNITER, one: Encoded, ids: list[int], at: int, barred: set[int]) 
 
 
 def every_rewording(
-    made: UNITER, one: Encoded, ids: list[int], places: tuple[int, ...], tokenizer: Tokenizer
+    made: UNITER, one: Embeddings, ids: list[int], places: tuple[int, ...], tokenizer: Tokenizer
 ) -> dict[tuple[int, ...], float]:
     """Probability of all tuples of tokens in the place of a word."""
     spelt = tokenizer.tokens(range(tokenizer.size))
@@ -142,6 +144,8 @@ def write_lines(path: Path, rows: list[object]) -> Path:
     return path
 
 
-def _encoded(made: UNITER, ids: list[int]) -> Encoded:
+def _encoded(made: UNITER, ids: list[int]) -> Embeddings:
     values = torch.tensor([ids])
-    return made.encode_texts(Items(torch.tensor([-1]), values, torch.ones_like(values).bool()))
+    return made.encode_texts(
+        ModalityBatch(torch.tensor([-1]), values, torch.ones_like(values).bool())
+    )

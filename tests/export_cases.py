@@ -8,24 +8,24 @@ from pathlib import Path
 import torch
 
 from corpus_cases import small_corpus, write_picture
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.pictures import PictureFiles
-from counterfoil.negatives.lists import Lists
-from counterfoil.negatives.store import NegativeStore, Source
-from counterfoil.negatives.written_store import WrittenFoil, WrittenStore
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.images import PictureFiles
+from counterfoil.negatives.generation.store import GeneratedCaption, GeneratedStore
+from counterfoil.negatives.store import HardNegativeLists, NegativeStore
+from counterfoil.scoring.embedding_store import Source
 
 TEXTS = [[3, 5], [0, -1], [4, 1], [2, 0]]  # of images a0, a1, a2 and a3; a1 has no caption
 IMAGES = [[3, 2], [2, -1], [0, 3], [0, 1], [2, 0], [-1, -1], [0, 1]]  # the last text is nobody's
 
 
-def corpus(folder: Path | None = None) -> Corpus:
+def dataset(folder: Path | None = None) -> ImageTextDataset:
     """Four images with 2, 0, 1 and 3 captions and a caption of none; files if a folder is named."""
     found = small_corpus()
     orphan = replace(
         found,
         text_ids=[*found.text_ids, "nobody's"],
         texts=[*found.texts, "an animal\tof no picture"],
-        owner=torch.cat([found.owner, torch.tensor([-1])]),
+        text_to_image=torch.cat([found.text_to_image, torch.tensor([-1])]),
         image_ids=["a 0%", *found.image_ids[1:]],
         part="train",
     )
@@ -37,30 +37,32 @@ def corpus(folder: Path | None = None) -> Corpus:
     return replace(orphan, pictures=PictureFiles(paths))
 
 
-def mined(folder: Path, of: Corpus, *, scored: bool = True) -> Path:
+def mined(folder: Path, of: ImageTextDataset, *, scored: bool = True) -> Path:
     """A store of the lists above; the score of a row of place n is -n / 2."""
     texts, images = (torch.tensor(rows, dtype=torch.int32) for rows in (TEXTS, IMAGES))
     scores = [
         torch.where(rows < 0, -torch.inf, torch.tensor([0, -0.5])).half()
         for rows in (texts, images)
     ]
-    lists = Lists(texts, images, *scores) if scored else Lists(texts, images)
-    by = (Source(matcher="SCAN()"),)
-    NegativeStore.of(lists, corpus=of.fingerprint, split="train", sources=by).save(folder)
+    lists = (
+        HardNegativeLists(texts, images, *scores) if scored else HardNegativeLists(texts, images)
+    )
+    by = (Source(model="SCAN()"),)
+    NegativeStore.of(lists, dataset=of.fingerprint, split="train", sources=by).save(folder)
     return folder
 
 
-def written(folder: Path, of: Corpus) -> Path:
+def written(folder: Path, of: ImageTextDataset) -> Path:
     """Two foils of the first caption and one of the third."""
     foils = [
         _foil(of, 0, "a 0 cat of picture 0"),
         _foil(of, 2, 'a "0" cat of picture 2'),
         _foil(of, 0, "a 0 dog of picture 9"),
     ]
-    WrittenStore.write(folder, foils, of, writer="rules", settings={}, seed=0)
+    GeneratedStore.write(folder, foils, of, writer="rules", settings={}, seed=0)
     return folder
 
 
-def _foil(of: Corpus, text: int, foil: str) -> WrittenFoil:
-    image = of.image_ids[int(of.owner[text])]
-    return WrittenFoil(image, of.text_ids[text], of.texts[text], foil, "noun", ())
+def _foil(of: ImageTextDataset, text: int, foil: str) -> GeneratedCaption:
+    image = of.image_ids[int(of.text_to_image[text])]
+    return GeneratedCaption(image, of.text_ids[text], of.texts[text], foil, "noun", ())

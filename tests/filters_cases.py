@@ -8,29 +8,28 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.regions import Features
-from counterfoil.negatives.filters import FilterPlan
-from counterfoil.negatives.wording import plain_words
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.features import FeatureArray
+from counterfoil.negatives.filters import FilterConfig, plain_words
 
 WORDS = ("a", "dog", "cat", "runs", "sleeps", "red", "ball", "house")
 ONE = (
-    FilterPlan(),
-    FilterPlan(captions=0.7),
-    FilterPlan(captions=1.0),
-    FilterPlan(pictures=0.6),
-    FilterPlan(lowest=-0.5),
-    FilterPlan(highest=0.75),
-    FilterPlan(below_positive=0.25),
-    FilterPlan(below_positive=-0.5),
-    FilterPlan(below_positive=0.25, positive="highest"),
-    FilterPlan(below_share=0.5),
-    FilterPlan(below_share=0.5, positive="highest"),
-    FilterPlan(guided=0.0),
-    FilterPlan(guided=0.25, positive="highest"),
-    FilterPlan(skip=3),
+    FilterConfig(),
+    FilterConfig(captions=0.7),
+    FilterConfig(captions=1.0),
+    FilterConfig(pictures=0.6),
+    FilterConfig(lowest=-0.5),
+    FilterConfig(highest=0.75),
+    FilterConfig(below_positive=0.25),
+    FilterConfig(below_positive=-0.5),
+    FilterConfig(below_positive=0.25, positive="highest"),
+    FilterConfig(below_share=0.5),
+    FilterConfig(below_share=0.5, positive="highest"),
+    FilterConfig(guided=0.0),
+    FilterConfig(guided=0.25, positive="highest"),
+    FilterConfig(skip=3),
 )
-ALL = FilterPlan(
+ALL = FilterConfig(
     captions=0.8,
     pictures=0.8,
     lowest=-1.0,
@@ -43,20 +42,20 @@ ALL = FilterPlan(
 PLANS = (*ONE, ALL, replace(ALL, positive="highest", skip=0))
 
 
-def toy(images: int, texts: int, seed: int) -> Corpus:
+def toy(images: int, texts: int, seed: int) -> ImageTextDataset:
     """Captions of few words, so that many are alike; some images have none, some texts no image."""
     rng = torch.Generator().manual_seed(seed)
     length = torch.randint(1, 6, (texts,), generator=rng).tolist()
     drawn = [torch.randint(len(WORDS), (n,), generator=rng).tolist() for n in length]
     looks = torch.randint(-1, 2, (images, 2, 3), generator=rng).float()
-    return Corpus(
+    return ImageTextDataset(
         name="toy",
         image_ids=[f"i{row}" for row in range(images)],
         text_ids=[f"t{row}" for row in range(texts)],
         texts=[" ".join(WORDS[word] for word in words) + "." for words in drawn],
-        owner=torch.randint(-1, images, (texts,), generator=rng),
+        text_to_image=torch.randint(-1, images, (texts,), generator=rng),
         splits=["train"] * images,
-        features=Features.of(looks.numpy()),
+        features=FeatureArray.of(looks.numpy()),
     )
 
 
@@ -80,23 +79,25 @@ def tfidf(texts: list[str]) -> list[list[float]]:
     return [[dot(a, b) / math.sqrt(dot(a, a) * dot(b, b)) for b in bags] for a in bags]
 
 
-def alike(corpus: Corpus) -> Tensor:
-    assert corpus.features is not None
-    pooled = corpus.features.take(torch.arange(len(corpus))).values.mean(1).double()
+def alike(dataset: ImageTextDataset) -> Tensor:
+    assert dataset.features is not None
+    pooled = dataset.features.take(torch.arange(len(dataset))).values.mean(1).double()
     pooled = pooled - pooled.mean(0)
     lengths = pooled.norm(dim=1).clamp(min=1e-9)
     return (pooled @ pooled.T) / lengths / lengths.unsqueeze(1)
 
 
-def allowed(plan: FilterPlan, corpus: Corpus, scores: Tensor, guide: Tensor, side: str) -> Tensor:
+def allowed(
+    plan: FilterConfig, dataset: ImageTextDataset, scores: Tensor, guide: Tensor, side: str
+) -> Tensor:
     """(I, T) bool by looking at every pair."""
-    owner = corpus.owner.tolist()
-    said, shown = tfidf(list(corpus.texts)), alike(corpus)
+    text_to_image = dataset.text_to_image.tolist()
+    said, shown = tfidf(list(dataset.texts)), alike(dataset)
     out = torch.zeros(scores.shape, dtype=torch.bool)
     best = min if plan.positive == "lowest" else max
-    for i in range(len(corpus)):
-        own = [t for t, o in enumerate(owner) if o == i]
-        for t, o in enumerate(owner):
+    for i in range(len(dataset)):
+        own = [t for t, o in enumerate(text_to_image) if o == i]
+        for t, o in enumerate(text_to_image):
             true = [(i, c) for c in own] if side == "image" else [(o, t)] * (o >= 0)
             s, g = float(scores[i, t]), float(guide[i, t])
             p = best((float(scores[pair]) for pair in true), default=None)
@@ -130,6 +131,6 @@ def by_hand(scores: Tensor, keep: Tensor, k: int, skip: int) -> list[list[int]]:
     return lists
 
 
-def case(images: int, texts: int, seed: int) -> tuple[Corpus, Tensor, Tensor]:
-    corpus = toy(images, texts, seed)
-    return corpus, eighths(images, texts, seed), eighths(images, texts, seed + 1)
+def case(images: int, texts: int, seed: int) -> tuple[ImageTextDataset, Tensor, Tensor]:
+    dataset = toy(images, texts, seed)
+    return dataset, eighths(images, texts, seed), eighths(images, texts, seed + 1)

@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import golden_vectors
-from counterfoil.models.authors import Checkpoint
-from counterfoil.records import Encoded, Items
+from counterfoil.core.types import Embeddings, ModalityBatch
+from counterfoil.models.checkpoints import Checkpoint
 
 load = cache(golden_vectors.load)
 
@@ -24,25 +24,27 @@ def checkpoint(system: str, **options: object) -> Checkpoint:
     return Checkpoint(_state(system), options)
 
 
-def captions(inputs: dict[str, Tensor]) -> Items:
+def captions(inputs: dict[str, Tensor]) -> ModalityBatch:
     ids, lengths = inputs["captions"], inputs["lengths"]
     mask = torch.arange(ids.shape[1]) < lengths.unsqueeze(1)
-    return Items(torch.arange(len(ids)), ids, mask)
+    return ModalityBatch(torch.arange(len(ids)), ids, mask)
 
 
-def images(inputs: dict[str, Tensor]) -> Items:
+def images(inputs: dict[str, Tensor]) -> ModalityBatch:
     values = inputs["images"]
     values = values if values.dim() == 3 else values.unsqueeze(1)
-    return Items(torch.arange(len(values)), values, torch.ones(values.shape[:2], dtype=torch.bool))
+    return ModalityBatch(
+        torch.arange(len(values)), values, torch.ones(values.shape[:2], dtype=torch.bool)
+    )
 
 
-def kernel(inputs: dict[str, Tensor]) -> tuple[Encoded, Encoded]:
+def kernel(inputs: dict[str, Tensor]) -> tuple[Embeddings, Embeddings]:
     """The embeddings that the kernel cases start from, with garbage as padding."""
     regions = inputs["kernel_regions"].clone().requires_grad_()
     mask = captions(inputs).mask
     words = inputs["kernel_words"].masked_fill(~mask.unsqueeze(-1), torch.nan)
     everywhere = torch.ones(regions.shape[:2], dtype=torch.bool)
-    return Encoded(regions, everywhere), Encoded(words.requires_grad_(), mask)
+    return Embeddings(regions, everywhere), Embeddings(words.requires_grad_(), mask)
 
 
 def agrees(golden: golden_vectors.Golden, key: str, ours: Tensor) -> None:

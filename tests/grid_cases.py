@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from counterfoil.pipelines.grid_search import GridAxis, GridSearch
+from counterfoil.pipelines.overrides import apply_overrides
+from counterfoil.pipelines.run import DataSource
 from counterfoil.recipes import catalogue
-from counterfoil.recipes.run import Source
-from counterfoil.recipes.settings import apply
+from counterfoil.recipes.grid_search import GridAxis, GridSearch
 
 DATA = "scenes:images=36"
 SMALL = (
@@ -21,13 +21,15 @@ OVER = ("adaptive.draw.texts=10,20", "adaptive.rate=1e-3,1e-2")
 
 def toy(*over: str, **changes: Any) -> GridSearch:
     """Four points that share the first round and its lists."""
-    recipe = apply(catalogue.smoke(catalogue.find("aoq/vsepp-scenes")), SMALL)
+    recipe = apply_overrides(
+        catalogue.smoke_recipe(catalogue.find_recipe("aoq/vsepp-scenes")), SMALL
+    )
     axes = tuple(GridAxis.parse(text) for text in over or OVER)
     return GridSearch(name="toy", recipe=recipe, axes=axes, **changes)
 
 
-def source() -> Source:
-    return Source(DATA)
+def source() -> DataSource:
+    return DataSource(DATA)
 
 
 def results(folder: Path) -> dict[str, Any]:

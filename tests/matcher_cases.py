@@ -8,165 +8,161 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from counterfoil.matcher import Matcher
-from counterfoil.models.adapted import Adapted, Adapters
+from counterfoil.core.config import Config, config, lazy
+from counterfoil.core.types import ModalityBatch
+from counterfoil.models.base import RetrievalModel
 from counterfoil.models.bfan import BFAN
 from counterfoil.models.blip import BLIP
-from counterfoil.models.blocks.captioner import Captioner
-from counterfoil.models.blocks.graph import BatchGraph
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.mlp import MLPRegions
-from counterfoil.models.blocks.parts import PooledParts, WordsAndStates
-from counterfoil.models.blocks.patches import Patches
-from counterfoil.models.blocks.regions import Regions
-from counterfoil.models.blocks.tower import ImageTower, TextTower
 from counterfoil.models.chan import CHAN
 from counterfoil.models.clip import DualEncoder
-from counterfoil.models.dive import DivE
+from counterfoil.models.dive import DivE, PooledParts, WordsAndStates
+from counterfoil.models.embeddings import EmbeddingModel
 from counterfoil.models.esa import ESA
+from counterfoil.models.frozen import FrozenAdapters, FrozenWithAdapters
 from counterfoil.models.gpo import GPO
-from counterfoil.models.hrem import HREM
-from counterfoil.models.open_clip import OpenClip
+from counterfoil.models.hrem import HREM, BatchGraph
+from counterfoil.models.layers.pooling import ImageTower, TextTower
+from counterfoil.models.layers.towers import GRU, MLPRegions, PatchTower, Regions
+from counterfoil.models.open_clip import OpenClipModel
 from counterfoil.models.scan import SCAN
 from counterfoil.models.uniter import UNITER
-from counterfoil.models.vectors import Vectors
 from counterfoil.models.vilt import ViLT
-from counterfoil.models.vse import VSE
-from counterfoil.models.vsrn import VSRN
-from counterfoil.records import Items
-from counterfoil.spec import Spec, of, part
+from counterfoil.models.vsepp import VSEPP
+from counterfoil.models.vsrn import VSRN, Captioner
 
 FEATURES, REGIONS, WORDS, LENGTH, WIDTH = 6, 5, 20, 7, 8
 
 
-def regions(n: int, rng: torch.Generator) -> Items:
+def regions(n: int, rng: torch.Generator) -> ModalityBatch:
     """Images of one to five regions."""
     counts = torch.randint(1, REGIONS + 1, (n, 1), generator=rng)
     values = torch.randn(n, REGIONS, FEATURES, generator=rng)
     boxes = torch.rand(n, REGIONS, 4, generator=rng)
-    return Items(torch.arange(n), values, torch.arange(REGIONS) < counts, boxes)
+    return ModalityBatch(torch.arange(n), values, torch.arange(REGIONS) < counts, boxes)
 
 
-def pixels(n: int, rng: torch.Generator) -> Items:
+def pixels(n: int, rng: torch.Generator) -> ModalityBatch:
     values = torch.randn(n, 3, 16, 16, generator=rng)
-    return Items(torch.arange(n), values, torch.ones(n, 1, dtype=torch.bool))
+    return ModalityBatch(torch.arange(n), values, torch.ones(n, 1, dtype=torch.bool))
 
 
-def shapes(n: int, rng: torch.Generator) -> Items:
+def shapes(n: int, rng: torch.Generator) -> ModalityBatch:
     """Pictures of up to three by two patches of eight pixels, at the top left."""
     values = torch.randn(n, 3, 24, 16, generator=rng)
     heights, widths = (torch.randint(1, most + 1, (n, 1, 1), generator=rng) for most in (3, 2))
     mask = (torch.arange(3).view(3, 1) < heights) & (torch.arange(2) < widths)
-    return Items(torch.arange(n), values, mask.flatten(1))
+    return ModalityBatch(torch.arange(n), values, mask.flatten(1))
 
 
-def words(n: int, rng: torch.Generator) -> Items:
+def words(n: int, rng: torch.Generator) -> ModalityBatch:
     """Captions of one to seven words."""
     counts = torch.randint(1, LENGTH + 1, (n, 1), generator=rng)
     values = torch.randint(1, WORDS, (n, LENGTH), generator=rng)
-    return Items(torch.arange(n), values, torch.arange(LENGTH) < counts)
+    return ModalityBatch(torch.arange(n), values, torch.arange(LENGTH) < counts)
 
 
-def vectors(n: int, rng: torch.Generator) -> Items:
+def vectors(n: int, rng: torch.Generator) -> ModalityBatch:
     values = torch.randn(n, 1, WIDTH, generator=rng)
-    return Items(torch.arange(n), values, torch.ones(n, 1, dtype=torch.bool))
+    return ModalityBatch(torch.arange(n), values, torch.ones(n, 1, dtype=torch.bool))
 
 
 @dataclass(frozen=True)
 class Case:
     name: str
-    spec: Spec[Matcher]
-    images: Callable[[int, torch.Generator], Items] = regions
-    texts: Callable[[int, torch.Generator], Items] = words
+    spec: Config[RetrievalModel]
+    images: Callable[[int, torch.Generator], ModalityBatch] = regions
+    texts: Callable[[int, torch.Generator], ModalityBatch] = words
 
-    def build(self) -> Matcher:
+    def build(self) -> RetrievalModel:
         torch.manual_seed(0)
         return trained(self.spec.build()).eval()
 
 
-def trained(matcher: Matcher) -> Matcher:
+def trained(model: RetrievalModel) -> RetrievalModel:
     """The same with batch norms that do something, as they do after training."""
-    for module in matcher.modules():
+    for module in model.modules():
         if isinstance(module, nn.BatchNorm1d):
             for tensor in (module.weight, module.bias, module.running_mean):
                 nn.init.normal_(tensor)
-    return matcher
+    return model
 
 
 def _regions() -> Regions:
-    return part(Regions, features=FEATURES, width=WIDTH)
+    return lazy(Regions, features=FEATURES, width=WIDTH)
 
 
 def _gru(**options: bool) -> GRU:
-    return part(GRU, words=WORDS, word_width=4, width=WIDTH, **options)
+    return lazy(GRU, words=WORDS, word_width=4, width=WIDTH, **options)
 
 
-def _patches() -> Patches:
-    return part(Patches, size=16, patch=8, width=WIDTH, channels=4, depth=1)
+def _patches() -> PatchTower:
+    return lazy(PatchTower, size=16, patch=8, width=WIDTH, channels=4, depth=1)
 
 
-def _scan(**options: object) -> Spec[Matcher]:
-    return of(SCAN, image=_regions(), text=_gru(), **options)
+def _scan(**options: object) -> Config[RetrievalModel]:
+    return config(SCAN, image=_regions(), text=_gru(), **options)
 
 
-def _chan(**options: object) -> Spec[Matcher]:
-    return of(CHAN, image=_regions(), text=_gru(), **options)
+def _chan(**options: object) -> Config[RetrievalModel]:
+    return config(CHAN, image=_regions(), text=_gru(), **options)
 
 
-def _vsrn(image: ImageTower | None = None, **options: object) -> Spec[Matcher]:
+def _vsrn(image: ImageTower | None = None, **options: object) -> Config[RetrievalModel]:
     text = _gru(bidirectional=False)
-    return of(VSRN, image=image or _regions(), text=text, layers=2, **options)
+    return config(VSRN, image=image or _regions(), text=text, layers=2, **options)
 
 
 def _captioner() -> Captioner:
-    return part(Captioner, words=WORDS, width=WIDTH, hidden=5, word_width=4)
+    return lazy(Captioner, words=WORDS, width=WIDTH, hidden=5, word_width=4)
 
 
-def _hrem(image: ImageTower, **options: object) -> Spec[Matcher]:
-    graph = part(BatchGraph, width=WIDTH, heads=2, best=3)
-    return of(HREM, image=image, text=_gru(), graph=graph, heads=2, **options)
+def _hrem(image: ImageTower, **options: object) -> Config[RetrievalModel]:
+    graph = lazy(BatchGraph, width=WIDTH, heads=2, best=3)
+    return config(HREM, image=image, text=_gru(), graph=graph, heads=2, **options)
 
 
 def _pooled(tower: ImageTower | TextTower) -> PooledParts:
-    return part(PooledParts, tower=tower)
+    return lazy(PooledParts, tower=tower)
 
 
-def _dive(image: PooledParts | None = None, **options: object) -> Spec[Matcher]:
-    regions = part(MLPRegions, features=FEATURES, width=WIDTH, stacked=True)
-    text = part(WordsAndStates, gru=_gru())
+def _dive(image: PooledParts | None = None, **options: object) -> Config[RetrievalModel]:
+    regions = lazy(MLPRegions, features=FEATURES, width=WIDTH, stacked=True)
+    text = lazy(WordsAndStates, gru=_gru())
     sizes = {"heads": 2, "head_width": 4, **options}
-    return of(DivE, image=image or _pooled(regions), text=text, **sizes)
+    return config(DivE, image=image or _pooled(regions), text=text, **sizes)
 
 
-def _uniter(**options: object) -> Spec[Matcher]:
+def _uniter(**options: object) -> Config[RetrievalModel]:
     sizes = {"layers": 2, "width": WIDTH, "heads": 2, "inner": 12, "positions": LENGTH + 2}
-    return of(UNITER, vocabulary=WORDS, features=FEATURES, classes=4, **sizes, **options)
+    return config(UNITER, vocabulary=WORDS, features=FEATURES, classes=4, **sizes, **options)
 
 
-def _vilt(**options: object) -> Spec[Matcher]:
+def _vilt(**options: object) -> Config[RetrievalModel]:
     sizes = {"layers": 2, "width": WIDTH, "heads": 2, "inner": 12, "positions": LENGTH + 2}
-    return of(ViLT, vocabulary=WORDS, size=16, patch=8, **sizes, **options)
+    return config(ViLT, vocabulary=WORDS, size=16, patch=8, **sizes, **options)
 
 
-def _blip(**options: object) -> Spec[Matcher]:
+def _blip(**options: object) -> Config[RetrievalModel]:
     sizes = {"layers": 2, "width": WIDTH, "heads": 2, "inner": 12, "positions": LENGTH + 2}
     sizes |= {"image_layers": 2, "image_width": 12, "image_heads": 2, "image_inner": 8}
-    return of(BLIP, vocabulary=WORDS, size=16, patch=8, **sizes, **options)
+    return config(BLIP, vocabulary=WORDS, size=16, patch=8, **sizes, **options)
 
 
 CASES = (
-    Case("vse", of(VSE, image=_regions(), text=_gru(bidirectional=False))),
+    Case("vse", config(VSEPP, image=_regions(), text=_gru(bidirectional=False))),
     Case(
         "vse-order",
-        of(VSE, image=_regions(), text=_gru(), text_pool="mean", measure="order", absolute=True),
+        config(
+            VSEPP, image=_regions(), text=_gru(), text_pool="mean", measure="order", absolute=True
+        ),
     ),
     Case(
         "vse-max",
-        of(VSE, image=_regions(), text=_gru(), image_pool="mean+max", text_pool="max"),
+        config(VSEPP, image=_regions(), text=_gru(), image_pool="mean+max", text_pool="max"),
     ),
     Case(
         "vse-pixels",
-        of(VSE, image=_patches(), text=_gru(), image_pool="first", text_pool="mean"),
+        config(VSEPP, image=_patches(), text=_gru(), image_pool="first", text_pool="mean"),
         images=pixels,
     ),
     Case("scan-t2i", _scan()),
@@ -179,12 +175,12 @@ CASES = (
     Case("scan-i2t-none", _scan(direction="i2t", aggregate="Sum", raw_norm="no_norm")),
     Case(
         "scan-pixels",
-        of(SCAN, image=_patches(), text=_gru()),
+        config(SCAN, image=_patches(), text=_gru()),
         images=pixels,
     ),
-    Case("bfan", of(BFAN, image=_regions(), text=_gru())),
-    Case("bfan-prob", of(BFAN, image=_regions(), text=_gru(), focus="prob")),
-    Case("bfan-pixels", of(BFAN, image=_patches(), text=_gru()), images=pixels),
+    Case("bfan", config(BFAN, image=_regions(), text=_gru())),
+    Case("bfan-prob", config(BFAN, image=_regions(), text=_gru(), focus="prob")),
+    Case("bfan-pixels", config(BFAN, image=_patches(), text=_gru()), images=pixels),
     Case("vsrn", _vsrn(captioner=_captioner())),
     Case("vsrn-f30k", _vsrn(normalise_regions=False, batch_norm=True)),
     Case("vsrn-channel", _vsrn(region_norm="channel")),
@@ -197,25 +193,25 @@ CASES = (
     Case("chan-tha-softmax", _chan(coding="THA", pooling="Softmax")),
     Case("chan-vsa", _chan(coding="VSA", pooling="Sum", alpha=0.2)),
     Case("chan-vsa-max", _chan(coding="VSA", pooling="Max", normalise_images=False)),
-    Case("chan-pixels", of(CHAN, image=_patches(), text=_gru()), images=pixels),
-    Case("gpo", of(GPO, image=part(MLPRegions, features=FEATURES, width=WIDTH), text=_gru())),
+    Case("chan-pixels", config(CHAN, image=_patches(), text=_gru()), images=pixels),
+    Case("gpo", config(GPO, image=lazy(MLPRegions, features=FEATURES, width=WIDTH), text=_gru())),
     Case(
         "gpo-raw",
-        of(GPO, image=_regions(), text=_gru(), normalise_images=False, normalise_texts=False),
+        config(GPO, image=_regions(), text=_gru(), normalise_images=False, normalise_texts=False),
     ),
-    Case("gpo-pixels", of(GPO, image=_patches(), text=_gru()), images=pixels),
-    Case("hrem", _hrem(part(MLPRegions, features=FEATURES, width=WIDTH, init="xavier"))),
-    Case("hrem-plain", of(HREM, image=_regions(), text=_gru(), heads=4, residual=0.5)),
+    Case("gpo-pixels", config(GPO, image=_patches(), text=_gru()), images=pixels),
+    Case("hrem", _hrem(lazy(MLPRegions, features=FEATURES, width=WIDTH, init="xavier"))),
+    Case("hrem-plain", config(HREM, image=_regions(), text=_gru(), heads=4, residual=0.5)),
     Case("hrem-pixels", _hrem(_patches(), residual=0.0), images=pixels),
-    Case("esa", of(ESA, image=part(MLPRegions, features=FEATURES, width=WIDTH), text=_gru())),
-    Case("esa-raw", of(ESA, image=_regions(), text=_gru(), copies=3, normalise_images=False)),
-    Case("esa-pixels", of(ESA, image=_patches(), text=_gru()), images=pixels),
+    Case("esa", config(ESA, image=lazy(MLPRegions, features=FEATURES, width=WIDTH), text=_gru())),
+    Case("esa-raw", config(ESA, image=_regions(), text=_gru(), repeats=3, normalise_images=False)),
+    Case("esa-pixels", config(ESA, image=_patches(), text=_gru()), images=pixels),
     Case("dive", _dive()),
     Case("dive-euclidean", _dive(similarity="smooth_chamfer_euclidean", slots=2)),
     Case("dive-chamfer", _dive(similarity="chamfer", rounds=1)),
     Case("dive-max", _dive(similarity="max", mmd_weight=0.0, diversity_weight=0.0)),
     Case("dive-sigmoid", _dive(_pooled(_patches()), similarity="mean_sigmoid"), images=pixels),
-    Case("dive-one", of(DivE, image=_pooled(_regions()), text=_pooled(_gru()), slots=1)),
+    Case("dive-one", config(DivE, image=_pooled(_regions()), text=_pooled(_gru()), slots=1)),
     Case("uniter", _uniter()),
     Case("uniter-logit", _uniter(score="logit", outputs=("rank", "fill", "doubt", "correct"))),
     Case("uniter-match", _uniter(outputs=("match", "regress", "classify"), mask=3)),
@@ -224,7 +220,7 @@ CASES = (
     Case("vilt-logit", _vilt(score="logit", outputs=("rank", "correct")), images=shapes),
     Case("blip", _blip(), images=pixels),
     Case("blip-probability", _blip(score="probability", mask=3), images=pixels),
-    Case("vectors", of(Vectors), images=vectors, texts=vectors),
+    Case("vectors", config(EmbeddingModel), images=vectors, texts=vectors),
 )
 
 
@@ -237,7 +233,7 @@ def poisoned(tensor: Tensor, mask: Tensor) -> Tensor:
 
 ELSEWHERE = {  # need a folder: tests/models/test_{clip,open_clip,adapted}.py run their contracts
     DualEncoder,
-    OpenClip,
-    Adapted,
-    Adapters,
+    OpenClipModel,
+    FrozenWithAdapters,
+    FrozenAdapters,
 }

@@ -1,4 +1,5 @@
-"""What every matcher promises, as functions of a case: see `counterfoil.matcher.Matcher`."""
+"""What every matcher promises, as functions of a case: see
+`counterfoil.models.base.RetrievalModel`."""
 
 from __future__ import annotations
 
@@ -7,19 +8,19 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from counterfoil.matcher import Matcher
-from counterfoil.records import Batch, Encoded, Items, Pairs
-from counterfoil.spec import from_plain
+from counterfoil.core.config import config_from_dict
+from counterfoil.core.types import Batch, Embeddings, ModalityBatch, Pairs
+from counterfoil.models.base import RetrievalModel
 from matcher_cases import Case, poisoned, trained
 
 I, T = 5, 7
 
 
-def encoded(case: Case, matcher: Matcher) -> tuple[Encoded, Encoded]:
+def encoded(case: Case, model: RetrievalModel) -> tuple[Embeddings, Embeddings]:
     rng = torch.Generator().manual_seed(1)
     return (
-        matcher.encode_images(case.images(I, rng)),
-        matcher.encode_texts(case.texts(T, rng)),
+        model.encode_images(case.images(I, rng)),
+        model.encode_texts(case.texts(T, rng)),
     )
 
 
@@ -27,12 +28,12 @@ def same(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6)
 
 
-def product(images: Encoded, texts: Encoded) -> tuple[Encoded, Encoded]:
+def product(images: Embeddings, texts: Embeddings) -> tuple[Embeddings, Embeddings]:
     i, t = torch.meshgrid(torch.arange(len(images)), torch.arange(len(texts)), indexing="ij")
     return images.rows(i.flatten()), texts.rows(t.flatten())
 
 
-def poisoned_items(items: Items) -> Items:
+def poisoned_items(items: ModalityBatch) -> ModalityBatch:
     """The same with garbage in padding; pixels have none."""
     if items.values.dim() == 4:
         return items
@@ -41,83 +42,83 @@ def poisoned_items(items: Items) -> Items:
 
 
 def grid_equals_pairs_on_the_product(case: Case) -> None:
-    matcher = case.build()
-    images, texts = encoded(case, matcher)
-    grid = matcher.grid(images, texts)
+    model = case.build()
+    images, texts = encoded(case, model)
+    grid = model.score_matrix(images, texts)
     assert grid.shape == (I, T)
     assert grid.isfinite().all()
     assert grid.std() > 0
-    same(matcher.pairs(*product(images, texts)).view(I, T), grid)
+    same(model.pairs(*product(images, texts)).view(I, T), grid)
 
 
 def listed_pairs_are_entries_of_the_grid(case: Case) -> None:
-    matcher = case.build()
-    images, texts = encoded(case, matcher)
+    model = case.build()
+    images, texts = encoded(case, model)
     listed = Pairs(torch.tensor([4, 0, 0, 2, 4]), torch.tensor([1, 6, 0, 3, 1]))
-    scores = matcher.listed(images, texts, listed)
-    same(scores, matcher.grid(images, texts)[listed.image, listed.text])
+    scores = model.score_indices(images, texts, listed)
+    same(scores, model.score_matrix(images, texts)[listed.image, listed.text])
 
 
 def numbers_of_images_and_texts_may_differ(case: Case) -> None:
-    matcher = case.build()
-    images, texts = encoded(case, matcher)
+    model = case.build()
+    images, texts = encoded(case, model)
     for i, t in ((1, 1), (1, 4), (4, 1), (2, 6)):
-        part = matcher.grid(images.rows(slice(i)), texts.rows(slice(t)))
-        same(part, matcher.grid(images, texts)[:i, :t])
+        part = model.score_matrix(images.rows(slice(i)), texts.rows(slice(t)))
+        same(part, model.score_matrix(images, texts)[:i, :t])
 
 
 def one_region_and_one_word_keep_their_shape(case: Case) -> None:
-    matcher = case.build()
-    images, texts = encoded(case, matcher)
-    short = [Encoded(x.tokens[:, :1], x.mask[:, :1]) for x in (images, texts)]
-    grid = matcher.grid(*short)
+    model = case.build()
+    images, texts = encoded(case, model)
+    short = [Embeddings(x.tokens[:, :1], x.mask[:, :1]) for x in (images, texts)]
+    grid = model.grid(*short)
     assert grid.shape == (I, T)
-    same(matcher.pairs(*product(*short)).view(I, T), grid)
+    same(model.pairs(*product(*short)).view(I, T), grid)
 
 
 def garbage_in_padding_of_items_changes_nothing(case: Case) -> None:
-    matcher = case.build()
+    model = case.build()
     rng = torch.Generator().manual_seed(1)
     images, texts = case.images(I, rng), case.texts(T, rng)
-    clean = matcher.grid(matcher.encode_images(images), matcher.encode_texts(texts))
+    clean = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
     dirty = [poisoned_items(x) for x in (images, texts)]
-    again = matcher.grid(matcher.encode_images(dirty[0]), matcher.encode_texts(dirty[1]))
+    again = model.score_matrix(model.encode_images(dirty[0]), model.encode_texts(dirty[1]))
     assert torch.equal(again, clean)
 
 
 def garbage_in_padding_reaches_no_gradient(case: Case) -> None:
-    matcher = case.build()
+    model = case.build()
     rng = torch.Generator().manual_seed(1)
     items = [poisoned_items(x) for x in (case.images(I, rng), case.texts(T, rng))]
-    scores = matcher.grid(matcher.encode_images(items[0]), matcher.encode_texts(items[1]))
+    scores = model.score_matrix(model.encode_images(items[0]), model.encode_texts(items[1]))
     if not scores.requires_grad:
-        assert not list(matcher.parameters())
+        assert not list(model.parameters())
         return
     scores.sum().backward()
-    assert all(p.grad.isfinite().all() for p in matcher.parameters() if p.grad is not None)
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
 def garbage_in_padding_of_encodings_changes_nothing(case: Case) -> None:
-    matcher = case.build()
-    images, texts = encoded(case, matcher)
-    grid = matcher.grid(images, texts)
-    dirty = [Encoded(poisoned(x.tokens, x.mask), x.mask) for x in (images, texts)]
-    same(matcher.grid(*dirty), grid)
-    same(matcher.pairs(*product(*dirty)).view(I, T), grid)
+    model = case.build()
+    images, texts = encoded(case, model)
+    grid = model.score_matrix(images, texts)
+    dirty = [Embeddings(poisoned(x.tokens, x.mask), x.mask) for x in (images, texts)]
+    same(model.grid(*dirty), grid)
+    same(model.pairs(*product(*dirty)).view(I, T), grid)
 
 
 def room_for_more_tokens_changes_nothing(case: Case) -> None:
-    matcher = case.build()
-    images, texts = encoded(case, matcher)
+    model = case.build()
+    images, texts = encoded(case, model)
     more = [x.padded(x.tokens.shape[1] + 2) for x in (images, texts)]
-    same(matcher.grid(*more), matcher.grid(images, texts))
+    same(model.grid(*more), model.score_matrix(images, texts))
 
 
 def an_encoding_does_not_depend_on_the_batch(case: Case) -> None:
-    matcher = case.build()
+    model = case.build()
     rng = torch.Generator().manual_seed(1)
     images, texts = case.images(I, rng), case.texts(T, rng)
-    for items, encode in ((images, matcher.encode_images), (texts, matcher.encode_texts)):
+    for items, encode in ((images, model.encode_images), (texts, model.encode_texts)):
         whole = encode(items)
         for row in range(len(items)):
             alone = encode(items.rows(slice(row, row + 1)))
@@ -126,23 +127,23 @@ def an_encoding_does_not_depend_on_the_batch(case: Case) -> None:
 
 
 def order_of_the_texts_is_kept(case: Case) -> None:
-    matcher = case.build()
-    images, texts = encoded(case, matcher)
+    model = case.build()
+    images, texts = encoded(case, model)
     order = torch.randperm(T, generator=torch.Generator().manual_seed(2))
-    same(matcher.grid(images, texts.rows(order)), matcher.grid(images, texts)[:, order])
+    same(model.score_matrix(images, texts.rows(order)), model.score_matrix(images, texts)[:, order])
 
 
 def weights_make_the_model(case: Case) -> None:
-    matcher, other = case.build(), case.build()
+    model, other = case.build(), case.build()
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.add_(1)
-    other.load_state_dict(matcher.state_dict())
-    assert torch.equal(other.grid(*encoded(case, other)), matcher.grid(*encoded(case, matcher)))
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other.grid(*encoded(case, other)), model.grid(*encoded(case, model)))
 
 
 def a_written_call_makes_the_same_model(case: Case) -> None:
-    again = from_plain(case.spec.plain())
+    again = config_from_dict(case.spec.to_dict())
     assert again == case.spec
     torch.manual_seed(0)
     other = trained(again.build()).eval()
@@ -150,47 +151,47 @@ def a_written_call_makes_the_same_model(case: Case) -> None:
 
 
 def evaluation_is_deterministic(case: Case) -> None:
-    matcher = case.build()
-    first, second = (matcher.grid(*encoded(case, matcher)) for _ in range(2))
+    model = case.build()
+    first, second = (model.grid(*encoded(case, model)) for _ in range(2))
     assert torch.equal(first, second)
 
 
 def training_sees_what_inference_sees(case: Case) -> None:
-    matcher = case.build()
+    model = case.build()
     rng = torch.Generator().manual_seed(1)
     images, texts = case.images(4, rng), case.texts(4, rng)
     rows, eye = torch.arange(4), torch.eye(4, dtype=torch.bool)
     batch = Batch(0, rows, rows, images, texts, (4, 4), eye, Pairs(rows, rows))
-    view = matcher(batch).inference
+    view = model(batch).inference
     assert len(view.images) == len(view.texts) == 4
-    expected = matcher.grid(matcher.encode_images(images), matcher.encode_texts(texts))
-    same(matcher.grid(view.images, view.texts), expected)
+    expected = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
+    same(model.score_matrix(view.images, view.texts), expected)
 
 
 def scores_have_the_gradient_of_pairs(case: Case) -> None:
-    matcher = case.build().double()
+    model = case.build().double()
     images, texts = encoded(case, case.build())
     leaves = [x.tokens.detach().double().requires_grad_() for x in (images, texts)]
-    bags = [Encoded(leaf, x.mask) for leaf, x in zip(leaves, (images, texts), strict=True)]
+    bags = [Embeddings(leaf, x.mask) for leaf, x in zip(leaves, (images, texts), strict=True)]
     weights = torch.randn(I, T, dtype=torch.double, generator=torch.Generator().manual_seed(3))
-    by_grid = torch.autograd.grad((matcher.grid(*bags) * weights).sum(), leaves)
-    scores = matcher.pairs(*product(*bags)).view(I, T)
+    by_grid = torch.autograd.grad((model.grid(*bags) * weights).sum(), leaves)
+    scores = model.pairs(*product(*bags)).view(I, T)
     by_pairs = torch.autograd.grad((scores * weights).sum(), leaves)
     for ours, theirs in zip(by_grid, by_pairs, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
 
 
 def scores_keep_single_precision_under_autocast(case: Case) -> None:
-    matcher = case.build()
+    model = case.build()
     with torch.autocast("cpu", torch.bfloat16):
-        images, texts = encoded(case, matcher)
-        grid = matcher.grid(images, texts)
-        pairs = matcher.pairs(*product(images, texts)).view(I, T)
+        images, texts = encoded(case, model)
+        grid = model.score_matrix(images, texts)
+        pairs = model.pairs(*product(images, texts)).view(I, T)
     assert grid.dtype == pairs.dtype == torch.float32
     torch.testing.assert_close(grid, pairs, rtol=0.05, atol=0.05)
     if grid.requires_grad:
         grid.sum().backward()
-        assert all(p.grad.isfinite().all() for p in matcher.parameters() if p.grad is not None)
+        assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
 PROMISES = (

@@ -8,44 +8,48 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from counterfoil.records import INFERENCE, Grid, Role, Scores
+from counterfoil.core.types import INFERENCE, Role, ScoreMatrix, Scores
 
 ROLES = (Role.HARD_TEXT, Role.HARD_IMAGE, Role.CROSS, Role.COMPANION)
 
 
 def judged(
     scores: Tensor,
-    owner: list[int],
+    text_to_image: list[int],
     pairs: dict[Role, Tensor] | None = None,
     step: int = 0,
 ) -> Scores:
     """A block in which text t describes image `owner[t]`; anchor t is (owner[t], t)."""
-    place = torch.tensor(owner)
+    place = torch.tensor(text_to_image)
     positive = torch.arange(scores.shape[0]).unsqueeze(1) == place
-    anchor = scores[place, torch.arange(len(owner))]
-    return Scores({INFERENCE: Grid(scores, positive, anchor)}, pairs or {}, step=step)
+    anchor = scores[place, torch.arange(len(text_to_image))]
+    return Scores({INFERENCE: ScoreMatrix(scores, positive, anchor)}, pairs or {}, step=step)
 
 
-def drawn(seed: int, owner: list[int], images: int, count: int = 1) -> tuple[Tensor, ...]:
+def drawn(seed: int, text_to_image: list[int], images: int, count: int = 1) -> tuple[Tensor, ...]:
     """A float64 block and one float64 (B, count) tensor per mined role, leaves of a graph."""
     rng = torch.Generator().manual_seed(seed)
-    shapes = [(images, len(owner))] + [(len(owner), count)] * len(ROLES)
+    shapes = [(images, len(text_to_image))] + [(len(text_to_image), count)] * len(ROLES)
     made = (torch.rand(s, generator=rng, dtype=torch.float64) for s in shapes)
     return tuple(tensor.requires_grad_() for tensor in made)
 
 
-def with_roles(tensors: tuple[Tensor, ...], owner: list[int]) -> Scores:
+def with_roles(tensors: tuple[Tensor, ...], text_to_image: list[int]) -> Scores:
     """`drawn` tensors as scores."""
-    return judged(tensors[0], owner, dict(zip(ROLES, tensors[1:])))
+    return judged(tensors[0], text_to_image, dict(zip(ROLES, tensors[1:])))
 
 
 def each_pair(
-    scores: Tensor, owner: list[int], cost: Callable[[float, list[float], list[float]], float]
+    scores: Tensor,
+    text_to_image: list[int],
+    cost: Callable[[float, list[float], list[float]], float],
 ) -> float:
     """Sum over anchors of what `cost` makes of a positive, its wrong texts and wrong images."""
     s, total = scores.tolist(), 0.0
-    for text, image in enumerate(owner):
-        texts = [s[image][other] for other in range(len(owner)) if owner[other] != image]
+    for text, image in enumerate(text_to_image):
+        texts = [
+            s[image][other] for other in range(len(text_to_image)) if text_to_image[other] != image
+        ]
         images = [s[other][text] for other in range(len(s)) if other != image]
         total += cost(s[image][text], texts, images)
     return total
@@ -82,7 +86,7 @@ def loop_infonce(temperature: float) -> Callable[[float, list[float], list[float
 
 def loop_quintuplet(
     tensors: tuple[Tensor, ...],
-    owner: list[int],
+    text_to_image: list[int],
     *,
     derived: bool,
     adaptive: bool,
@@ -98,9 +102,9 @@ def loop_quintuplet(
     s, total = tensors[0].tolist(), 0.0
     mined = [tensor.tolist() for tensor in tensors[1:]]
     count = len(mined[0][0])
-    for b, image in enumerate(owner):
+    for b, image in enumerate(text_to_image):
         p = s[image][b]
-        wrong_texts = [s[image][t] for t in range(len(owner)) if owner[t] != image]
+        wrong_texts = [s[image][t] for t in range(len(text_to_image)) if text_to_image[t] != image]
         wrong_images = [s[i][b] for i in range(len(s)) if i != image]
         for n in range(count):
             for side, off in ((wrong_texts, mined[0][b][n]), (wrong_images, mined[1][b][n])):
@@ -116,24 +120,32 @@ def loop_quintuplet(
 
 
 def loop_online_quintuplet(
-    tensors: tuple[Tensor, ...], owner: list[int], *, online: float = 0.2, offline: float = 0.0
+    tensors: tuple[Tensor, ...],
+    text_to_image: list[int],
+    *,
+    online: float = 0.2,
+    offline: float = 0.0,
 ) -> float:
     """OnlineQuin of AOQ's Table 3, one anchor after the other."""
     total = loop_quintuplet(
-        tensors, owner, derived=False, adaptive=False, online=online, offline=offline
+        tensors, text_to_image, derived=False, adaptive=False, online=online, offline=offline
     )
     s = tensors[0].tolist()
-    for b, image in enumerate(owner):
-        wrong_texts = [t for t in range(len(owner)) if owner[t] != image]
+    for b, image in enumerate(text_to_image):
+        wrong_texts = [t for t in range(len(text_to_image)) if text_to_image[t] != image]
         wrong_images = [i for i in range(len(s)) if i != image]
         if not wrong_texts or not wrong_images:
             continue
         text = max(wrong_texts, key=lambda t: s[image][t])
         other = max(wrong_images, key=lambda i: s[i][b])
-        if owner[text] == other:
+        if text_to_image[text] == other:
             continue
         pairs = [s[other][text]]
-        described = [s[owner[text]][t] for t in range(len(owner)) if owner[t] == other]
+        described = [
+            s[text_to_image[text]][t]
+            for t in range(len(text_to_image))
+            if text_to_image[t] == other
+        ]
         pairs += [max(described)] if described else []
         total += sum(max(0.0, offline + pair - s[image][b]) for pair in pairs)
     return total

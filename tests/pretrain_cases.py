@@ -10,30 +10,30 @@ import torch
 from torch import Tensor
 
 import train_cases
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.lens import CorpusLens, LensPlan
-from counterfoil.corpus.regions import Features
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.features import FeatureArray
+from counterfoil.data.processor import ProcessedDataset, ProcessorConfig
 from counterfoil.models.uniter import UNITER
 
 CLASSES = 5
 OUTPUTS = ("match", "fill", "regress", "classify")
 
 
-def corpus(images: int = 12, captions: int = 2) -> Corpus:
+def dataset(images: int = 12, captions: int = 2) -> ImageTextDataset:
     """The corpus of the training cases, with boxes."""
-    made = train_cases.corpus(images, captions)
+    made = train_cases.dataset(images, captions)
     assert made.features is not None
     values, lengths = made.features.values, made.features.lengths
     rng = np.random.default_rng(1)
     corner = rng.uniform(0, 0.5, (*values.shape[:2], 2))
     boxes = np.concatenate([corner, corner + rng.uniform(0.1, 0.5, corner.shape)], 2)
-    features = Features.of(np.asarray(values), lengths=lengths, boxes=boxes.astype(np.float32))
+    features = FeatureArray.of(np.asarray(values), lengths=lengths, boxes=boxes.astype(np.float32))
     return replace(made, features=features)
 
 
-def lens(images: int = 12, captions: int = 2) -> CorpusLens:
-    made = corpus(images, captions)
-    return LensPlan().fit(made).on(made)
+def processor(images: int = 12, captions: int = 2) -> ProcessedDataset:
+    made = dataset(images, captions)
+    return ProcessorConfig().fit(made).process(made)
 
 
 def uniter(words: int, *, dropout: float = 0.0, outputs: tuple[str, ...] = OUTPUTS) -> UNITER:
@@ -53,9 +53,9 @@ def uniter(words: int, *, dropout: float = 0.0, outputs: tuple[str, ...] = OUTPU
     )
 
 
-def model(lens: CorpusLens, *, dropout: float = 0.0) -> UNITER:
-    assert lens.lens.tokenizer is not None
-    return uniter(lens.lens.tokenizer.size, dropout=dropout)
+def model(processor: ProcessedDataset, *, dropout: float = 0.0) -> UNITER:
+    assert processor.processor.tokenizer is not None
+    return uniter(processor.processor.tokenizer.size, dropout=dropout)
 
 
 @final

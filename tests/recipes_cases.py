@@ -11,14 +11,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import hub_cases
 from counterfoil.cli import main
-from counterfoil.corpus.lens import FeatureEye, Lens, PixelEye
-from counterfoil.corpus.words import SPECIAL, Words
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.patches import Patches
-from counterfoil.models.blocks.regions import Regions
-from counterfoil.models.vse import VSE
-from counterfoil.spec import of, part
-from counterfoil.train.saved import save_model
+from counterfoil.core.config import config, lazy
+from counterfoil.data.processor import FeatureProcessor, PixelProcessor, Processor
+from counterfoil.data.tokenizers import SPECIAL, WordTokenizer
+from counterfoil.model import save_model
+from counterfoil.models.layers.towers import GRU, PatchTower, Regions
+from counterfoil.models.vsepp import VSEPP
 
 CLIP_MEAN = {"image_mean": [0.48, 0.46, 0.41], "image_std": [0.27, 0.26, 0.28]}
 WORDS = [*SPECIAL, "a", "dog", "in", "the", "snow", "red", "circle", "of", "picture"]
@@ -43,19 +41,24 @@ def aoq(folder: Path, data: str = "scenes:images=36", *more: object, host: str =
 def pixel_model(folder: Path) -> Path:
     """A model of pixels and words with random weights."""
     torch.manual_seed(0)
-    text = part(GRU, words=len(WORDS), width=8, word_width=4)
-    spec = of(VSE, image=part(Patches, size=16, patch=8, width=8, channels=4), text=text)
-    save_model(folder, spec=spec, matcher=spec.build(), lens=Lens(PixelEye(16), Words(WORDS)))
+    text = lazy(GRU, words=len(WORDS), width=8, word_width=4)
+    spec = config(VSEPP, image=lazy(PatchTower, size=16, patch=8, width=8, channels=4), text=text)
+    save_model(
+        folder,
+        spec=spec,
+        model=spec.build(),
+        processor=Processor(PixelProcessor(16), WordTokenizer(WORDS)),
+    )
     return folder
 
 
 def feature_model(folder: Path, features: int = 4) -> Path:
     """A model of features and words with random weights."""
     torch.manual_seed(0)
-    text = part(GRU, words=len(WORDS), width=8, word_width=4)
-    spec = of(VSE, image=part(Regions, features=features, width=8), text=text)
-    lens = Lens(FeatureEye(features), Words(WORDS))
-    save_model(folder, spec=spec, matcher=spec.build(), lens=lens)
+    text = lazy(GRU, words=len(WORDS), width=8, word_width=4)
+    spec = config(VSEPP, image=lazy(Regions, features=features, width=8), text=text)
+    processor = Processor(FeatureProcessor(features), WordTokenizer(WORDS))
+    save_model(folder, spec=spec, model=spec.build(), processor=processor)
     return folder
 
 

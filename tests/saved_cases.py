@@ -25,15 +25,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from counterfoil import NegativeStore, explain, open_index, open_model
 from counterfoil.cli import main
-from counterfoil.negatives.taught import TaughtStore
-from counterfoil.negatives.written_store import WrittenStore
+from counterfoil.core.config import Config, FromData
+from counterfoil.evaluation.explain import explain
+from counterfoil.model import load_model
+from counterfoil.negatives.generation.store import GeneratedStore
+from counterfoil.negatives.store import NegativeStore
+from counterfoil.negatives.teachers import TargetStore
+from counterfoil.pipelines.overrides import apply_overrides
+from counterfoil.pipelines.pipeline import Recipe
+from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.recipes import catalogue
-from counterfoil.recipes.recipe import Recipe
-from counterfoil.recipes.run import Source, execute
-from counterfoil.recipes.settings import apply
-from counterfoil.spec import Late, Spec
+from counterfoil.search.index import open_index
 from recipes_cases import SMALL, SMALL_DRAW, SMALL_LISTS
 
 SAVED = Path(__file__).parent / "saved"
@@ -64,8 +67,8 @@ def plans() -> dict[str, Any]:
     """Every built-in recipe with all settings; equal stages are stored once."""
     places: dict[str, int] = {}
     recipes: dict[str, Any] = {}
-    for name in sorted(catalogue.names()):
-        recipe = catalogue.find(name)
+    for name in sorted(catalogue.recipe_names()):
+        recipe = catalogue.find_recipe(name)
         texts = [json.dumps(settings(stage), sort_keys=True) for stage in recipe.stages]
         stages = [places.setdefault(text, len(places)) for text in texts]
         recipes[name] = {"about": recipe.about, "data": recipe.data, "stages": stages}
@@ -75,10 +78,10 @@ def plans() -> dict[str, Any]:
 def settings(value: Any) -> Any:
     """JSON-ready form of a stage: calls by simple name, with the defaults of their signatures."""
     match value:
-        case Spec():
+        case Config():
             inner = {**_defaults(value.make), **value.arguments}
             return {"call": value.make.__qualname__} | {k: settings(v) for k, v in inner.items()}
-        case Late():
+        case FromData():
             return {"late": value.name}
         case Enum():
             return value.name
@@ -145,10 +148,10 @@ def _departures(where: str, before: Any, now: Any) -> Iterator[str]:
 
 def _departing_settings(where: str, before: Mapping[str, Any], now: Any) -> Iterator[str]:
     defaults: dict[str, Any] = {}
-    if isinstance(now, Spec):
+    if isinstance(now, Config):
         defaults = _defaults(now.make)
         own = {"call": now.make.__qualname__, **defaults, **now.arguments}
-    elif is_dataclass(now) and not isinstance(now, type | Late):
+    elif is_dataclass(now) and not isinstance(now, type | FromData):
         defaults = _defaults(type(now))
         own = {"kind": getattr(now, "kind", None)} if "kind" in before else {}
         own |= {one.name: getattr(now, one.name) for one in fields(now)}
@@ -206,8 +209,8 @@ def numbers(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, (data, settings) in made.items():
         place = folder / name.replace("/", "-")
-        recipe = catalogue.smoke(apply(catalogue.find(name), settings))
-        assert execute(recipe, Source(data), place)
+        recipe = catalogue.smoke_recipe(apply_overrides(catalogue.find_recipe(name), settings))
+        assert run_pipeline(recipe, DataSource(data), place)
         found[name] = {
             path.parent.name: read(path) for path in sorted(place.rglob("evaluation.json"))
         }
@@ -219,22 +222,22 @@ def numbers(folder: Path) -> dict[str, Any]:
 
 def answers(folder: Path) -> dict[str, Any]:
     """What models, indices and stores in a copy of ``v0.1/`` say; paths are relative to it."""
-    source = Source(str(folder / "data"), features=folder / "features")
+    source = DataSource(str(folder / "data"), features=folder / "features")
     test, train = source.split("test"), source.split("train")
     found: dict[str, Any] = {}
     for name in ("vse", "scan", "uniter"):
-        model = open_model(folder / name)
-        member = model.member(test)
+        model = load_model(folder / name)
+        member = model.embed(test)
         with torch.inference_mode():
-            scores = member.matcher.grid(member.images, member.texts)
+            scores = member.model.score_matrix(member.images, member.texts)
         found[name] = {"scores": scores.tolist(), "metrics": dict(model.card.metrics)}
     pictures = [folder / "data" / "images" / f"{number:02}.png" for number in (3, 11)]
-    vse = open_model(folder / "vse")
+    vse = load_model(folder / "vse")
     found["vse"]["bare"] = [vse.score(path, test.texts[:5]).tolist() for path in pictures]
     for name in ("scan", "uniter"):
-        model = open_model(folder / name)
-        told = explain(model, test.image_ids[0], test.texts[:2], corpus=test)
-        found[name]["explained"] = [one.plain() for one in told]
+        model = load_model(folder / name)
+        told = explain(model, test.image_ids[0], test.texts[:2], dataset=test)
+        found[name]["explained"] = [one.to_dict() for one in told]
     for name in ("index", "clip-index"):
         with open_index(folder / name) as index:
             hits = {
@@ -244,7 +247,7 @@ def answers(folder: Path) -> dict[str, Any]:
             }
             found[name] = {kind: [_hit(hit) for hit in own] for kind, own in hits.items()}
     store = NegativeStore.open(folder / "negatives", fingerprint=train.fingerprint)
-    scan = open_model(folder / "scan")
+    scan = load_model(folder / "scan")
     assert store.manifest.sources[0].same(scan.source())  # its scores are taken as they are kept
     lists = store.lists
     found["negatives"] = {
@@ -253,14 +256,14 @@ def answers(folder: Path) -> dict[str, Any]:
         "text scores": lists.text_scores.tolist(),
         "image scores": lists.image_scores.tolist(),
     }
-    taught = TaughtStore.open(folder / "taught", fingerprint=train.fingerprint)
+    taught = TargetStore.open(folder / "taught", fingerprint=train.fingerprint)
     for number, name in enumerate(("scan", "vse")):
-        taught.check(number, open_model(folder / name).source(), folder / "taught")
+        taught.check(number, load_model(folder / name).source(), folder / "taught")
     rows = torch.arange(4)
     images, texts = (side.rows(rows) for side in taught.encodings[0])
     with torch.inference_mode():
-        found["taught"] = scan.matcher.grid(images, texts).tolist()
-    foils = WrittenStore.open(folder / "written", fingerprint=train.fingerprint).foils()
+        found["taught"] = scan.model.score_matrix(images, texts).tolist()
+    foils = GeneratedStore.open(folder / "written", fingerprint=train.fingerprint).foils()
     found["written"] = [[one.image, one.text, one.kind, one.foil] for one in foils]
     return json.loads(json.dumps(found))
 

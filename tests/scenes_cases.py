@@ -7,9 +7,18 @@ from itertools import permutations
 
 from hypothesis import strategies as st
 
-from counterfoil.corpus.scenes import Form, Link, Phrase, Scene, Thing, describe
-from counterfoil.corpus.scenes.layout import lay_out
-from counterfoil.corpus.scenes.world import COLOURS, PATTERNS, RELATIONS, SHAPES, SIZES
+from counterfoil.data.scenes.grammar import Form, Link, Phrase
+from counterfoil.data.scenes.truth import describe
+from counterfoil.data.scenes.world import (
+    COLOURS,
+    PATTERNS,
+    RELATIONS,
+    SHAPES,
+    SIZES,
+    Scene,
+    Thing,
+    lay_out,
+)
 
 SOME = [lay_out(3, "train", number) for number in range(600)]
 TOLD = [describe(one) for one in SOME]

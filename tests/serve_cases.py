@@ -19,20 +19,18 @@ from fastapi import FastAPI
 from PIL import Image
 
 import recipes_cases
-from counterfoil.corpus.lens import Lens, PixelEye
-from counterfoil.corpus.words import Words
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.patches import Patches
-from counterfoil.models.vse import VSE
-from counterfoil.recipes.model import open_model
+from counterfoil.core.config import config, lazy
+from counterfoil.data.processor import PixelProcessor, Processor
+from counterfoil.data.tokenizers import WordTokenizer
+from counterfoil.model import load_model, save_model
+from counterfoil.models.layers.towers import GRU, PatchTower
+from counterfoil.models.vsepp import VSEPP
 from counterfoil.search.collection import IndexEntry, NewVectors
 from counterfoil.search.index import open_index
 from counterfoil.search.vector_index import IndexState, VectorIndex
 from counterfoil.serve.app import application
 from counterfoil.serve.service import SearchService
 from counterfoil.serve.settings import ServerSettings
-from counterfoil.spec import of, part
-from counterfoil.train.saved import save_model
 
 T = TypeVar("T")
 SIDE = 24
@@ -68,7 +66,7 @@ def names(count: int) -> list[str]:
 def indexed(root: Path, count: int = 12) -> Path:
     """A folder with the model "model", pictures and the index "index"."""
     recipes_cases.pixel_model(root / "model")
-    model = open_model(root / "model")
+    model = load_model(root / "model")
     pictures = [painted(row) for row in range(count)]
     places = []
     for row, picture in enumerate(pictures):
@@ -123,11 +121,11 @@ def got(app: FastAPI, route: str, **how: Any) -> httpx.Response:
 def wide_index(root: Path, count: int) -> Path:
     """An index of many vectors of width 256, without pictures."""
     torch.manual_seed(0)
-    text = part(GRU, words=len(recipes_cases.WORDS), width=256, word_width=64)
-    spec = of(VSE, image=part(Patches, size=16, patch=8, width=256, channels=4), text=text)
-    lens = Lens(PixelEye(16), Words(recipes_cases.WORDS))
-    save_model(root / "model", spec=spec, matcher=spec.build(), lens=lens)
-    model = open_model(root / "model")
+    text = lazy(GRU, words=len(recipes_cases.WORDS), width=256, word_width=64)
+    spec = config(VSEPP, image=lazy(PatchTower, size=16, patch=8, width=256, channels=4), text=text)
+    processor = Processor(PixelProcessor(16), WordTokenizer(recipes_cases.WORDS))
+    save_model(root / "model", spec=spec, model=spec.build(), processor=processor)
+    model = load_model(root / "model")
     vectors = torch.nn.functional.normalize(torch.randn(count, 256), dim=1)
     state = IndexState(identity=model.identity(), model=str(root / "model"), width=256)
     index = VectorIndex.create(root / "index", state)

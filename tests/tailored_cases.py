@@ -8,16 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterfoil.corpus.collate import collate
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.lens import CorpusLens, LensPlan
-from counterfoil.corpus.regions import Features
+from counterfoil.core.types import Batch, EncodedViews
+from counterfoil.data.batching import collate
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.features import FeatureArray
 from counterfoil.data.phrases import RulePhraseParser
+from counterfoil.data.processor import ProcessedDataset, ProcessorConfig
 from counterfoil.models.uniter import UNITER
-from counterfoil.negatives.desk import Desk
-from counterfoil.negatives.proposal import Proposal
-from counterfoil.negatives.tailored import Tailored
-from counterfoil.records import Batch, Views
+from counterfoil.negatives.generation.inputs import GeneratorInputs
+from counterfoil.negatives.generation.tags import TagsGenerator
+from counterfoil.negatives.online import MinedExtras
 
 WIDTH = 6
 COLOURS = ["red", "blue", "green", "black", "white"]
@@ -27,7 +27,7 @@ ALL = ("rank", "match", "fill", "doubt", "correct")
 ANCHORS = [0, 1, 5, 11, 14]  # captions 0 and 1 share an image
 
 
-def corpus(images: int = 8, captions: int = 3, seed: int = 0) -> Corpus:
+def dataset(images: int = 8, captions: int = 3, seed: int = 0) -> ImageTextDataset:
     rng = np.random.default_rng(seed)
     texts = []
     for image in range(images):
@@ -35,35 +35,35 @@ def corpus(images: int = 8, captions: int = 3, seed: int = 0) -> Corpus:
             one = rng.choice(THINGS)
             words = [rng.choice(COLOURS), THINGS[image % len(THINGS)], rng.choice(RELATIONS)]
             texts.append(" ".join([*words, rng.choice(COLOURS), one][: int(rng.integers(2, 6))]))
-    features = Features.of(
+    features = FeatureArray.of(
         rng.normal(size=(images, 3, WIDTH)).astype(np.float32),
         lengths=rng.integers(1, 4, images),
         boxes=np.sort(rng.random((images, 3, 4)), axis=2).astype(np.float32),
     )
-    return Corpus(
+    return ImageTextDataset(
         name="tiny",
         image_ids=[f"i{n}" for n in range(images)],
         text_ids=[f"t{n}" for n in range(len(texts))],
         texts=[text.capitalize() for text in texts],
-        owner=torch.arange(images).repeat_interleave(captions),
+        text_to_image=torch.arange(images).repeat_interleave(captions),
         splits=["train"] * images,
         features=features,
     )
 
 
-def lens() -> CorpusLens:
-    made = corpus()
-    return LensPlan().fit(made).on(made)
+def processor() -> ProcessedDataset:
+    made = dataset()
+    return ProcessorConfig().fit(made).process(made)
 
 
-def host(seen: CorpusLens, *, dropout: float = 0.0, **options: Any) -> UNITER:
+def host(seen: ProcessedDataset, *, dropout: float = 0.0, **options: Any) -> UNITER:
     torch.manual_seed(0)
     made = UNITER(
         layers=1,
         width=16,
         heads=2,
         inner=16,
-        vocabulary=seen.lens.tokenizer.size,
+        vocabulary=seen.processor.tokenizer.size,
         positions=40,
         features=WIDTH,
         dropout=dropout,
@@ -74,23 +74,25 @@ def host(seen: CorpusLens, *, dropout: float = 0.0, **options: Any) -> UNITER:
     return made
 
 
-def desk(seen: CorpusLens, **options: Any) -> Desk:
-    return Desk(lens=seen, parser=RulePhraseParser(), **options)
+def desk(seen: ProcessedDataset, **options: Any) -> GeneratorInputs:
+    return GeneratorInputs(processor=seen, parser=RulePhraseParser(), **options)
 
 
-def writer(seen: CorpusLens, kind: type[Tailored] = Tailored, **options: Any) -> Tailored:
+def writer(
+    seen: ProcessedDataset, kind: type[TagsGenerator] = TagsGenerator, **options: Any
+) -> TagsGenerator:
     small = {"masks": 4, "refills": 5, "keep": 6, "desk": desk(seen)}
     return kind(**{**small, **options})
 
 
-def batch_of(seen: CorpusLens, anchors: list[int] = ANCHORS, step: int = 0) -> Batch:
+def batch_of(seen: ProcessedDataset, anchors: list[int] = ANCHORS, step: int = 0) -> Batch:
     return collate(seen, torch.tensor(anchors), step=step)
 
 
 def proposed(
-    source: Tailored, matcher: Any, batch: Batch, seed: int = 0
-) -> tuple[Proposal, Views, Tensor]:
-    views = matcher(batch)
-    grid = matcher.grid(views.inference.images, views.inference.texts)
+    source: TagsGenerator, model: Any, batch: Batch, seed: int = 0
+) -> tuple[MinedExtras, EncodedViews, Tensor]:
+    views = model(batch)
+    grid = model.score_matrix(views.inference.images, views.inference.texts)
     rng = torch.Generator().manual_seed(seed)
-    return source.propose(matcher, batch, views, grid, rng), views, grid
+    return source.propose(model, batch, views, grid, rng), views, grid

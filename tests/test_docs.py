@@ -13,11 +13,10 @@ import pytest
 import torch
 
 import counterfoil
-from counterfoil.matcher import product
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.regions import Regions
+from counterfoil.core.types import ModalityBatch, ScoreMatrix, Scores
+from counterfoil.models.base import score_all_pairs
+from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.recipes import catalogue
-from counterfoil.records import Grid, Items, Scores
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -44,7 +43,7 @@ def test_tutorial_is_true():
 def test_loss_of_the_page():
     term = ran("docs/adding-a-loss.md")["SoftMargin"]()
     scores = torch.tensor([[0.9, 0.8], [0.1, 0.7]], requires_grad=True)
-    grid = Grid(scores, torch.eye(2).bool(), scores.diagonal())
+    grid = ScoreMatrix(scores, torch.eye(2).bool(), scores.diagonal())
     loss = term(Scores({"inference": grid}))
     loss.backward()
     slow = sum(torch.nn.functional.softplus(torch.tensor(10 * gap)) / 10 for gap in (-0.1, -0.6))
@@ -57,32 +56,34 @@ def test_host_of_the_page():
     model = host(image=Regions(features=5, width=8), text=GRU(words=9, width=8)).eval()
     lengths = torch.tensor([3, 1, 2])
     mask = torch.arange(3) < lengths[:, None]
-    images = model.encode_images(Items(torch.arange(3), torch.randn(3, 3, 5), mask))
-    texts = model.encode_texts(Items(torch.arange(3), torch.randint(4, 9, (3, 3)), mask))
+    images = model.encode_images(ModalityBatch(torch.arange(3), torch.randn(3, 3, 5), mask))
+    texts = model.encode_texts(ModalityBatch(torch.arange(3), torch.randint(4, 9, (3, 3)), mask))
     torch.testing.assert_close(
-        model.grid(images, texts.rows(slice(2))), product(model.pairs, images, texts.rows(slice(2)))
+        model.score_matrix(images, texts.rows(slice(2))),
+        score_all_pairs(model.pairs, images, texts.rows(slice(2))),
     )
 
 
 def test_recipe_of_the_readme():
-    from counterfoil.recipes.recipe import Recipe
+    from counterfoil.pipelines.pipeline import Recipe
 
     assert isinstance(ran("README.md", 1)["recipe"], Recipe)
 
 
 def test_recipe_of_the_tutorial():
-    from counterfoil.recipes.recipe import Recipe
+    from counterfoil.pipelines.pipeline import Recipe
 
     assert isinstance(ran("docs/tutorial.md", -1)["recipe"], Recipe)
 
 
 def test_recipes_of_the_page_exist():
-    from counterfoil.recipes import ablations, members
-    from counterfoil.recipes.settings import apply
+    from counterfoil.pipelines import pipeline
+    from counterfoil.pipelines.overrides import apply_overrides
+    from counterfoil.recipes import aoq
 
-    assert catalogue.find(ran("docs/recipes.md")["recipe"].name)
+    assert catalogue.find_recipe(ran("docs/recipes.md")["recipe"].name)
     page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    assert all(f"`{name}`" in page for name in (*members.NAMES, *ablations.LOSSES))
+    assert all(f"`{name}`" in page for name in (*pipeline.NAMES, *aoq.LOSSES))
     lines = [
         ln for block in blocks(ROOT / "docs/recipes.md", "console") for ln in block.split("\n")
     ]
@@ -90,19 +91,19 @@ def test_recipes_of_the_page_exist():
         words = shlex.split(line)
         settings = [word for before, word in pairwise(words) if before == "--set"]
         if len(words) > 2 and words[1] in ("plan", "run"):
-            assert apply(catalogue.find(words[2]), settings)
+            assert apply_overrides(catalogue.find_recipe(words[2]), settings)
 
 
 def test_recipe_of_written_negatives():
-    from counterfoil.recipes.recipe import Recipe, digests
+    from counterfoil.pipelines.pipeline import Recipe, stage_digests
 
     recipe = ran("docs/recipes.md", 1)["recipe"]
     assert isinstance(recipe, Recipe)
-    assert set(digests(recipe, "data")) == {"aligned", "pretrained", "host"}
+    assert set(stage_digests(recipe, "data")) == {"aligned", "pretrained", "host"}
 
 
 def test_recipe_of_ndgl():
-    from counterfoil.recipes.recipe import Recipe
+    from counterfoil.pipelines.pipeline import Recipe
 
     assert isinstance(ran("docs/papers/ndgl.md")["recipe"], Recipe)
 
@@ -118,7 +119,7 @@ def test_what_pages_of_papers_name_exists(page):
         assert resolve_name(name), f"{page.name} names {name}"
     for recipe in re.findall(r"`(?:counterfoil (?:run|plan) )?((?:aoq|ndgl)/[\w/-]+)`", text):
         if not re.search("HOST|LOSS|DATA|WHAT", recipe):
-            assert catalogue.find(recipe)
+            assert catalogue.find_recipe(recipe)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

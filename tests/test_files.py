@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from counterfoil.files import check_new, replacing_folder
+from counterfoil.core.io import atomic_folder, ensure_absent
 
 
 def write(path: Path, text: str) -> None:
-    with replacing_folder(path) as folder:
+    with atomic_folder(path) as folder:
         (folder / "text").write_text(text)
 
 
@@ -20,7 +20,7 @@ def killed_within(path: Path) -> None:
     """A process that dies while it writes the folder."""
     child = os.fork()
     if child == 0:
-        with replacing_folder(path) as folder:
+        with atomic_folder(path) as folder:
             (folder / "text").write_text("half")
             os.kill(os.getpid(), signal.SIGKILL)
     assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
@@ -43,7 +43,7 @@ def test_what_a_killed_writer_moved_aside_is_put_back(tmp_path):
     write(tmp_path / "old", "before")
     left = next(tmp_path.glob(".lists.*"))
     (tmp_path / "old").rename(left.with_suffix(".old"))  # killed between the two renames
-    with pytest.raises(KeyboardInterrupt), replacing_folder(path):
+    with pytest.raises(KeyboardInterrupt), atomic_folder(path):
         raise KeyboardInterrupt
     assert (path / "text").read_text() == "before"
     assert [f.name for f in tmp_path.iterdir()] == ["lists"]
@@ -54,16 +54,16 @@ def test_the_folders_of_others_are_left_alone(tmp_path):
     others = [".lists.notes.part", f".lists.{os.getpid()}@elsewhere.x.part", ".lists.2.x.1.part"]
     for name in others:
         (tmp_path / name).mkdir()
-    with replacing_folder(path) as outer:
+    with atomic_folder(path) as outer:
         write(path, "inner")
         assert outer.is_dir()
     assert all((tmp_path / name).is_dir() for name in others)
 
 
 def test_what_is_there_is_left_alone(tmp_path):
-    check_new(tmp_path / "new")
+    ensure_absent(tmp_path / "new")
     with pytest.raises(ValueError, match=r"exists and is left alone; name a new folder$"):
-        check_new(tmp_path)
+        ensure_absent(tmp_path)
     (tmp_path / "page.html").touch()
     with pytest.raises(ValueError, match=r"page.html exists .* name a new page with --out$"):
-        check_new(tmp_path / "page.html", "a new page with --out")
+        ensure_absent(tmp_path / "page.html", "a new page with --out")

@@ -15,10 +15,10 @@ import pytest
 from torch import nn
 
 import counterfoil
+from counterfoil.core.config import Config, config, config_from_dict
+from counterfoil.core.saved_names import _CONVERTED, PLACES, place_of, saved_name, short_name
 from counterfoil.models.scan import SCAN
 from counterfoil.recipes import catalogue
-from counterfoil.saved_names import _CONVERTED, PLACES, place_of, saved_name, short_name
-from counterfoil.spec import Spec, from_plain, of
 
 # modules of networks that no written call names: bases of others, and what trains
 UNWRITTEN = {
@@ -26,8 +26,8 @@ UNWRITTEN = {
 }  # fmt: skip
 
 
-def calls(value: Any) -> Iterator[Spec[Any]]:
-    if isinstance(value, Spec):
+def calls(value: Any) -> Iterator[Config[Any]]:
+    if isinstance(value, Config):
         yield value
         yield from calls(value.arguments)
     elif is_dataclass(value) and not isinstance(value, type):
@@ -42,14 +42,14 @@ def calls(value: Any) -> Iterator[Spec[Any]]:
 
 def test_every_call_of_every_recipe_has_a_name_and_opens():
     seen: set[str] = set()
-    for name in catalogue.names():
-        for call in calls(catalogue.find(name).stages):
-            text = json.dumps(call.plain(), sort_keys=True)
+    for name in catalogue.recipe_names():
+        for call in calls(catalogue.find_recipe(name).stages):
+            text = json.dumps(call.to_dict(), sort_keys=True)
             if text not in seen:
                 seen.add(text)
                 assert saved_name(call.make) in PLACES, call
                 assert "counterfoil." not in text
-                again = from_plain(json.loads(text))
+                again = config_from_dict(json.loads(text))
                 assert again == call
                 assert again.make is call.make
     assert len(seen) > 100
@@ -75,22 +75,22 @@ def test_every_name_leads_to_a_class_that_is_called_so_in_files(name):
 def test_what_0_1_wrote_has_the_same_names():
     assert set(_CONVERTED.values()) <= set(PLACES)
     old = {"call": "counterfoil.models.scan:SCAN", "direction": "i2t"}
-    assert from_plain(old) == of(SCAN, direction="i2t")
-    assert from_plain(old).plain() == {"call": "SCAN", "direction": "i2t"}
+    assert config_from_dict(old) == config(SCAN, direction="i2t")
+    assert config_from_dict(old).to_dict() == {"call": "SCAN", "direction": "i2t"}
 
 
 def test_other_packages_keep_module_and_name():
-    half = of(Fraction, numerator=1, denominator=2)
-    assert half.plain()["call"] == "fractions:Fraction"
+    half = config(Fraction, numerator=1, denominator=2)
+    assert half.to_dict()["call"] == "fractions:Fraction"
     assert short_name(Fraction) == "Fraction"
     assert place_of("fractions:Fraction") == "fractions:Fraction"
-    assert from_plain(half.plain(), allow=("fractions",)) == half
+    assert config_from_dict(half.to_dict(), allow=("fractions",)) == half
     with pytest.raises(ValueError, match="may call"):
-        from_plain(half.plain())
+        config_from_dict(half.to_dict())
 
 
 def test_a_name_of_another_version_is_refused():
     with pytest.raises(ValueError, match="'Newest' does not exist in this version"):
-        from_plain({"call": "Newest"})
+        config_from_dict({"call": "Newest"})
     with pytest.raises(ValueError, match="may call"):
-        from_plain({"call": "SCAN"}, allow=("mine",))
+        config_from_dict({"call": "SCAN"}, allow=("mine",))

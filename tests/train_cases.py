@@ -10,58 +10,63 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from counterfoil import world
-from counterfoil.corpus.collate import collate
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.lens import CorpusLens, LensPlan
-from counterfoil.corpus.regions import Features
-from counterfoil.matcher import Matcher, one_view, product
-from counterfoil.models.blocks.captioner import Captioner
-from counterfoil.models.blocks.graph import BatchGraph
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.regions import Regions
-from counterfoil.models.hrem import HREM
+from counterfoil.core import distributed
+from counterfoil.core.types import (
+    INFERENCE,
+    Batch,
+    Embeddings,
+    EncodedBatch,
+    EncodedViews,
+    ModalityBatch,
+    Pairs,
+    Role,
+)
+from counterfoil.data.batching import collate
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.features import FeatureArray
+from counterfoil.data.processor import ProcessedDataset, ProcessorConfig
+from counterfoil.models.base import RetrievalModel, encode_batch, score_all_pairs
+from counterfoil.models.hrem import HREM, BatchGraph
+from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.scan import SCAN
-from counterfoil.models.vsrn import VSRN
-from counterfoil.negatives.proposal import Proposer
-from counterfoil.records import INFERENCE, Batch, Encoded, Items, Pairs, Role, View, Views
-from counterfoil.train.cached import cached_backward
-from counterfoil.train.step import Step
+from counterfoil.models.vsrn import VSRN, Captioner
+from counterfoil.negatives.online import OnlineMiner
+from counterfoil.training.step import TrainingStep, cached_backward
 
 THINGS = ["dog", "cat", "car", "tree", "boat", "kite", "bird", "cup", "ball", "hat", "fish", "lamp"]
 WIDTH = 6
 
 
-def corpus(images: int = 12, captions: int = 3, seed: int = 0) -> Corpus:
+def dataset(images: int = 12, captions: int = 3, seed: int = 0) -> ImageTextDataset:
     """Images of one thing each with 2 to 4 regions; captions of different lengths name it."""
     rng = np.random.default_rng(seed)
     kind = np.arange(images) % len(THINGS)
     looks = np.random.default_rng(7).normal(size=(len(THINGS), WIDTH))
     values = looks[kind][:, None] + 0.3 * rng.normal(size=(images, 4, WIDTH))
-    features = Features.of(values.astype(np.float32), lengths=rng.integers(2, 5, images))
+    features = FeatureArray.of(values.astype(np.float32), lengths=rng.integers(2, 5, images))
     texts = [
         " ".join(["a", THINGS[kind[image]], *["is there"] * int(rng.integers(0, 3))])
         for image in range(images)
         for _ in range(captions)
     ]
-    return Corpus(
+    return ImageTextDataset(
         name="tiny",
         image_ids=[f"i{n}" for n in range(images)],
         text_ids=[f"t{n}" for n in range(len(texts))],
         texts=texts,
-        owner=torch.arange(images).repeat_interleave(captions),
+        text_to_image=torch.arange(images).repeat_interleave(captions),
         splits=["train"] * images,
         features=features,
     )
 
 
-def lens(images: int = 12, captions: int = 3, seed: int = 0) -> CorpusLens:
-    made = corpus(images, captions, seed)
-    return LensPlan().fit(made).on(made)
+def processor(images: int = 12, captions: int = 3, seed: int = 0) -> ProcessedDataset:
+    made = dataset(images, captions, seed)
+    return ProcessorConfig().fit(made).process(made)
 
 
 @final
-class Global(Matcher):
+class Global(RetrievalModel):
     """One vector per item, dropout in both encoders."""
 
     def __init__(self, *, words: int, width: int = 8, dropout: float = 0.0) -> None:
@@ -69,28 +74,28 @@ class Global(Matcher):
         self.image, self.word = nn.Linear(WIDTH, width), nn.Embedding(words, width)
         self.drop = nn.Dropout(dropout)
 
-    def encode_images(self, images: Items) -> Encoded:
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
         return self._one(self.drop(self.image(images.values)), images.mask)
 
-    def encode_texts(self, texts: Items) -> Encoded:
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         return self._one(self.drop(self.word(texts.values)), texts.mask)
 
-    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         return (images.tokens * texts.tokens).sum((1, 2))
 
-    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         return images.tokens[:, 0] @ texts.tokens[:, 0].T
 
-    def forward(self, batch: Batch) -> Views:
-        return one_view(self, batch)
+    def forward(self, batch: Batch) -> EncodedViews:
+        return encode_batch(self, batch)
 
-    def _one(self, tokens: Tensor, mask: Tensor) -> Encoded:
+    def _one(self, tokens: Tensor, mask: Tensor) -> Embeddings:
         total = tokens.masked_fill(~mask.unsqueeze(2), 0).sum(1, keepdim=True)
-        return Encoded(nn.functional.normalize(total, dim=2), mask[:, :1])
+        return Embeddings(nn.functional.normalize(total, dim=2), mask[:, :1])
 
 
 @final
-class Bag(Matcher):
+class Bag(RetrievalModel):
     """Bags of vectors with a Gram matrix, a parameter in the score, a second view, an own loss."""
 
     grids = frozenset({INFERENCE, "plain"})
@@ -105,14 +110,14 @@ class Bag(Matcher):
         self.sharpness = nn.Parameter(torch.tensor(1.5))
         self.drop = nn.Dropout(dropout)
 
-    def encode_images(self, images: Items) -> Encoded:
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
         tokens = self.drop(self.image(images.values)).masked_fill(~images.mask.unsqueeze(2), 0)
-        return Encoded(tokens, images.mask, tokens @ tokens.mT)
+        return Embeddings(tokens, images.mask, tokens @ tokens.mT)
 
-    def encode_texts(self, texts: Items) -> Encoded:
-        return Encoded(self.drop(self.word(texts.values)), texts.mask)
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
+        return Embeddings(self.drop(self.word(texts.values)), texts.mask)
 
-    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         assert images.gram is not None
         raw = texts.tokens @ images.tokens.mT
         weight = (
@@ -122,15 +127,15 @@ class Bag(Matcher):
         score = (weight * raw).sum(2) / (norm * texts.tokens.norm(dim=2) + 1e-6)
         return score.masked_fill(~texts.mask, 0).sum(1) / texts.mask.sum(1)
 
-    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
-        return product(self.pairs, images, texts)
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
+        return score_all_pairs(self.pairs, images, texts)
 
-    def forward(self, batch: Batch) -> Views:
+    def forward(self, batch: Batch) -> EncodedViews:
         images, texts = self.encode_images(batch.images), self.encode_texts(batch.texts)
-        plain = View(self.encode_images(batch.images), texts)
+        plain = EncodedBatch(self.encode_images(batch.images), texts)
         total = images.tokens.flatten(1).square().sum() / len(batch.image_rows)
         spread = {"spread": total} if self.own else {}
-        return Views({INFERENCE: View(images, texts), "plain": plain}, spread)
+        return EncodedViews({INFERENCE: EncodedBatch(images, texts), "plain": plain}, spread)
 
 
 @final
@@ -139,38 +144,42 @@ class Offline:
 
     provides = frozenset({Role.HARD_TEXT, Role.HARD_IMAGE, Role.CROSS, Role.COMPANION})
 
-    def __init__(self, owner: Tensor, count: int = 2) -> None:
-        self.owner, self.count = owner, count
+    def __init__(self, text_to_image: Tensor, count: int = 2) -> None:
+        self.text_to_image, self.count = text_to_image, count
 
     def draw(self, texts: Tensor, rng: torch.Generator) -> Mapping[Role, Pairs]:
         shape = (len(texts), self.count)
         anchors = texts.unsqueeze(1).expand(shape)
-        wrong = torch.randint(len(self.owner), shape, generator=rng)
-        other = torch.randint(len(self.owner), shape, generator=rng)
+        wrong = torch.randint(len(self.text_to_image), shape, generator=rng)
+        other = torch.randint(len(self.text_to_image), shape, generator=rng)
         return {
-            Role.HARD_TEXT: Pairs(self.owner[anchors], wrong),
-            Role.HARD_IMAGE: Pairs(self.owner[other], anchors),
-            Role.CROSS: Pairs(self.owner[other], wrong),
-            Role.COMPANION: Pairs(self.owner[wrong], other),
+            Role.HARD_TEXT: Pairs(self.text_to_image[anchors], wrong),
+            Role.HARD_IMAGE: Pairs(self.text_to_image[other], anchors),
+            Role.CROSS: Pairs(self.text_to_image[other], wrong),
+            Role.COMPANION: Pairs(self.text_to_image[wrong], other),
         }
 
 
-def batch_of(lens: CorpusLens, texts: list[int], *, offline: bool = False, step: int = 0) -> Batch:
+def batch_of(
+    processor: ProcessedDataset, texts: list[int], *, offline: bool = False, step: int = 0
+) -> Batch:
     """A batch of these captions, with drawn pairs where asked."""
     rows = torch.tensor(texts)
     rng = torch.Generator().manual_seed(step)
-    drawn = Offline(lens.corpus.owner).draw(rows, rng) if offline else None
-    return collate(lens, rows, drawn=drawn, step=step)
+    drawn = Offline(processor.dataset.text_to_image).draw(rows, rng) if offline else None
+    return collate(processor, rows, drawn=drawn, step=step)
 
 
-def host(kind: str, lens: CorpusLens, *, dropout: float = 0.0, seed: int = 0) -> Matcher:
+def host(
+    kind: str, processor: ProcessedDataset, *, dropout: float = 0.0, seed: int = 0
+) -> RetrievalModel:
     """A host by name, from "global" to "hrem", always with the same weights.
 
     VSRN is in evaluation: several processes have batch statistics of their own.
     """
-    assert lens.lens.tokenizer is not None
+    assert processor.processor.tokenizer is not None
     torch.manual_seed(seed)
-    words = lens.lens.tokenizer.size
+    words = processor.processor.tokenizer.size
     if kind == "global":
         return Global(words=words, dropout=dropout)
     if kind == "scan":
@@ -183,9 +192,9 @@ def host(kind: str, lens: CorpusLens, *, dropout: float = 0.0, seed: int = 0) ->
     return Bag(words=words, dropout=dropout, own=kind == "own")
 
 
-def vsrn(words: int) -> Matcher:
+def vsrn(words: int) -> RetrievalModel:
     """With a captioner, and relations that are not the identity."""
-    matcher = VSRN(
+    model = VSRN(
         image=Regions(features=WIDTH, width=8),
         text=GRU(words=words, word_width=6, width=8, bidirectional=False),
         captioner=Captioner(words=words, width=8, hidden=5, word_width=4, longest=6),
@@ -193,13 +202,13 @@ def vsrn(words: int) -> Matcher:
         layers=1,
         batch_norm=True,
     )
-    for module in matcher.modules():
+    for module in model.modules():
         if isinstance(module, nn.BatchNorm1d):
             nn.init.normal_(module.weight)
-    return matcher.eval()
+    return model.eval()
 
 
-def hrem(words: int, dropout: float) -> Matcher:
+def hrem(words: int, dropout: float) -> RetrievalModel:
     """With a graph over the batch."""
     return HREM(
         image=Regions(features=WIDTH, width=8),
@@ -210,7 +219,9 @@ def hrem(words: int, dropout: float) -> Matcher:
     )
 
 
-def stepped(step: Step, batch: Batch, chunk: int = 0, *, unused: bool = False) -> dict[str, Any]:
+def stepped(
+    step: TrainingStep, batch: Batch, chunk: int = 0, *, unused: bool = False
+) -> dict[str, Any]:
     """Losses and gradients of a step, of all processes together.
 
     Args:
@@ -221,9 +232,9 @@ def stepped(step: Step, batch: Batch, chunk: int = 0, *, unused: bool = False) -
     """
     if chunk:
         losses = cached_backward(step, batch, chunk)
-        world.mean_gradients(step.parameters())
+        distributed.mean_gradients(step.parameters())
     else:
-        several = world.size() > 1
+        several = distributed.size() > 1
         module = DistributedDataParallel(step, find_unused_parameters=unused) if several else step
         losses = module(batch)
         torch.stack(list(losses.values())).sum().backward()
@@ -233,7 +244,7 @@ def stepped(step: Step, batch: Batch, chunk: int = 0, *, unused: bool = False) -
     }
 
 
-def proposals(source: Proposer) -> list[Any]:
+def proposals(source: OnlineMiner) -> list[Any]:
     """What a source proposes from now on."""
     found: list[Any] = []
     real = source.propose

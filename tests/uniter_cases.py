@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 import golden_scores
-from counterfoil.models.authors import Checkpoint
-from counterfoil.models.uniter import UNITER
-from counterfoil.models.uniter_names import convert_uniter, uniter
-from counterfoil.records import Encoded, Items
+from counterfoil.core.types import Embeddings, ModalityBatch
+from counterfoil.models.checkpoints import Checkpoint
+from counterfoil.models.uniter import UNITER, convert_uniter, uniter_options
 
 
 def build(system: str, **options: object) -> UNITER:
@@ -18,14 +17,14 @@ def build(system: str, **options: object) -> UNITER:
     given = golden_scores.checkpoint(
         system, heads=config["num_attention_heads"], mask=config["MASK"]
     )
-    found = uniter(Checkpoint(given.state, given.options))
-    made = found.matcher.but(score="logit", dropout=0.0, **options).build()
+    found = uniter_options(Checkpoint(given.state, given.options))
+    made = found.model.replace(score="logit", dropout=0.0, **options).build()
     assert isinstance(made, UNITER)
     made.load_state_dict(made.adopted(convert_uniter(given.state)))
     return made.eval()
 
 
-def captions(system: str, rows: Tensor, ids: Tensor | None = None) -> Items:
+def captions(system: str, rows: Tensor, ids: Tensor | None = None) -> ModalityBatch:
     """Their captions [CLS] w.. [SEP], as long as the longest; other ids may stand for the words."""
     golden = golden_scores.load(system)
     config, lengths = golden.meta["config"], golden.inputs["caption_lens"][rows]
@@ -35,22 +34,22 @@ def captions(system: str, rows: Tensor, ids: Tensor | None = None) -> Items:
     full[:, 0], full[:, 1:-1] = config["CLS"], words[:, :long]
     mask = torch.arange(long + 2) < (lengths + 2).unsqueeze(1)
     full[torch.arange(len(rows)), lengths + 1] = config["SEP"]
-    return Items(rows, full.masked_fill(~mask, 0), mask)
+    return ModalityBatch(rows, full.masked_fill(~mask, 0), mask)
 
 
-def images(system: str, rows: Tensor) -> Items:
+def images(system: str, rows: Tensor) -> ModalityBatch:
     """Their images, as many regions as the one with the most."""
     inputs = golden_scores.load(system).inputs
     counts = inputs["num_bb"][rows]
     most = int(counts.max())
     mask = torch.arange(most) < counts.unsqueeze(1)
     values, boxes = (inputs[name][rows][:, :most] for name in ("region_feat", "region_box"))
-    return Items(rows, values, mask, boxes[..., :4])
+    return ModalityBatch(rows, values, mask, boxes[..., :4])
 
 
 def encoded(
     model: UNITER, system: str, image_rows: Tensor, text_rows: Tensor
-) -> tuple[Encoded, Encoded]:
+) -> tuple[Embeddings, Embeddings]:
     """Both, encoded."""
     return (
         model.encode_images(images(system, image_rows)),

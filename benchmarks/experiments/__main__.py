@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.experiments.catalogue import find, tables
 from benchmarks.experiments.ledger import run
 from benchmarks.experiments.summary import show, show_plan, show_tables
-from counterfoil.recipes.run import Source
+from counterfoil.pipelines.run import DataSource
 
 STOPPED = 3  # exit code of a run that can go on with --resume
 
@@ -49,7 +49,7 @@ def _run(given: argparse.Namespace) -> bool:
     return run(
         table,
         given.budget,
-        Source(given.data or table.data, given.features, given.images, given.decisions),
+        DataSource(given.data or table.data, given.features, given.images, given.decisions),
         folder,
         given.ledger or folder / "ledger.jsonl",
         only=given.only,

@@ -12,22 +12,31 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, final
 
 from benchmarks.experiments.table import Budget, Experiment, ExperimentBuilder, Table
-from counterfoil.matcher import Matcher
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.negatives.filters import FilterPlan
-from counterfoil.negatives.mined import MinedPlan
-from counterfoil.objectives.online_quintuplet import OnlineQuintuplet
-from counterfoil.objectives.quintuplet import AdaptiveQuintuplet, OfflineQuintuplet, OfflineTriplet
-from counterfoil.objectives.term import Term, total
-from counterfoil.objectives.triplet import HardestTriplet
-from counterfoil.recipes.hosts import bfan, scan, vsepp, vsrn
-from counterfoil.recipes.online import MARGIN, warmed
-from counterfoil.recipes.profiles import PROFILES, Dataset
-from counterfoil.recipes.recipe import Evaluate, Mine, Train
-from counterfoil.spec import Spec, late, of, part
-from counterfoil.train.optimise import Optimiser
-from counterfoil.train.plan import TrainPlan
-from counterfoil.train.schedule import Cosine
+from counterfoil.core.config import Config, config, from_data, lazy
+from counterfoil.losses.aoq import (
+    AdaptiveQuintuplet,
+    OfflineQuintuplet,
+    OfflineTriplet,
+    OnlineQuintuplet,
+)
+from counterfoil.losses.base import Loss, weighted_sum
+from counterfoil.losses.triplet import HardestTripletLoss
+from counterfoil.models.base import RetrievalModel
+from counterfoil.models.layers.towers import GRU
+from counterfoil.negatives.filters import FilterConfig
+from counterfoil.negatives.sampling import SamplingConfig
+from counterfoil.pipelines.pipeline import Evaluate, Mine, Train
+from counterfoil.recipes.models import (
+    MARGIN,
+    PROFILES,
+    Dataset,
+    bfan_config,
+    scan_config,
+    vsepp_config,
+    vsrn_config,
+    with_warmup,
+)
+from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig
 
 Host = Literal["vsepp", "scan-t2i", "bfan", "vsrn"]
 
@@ -40,11 +49,11 @@ TITLES: dict[Host, str] = {
     "bfan": "BFAN equal",
     "vsrn": "VSRN",
 }
-HARDEST: Term = part(HardestTriplet, margin=MARGIN)
-LOSSES: dict[str, Term] = {
-    FINAL: part(AdaptiveQuintuplet),
-    "OffQuin": part(OfflineQuintuplet),
-    "OffTri": part(OfflineTriplet),
+HARDEST: Loss = lazy(HardestTripletLoss, margin=MARGIN)
+LOSSES: dict[str, Loss] = {
+    FINAL: lazy(AdaptiveQuintuplet),
+    "OffQuin": lazy(OfflineQuintuplet),
+    "OffTri": lazy(OfflineTriplet),
 }
 
 
@@ -86,23 +95,42 @@ class AoqSize:
 
 SIZES: dict[Budget, AoqSize] = {
     "cpu": AoqSize(
-        width=128, word_width=128, epochs=5, rate=3e-3, warmup=235,
-        seeds={"vsepp": 3, "scan-t2i": 3, "vsrn": 1}, guests={"bfan": tuple(LOSSES)},
-        own={"vsrn": (3e-3, 705)}, once=("scan-t2i",),
+        width=128,
+        word_width=128,
+        epochs=5,
+        rate=3e-3,
+        warmup=235,
+        seeds={"vsepp": 3, "scan-t2i": 3, "vsrn": 1},
+        guests={"bfan": tuple(LOSSES)},
+        own={"vsrn": (3e-3, 705)},
+        once=("scan-t2i",),
     ),
     "gpu": AoqSize(
-        width=1024, word_width=300, epochs=10, rate=5e-4, warmup=235,
+        width=1024,
+        word_width=300,
+        epochs=10,
+        rate=5e-4,
+        warmup=235,
         seeds={"vsepp": 3, "scan-t2i": 3, "bfan": 3, "vsrn": 3},
-        teacher="vsrn", guests={"scan-t2i": (FINAL,)}, visits=3,
+        teacher="vsrn",
+        guests={"scan-t2i": (FINAL,)},
+        visits=3,
     ),
     "smoke": AoqSize(
-        width=16, word_width=16, epochs=1, rate=1e-3, warmup=2, texts=20, steps=20,
-        seeds={"vsepp": 1, "scan-t2i": 1, "vsrn": 1}, guests={"bfan": tuple(LOSSES)},
+        width=16,
+        word_width=16,
+        epochs=1,
+        rate=1e-3,
+        warmup=2,
+        texts=20,
+        steps=20,
+        seeds={"vsepp": 1, "scan-t2i": 1, "vsrn": 1},
+        guests={"bfan": tuple(LOSSES)},
     ),
-}  # fmt: skip
+}
 
 # Of the ablations.
-FILTERS = FilterPlan(captions=0.5, below_positive=0.0)
+FILTERS = FilterConfig(captions=0.5, below_positive=0.0)
 LENGTHS = (1000, 300, 20)  # of an image's list, beside the usual one
 DECIDING = ("h300", "longer-online", "longer-AdapOffQuin", FINAL)  # the rows of further seeds
 
@@ -128,40 +156,40 @@ def tables() -> tuple[Table, ...]:
 
 
 def train(
-    name: str, host: Host, loss: Term, seed: int, size: AoqSize, negatives: str | None = None
+    name: str, host: Host, loss: Loss, seed: int, size: AoqSize, negatives: str | None = None
 ) -> Train:
     """A training of either round."""
     rate, warmup = size.own.get(host, (size.rate, size.warmup))
     return Train(
         name=name,
         model=_model(host, size),
-        objective=warmed(loss, warmup, "loss"),
-        lens=PROFILES[DATA].lens,
-        plan=TrainPlan(
+        objective=with_warmup(loss, warmup, "loss"),
+        processor=PROFILES[DATA].processor,
+        plan=TrainConfig(
             epochs=size.epochs,
             seed=seed,
             steps=size.steps,
-            optimiser=Optimiser(rate=rate),
-            schedule=Cosine(warmup=50),
+            optimiser=OptimizerConfig(rate=rate),
+            schedule=CosineLR(warmup=50),
         ),
         negatives=negatives,
     )
 
 
-def _model(host: Host, size: AoqSize) -> Spec[Matcher]:
+def _model(host: Host, size: AoqSize) -> Config[RetrievalModel]:
     width, words = size.width, size.word_width
-    text = of(GRU, words=late("words"), word_width=words, width=width, dropout=0.2)
+    text = config(GRU, words=from_data("words"), word_width=words, width=width, dropout=0.2)
     match host:
         case "vsepp":
-            model = vsepp(width=width, image_pool="mean+max", two_way=True)
+            model = vsepp_config(width=width, image_pool="mean+max", two_way=True)
         case "scan-t2i":
-            model = scan(width=width)
+            model = scan_config(width=width)
         case "bfan":
-            model = bfan(width=width)
+            model = bfan_config(width=width)
         case "vsrn":
-            model = vsrn(width=width, word_width=words)
-            text = text.but(bidirectional=False)
-    return model.but(text=text)
+            model = vsrn_config(width=width, word_width=words)
+            text = text.replace(bidirectional=False)
+    return model.replace(text=text)
 
 
 def _losses(budget: Budget) -> Iterator[Experiment]:
@@ -223,24 +251,24 @@ def _ablations(budget: Budget) -> Iterator[Experiment]:
 def _second_rounds(host: Host, seed: int, size: AoqSize, longest: int) -> list[Train]:
     """Round two in all its variants, the most important first."""
 
-    def variant(name: str, loss: Term = LOSSES[FINAL], *, texts: int = size.texts) -> Train:
-        drawn = MinedPlan(texts=texts, images=max(1, texts // 5))
+    def variant(name: str, loss: Loss = LOSSES[FINAL], *, texts: int = size.texts) -> Train:
+        drawn = SamplingConfig(texts=texts, images=max(1, texts // 5))
         return replace(train(name, host, loss, seed, size, LISTS), draw=drawn)
 
     def longer(stage: Train, name: str) -> Train:
         return replace(stage, name=name, plan=replace(stage.plan, epochs=2 * size.epochs))
 
     usual = variant(FINAL)
-    offline = part(OfflineQuintuplet, online=None)
+    offline = lazy(OfflineQuintuplet, online=None)
     return [
         replace(variant("filtered-lists"), negatives="filtered"),
         *(variant(f"h{n}", texts=n) for n in LENGTHS if n <= longest),
-        replace(variant("fine-tuned"), start=ONLINE, objective=total(loss=LOSSES[FINAL])),
+        replace(variant("fine-tuned"), start=ONLINE, objective=weighted_sum(loss=LOSSES[FINAL])),
         longer(train(ONLINE, host, HARDEST, seed, size), "longer-online"),
         longer(usual, "longer-AdapOffQuin"),
-        variant("OnlineQuin", part(OnlineQuintuplet)),
-        variant("no-OfflineAdap", part(AdaptiveQuintuplet, reference="positive")),
-        variant("squared", part(OfflineQuintuplet, squared=True)),
-        replace(variant("OnlyOffline", offline), objective=total(loss=offline)),
+        variant("OnlineQuin", lazy(OnlineQuintuplet)),
+        variant("no-OfflineAdap", lazy(AdaptiveQuintuplet, reference="positive")),
+        variant("squared", lazy(OfflineQuintuplet, squared=True)),
+        replace(variant("OnlyOffline", offline), objective=weighted_sum(loss=offline)),
         usual,
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.experiments import aoq, ndgl, tags
 from benchmarks.experiments.table import PREFIX, Table
-from counterfoil.spec import unknown
+from counterfoil.core.config import unknown_name
 
 
 def tables() -> tuple[Table, ...]:
@@ -21,5 +21,5 @@ def find(name: str) -> Table:
     known = {table.name.removeprefix(PREFIX): table for table in tables()}
     short = name.removeprefix(PREFIX)
     if short not in known:
-        raise ValueError(unknown(short, list(known), "a table of experiments"))
+        raise ValueError(unknown_name(short, list(known), "a table of experiments"))
     return known[short]

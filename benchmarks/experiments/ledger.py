@@ -20,16 +20,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from benchmarks.experiments.table import Experiment, Row, Table
-from counterfoil import __version__, world
+from counterfoil import __version__
+from counterfoil.core import distributed
 from counterfoil.core.console import output
-from counterfoil.evaluate.recall import CUTOFFS, Ranked
-from counterfoil.evaluate.result import METRICS
-from counterfoil.files import check_file, read_json, write_text
-from counterfoil.recipes.contents import contents
-from counterfoil.recipes.measured import Measured
-from counterfoil.recipes.recipe import Recipe, digests
-from counterfoil.recipes.run import Source, execute
-from counterfoil.train.log import read_metrics
+from counterfoil.core.io import ensure_writable_file, read_json, write_text
+from counterfoil.evaluation.metrics import CUTOFFS, METRICS, RankedQueries
+from counterfoil.pipelines.pipeline import Recipe, data_contents, stage_digests
+from counterfoil.pipelines.run import DataSource, run_pipeline
+from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
+from counterfoil.training.logging import read_metrics
 
 BANDS = "0123"  # hit at 1, at 5, at 10, none
 
@@ -90,7 +89,7 @@ class Entry(BaseModel):
         return 100 * (own.double() / len(own) + each.double() / texts)
 
 
-def bands(ranked: Ranked) -> tuple[str, ...]:
+def bands(ranked: RankedQueries) -> tuple[str, ...]:
     """For every image a digit for each of its queries, see `Entry`; images as in the split."""
     counted = ranked.counted
     misses = torch.stack([ranked.ranks[counted] >= k for k in CUTOFFS]).sum(0)
@@ -128,7 +127,7 @@ def add(path: Path, entries: Iterable[Entry]) -> None:
     Raises:
         ValueError: the file is no ledger.
     """
-    check_file(path)
+    ensure_writable_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with _locked(path):
         known = {entry.place: entry for entry in (read(path) if path.exists() else ())}
@@ -159,7 +158,7 @@ def _locked(path: Path) -> Iterator[None]:
 def run(
     table: Table,
     budget: str,
-    source: Source,
+    source: DataSource,
     folder: Path,
     ledger: Path,
     *,
@@ -189,20 +188,20 @@ def run(
     """
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     todo = table.of(budget, only)
-    data = contents(source.open())
+    data = data_contents(source.open())
     for number, experiment in enumerate(todo, 1):
         left = None if deadline is None else max(0.01, (deadline - time.monotonic()) / 60)
         output(f"{table.name} ({budget}), {number} of {len(todo)}: {experiment.key}")
-        names = digests(experiment.recipe, data)
+        names = stage_digests(experiment.recipe, data)
         recipe, place = _missing(experiment, names, ledger), folder / experiment.key
         if recipe is None:
             output(f"{experiment.key}: kept, {ledger}")
             continue
-        done = execute(recipe, source, place, resume=resume, minutes=left)
-        if world.rank() == 0:
+        done = run_pipeline(recipe, source, place, resume=resume, minutes=left)
+        if distributed.rank() == 0:
             finished = [row for row in experiment.rows if _done(place, row.test, names[row.test])]
             add(ledger, [_entry(table, budget, row, names[row.test], place) for row in finished])
-        world.wait()
+        distributed.barrier()
         if not done:
             return False
     return True
@@ -227,7 +226,7 @@ def _done(folder: Path, stage: str, digest: str) -> bool:
 
 
 def _entry(table: Table, budget: str, row: Row, digest: str, folder: Path) -> Entry:
-    measured = Measured.open(folder / row.test)
+    measured = RetrievalEvaluation.open(folder / row.test)
     i2t, t2i = measured.report.ranked
     return Entry(
         table=table.name,
@@ -238,7 +237,7 @@ def _entry(table: Table, budget: str, row: Row, digest: str, folder: Path) -> En
         seed=row.seed,
         protocol=measured.report.setting.line(),
         digest=digest,
-        data=measured.corpus,
+        data=measured.dataset,
         numbers={n: round(v, 4) for n, v in zip(METRICS, measured.report.numbers, strict=True)},
         training=_training([folder / name for name in row.models]),
         versions={"counterfoil": __version__, "torch": torch.__version__},

@@ -14,15 +14,21 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from benchmarks.experiments.table import Budget, Experiment, ExperimentBuilder, Table
+from counterfoil.pipelines.pipeline import CaptionSpaceStage, ComputeTargets, Evaluate, Mine, Train
 from counterfoil.recipes import ndgl
-from counterfoil.recipes import ndgl_variants as variants
-from counterfoil.recipes.bases import Base, Host, Setting, base, reduction, title, trained
-from counterfoil.recipes.modern_losses import Terms
-from counterfoil.recipes.ndgl_variants import LISTS, MEANINGS
-from counterfoil.recipes.profiles import PROFILES, Dataset, Profile
-from counterfoil.recipes.recipe import Evaluate, Mine, Semantics, Teach, Train
-from counterfoil.train.optimise import Optimiser
-from counterfoil.train.schedule import Cosine
+from counterfoil.recipes.models import PROFILES, Dataset, DatasetProfile
+from counterfoil.recipes.ndgl import LISTS, MEANINGS
+from counterfoil.recipes.ndgl_models import (
+    BaseModel,
+    BaseRecipe,
+    BaseSetting,
+    Terms,
+    base_of,
+    base_reduction,
+    base_title,
+    trained_base,
+)
+from counterfoil.training.config import CosineLR, OptimizerConfig
 
 DATA: Dataset = "flickr8k"
 TEST = Evaluate(name="test", using=(), protocol="flickr-1k")
@@ -51,17 +57,17 @@ class NdglSize:
         steps: of each training at most; 0 for all epochs.
     """
 
-    profile: Profile
+    profile: DatasetProfile
     epochs: int
     rate: float
-    seeds: dict[Host, int]
-    edited: tuple[Host, ...] = ()
+    seeds: dict[BaseModel, int]
+    edited: tuple[BaseModel, ...] = ()
     texts: int = 100
     steps: int = 0
 
 
 _HERE = PROFILES[DATA]
-_ALL: tuple[Host, ...] = ("chan", "gpo", "esa", "hrem", "dive", "vsrn")
+_ALL: tuple[BaseModel, ...] = ("chan", "gpo", "esa", "hrem", "dive", "vsrn")
 SIZES: dict[Budget, NdglSize] = {
     "cpu": NdglSize(
         profile=_HERE,
@@ -119,40 +125,40 @@ def _methods(budget: Budget) -> Iterator[Experiment]:
     """One for each model: own losses first, since others need them; then each seed."""
     size = SIZES[budget]
     for host, count in size.seeds.items():
-        name, builder = title(host), ExperimentBuilder(TEST)
+        name, builder = base_title(host), ExperimentBuilder(TEST)
         own = [_own(host, seed, size) for seed in range(SEEDS)]
-        builder.add(*own, _lists("own-0", size), Semantics(name=MEANINGS))
+        builder.add(*own, _lists("own-0", size), CaptionSpaceStage(name=MEANINGS))
         for stage in own:
             builder.compare(name, OWN, stage)
         for seed in range(count):
             teachers = _teachers(seed)
             builder.measure(name, "ensemble of 2", teachers, f"ensemble-{seed}", seed)
-            builder.add(Teach(name=f"targets-{seed}", using=teachers))
+            builder.add(ComputeTargets(name=f"targets-{seed}", using=teachers))
             for method, stage in _compared_methods(host, seed, size):
                 builder.compare(name, method, _shortened(stage, size))
         yield builder.build("evidence/ndgl-flickr8k", host, DATA)
 
 
-def _compared_methods(host: Host, seed: int, size: NdglSize) -> Iterator[tuple[str, Train]]:
+def _compared_methods(host: BaseModel, seed: int, size: NdglSize) -> Iterator[tuple[str, Train]]:
     """Method and training, the most important first."""
     at = _setting(host, seed, size)
-    student = ndgl.student(f"ndgl-{seed}", base(at), targets=f"targets-{seed}")
+    student = ndgl.student_stage(f"ndgl-{seed}", base_of(at), targets=f"targets-{seed}")
     yield "NDGL, K = 2", student
-    yield "AdapOffQuin", variants.offline(f"aoq-{seed}", at)
-    yield "LSEH", variants.semantic(f"lseh-{seed}", at)
-    if reduction(host) == "sum":  # MR and HNR over the batch, beside a summed triplet
-        yield "NDGL, K = 2, averaged", _averaged(seed, base(at))
+    yield "AdapOffQuin", ndgl.offline_recipe(f"aoq-{seed}", at)
+    yield "LSEH", ndgl.lseh_recipe(f"lseh-{seed}", at)
+    if base_reduction(host) == "sum":  # MR and HNR over the batch, beside a summed triplet
+        yield "NDGL, K = 2, averaged", _averaged(seed, base_of(at))
     if host in size.edited:
-        yield "CFM", variants.edited(f"cfm-{seed}", at)
+        yield "CFM", ndgl.cfm_recipe(f"cfm-{seed}", at)
 
 
-def _averaged(seed: int, host: Base) -> Train:
+def _averaged(seed: int, host: BaseRecipe) -> Train:
     """A student whose guided losses are means over the batch."""
     losses: Terms = {
-        "mr": (ndgl.MR_WEIGHT, ndgl.distribution("mean")),
-        "hnr": (ndgl.HNR_WEIGHT, ndgl.rectified("mean")),
+        "mr": (ndgl.MR_WEIGHT, ndgl.margin_distillation("mean")),
+        "hnr": (ndgl.HNR_WEIGHT, ndgl.hard_negative_rectification("mean")),
     }
-    return ndgl.guided(f"ndgl-mean-{seed}", host, losses, targets=f"targets-{seed}")
+    return ndgl.guided_loss(f"ndgl-mean-{seed}", host, losses, targets=f"targets-{seed}")
 
 
 def _readings(budget: Budget) -> Iterator[Experiment]:
@@ -161,26 +167,26 @@ def _readings(budget: Budget) -> Iterator[Experiment]:
     for host, seed in _one_model(budget):
         builder, teachers = ExperimentBuilder(TEST), _teachers(seed)
         own = [_own(host, one, size) for one in (seed, *_teacher_seeds(seed))]
-        targets = Teach(name=ndgl.TARGETS, using=teachers)
+        targets = ComputeTargets(name=ndgl.TARGETS, using=teachers)
         builder.add(*own, _lists(own[0].name, size), targets)
-        builder.compare(title(host), OWN, own[0])
+        builder.compare(base_title(host), OWN, own[0])
         for method, stage in _compared_readings(host, seed, size):
-            builder.compare(title(host), method, _shortened(stage, size))
+            builder.compare(base_title(host), method, _shortened(stage, size))
         yield builder.build("evidence/ndgl-readings-flickr8k", f"{host}-{seed}", DATA)
 
 
-def _compared_readings(host: Host, seed: int, size: NdglSize) -> Iterator[tuple[str, Train]]:
+def _compared_readings(host: BaseModel, seed: int, size: NdglSize) -> Iterator[tuple[str, Train]]:
     """Method and training, the most important first."""
-    at, summed = _setting(host, seed, size), reduction(host)
-    alone = base(at)
-    yield "MR + HNR", ndgl.student("ndgl", alone)
-    for name, loss in variants.readings(summed, alone.plan.batch).items():
-        yield f"MR, {name}", ndgl.guided(f"mr-{name}", alone, {"mr": loss})
-    hnr: Terms = {"hnr": (ndgl.HNR_WEIGHT, ndgl.rectified(summed))}
-    yield "HNR", ndgl.guided("hnr", alone, hnr)
-    yield "MR (with mined) + HNR + AdapOffQuin", variants.both("ndgl-aoq", at)
-    yield "MR + HNR of mined", variants.rectified_offline("hnr-offline", at)
-    yield "AdapOffQuin", variants.offline("aoq", at)
+    at, summed = _setting(host, seed, size), base_reduction(host)
+    alone = base_of(at)
+    yield "MR + HNR", ndgl.student_stage("ndgl", alone)
+    for name, loss in ndgl.reading_recipes(summed, alone.plan.batch).items():
+        yield f"MR, {name}", ndgl.guided_loss(f"mr-{name}", alone, {"mr": loss})
+    hnr: Terms = {"hnr": (ndgl.HNR_WEIGHT, ndgl.hard_negative_rectification(summed))}
+    yield "HNR", ndgl.guided_loss("hnr", alone, hnr)
+    yield "MR (with mined) + HNR + AdapOffQuin", ndgl.combined_recipe("ndgl-aoq", at)
+    yield "MR + HNR of mined", ndgl.rectified_offline_recipe("hnr-offline", at)
+    yield "AdapOffQuin", ndgl.offline_recipe("aoq", at)
 
 
 def _curves(budget: Budget) -> Iterator[Experiment]:
@@ -189,45 +195,47 @@ def _curves(budget: Budget) -> Iterator[Experiment]:
     for host, seed in _one_model(budget):
         builder = ExperimentBuilder(TEST)
 
-        def own(name: str, at: int, batch: int | None = None, host: Host = host) -> Train:
-            return _shortened(trained(name, base(_setting(host, at, size, batch))), size)
+        def own(name: str, at: int, batch: int | None = None, host: BaseModel = host) -> Train:
+            return _shortened(trained_base(name, base_of(_setting(host, at, size, batch))), size)
 
         def student(
-            name: str, many: int, batch: int | None = None, host: Host = host, seed: int = seed
+            name: str, many: int, batch: int | None = None, host: BaseModel = host, seed: int = seed
         ) -> Train:
-            at = base(_setting(host, seed, size, batch))
-            return _shortened(ndgl.student(name, at, targets=f"targets-{many}"), size)
+            at = base_of(_setting(host, seed, size, batch))
+            return _shortened(ndgl.student_stage(name, at, targets=f"targets-{many}"), size)
 
         teachers = [own(f"teacher-{k}", seed + k) for k in range(1, most + 1)]
         builder.add(*teachers)
         names = tuple(one.name for one in teachers)
-        builder.add(*(Teach(name=f"targets-{k}", using=names[:k]) for k in range(1, most + 1)))
-        builder.compare(title(host), OWN, own("own", seed))
+        builder.add(
+            *(ComputeTargets(name=f"targets-{k}", using=names[:k]) for k in range(1, most + 1))
+        )
+        builder.compare(base_title(host), OWN, own("own", seed))
         for many in range(1, most + 1):
             stage = student(f"student-of-{many}", many)
-            builder.compare(title(host), f"NDGL, K = {many}", stage)
+            builder.compare(base_title(host), f"NDGL, K = {many}", stage)
         for batch in BATCHES[budget]:
             alone = own(f"own-{batch}", seed, batch)
             taught = student(f"ndgl-{batch}", min(2, most), batch)
-            builder.compare(title(host), f"{OWN}, batch {batch}", alone)
-            builder.compare(title(host), f"NDGL, K = 2, batch {batch}", taught)
+            builder.compare(base_title(host), f"{OWN}, batch {batch}", alone)
+            builder.compare(base_title(host), f"NDGL, K = 2, batch {batch}", taught)
         yield builder.build("evidence/ndgl-curves-flickr8k", f"{host}-{seed}", DATA)
 
 
-def _one_model(budget: Budget) -> Iterator[tuple[Host, int]]:
+def _one_model(budget: Budget) -> Iterator[tuple[BaseModel, int]]:
     """Three seeds of CHAN, as in the paper, where they can be afforded, else one of GPO."""
     for seed in range(3 if budget == "gpu" else 1):
         yield "chan" if budget == "gpu" else "gpo", seed
 
 
-def _setting(host: Host, seed: int, size: NdglSize, batch: int | None = None) -> Setting:
+def _setting(host: BaseModel, seed: int, size: NdglSize, batch: int | None = None) -> BaseSetting:
     """A model at the width that the budget affords."""
-    return Setting(host=host, dataset=DATA, seed=seed, profile=size.profile, batch=batch)
+    return BaseSetting(host=host, dataset=DATA, seed=seed, profile=size.profile, batch=batch)
 
 
-def _own(host: Host, seed: int, size: NdglSize) -> Train:
+def _own(host: BaseModel, seed: int, size: NdglSize) -> Train:
     """A training with the model's own loss."""
-    return _shortened(trained(f"own-{seed}", base(_setting(host, seed, size))), size)
+    return _shortened(trained_base(f"own-{seed}", base_of(_setting(host, seed, size))), size)
 
 
 def _shortened(stage: Train, size: NdglSize) -> Train:
@@ -236,8 +244,8 @@ def _shortened(stage: Train, size: NdglSize) -> Train:
         stage.plan,
         epochs=size.epochs,
         steps=size.steps,
-        optimiser=Optimiser(rate=size.rate),
-        schedule=Cosine(warmup=50),
+        optimiser=OptimizerConfig(rate=size.rate),
+        schedule=CosineLR(warmup=50),
     )
     return replace(stage, plan=plan)
 

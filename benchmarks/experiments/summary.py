@@ -18,9 +18,9 @@ from torch import Tensor
 from benchmarks.experiments.catalogue import tables
 from benchmarks.experiments.ledger import Entry, read
 from benchmarks.experiments.table import Budget, Row, Table
-from counterfoil.evaluate.result import METRICS, without_models
-from counterfoil.files import check_file, write_text
-from counterfoil.recipes.show import console
+from counterfoil.core.io import ensure_writable_file, write_text
+from counterfoil.evaluation.metrics import METRICS, without_models
+from counterfoil.pipelines.plan import console
 
 ONLINE = "online"
 RSUM = METRICS[-1]
@@ -179,7 +179,7 @@ def show(ledgers: Sequence[Path], *, markdown: bool = False, figure: Path | None
         ValueError: a file is missing or damaged, or results do not belong into one table.
     """
     if figure is not None:
-        check_file(figure)
+        ensure_writable_file(figure)
     entries = [entry for path in ledgers for entry in read(path)]
     rows = lines(entries, first_of(entries))
     if markdown:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, final, get_args
 
-from counterfoil.recipes.recipe import Evaluate, Recipe, Stage, Train
-from counterfoil.spec import unknown
+from counterfoil.core.config import unknown_name
+from counterfoil.pipelines.pipeline import Evaluate, Recipe, Stage, Train
 
 Budget = Literal["cpu", "gpu", "smoke"]
 PREFIX = "evidence/"  # of the names in ledgers
@@ -81,11 +81,13 @@ class Table:
                 every = tuple(self.experiments(known))
                 break
         else:
-            raise ValueError(unknown(budget, list(get_args(Budget)), "a budget"))
+            raise ValueError(unknown_name(budget, list(get_args(Budget)), "a budget"))
         for start in only:
             if not any(one.key.startswith(start) for one in every):
                 keys = [one.key for one in every]
-                raise ValueError(unknown(start, keys, f"an experiment of {self.name} ({budget})"))
+                raise ValueError(
+                    unknown_name(start, keys, f"an experiment of {self.name} ({budget})")
+                )
         return tuple(one for one in every if not only or one.key.startswith(tuple(only)))
 
 

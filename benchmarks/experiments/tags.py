@@ -20,15 +20,19 @@ from typing import final
 
 from benchmarks.experiments import aoq
 from benchmarks.experiments.table import Budget, Experiment, ExperimentBuilder, Table
-from counterfoil.recipes import ndgl, tags, tags_hosts
-from counterfoil.recipes.bases import Base, trained
-from counterfoil.recipes.ndgl_variants import LISTS
-from counterfoil.recipes.pretraining import Pretrain
-from counterfoil.recipes.profiles import PROFILES, Dataset
-from counterfoil.recipes.recipe import Evaluate, Mine, Teach, Train
-from counterfoil.recipes.tags_aligned import before
-from counterfoil.recipes.tags_hosts import HOSTS, TITLES, Host
-from counterfoil.recipes.tags_numbers import PAPER, Numbers
+from counterfoil.pipelines.pipeline import ComputeTargets, Evaluate, Mine, Pretrain, Train
+from counterfoil.recipes import ndgl, tags
+from counterfoil.recipes.models import PROFILES, Dataset
+from counterfoil.recipes.ndgl import LISTS
+from counterfoil.recipes.ndgl_models import BaseRecipe, trained_base
+from counterfoil.recipes.tags import (
+    OTHER_MODELS,
+    OTHER_TITLES,
+    PAPER,
+    OtherModel,
+    TagsNumbers,
+    before_training,
+)
 
 HOST, HARD = "UNITER", "hard negatives"
 SHORTLIST = "shortlist"  # ranks what UNITER cannot afford to
@@ -44,9 +48,9 @@ WAYS: dict[tags.Way, str] = {
 # Of the models that train on generated captions.
 MODELS_TABLE = "evidence/tags-hosts-scenes"
 OWN = "own loss"
-REGIONS = replace(PROFILES["scenes"], lens=tags.lens("scenes"))
+REGIONS = replace(PROFILES["scenes"], processor=tags.tags_processor("scenes"))
 SEEDS = 3  # two teach the third
-COMBINED: tuple[Host, ...] = ("vsepp", "gpo")
+COMBINED: tuple[OtherModel, ...] = ("vsepp", "gpo")
 TEXTS, IMAGES = 500, 100  # of 5,000 and 1,000: of the very hardest many are true
 EPOCHS: dict[Budget, int] = {"cpu": 12, "gpu": 30, "smoke": 1}
 
@@ -65,7 +69,7 @@ class TagsSize:
         both: variants that go on to step 2.
     """
 
-    numbers: tuple[Numbers, Numbers]
+    numbers: tuple[TagsNumbers, TagsNumbers]
     pretrain: tuple[Train | Pretrain, ...]
     seeds: int
     dev_images: int = 50
@@ -100,12 +104,20 @@ def tables() -> tuple[Table, ...]:
 def tags_size(dataset: Dataset, budget: Budget) -> TagsSize:
     """The settings of a budget."""
 
-    def few(*, steps: int, rate: float, words: float = 0.0) -> Numbers:
+    def few(*, steps: int, rate: float, words: float = 0.0) -> TagsNumbers:
         """A step of TAGS with few candidates, maskings and refills."""
-        return Numbers(
-            steps=steps, batch=8, rate=rate, masked=0.1, written=1e-3, words=words,
-            offered=19, keep=5, masks=4, refills=4,
-        )  # fmt: skip
+        return TagsNumbers(
+            steps=steps,
+            batch=8,
+            rate=rate,
+            masked=0.1,
+            written=1e-3,
+            words=words,
+            offered=19,
+            keep=5,
+            masks=4,
+            refills=4,
+        )
 
     scenes = dataset == "scenes"
     if budget == "gpu":
@@ -134,15 +146,15 @@ def _pretraining(
     dataset: Dataset, epochs: tuple[int, int], *, steps: int = 0
 ) -> tuple[Train, Pretrain]:
     """Pairs told apart, then UNITER's tasks, for so many epochs each."""
-    *_, tasks = tags.pretrained(dataset)
+    *_, tasks = tags.pretrained_stage(dataset)
     assert isinstance(tasks, Pretrain)
-    pairs, tasks = before(tasks, epochs=epochs, dev_images=50)
+    pairs, tasks = before_training(tasks, epochs=epochs, dev_images=50)
     pairs = replace(pairs, plan=replace(pairs.plan, steps=steps))
     return pairs, replace(tasks, plan=replace(tasks.plan, steps=steps))
 
 
 def _data(dataset: Dataset) -> str:
-    return SCENES if dataset == "scenes" else tags.data(dataset)
+    return SCENES if dataset == "scenes" else tags.tags_data(dataset)
 
 
 def _variants(dataset: Dataset, budget: Budget) -> Iterator[Experiment]:
@@ -166,37 +178,39 @@ def _variants(dataset: Dataset, budget: Budget) -> Iterator[Experiment]:
 def _steps(dataset: Dataset, size: TagsSize) -> Iterator[tuple[str, Train]]:
     """Method and training."""
     one, two = size.numbers
-    yield HARD, tags.hard(dataset, one)
+    yield HARD, tags.hard_stage(dataset, one)
     for way in size.ways:
         name = f"step-1-{way}"
-        yield WAYS[way], tags.first(dataset, way, name=name, numbers=one)
+        yield WAYS[way], tags.first_stage(dataset, way, name=name, numbers=one)
         if way in size.both:
-            step = tags.second(dataset, way, name=f"step-2-{way}", start=name, numbers=two)
+            step = tags.tags_second_stage(
+                dataset, way, name=f"step-2-{way}", start=name, numbers=two
+            )
             yield WAYS[way].replace("TAGS", "TAGS-DC"), step
     longer = replace(one, steps=one.steps + two.steps)
-    yield f"{HARD}, longer", replace(tags.hard(dataset, longer), name="longer")
+    yield f"{HARD}, longer", replace(tags.hard_stage(dataset, longer), name="longer")
 
 
 def _models(budget: Budget) -> Iterator[Experiment]:
     """One experiment, since all models and seeds share the generator."""
     size = tags_size("scenes", budget)
     generator = "step-1-tags"
-    step = tags.first("scenes", name=generator, numbers=size.numbers[0])
+    step = tags.first_stage("scenes", name=generator, numbers=size.numbers[0])
     step = replace(step, plan=replace(step.plan, seed=0, dev_images=size.dev_images))
     builder = ExperimentBuilder(Evaluate(name="test", using=()))
-    builder.add(*size.pretrain, step, tags_hosts.foils(generator, size.numbers[0]))
+    builder.add(*size.pretrain, step, tags.foil_stages(generator, size.numbers[0]))
 
-    def compare(host: Host, method: str, train: Train) -> None:
+    def compare(host: OtherModel, method: str, train: Train) -> None:
         """A training, and the same with the hinge of generated captions."""
-        taught = tags_hosts.beside(train, host)
+        taught = tags.tags_beside(train, host)
         for name, stage in ((method, train), (f"{method} + TAGS", taught)):
             steps = 2 if budget == "smoke" else 0
             plan = replace(stage.plan, epochs=EPOCHS[budget], steps=steps)
-            builder.compare(TITLES[host], name, replace(stage, plan=plan))
+            builder.compare(OTHER_TITLES[host], name, replace(stage, plan=plan))
 
     for seed in range(SEEDS):
-        for host in HOSTS:
-            compare(host, OWN, trained(f"{host}-own-{seed}", _base(host, seed)))
+        for host in OTHER_MODELS:
+            compare(host, OWN, trained_base(f"{host}-own-{seed}", _base(host, seed)))
     for seed in range(1 if budget == "smoke" else SEEDS):
         for host in COMBINED:
             lists, train = _offline(host, seed)
@@ -208,23 +222,27 @@ def _models(budget: Budget) -> Iterator[Experiment]:
     yield builder.build(MODELS_TABLE, "hosts", SCENES)
 
 
-def _base(host: Host, seed: int) -> Base:
+def _base(host: OtherModel, seed: int) -> BaseRecipe:
     """A model that sees regions."""
-    made = tags_hosts.base(host, "scenes", seed, profile=REGIONS)
-    return replace(made, lens=REGIONS.lens)
+    made = tags.tags_base(host, "scenes", seed, profile=REGIONS)
+    return replace(made, processor=REGIONS.processor)
 
 
-def _offline(host: Host, seed: int) -> tuple[Mine, Train]:
+def _offline(host: OtherModel, seed: int) -> tuple[Mine, Train]:
     """AdapOffQuin on the lists that this seed's own loss mines."""
     own, base = f"{host}-own-{seed}", _base(host, seed)
     lists = Mine(name=f"{host}-{LISTS}-{seed}", using=(own,), texts=TEXTS, images=IMAGES)
-    train = tags_hosts.adaptive(host, "scenes", seed)
+    train = tags.tags_adaptive(host, "scenes", seed)
     name = f"{host}-aoq-{seed}"
-    return lists, replace(train, name=name, negatives=lists.name, model=base.model, lens=base.lens)
+    return lists, replace(
+        train, name=name, negatives=lists.name, model=base.model, processor=base.processor
+    )
 
 
-def _guided(host: Host, seed: int) -> tuple[Teach, Train]:
+def _guided(host: OtherModel, seed: int) -> tuple[ComputeTargets, Train]:
     """The student of the other seeds' models."""
     using = tuple(f"{host}-own-{(seed + k) % SEEDS}" for k in range(1, SEEDS))
-    targets = Teach(name=f"{host}-targets-{seed}", using=using)
-    return targets, ndgl.student(f"{host}-ndgl-{seed}", _base(host, seed), targets=targets.name)
+    targets = ComputeTargets(name=f"{host}-targets-{seed}", using=using)
+    return targets, ndgl.student_stage(
+        f"{host}-ndgl-{seed}", _base(host, seed), targets=targets.name
+    )

@@ -10,35 +10,32 @@ from torch.nn.functional import normalize
 
 from benchmarks.speed import Result
 from benchmarks.speed.gemm import against
-from counterfoil.matcher import Matcher
+from counterfoil.core.types import Embeddings
+from counterfoil.models.base import RetrievalModel
 from counterfoil.models.bfan import BFAN
-from counterfoil.models.blocks.aggregate import Pooling
-from counterfoil.models.blocks.focal import Rule
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.head import Direction
-from counterfoil.models.blocks.regions import Regions
 from counterfoil.models.chan import CHAN, Coding
+from counterfoil.models.layers.cross_attention import Direction, Pooling, Rule
+from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.scan import SCAN
-from counterfoil.records import Encoded
 
 REGIONS, FEWEST, SHORTEST, LONGEST = 36, 22, 8, 20
 
 
-def bags(images: int, texts: int, width: int) -> tuple[Encoded, Encoded]:
+def bags(images: int, texts: int, width: int) -> tuple[Embeddings, Embeddings]:
     """Unit vectors: 36 regions to an image, 8 to 20 words to a caption."""
     rng = torch.Generator().manual_seed(0)
     regions = normalize(torch.randn(images, REGIONS, width, generator=rng), dim=-1)
     words = normalize(torch.randn(texts, LONGEST, width, generator=rng), dim=-1)
     lengths = torch.randint(SHORTEST, LONGEST + 1, (texts, 1), generator=rng)
     every = torch.ones(images, REGIONS, dtype=torch.bool)
-    return Encoded(regions, every), Encoded(words, torch.arange(LONGEST) < lengths)
+    return Embeddings(regions, every), Embeddings(words, torch.arange(LONGEST) < lengths)
 
 
-def fewer(images: Encoded) -> Encoded:
+def fewer(images: Embeddings) -> Embeddings:
     """The same with 22 to all of their regions."""
     rng = torch.Generator().manual_seed(1)
     counts = torch.randint(FEWEST, REGIONS + 1, (len(images), 1), generator=rng)
-    return Encoded(images.tokens, torch.arange(REGIONS) < counts)
+    return Embeddings(images.tokens, torch.arange(REGIONS) < counts)
 
 
 def scan(direction: Direction, width: int, *, compiled: bool = False) -> SCAN:
@@ -74,23 +71,25 @@ def hardest(weights: Tensor) -> Tensor:
     return weights.masked_fill(~kept, 0)
 
 
-def forward(model: Matcher, images: Encoded, texts: Encoded) -> Callable[[], object]:
+def forward(model: RetrievalModel, images: Embeddings, texts: Embeddings) -> Callable[[], object]:
     """Score all with all."""
 
     def work() -> None:
         with torch.no_grad():
-            model.grid(images, texts)
+            model.score_matrix(images, texts)
 
     return work
 
 
-def both(model: Matcher, images: Encoded, texts: Encoded, weights: Tensor) -> Callable[[], object]:
+def both(
+    model: RetrievalModel, images: Embeddings, texts: Embeddings, weights: Tensor
+) -> Callable[[], object]:
     """Score all with all, and carry the gradient of the scores back to the vectors."""
     regions, words = (x.tokens.clone().requires_grad_() for x in (images, texts))
 
     def work() -> None:
         regions.grad = words.grad = None
-        scores = model.grid(Encoded(regions, images.mask), Encoded(words, texts.mask))
+        scores = model.score_matrix(Embeddings(regions, images.mask), Embeddings(words, texts.mask))
         scores.backward(weights)
 
     return work
@@ -99,7 +98,9 @@ def both(model: Matcher, images: Encoded, texts: Encoded, weights: Tensor) -> Ca
 Row = tuple[str, Callable[[], object], float | None, float | None]
 
 
-def compared(name: str, images: Encoded, texts: Encoded, rows: tuple[Row, ...]) -> Iterator[Result]:
+def compared(
+    name: str, images: Embeddings, texts: Embeddings, rows: tuple[Row, ...]
+) -> Iterator[Result]:
     """Works, with their targets and what the authors' code takes, against the plain product.
 
     Args:

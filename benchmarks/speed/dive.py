@@ -10,8 +10,8 @@ from torch.nn.functional import normalize
 from benchmarks.speed import Result
 from benchmarks.speed.bags import bags, compared, hardest
 from benchmarks.speed.scan import IMAGES, TEXTS, WIDTH
-from counterfoil.models.blocks.sets import SetSimilarity, set_grid
-from counterfoil.records import Encoded
+from counterfoil.core.types import Embeddings
+from counterfoil.models.dive import SetSimilarity, set_score_matrix
 
 SLOTS, ALPHA, TARGET = 4, 16.0, 0.1
 
@@ -33,30 +33,30 @@ def results(threads: int) -> Iterator[Result]:
     yield from compared(name, images, texts, rows)
 
 
-def sets(count: int, rng: torch.Generator) -> Encoded:
+def sets(count: int, rng: torch.Generator) -> Embeddings:
     """Unit vectors, four to an item."""
     tokens = normalize(torch.randn(count, SLOTS, WIDTH, generator=rng), dim=2)
-    return Encoded(tokens, torch.ones(count, SLOTS, dtype=torch.bool))
+    return Embeddings(tokens, torch.ones(count, SLOTS, dtype=torch.bool))
 
 
-def forward(kind: SetSimilarity, images: Encoded, texts: Encoded) -> Callable[[], object]:
+def forward(kind: SetSimilarity, images: Embeddings, texts: Embeddings) -> Callable[[], object]:
     """Score all with all."""
 
     def work() -> None:
         with torch.no_grad():
-            set_grid(kind, images, texts, ALPHA)
+            set_score_matrix(kind, images, texts, ALPHA)
 
     return work
 
 
-def both(images: Encoded, texts: Encoded, weights: torch.Tensor) -> Callable[[], object]:
+def both(images: Embeddings, texts: Embeddings, weights: torch.Tensor) -> Callable[[], object]:
     """Score all with all, and carry the gradient of the scores back to the vectors."""
     leaves = [bag.tokens.clone().requires_grad_() for bag in (images, texts)]
-    bags = [Encoded(leaf, bag.mask) for leaf, bag in zip(leaves, (images, texts), strict=True)]
+    bags = [Embeddings(leaf, bag.mask) for leaf, bag in zip(leaves, (images, texts), strict=True)]
 
     def work() -> None:
         for leaf in leaves:
             leaf.grad = None
-        set_grid("smooth_chamfer", *bags, ALPHA).backward(weights)
+        set_score_matrix("smooth_chamfer", *bags, ALPHA).backward(weights)
 
     return work

@@ -16,73 +16,73 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.reading import open_corpus
-from counterfoil.engine.dense import Dense
-from counterfoil.engine.sweep import sweep
-from counterfoil.engine.tiles import Member
-from counterfoil.negatives.filters import FilterPlan, filters_of
-from counterfoil.negatives.mine import mine
-from counterfoil.recipes.model import open_model
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.readers import load_dataset
+from counterfoil.model import load_model
+from counterfoil.negatives.filters import FilterConfig, build_filters
+from counterfoil.negatives.mining import mine_lists
+from counterfoil.scoring.encode import EmbeddedDataset
+from counterfoil.scoring.reducers import DenseScores
+from counterfoil.scoring.stream import stream_scores
 
 PLANS = (
-    FilterPlan(),
-    FilterPlan(captions=0.8),
-    FilterPlan(captions=0.6),
-    FilterPlan(captions=0.5),
-    FilterPlan(captions=0.4),
-    FilterPlan(pictures=0.7),
-    FilterPlan(pictures=0.5),
-    FilterPlan(meanings=0.8),
-    FilterPlan(meanings=0.7),
-    FilterPlan(meanings=0.6),
-    FilterPlan(meanings=0.5),
-    FilterPlan(below_positive=0.0),
-    FilterPlan(below_positive=0.0, positive="highest"),
-    FilterPlan(below_share=0.95),
-    FilterPlan(below_share=0.95, positive="highest"),
-    FilterPlan(guided=0.0),
-    FilterPlan(guided=0.0, positive="highest"),
-    FilterPlan(captions=0.5, pictures=0.7),
-    FilterPlan(captions=0.5, meanings=0.7),
-    FilterPlan(captions=0.5, guided=0.0, positive="highest"),
-    FilterPlan(skip=5),
-    FilterPlan(skip=20),
-    FilterPlan(captions=0.5, skip=5),
-    FilterPlan(meanings=0.6, skip=5),
+    FilterConfig(),
+    FilterConfig(captions=0.8),
+    FilterConfig(captions=0.6),
+    FilterConfig(captions=0.5),
+    FilterConfig(captions=0.4),
+    FilterConfig(pictures=0.7),
+    FilterConfig(pictures=0.5),
+    FilterConfig(meanings=0.8),
+    FilterConfig(meanings=0.7),
+    FilterConfig(meanings=0.6),
+    FilterConfig(meanings=0.5),
+    FilterConfig(below_positive=0.0),
+    FilterConfig(below_positive=0.0, positive="highest"),
+    FilterConfig(below_share=0.95),
+    FilterConfig(below_share=0.95, positive="highest"),
+    FilterConfig(guided=0.0),
+    FilterConfig(guided=0.0, positive="highest"),
+    FilterConfig(captions=0.5, pictures=0.7),
+    FilterConfig(captions=0.5, meanings=0.7),
+    FilterConfig(captions=0.5, guided=0.0, positive="highest"),
+    FilterConfig(skip=5),
+    FilterConfig(skip=20),
+    FilterConfig(captions=0.5, skip=5),
+    FilterConfig(meanings=0.6, skip=5),
 )
 
 
-def crowd(corpus: Corpus, path: Path) -> Tensor:
+def crowd(dataset: ImageTextDataset, path: Path) -> Tensor:
     """(I, T) int8: 1 where more people said yes than no of another image's caption, 0 where not.
 
     -1 where nobody was asked, and for an image's own captions.
     """
-    images = {name.rpartition("/")[2]: row for row, name in enumerate(corpus.image_ids)}
-    truth = torch.full((len(corpus), len(corpus.texts)), -1, dtype=torch.int8)
+    images = {name.rpartition("/")[2]: row for row, name in enumerate(dataset.image_ids)}
+    truth = torch.full((len(dataset), len(dataset.texts)), -1, dtype=torch.int8)
     for line in path.read_text(encoding="utf-8").splitlines():
         image, caption, _, yes, no = line.split("\t")
-        owner, _, number = caption.partition("#")
-        if image in images and owner in images and owner != image:
-            texts, _ = corpus.relation.captions(torch.tensor([images[owner]]))
+        text_to_image, _, number = caption.partition("#")
+        if image in images and text_to_image in images and text_to_image != image:
+            texts, _ = dataset.relation.captions(torch.tensor([images[text_to_image]]))
             truth[images[image], texts[int(number)]] = int(yes) > int(no)
     return truth
 
 
-def exact(corpus: Corpus) -> Tensor:
+def exact(dataset: ImageTextDataset) -> Tensor:
     """(I, T) int8 of rendered scenes, as `crowd`, for all pairs."""
-    from counterfoil.corpus.scenes import graphs
-    from counterfoil.corpus.scenes.truth import truths
+    from counterfoil.data.scenes import graphs
+    from counterfoil.data.scenes.truth import truths
 
-    truth = truths(graphs(corpus), corpus.texts)
-    truth[corpus.owner, torch.arange(len(corpus.texts))] = -1
+    truth = truths(graphs(dataset), dataset.texts)
+    truth[dataset.text_to_image, torch.arange(len(dataset.texts))] = -1
     return truth
 
 
 def rows(
-    corpus: Corpus,
-    members: list[Member],
-    guides: list[Member],
+    dataset: ImageTextDataset,
+    members: list[EmbeddedDataset],
+    guides: list[EmbeddedDataset],
     truth: Tensor,
     kept: int,
     encoder: str | None,
@@ -95,25 +95,25 @@ def rows(
         if (plan.needs_guide and not guides) or (plan.meanings and not encoder):
             continue
         plan = replace(plan, encoder=encoder if plan.meanings else None)
-        filters = filters_of(plan, corpus, guides=guides if plan.needs_guide else [])
+        filters = build_filters(plan, dataset, guides=guides if plan.needs_guide else [])
         counted = "| | | "
         if not plan.skip:
-            dense = Dense(*truth.shape)
-            sweep(members, [filters.on("image", dense)])
+            dense = DenseScores(*truth.shape)
+            stream_scores(members, [filters.on("image", dense)])
             gone = dense.scores.isneginf()
             true, false = (int((gone & (truth == value)).sum()) for value in (1, 0))
             share = f"{true / (true + false):.0%}" if true + false else ""
             counted = f"| {true / max(1, int((truth == 1).sum())):.1%} "
             counted += f"| {false / max(1, int((truth == 0).sum())):.1%} | {share} "
-        lists = mine(
+        lists = mine_lists(
             members,
-            corpus.owner,
+            dataset.text_to_image,
             texts_per_image=kept,
             images_per_text=max(1, kept // 5),
             filters=filters,
         )
         found = rate(truth, lists.texts), rate(truth.T, lists.images)
-        said = "; ".join(plan.in_words()) or "own captions only"
+        said = "; ".join(plan.describe()) or "own captions only"
         yield f"| {said} {counted}| {found[0]:.1%} | {found[1]:.1%} |\n"
 
 
@@ -135,12 +135,12 @@ def main() -> None:
     parser.add_argument("--split", default="test")
     parser.add_argument("--kept", type=int, default=50, help="texts listed for an image")
     given = parser.parse_args()
-    corpus = open_corpus(given.source, features=given.features).split(given.split)
-    truth = crowd(corpus, given.judged) if given.judged else exact(corpus)
-    members = [open_model(given.model).member(corpus)]
-    guides = [open_model(given.guide).member(corpus)] if given.guide else []
-    print(f"{corpus.name} {given.split}, {len(corpus):,} images, {len(corpus.texts):,} texts\n")
-    for line in rows(corpus, members, guides, truth, given.kept, given.encoder):
+    dataset = load_dataset(given.source, features=given.features).split(given.split)
+    truth = crowd(dataset, given.judged) if given.judged else exact(dataset)
+    members = [load_model(given.model).embed(dataset)]
+    guides = [load_model(given.guide).embed(dataset)] if given.guide else []
+    print(f"{dataset.name} {given.split}, {len(dataset):,} images, {len(dataset.texts):,} texts\n")
+    for line in rows(dataset, members, guides, truth, given.kept, given.encoder):
         print(line, end="", flush=True)
 
 

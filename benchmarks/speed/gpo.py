@@ -8,8 +8,8 @@ import torch
 
 from benchmarks.speed import Result
 from benchmarks.speed.bags import FEWEST, REGIONS, bags, compared, fewer
-from counterfoil.models.blocks.gpo import GeneralPool
-from counterfoil.records import Encoded
+from counterfoil.core.types import Embeddings
+from counterfoil.models.gpo import GeneralizedPooling
 
 IMAGES, TEXTS, WIDTH = 128, 128, 1024
 TARGET = 1.2
@@ -29,9 +29,9 @@ def results(threads: int) -> Iterator[Result]:
     yield from compared(f"GPO pooling, {IMAGES} bags, width {WIDTH}", images, texts, rows)
 
 
-def evaluated(bag: Encoded) -> Callable[[], object]:
+def evaluated(bag: Embeddings) -> Callable[[], object]:
     """Pool as in evaluation."""
-    pool = GeneralPool()
+    pool = GeneralizedPooling()
 
     def work() -> None:
         with torch.no_grad():
@@ -40,12 +40,12 @@ def evaluated(bag: Encoded) -> Callable[[], object]:
     return work
 
 
-def trained(bag: Encoded) -> Callable[[], object]:
+def trained(bag: Embeddings) -> Callable[[], object]:
     """Pool, and carry a gradient back to the vectors and the weights of the pool."""
-    pool, tokens = GeneralPool(), bag.tokens.clone().requires_grad_()
+    pool, tokens = GeneralizedPooling(), bag.tokens.clone().requires_grad_()
 
     def work() -> None:
         tokens.grad = None
-        pool(Encoded(tokens, bag.mask)).sum().backward()
+        pool(Embeddings(tokens, bag.mask)).sum().backward()
 
     return work

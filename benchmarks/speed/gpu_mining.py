@@ -17,13 +17,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from benchmarks.speed.bags import LONGEST, REGIONS, SHORTEST, scan
-from counterfoil.engine.kept import WorkStopped
-from counterfoil.engine.tiles import Member
-from counterfoil.matcher import Matcher, one_view
-from counterfoil.models.blocks.affinity import clean
-from counterfoil.negatives.mine import mine
-from counterfoil.negatives.shortlist import mine_halved
-from counterfoil.records import Batch, Encoded, Items, Views
+from counterfoil.core.resumable import WorkStopped
+from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
+from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.models.layers.fused import zero_padding
+from counterfoil.negatives.mining import mine_half_precision, mine_lists
+from counterfoil.scoring.encode import EmbeddedDataset
 
 IMAGES, TEXTS, WIDTH = 29_000, 145_000, 1024
 HARD_TEXTS, HARD_IMAGES = 300, 60
@@ -33,28 +32,28 @@ _SAMPLE = 1.0  # seconds
 
 
 @final
-class Counting(Matcher):
+class Counting(RetrievalModel):
     """Counts the pairs that another matcher scores in blocks."""
 
-    def __init__(self, inner: Matcher) -> None:
+    def __init__(self, inner: RetrievalModel) -> None:
         super().__init__()
         self.inner, self.scored = inner, 0
 
-    def encode_images(self, images: Items) -> Encoded:
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
         return self.inner.encode_images(images)
 
-    def encode_texts(self, texts: Items) -> Encoded:
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         return self.inner.encode_texts(texts)
 
-    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
-        return self.inner.pairs(images, texts)
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
+        return self.inner.score_pairs(images, texts)
 
-    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         self.scored += len(images) * len(texts)
-        return self.inner.grid(images, texts)
+        return self.inner.score_matrix(images, texts)
 
-    def forward(self, batch: Batch) -> Views:
-        return one_view(self, batch)
+    def forward(self, batch: Batch) -> EncodedViews:
+        return encode_batch(self, batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +66,17 @@ class Plain:
 
 def bag(
     count: int, longest: int, shortest: int, width: int, device: torch.device, seed: int
-) -> Encoded:
+) -> Embeddings:
     """Bags of unit vectors, made where they are used."""
     rng = torch.Generator(device).manual_seed(seed)
     tokens = torch.empty(count, longest, width, device=device)
     for part in torch.split(tokens, _AT_ONCE):
         part.copy_(normalize(torch.randn(part.shape, generator=rng, device=device), dim=-1))
     lengths = torch.randint(shortest, longest + 1, (count, 1), generator=rng, device=device)
-    return Encoded(tokens, torch.arange(longest, device=device) < lengths)
+    return Embeddings(tokens, torch.arange(longest, device=device) < lengths)
 
 
-def plain(images: Encoded, texts: Encoded) -> Plain:
+def plain(images: Embeddings, texts: Embeddings) -> Plain:
     """Multiply one tile for a while, in each precision."""
     high, wide = min(TILE[0], len(images)), min(TILE[1], len(texts))
     regions = images.tokens[:high].flatten(0, 1)
@@ -98,17 +97,17 @@ def plain(images: Encoded, texts: Encoded) -> Plain:
 
 
 def measure(
-    name: str, matcher: Counting, total: int, product: Plain, work: Callable[[], str]
+    name: str, model: Counting, total: int, product: Plain, work: Callable[[], str]
 ) -> None:
     """Run one way of mining and print what it took."""
-    matcher.scored, began, said = 0, time.perf_counter(), ""
+    model.scored, began, said = 0, time.perf_counter(), ""
     try:
         said = work()
     except WorkStopped:
-        share = matcher.scored / total
+        share = model.scored / total
         said = "out of time " + (f"at {share:.1%}" if share < 1 else "when mining again")
     spent = time.perf_counter() - began
-    done = min(matcher.scored, total)
+    done = min(model.scored, total)
     each = spent / max(1, done)
     print(
         f"{name}: {done:,} pairs in {spent:.1f} s, {1 / each:,.0f} pairs/s, all in "
@@ -140,9 +139,9 @@ def main(given: list[str] | None = None) -> None:
     asked = _arguments(given)
     until = time.monotonic() + 60 * asked.minutes
     device, total = torch.device(asked.device), asked.images * asked.texts
-    images = clean(bag(asked.images, REGIONS, REGIONS, asked.width, device, 0), gram=True)
+    images = zero_padding(bag(asked.images, REGIONS, REGIONS, asked.width, device, 0), gram=True)
     texts = bag(asked.texts, LONGEST, SHORTEST, asked.width, device, 1)
-    matcher, product = Counting(scan("t2i", asked.width).to(device)), plain(images, texts)
+    model, product = Counting(scan("t2i", asked.width).to(device)), plain(images, texts)
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     print(
         f"{asked.images:,} x {asked.texts:,}, width {asked.width}, {where}, torch "
@@ -150,24 +149,34 @@ def main(given: list[str] | None = None) -> None:
         f"in float32, {product.half * total:.1f} s in bfloat16",
         flush=True,
     )
-    for name, way in ways(Member(matcher, images, texts), lambda: time.monotonic() >= until):
-        measure(name, matcher, total, product, way)
+    for name, way in ways(EmbeddedDataset(model, images, texts), lambda: time.monotonic() >= until):
+        measure(name, model, total, product, way)
     if device.type == "cuda":
         print(f"peak {torch.cuda.max_memory_allocated(device) / 2**30:.1f} GiB", flush=True)
 
 
-def ways(member: Member, late: Callable[[], bool]) -> list[tuple[str, Callable[[], str]]]:
+def ways(member: EmbeddedDataset, late: Callable[[], bool]) -> list[tuple[str, Callable[[], str]]]:
     """Ways to mine, and what there is to say of each when it is done."""
-    owner = torch.arange(len(member.texts)) % len(member.images)
+    text_to_image = torch.arange(len(member.texts)) % len(member.images)
 
     def halved() -> str:
-        _, certificate = mine_halved(
-            [member], owner, texts_per_image=HARD_TEXTS, images_per_text=HARD_IMAGES, stop=late
+        _, certificate = mine_half_precision(
+            [member],
+            text_to_image,
+            texts_per_image=HARD_TEXTS,
+            images_per_text=HARD_IMAGES,
+            stop=late,
         )
-        return certificate.in_words()
+        return certificate.describe()
 
     def single() -> str:
-        mine([member], owner, texts_per_image=HARD_TEXTS, images_per_text=HARD_IMAGES, stop=late)
+        mine_lists(
+            [member],
+            text_to_image,
+            texts_per_image=HARD_TEXTS,
+            images_per_text=HARD_IMAGES,
+            stop=late,
+        )
         return ""
 
     return [("bfloat16, then float32", halved), ("float32", single)]

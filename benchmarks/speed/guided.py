@@ -16,17 +16,15 @@ from torch.nn.functional import normalize
 
 from benchmarks.speed import Result
 from benchmarks.speed.gemm import against
-from counterfoil.engine.bags import Bags, BagWriter
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.regions import Regions
-from counterfoil.models.vse import VSE
-from counterfoil.negatives.guide import Guide
-from counterfoil.negatives.teachers import Teachers, Vectors
-from counterfoil.objectives.margins import HardestRectified, MarginDistribution
-from counterfoil.objectives.term import Objective, Term
-from counterfoil.objectives.triplet import HardestTriplet
-from counterfoil.records import Batch, Encoded, Items, Pairs
-from counterfoil.train.step import Step
+from counterfoil.core.types import Batch, Embeddings, ModalityBatch, Pairs
+from counterfoil.losses.base import Loss, WeightedSum
+from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistillationLoss
+from counterfoil.losses.triplet import HardestTripletLoss
+from counterfoil.models.layers.towers import GRU, Regions
+from counterfoil.models.vsepp import VSEPP
+from counterfoil.negatives.teachers import StoredVectors, TargetSource, TeacherEnsemble
+from counterfoil.scoring.embedding_store import EmbeddingStore, EmbeddingWriter
+from counterfoil.training.step import TrainingStep
 
 BATCH, REGIONS, FEATURES, WIDTH, WORDS = 128, 36, 2048, 1024, 8000
 IMAGES, TEXTS, TEACHERS, TARGET = 4096, 8192, 2, 1.1
@@ -36,7 +34,7 @@ def results(threads: int) -> Iterator[Result]:
     """The step, and the step at which figures are logged."""
     batch = _batch()
     with TemporaryDirectory() as folder:
-        guide = Teachers(teachers=(_stored(Path(folder)),))
+        guide = TeacherEnsemble(teachers=(_stored(Path(folder)),))
         plain, guided = _step(None), _step(guide)
         for what, wanted, target in (("", False, TARGET), (", logged", True, None)):
             guided.watch.wanted = wanted
@@ -46,7 +44,7 @@ def results(threads: int) -> Iterator[Result]:
             yield Result(name, timing.ratio, target, note=f"{note} ms")
 
 
-def _work(step: Step, batch: Batch) -> Callable[[], object]:
+def _work(step: TrainingStep, batch: Batch) -> Callable[[], object]:
     def work() -> None:
         step.zero_grad()
         torch.autograd.backward(torch.stack(list(step(batch).values())).sum())
@@ -54,14 +52,17 @@ def _work(step: Step, batch: Batch) -> Callable[[], object]:
     return work
 
 
-def _step(guide: Guide | None) -> Step:
+def _step(guide: TargetSource | None) -> TrainingStep:
     torch.manual_seed(0)
     image = Regions(features=FEATURES, width=WIDTH)
-    matcher = VSE(image=image, text=GRU(words=WORDS, width=WIDTH), text_pool="last")
-    terms: dict[str, tuple[float, Term]] = {"triplet": (1.0, HardestTriplet())}
+    model = VSEPP(image=image, text=GRU(words=WORDS, width=WIDTH), text_pool="last")
+    terms: dict[str, tuple[float, Loss]] = {"triplet": (1.0, HardestTripletLoss())}
     if guide:
-        terms |= {"margins": (100.0, MarginDistribution()), "rectified": (0.5, HardestRectified())}
-    return Step(matcher, Objective(terms=terms), guide=guide)
+        terms |= {
+            "margins": (100.0, MarginDistillationLoss()),
+            "rectified": (0.5, HardNegativeRectificationLoss()),
+        }
+    return TrainingStep(model, WeightedSum(terms=terms), guide=guide)
 
 
 def _batch() -> Batch:
@@ -76,24 +77,24 @@ def _batch() -> Batch:
         step=0,
         image_rows=rows[0],
         text_rows=rows[1][:BATCH],
-        images=Items(rows[0], images, torch.ones(BATCH, REGIONS, dtype=torch.bool)),
-        texts=Items(rows[1][:BATCH], texts, mask),
+        images=ModalityBatch(rows[0], images, torch.ones(BATCH, REGIONS, dtype=torch.bool)),
+        texts=ModalityBatch(rows[1][:BATCH], texts, mask),
         block=(BATCH, BATCH),
         positive=torch.eye(BATCH, dtype=torch.bool),
         anchors=Pairs(places, places),
     )
 
 
-def _stored(folder: Path) -> Vectors:
+def _stored(folder: Path) -> StoredVectors:
     rng, stores = torch.Generator().manual_seed(1), []
     for teacher in range(TEACHERS):
         pair = []
         for name, count in (("images", IMAGES), ("texts", TEXTS)):
             place = folder / f"{teacher}" / name
-            writer = BagWriter(place, "fp32")
+            writer = EmbeddingWriter(place, "fp32")
             vectors = normalize(torch.randn(count, 1, WIDTH, generator=rng), dim=2)
-            writer.put(torch.randperm(count), Encoded(vectors, torch.ones(count, 1).bool()))
+            writer.put(torch.randperm(count), Embeddings(vectors, torch.ones(count, 1).bool()))
             writer.close()
-            pair.append(Bags(place, count))
+            pair.append(EmbeddingStore(place, count))
         stores.append((pair[0], pair[1]))
-    return Vectors(stores=stores, weights=[(1 / TEACHERS, 0.0)] * TEACHERS)
+    return StoredVectors(stores=stores, weights=[(1 / TEACHERS, 0.0)] * TEACHERS)

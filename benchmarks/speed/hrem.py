@@ -9,10 +9,9 @@ import torch
 from benchmarks.speed import Result
 from benchmarks.speed.bags import FEWEST, REGIONS, bags, compared, fewer
 from benchmarks.speed.scan import IMAGES, SIZE, TEXTS, WIDTH
-from counterfoil.models.blocks.graph import BatchGraph
-from counterfoil.models.blocks.pool import pool
-from counterfoil.models.blocks.residual import ResidualPool
-from counterfoil.records import Encoded
+from counterfoil.core.types import Embeddings
+from counterfoil.models.hrem import BatchGraph, ResidualPool
+from counterfoil.models.layers.pooling import pool_mean
 
 TARGET = 3.0
 
@@ -30,9 +29,12 @@ def results(threads: int) -> Iterator[Result]:
     yield from compared(f"HREM, {SIZE}", images, texts, rows)
 
 
-def relations(images: Encoded, texts: Encoded) -> Callable[[], object]:
+def relations(images: Embeddings, texts: Embeddings) -> Callable[[], object]:
     """Who reads whom, and how relevant that is."""
-    graph, vectors = BatchGraph(width=WIDTH).eval(), (pool("mean", images), pool("mean", texts))
+    graph, vectors = (
+        BatchGraph(width=WIDTH).eval(),
+        (pool_mean("mean", images), pool_mean("mean", texts)),
+    )
 
     def work() -> None:
         with torch.no_grad():
@@ -41,10 +43,10 @@ def relations(images: Encoded, texts: Encoded) -> Callable[[], object]:
     return work
 
 
-def whole(images: Encoded, texts: Encoded, *, backward: bool) -> Callable[[], object]:
+def whole(images: Embeddings, texts: Embeddings, *, backward: bool) -> Callable[[], object]:
     """The same and the attention along it, with a gradient back to the vectors if wanted."""
     graph = BatchGraph(width=WIDTH).eval()
-    vectors = [pool("mean", items).requires_grad_(backward) for items in (images, texts)]
+    vectors = [pool_mean("mean", items).requires_grad_(backward) for items in (images, texts)]
 
     def work() -> None:
         with torch.set_grad_enabled(backward):
@@ -56,7 +58,7 @@ def whole(images: Encoded, texts: Encoded, *, backward: bool) -> Callable[[], ob
     return work
 
 
-def pooled(images: Encoded) -> Callable[[], object]:
+def pooled(images: Embeddings) -> Callable[[], object]:
     """Regions to one vector."""
     head = ResidualPool(width=WIDTH).eval()
 

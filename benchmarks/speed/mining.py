@@ -10,9 +10,9 @@ from benchmarks.speed import Result
 from benchmarks.speed.gemm import product_in_tiles, seconds
 from benchmarks.speed.memory import peak, words
 from benchmarks.speed.pools import member, pool, rising
-from counterfoil.engine.sweep import sweep
-from counterfoil.engine.tiles import tile_shape
-from counterfoil.engine.topk import TopK
+from counterfoil.scoring.encode import tile_shape
+from counterfoil.scoring.reducers import TopK
+from counterfoil.scoring.stream import stream_scores
 
 IMAGES, TEXTS, WIDTH, KEPT = 29_000, 145_000, 512, 100
 TARGET, MOST = 1.6, 2**30
@@ -21,8 +21,8 @@ AUTHORS = 99.2  # AOQ's two mining scripts, float32, 2,000 x 10,000 x 1024, one 
 
 def results(threads: int) -> Iterator[Result]:
     """The ordinary order with its target, and the worst order without."""
-    images, texts, owner = pool(IMAGES, TEXTS, WIDTH, signal=0.5)
-    mine = _mining(images, texts, owner)
+    images, texts, text_to_image = pool(IMAGES, TEXTS, WIDTH, signal=0.5)
+    mine = _mining(images, texts, text_to_image)
     before = seconds(_plain(images, texts))
     cost, most = _measured(mine)
     plain = (before + seconds(_plain(images, texts))) / 2  # a busy machine drifts in two minutes
@@ -32,7 +32,7 @@ def results(threads: int) -> Iterator[Result]:
     yield Result(f"mining {size}", cost / plain, TARGET, AUTHORS, note)
     del images, texts, mine
     images, texts = rising(IMAGES, TEXTS, WIDTH)
-    cost, most = _measured(_mining(images, texts, owner))
+    cost, most = _measured(_mining(images, texts, text_to_image))
     note = f"{cost:.1f} s against {plain:.1f} s, {words(most)}"
     yield Result(f"mining {size}, scores rising with the row", cost / plain, note=note)
 
@@ -42,10 +42,10 @@ def _plain(images: Tensor, texts: Tensor) -> Callable[[], None]:
     return lambda: product_in_tiles(images, texts, high, wide)
 
 
-def _mining(images: Tensor, texts: Tensor, owner: Tensor) -> Callable[[], None]:
+def _mining(images: Tensor, texts: Tensor, text_to_image: Tensor) -> Callable[[], None]:
     def run() -> None:
-        lists = TopK("image", IMAGES, KEPT, owner), TopK("text", TEXTS, KEPT, owner)
-        sweep([member(images, texts)], lists)
+        lists = TopK("image", IMAGES, KEPT, text_to_image), TopK("text", TEXTS, KEPT, text_to_image)
+        stream_scores([member(images, texts)], lists)
 
     return run
 

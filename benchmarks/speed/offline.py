@@ -14,9 +14,9 @@ from benchmarks.speed import Result
 from benchmarks.speed.bags import bags, bfan, both, forward, hardest, scan
 from benchmarks.speed.gemm import against
 from benchmarks.speed.scan import IMAGES, TEXTS, WIDTH
-from counterfoil.matcher import Matcher
-from counterfoil.models.blocks.affinity import clean
-from counterfoil.records import Encoded, Pairs
+from counterfoil.core.types import Embeddings, Pairs
+from counterfoil.models.base import RetrievalModel
+from counterfoil.models.layers.fused import zero_padding
 
 ROLES, POOL, TARGET = 4, 3, 0.10
 
@@ -28,13 +28,13 @@ def results(threads: int) -> Iterator[Result]:
     size = ROLES * IMAGES
     rows = (torch.randint(0, len(x), (size,), generator=rng) for x in (images, texts))
     pairs, weights = Pairs(*rows), torch.randn(IMAGES, TEXTS, generator=rng)
-    hosts: dict[str, Matcher] = {
+    hosts: dict[str, RetrievalModel] = {
         "SCAN t2i": scan("t2i", WIDTH),
         "SCAN i2t": scan("i2t", WIDTH),
         "BFAN equal": bfan("equal", WIDTH),
     }
     for name, model in hosts.items():
-        pool = clean(images, gram=name != "SCAN i2t")
+        pool = zero_padding(images, gram=name != "SCAN i2t")
         anchors = pool.rows(slice(IMAGES)), texts.rows(slice(TEXTS))
         works = (
             ("forward", forward(model, *anchors), _listed(model, pool, texts, pairs), TARGET),
@@ -51,21 +51,25 @@ def results(threads: int) -> Iterator[Result]:
             yield Result(f"{size} offline pairs, {name}: {what}", timing.ratio, target, note=note)
 
 
-def _listed(model: Matcher, images: Encoded, texts: Encoded, pairs: Pairs) -> Callable[[], object]:
+def _listed(
+    model: RetrievalModel, images: Embeddings, texts: Embeddings, pairs: Pairs
+) -> Callable[[], object]:
     def work() -> None:
         with torch.no_grad():
-            model.listed(images, texts, pairs)
+            model.score_indices(images, texts, pairs)
 
     return work
 
 
-def _learnt(model: Matcher, images: Encoded, texts: Encoded, pairs: Pairs) -> Callable[[], object]:
+def _learnt(
+    model: RetrievalModel, images: Embeddings, texts: Embeddings, pairs: Pairs
+) -> Callable[[], object]:
     regions, words = (x.tokens.clone().requires_grad_() for x in (images, texts))
     gram = None if images.gram is None else images.gram.clone().requires_grad_()
 
     def work() -> None:
         regions.grad = words.grad = None
-        pool = Encoded(regions, images.mask, gram)
-        model.listed(pool, Encoded(words, texts.mask), pairs).sum().backward()
+        pool = Embeddings(regions, images.mask, gram)
+        model.score_indices(pool, Embeddings(words, texts.mask), pairs).sum().backward()
 
     return work

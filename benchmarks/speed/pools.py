@@ -8,31 +8,31 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from counterfoil.engine.tiles import Member
-from counterfoil.matcher import Matcher, one_view
-from counterfoil.records import Batch, Encoded, Items, Views
+from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
+from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.scoring.encode import EmbeddedDataset
 
 CAPTIONS = 5
 
 
 @final
-class Product(Matcher):
+class Product(RetrievalModel):
     """The inner product of ready embeddings."""
 
-    def encode_images(self, images: Items) -> Encoded:
-        return Encoded(images.values, images.mask)
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
+        return Embeddings(images.values, images.mask)
 
-    def encode_texts(self, texts: Items) -> Encoded:
-        return Encoded(texts.values, texts.mask)
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
+        return Embeddings(texts.values, texts.mask)
 
-    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         return (images.tokens[:, 0] * texts.tokens[:, 0]).sum(-1)
 
-    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         return images.tokens[:, 0] @ texts.tokens[:, 0].T
 
-    def forward(self, batch: Batch) -> Views:
-        return one_view(self, batch)
+    def forward(self, batch: Batch) -> EncodedViews:
+        return encode_batch(self, batch)
 
 
 def pool(images: int, texts: int, width: int, *, signal: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -46,9 +46,11 @@ def pool(images: int, texts: int, width: int, *, signal: float) -> tuple[Tensor,
     """
     rng = torch.Generator().manual_seed(0)
     left = normalize(torch.randn(images, width, generator=rng), dim=1)
-    owner = torch.arange(texts) // CAPTIONS % images
-    right = torch.randn(texts, width, generator=rng).div_(width**0.5).add_(left[owner] * signal)
-    return left, normalize(right, dim=1), owner
+    text_to_image = torch.arange(texts) // CAPTIONS % images
+    right = (
+        torch.randn(texts, width, generator=rng).div_(width**0.5).add_(left[text_to_image] * signal)
+    )
+    return left, normalize(right, dim=1), text_to_image
 
 
 def rising(images: int, texts: int, width: int) -> tuple[Tensor, Tensor]:
@@ -61,9 +63,11 @@ def rising(images: int, texts: int, width: int) -> tuple[Tensor, Tensor]:
     return left, right
 
 
-def member(images: Tensor, texts: Tensor) -> Member:
+def member(images: Tensor, texts: Tensor) -> EmbeddedDataset:
     """The embeddings as one member of a sweep; nothing is copied."""
-    return Member(Product(), *(Encoded(v.unsqueeze(1), _ones(v)) for v in (images, texts)))
+    return EmbeddedDataset(
+        Product(), *(Embeddings(v.unsqueeze(1), _ones(v)) for v in (images, texts))
+    )
 
 
 def _ones(vectors: Tensor) -> Tensor:

@@ -8,9 +8,9 @@ from benchmarks.speed import Result
 from benchmarks.speed.gemm import against, product_in_tiles
 from benchmarks.speed.memory import peak, words
 from benchmarks.speed.pools import member, pool
-from counterfoil.engine.ranks import Ranks
-from counterfoil.engine.sweep import sweep
-from counterfoil.engine.tiles import tile_shape
+from counterfoil.scoring.encode import tile_shape
+from counterfoil.scoring.reducers import Ranks
+from counterfoil.scoring.stream import stream_scores
 
 IMAGES, TEXTS, WIDTH = 5_000, 25_000, 1024
 TARGET, MOST = 1.6, 2**30
@@ -23,14 +23,14 @@ def results(threads: int) -> Iterator[Result]:
 
 
 def _measured(signal: float) -> Result:
-    images, texts, owner = pool(IMAGES, TEXTS, WIDTH, signal=signal)
+    images, texts, text_to_image = pool(IMAGES, TEXTS, WIDTH, signal=signal)
     given = member(images, texts)
     high, wide = tile_shape([given], images.device)
-    ranks = Ranks("image", IMAGES, owner), Ranks("text", TEXTS, owner)
-    most = peak(lambda: sweep([given], ranks))
+    ranks = Ranks("image", IMAGES, text_to_image), Ranks("text", TEXTS, text_to_image)
+    most = peak(lambda: stream_scores([given], ranks))
     assert most is None or most <= MOST, f"{words(most)} is above 1 GiB"
     timing = against(
-        lambda: product_in_tiles(images, texts, high, wide), lambda: sweep([given], ranks)
+        lambda: product_in_tiles(images, texts, high, wide), lambda: stream_scores([given], ranks)
     )
     first = 100 * (ranks[1].ranks() == 0).double().mean().item()
     name = f"recall {IMAGES:,} x {TEXTS:,} x {WIDTH}, embeddings with R@1 {first:.0f} %"

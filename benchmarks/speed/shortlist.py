@@ -14,13 +14,15 @@ from benchmarks.speed.gemm import product_in_tiles, seconds
 from benchmarks.speed.pools import CAPTIONS
 from benchmarks.speed.pools import member as embedded
 from benchmarks.speed.selfmining import HIGH, WIDE
-from counterfoil.engine.tiles import Member
-from counterfoil.models.blocks.affinity import clean
-from counterfoil.negatives.certificate import Certificate
-from counterfoil.negatives.mine import mine
-from counterfoil.negatives.proposed import reranked
-from counterfoil.negatives.shortlist import mine_halved
-from counterfoil.records import Encoded
+from counterfoil.core.types import Embeddings
+from counterfoil.models.layers.fused import zero_padding
+from counterfoil.negatives.mining import (
+    Certificate,
+    mine_half_precision,
+    mine_lists,
+    rerank_proposals,
+)
+from counterfoil.scoring.encode import EmbeddedDataset
 
 IMAGES, TEXTS, WIDTH, PROPOSALS = 512, 2560, 256, 4
 HARD_TEXTS, HARD_IMAGES = 100, 20
@@ -29,17 +31,17 @@ HARD_TEXTS, HARD_IMAGES = 100, 20
 def results(threads: int) -> Iterator[Result]:
     """SCAN t2i by each way."""
     images, texts = bags(IMAGES, TEXTS, WIDTH)
-    slow = Member(scan("t2i", WIDTH), clean(images, gram=True), texts)
+    slow = EmbeddedDataset(scan("t2i", WIDTH), zero_padding(images, gram=True), texts)
     quick = embedded(_pooled(images), _pooled(texts))
-    owner = torch.arange(TEXTS) // CAPTIONS
+    text_to_image = torch.arange(TEXTS) // CAPTIONS
     regions, words = images.tokens.flatten(0, 1), texts.tokens[texts.mask]
     told: list[Certificate] = []
     ways: dict[str, Callable[[], object]] = {
-        "all pairs in float32": lambda: mine(
-            [slow], owner, texts_per_image=HARD_TEXTS, images_per_text=HARD_IMAGES
+        "all pairs in float32": lambda: mine_lists(
+            [slow], text_to_image, texts_per_image=HARD_TEXTS, images_per_text=HARD_IMAGES
         ),
-        "bfloat16, then float32": lambda: told.append(_halved(slow, owner)),
-        f"VSE proposes {PROPOSALS} x": lambda: _proposed(quick, slow, owner),
+        "bfloat16, then float32": lambda: told.append(_halved(slow, text_to_image)),
+        f"VSE proposes {PROPOSALS} x": lambda: _proposed(quick, slow, text_to_image),
     }
     for name, way in ways.items():
         before = seconds(lambda: product_in_tiles(regions, words, HIGH, WIDE))
@@ -56,23 +58,25 @@ def results(threads: int) -> Iterator[Result]:
         yield Result(f"SCAN t2i lists, {name}, {size}", cost / product, note=note)
 
 
-def _pooled(bag: Encoded) -> Tensor:
+def _pooled(bag: Embeddings) -> Tensor:
     """(N, D) unit means of bags of unit vectors, which say something of how the bags score."""
     return normalize(bag.tokens.masked_fill(~bag.mask.unsqueeze(-1), 0).sum(1), dim=1)
 
 
-def _halved(member: Member, owner: Tensor) -> Certificate:
-    _, certificate = mine_halved(
-        [member], owner, texts_per_image=HARD_TEXTS, images_per_text=HARD_IMAGES
+def _halved(member: EmbeddedDataset, text_to_image: Tensor) -> Certificate:
+    _, certificate = mine_half_precision(
+        [member], text_to_image, texts_per_image=HARD_TEXTS, images_per_text=HARD_IMAGES
     )
     return certificate
 
 
-def _proposed(quick: Member, slow: Member, owner: Tensor) -> None:
-    more = mine(
+def _proposed(quick: EmbeddedDataset, slow: EmbeddedDataset, text_to_image: Tensor) -> None:
+    more = mine_lists(
         [quick],
-        owner,
+        text_to_image,
         texts_per_image=PROPOSALS * HARD_TEXTS,
         images_per_text=PROPOSALS * HARD_IMAGES,
     )
-    reranked(more, [slow], owner, texts_per_image=HARD_TEXTS, images_per_text=HARD_IMAGES)
+    rerank_proposals(
+        more, [slow], text_to_image, texts_per_image=HARD_TEXTS, images_per_text=HARD_IMAGES
+    )

@@ -17,16 +17,21 @@ from torch import Tensor
 from benchmarks.speed import Result
 from benchmarks.speed.gemm import Timing, against
 from benchmarks.speed.uniter import LONGEST, REGIONS, SIZES, Padded
-from counterfoil.corpus.lens import LensPlan
-from counterfoil.corpus.reading import open_corpus
+from counterfoil.core.types import Embeddings, ModalityBatch, WordHead
 from counterfoil.data.phrases import RulePhraseParser
+from counterfoil.data.processor import ProcessorConfig
+from counterfoil.data.readers import load_dataset
 from counterfoil.models.uniter import UNITER
-from counterfoil.negatives.candidates import Candidates, Picked, Sieve
-from counterfoil.negatives.desk import Desk
-from counterfoil.negatives.hand import Hand, Hidden
-from counterfoil.negatives.readings import Shown, read, scored
-from counterfoil.reading import Want
-from counterfoil.records import Encoded, Items
+from counterfoil.negatives.generation.inputs import (
+    CandidateFilter,
+    GeneratedCandidates,
+    GeneratorInputs,
+    PairInputs,
+    SelectedNegatives,
+    read_in_parts,
+    score_in_parts,
+)
+from counterfoil.negatives.generation.tags import MaskedInputs, MaskRefill
 
 MASKS = REFILLS = 20
 KEEP, LENGTH, REPEATS = 31, 14, {"base": 1, "small": 3}
@@ -55,33 +60,36 @@ class Work:
     """One positive: a caption of `LENGTH` tokens in a batch whose longest has `LONGEST`."""
 
     host: UNITER
-    desk: Desk
-    hand: Hand
-    sieve: Sieve
+    desk: GeneratorInputs
+    hand: MaskRefill
+    sieve: CandidateFilter
     row: Tensor
-    images: Encoded
-    hidden: Hidden
+    images: Embeddings
+    hidden: MaskedInputs
 
     @staticmethod
     def of(host: UNITER) -> Work:
-        corpus = open_corpus(CORPUS).split("train")
-        lens = LensPlan().fit(corpus).on(corpus)
-        desk, hand = Desk(lens=lens, parser=RulePhraseParser(), mask=3), Hand()
-        lengths = lens.texts(torch.arange(len(corpus.texts))).mask.sum(1)
+        dataset = load_dataset(CORPUS).split("train")
+        processor = ProcessorConfig().fit(dataset).process(dataset)
+        desk, hand = (
+            GeneratorInputs(processor=processor, parser=RulePhraseParser(), mask=3),
+            MaskRefill(),
+        )
+        lengths = processor.texts(torch.arange(len(dataset.texts))).mask.sum(1)
         row = (lengths == LENGTH).nonzero()[:1, 0]
-        _biased(host, lens.texts(torch.arange(len(corpus.texts))))
+        _biased(host, processor.texts(torch.arange(len(dataset.texts))))
         rng, device = torch.Generator().manual_seed(0), torch.device("cpu")
         hidden = hand.hidden(desk, row, mask=3, rng=rng, device=device)
         regions = torch.randn(1, REGIONS, host.text.width, generator=rng)
-        images = Encoded(regions, torch.ones(1, REGIONS, dtype=torch.bool))
-        return Work(host, desk, hand, Sieve(), row, images, hidden)
+        images = Embeddings(regions, torch.ones(1, REGIONS, dtype=torch.bool))
+        return Work(host, desk, hand, CandidateFilter(), row, images, hidden)
 
     def compared(self, repeats: int) -> Timing:
         """Ours against the plain form; both have to find the same captions in the same order."""
-        ours: list[Picked] = []
-        plain: list[Picked] = []
+        ours: list[SelectedNegatives] = []
+        plain: list[SelectedNegatives] = []
         timing = against(
-            lambda: plain.append(self.plain()),
+            lambda: plain.append(self.to_dict()),
             lambda: ours.append(self.ours()),
             repeats=repeats,
             warm=0,
@@ -90,23 +98,25 @@ class Work:
             assert one.number.tolist() == other.number.tolist(), "other captions were found"
         return timing
 
-    def ours(self) -> Picked:
+    def ours(self) -> SelectedNegatives:
         """The hardest written captions, as `Tailored` finds them."""
         found = self.candidates(self.written())
         may = self.sieve.may(found)
         number = may.nonzero()[:, 1]
-        shown = Shown(self.images, self._items(found.written[0, number]), torch.zeros_like(number))
-        return self.sieve.picked(found, scored(self.host, shown), may, KEEP)
+        shown = PairInputs(
+            self.images, self._items(found.written[0, number]), torch.zeros_like(number)
+        )
+        return self.sieve.picked(found, score_in_parts(self.host, shown), may, KEEP)
 
     def written(self) -> Tensor:
         """(1, K * L, tokens) captions with new words."""
         masked = self.hidden.masked
-        shown = Shown(self.images, masked.texts, torch.zeros(MASKS, dtype=torch.long))
-        logits = read(self.host, shown, frozenset({Want.FILL}), masked.slots).fill
+        shown = PairInputs(self.images, masked.texts, torch.zeros(MASKS, dtype=torch.long))
+        logits = read_in_parts(self.host, shown, frozenset({WordHead.FILL}), masked.slots).fill
         assert logits is not None
         return self.hand.written(self.desk, self.hidden, logits, _drawing())
 
-    def plain(self) -> Picked:
+    def to_dict(self) -> SelectedNegatives:
         """The same from padded sequences, all words of all tokens, and all captions."""
         masked = self.hidden.masked
         states = self._padded(masked.texts).states()[:, :LONGEST]
@@ -117,16 +127,16 @@ class Work:
         may = self.sieve.may(found)
         return self.sieve.picked(found, scores[may[0]], may, KEEP)
 
-    def candidates(self, written: Tensor) -> Candidates:
+    def candidates(self, written: Tensor) -> GeneratedCandidates:
         """What a sieve looks at."""
-        image = self.desk.lens.corpus.owner[self.row]
-        return Candidates(self.desk, image, self.row, self.hidden.texts.values, written)
+        image = self.desk.processor.dataset.text_to_image[self.row]
+        return GeneratedCandidates(self.desk, image, self.row, self.hidden.texts.values, written)
 
-    def _items(self, values: Tensor) -> Items:
+    def _items(self, values: Tensor) -> ModalityBatch:
         ids = torch.full((len(values),), -1)
-        return Items(ids, values, self.hidden.texts.mask.expand(len(values), -1))
+        return ModalityBatch(ids, values, self.hidden.texts.mask.expand(len(values), -1))
 
-    def _padded(self, texts: Items) -> Padded:
+    def _padded(self, texts: ModalityBatch) -> Padded:
         read = self.host.encode_texts(texts).padded(LONGEST)
         return Padded(self.host, self.images.rows(torch.zeros(len(texts), dtype=torch.long)), read)
 
@@ -135,7 +145,7 @@ def _drawing() -> torch.Generator:
     return torch.Generator().manual_seed(1)
 
 
-def _biased(host: UNITER, texts: Items) -> None:
+def _biased(host: UNITER, texts: ModalityBatch) -> None:
     """Let the writer know how often words occur, and that no others do."""
     fill = host.says.fill
     assert fill is not None

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from benchmarks.speed import Result
 from benchmarks.speed.gemm import against
+from counterfoil.core.types import Embeddings, WordHead, WordSlots
 from counterfoil.models.uniter import UNITER
-from counterfoil.reading import Slots, Want
-from counterfoil.records import Encoded
 
 REGIONS, SHORTEST, LONGEST, LONG = 36, 10, 22, 47  # tokens of most captions, and of the longest
 MASKED, SLOTS = 20, 2
@@ -30,14 +29,14 @@ def results(threads: int) -> Iterator[Result]:
         host = UNITER(outputs=("rank", "fill"), **sizes).eval()
         images, texts = items(host, count)
         padded = Padded(host, images, texts)
-        torch.testing.assert_close(padded.scores(), host.pairs(images, texts))
+        torch.testing.assert_close(padded.scores(), host.score_pairs(images, texts))
         what = f"UNITER-{size}, {count} pairs, {REGIONS} regions"
         ours = partial(host.pairs, images, texts)
         yield compared(f"{what}: scores", padded.scores, ours, TARGET)
         yield filling(host, size)
 
 
-def items(host: UNITER, count: int) -> tuple[Encoded, Encoded]:
+def items(host: UNITER, count: int) -> tuple[Embeddings, Embeddings]:
     """Embedded images and captions, one of which is long."""
     rng, width = torch.Generator().manual_seed(0), host.text.width
     lengths = torch.randint(SHORTEST, LONGEST + 1, (count, 1), generator=rng)
@@ -45,13 +44,13 @@ def items(host: UNITER, count: int) -> tuple[Encoded, Encoded]:
     regions = torch.randn(count, REGIONS, width, generator=rng)
     tokens = torch.randn(count, LONG, width, generator=rng)
     every = torch.ones(count, REGIONS, dtype=torch.bool)
-    return Encoded(regions, every), Encoded(tokens, torch.arange(LONG) < lengths)
+    return Embeddings(regions, every), Embeddings(tokens, torch.arange(LONG) < lengths)
 
 
 class Padded:
     """PyTorch's own encoder with the same weights, over padded sequences and hidden keys."""
 
-    def __init__(self, host: UNITER, images: Encoded, texts: Encoded) -> None:
+    def __init__(self, host: UNITER, images: Embeddings, texts: Embeddings) -> None:
         self.host = host
         self.tokens = torch.cat([texts.tokens, images.tokens], 1)
         self.hidden = ~torch.cat([texts.mask, images.mask], 1)
@@ -93,16 +92,16 @@ def filling(host: UNITER, size: str) -> Result:
     images, texts = items(host, 1)
     several = torch.zeros(MASKED, dtype=torch.long)
     images, texts = images.rows(several), texts.rows(several)
-    texts = Encoded(texts.tokens[:, :LONGEST], texts.mask[:, :LONGEST])
+    texts = Embeddings(texts.tokens[:, :LONGEST], texts.mask[:, :LONGEST])
     place = torch.arange(1, SLOTS + 1).repeat(MASKED)
-    slots = Slots(torch.arange(MASKED).repeat_interleave(SLOTS), place)
+    slots = WordSlots(torch.arange(MASKED).repeat_interleave(SLOTS), place)
     padded = Padded(host, images, texts)
 
     def everywhere() -> Tensor:
         return host.filled(padded.states()[:, :LONGEST].flatten(0, 1))
 
     def at_slots() -> object:
-        return host.read(images, texts, frozenset({Want.FILL}), slots).fill
+        return host.read(images, texts, frozenset({WordHead.FILL}), slots).fill
 
     name = f"UNITER-{size}, {MASKED} masked captions: words at {SLOTS} slots of each"
     return compared(name, everywhere, at_slots, FILLED)

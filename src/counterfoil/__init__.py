@@ -9,165 +9,173 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from counterfoil.corpus.corpus import Corpus
-    from counterfoil.corpus.lens import Lens, LensPlan
-    from counterfoil.corpus.reading import open_corpus
+    from counterfoil.core.config import Config, config, from_data, lazy
+    from counterfoil.data.dataset import ImageTextDataset
+    from counterfoil.data.processor import Processor, ProcessorConfig
+    from counterfoil.data.readers import load_dataset
     from counterfoil.evaluation.explain import explain
-    from counterfoil.matcher import Matcher
-    from counterfoil.models.scan import SCAN
-    from counterfoil.models.vse import VSE
-    from counterfoil.negatives.edited import Edited
-    from counterfoil.negatives.offers import CandidatePlan
-    from counterfoil.negatives.screened import Screened
-    from counterfoil.negatives.store import NegativeStore
-    from counterfoil.negatives.together import Together
-    from counterfoil.objectives.counterfactual import SelfAdjusted, SelfExplored
-    from counterfoil.objectives.infonce import InfoNCE
-    from counterfoil.objectives.margins import HardestRectified, MarginDistribution
-    from counterfoil.objectives.online_quintuplet import OnlineQuintuplet
-    from counterfoil.objectives.quintuplet import (
+    from counterfoil.losses.aoq import (
         AdaptiveQuintuplet,
         OfflineQuintuplet,
         OfflineTriplet,
+        OnlineQuintuplet,
     )
-    from counterfoil.objectives.semantic import SemanticMargin
-    from counterfoil.objectives.sigmoid import Sigmoid
-    from counterfoil.objectives.term import Objective, Term, total
-    from counterfoil.objectives.triplet import HardestTriplet, RankedBelow, SemiHard, SumTriplet
-    from counterfoil.objectives.words import Words
-    from counterfoil.recipes.guides import Semantics, Teach
-    from counterfoil.recipes.measures import Compare, Evaluate
-    from counterfoil.recipes.mines import Mine
-    from counterfoil.recipes.model import Model, open_model
-    from counterfoil.recipes.pretraining import Pretrain, pretrain_plan
-    from counterfoil.recipes.recipe import Recipe, Train
-    from counterfoil.recipes.run import execute
-    from counterfoil.recipes.writes import Write
+    from counterfoil.losses.base import Loss, WeightedSum, weighted_sum
+    from counterfoil.losses.baselines import LSEHLoss, SelfAdjustedCFMLoss, SelfExploredCFMLoss
+    from counterfoil.losses.contrastive import InfoNCELoss, SigmoidLoss
+    from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistillationLoss
+    from counterfoil.losses.tags import WordLoss
+    from counterfoil.losses.triplet import (
+        HardestTripletLoss,
+        MarginRankingLoss,
+        SemiHardTripletLoss,
+        SumTripletLoss,
+    )
+    from counterfoil.model import Model, load_model
+    from counterfoil.models.base import RetrievalModel
+    from counterfoil.models.scan import SCAN
+    from counterfoil.models.vsepp import VSEPP
+    from counterfoil.negatives.counterfactual import CounterfactualSampler
+    from counterfoil.negatives.online import MinerChain, TopScoringMiner
+    from counterfoil.negatives.sampling import CandidateConfig
+    from counterfoil.negatives.store import NegativeStore
+    from counterfoil.pipelines.pipeline import (
+        CaptionSpaceStage,
+        Compare,
+        ComputeTargets,
+        Evaluate,
+        Generate,
+        Mine,
+        Pretrain,
+        Recipe,
+        Train,
+        pretrain_config,
+    )
+    from counterfoil.pipelines.run import run_pipeline
     from counterfoil.search.index import IndexConfig, SearchIndex, build_index, open_index
     from counterfoil.search.rerank import Reranker
-    from counterfoil.spec import Spec, late, of, part
-    from counterfoil.train.plan import TrainPlan
-    from counterfoil.train.pretrain_batches import Tasks
+    from counterfoil.training.config import TrainConfig
+    from counterfoil.training.pretrain import PretrainTasks
 
 __version__ = "0.1.0"
 
 _WHERE = {
-    "Corpus": "corpus.corpus",
-    "open_corpus": "corpus.reading",
-    "Lens": "corpus.lens",
-    "LensPlan": "corpus.lens",
-    "Matcher": "matcher",
-    "VSE": "models.vse",
+    "ImageTextDataset": "data.dataset",
+    "load_dataset": "data.readers",
+    "Processor": "data.processor",
+    "ProcessorConfig": "data.processor",
+    "RetrievalModel": "models.base",
+    "VSEPP": "models.vsepp",
     "SCAN": "models.scan",
-    "Term": "objectives.term",
-    "Objective": "objectives.term",
-    "total": "objectives.term",
-    "SumTriplet": "objectives.triplet",
-    "HardestTriplet": "objectives.triplet",
-    "SemiHard": "objectives.triplet",
-    "InfoNCE": "objectives.infonce",
-    "Sigmoid": "objectives.sigmoid",
-    "OfflineTriplet": "objectives.quintuplet",
-    "OfflineQuintuplet": "objectives.quintuplet",
-    "AdaptiveQuintuplet": "objectives.quintuplet",
-    "OnlineQuintuplet": "objectives.online_quintuplet",
-    "MarginDistribution": "objectives.margins",
-    "HardestRectified": "objectives.margins",
-    "SemanticMargin": "objectives.semantic",
-    "SelfAdjusted": "objectives.counterfactual",
-    "SelfExplored": "objectives.counterfactual",
-    "RankedBelow": "objectives.triplet",
-    "Words": "objectives.words",
-    "Edited": "negatives.edited",
-    "CandidatePlan": "negatives.offers",
-    "Screened": "negatives.screened",
-    "Together": "negatives.together",
+    "Loss": "losses.base",
+    "WeightedSum": "losses.base",
+    "weighted_sum": "losses.base",
+    "SumTripletLoss": "losses.triplet",
+    "HardestTripletLoss": "losses.triplet",
+    "SemiHardTripletLoss": "losses.triplet",
+    "InfoNCELoss": "losses.contrastive",
+    "SigmoidLoss": "losses.contrastive",
+    "OfflineTriplet": "losses.aoq",
+    "OfflineQuintuplet": "losses.aoq",
+    "AdaptiveQuintuplet": "losses.aoq",
+    "OnlineQuintuplet": "losses.aoq",
+    "MarginDistillationLoss": "losses.ndgl",
+    "HardNegativeRectificationLoss": "losses.ndgl",
+    "LSEHLoss": "losses.baselines",
+    "SelfAdjustedCFMLoss": "losses.baselines",
+    "SelfExploredCFMLoss": "losses.baselines",
+    "MarginRankingLoss": "losses.triplet",
+    "WordLoss": "losses.tags",
+    "CounterfactualSampler": "negatives.counterfactual",
+    "CandidateConfig": "negatives.sampling",
+    "TopScoringMiner": "negatives.online",
+    "MinerChain": "negatives.online",
     "NegativeStore": "negatives.store",
     "explain": "evaluation.explain",
-    "Model": "recipes.model",
-    "open_model": "recipes.model",
+    "Model": "model",
+    "load_model": "model",
     "SearchIndex": "search.index",
     "open_index": "search.index",
     "IndexConfig": "search.index",
     "build_index": "search.index",
     "Reranker": "search.rerank",
-    "Recipe": "recipes.recipe",
-    "Train": "recipes.recipe",
-    "Pretrain": "recipes.pretraining",
-    "pretrain_plan": "recipes.pretraining",
-    "Mine": "recipes.mines",
-    "Write": "recipes.writes",
-    "Teach": "recipes.guides",
-    "Semantics": "recipes.guides",
-    "Evaluate": "recipes.measures",
-    "Compare": "recipes.measures",
-    "execute": "recipes.run",
-    "TrainPlan": "train.plan",
-    "Tasks": "train.pretrain_batches",
-    "Spec": "spec",
-    "of": "spec",
-    "part": "spec",
-    "late": "spec",
+    "Recipe": "pipelines.pipeline",
+    "Train": "pipelines.pipeline",
+    "Pretrain": "pipelines.pipeline",
+    "pretrain_config": "pipelines.pipeline",
+    "Mine": "pipelines.pipeline",
+    "Generate": "pipelines.pipeline",
+    "ComputeTargets": "pipelines.pipeline",
+    "CaptionSpaceStage": "pipelines.pipeline",
+    "Evaluate": "pipelines.pipeline",
+    "Compare": "pipelines.pipeline",
+    "run_pipeline": "pipelines.run",
+    "TrainConfig": "training.config",
+    "PretrainTasks": "training.pretrain",
+    "Config": "core.config",
+    "config": "core.config",
+    "lazy": "core.config",
+    "from_data": "core.config",
 }
 
 __all__ = [
     "SCAN",
-    "VSE",
+    "VSEPP",
     "AdaptiveQuintuplet",
-    "CandidatePlan",
+    "CandidateConfig",
+    "CaptionSpaceStage",
     "Compare",
-    "Corpus",
-    "Edited",
+    "ComputeTargets",
+    "Config",
+    "CounterfactualSampler",
     "Evaluate",
-    "HardestRectified",
-    "HardestTriplet",
+    "Generate",
+    "HardNegativeRectificationLoss",
+    "HardestTripletLoss",
+    "ImageTextDataset",
     "IndexConfig",
-    "InfoNCE",
-    "Lens",
-    "LensPlan",
-    "MarginDistribution",
-    "Matcher",
+    "InfoNCELoss",
+    "LSEHLoss",
+    "Loss",
+    "MarginDistillationLoss",
+    "MarginRankingLoss",
     "Mine",
+    "MinerChain",
     "Model",
     "NegativeStore",
-    "Objective",
     "OfflineQuintuplet",
     "OfflineTriplet",
     "OnlineQuintuplet",
     "Pretrain",
-    "RankedBelow",
+    "PretrainTasks",
+    "Processor",
+    "ProcessorConfig",
     "Recipe",
     "Reranker",
-    "Screened",
+    "RetrievalModel",
     "SearchIndex",
-    "SelfAdjusted",
-    "SelfExplored",
-    "SemanticMargin",
-    "Semantics",
-    "SemiHard",
-    "Sigmoid",
-    "Spec",
-    "SumTriplet",
-    "Tasks",
-    "Teach",
-    "Term",
-    "Together",
+    "SelfAdjustedCFMLoss",
+    "SelfExploredCFMLoss",
+    "SemiHardTripletLoss",
+    "SigmoidLoss",
+    "SumTripletLoss",
+    "TopScoringMiner",
     "Train",
-    "TrainPlan",
-    "Words",
-    "Write",
+    "TrainConfig",
+    "WeightedSum",
+    "WordLoss",
     "__version__",
     "build_index",
-    "execute",
+    "config",
     "explain",
-    "late",
-    "of",
-    "open_corpus",
+    "from_data",
+    "lazy",
+    "load_dataset",
+    "load_model",
     "open_index",
-    "open_model",
-    "part",
-    "pretrain_plan",
-    "total",
+    "pretrain_config",
+    "run_pipeline",
+    "weighted_sum",
 ]
 
 

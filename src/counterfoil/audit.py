@@ -16,13 +16,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from counterfoil.corpus.corpus import Corpus
+from counterfoil.core.types import Pairs
 from counterfoil.data.checks import check_pictures, equal_captions
 from counterfoil.data.corrections import Correction, CorrectionAction
-from counterfoil.engine.pair_ranks import PairRanks
-from counterfoil.engine.ranks import Ranks
-from counterfoil.engine.sweep import sweep
-from counterfoil.engine.tiles import Member
+from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.explain import (
     DOUBT_THRESHOLD,
     ExplainConfig,
@@ -32,14 +29,20 @@ from counterfoil.evaluation.explain import (
     has_doubt_head,
 )
 from counterfoil.evaluation.explanation_page import CaptionPart, ExplainedCard
-from counterfoil.negatives.diagnosis import pair_scores
-from counterfoil.negatives.duplicates import check_least, groups, near_pictures
-from counterfoil.negatives.lists import Lists
-from counterfoil.negatives.store import NegativeStore
-from counterfoil.negatives.suspects import Looked, Suspects, above, by_words
-from counterfoil.recipes.model import Model
-from counterfoil.records import Pairs
+from counterfoil.model import Model
+from counterfoil.negatives.diagnose import (
+    InspectedPairs,
+    SuspectedPositives,
+    pair_scores,
+    suspects_by_score,
+    suspects_by_wording,
+)
+from counterfoil.negatives.filters import check_least, connected_groups, near_pictures
+from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.report.page import PageItem, Provenance, template, thumbnail
+from counterfoil.scoring.encode import EmbeddedDataset
+from counterfoil.scoring.reducers import PairRanks, Ranks
+from counterfoil.scoring.stream import stream_scores
 
 CAPTION_ACTIONS: tuple[CorrectionAction, ...] = ("keep", "drop", "fix")
 IMAGE_ACTIONS: tuple[CorrectionAction, ...] = ("keep", "drop")
@@ -184,7 +187,7 @@ def render_audit(page: AuditPage) -> str:
 
 
 def audit_dataset(
-    dataset: Corpus,
+    dataset: ImageTextDataset,
     config: AuditConfig,
     *,
     models: Sequence[Model] = (),
@@ -223,17 +226,17 @@ def audit_dataset(
     return tuple(section for section in sections if section is not None)
 
 
-def _select_split(dataset: Corpus, split: str) -> Corpus:
+def _select_split(dataset: ImageTextDataset, split: str) -> ImageTextDataset:
     return dataset if split == "all" else dataset.split(split)
 
 
-def _without_empty(dataset: Corpus) -> Corpus:
+def _without_empty(dataset: ImageTextDataset) -> ImageTextDataset:
     """The data set without empty captions, which no model reads."""
     if dataset.text_features is not None or all(text.strip() for text in dataset.texts):
         return dataset
     nonempty = torch.tensor([bool(text.strip()) for text in dataset.texts])
     texts = nonempty.nonzero().squeeze(1)
-    return dataset.cut(torch.arange(len(dataset)), texts, dataset.owner[texts])
+    return dataset.cut(torch.arange(len(dataset)), texts, dataset.text_to_image[texts])
 
 
 @final
@@ -241,7 +244,7 @@ def _without_empty(dataset: Corpus) -> Corpus:
 class _Display:
     """How images and captions of a data set are displayed."""
 
-    dataset: Corpus  # the data set
+    dataset: ImageTextDataset  # the data set
     top: int  # number of findings of a kind on the page
 
     def image(self, row: int) -> PageItem:
@@ -273,13 +276,13 @@ class _Display:
 
     def caption_with_picture(self, row: int, note: str) -> ReviewItem:
         """A caption under the picture of its image."""
-        item, image = self.caption_item(row), int(self.dataset.owner[row])
+        item, image = self.caption_item(row), int(self.dataset.text_to_image[row])
         shown = PageItem(item.shown.text, self.image(image).picture)
         return replace(item, shown=shown, note=self._place(image, note))
 
     def caption_beside_image(self, row: int, item: ReviewItem | None = None) -> Finding:
         """A caption beside its image and the image's other captions."""
-        image = int(self.dataset.owner[row])
+        image = int(self.dataset.text_to_image[row])
         own = self.captions(image, without=row)
         return Finding((item or self.caption_item(row),), self.image(image), own)
 
@@ -299,7 +302,7 @@ class _Display:
         return " · ".join(filter(None, parts))
 
 
-def _unreadable_images(dataset: Corpus) -> tuple[Corpus, AuditSection | None]:
+def _unreadable_images(dataset: ImageTextDataset) -> tuple[ImageTextDataset, AuditSection | None]:
     """The images that can be read with their captions, and a section of the others."""
     if dataset.pictures is None:
         return dataset, None
@@ -342,7 +345,7 @@ def _near_duplicates(display: _Display, least: float) -> Iterator[AuditSection]:
     for left, right, score in zip(near.left.tolist(), near.right.tolist(), near.score.tolist()):
         for row in (left, right):
             best[row] = max(best.get(row, 0.0), score)
-    duplicates = groups(near, len(dataset))
+    duplicates = connected_groups(near, len(dataset))
     duplicates.sort(key=lambda rows: (-max(best[row] for row in rows), rows[0]))
     inputs = "features" if dataset.features is not None else "grey thumbnails"
     rule = f"Cosine of their {inputs} of at least {least:g}."
@@ -368,9 +371,9 @@ def _near_duplicates(display: _Display, least: float) -> Iterator[AuditSection]:
 
 
 def _empty_captions(display: _Display) -> Iterator[AuditSection]:
-    owner = display.dataset.owner.tolist()
+    text_to_image = display.dataset.text_to_image.tolist()
     texts = display.dataset.texts
-    rows = [row for row, text in enumerate(texts) if not text.strip() and owner[row] >= 0]
+    rows = [row for row, text in enumerate(texts) if not text.strip() and text_to_image[row] >= 0]
     finds = tuple(display.caption_beside_image(row) for row in rows[: display.top])
     note = "Captions without a word: write one or drop them."
     if rows:
@@ -379,19 +382,19 @@ def _empty_captions(display: _Display) -> Iterator[AuditSection]:
 
 def _repeated_captions(display: _Display) -> Iterator[AuditSection]:
     """Equal captions: repeated for one image first, then by frequency."""
-    owner = display.dataset.owner.tolist()
+    text_to_image = display.dataset.text_to_image.tolist()
 
     def order(rows: list[int]) -> tuple[bool, int, int]:
-        same_image = len({owner[row] for row in rows}) < len(rows)
+        same_image = len({text_to_image[row] for row in rows}) < len(rows)
         return not same_image, -len(rows), rows[0]
 
     repeated = sorted(equal_captions(display.dataset), key=order)
     finds = []
     for rows in repeated[: display.top]:
-        images = [owner[row] for row in rows]
+        images = [text_to_image[row] for row in rows]
         items = (
             display.caption_with_picture(
-                row, "twice of this image" if images.count(owner[row]) > 1 else ""
+                row, "twice of this image" if images.count(text_to_image[row]) > 1 else ""
             )
             for row in rows[:GROUP_IMAGES]
         )
@@ -424,24 +427,24 @@ class CaptionMismatch:
         return list(order[: int((self.shares >= MISMATCH_SHARE).sum())])
 
 
-def rank_mismatches(members: Sequence[Member], owner: Tensor) -> CaptionMismatch:
+def rank_mismatches(members: Sequence[EmbeddedDataset], text_to_image: Tensor) -> CaptionMismatch:
     """Rank every true pair among the wrong pairs of its caption and of its image.
 
     Args:
         members: models with their embeddings; several are an ensemble.
-        owner: (T,) image of each text, -1 for none.
+        text_to_image: (T,) image of each text, -1 for none.
     """
-    images, texts = Ranks("text", len(owner), owner), PairRanks(owner)
-    sweep(members, [images, texts])
+    images, texts = Ranks("text", len(text_to_image), text_to_image), PairRanks(text_to_image)
+    stream_scores(members, [images, texts])
     image_ranks, text_ranks = images.ranks().cpu(), texts.ranks().cpu()
     count = len(members[0].images)
-    own_texts = torch.bincount(owner[owner >= 0], minlength=count)
-    other_texts = len(owner) - own_texts[owner.clamp(min=0)]
+    own_texts = torch.bincount(text_to_image[text_to_image >= 0], minlength=count)
+    other_texts = len(text_to_image) - own_texts[text_to_image.clamp(min=0)]
     shares = torch.minimum(
         image_ranks.double() / max(count - 1, 1),
         text_ranks.double() / other_texts.clamp(min=1).double(),
     )
-    return CaptionMismatch(image_ranks, text_ranks, shares.masked_fill(owner < 0, -1.0))
+    return CaptionMismatch(image_ranks, text_ranks, shares.masked_fill(text_to_image < 0, -1.0))
 
 
 def _mismatches(
@@ -449,7 +452,7 @@ def _mismatches(
 ) -> AuditSection:
     """Captions that fit their own image worse than many other captions and images do."""
     dataset = display.dataset
-    ranks = rank_mismatches([model.member(dataset) for model in models], dataset.owner)
+    ranks = rank_mismatches([model.embed(dataset) for model in models], dataset.text_to_image)
     worst = ranks.worst()
     rows = worst[: display.top]
     explanations = dict(_explain_rows(explainer, dataset, rows)) if explainer else {}
@@ -505,7 +508,7 @@ def _suspicious(
 
 def _check_ranks(explainer: Model) -> None:
     """Refuse an explainer without a doubt head, which cannot rank captions."""
-    if not has_doubt_head(explainer.matcher):
+    if not has_doubt_head(explainer.model):
         raise ValueError(
             f"{describe_missing_heads(explainer)}, so it ranks no captions alone; name a model "
             "that ranks them with --model"
@@ -513,14 +516,14 @@ def _check_ranks(explainer: Model) -> None:
 
 
 def _explain_rows(
-    explainer: Model, dataset: Corpus, rows: Sequence[int]
+    explainer: Model, dataset: ImageTextDataset, rows: Sequence[int]
 ) -> Iterator[tuple[int, Explanation]]:
     """Explanations of some captions by row."""
     if not rows:
         return
     texts = torch.tensor(sorted(rows), dtype=torch.long)
-    images, owner = dataset.owner[texts].unique(return_inverse=True)  # type: ignore[no-untyped-call]
-    subset = dataset.cut(images, texts, owner)
+    images, text_to_image = dataset.text_to_image[texts].unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    subset = dataset.cut(images, texts, text_to_image)
     for row, explanation in explain_dataset(explainer, subset, ExplainConfig()):
         yield int(texts[row]), explanation
 
@@ -539,11 +542,15 @@ class LikelyPositive:
 
 
 def likely_positives(
-    lists: Lists, dataset: Corpus, members: Sequence[Member], *, alike: float
+    lists: HardNegativeLists,
+    dataset: ImageTextDataset,
+    members: Sequence[EmbeddedDataset],
+    *,
+    alike: float,
 ) -> list[LikelyPositive]:
     """Mined pairs that are suspected to be true; most reasons first, then by gap.
 
-    The positive score of an image is the lowest score of its own captions, as in `FilterPlan`.
+    The positive score of an image is the lowest score of its own captions, as in `FilterConfig`.
 
     Args:
         lists: mined from this data set.
@@ -558,13 +565,15 @@ def likely_positives(
     sides = _hardest(lists, dataset)
     limits = _positive_scores(dataset, members, sides)
     suspected: dict[tuple[int, int], LikelyPositive] = {}
-    for side, limit, estimates in zip(sides, limits, by_words(dataset, sides, least=alike)):
+    for side, limit, estimates in zip(
+        sides, limits, suspects_by_wording(dataset, sides, least=alike)
+    ):
         estimates, scores = list(estimates), None
         if members:
             pairs, listed = side.pairs, side.listed
             scores = torch.full(listed.shape, -torch.inf)
             scores[listed] = pair_scores(members, Pairs(pairs.image[listed], pairs.text[listed]))
-            estimates.append(above(side, scores, limit))
+            estimates.append(suspects_by_score(side, scores, limit))
         for one in _suspected(side, estimates, scores, limit):
             known = suspected.get((one.image, one.text))
             suspected[one.image, one.text] = one if known is None else _merged(known, one)
@@ -573,23 +582,25 @@ def likely_positives(
     )
 
 
-def _hardest(lists: Lists, dataset: Corpus) -> tuple[Looked, Looked]:
+def _hardest(
+    lists: HardNegativeLists, dataset: ImageTextDataset
+) -> tuple[InspectedPairs, InspectedPairs]:
     """The hardest texts of every image with a caption, and the hardest images of every text."""
-    relation, owner = dataset.relation, dataset.owner
+    relation, text_to_image = dataset.relation, dataset.text_to_image
     images = (relation.counts > 0).nonzero().squeeze(1)
-    texts = (owner >= 0).nonzero().squeeze(1)
+    texts = (text_to_image >= 0).nonzero().squeeze(1)
     captions, counts = relation.captions(images)
     first_caption = captions[counts.cumsum(0) - counts]
     hard_texts = lists.texts[images, :HARD_TEXTS].long()
     hard_images = lists.images[texts, :HARD_IMAGES].long()
     return (
-        Looked(
+        InspectedPairs(
             Pairs(images, first_caption),
             Pairs(images.unsqueeze(1).expand_as(hard_texts), hard_texts),
             hard_texts >= 0,
         ),
-        Looked(
-            Pairs(owner[texts], texts),
+        InspectedPairs(
+            Pairs(text_to_image[texts], texts),
             Pairs(hard_images, texts.unsqueeze(1).expand_as(hard_images)),
             hard_images >= 0,
         ),
@@ -597,7 +608,9 @@ def _hardest(lists: Lists, dataset: Corpus) -> tuple[Looked, Looked]:
 
 
 def _positive_scores(
-    dataset: Corpus, members: Sequence[Member], sides: tuple[Looked, Looked]
+    dataset: ImageTextDataset,
+    members: Sequence[EmbeddedDataset],
+    sides: tuple[InspectedPairs, InspectedPairs],
 ) -> tuple[Tensor, Tensor]:
     """Scores of the anchors' positives: the lowest of an image's captions, a text's own."""
     images, own = sides[0].anchors.image, sides[1].anchors
@@ -609,7 +622,10 @@ def _positive_scores(
 
 
 def _suspected(
-    side: Looked, estimates: Sequence[Suspects], scores: Tensor | None, limit: Tensor
+    side: InspectedPairs,
+    estimates: Sequence[SuspectedPositives],
+    scores: Tensor | None,
+    limit: Tensor,
 ) -> Iterator[LikelyPositive]:
     if not estimates:
         return
@@ -634,7 +650,7 @@ def _false_negatives(
 ) -> AuditSection:
     """Mined negatives that may be true, grouped by image."""
     dataset = display.dataset
-    members = [model.member(dataset) for model in models]
+    members = [model.embed(dataset) for model in models]
     suspected = likely_positives(store.lists, dataset, members, alike=alike)
     by_image: dict[int, list[ReviewItem]] = {}
     for one in suspected[: display.top]:
@@ -656,12 +672,12 @@ def _false_negatives(
     return AuditSection("false-negatives", title, note, len(suspected), shown, finds)
 
 
-def _pair_item(dataset: Corpus, one: LikelyPositive) -> ReviewItem:
+def _pair_item(dataset: ImageTextDataset, one: LikelyPositive) -> ReviewItem:
     text, note = dataset.texts[one.text], ", ".join(one.reasons)
     if one.gap is not None:
         note += f", {abs(one.gap):.3f} {'above' if one.gap >= 0 else 'below'} its positive"
-    owner = int(dataset.owner[one.text])
-    if owner >= 0:
-        note += f" · of {dataset.image_ids[owner]}"
+    text_to_image = int(dataset.text_to_image[one.text])
+    if text_to_image >= 0:
+        note += f" · of {dataset.image_ids[text_to_image]}"
     ids = dataset.image_ids[one.image], dataset.text_ids[one.text]
     return ReviewItem(*ids, text, PAIR_ACTIONS, PageItem(text), note, one.gap)

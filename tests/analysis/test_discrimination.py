@@ -34,4 +34,4 @@ def test_a_tie_is_wrong_and_nobody_need_say_what_is_hardest():
     found = foil_accuracies(duels, torch.tensor([0.5, 0.5]), torch.tensor([0.5, 0.4]))
     assert found.pairs.value == found.every.value == 50
     assert found.hardest is None
-    assert found.plain()["hardest"] is None
+    assert found.to_dict()["hardest"] is None

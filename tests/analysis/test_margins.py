@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from counterfoil.analysis.ndgl import QueryMargins, margins
-from counterfoil.engine.tiles import Member
+from counterfoil.scoring.encode import EmbeddedDataset
 from evaluation_cases import member, ragged, scores
 
 
-def slow(found, owner):
+def slow(found, text_to_image):
     """QueryMargins of every query by looking at its whole line."""
-    true = owner == torch.arange(len(found)).unsqueeze(1)
+    true = text_to_image == torch.arange(len(found)).unsqueeze(1)
     sides = []
     for lines, marks in ((found, true), (found.T, true.T)):
         each = [(line[mark], line[~mark]) for line, mark in zip(lines, marks)]
@@ -20,16 +20,16 @@ def slow(found, owner):
 
 def scaled(found, scale):
     one = member(found * scale)
-    one.matcher.score_scale = scale
+    one.model.score_scale = scale
     return one
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_margins_are_those_of_a_loop(seed):
-    owner = ragged(19, seed, orphans=2)
-    found = scores(19, owner, seed)
-    sides = margins([member(found)], owner)
-    for side, values, queries in zip(sides, slow(found, owner), found.shape):
+    text_to_image = ragged(19, seed, orphans=2)
+    found = scores(19, text_to_image, seed)
+    sides = margins([member(found)], text_to_image)
+    for side, values, queries in zip(sides, slow(found, text_to_image), found.shape):
         assert side.values.tolist() == pytest.approx(values)
         assert side.left_out == queries - len(values)
         assert side.below == pytest.approx(100 * sum(v < 0 for v in values) / len(values))
@@ -37,12 +37,14 @@ def test_margins_are_those_of_a_loop(seed):
 
 
 def test_margins_are_in_units_of_the_score():
-    owner = ragged(9, 1)
-    found = scores(9, owner, 1)
-    for side, values in zip(margins([scaled(found, 10.0)], owner), slow(found, owner)):
+    text_to_image = ragged(9, 1)
+    found = scores(9, text_to_image, 1)
+    for side, values in zip(
+        margins([scaled(found, 10.0)], text_to_image), slow(found, text_to_image)
+    ):
         assert side.values.tolist() == pytest.approx(values, abs=1e-5)
-    both: list[Member] = [scaled(found, 10.0), scaled(found, 2.0)]
-    for side, values in zip(margins(both, owner), slow(found, owner)):
+    both: list[EmbeddedDataset] = [scaled(found, 10.0), scaled(found, 2.0)]
+    for side, values in zip(margins(both, text_to_image), slow(found, text_to_image)):
         assert side.values.tolist() == pytest.approx(values, abs=1e-5)
 
 

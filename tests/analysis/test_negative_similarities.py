@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from counterfoil.analysis.ndgl import negative_similarities, share_below
-from counterfoil.engine.tiles import Member
-from counterfoil.records import Encoded
+from counterfoil.core.types import Embeddings
+from counterfoil.scoring.encode import EmbeddedDataset
 from evaluation_cases import Product, member, ragged, scores
 
 
@@ -14,17 +14,17 @@ def vectors(count: int, seed: int) -> torch.Tensor:
     return torch.nn.functional.normalize(torch.randn(count, 5, generator=rng), dim=1)
 
 
-def dense(images: torch.Tensor, texts: torch.Tensor) -> Member:
-    pools = (Encoded(p.unsqueeze(1), torch.ones(len(p), 1).bool()) for p in (images, texts))
-    return Member(Product(), *pools)
+def dense(images: torch.Tensor, texts: torch.Tensor) -> EmbeddedDataset:
+    pools = (Embeddings(p.unsqueeze(1), torch.ones(len(p), 1).bool()) for p in (images, texts))
+    return EmbeddedDataset(Product(), *pools)
 
 
 @pytest.mark.parametrize("top", [1, 4, 99])
 def test_similarities_are_those_of_loops(top):
-    owner = ragged(11, 2, orphans=1)
-    pools = vectors(11, 0), vectors(len(owner), 1)
-    sides = negative_similarities([dense(*pools)], owner, top=top)
-    true = owner == torch.arange(11).unsqueeze(1)
+    text_to_image = ragged(11, 2, orphans=1)
+    pools = vectors(11, 0), vectors(len(text_to_image), 1)
+    sides = negative_similarities([dense(*pools)], text_to_image, top=top)
+    true = text_to_image == torch.arange(11).unsqueeze(1)
     lines = (pools[0] @ pools[1].T).masked_fill(true, -torch.inf)
     for side, scored, pool in zip(sides, (lines, lines.T), (pools[1], pools[0])):
         hardest, all_of_them, between = [], [], []
@@ -39,11 +39,11 @@ def test_similarities_are_those_of_loops(top):
 
 
 def test_scores_are_in_their_unit():
-    owner = ragged(7, 0)
-    found = scores(7, owner, 0)
+    text_to_image = ragged(7, 0)
+    found = scores(7, text_to_image, 0)
     ten = member(found * 10)
-    ten.matcher.score_scale = 10.0
-    plain, scaled = (negative_similarities([m], owner, top=3) for m in (member(found), ten))
+    ten.model.score_scale = 10.0
+    plain, scaled = (negative_similarities([m], text_to_image, top=3) for m in (member(found), ten))
     for one, other in zip(plain, scaled):
         assert one.top.tolist() == pytest.approx(other.top.tolist(), abs=1e-5)
 

@@ -4,21 +4,21 @@ import pytest
 import torch
 
 from counterfoil.analysis.ndgl import neighbourhood
-from counterfoil.engine.tiles import Member
-from counterfoil.records import Encoded
+from counterfoil.core.types import Embeddings
+from counterfoil.scoring.encode import EmbeddedDataset
 from evaluation_cases import Product, ragged
 
 OWNER = ragged(8, 4, orphans=1)
 
 
-def vectors(count: int, width: int, seed: int) -> Encoded:
+def vectors(count: int, width: int, seed: int) -> Embeddings:
     rng = torch.Generator().manual_seed(seed)
     found = torch.nn.functional.normalize(torch.randn(count, 1, width, generator=rng), dim=2)
-    return Encoded(found, torch.ones(count, 1).bool())
+    return Embeddings(found, torch.ones(count, 1).bool())
 
 
 IMAGES, TEXTS = vectors(8, 5, 0), vectors(len(OWNER), 5, 1)
-MODEL = Member(Product(), IMAGES, TEXTS)
+MODEL = EmbeddedDataset(Product(), IMAGES, TEXTS)
 
 
 def test_cosines_are_those_of_loops():
@@ -51,18 +51,18 @@ def test_one_wrong_counterpart_has_no_pair():
 
 
 def test_widths_have_to_agree():
-    apart = Encoded(TEXTS.tokens[..., :3].repeat(1, 2, 1), torch.ones(len(OWNER), 2).bool())
-    members = [Member(_Constant(), IMAGES, apart)]
+    apart = Embeddings(TEXTS.tokens[..., :3].repeat(1, 2, 1), torch.ones(len(OWNER), 2).bool())
+    members = [EmbeddedDataset(_Constant(), IMAGES, apart)]
     with pytest.raises(ValueError, match="vectors of 5 and 3 numbers"):
         neighbourhood(members, OWNER, "i2t", 0)
 
 
 def test_one_image_has_nothing_wrong():
-    one = Member(Product(), IMAGES.rows(torch.tensor([0])), TEXTS.rows(torch.arange(2)))
+    one = EmbeddedDataset(Product(), IMAGES.rows(torch.tensor([0])), TEXTS.rows(torch.arange(2)))
     with pytest.raises(ValueError, match="nothing is wrong for image row 0"):
         neighbourhood([one], torch.zeros(2).long(), "i2t", 0)
 
 
 class _Constant(Product):
-    def grid(self, images, texts):
+    def score_matrix(self, images, texts):
         return torch.zeros(len(images), len(texts))

@@ -11,7 +11,7 @@ from counterfoil.analysis.tags import (
     in_batches,
     triple_difficulty,
 )
-from counterfoil.corpus.relation import Relation
+from counterfoil.data.dataset import Relation
 from evaluation_cases import member, scores
 
 OWNER = torch.tensor([0, 0, 1, 1, 1, 2, -1, 3])

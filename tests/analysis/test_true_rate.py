@@ -32,7 +32,7 @@ def test_rates_are_those_of_a_loop(rows):
         assert share.value == pytest.approx(value, nan_ok=True)
         if not math.isnan(value):
             assert -1e-9 <= share.interval.low <= share.interval.high <= 100 + 1e-9
-    assert found.plain()["share"]["value"] == pytest.approx(wanted[0])
+    assert found.to_dict()["share"]["value"] == pytest.approx(wanted[0])
 
 
 def test_intervals_draw_images_and_not_captions():

@@ -4,26 +4,29 @@ import pytest
 import torch
 
 from counterfoil.audit import likely_positives
-from counterfoil.negatives.duplicates import Near, groups
-from counterfoil.negatives.lists import Lists
+from counterfoil.negatives.filters import NearPairs, connected_groups
+from counterfoil.negatives.store import HardNegativeLists
 from engine_cases import given as scoring
 from filters_cases import eighths, tfidf, toy
 
 
-def lists_of(scores, owner, k):
+def lists_of(scores, text_to_image, k):
     wrong = scores.clone()
-    owned = (owner >= 0).nonzero().squeeze(1)
-    wrong[owner[owned], owned] = -torch.inf
+    owned = (text_to_image >= 0).nonzero().squeeze(1)
+    wrong[text_to_image[owned], owned] = -torch.inf
     texts, images = wrong.topk(k, 1).indices.int(), wrong.T.topk(k, 1).indices.int()
-    return Lists(texts, images, None, None)
+    return HardNegativeLists(texts, images, None, None)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_pairs_are_those_of_every_listed_pair_looked_at(seed):
-    corpus, scores = toy(9, 25, seed), eighths(9, 25, seed)
-    lists, owner = lists_of(scores, corpus.owner, 3), corpus.owner.tolist()
-    cosines = tfidf(list(corpus.texts))
-    own = {i: [t for t, o in enumerate(owner) if o == i] for i in range(9)}
+    dataset, scores = toy(9, 25, seed), eighths(9, 25, seed)
+    lists, text_to_image = (
+        lists_of(scores, dataset.text_to_image, 3),
+        dataset.text_to_image.tolist(),
+    )
+    cosines = tfidf(list(dataset.texts))
+    own = {i: [t for t, o in enumerate(text_to_image) if o == i] for i in range(9)}
     expected: dict[tuple[int, int], tuple[set[str], float]] = {}
 
     def meet(image, text, limit):
@@ -47,19 +50,19 @@ def test_pairs_are_those_of_every_listed_pair_looked_at(seed):
             limit = min(float(scores[image, t]) for t in own[image])
             for text in lists.texts[image].tolist():
                 meet(image, text, limit)
-    for text, image in enumerate(owner):
+    for text, image in enumerate(text_to_image):
         if image >= 0:
             for other in lists.images[text].tolist():
                 meet(other, text, float(scores[image, text]))
-    found = likely_positives(lists, corpus, [scoring(scores)], alike=0.6)
+    found = likely_positives(lists, dataset, [scoring(scores)], alike=0.6)
     assert {(d.image, d.text): (set(d.reasons), d.gap) for d in found} == expected
     keys = [(-len(d.reasons), -d.gap) for d in found]
     assert keys == sorted(keys)
 
 
 def test_without_a_model_words_alone_count():
-    corpus, scores = toy(9, 25, 1), eighths(9, 25, 1)
-    found = likely_positives(lists_of(scores, corpus.owner, 3), corpus, [], alike=0.6)
+    dataset, scores = toy(9, 25, 1), eighths(9, 25, 1)
+    found = likely_positives(lists_of(scores, dataset.text_to_image, 3), dataset, [], alike=0.6)
     assert found
     assert all(d.gap is None and "above positive" not in d.reasons for d in found)
 
@@ -68,8 +71,8 @@ def test_groups_are_what_hangs_together():
     rng = torch.Generator().manual_seed(3)
     left, right = torch.randint(30, (20,), generator=rng), torch.randint(30, (20,), generator=rng)
     keep = left < right
-    near = Near.of(left[keep], right[keep], torch.ones(int(keep.sum())))
-    found = groups(near, 30)
+    near = NearPairs.of(left[keep], right[keep], torch.ones(int(keep.sum())))
+    found = connected_groups(near, 30)
     reach = torch.eye(30, dtype=torch.bool)
     reach[near.left, near.right] = reach[near.right, near.left] = True
     for _ in range(30):

@@ -10,11 +10,11 @@ from PIL import Image
 
 from browser_cases import elsewhere
 from corpus_cases import write_picture
-from counterfoil import open_corpus
 from counterfoil.audit import AuditPage, AuditSection, Finding, ReviewItem, render_audit
+from counterfoil.core.io import write_text
 from counterfoil.data.corrections import CORRECTIONS_FILE, Correction
+from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation.explanation_page import CaptionPart
-from counterfoil.files import write_text
 from counterfoil.report.page import PageItem, Provenance, thumbnail
 
 pytestmark = [
@@ -100,10 +100,12 @@ def test_somebody_decides_and_the_readers_honour_it(browser, page, photos):
     (photos / CORRECTIONS_FILE).write_bytes(Path(saving.value.path()).read_bytes())
     assert not wrong
     context.close()
-    left = open_corpus(photos)
+    left = load_dataset(photos)
     assert list(left.image_ids) == ["0.png", "1.png"]
     assert list(left.texts) == ["A <wolf>, d k.", "a cat"]
-    assert left.decided.startswith("2 images left out, 3 captions left out, 1 caption rewritten")
+    assert left.corrections.startswith(
+        "2 images left out, 3 captions left out, 1 caption rewritten"
+    )
 
 
 def test_a_caption_that_is_true_of_another_picture_is_told_to_the_miners(browser, page, photos):
@@ -116,7 +118,7 @@ def test_a_caption_that_is_true_of_another_picture_is_told_to_the_miners(browser
     lines = Path(saving.value.path()).read_text().splitlines()[1:]
     (photos / CORRECTIONS_FILE).write_text("\n".join(lines) + "\n")
     context.close()
-    also = open_corpus(photos).also
+    also = load_dataset(photos).extra_positives
     assert also is not None
     assert (also.image.tolist(), also.text.tolist()) == ([0], [4])
 

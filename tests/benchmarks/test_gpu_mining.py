@@ -10,9 +10,9 @@ SMALL = ["--images", "64", "--texts", "320", "--width", "32", "--device", "cpu"]
 @pytest.fixture
 def gpu_mining(monkeypatch):
     from benchmarks.speed import gpu_mining
-    from counterfoil.engine import tiles
+    from counterfoil.scoring import encode
 
-    monkeypatch.setitem(tiles._BAGS, "cpu", (16, 64))  # many tiles
+    monkeypatch.setitem(encode._BAGS, "cpu", (16, 64))  # many tiles
     monkeypatch.setattr(gpu_mining, "_SAMPLE", 0.01)
     return gpu_mining
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from benchmarks.experiments.ledger import add, bands, read
-from counterfoil.evaluate.protocols import evaluate_scores
-from counterfoil.evaluate.result import METRICS
+from counterfoil.evaluation.metrics import METRICS
+from counterfoil.evaluation.protocols import evaluate_scores
 from experiment_cases import entry, report
 
 
@@ -16,9 +16,9 @@ def test_shares_of_the_images_add_up_to_rsum() -> None:
 
 
 def test_shares_where_images_have_any_number_of_captions() -> None:
-    owner = torch.tensor([0, 2, 2, 1, 0, -1, 2])
+    text_to_image = torch.tensor([0, 2, 2, 1, 0, -1, 2])
     scores = torch.rand(3, 7, generator=torch.Generator().manual_seed(3))
-    measured = evaluate_scores(scores, owner)
+    measured = evaluate_scores(scores, text_to_image)
     i2t, t2i = measured.ranked
     assert [len(group) for group in bands(t2i)] == [2, 1, 3]
     found = entry(measured)

@@ -9,11 +9,11 @@ from benchmarks.experiments.__main__ import main
 from benchmarks.experiments.catalogue import find, tables
 from benchmarks.experiments.ledger import read, run
 from benchmarks.experiments.table import Experiment, Row, Table
+from counterfoil.pipelines.overrides import apply_overrides
+from counterfoil.pipelines.pipeline import Evaluate, Train
+from counterfoil.pipelines.run import DataSource
 from counterfoil.recipes import catalogue
-from counterfoil.recipes.aoq import recipe
-from counterfoil.recipes.recipe import Evaluate, Train
-from counterfoil.recipes.run import Source
-from counterfoil.recipes.settings import apply
+from counterfoil.recipes.aoq import aoq_recipe
 
 SMALL = (
     "*.model.image.width=16", "*.model.text.width=16", "*.batch=16", "lists.texts=20",
@@ -25,7 +25,9 @@ def _table(seeds: int = 2) -> Table:
     def experiments(budget: str) -> tuple[Experiment, ...]:
         found = []
         for seed in range(seeds):
-            small = apply(catalogue.smoke(recipe("vsepp", "scenes")), [*SMALL, f"*.seed={seed}"])
+            small = apply_overrides(
+                catalogue.smoke_recipe(aoq_recipe("vsepp", "scenes")), [*SMALL, f"*.seed={seed}"]
+            )
             small = replace(small, stages=small.stages[:-1])
             rows = tuple(
                 Row(host="VSE++", method=m, seed=seed, test=f"test-{m}", models=(m,))
@@ -41,7 +43,7 @@ def _table(seeds: int = 2) -> Table:
 
 
 def test_every_row_of_a_table_reaches_the_ledger_once(tmp_path) -> None:
-    source, ledger = Source("scenes:images=36"), tmp_path / "ledger.jsonl"
+    source, ledger = DataSource("scenes:images=36"), tmp_path / "ledger.jsonl"
     assert run(_table(), "cpu", source, tmp_path / "runs", ledger)
     entries = read(ledger)
     assert [(e.seed, e.method) for e in entries] == [
@@ -58,7 +60,7 @@ def test_every_row_of_a_table_reaches_the_ledger_once(tmp_path) -> None:
 
 
 def test_only_what_a_missing_row_needs_is_run(tmp_path) -> None:
-    source, ledger = Source("scenes:images=36"), tmp_path / "ledger.jsonl"
+    source, ledger = DataSource("scenes:images=36"), tmp_path / "ledger.jsonl"
     assert run(_table(1), "cpu", source, tmp_path / "runs", ledger)
     before = {entry.method: entry for entry in read(ledger)}
     ledger.write_text(ledger.read_text().splitlines(keepends=True)[1])  # online is lost
@@ -75,7 +77,7 @@ def test_only_what_a_missing_row_needs_is_run(tmp_path) -> None:
 def test_time_that_is_up_leaves_what_is_done_and_resume_ends_with_the_same(
     tmp_path, monkeypatch
 ) -> None:
-    source, whole = Source("scenes:images=36"), tmp_path / "whole.jsonl"
+    source, whole = DataSource("scenes:images=36"), tmp_path / "whole.jsonl"
     assert run(_table(1), "cpu", source, tmp_path / "a", whole)
     part = tmp_path / "part.jsonl"
     execute, calls = running.execute, []

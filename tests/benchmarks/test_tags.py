@@ -6,9 +6,8 @@ import pytest
 
 from benchmarks.experiments.catalogue import find
 from benchmarks.experiments.ledger import read, run
-from counterfoil.recipes.pretraining import Pretrain
-from counterfoil.recipes.recipe import Evaluate, Train
-from counterfoil.recipes.run import Source
+from counterfoil.pipelines.pipeline import Evaluate, Pretrain, Train
+from counterfoil.pipelines.run import DataSource
 
 
 @pytest.mark.parametrize("dataset", ["scenes", "flickr8k"])
@@ -48,7 +47,7 @@ def test_rows_of_a_budget_take_as_many_steps() -> None:
 
 @pytest.mark.slow
 def test_the_table_runs(tmp_path) -> None:
-    source = Source("scenes:images=60,dev=6,test=8,features=regions")
+    source = DataSource("scenes:images=60,dev=6,test=8,features=regions")
     ledger = tmp_path / "ledger.jsonl"
     assert run(find("evidence/tags-scenes"), "smoke", source, tmp_path / "runs", ledger)
     methods = [entry.method for entry in read(ledger)]

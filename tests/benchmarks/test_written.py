@@ -10,8 +10,8 @@ from benchmarks.experiments.catalogue import find
 from benchmarks.experiments.ledger import read, run
 from benchmarks.experiments.table import Budget, Experiment
 from benchmarks.experiments.tags import MODELS_TABLE as NAME
-from counterfoil.recipes.recipe import Mine, Teach, Train, digests
-from counterfoil.recipes.run import Source
+from counterfoil.pipelines.pipeline import ComputeTargets, Mine, Train, stage_digests
+from counterfoil.pipelines.run import DataSource
 
 
 def planned(budget: Budget) -> Experiment:
@@ -39,8 +39,8 @@ def test_the_foils_are_all_that_a_pair_of_rows_differs_in(budget: Budget) -> Non
 
 
 def test_the_writer_is_that_of_the_table_of_tags() -> None:
-    ours = digests(planned("cpu").recipe, "data")
-    theirs = digests(find("evidence/tags-scenes").of("cpu")[0].recipe, "data")
+    ours = stage_digests(planned("cpu").recipe, "data")
+    theirs = stage_digests(find("evidence/tags-scenes").of("cpu")[0].recipe, "data")
     for stage in ("aligned", "pretrained", "step-1-tags"):
         assert ours[stage] == theirs[stage]
 
@@ -56,14 +56,14 @@ def test_each_seed_has_lists_and_teachers_of_its_own() -> None:
             assert lists.using[0].endswith(f"own-{row.seed}")
         if row.method.startswith("NDGL"):
             targets = recipe.stage(str(train.guide))
-            assert isinstance(targets, Teach)
+            assert isinstance(targets, ComputeTargets)
             assert len(targets.using) == 2
             assert not any(one.endswith(f"-{row.seed}") for one in targets.using)
 
 
 @pytest.mark.slow
 def test_the_table_runs(tmp_path) -> None:
-    source = Source("scenes:images=60,dev=6,test=8,features=regions")
+    source = DataSource("scenes:images=60,dev=6,test=8,features=regions")
     ledger = tmp_path / "ledger.jsonl"
     assert run(find(NAME), "smoke", source, tmp_path / "runs", ledger)
     found = {(entry.host, entry.method) for entry in read(ledger)}

@@ -9,9 +9,8 @@ import torch
 
 from analysis_cases import dense
 from corpus_cases import random_array
-from counterfoil.analysis.aoq import BINS
-from counterfoil.analysis.base import ensemble_parts, short_names
-from counterfoil.negatives.online_rank import expected_rank
+from counterfoil.analysis.aoq import BINS, expected_rank
+from counterfoil.pipelines.publishing import ensemble_parts, short_names
 
 
 def test_online_rank(models, analysed):
@@ -43,10 +42,10 @@ def test_negatives(models, analysed):
     shown, page, numbers = analysed("negatives", models / "run/online", *few)
     assert "offline: drawn from 12 texts and 3 images, the model's own lists" in shown
     assert len(numbers["anchors"]) == 3
-    corpus, scores = dense(models / "run/online", "train")
+    dataset, scores = dense(models / "run/online", "train")
     for anchor in numbers["anchors"]:
-        image = corpus.image_ids.index(anchor["image"])
-        wrong = (corpus.owner != image).nonzero().flatten()
+        image = dataset.image_ids.index(anchor["image"])
+        wrong = (dataset.text_to_image != image).nonzero().flatten()
         hardest = wrong[scores[image, wrong].topk(12).indices].tolist()
         assert set(anchor["texts"]["offline"]["rows"]) <= set(hardest)
         assert anchor["caption"] in page
@@ -104,10 +103,10 @@ def test_cross_rank(models, analysed):
     assert "online + pixels: ensemble of 2 by mean score" in shown
     assert "Percent of 30 true pairs" in shown
     assert numbers["bins"] == list(BINS)
-    corpus, scores = dense(second, "test")
+    dataset, scores = dense(second, "test")
     ranks = []
-    for text, image in enumerate(corpus.owner.tolist()):
-        wrong = corpus.owner != image
+    for text, image in enumerate(dataset.text_to_image.tolist()):
+        wrong = dataset.text_to_image != image
         r_t = 1 + int((scores[image, wrong] > scores[image, text]).sum())
         r_i = 1 + int((scores[:, text] > scores[image, text]).sum())
         ranks.append(max(5 * r_i - 4, r_t))

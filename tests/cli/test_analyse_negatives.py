@@ -8,9 +8,10 @@ import torch
 
 import recipes_cases
 from analysis_cases import REGIONS, reader
-from counterfoil import open_corpus, open_model
-from counterfoil.analysis.base import open_scorers
 from counterfoil.analysis.captions import draw_captions, score_captions
+from counterfoil.data.readers import load_dataset
+from counterfoil.model import load_model
+from counterfoil.pipelines.publishing import open_scorers
 
 ASKED = ("--anchors", "5", "--seed", "4")
 FEW = (*ASKED, "--masks", "3", "--refills", "3", "--keep", "3")
@@ -39,8 +40,8 @@ def stores(uniters, tmp_path_factory) -> Path:
 
 
 def all_scores(model: Path) -> torch.Tensor:
-    found = open_model(model).member(open_corpus(REGIONS).split("test"))
-    return found.matcher.grid(found.images, found.texts).detach()
+    found = load_model(model).embed(load_dataset(REGIONS).split("test"))
+    return found.model.score_matrix(found.images, found.texts).detach()
 
 
 def test_triples(uniters, analysed):
@@ -55,16 +56,16 @@ def test_triples(uniters, analysed):
         for name in ("first", "second")
         for kind in ("batch of 6", "whole set", "written")
     }
-    corpus = open_corpus(REGIONS).split("test")
-    rows = draw_captions(corpus, 5, torch.Generator().manual_seed(4))
+    dataset = load_dataset(REGIONS).split("test")
+    rows = draw_captions(dataset, 5, torch.Generator().manual_seed(4))
     for name in ("first", "second"):
         scores = all_scores(uniters / name)
-        positive = [float(scores[corpus.owner[row], row]) for row in rows]
+        positive = [float(scores[dataset.text_to_image[row], row]) for row in rows]
         assert found[(name, "whole set")]["positive"] == pytest.approx(positive, abs=1e-6)
     scores = all_scores(first)
     hardest = [
-        max(float(scores[o, t]) for t in range(30) if corpus.owner[t] != o)
-        for o in corpus.owner[rows].tolist()
+        max(float(scores[o, t]) for t in range(30) if dataset.text_to_image[t] != o)
+        for o in dataset.text_to_image[rows].tolist()
     ]
     whole = found[("first", "whole set")]
     assert whole["negative"] == pytest.approx(hardest, abs=1e-6)
@@ -85,15 +86,15 @@ def test_triples_of_stored_captions(uniters, stores, analysed):
     for line in (stores / "tags/foils.jsonl").read_text().splitlines():
         one = json.loads(line)
         foils.setdefault(one["text"], []).append(one["foil"])
-    corpus = open_corpus(REGIONS).split("test")
-    rows = draw_captions(corpus, 5, torch.Generator().manual_seed(4)).tolist()
+    dataset = load_dataset(REGIONS).split("test")
+    rows = draw_captions(dataset, 5, torch.Generator().manual_seed(4)).tolist()
     scorer = open_scorers([str(uniters / "mute")])[0]
     wanted = []
     for row in rows:
-        texts = foils.get(corpus.text_ids[row], [])
+        texts = foils.get(dataset.text_ids[row], [])
         if texts:
-            image = corpus.owner[row].repeat(len(texts))
-            wanted.append(float(score_captions(scorer, corpus, image, texts).max()))
+            image = dataset.text_to_image[row].repeat(len(texts))
+            wanted.append(float(score_captions(scorer, dataset, image, texts).max()))
     found = numbers["triples"][-1]
     assert found["negatives"] == "written"
     assert found["negative"] == pytest.approx(wanted, abs=1e-6)
@@ -110,15 +111,15 @@ def test_discrimination(uniters, stores, analysed):
     assert all(set(models) == {"first", "second", "blind"} for models in found.values())
     assert "blind: 3-gram model of" in shown
     assert page.count("<svg") == 3
-    corpus = open_corpus(REGIONS).split("test")
-    rows = draw_captions(corpus, 5, torch.Generator().manual_seed(4)).tolist()
-    names = {corpus.text_ids[row]: row for row in rows}
+    dataset = load_dataset(REGIONS).split("test")
+    rows = draw_captions(dataset, 5, torch.Generator().manual_seed(4)).tolist()
+    names = {dataset.text_ids[row]: row for row in rows}
     lines = [json.loads(ln) for ln in (stores / "tags/foils.jsonl").read_text().splitlines()]
     lines = [line for line in lines if line["text"] in names]
-    image = corpus.owner[[names[line["text"]] for line in lines]]
+    image = dataset.text_to_image[[names[line["text"]] for line in lines]]
     scorer = open_scorers([str(second)])[0]
-    true = score_captions(scorer, corpus, image, [line["caption"] for line in lines])
-    false = score_captions(scorer, corpus, image, [line["foil"] for line in lines])
+    true = score_captions(scorer, dataset, image, [line["caption"] for line in lines])
+    false = score_captions(scorer, dataset, image, [line["foil"] for line in lines])
     right = (true > false).tolist()
     mine = found["tags"]["second"]
     assert mine["pairs"]["value"] == pytest.approx(100 * sum(right) / len(right))

@@ -8,14 +8,14 @@ import torch
 
 from analysis_cases import SCENES, dense
 from corpus_cases import random_array
-from counterfoil import open_corpus
 from counterfoil.analysis.ndgl import maps
-from counterfoil.recipes.run import Source
+from counterfoil.data.readers import load_dataset
+from counterfoil.pipelines.run import DataSource
 
 
-def margins_of(scores, owner):
+def margins_of(scores, text_to_image):
     """Margins of images and of texts, line by line."""
-    true = owner == torch.arange(len(scores)).unsqueeze(1)
+    true = text_to_image == torch.arange(len(scores)).unsqueeze(1)
     sides = ((scores, true), (scores.T, true.T))
     return [
         [float(line[mark].max() - line[~mark].max()) for line, mark in zip(lines, marks)]
@@ -29,8 +29,8 @@ def test_margins(models, analysed):
     assert set(numbers["margins"]) == {"online", "pixels", "online + pixels"}
     assert "online + pixels: ensemble of 2 by mean score" in shown
     assert page.count("<svg") == 2
-    corpus, scores = dense(second, "test")
-    for side, values in zip(("i2t", "t2i"), margins_of(scores, corpus.owner)):
+    dataset, scores = dense(second, "test")
+    for side, values in zip(("i2t", "t2i"), margins_of(scores, dataset.text_to_image)):
         found = numbers["margins"]["pixels"][side]
         assert found["queries"] == len(values)
         assert found["median"] == pytest.approx(sorted(values)[(len(values) - 1) // 2], abs=1e-5)
@@ -43,8 +43,8 @@ def test_margins(models, analysed):
 
 def test_quantiles(models, analysed):
     shown, page, numbers = analysed("quantiles", models / "pixels", "--top", "4", "--level", "0.1")
-    corpus, scores = dense(models / "pixels", "test")
-    true = corpus.owner == torch.arange(len(corpus)).unsqueeze(1)
+    dataset, scores = dense(models / "pixels", "test")
+    true = dataset.text_to_image == torch.arange(len(dataset)).unsqueeze(1)
     wrong = scores.masked_fill(true, -torch.inf)
     by_name = {(one["of"], one["to"]): one for one in numbers["similarities"]}
     for what, lines in (("texts", wrong), ("images", wrong.T)):
@@ -70,14 +70,18 @@ def test_map(models, analysed, method):
     shown, page, numbers = analysed("map", models / "pixels", *few)
     assert "sampling seed 3" in shown
     assert [one["direction"] for one in numbers["maps"]] == ["i2t", "t2i"]
-    corpus, scores = dense(models / "pixels", "test")
+    dataset, scores = dense(models / "pixels", "test")
     for one in numbers["maps"]:
         asks_image = one["direction"] == "i2t"
-        ids = corpus.image_ids if asks_image else corpus.texts
+        ids = dataset.image_ids if asks_image else dataset.texts
         row = ids.index(one["query"])
         line = scores[row] if asks_image else scores[:, row]
-        mark = corpus.owner == row if asks_image else torch.arange(6) == corpus.owner[row]
-        names = corpus.text_ids if asks_image else corpus.image_ids
+        mark = (
+            dataset.text_to_image == row
+            if asks_image
+            else torch.arange(6) == dataset.text_to_image[row]
+        )
+        names = dataset.text_ids if asks_image else dataset.image_ids
         best = line.masked_fill(mark, -torch.inf).sort(descending=True, stable=True).indices
         many = min(12, int((~mark).sum()))
         assert one["wrong"] == [names[place] for place in best[:many].tolist()]
@@ -93,19 +97,19 @@ def test_map(models, analysed, method):
 def test_a_map_without_its_library(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
     with pytest.raises(ValueError, match=r"counterfoil\[maps\]"):
-        maps("nowhere", Source("scenes"), tmp_path / "map.html")
+        maps("nowhere", DataSource("scenes"), tmp_path / "map.html")
 
 
 def test_map_of_given_queries(models, analysed):
-    corpus = open_corpus(SCENES).split("test")
-    asked = ("--query", corpus.texts[7], "--query", corpus.image_ids[2])
+    dataset = load_dataset(SCENES).split("test")
+    asked = ("--query", dataset.texts[7], "--query", dataset.image_ids[2])
     pair = f"{models / 'pixels'}+{models / 'run/online'}"
     shown, page, numbers = analysed("map", pair, *asked)
     found = [(one["direction"], one["query"]) for one in numbers["maps"]]
-    assert found == [("t2i", corpus.texts[7]), ("i2t", corpus.image_ids[2])]
+    assert found == [("t2i", dataset.texts[7]), ("i2t", dataset.image_ids[2])]
     assert numbers["seed"] is None
     assert "sampling seed" not in shown
-    assert f"The text “{corpus.texts[7]}” and its nearest images" in page
+    assert f"The text “{dataset.texts[7]}” and its nearest images" in page
 
 
 def test_vectors_without_pictures(analysed, tmp_path):

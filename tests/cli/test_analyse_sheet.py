@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from analysis_cases import SCENES
-from counterfoil import open_corpus
-from counterfoil.negatives.written_store import WrittenStore
+from counterfoil.data.readers import load_dataset
+from counterfoil.negatives.generation.store import GeneratedStore
 from recipes_cases import run
 
 
@@ -44,8 +44,8 @@ def fill(sheet: Path, name: str, answers: list[str]) -> Path:
 def test_a_sheet_is_blind_and_has_one_sentence_a_picture(sheet, tmp_path):
     lines = rows(sheet)
     assert len(lines) == len({line["picture"] for line in lines}) == 6
-    corpus = open_corpus(SCENES).split("test")
-    foils = WrittenStore.open(tmp_path / "written", fingerprint=corpus.fingerprint).foils()
+    dataset = load_dataset(SCENES).split("test")
+    foils = GeneratedStore.open(tmp_path / "written", fingerprint=dataset.fingerprint).foils()
     known = {foil.foil for foil in foils}
     for line in lines:
         assert set(line) == {"item", "picture", "sentence", "answer"}

@@ -13,15 +13,16 @@ import hub_cases
 import sentence_cases
 from analysis_cases import SCENES
 from corpus_cases import karpathy_image, write_karpathy
-from counterfoil import open_corpus, open_model
-from counterfoil.corpus.meanings import Meanings
-from counterfoil.corpus.scenes import is_true, scene
-from counterfoil.corpus.words import split
-from counterfoil.evaluate.fluency import CausalLM
-from counterfoil.evaluate.ngrams import NGrams
+from counterfoil.core.types import Pairs
+from counterfoil.data.readers import load_dataset
+from counterfoil.data.scenes import scene
+from counterfoil.data.scenes.truth import is_true
+from counterfoil.data.tokenizers import split_words
 from counterfoil.evaluation.explain import explain
-from counterfoil.negatives.written_store import WrittenFoil, WrittenStore
-from counterfoil.records import Pairs
+from counterfoil.evaluation.language_models import CausalLM, NGrams
+from counterfoil.model import load_model
+from counterfoil.negatives.generation.store import GeneratedCaption, GeneratedStore
+from counterfoil.negatives.similarity import SentenceEncoder
 from recipes_cases import run
 
 
@@ -34,16 +35,16 @@ def written(tmp_path, capsys) -> Path:
     return folder
 
 
-def stored(folder: Path, split: str = "test") -> tuple[WrittenFoil, ...]:
-    corpus = open_corpus(SCENES).split(split)
-    return tuple(WrittenStore.open(folder, fingerprint=corpus.fingerprint).foils())
+def stored(folder: Path, split: str = "test") -> tuple[GeneratedCaption, ...]:
+    dataset = load_dataset(SCENES).split(split)
+    return tuple(GeneratedStore.open(folder, fingerprint=dataset.fingerprint).foils())
 
 
-def told_of(foil: WrittenFoil) -> set[str]:
-    corpus = open_corpus(SCENES)
-    image = corpus.image_ids.index(foil.image)
-    own = (corpus.owner == image).nonzero().flatten().tolist()
-    return {word for row in own for word in split(corpus.texts[row])}
+def told_of(foil: GeneratedCaption) -> set[str]:
+    dataset = load_dataset(SCENES)
+    image = dataset.image_ids.index(foil.image)
+    own = (dataset.text_to_image == image).nonzero().flatten().tolist()
+    return {word for row in own for word in split_words(dataset.texts[row])}
 
 
 def test_true_rate_of_scenes(written, analysed):
@@ -61,7 +62,8 @@ def test_true_rate_of_scenes(written, analysed):
     kept = [
         t
         for foil, t in zip(foils, truth)
-        if t is not None and not {w for c in foil.changed for w in split(c.new)} <= told_of(foil)
+        if t is not None
+        and not {w for c in foil.changed for w in split_words(c.new)} <= told_of(foil)
     ]
     assert (paper["kept"], paper["true"]) == (len(kept), sum(kept))
     assert paper["false_rate"]["value"] == pytest.approx(100 * kept.count(False) / len(kept))
@@ -74,8 +76,8 @@ def test_true_rate_with_a_guide(models, written, analysed):
     guide = models / "run/online"
     _, page, numbers = analysed("true-rate", written, "--guide", guide, "--slack", 0.05)
     [one] = numbers["sets"]
-    model = open_model(str(guide))
-    pictures = open_corpus(SCENES).split("test")
+    model = load_model(str(guide))
+    pictures = load_dataset(SCENES).split("test")
     kept = lost = 0
     for foil in stored(written):
         true = is_true(foil.foil, scene(foil.image))
@@ -83,7 +85,7 @@ def test_true_rate_with_a_guide(models, written, analysed):
             continue
         picture = pictures.pictures.open(pictures.image_ids.index(foil.image))
         new, old = model.score(picture, [foil.foil, foil.caption]).tolist()
-        taken = {w for c in foil.changed for w in split(c.new)} <= told_of(foil)
+        taken = {w for c in foil.changed for w in split_words(c.new)} <= told_of(foil)
         if new < old - 0.05 and not taken:
             kept += 1
             lost += bool(true)
@@ -99,14 +101,14 @@ def test_true_rate_with_a_guide(models, written, analysed):
 
 
 def test_stored_scores_are_asked_too(written, analysed, tmp_path):
-    corpus = open_corpus(SCENES).split("test")
+    dataset = load_dataset(SCENES).split("test")
     truth = [is_true(foil.foil, scene(foil.image)) for foil in stored(written)]
     some = [
         replace(foil, scores={"foil": float(bool(true)), "caption": float(n)})
         for n, (foil, true) in enumerate(zip(stored(written), truth))
     ]
     folder = tmp_path / "scored"
-    WrittenStore.write(folder, some, corpus, writer="hand", settings={}, seed=0)
+    GeneratedStore.write(folder, some, dataset, writer="hand", settings={}, seed=0)
     found = analysed("true-rate", folder)[2]["sets"][0]["scores"]
     assert [one["name"] for one in found] == ["stored score", "stored score less the caption's"]
     assert found[0]["told_apart"]["value"] == 100
@@ -150,7 +152,7 @@ def test_true_rate_with_a_sentence_encoder(flickr, written, analysed, tmp_path):
     pytest.importorskip("sentence_transformers")
     words = ["a", "dog", "dogs", "runs", "on", "grass", "cat", "red", "blue", "circle", "above"]
     folder = sentence_cases.encoder(tmp_path / "encoder", words)
-    meanings = Meanings(folder)
+    meanings = SentenceEncoder(folder)
 
     def near(text, others):
         own = meanings.vectors([text, *others])
@@ -161,7 +163,7 @@ def test_true_rate_with_a_sentence_encoder(flickr, written, analysed, tmp_path):
     kept = 0
     for image, text in ((0, said[1][0]), (0, said[1][1]), (1, said[0][1])):
         first, second = said[image]
-        taken = set(split(text)) <= {w for own in said[image] for w in split(own)}
+        taken = set(split_words(text)) <= {w for own in said[image] for w in split_words(own)}
         kept += near(text, [first, second]) < near(first, [second]) and not taken
     filters = {sieve["name"]: sieve["kept"] for sieve in one["filters"]}
     assert filters["captions + encoder"] == kept
@@ -170,15 +172,15 @@ def test_true_rate_with_a_sentence_encoder(flickr, written, analysed, tmp_path):
 
     found = analysed("true-rate", written, "--encoder", folder, "--slack", 0.01, name="scenes")[2]
     assert f"sentence encoder {folder}, slack 0.01" in found["protocol"]
-    corpus = open_corpus(SCENES).split("test")
+    dataset = load_dataset(SCENES).split("test")
     kept = 0
     for foil in stored(written):
         if is_true(foil.foil, scene(foil.image)) is None:
             continue
-        row = corpus.text_ids.index(foil.text)
-        own = (corpus.owner == corpus.owner[row]).nonzero().flatten().tolist()
-        others = [corpus.texts[text] for text in own if text != row]
-        taken = {w for c in foil.changed for w in split(c.new)} <= told_of(foil)
+        row = dataset.text_ids.index(foil.text)
+        own = (dataset.text_to_image == dataset.text_to_image[row]).nonzero().flatten().tolist()
+        others = [dataset.texts[text] for text in own if text != row]
+        taken = {w for c in foil.changed for w in split_words(c.new)} <= told_of(foil)
         kept += near(foil.foil, others) < near(foil.caption, others) - 0.01 and not taken
     filters = {sieve["name"]: sieve["kept"] for sieve in found["sets"][0]["filters"]}
     assert filters["captions + encoder"] == kept < filters["captions"]
@@ -187,13 +189,15 @@ def test_true_rate_with_a_sentence_encoder(flickr, written, analysed, tmp_path):
 def test_true_rate_of_a_crowd_with_a_guide(models, flickr, analysed):
     folder = Path(flickr[-1])
     _, _, numbers = analysed("true-rate", *flickr, "--guide", models / "pixels", data=None)
-    model, corpus = open_model(str(models / "pixels")), open_corpus(str(folder))
+    model, dataset = load_model(str(models / "pixels")), load_dataset(str(folder))
     kept = 0
     for image, text in ((0, 2), (0, 3), (1, 1)):
-        own = (corpus.owner == image).nonzero().flatten().tolist()
+        own = (dataset.text_to_image == image).nonzero().flatten().tolist()
         rows = [text, *own]
-        scores = model.score(corpus.pictures.open(image), [corpus.texts[row] for row in rows])
-        taken = set(split(corpus.texts[text])) <= {w for r in own for w in split(corpus.texts[r])}
+        scores = model.score(dataset.pictures.open(image), [dataset.texts[row] for row in rows])
+        taken = set(split_words(dataset.texts[text])) <= {
+            w for r in own for w in split_words(dataset.texts[r])
+        }
         kept += bool(scores[0] < scores[1:].mean()) and not taken
     found = {sieve["name"]: sieve["kept"] for sieve in numbers["sets"][0]["filters"]}
     assert found["captions + guide"] == kept
@@ -202,9 +206,9 @@ def test_true_rate_of_a_crowd_with_a_guide(models, flickr, analysed):
 def test_numbers_are_json_also_where_nothing_is_true(written, analysed, tmp_path):
     """What cannot be counted is null and a dash."""
     folder = tmp_path / "false"
-    corpus = open_corpus(SCENES).split("test")
+    dataset = load_dataset(SCENES).split("test")
     some = [foil for foil in stored(written) if is_true(foil.foil, scene(foil.image)) is False][:5]
-    WrittenStore.write(folder, some, corpus, writer="hand", settings={}, seed=0)
+    GeneratedStore.write(folder, some, dataset, writer="hand", settings={}, seed=0)
     shown, page, numbers = analysed("true-rate", folder)
     none = numbers["sets"][0]["filters"][0]
     assert none["caught"]["value"] is None
@@ -215,12 +219,12 @@ def test_numbers_are_json_also_where_nothing_is_true(written, analysed, tmp_path
 
 
 def test_fluency_by_ngrams(tmp_path, written, analysed):
-    train = open_corpus(SCENES).split("train")
+    train = load_dataset(SCENES).split("train")
     foils = stored(written)
     foils = (replace(foils[0], foil=train.texts[3]), *foils[1:])  # as it might be written
     folder = tmp_path / "known"
-    corpus = open_corpus(SCENES).split("test")
-    WrittenStore.write(folder, foils, corpus, writer="hand", settings={}, seed=0)
+    dataset = load_dataset(SCENES).split("test")
+    GeneratedStore.write(folder, foils, dataset, writer="hand", settings={}, seed=0)
     shown, page, numbers = analysed("fluency", folder)
     [one] = numbers["sets"]
     asked = {text for foil in foils for text in (foil.caption, foil.foil)}
@@ -246,10 +250,10 @@ def test_fluency_by_ngrams(tmp_path, written, analysed):
 def test_fluency_of_the_first_by_a_language_model(tmp_path, written, analysed):
     words = sorted({word for foil in stored(written) for word in foil.caption.split()})
     lm = hub_cases.gpt2(tmp_path / "lm", words)
-    corpus = open_corpus(SCENES).split("test")
+    dataset = load_dataset(SCENES).split("test")
     short = [foil for foil in stored(written) if len(foil.foil.split()) < 6]
     folder = tmp_path / "short"
-    WrittenStore.write(folder, short, corpus, writer="hand", settings={}, seed=0)
+    GeneratedStore.write(folder, short, dataset, writer="hand", settings={}, seed=0)
     shown, _, numbers = analysed("fluency", folder, "--lm", lm, "--each", 1)
     first = list({foil.text: foil for foil in reversed(short)}.values())[::-1]
     [one] = numbers["sets"]
@@ -282,18 +286,18 @@ REGIONS = explain_cases.SCENES
 def test_fluency_of_what_is_corrected(words, written, analysed):
     given = "--corrector", words, "--data", REGIONS, "--each", 2
     shown, page, numbers = analysed("fluency", written, *given, data=None)
-    [one], model, first = numbers["sets"], open_model(str(words)), {}
-    corpus = open_corpus(REGIONS).split("test")
+    [one], model, first = numbers["sets"], load_model(str(words)), {}
+    dataset = load_dataset(REGIONS).split("test")
     for foil in stored(written):
         first.setdefault(foil.text, []).append(foil)
     foils = [foil for some in first.values() for foil in some[:2]]
     better = []
     for foil in foils:
-        [said] = explain(model, foil.image, [foil.foil], dataset=corpus)
+        [said] = explain(model, foil.image, [foil.foil], dataset=dataset)
         better.append(said.corrected.text if said.corrected else foil.foil)
     assert better != [foil.foil for foil in foils]
     asked = {text for foil in stored(written) for text in (foil.caption, foil.foil)}
-    kept = [text for text in open_corpus(REGIONS).split("train").texts if text not in asked]
+    kept = [text for text in load_dataset(REGIONS).split("train").texts if text not in asked]
     speaks = NGrams.of(text for text in kept if text not in better)
     assert one["corrected"]["captions"] == one["written"]["captions"] == len(foils)
     assert one["corrected"]["whole"]["value"] == pytest.approx(speaks.perplexity(better))
@@ -307,11 +311,11 @@ def test_cases_of_two_models(models, words, written, analysed):
     names = words, models / "pixels"
     given = "--written", written, "--data", REGIONS, "--count", 2, "--threshold", 0.3
     shown, page, numbers = analysed("cases", *names, *given, "--seed", 5, data=None)
-    corpus = open_corpus(REGIONS).split("test")
+    dataset = load_dataset(REGIONS).split("test")
     foils = {(foil.image, foil.foil): foil for foil in stored(written)}
-    scored = open_model(str(words))
-    seen = open_model(str(models / "pixels"))
-    member = scored.member(corpus)
+    scored = load_model(str(words))
+    seen = load_model(str(models / "pixels"))
+    member = scored.embed(dataset)
     found = [case for group in numbers["groups"] for case in group["cases"]]
     assert len(found) == len({case["image"] for case in found}) == 6
     assert numbers["models"] == ["words", "pixels"]
@@ -321,14 +325,14 @@ def test_cases_of_two_models(models, words, written, analysed):
         corrected = case["written"]["corrected"]
         texts = {"caption": foil.caption, "written": foil.foil}
         texts |= {"corrected": corrected["text"]} if corrected else {}
-        row = corpus.image_ids.index(case["image"])
-        picture = seen.score(corpus.pictures.open(row), list(texts.values())).tolist()
-        [one] = explain(scored, case["image"], [foil.foil], dataset=corpus, threshold=0.3)
+        row = dataset.image_ids.index(case["image"])
+        picture = seen.score(dataset.pictures.open(row), list(texts.values())).tolist()
+        [one] = explain(scored, case["image"], [foil.foil], dataset=dataset, threshold=0.3)
         assert case["written"] == json.loads(json.dumps(one.to_dict()))
-        encoded = scored.matcher.encode_texts(scored.lens.read(list(texts.values())))
+        encoded = scored.model.encode_texts(scored.processor.read(list(texts.values())))
         pair = Pairs(torch.full((len(texts),), row), torch.arange(len(texts)))
         with torch.inference_mode():
-            own = scored.matcher.listed(member.images, encoded, pair).tolist()
+            own = scored.model.score_indices(member.images, encoded, pair).tolist()
         for kind, a, b in zip(texts, own, picture):
             assert case["scores"][kind] == pytest.approx([a, b], abs=1e-4)
         assert (case["scores"]["corrected"] is None) == (corrected is None)
@@ -341,12 +345,12 @@ def test_cases_of_two_models(models, words, written, analysed):
 def test_cases_are_those_on_which_models_differ_most(models, words, written, analysed):
     names = models / "pixels", models / "run/online"
     _, page, numbers = analysed("cases", *names, "--written", written, "--count", 1)
-    corpus = open_corpus(SCENES).split("test")
+    dataset = load_dataset(SCENES).split("test")
     foils = stored(written)
     margins = []
     for name in names:
-        model = open_model(str(name))
-        pictures = {one: corpus.pictures.open(row) for row, one in enumerate(corpus.image_ids)}
+        model = load_model(str(name))
+        pictures = {one: dataset.pictures.open(row) for row, one in enumerate(dataset.image_ids)}
         scores = [model.score(pictures[f.image], [f.caption, f.foil]) for f in foils]
         margins.append(torch.stack([one[0] - one[1] for one in scores]).double())
     a, b = (one / one.std(correction=0) for one in margins)

@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 
 from corpus_cases import random_array, write_picture
-from counterfoil import audit, open_corpus
+from counterfoil import audit
 from counterfoil.data.corrections import CORRECTIONS_FILE
+from counterfoil.data.readers import load_dataset
 from recipes_cases import run
 
 SCENES = "scenes:images=36"
@@ -79,7 +80,7 @@ def test_pictures_that_cannot_be_read_are_found_and_the_rest_goes_on(tmp_path, a
     assert broken["image"] == "4.png"
     assert "cannot be read as a picture" in broken["note"]
     assert len(of(plain, "leaked")) == 1
-    shown = audit._Display(open_corpus(folder), top=5)
+    shown = audit._Display(load_dataset(folder), top=5)
     assert shown.image(4).picture is None
     assert shown.image(3).picture is not None
     decision = {"do": "drop", "image": "4.png", "was": broken["was"]}
@@ -100,7 +101,7 @@ def test_every_find_can_be_decided_on(tmp_path, audited):
         for item in items
     ]
     (folder / CORRECTIONS_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    left = open_corpus(folder)
+    left = load_dataset(folder)
     assert "0.png" not in left.image_ids
     assert "two dogs" not in left.texts
     plain, _, _ = audited(folder, name="again")
@@ -123,7 +124,7 @@ def test_models_rank_captions_explain_words_and_judge_negatives(models, audited,
     item = doubtful["finds"][0]["items"][0]
     line = {"do": "true", **{key: item[key] for key in ("image", "caption", "was")}}
     folder.write_text(json.dumps(line) + "\n")
-    told = open_corpus(SCENES, decisions=folder).split("train").also
+    told = load_dataset(SCENES, decisions=folder).split("train").extra_positives
     assert told is not None
     assert len(told.image) == 1
 

@@ -9,8 +9,10 @@ import torch
 
 import recipes_cases
 from corpus_cases import karpathy_image, random_array, write_karpathy
-from counterfoil import open_corpus, open_model
-from counterfoil.corpus.scenes import graphs, is_true
+from counterfoil.data.readers import load_dataset
+from counterfoil.data.scenes import graphs
+from counterfoil.data.scenes.truth import is_true
+from counterfoil.model import load_model
 from counterfoil.negatives.store import NegativeStore
 from recipes_cases import run
 
@@ -35,23 +37,25 @@ def told(capsys, tmp_path):
 def test_the_numbers_are_those_of_the_lists(models, told):
     name = models / "run/online"
     shown, plain, page = told(models / "run/lists", "--model", name)
-    corpus = open_corpus(SCENES).split("train")
-    lists = NegativeStore.open(models / "run/lists", fingerprint=corpus.fingerprint).lists
-    member = open_model(name).member(corpus)
-    grid = member.matcher.grid(member.images, member.texts).detach()
+    dataset = load_dataset(SCENES).split("train")
+    lists = NegativeStore.open(models / "run/lists", fingerprint=dataset.fingerprint).lists
+    member = load_model(name).embed(dataset)
+    grid = member.model.score_matrix(member.images, member.texts).detach()
     anchors = torch.arange(120)
-    negative = grid[corpus.owner[anchors].unsqueeze(1), lists.texts[corpus.owner].long()]
-    gaps = negative - grid[corpus.owner, anchors].unsqueeze(1)
+    negative = grid[
+        dataset.text_to_image[anchors].unsqueeze(1), lists.texts[dataset.text_to_image].long()
+    ]
+    gaps = negative - grid[dataset.text_to_image, anchors].unsqueeze(1)
     whole = plain["wrong texts of images"]["ranks"][-1]
     assert whole["pairs"] == 120 * 20
     assert whole["gap"] == pytest.approx(gaps.median().item(), abs=2e-3)
     share = 100 * (gaps >= 0).float().mean().item()
     assert whole["suspected"]["above positive"] == pytest.approx(share, abs=0.5)
-    shown_scenes = graphs(corpus)
+    shown_scenes = graphs(dataset)
     true = [
-        is_true(corpus.texts[t], shown_scenes[int(corpus.owner[a])])
+        is_true(dataset.texts[t], shown_scenes[int(dataset.text_to_image[a])])
         for a in anchors.tolist()
-        for t in lists.texts[corpus.owner[a]].tolist()
+        for t in lists.texts[dataset.text_to_image[a]].tolist()
     ]
     assert whole["suspected"]["true"] == pytest.approx(100 * sum(true) / len(true))
     assert "120 captions looked at, drawn with seed 0" in shown
@@ -66,12 +70,12 @@ def test_another_models_scores_are_computed(models, told):
     shown, plain, _ = told(models / "run/lists", "--model", models / "pixels")
     assert "as kept" not in shown
     assert plain["models"] == [str(models / "pixels")]
-    corpus = open_corpus(SCENES).split("train")
-    lists = NegativeStore.open(models / "run/lists", fingerprint=corpus.fingerprint).lists
-    member = open_model(models / "pixels").member(corpus)
-    grid = member.matcher.grid(member.images, member.texts).detach()
+    dataset = load_dataset(SCENES).split("train")
+    lists = NegativeStore.open(models / "run/lists", fingerprint=dataset.fingerprint).lists
+    member = load_model(models / "pixels").embed(dataset)
+    grid = member.model.score_matrix(member.images, member.texts).detach()
     found = grid[lists.images.long(), torch.arange(120).unsqueeze(1)]
-    gaps = found - grid[corpus.owner, torch.arange(120)].unsqueeze(1)
+    gaps = found - grid[dataset.text_to_image, torch.arange(120)].unsqueeze(1)
     whole = plain["wrong images of texts"]["ranks"][-1]
     assert whole["gap"] == pytest.approx(gaps.median().item(), abs=1e-5)
 

@@ -13,7 +13,7 @@ import pytest
 import explain_cases as cases
 from corpus_cases import write_picture
 from counterfoil.evaluation import explain
-from counterfoil.recipes import show
+from counterfoil.pipelines import plan
 from recipes_cases import run
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +27,7 @@ def words(tmp_path_factory) -> Path:
 @pytest.fixture
 def explained(capsys, tmp_path, monkeypatch):
     """What was printed in one line, the page, and the JSON or its lines."""
-    monkeypatch.setattr(show.console, "_width", 200)
+    monkeypatch.setattr(plan.console, "_width", 200)
 
     def explained(*words: object):
         page, out = tmp_path / "page.html", tmp_path / "out.json"
@@ -75,8 +75,8 @@ def test_a_data_set_is_ranked(words, explained):
     told, page, plain = explained(
         words, "--data", cases.SCENES, "--split", "dev", "--top", 3, "--threshold", 0.4
     )
-    corpus = cases.open_corpus(cases.SCENES).split("dev")
-    assert {line["id"] for line in plain} == set(corpus.text_ids)
+    dataset = cases.open_corpus(cases.SCENES).split("dev")
+    assert {line["id"] for line in plain} == set(dataset.text_ids)
     worst = [max(word["doubt"] for word in line["words"]) for line in plain]
     assert worst == sorted(worst, reverse=True)
     assert [line["suspicion"] for line in plain] == worst
@@ -168,8 +168,8 @@ def test_a_stopped_audit_goes_on(words, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.replace("out.jsonl", "whole.jsonl") == shown
     assert out.read_bytes() == whole.read_bytes()
     assert not parts.exists()
-    corpus = cases.open_corpus(cases.SCENES).split("dev")
-    assert sorted(text for part in made for text in part) == sorted(corpus.texts), "each once"
+    dataset = cases.open_corpus(cases.SCENES).split("dev")
+    assert sorted(text for part in made for text in part) == sorted(dataset.texts), "each once"
 
 
 def test_nothing_is_gone_on_with_where_no_lines_go(words, capsys):

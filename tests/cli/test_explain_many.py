@@ -10,20 +10,15 @@ import pytest
 import explain_cases as cases
 import recipes_cases
 from corpus_cases import write_picture
-from counterfoil.cli import explain as verb
-from counterfoil.cli.explain import (
-    ExplainOutputs,
-    explain_many,
-    explain_one,
-    read_caption_file,
-)
-from counterfoil.corpus.reading import open_corpus
+from counterfoil.cli import explain
+from counterfoil.cli.explain import ExplainOutputs, explain_many, explain_one, read_caption_file
+from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation.explain import ExplainConfig, ExplainedWord, Explanation
-from counterfoil.recipes.run import Source
+from counterfoil.pipelines.run import DataSource
 
 PLAN = ExplainConfig(threshold=0.5)
 DOUBTS = (0.25, 0.75, 0.5, 0.75, 0.0, 0.5)
-NO_DATA = Source("")
+NO_DATA = DataSource("")
 
 
 @pytest.fixture
@@ -35,15 +30,15 @@ def audited(tmp_path, monkeypatch):
     cases.write_lines(folder / "captions.jsonl", lines)
     model = recipes_cases.pixel_model(tmp_path / "model")
 
-    def made_up(model, corpus, plan, parts=None):
+    def made_up(model, dataset, plan, parts=None):
         for row, doubt in enumerate(DOUBTS):
             yield (
                 row,
-                Explanation(corpus.texts[row], -doubt, (ExplainedWord("c", 0, 1, doubt=doubt),)),
+                Explanation(dataset.texts[row], -doubt, (ExplainedWord("c", 0, 1, doubt=doubt),)),
             )
 
     monkeypatch.setattr("counterfoil.evaluation.explain.explain_dataset", made_up)
-    monkeypatch.setattr(verb, "_open_checkpoint", lambda *_: None)
+    monkeypatch.setattr(explain, "_open_checkpoint", lambda *_: None)
     monkeypatch.setattr(ExplainConfig, "rank_by", lambda plan, _: plan.rank)
 
     def audited(top: int, rank: str | None = None):
@@ -72,24 +67,26 @@ def test_by_score_the_lowest_come_first(audited):
 
 
 def test_lines_of_a_file_have_images_of_other_data(tmp_path):
-    whole = open_corpus(cases.SCENES)
+    whole = load_dataset(cases.SCENES)
     names = [whole.image_ids[row] for row in (7, 2, 7)]
     rows = [{"image": name, "caption": f"caption {n}"} for n, name in enumerate(names)]
-    corpus = read_caption_file(
-        cases.write_lines(tmp_path / "said.jsonl", rows), Source(cases.SCENES)
+    dataset = read_caption_file(
+        cases.write_lines(tmp_path / "said.jsonl", rows), DataSource(cases.SCENES)
     )
-    found = {t: corpus.image_ids[row] for t, row in zip(corpus.texts, corpus.owner.tolist())}
+    found = {
+        t: dataset.image_ids[row] for t, row in zip(dataset.texts, dataset.text_to_image.tolist())
+    }
     assert found == {f"caption {n}": name for n, name in enumerate(names)}
-    assert len(corpus) == len(whole)
-    assert corpus.name == "said.jsonl"
+    assert len(dataset) == len(whole)
+    assert dataset.name == "said.jsonl"
 
 
 def test_an_image_that_the_data_lack_is_named(tmp_path):
     path = cases.write_lines(tmp_path / "said.jsonl", [{"image": "nowhere", "caption": "a dog"}])
     with pytest.raises(ValueError, match="nowhere"):
-        read_caption_file(path, Source(cases.SCENES))
+        read_caption_file(path, DataSource(cases.SCENES))
     with pytest.raises(ValueError, match="does not exist; lines of image and caption"):
-        read_caption_file(tmp_path / "none.jsonl", Source(cases.SCENES))
+        read_caption_file(tmp_path / "none.jsonl", DataSource(cases.SCENES))
 
 
 def test_what_is_no_picture_is_refused_before_a_model_is_opened(tmp_path):

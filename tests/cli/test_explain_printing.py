@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from counterfoil.cli.explain import (
-    print_caption,
-    print_ranking,
-    styled_caption,
-    styled_correction,
-)
+from counterfoil.cli.explain import print_caption, print_ranking, styled_caption, styled_correction
 from counterfoil.evaluation.explain import (
     CorrectedCaption,
     ExplainedWord,
@@ -17,7 +12,7 @@ from counterfoil.evaluation.explain import (
     WordCorrection,
 )
 from counterfoil.evaluation.explanation_page import ExplainedCard
-from counterfoil.recipes import show
+from counterfoil.pipelines import plan
 from counterfoil.report.page import PageItem
 
 FOUND = Explanation(
@@ -49,7 +44,7 @@ def card(found: Explanation = FOUND, place: int = 0) -> ExplainedCard:
 @pytest.fixture
 def told(monkeypatch, capsys):
     """What is printed, line by line, without blanks at the ends."""
-    monkeypatch.setattr(show.console, "_width", 120)
+    monkeypatch.setattr(plan.console, "_width", 120)
 
     def told(print_it, *words: object) -> list[str]:
         print_it(*words)

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from counterfoil import open_model
-from counterfoil.export.formats import FORMATS
+from counterfoil.export.negatives import FORMATS
+from counterfoil.model import load_model
 from recipes_cases import run
 
 SCENES = "scenes:images=36"
@@ -67,7 +67,7 @@ def test_a_model_for_others_and_for_us(models, said, tmp_path):
     for to in ("hf", "sentence-transformers", "counterfoil"):
         out = tmp_path / to
         assert said(models / "clip", "--to", to, "--folder", out) == str(out)
-        assert open_model(out).digest() == open_model(models / "clip").digest()
+        assert load_model(out).digest() == load_model(models / "clip").digest()
 
 
 def test_evaluations_are_in_the_card(models, said, tmp_path):

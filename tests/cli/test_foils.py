@@ -13,8 +13,8 @@ import torch
 
 import foil_cases
 from corpus_cases import random_array
-from counterfoil import open_model
 from counterfoil.evaluation.foils.sets import open_foil_set
+from counterfoil.model import load_model
 from recipes_cases import run
 
 ROOT = Path(__file__).parents[2]
@@ -49,15 +49,15 @@ def asked(capsys, tmp_path):
 
 def test_numbers_are_those_of_the_scores(models, asked):
     plain, page = asked(models / "run/online", SCENES)
-    model = open_model(models / "run/online")
+    model = load_model(models / "run/online")
     foils = open_foil_set([SCENES])
     assert len(plain["items"]) == len(foils)
     right = 0
     for item, told in zip(foils.items, plain["items"]):
-        picture = foils.corpus.pictures.open(item.images[0])
+        picture = foils.dataset.pictures.open(item.images[0])
         scores = model.score(picture, told["captions"])
         torch.testing.assert_close(torch.tensor(told["scores"]), scores, atol=1e-5, rtol=0)
-        assert told["captions"] == [foils.corpus.texts[row] for row in item.texts]
+        assert told["captions"] == [foils.dataset.texts[row] for row in item.texts]
         right += told["scores"][0] > told["scores"][1]
     whole = next(line for line in plain["lines"] if line["of"] == "all items")
     assert whole["value"] == pytest.approx(100 * right / len(foils))
@@ -79,7 +79,7 @@ def test_the_blind_model_learns_nothing_of_the_set(models, asked, tmp_path):
     foils = open_foil_set([SCENES])
     captions = tmp_path / "captions.txt"
     others = ["a red circle", "a blue star left of a heart", ""]
-    captions.write_text("\n".join([*others, *foils.corpus.texts[:7]]) + "\n")
+    captions.write_text("\n".join([*others, *foils.dataset.texts[:7]]) + "\n")
     plain, page = asked(models / "pixels", SCENES, "--blind", captions)
     assert "3-gram model of 2 captions" in plain["protocol"]
     assert "7 of the set left out" in plain["protocol"]

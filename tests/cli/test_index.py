@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 import recipes_cases
-from counterfoil import open_corpus, open_index
-from counterfoil.corpus.folder import write_folder
+from counterfoil.data.readers import load_dataset
+from counterfoil.data.readers.folder import write_folder
+from counterfoil.search.index import open_index
 
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory, models) -> Path:
     """A folder with my-photos/, and an index of it."""
     root = tmp_path_factory.mktemp("here")
-    write_folder(open_corpus("scenes:images=36"), root / "my-photos")
+    write_folder(load_dataset("scenes:images=36"), root / "my-photos")
     made = ("index", models / "pixels", root / "my-photos", "--folder", root / "my-index")
     assert recipes_cases.run(*made) == 0
     return root
@@ -93,7 +94,7 @@ def test_json_alone_goes_to_standard_output(photos):
 
 
 def test_an_id_or_a_caption_that_looks_like_one(photos, told, capsys):
-    name = open_corpus("my-photos").image_ids[3]
+    name = load_dataset("my-photos").image_ids[3]
     plain = told("search", "my-index", name, "--json")
     assert json.loads(plain)["as"] == "id"
     assert json.loads(plain)["find"] == "captions"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from counterfoil import open_corpus
+from counterfoil.data.readers import load_dataset
 from counterfoil.negatives.store import NegativeStore
 from recipes_cases import run
 
@@ -12,7 +12,7 @@ SCENES = "scenes:images=36"
 
 
 def opened(folder):
-    return NegativeStore.open(folder, fingerprint=open_corpus(SCENES).split("train").fingerprint)
+    return NegativeStore.open(folder, fingerprint=load_dataset(SCENES).split("train").fingerprint)
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from analysis_cases import batches, measured_by, training, write_run
-from counterfoil import open_corpus
+from counterfoil.core.io import write_json
+from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation.bootstrap import compare
-from counterfoil.files import write_json
-from counterfoil.recipes.measured import Measured
-from counterfoil.recipes.recipe import Evaluate, Recipe
+from counterfoil.pipelines.pipeline import Evaluate, Recipe
+from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
 from recipes_cases import run
 
 SCENES = "scenes:images=36"
@@ -47,7 +47,9 @@ def test_a_run_that_was_run_has_all_of_it(models, reported):
         folder = models / "run" / f"test-{part['name']}"
         numbers = json.loads((folder / "evaluation.json").read_text())
         assert part["numbers"][-1] == pytest.approx(numbers["rsum"])
-    first, second = (Measured.open(models / "run" / f"test-{n}") for n in ("online", "adaptive"))
+    first, second = (
+        RetrievalEvaluation.open(models / "run" / f"test-{n}") for n in ("online", "adaptive")
+    )
     expected = compare(first.report, second.report)[-1]
     change = plain["runs"][1]["against"][-1]
     assert (change["difference"], change["p"]) == (expected.difference, expected.p)
@@ -137,16 +139,16 @@ def test_what_was_measured_otherwise_is_set_apart(tmp_path, reported):
 
 
 def test_other_seeds_compare_and_no_seed_is_told(tmp_path, reported):
-    corpus = open_corpus(SCENES).split("test")
+    dataset = load_dataset(SCENES).split("test")
     for seed, name in enumerate(("a", "b")):
         write_run(tmp_path / name, one(name, seed))
         folder = tmp_path / name / f"test-{name}"
-        found = Measured.open(folder)
+        found = RetrievalEvaluation.open(folder)
         setting = replace(found.report.setting, seed=seed)
         replace(found, report=replace(found.report, setting=setting)).save(folder)
     plain, _, _ = reported(tmp_path / "a", tmp_path / "b")
     assert len(plain["runs"]) == 2
-    assert len(corpus) == 6
+    assert len(dataset) == 6
     assert "seed" not in plain["protocol"]
 
 

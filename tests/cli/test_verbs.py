@@ -20,15 +20,15 @@ from corpus_cases import (
     write_picture,
     write_split,
 )
-from counterfoil import open_corpus, open_model
-from counterfoil.corpus.featurefolder import open_features
-from counterfoil.corpus.words import SPECIAL
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.regions import Regions
+from counterfoil.core.config import config, lazy
+from counterfoil.data.features import open_features
+from counterfoil.data.readers import load_dataset
+from counterfoil.data.tokenizers import SPECIAL
+from counterfoil.model import load_model
+from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.scan import SCAN
-from counterfoil.models.vse import VSE
+from counterfoil.models.vsepp import VSEPP
 from counterfoil.negatives.store import NegativeStore
-from counterfoil.spec import of, part
 from recipes_cases import run, snapshot
 
 SCENES = "scenes:images=36"
@@ -118,13 +118,13 @@ def test_mine(models, said, tmp_path):
     lists = ("--out", out, "--texts", "7", "--images-per-text", "3")
     shown = said("mine", model, "--data", SCENES, *lists)
     assert "7 texts of each of 24 images and 3 images of each of 120 texts, scenes train" in shown
-    corpus = open_corpus(SCENES).split("train")
-    store = NegativeStore.open(out, fingerprint=corpus.fingerprint)
+    dataset = load_dataset(SCENES).split("train")
+    store = NegativeStore.open(out, fingerprint=dataset.fingerprint)
     assert store.lists.texts.shape == (24, 7)
     assert store.lists.images.shape == (120, 3)
-    member = open_model(model).member(corpus)
-    scores = member.matcher.grid(member.images, member.texts).detach()
-    scores[corpus.owner, torch.arange(120)] = -torch.inf
+    member = load_model(model).embed(dataset)
+    scores = member.model.score_matrix(member.images, member.texts).detach()
+    scores[dataset.text_to_image, torch.arange(120)] = -torch.inf
     best = scores.topk(7).indices.sort().values
     assert torch.equal(store.lists.texts.long().sort().values, best)
 
@@ -155,10 +155,10 @@ def test_search_for_a_caption(models, said, tmp_path):
     assert text.count("<img") == 3
     assert text.count("data:image/") >= 3
     assert query in text
-    model, corpus = open_model(models / "run/adaptive"), open_corpus(SCENES).split("test")
-    member = model.member(corpus)
-    scores = model.matcher.grid(member.images, model.encode([query]))[:, 0]
-    wanted = [corpus.pictures.place(row) for row in scores.topk(3).indices.tolist()]
+    model, dataset = load_model(models / "run/adaptive"), load_dataset(SCENES).split("test")
+    member = model.embed(dataset)
+    scores = model.model.score_matrix(member.images, model.encode([query]))[:, 0]
+    wanted = [dataset.pictures.place(row) for row in scores.topk(3).indices.tolist()]
     assert places == wanted, (shown, scores)
 
 
@@ -168,9 +168,9 @@ def test_search_with_a_picture(models, said, tmp_path):
         *("search", models / "run/adaptive", tmp_path / "dog.png", "--data", SCENES),
         *("--top", "2", "--page", tmp_path / "found.html"),
     )
-    corpus = open_corpus(SCENES).split("test")
+    dataset = load_dataset(SCENES).split("test")
     text = (tmp_path / "found.html").read_text()
-    assert sum(caption in text for caption in corpus.texts) >= 2
+    assert sum(caption in text for caption in dataset.texts) >= 2
     assert "caption" in shown
 
 
@@ -289,10 +289,10 @@ def write_vocabulary(path) -> None:
         del sys.modules["vocab"]
 
 
-def authors(matcher, path, options: argparse.Namespace) -> None:
+def authors(model, path, options: argparse.Namespace) -> None:
     """A matcher's weights as the authors save theirs."""
     sides = {"image": OrderedDict(), "text": OrderedDict()}
-    for name, value in matcher.state_dict().items():
+    for name, value in model.state_dict().items():
         side, _, rest = name.partition(".")
         sides[side][rest] = value
     saved = {
@@ -312,10 +312,10 @@ def authors(matcher, path, options: argparse.Namespace) -> None:
         (
             "vsepp",
             {"measure": "cosine", "use_abs": False, "no_imgnorm": False},
-            of(
-                VSE,
-                image=part(Regions, features=4, width=6),
-                text=part(GRU, words=9, word_width=5, width=6, bidirectional=False),
+            config(
+                VSEPP,
+                image=lazy(Regions, features=4, width=6),
+                text=lazy(GRU, words=9, word_width=5, width=6, bidirectional=False),
                 text_pool="last",
             ),
         ),
@@ -330,10 +330,10 @@ def authors(matcher, path, options: argparse.Namespace) -> None:
                 "no_imgnorm": False,
                 "no_txtnorm": False,
             },
-            of(
+            config(
                 SCAN,
-                image=part(Regions, features=4, width=6),
-                text=part(GRU, words=9, word_width=5, width=6),
+                image=lazy(Regions, features=4, width=6),
+                text=lazy(GRU, words=9, word_width=5, width=6),
                 direction="i2t",
                 aggregate="Mean",
                 lambda_softmax=4.0,
@@ -345,35 +345,35 @@ def authors(matcher, path, options: argparse.Namespace) -> None:
 )
 def test_convert(system, options, spec, ending, said, tmp_path):
     torch.manual_seed(3)
-    matcher = spec.build().eval()
-    authors(matcher, tmp_path / "best.pth.tar", argparse.Namespace(**options, lr=0.1))
+    model = spec.build().eval()
+    authors(model, tmp_path / "best.pth.tar", argparse.Namespace(**options, lr=0.1))
     vocabulary = tmp_path / f"vocab.{ending}"
     write_vocabulary(vocabulary)
     said("convert", system, tmp_path / "best.pth.tar", vocabulary, tmp_path / "out")
-    opened = open_model(tmp_path / "out")
-    assert opened.lens.tokenizer.words == WORDS
-    corpus = small_corpus((2, 1, 3, 2))
-    member = opened.member(corpus)
-    found = member.matcher.grid(member.images, member.texts)
-    lens = opened.on(corpus)
-    images = matcher.encode_images(lens.images(torch.arange(4)))
-    texts = matcher.encode_texts(lens.texts(torch.arange(8)))
-    torch.testing.assert_close(found, matcher.grid(images, texts))
+    opened = load_model(tmp_path / "out")
+    assert opened.processor.tokenizer.words == WORDS
+    dataset = small_corpus((2, 1, 3, 2))
+    member = opened.embed(dataset)
+    found = member.model.score_matrix(member.images, member.texts)
+    processor = opened.process(dataset)
+    images = model.encode_images(processor.images(torch.arange(4)))
+    texts = model.encode_texts(processor.texts(torch.arange(8)))
+    torch.testing.assert_close(found, model.score_matrix(images, texts))
     write_split(tmp_path / "pre", "test", random_array(3, 2, 4), [f"a dog {n}" for n in range(6)])
     assert "3 images, 6 texts" in said("evaluate", tmp_path / "out", "--data", tmp_path / "pre")
 
 
 def test_convert_with_a_setting(said, tmp_path):
-    spec = of(
+    spec = config(
         SCAN,
-        image=part(Regions, features=4, width=6),
-        text=part(GRU, words=9, word_width=5, width=6),
+        image=lazy(Regions, features=4, width=6),
+        text=lazy(GRU, words=9, word_width=5, width=6),
     )
     authors(spec.build(), tmp_path / "best.pth.tar", argparse.Namespace(cross_attn="t2i"))
     write_vocabulary(tmp_path / "v.json")
     args = ("convert", "scan", tmp_path / "best.pth.tar", tmp_path / "v.json", tmp_path / "out")
     said(*args, "--set", "direction=i2t", "--set", "lambda_softmax=4")
-    found = open_model(tmp_path / "out").spec.arguments
+    found = load_model(tmp_path / "out").spec.arguments
     assert (found["direction"], found["lambda_softmax"]) == ("i2t", 4.0)
 
 

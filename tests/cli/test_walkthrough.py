@@ -19,7 +19,7 @@ import pytest
 import hub_cases
 import recipes_cases
 from counterfoil.cli import main
-from counterfoil.corpus.reading import open_corpus
+from counterfoil.data.readers import load_dataset
 
 ROOT = Path(__file__).parents[2]
 DATA = os.environ.get("COUNTERFOIL_DATA")
@@ -37,14 +37,14 @@ def commands() -> list[list[str]]:
 
 def rendered(folder: Path) -> None:
     """Photos of our own, and one that is in no split."""
-    corpus = open_corpus(f"scenes:images={PHOTOS}")
+    dataset = load_dataset(f"scenes:images={PHOTOS}")
     lines = []
     for row in range(PHOTOS):
-        corpus.pictures.open(row).resize((96, 96)).save(folder / f"{row}.jpg")
-        own = [t for t, image in zip(corpus.texts, corpus.owner.tolist()) if image == row]
+        dataset.pictures.open(row).resize((96, 96)).save(folder / f"{row}.jpg")
+        own = [t for t, image in zip(dataset.texts, dataset.text_to_image.tolist()) if image == row]
         lines.append({"image": f"{row}.jpg", "captions": own})
     written(folder, lines)
-    open_corpus("scenes:images=1,seed=9").pictures.open(0).save(folder.parent / "beach.jpg")
+    load_dataset("scenes:images=1,seed=9").pictures.open(0).save(folder.parent / "beach.jpg")
 
 
 def real(folder: Path, data: Path) -> None:

@@ -9,9 +9,6 @@ import pytest
 
 import sentence_cases
 from analysis_cases import REGIONS, reader
-from counterfoil import open_corpus
-from counterfoil.corpus.scenes import graphs
-from counterfoil.corpus.scenes.truth import is_true
 from counterfoil.data.caption_edits import (
     replace_nouns,
     replace_numbers,
@@ -19,8 +16,11 @@ from counterfoil.data.caption_edits import (
     swap_noun_phrases,
 )
 from counterfoil.data.phrases import parse_sentence
-from counterfoil.negatives import written_parts
-from counterfoil.negatives.written_store import WrittenStore
+from counterfoil.data.readers import load_dataset
+from counterfoil.data.scenes import graphs
+from counterfoil.data.scenes.truth import is_true
+from counterfoil.negatives.generation import writer
+from counterfoil.negatives.generation.store import GeneratedStore
 from recipes_cases import SMALL, run
 from test_docs import blocks
 
@@ -42,8 +42,8 @@ def told(capsys):
 
 def test_what_is_written_is_what_is_said(told, tmp_path):
     shown = told("write", "rules", SCENES, "--out", tmp_path / "w", "--most", 2)
-    train = open_corpus(SCENES).split("train")
-    store = WrittenStore.open(tmp_path / "w", fingerprint=train.fingerprint)
+    train = load_dataset(SCENES).split("train")
+    store = GeneratedStore.open(tmp_path / "w", fingerprint=train.fingerprint)
     foils = list(store.foils())
     assert f"{len(foils):,} foils of {len(train.texts)} captions" in shown
     assert all(f"{count:,} {kind}" in shown for kind, count in store.manifest.counts.items())
@@ -56,7 +56,7 @@ def test_what_is_written_is_what_is_said(told, tmp_path):
 
 def test_nouns_of_any_split_are_the_training_splits(told, tmp_path):
     told("write", "rules", SCENES, "--out", tmp_path / "w", "--split", "test", "--kind", "noun")
-    train = " ".join(open_corpus(SCENES).split("train").texts).lower()
+    train = " ".join(load_dataset(SCENES).split("train").texts).lower()
     rows = [json.loads(line) for line in (tmp_path / "w/foils.jsonl").read_text().splitlines()]
     assert rows
     assert {row["kind"] for row in rows} == {"noun"}
@@ -65,9 +65,9 @@ def test_nouns_of_any_split_are_the_training_splits(told, tmp_path):
 
 def test_few_foils_of_scenes_are_true(told, tmp_path):
     told("write", "rules", "scenes:images=100", "--out", tmp_path / "w")
-    train = open_corpus("scenes:images=100").split("train")
+    train = load_dataset("scenes:images=100").split("train")
     seen = dict(zip(train.image_ids, graphs(train)))
-    store = WrittenStore.open(tmp_path / "w", fingerprint=train.fingerprint)
+    store = GeneratedStore.open(tmp_path / "w", fingerprint=train.fingerprint)
     for kind, most in (("noun", 0.02), ("numeral", 0.03), ("relation", 0.2)):
         found = [is_true(f.foil, seen[f.image]) for f in store.foils() if f.kind == kind]
         decided = [true for true in found if true is not None]
@@ -89,8 +89,8 @@ def tags(model, out, *more):
 
 def test_a_model_writes_what_is_said(told, model, tmp_path):
     shown = told(*tags(model, tmp_path / "w", "--split", "test", "--seed", 4))
-    test = open_corpus(REGIONS).split("test")
-    store = WrittenStore.open(tmp_path / "w", fingerprint=test.fingerprint)
+    test = load_dataset(REGIONS).split("test")
+    store = GeneratedStore.open(tmp_path / "w", fingerprint=test.fingerprint)
     foils = list(store.foils())
     assert f"{len(foils):,} foils of {len(test.texts)} captions" in shown
     assert all(f"{count:,} {kind}" in shown for kind, count in store.manifest.counts.items())
@@ -130,7 +130,7 @@ def test_an_encoder_is_asked_too(told, model, tmp_path):
 
 
 def test_stopped_and_gone_on_with(told, model, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(written_parts, "CAPTIONS", 4)
+    monkeypatch.setattr(writer, "CAPTIONS", 4)
     told(*tags(model, tmp_path / "whole", "--split", "dev"))
     assert run(*tags(model, tmp_path / "w", "--split", "dev", "--minutes", 0.01)) in (0, 3)
     if not (tmp_path / "w").exists():

@@ -9,12 +9,11 @@ import pytest
 import torch
 
 import matcher_cases
-from counterfoil.negatives.edited import Edited
-from counterfoil.objectives.counterfactual import SelfAdjusted, SelfExplored
-from counterfoil.objectives.semantic import SemanticMargin
-from counterfoil.objectives.term import Objective
-from counterfoil.records import Batch, Items, Pairs
-from counterfoil.train.step import Step
+from counterfoil.core.types import Batch, ModalityBatch, Pairs
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.baselines import LSEHLoss, SelfAdjustedCFMLoss, SelfExploredCFMLoss
+from counterfoil.negatives.counterfactual import CounterfactualSampler
+from counterfoil.training.step import TrainingStep
 
 COUNT, UNKNOWN = 6, 3
 HOSTS = [c for c in matcher_cases.CASES if c.images is matcher_cases.regions]
@@ -32,17 +31,17 @@ def near(batch: Batch) -> torch.Tensor:
     return torch.rand(batch.block, generator=torch.Generator().manual_seed(1))
 
 
-def step_of(case: Any) -> Step:
+def step_of(case: Any) -> TrainingStep:
     terms = {
-        "triplet": (1.0, SemanticMargin(alpha=2.0)),
-        "adjusted": (1.0, SelfAdjusted(margin=2.0)),
-        "explored": (1.0, SelfExplored(margin=2.0)),
+        "triplet": (1.0, LSEHLoss(alpha=2.0)),
+        "adjusted": (1.0, SelfAdjustedCFMLoss(margin=2.0)),
+        "explored": (1.0, SelfExploredCFMLoss(margin=2.0)),
     }
-    source = Edited(margin=2.0, adjust=1.0, explore=1.0, mask=UNKNOWN)
-    return Step(case.build(), Objective(terms=terms), proposer=source, guide=near)
+    source = CounterfactualSampler(margin=2.0, adjust=1.0, explore=1.0, mask=UNKNOWN)
+    return TrainingStep(case.build(), WeightedSum(terms=terms), proposer=source, guide=near)
 
 
-def poisoned(items: Items) -> Items:
+def poisoned(items: ModalityBatch) -> ModalityBatch:
     return replace(items, values=matcher_cases.poisoned(items.values, items.mask))
 
 

@@ -22,7 +22,7 @@ def test_messages_go_to_standard_error_and_results_to_standard_output(capsys):
 
 
 def test_other_processes_are_silent(monkeypatch, capsys):
-    monkeypatch.setattr("counterfoil.world.rank", lambda: 1)
+    monkeypatch.setattr("counterfoil.core.distributed.rank", lambda: 1)
     info("a")
     output("b")
     with progress("c", 2) as advance:

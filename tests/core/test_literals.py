@@ -2,7 +2,7 @@ from typing import Literal
 
 import pytest
 
-from counterfoil.core.literals import parse_choice, parse_literal
+from counterfoil.core.config import parse_choice, parse_literal
 
 Tie = Literal["row", "optimistic"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import processes
-from counterfoil import world
+from counterfoil.core import distributed
 from counterfoil.core.resumable import PartsFolder, WorkStopped, work_through
 
 SIZES = [2, 2, 2, 2, 1]
@@ -59,7 +59,7 @@ def test_any_number_of_processes_goes_on(tmp_path, sizes):
 
 def _stopped(folder: str) -> None:
     with pytest.raises(WorkStopped):
-        squares(folder, stops_after=98 if world.rank() else 1)
+        squares(folder, stops_after=98 if distributed.rank() else 1)
 
 
 def test_a_stop_after_the_last_part_is_no_stop(tmp_path):

@@ -4,10 +4,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterfoil.corpus.apart import apart, images_apart, texts_apart
-from counterfoil.corpus.relation import Relation
-from counterfoil.corpus.sampler import Sampler
-from counterfoil.records import Pairs
+from counterfoil.core.types import Pairs
+from counterfoil.data.batching import (
+    BatchSampler,
+    separate_images,
+    separate_positives,
+    separate_texts,
+)
+from counterfoil.data.dataset import Relation
 
 
 def met(order: list[int], clashes: Pairs, batch: int) -> int:
@@ -21,7 +25,7 @@ def test_the_same_rows_and_fewer_meetings(many, batch, seed, pairs):
     rng = torch.Generator().manual_seed(seed)
     rows = torch.randperm(2 * many, generator=rng)[:many]
     clashes = Pairs(*torch.randint(2 * many, (2, pairs), generator=rng))
-    found = apart(rows, clashes, batch)
+    found = separate_positives(rows, clashes, batch)
     assert sorted(found.tolist()) == sorted(rows.tolist())
     before = met(rows.tolist(), clashes, batch)
     after = met(found.tolist(), clashes, batch)
@@ -33,21 +37,21 @@ def test_the_same_rows_and_fewer_meetings(many, batch, seed, pairs):
 
 
 def related(besides: Pairs | None) -> Relation:
-    owner = torch.cat([torch.arange(12).repeat_interleave(3), torch.tensor([-1])])
-    return Relation(owner, images=12, besides=besides)
+    text_to_image = torch.cat([torch.arange(12).repeat_interleave(3), torch.tensor([-1])])
+    return Relation(text_to_image, images=12, besides=besides)
 
 
 BESIDES = Pairs(torch.tensor([4, 5, 9]), torch.tensor([0, 1, 35]))
 
 
 def test_what_must_not_meet():
-    texts, images = texts_apart(related(BESIDES)), images_apart(related(BESIDES))
+    texts, images = separate_texts(related(BESIDES)), separate_images(related(BESIDES))
     assert [*zip(texts.image.tolist(), texts.text.tolist())] == [
         (text, 3 * image + n) for image, text in zip((4, 5, 9), (0, 1, 35)) for n in range(3)
     ]
     assert [*zip(images.image.tolist(), images.text.tolist())] == [(0, 4), (0, 5), (11, 9)]
-    assert texts_apart(related(None)) is None
-    assert images_apart(related(None)) is None
+    assert separate_texts(related(None)) is None
+    assert separate_images(related(None)) is None
 
 
 def test_a_caption_is_never_beside_an_image_that_it_is_true_of():
@@ -57,11 +61,11 @@ def test_a_caption_is_never_beside_an_image_that_it_is_true_of():
         meetings = {"free": 0, "apart": 0}
         for name, besides in (("free", None), ("apart", BESIDES)):
             relation = related(besides)
-            sampler = Sampler(relation, batch=batch, seed=0, **way)
+            sampler = BatchSampler(relation, batch=batch, seed=0, **way)
             for epoch in range(20):
                 batches = list(sampler.epoch(epoch))
                 for rows in batches:
-                    images = relation.owner[rows].unique()
+                    images = relation.text_to_image[rows].unique()
                     for image, text in zip(BESIDES.image, BESIDES.text):
                         meetings[name] += bool((images == image).any() and (rows == text).any())
                 late = list(sampler.epoch(epoch, start=2))

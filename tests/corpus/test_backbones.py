@@ -5,14 +5,14 @@ import torch
 from PIL import Image
 
 from corpus_timm import fake_timm
-from counterfoil.corpus.backbones import cells, open_backbone, pooled
+from counterfoil.data.extract import grid_cells, open_backbone, pooled_features
 
 transformers = pytest.importorskip("transformers")
 
 
 def test_map_is_read_row_by_row():
     out = torch.arange(2 * 3 * 2 * 2.0).view(2, 3, 2, 2)
-    grid = cells(out)
+    grid = grid_cells(out)
     for item in range(2):
         for row in range(2):
             for column in range(2):
@@ -21,10 +21,10 @@ def test_map_is_read_row_by_row():
 
 def test_class_and_register_tokens_are_left_out():
     out = torch.randn(2, 5 + 16, 3)
-    assert torch.equal(cells(out), out[:, 5:])
-    assert torch.equal(cells(out, side=2), out[:, -4:])
+    assert torch.equal(grid_cells(out), out[:, 5:])
+    assert torch.equal(grid_cells(out, side=2), out[:, -4:])
     with pytest.raises(ValueError, match=r"the model gives \(2, 3\)"):
-        cells(torch.zeros(2, 3))
+        grid_cells(torch.zeros(2, 3))
 
 
 def test_pooled_is_the_mean_of_cells():
@@ -33,15 +33,15 @@ def test_pooled_is_the_mean_of_cells():
     wanted = torch.stack(
         [square[:, a : a + 2, b : b + 2].mean((1, 2)) for a in (0, 2) for b in (0, 2)], dim=1
     )
-    torch.testing.assert_close(pooled(grid, 2), wanted)
-    torch.testing.assert_close(pooled(grid, 1)[:, 0], grid.mean(1))
-    assert pooled(grid, None) is grid
+    torch.testing.assert_close(pooled_features(grid, 2), wanted)
+    torch.testing.assert_close(pooled_features(grid, 1)[:, 0], grid.mean(1))
+    assert pooled_features(grid, None) is grid
 
 
 @pytest.mark.parametrize("side", [0, 5])
 def test_pooling_to_what_does_not_fit(side):
     with pytest.raises(ValueError, match="a grid of 16 cells cannot be averaged to"):
-        pooled(torch.zeros(1, 16, 3), side)
+        pooled_features(torch.zeros(1, 16, 3), side)
 
 
 def tiny_vit(folder):

@@ -8,9 +8,13 @@ import pytest
 
 import recipes_cases
 import vision_cases
-from counterfoil.corpus.clip_words import ClipWords, clip_words, open_clip_words
-from counterfoil.corpus.lens import Lens, PixelEye
-from counterfoil.corpus.words import Pieces
+from counterfoil.data.processor import PixelProcessor, Processor
+from counterfoil.data.tokenizers import (
+    OpenClipTokenizer,
+    WordPieceTokenizer,
+    load_open_clip_tokenizer,
+    open_clip_tokenizer_of,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -21,11 +25,11 @@ def stand_in(tmp_path, monkeypatch):
 
 
 def test_pieces_know_their_words():
-    found = ClipWords(clean="lower", longest=7).read(["A dog", "bad eggs and more"])
+    found = OpenClipTokenizer(clean="lower", longest=7).read(["A dog", "bad eggs and more"])
     assert found.ids[0] == [38, 19, 4, 15, 25, 39]
     assert found.words == [[-1, 0, 1, 1, 1, -1], [-1, 0, 0, 0, 1, 1, -1]]
     assert len(found.ids[1]) == 7
-    assert ClipWords(clean="lower").tokens([38, 4, 25]) == ["<start>", "d", "g</w>"]
+    assert OpenClipTokenizer(clean="lower").tokens([38, 4, 25]) == ["<start>", "d", "g</w>"]
 
 
 @pytest.mark.parametrize(
@@ -38,8 +42,8 @@ def test_pieces_know_their_words():
 )
 def test_captions_are_cleaned_first(clean, text, same, tmp_path):
     folder = str(recipes_cases.clip_like(tmp_path / "siglip", "siglip"))
-    pieces = Pieces(folder, longest=12)
-    words = ClipWords(clean=clean, longest=12, pieces=pieces)
+    pieces = WordPieceTokenizer(folder, longest=12)
+    words = OpenClipTokenizer(clean=clean, longest=12, pieces=pieces)
     assert words.encode([text]) == pieces.encode([same])
     assert words.pad == pieces.pad == 1
     assert words.divides
@@ -49,8 +53,10 @@ def test_the_end_may_be_left_out(tmp_path):
     folder = recipes_cases.clip_like(tmp_path / "siglip", "siglip")
     told = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps(told | {"sep_token": "</s>"}))
-    pieces = Pieces(str(folder), longest=12)
-    found = ClipWords(clean="lower", longest=12, pieces=pieces, ends=False).encode(["a dog"])
+    pieces = WordPieceTokenizer(str(folder), longest=12)
+    found = OpenClipTokenizer(clean="lower", longest=12, pieces=pieces, ends=False).encode(
+        ["a dog"]
+    )
     assert pieces.encode(["a dog"])[0][-1] == 39
     assert found == [[*pieces.encode(["a dog"])[0][:-1], 0]]
 
@@ -58,31 +64,31 @@ def test_the_end_may_be_left_out(tmp_path):
 @pytest.mark.parametrize("public", [False, True])
 def test_saved_and_opened(public, tmp_path):
     folder = str(recipes_cases.clip_like(tmp_path / "siglip", "siglip"))
-    pieces = Pieces(folder, longest=9) if public else None
-    words = ClipWords(clean="canonicalize", longest=9, pieces=pieces)
-    Lens(PixelEye(4), words).save(tmp_path)
-    again = open_clip_words(tmp_path)
+    pieces = WordPieceTokenizer(folder, longest=9) if public else None
+    words = OpenClipTokenizer(clean="canonicalize", longest=9, pieces=pieces)
+    Processor(PixelProcessor(4), words).save(tmp_path)
+    again = open_clip_tokenizer_of(tmp_path)
     assert again.digest == words.digest
     assert again.encode(["A dog!"]) == words.encode(["A dog!"])
-    found = Lens.open(tmp_path).tokenizer
-    assert isinstance(found, ClipWords)
-    assert found.digest != ClipWords(clean="lower", longest=9, pieces=pieces).digest
+    found = Processor.open(tmp_path).tokenizer
+    assert isinstance(found, OpenClipTokenizer)
+    assert found.digest != OpenClipTokenizer(clean="lower", longest=9, pieces=pieces).digest
 
 
 def test_what_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="'upper' is not a cleaning of open_clip"):
-        ClipWords(clean="upper")
+        OpenClipTokenizer(clean="upper")
     with pytest.raises(ValueError, match="'open_clip:ViT-X' is no model of open_clip"):
-        clip_words("open_clip:ViT-X")
+        load_open_clip_tokenizer("open_clip:ViT-X")
     folder = vision_cases.clip_folder(tmp_path / "clip")
     plain = json.loads((folder / "open_clip_config.json").read_text())
     plain["model_cfg"]["text_cfg"] |= {"tokenizer_mode": "clips"}
     (folder / "open_clip_config.json").write_text(json.dumps(plain))
     with pytest.raises(ValueError, match="reads captions with tokenizer_mode, which is not known"):
-        clip_words(f"open_clip:local-dir:{folder}")
+        load_open_clip_tokenizer(f"open_clip:local-dir:{folder}")
     (tmp_path / "tokenizer.json").write_text(json.dumps({"kind": "open_clip"}))
     with pytest.raises(ValueError, match="is not a tokenizer that counterfoil wrote"):
-        open_clip_words(tmp_path)
+        open_clip_tokenizer_of(tmp_path)
     monkeypatch.setitem(sys.modules, "open_clip", None)
     with pytest.raises(ValueError, match=r'pip install "counterfoil\[vision\]"'):
-        clip_words("open_clip:ViT-T-8")
+        load_open_clip_tokenizer("open_clip:ViT-T-8")

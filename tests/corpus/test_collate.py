@@ -5,24 +5,24 @@ from hypothesis import strategies as st
 
 import processes
 from corpus_cases import small_corpus
-from counterfoil.corpus.collate import collate, shared
-from counterfoil.corpus.lens import LensPlan
-from counterfoil.records import Pairs, Role
+from counterfoil.core.types import Pairs, Role
+from counterfoil.data.batching import collate, shard_rows
+from counterfoil.data.processor import ProcessorConfig
 
 COUNTS = (2, 0, 3, 1, 2)
 
 
 def laid(counts=COUNTS):
-    corpus = small_corpus(counts)
-    return LensPlan().fit(corpus).on(corpus)
+    dataset = small_corpus(counts)
+    return ProcessorConfig().fit(dataset).process(dataset)
 
 
-def drawn_pairs(lens, anchors, seed, width=3):
+def drawn_pairs(processor, anchors, seed, width=3):
     rng = torch.Generator().manual_seed(seed)
     shape = (len(anchors), width)
     return Pairs(
-        torch.randint(len(lens.corpus), shape, generator=rng),
-        torch.randint(len(lens.corpus.texts), shape, generator=rng),
+        torch.randint(len(processor.dataset), shape, generator=rng),
+        torch.randint(len(processor.dataset.texts), shape, generator=rng),
     )
 
 
@@ -31,9 +31,9 @@ texts = st.lists(st.integers(0, 7), min_size=1, max_size=6, unique=True)
 
 @given(texts, st.integers(0, 100))
 def test_pools_hold_every_row_once_and_places_point_at_rows(anchors, seed):
-    lens, anchors = laid(), torch.tensor(anchors)
-    negatives = drawn_pairs(lens, anchors, seed)
-    batch = collate(lens, anchors, drawn={Role.HARD_TEXT: negatives}, step=7)
+    processor, anchors = laid(), torch.tensor(anchors)
+    negatives = drawn_pairs(processor, anchors, seed)
+    batch = collate(processor, anchors, drawn={Role.HARD_TEXT: negatives}, step=7)
     for pool in (batch.image_rows.tolist(), batch.text_rows.tolist()):
         assert len(set(pool)) == len(pool)
     placed = batch.pairs[Role.HARD_TEXT]
@@ -44,18 +44,18 @@ def test_pools_hold_every_row_once_and_places_point_at_rows(anchors, seed):
     assert batch.step == 7
 
 
-def offers(lens, anchors, seed):
+def offers(processor, anchors, seed):
     """Candidates of two roles, some of them none."""
-    found = {role: drawn_pairs(lens, anchors, seed) for role in (Role.HARD_TEXT, Role.CROSS)}
+    found = {role: drawn_pairs(processor, anchors, seed) for role in (Role.HARD_TEXT, Role.CROSS)}
     for pairs in found.values():
         pairs.text[:, 0], pairs.image[:, 1] = -1, -1
     return found
 
 
 def share_of_offers(anchors, seed):
-    lens = laid()
-    found = offers(lens, torch.tensor(anchors), seed)
-    batch = collate(lens, torch.tensor(anchors), candidates=found)
+    processor = laid()
+    found = offers(processor, torch.tensor(anchors), seed)
+    batch = collate(processor, torch.tensor(anchors), candidates=found)
     for role, pairs in found.items():
         assert torch.equal(batch.candidates[role].text, pairs.text)
         assert torch.equal(batch.candidates[role].image, pairs.image)
@@ -64,16 +64,16 @@ def share_of_offers(anchors, seed):
 
 @given(texts, st.integers(0, 100))
 def test_candidates_have_items_of_their_own(anchors, seed):
-    lens = laid()
-    found = offers(lens, torch.tensor(anchors), seed)
+    processor = laid()
+    found = offers(processor, torch.tensor(anchors), seed)
     (images, captions), pool = share_of_offers(anchors, seed)
-    owner = lens.corpus.owner.tolist()
+    text_to_image = processor.dataset.text_to_image.tolist()
     drawn = {row for pairs in found.values() for row in pairs.image.flatten().tolist()}
-    assert images == sorted((drawn | {owner[text] for text in anchors}) - {-1})
+    assert images == sorted((drawn | {text_to_image[text] for text in anchors}) - {-1})
     drawn = {row for pairs in found.values() for row in pairs.text.flatten().tolist()}
     assert captions == sorted((drawn | set(anchors)) - {-1})
-    assert pool == sorted({owner[text] for text in anchors})
-    assert collate(lens, torch.tensor(anchors)).offered is None
+    assert pool == sorted({text_to_image[text] for text in anchors})
+    assert collate(processor, torch.tensor(anchors)).offered is None
 
 
 @pytest.mark.parametrize("anchors", [[0], [3, 1, 0], [0, 1, 2, 3, 4, 5]])
@@ -90,16 +90,18 @@ def test_processes_read_the_candidates_of_their_anchors(anchors):
 
 @given(texts)
 def test_block_is_true_where_an_owner_meets_its_text(anchors):
-    lens = laid()
-    batch = collate(lens, torch.tensor(anchors))
-    owner = lens.corpus.owner.tolist()
+    processor = laid()
+    batch = collate(processor, torch.tensor(anchors))
+    text_to_image = processor.dataset.text_to_image.tolist()
     images, count = batch.image_rows.tolist(), len(anchors)
     assert batch.block == (len(images), count)
-    assert images == sorted({owner[text] for text in anchors})
+    assert images == sorted({text_to_image[text] for text in anchors})
     assert batch.text_rows.tolist() == anchors
-    wanted = [[owner[text] == image for text in anchors] for image in images]
+    wanted = [[text_to_image[text] == image for text in anchors] for image in images]
     assert batch.positive.tolist() == wanted
-    assert [images[row] for row in batch.anchors.image.tolist()] == [owner[t] for t in anchors]
+    assert [images[row] for row in batch.anchors.image.tolist()] == [
+        text_to_image[t] for t in anchors
+    ]
     assert batch.anchors.text.tolist() == list(range(count))
 
 
@@ -128,8 +130,8 @@ def test_diagonal_finds_drawn_images_at_their_first_place():
 
 
 def _share(anchors):
-    lens = laid()
-    batch = collate(lens, torch.tensor(anchors))
+    processor = laid()
+    batch = collate(processor, torch.tensor(anchors))
     return batch.text_rows.numpy(), batch.texts.ids.numpy(), batch.images.ids.numpy()
 
 
@@ -144,27 +146,27 @@ def test_processes_share_the_pools(size, anchors):
     assert all(pool.tolist() == anchors for pool, _, _ in results)
     assert texts[: len(anchors)] == anchors
     assert set(texts[len(anchors) :]) <= {anchors[-1]}
-    owner = laid().corpus.owner.tolist()
-    assert set(images) == {owner[text] for text in anchors}
+    text_to_image = laid().dataset.text_to_image.tolist()
+    assert set(images) == {text_to_image[text] for text in anchors}
 
 
 def test_one_process_has_it_all():
     rows = torch.tensor([5, 2, 9])
-    assert torch.equal(shared(rows), rows)
+    assert torch.equal(shard_rows(rows), rows)
 
 
 @given(texts)
 def test_targets_are_the_anchor_captions_of_each_image(anchors):
-    lens = laid()
-    negatives = drawn_pairs(lens, torch.tensor(anchors), seed=1)
-    batch = collate(lens, torch.tensor(anchors), drawn={Role.HARD_TEXT: negatives})
+    processor = laid()
+    negatives = drawn_pairs(processor, torch.tensor(anchors), seed=1)
+    batch = collate(processor, torch.tensor(anchors), drawn={Role.HARD_TEXT: negatives})
     assert len(batch.images.targets) == len(batch.image_rows)
-    owner = lens.corpus.owner.tolist()
+    text_to_image = processor.dataset.text_to_image.tolist()
     for row, told in zip(batch.image_rows.tolist(), batch.images.targets, strict=True):
-        wanted = [anchor for anchor in anchors if owner[anchor] == row]
+        wanted = [anchor for anchor in anchors if text_to_image[anchor] == row]
         found = [caption[caption >= 0].tolist() for caption in told if caption[0] >= 0]
         if wanted:
-            read = lens.texts(torch.tensor(wanted))
+            read = processor.texts(torch.tensor(wanted))
             wanted = [ids[m].tolist() for ids, m in zip(read.values, read.mask, strict=True)]
         assert found == wanted
 
@@ -179,8 +181,8 @@ def shares_of_targets(anchors, positives):
 def test_every_anchor_caption_is_the_target_of_one_process(positives):
     anchors = [2, 0, 3, 7, 5]
     shares = processes.run(shares_of_targets, 2, anchors, positives)
-    lens = laid()
-    items = lens.texts(torch.tensor(anchors))
+    processor = laid()
+    items = processor.texts(torch.tensor(anchors))
     wanted = [ids[mask].tolist() for ids, mask in zip(items.values, items.mask, strict=True)]
     assert sorted(shares[0] + shares[1]) == sorted(wanted)
     assert shares[1]

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from corpus_cases import captions_by_image, features_of_all, random_array, small_corpus
-from counterfoil.corpus.embeddings import is_embeddings, read_embeddings, write_embeddings
-from counterfoil.corpus.regions import Features
+from counterfoil.data.features import FeatureArray
+from counterfoil.data.readers.embeddings import is_embeddings, read_embeddings, write_embeddings
 
 
 def write_vectors(folder, images=2, texts=6, **more):
@@ -23,21 +23,23 @@ def write_vectors(folder, images=2, texts=6, **more):
 
 
 def test_equally_many_texts_each(tmp_path):
-    corpus = read_embeddings(write_vectors(tmp_path))
-    assert corpus.owner.tolist() == [0, 0, 0, 1, 1, 1]
-    assert corpus.split_names == ("test",)
-    assert isinstance(corpus.features.values, np.memmap)
-    np.testing.assert_array_equal(features_of_all(corpus)[:, 0], random_array(2, 4, seed=1))
-    taken = corpus.text_features.take(torch.tensor([5]))
+    dataset = read_embeddings(write_vectors(tmp_path))
+    assert dataset.text_to_image.tolist() == [0, 0, 0, 1, 1, 1]
+    assert dataset.split_names == ("test",)
+    assert isinstance(dataset.features.values, np.memmap)
+    np.testing.assert_array_equal(features_of_all(dataset)[:, 0], random_array(2, 4, seed=1))
+    taken = dataset.text_features.take(torch.tensor([5]))
     np.testing.assert_array_equal(taken.values[0], random_array(6, 4, seed=2)[5:])
 
 
-@pytest.mark.parametrize("owner", [[1, 0, 1, -1, 1, 1], np.array([1, 0, 1, -1, 1, 1], np.int32)])
-def test_any_owner(tmp_path, owner):
-    corpus = read_embeddings(write_vectors(tmp_path, owner=owner))
-    assert corpus.owner.tolist() == [1, 0, 1, -1, 1, 1]
-    part = corpus.split("test")
-    assert part.owner.tolist() == [0, 1, 1, 1, 1]
+@pytest.mark.parametrize(
+    "text_to_image", [[1, 0, 1, -1, 1, 1], np.array([1, 0, 1, -1, 1, 1], np.int32)]
+)
+def test_any_owner(tmp_path, text_to_image):
+    dataset = read_embeddings(write_vectors(tmp_path, text_to_image=text_to_image))
+    assert dataset.text_to_image.tolist() == [1, 0, 1, -1, 1, 1]
+    part = dataset.split("test")
+    assert part.text_to_image.tolist() == [0, 1, 1, 1, 1]
     np.testing.assert_array_equal(
         part.text_features.take(torch.arange(5)).values[:, 0],
         random_array(6, 4, seed=2)[[1, 0, 2, 4, 5]],
@@ -45,13 +47,13 @@ def test_any_owner(tmp_path, owner):
 
 
 def test_round_trip(tmp_path):
-    corpus = small_corpus((2, 0, 1), regions=1)
-    corpus = replace(corpus, text_features=Features.of(random_array(3, 4)))
-    write_embeddings(corpus, tmp_path / "out")
+    dataset = small_corpus((2, 0, 1), regions=1)
+    dataset = replace(dataset, text_features=FeatureArray.of(random_array(3, 4)))
+    write_embeddings(dataset, tmp_path / "out")
     back = read_embeddings(tmp_path / "out")
-    assert captions_by_image(back) == captions_by_image(corpus)
-    assert torch.equal(features_of_all(back), features_of_all(corpus))
-    assert torch.equal(back.owner, corpus.owner)
+    assert captions_by_image(back) == captions_by_image(dataset)
+    assert torch.equal(features_of_all(back), features_of_all(dataset))
+    assert torch.equal(back.text_to_image, dataset.text_to_image)
 
 
 @pytest.mark.parametrize(

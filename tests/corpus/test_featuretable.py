@@ -3,9 +3,8 @@ import pytest
 import torch
 
 from corpus_cases import random_array, write_split
-from counterfoil.corpus.featurefolder import write_features
-from counterfoil.corpus.featuretable import features_of
-from counterfoil.corpus.regions import Features
+from counterfoil.data.features import FeatureArray, write_features
+from counterfoil.data.readers.precomp import features_of
 
 
 def taken(features):
@@ -26,20 +25,20 @@ def taken(features):
 )
 def test_joined_by_id_however_it_is_written(tmp_path, stored, asked):
     values = random_array(3, 4)
-    write_features(tmp_path / "f", stored, Features.of(values), kind="float32")
+    write_features(tmp_path / "f", stored, FeatureArray.of(values), kind="float32")
     np.testing.assert_array_equal(taken(features_of(asked, tmp_path / "f")), values[[2, 0]])
 
 
 def test_exact_ids_go_before_numbers(tmp_path):
     values = random_array(2, 4)
-    write_features(tmp_path / "f", ["x1.jpg", "y1.jpg"], Features.of(values), kind="float32")
+    write_features(tmp_path / "f", ["x1.jpg", "y1.jpg"], FeatureArray.of(values), kind="float32")
     np.testing.assert_array_equal(taken(features_of(["y1.jpg"], tmp_path / "f")), values[1:])
     with pytest.raises(ValueError, match=r"1 of 1 images have no features"):
         features_of(["z1.jpg"], tmp_path / "f")  # both end in 1: no guess is made
 
 
 def test_two_images_never_share_a_row(tmp_path):
-    write_features(tmp_path / "f", ["a.jpg", "b.jpg"], Features.of(random_array(2, 4)))
+    write_features(tmp_path / "f", ["a.jpg", "b.jpg"], FeatureArray.of(random_array(2, 4)))
     with pytest.raises(ValueError, match="2 of 2 images have no features"):
         features_of(["x/a.png", "y/a.png"], tmp_path / "f")
 
@@ -65,7 +64,7 @@ def test_one_file_by_order(tmp_path):
 def test_bad_places_in_words(tmp_path):
     with pytest.raises(ValueError, match=r"holds no image features: looked for features\.json"):
         features_of(["a"], tmp_path)
-    write_features(tmp_path / "f", ["a", "b"], Features.of(random_array(2, 4)))
+    write_features(tmp_path / "f", ["a", "b"], FeatureArray.of(random_array(2, 4)))
     with pytest.raises(
         ValueError, match=r"1 of 2 images have no features in .*'q'; ids there look like 'a'"
     ):

@@ -5,8 +5,8 @@ import torch
 from PIL import Image
 
 from corpus_cases import captions_by_image, small_corpus, splits_by_image, write_picture
-from counterfoil.corpus.folder import is_folder, read_folder, write_folder
-from counterfoil.corpus.pictures import PictureFiles
+from counterfoil.data.images import PictureFiles
+from counterfoil.data.readers.folder import is_folder, read_folder, write_folder
 
 
 def write_list(folder, name, text, *, pictures=("a.jpg", "b.jpg")):
@@ -37,9 +37,9 @@ JSONL = '{"image": "a.jpg", "captions": ["one", "two"]}\n\n{"image": "b.jpg", "c
     ],
 )
 def test_every_kind_of_list(tmp_path, name, text):
-    corpus = read_folder(write_list(tmp_path, name, text))
-    assert captions_by_image(corpus) == {"a.jpg": ["one", "two"], "b.jpg": ["three"]}
-    assert corpus.pictures.open(0).size == (12, 8)
+    dataset = read_folder(write_list(tmp_path, name, text))
+    assert captions_by_image(dataset) == {"a.jpg": ["one", "two"], "b.jpg": ["three"]}
+    assert dataset.pictures.open(0).size == (12, 8)
 
 
 def test_ids_and_splits(tmp_path):
@@ -47,12 +47,12 @@ def test_ids_and_splits(tmp_path):
         "image,id,split,caption\na.jpg,0,train,one\n"
         'b.jpg,é 2,validation,"with, a comma\nand a line"\na.jpg,0,train,again\n'
     )
-    corpus = read_folder(write_list(tmp_path, "captions.csv", text))
-    assert captions_by_image(corpus) == {
+    dataset = read_folder(write_list(tmp_path, "captions.csv", text))
+    assert captions_by_image(dataset) == {
         "0": ["one", "again"],
         "é 2": ["with, a comma\nand a line"],
     }
-    assert splits_by_image(corpus) == {"0": "train", "é 2": "dev"}
+    assert splits_by_image(dataset) == {"0": "train", "é 2": "dev"}
 
 
 def test_id_zero_of_jsonl_is_an_id(tmp_path):
@@ -73,35 +73,35 @@ def test_text_beside_each_picture(tmp_path):
     (tmp_path / "x" / "one.txt").write_text("first\n\n second \n", encoding="utf-8")
     (tmp_path / "two.txt").write_text("", encoding="utf-8")
     (tmp_path / "README.txt").write_text("about this folder")
-    corpus = read_folder(tmp_path)
-    assert captions_by_image(corpus) == {
+    dataset = read_folder(tmp_path)
+    assert captions_by_image(dataset) == {
         "none.jpeg": [],
         "two.JPG": [],
         "x/one.png": ["first", " second "],
     }
-    assert set(corpus.splits) == {"train", "dev", "test"}
+    assert set(dataset.splits) == {"train", "dev", "test"}
 
 
 def test_round_trip(tmp_path):
     places = [tmp_path / f"{row}.png" for row in range(4)]
     for row, path in enumerate(places):
         write_picture(path, row)
-    corpus = small_corpus((2, 0, 1, 3), ["train", "dev", "test", "train"])
-    corpus = type(corpus)(
+    dataset = small_corpus((2, 0, 1, 3), ["train", "dev", "test", "train"])
+    dataset = type(dataset)(
         name="small",
         image_ids=["ü/1", "a b", "x.jpg", "\t"],
-        text_ids=corpus.text_ids,
+        text_ids=dataset.text_ids,
         texts=["two  blanks", "line\nend", "", "狗", '"quoted", yes', "\u2028"],
-        owner=corpus.owner,
-        splits=corpus.splits,
+        text_to_image=dataset.text_to_image,
+        splits=dataset.splits,
         pictures=PictureFiles(places),
     )
-    write_folder(corpus, tmp_path / "out")
+    write_folder(dataset, tmp_path / "out")
     back = read_folder(tmp_path / "out")
-    assert captions_by_image(back) == captions_by_image(corpus)
-    assert splits_by_image(back) == splits_by_image(corpus)
+    assert captions_by_image(back) == captions_by_image(dataset)
+    assert splits_by_image(back) == splits_by_image(dataset)
     for row in range(4):
-        assert back.pictures.open(row).tobytes() == corpus.pictures.open(row).tobytes()
+        assert back.pictures.open(row).tobytes() == dataset.pictures.open(row).tobytes()
 
 
 @pytest.mark.parametrize(
@@ -159,43 +159,43 @@ def test_bad_folders_in_words(tmp_path):
 
 
 def test_missing_pictures_are_named_when_they_are_opened(tmp_path):
-    corpus = read_folder(write_list(tmp_path, "captions.jsonl", JSONL, pictures=["a.jpg"]))
+    dataset = read_folder(write_list(tmp_path, "captions.jsonl", JSONL, pictures=["a.jpg"]))
     with pytest.raises(ValueError, match=r"b\.jpg does not exist; an image is needed there"):
-        corpus.pictures.open(1)
+        dataset.pictures.open(1)
 
 
 def test_writing_stops_whole(tmp_path):
-    corpus = small_corpus((1, 1))
+    dataset = small_corpus((1, 1))
     with pytest.raises(ValueError, match="has no pictures"):
-        write_folder(corpus, tmp_path / "out")
+        write_folder(dataset, tmp_path / "out")
     write_picture(tmp_path / "a.png")
     (tmp_path / "b.png").write_bytes(b"no picture")
-    corpus = type(corpus)(
+    dataset = type(dataset)(
         **{
-            **{name: getattr(corpus, name) for name in ("name", "image_ids", "text_ids", "texts")},
+            **{name: getattr(dataset, name) for name in ("name", "image_ids", "text_ids", "texts")},
             "owner": torch.tensor([0, 1]),
             "splits": ["train"] * 2,
             "pictures": PictureFiles([tmp_path / "a.png", tmp_path / "b.png"]),
         }
     )
     with pytest.raises(ValueError, match=r"b\.png cannot be read as a picture"):
-        write_folder(corpus, tmp_path / "out")
+        write_folder(dataset, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "b.png"]
 
 
 def test_written_list_is_one_line_an_image(tmp_path):
     Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
-    corpus = small_corpus((1,))
-    corpus = type(corpus)(
+    dataset = small_corpus((1,))
+    dataset = type(dataset)(
         name="one",
         image_ids=["a"],
         text_ids=["t"],
         texts=["x"],
-        owner=corpus.owner,
+        text_to_image=dataset.text_to_image,
         splits=["train"],
         pictures=PictureFiles([tmp_path / "a.png"]),
     )
-    write_folder(corpus, tmp_path / "out")
+    write_folder(dataset, tmp_path / "out")
     line = (tmp_path / "out" / "captions.jsonl").read_text()
     assert json.loads(line) == {
         "image": "images/0.png",

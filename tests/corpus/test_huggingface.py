@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from corpus_cases import captions_by_image, splits_by_image
-from counterfoil.corpus.huggingface import is_huggingface, read_huggingface
+from counterfoil.data.readers.huggingface import is_huggingface, read_huggingface
 
 datasets = pytest.importorskip("datasets")
 
@@ -32,10 +32,10 @@ def test_lists_of_captions(tmp_path):
         split=["train", "val", "test"],
     )
     assert is_huggingface(tmp_path / "d")
-    corpus = read_huggingface(source)
-    assert captions_by_image(corpus) == {"7": ["a", "b"], "8": [], "9": ["c"]}
-    assert splits_by_image(corpus) == {"7": "train", "8": "dev", "9": "test"}
-    part = corpus.split("test")
+    dataset = read_huggingface(source)
+    assert captions_by_image(dataset) == {"7": ["a", "b"], "8": [], "9": ["c"]}
+    assert splits_by_image(dataset) == {"7": "train", "8": "dev", "9": "test"}
+    part = dataset.split("test")
     assert part.pictures.open(0).getpixel((0, 0)) == (30, 30, 30)
 
 
@@ -46,9 +46,9 @@ def test_a_caption_a_row(tmp_path):
         text=["a", "b", "c"],
         filename=["x", "y", "x"],
     )
-    corpus = read_huggingface(source, name="mine")
-    assert corpus.name == "mine"
-    assert captions_by_image(corpus) == {"x": ["a", "c"], "y": ["b"]}
+    dataset = read_huggingface(source, name="mine")
+    assert dataset.name == "mine"
+    assert captions_by_image(dataset) == {"x": ["a", "c"], "y": ["b"]}
 
 
 def test_data_set_of_several_splits(tmp_path):
@@ -57,12 +57,12 @@ def test_data_set_of_several_splits(tmp_path):
         for split, shade in (("train", 1), ("validation", 2), ("test", 3))
     }
     datasets.DatasetDict(tables).save_to_disk(tmp_path / "d")
-    corpus = read_huggingface(str(tmp_path / "d"))
-    assert corpus.split_names == ("train", "dev", "test")
-    assert corpus.image_ids[:2] == ["train/0", "train/1"]
-    assert corpus.split("dev").texts == ["validation", "x"]
-    assert corpus.split("dev").pictures.open(1).getpixel((0, 0)) == (2, 2, 2)
-    places = {corpus.pictures.place(row) for row in range(6)}
+    dataset = read_huggingface(str(tmp_path / "d"))
+    assert dataset.split_names == ("train", "dev", "test")
+    assert dataset.image_ids[:2] == ["train/0", "train/1"]
+    assert dataset.split("dev").texts == ["validation", "x"]
+    assert dataset.split("dev").pictures.open(1).getpixel((0, 0)) == (2, 2, 2)
+    places = {dataset.pictures.place(row) for row in range(6)}
     assert len(places) == 6
 
 

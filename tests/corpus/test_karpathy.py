@@ -14,7 +14,7 @@ from corpus_cases import (
     splits_by_image,
     write_karpathy,
 )
-from counterfoil.corpus.karpathy import is_karpathy, read_karpathy
+from counterfoil.data.readers.karpathy import is_karpathy, read_karpathy
 
 IMAGES = [
     karpathy_image("b.jpg", "train", ["A dog .", "Two dogs"], first=10),
@@ -25,19 +25,19 @@ IMAGES = [
 
 
 def test_captions_ids_splits_and_pictures(tmp_path):
-    corpus = read_karpathy(write_karpathy(tmp_path, IMAGES))
-    assert corpus.name == "toy"
-    assert corpus.image_ids == ["b.jpg", "a.jpg", "c.jpg", "d.jpg"]
-    assert captions_by_image(corpus)["b.jpg"] == ["A dog .", "Two dogs"]
-    assert captions_by_image(corpus)["c.jpg"] == []
-    assert corpus.text_ids[:3] == ["10", "11", "20"]
-    assert corpus.splits == ["train", "dev", "train", "test"]
-    assert [corpus.pictures.open(row).size for row in range(4)] == [(12, 8)] * 4
+    dataset = read_karpathy(write_karpathy(tmp_path, IMAGES))
+    assert dataset.name == "toy"
+    assert dataset.image_ids == ["b.jpg", "a.jpg", "c.jpg", "d.jpg"]
+    assert captions_by_image(dataset)["b.jpg"] == ["A dog .", "Two dogs"]
+    assert captions_by_image(dataset)["c.jpg"] == []
+    assert dataset.text_ids[:3] == ["10", "11", "20"]
+    assert dataset.splits == ["train", "dev", "train", "test"]
+    assert [dataset.pictures.open(row).size for row in range(4)] == [(12, 8)] * 4
 
 
 def test_restval_can_be_kept_apart(tmp_path):
-    corpus = read_karpathy(write_karpathy(tmp_path, IMAGES), restval="restval")
-    assert splits_by_image(corpus)["c.jpg"] == "restval"
+    dataset = read_karpathy(write_karpathy(tmp_path, IMAGES), restval="restval")
+    assert splits_by_image(dataset)["c.jpg"] == "restval"
 
 
 def test_pictures_in_subfolders_or_all_in_one(tmp_path):
@@ -51,13 +51,13 @@ def test_pictures_in_subfolders_or_all_in_one(tmp_path):
 def test_features_by_order(tmp_path):
     values = random_array(4, 2, 3)
     np.save(tmp_path / "f.npy", values)
-    corpus = read_karpathy(
+    dataset = read_karpathy(
         write_karpathy(tmp_path, IMAGES, pictures=False), features=tmp_path / "f.npy"
     )
-    assert corpus.pictures is None
-    np.testing.assert_array_equal(features_of_all(corpus), values)
+    assert dataset.pictures is None
+    np.testing.assert_array_equal(features_of_all(dataset), values)
     np.testing.assert_array_equal(
-        corpus.split("test").features.take(torch.tensor([0])).values, values[3:]
+        dataset.split("test").features.take(torch.tensor([0])).values, values[3:]
     )
 
 
@@ -81,8 +81,8 @@ def test_any_ids_and_any_number_of_captions(tmp_path, content):
 
 def test_tokens_stand_in_for_raw(tmp_path):
     images = [{"filename": "a", "split": "train", "sentences": [{"tokens": ["a", "dog"]}]}]
-    corpus = read_karpathy(write_karpathy(tmp_path, images, pictures=False))
-    assert (corpus.texts, corpus.text_ids) == (["a dog"], ["a#0"])
+    dataset = read_karpathy(write_karpathy(tmp_path, images, pictures=False))
+    assert (dataset.texts, dataset.text_ids) == (["a dog"], ["a#0"])
 
 
 @pytest.mark.parametrize(

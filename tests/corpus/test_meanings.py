@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import sentence_cases
-from counterfoil.corpus.meanings import Meanings
+from counterfoil.negatives.similarity import SentenceEncoder
 
 TEXTS = ["A dog runs .", "a red dog runs", "dog", "a dog runs ."]
 
@@ -23,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_vectors_are_those_of_the_model(folder: str) -> None:
     import transformers
 
-    found = Meanings(folder).vectors(TEXTS)
+    found = SentenceEncoder(folder).vectors(TEXTS)
     model = transformers.AutoModel.from_pretrained(folder).eval()
     read = transformers.AutoTokenizer.from_pretrained(folder)
     for text, vector in zip(TEXTS, found, strict=True):
@@ -37,23 +37,23 @@ def test_vectors_are_those_of_the_model(folder: str) -> None:
 
 
 def test_nothing_has_no_vectors(folder: str) -> None:
-    assert Meanings(folder).vectors([]).shape[0] == 0
+    assert SentenceEncoder(folder).vectors([]).shape[0] == 0
 
 
 def test_what_is_no_encoder_is_said(folder: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has no modules\.json, so it is no model of sentence-t"):
-        Meanings(str(tmp_path))
+        SentenceEncoder(str(tmp_path))
     strange = json.loads((Path(folder) / "modules.json").read_text())
     strange[1]["type"] = "mine.Pooling"
     sentence_cases.write(tmp_path, "modules.json", strange)
     with pytest.raises(ValueError, match=r"names the class 'mine\.Pooling', which is not of"):
-        Meanings(str(tmp_path))
+        SentenceEncoder(str(tmp_path))
     sentence_cases.write(tmp_path, "modules.json", strange[:1])
     with pytest.raises(ValueError, match="is no sentence encoder that can be read"):
-        Meanings(str(tmp_path))
+        SentenceEncoder(str(tmp_path))
 
 
 def test_the_library_has_to_be_there(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(ValueError, match="pip install sentence-transformers"):
-        Meanings(folder)
+        SentenceEncoder(folder)

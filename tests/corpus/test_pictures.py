@@ -4,14 +4,8 @@ import torch
 from PIL import Image
 
 from corpus_cases import write_picture
-from counterfoil.corpus import pictures as module
-from counterfoil.corpus.pictures import (
-    DrawnPictures,
-    PictureFiles,
-    is_picture_name,
-    open_picture,
-    rgb,
-)
+from counterfoil.data import images
+from counterfoil.data.images import DrawnPictures, PictureFiles, is_picture_name, open_picture, rgb
 
 
 def test_files_by_row(tmp_path):
@@ -81,7 +75,7 @@ def test_missing_folders_and_bombs(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="cannot be read as a picture"):
         open_picture(tmp_path)
     write_picture(tmp_path / "x.png", size=(20, 10))
-    monkeypatch.setattr(module, "LARGEST", 199)
+    monkeypatch.setattr(images, "LARGEST", 199)
     with pytest.raises(ValueError, match=r"x\.png has 20 x 10 pixels; at most 199 are read"):
         open_picture(tmp_path / "x.png")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 150)

@@ -14,8 +14,8 @@ from corpus_cases import (
     splits_by_image,
     write_split,
 )
-from counterfoil.corpus.precomp import is_precomp, read_precomp, write_precomp
-from counterfoil.corpus.regions import Features, Stack
+from counterfoil.data.features import FeatureArray, RowStack
+from counterfoil.data.readers.precomp import is_precomp, read_precomp, write_precomp
 
 TEN = [f"caption {n}" for n in range(10)]
 
@@ -29,35 +29,35 @@ def test_first_token_is_the_first_word(tmp_path):
 def test_images_once(tmp_path, shape):
     values = random_array(*shape)
     write_split(tmp_path, "train", values, TEN)
-    corpus = read_precomp(tmp_path)
-    assert corpus.owner.tolist() == [0] * 5 + [1] * 5
-    assert corpus.image_ids == ["train/0", "train/1"]
-    np.testing.assert_array_equal(features_of_all(corpus).reshape(shape), values)
+    dataset = read_precomp(tmp_path)
+    assert dataset.text_to_image.tolist() == [0] * 5 + [1] * 5
+    assert dataset.image_ids == ["train/0", "train/1"]
+    np.testing.assert_array_equal(features_of_all(dataset).reshape(shape), values)
 
 
 def test_images_repeated_for_each_caption(tmp_path):
     once = random_array(2, 3, 4)
     write_split(tmp_path, "train", once.repeat(5, axis=0), TEN)
-    corpus = read_precomp(tmp_path)
-    assert corpus.owner.tolist() == [0] * 5 + [1] * 5
-    np.testing.assert_array_equal(features_of_all(corpus), once)
+    dataset = read_precomp(tmp_path)
+    assert dataset.text_to_image.tolist() == [0] * 5 + [1] * 5
+    np.testing.assert_array_equal(features_of_all(dataset), once)
 
 
 def test_images_repeated_and_named_once_an_image(tmp_path):
     once = random_array(2, 3, 4)
     write_split(tmp_path, "train", once.repeat(5, axis=0), TEN, ["x", "y"])
-    corpus = read_precomp(tmp_path)
-    assert captions_by_image(corpus) == {"x": TEN[:5], "y": TEN[5:]}
-    np.testing.assert_array_equal(features_of_all(corpus), once)
+    dataset = read_precomp(tmp_path)
+    assert captions_by_image(dataset) == {"x": TEN[:5], "y": TEN[5:]}
+    np.testing.assert_array_equal(features_of_all(dataset), once)
 
 
 def test_one_caption_an_image(tmp_path):
     values = random_array(10, 4)
     write_split(tmp_path, "train", values, TEN)
-    assert read_precomp(tmp_path).owner.tolist() == list(range(10))
+    assert read_precomp(tmp_path).text_to_image.tolist() == list(range(10))
     values[1] = values[0]  # twins, but the others are not repeated
     write_split(tmp_path, "train", values, TEN)
-    assert read_precomp(tmp_path).owner.tolist() == list(range(10))
+    assert read_precomp(tmp_path).text_to_image.tolist() == list(range(10))
 
 
 @pytest.mark.parametrize("stored", ["once", "repeated"])
@@ -66,13 +66,13 @@ def test_ids_a_caption_give_any_number_of_captions(tmp_path, stored):
     once = random_array(3, 2, 4)
     values = once if stored == "once" else once[[0, 1, 1, 0, 2, 1]]
     write_split(tmp_path, "train", values, TEN[:6], ids)
-    corpus = read_precomp(tmp_path)
-    assert captions_by_image(corpus) == {
+    dataset = read_precomp(tmp_path)
+    assert captions_by_image(dataset) == {
         "x": [TEN[0], TEN[3]],
         "y": [TEN[1], TEN[2], TEN[5]],
         "z": [TEN[4]],
     }
-    np.testing.assert_array_equal(features_of_all(corpus), once)
+    np.testing.assert_array_equal(features_of_all(dataset), once)
 
 
 def test_splits_are_read_as_one_and_stay_on_disk(tmp_path):
@@ -80,13 +80,13 @@ def test_splits_are_read_as_one_and_stay_on_disk(tmp_path):
     for name, values in parts.items():
         write_split(tmp_path, name, values, TEN, [f"{name} x", f"{name} y"])
         np.save(tmp_path / f"{name}_boxes.npy", random_array(2, 3, 4))
-    corpus = read_precomp(tmp_path)
-    assert corpus.splits == ["train"] * 2 + ["dev"] * 2 + ["test"] * 2
-    assert isinstance(corpus.features.values, Stack)
-    assert all(isinstance(part, np.memmap) for part in corpus.features.values.parts)
+    dataset = read_precomp(tmp_path)
+    assert dataset.splits == ["train"] * 2 + ["dev"] * 2 + ["test"] * 2
+    assert isinstance(dataset.features.values, RowStack)
+    assert all(isinstance(part, np.memmap) for part in dataset.features.values.parts)
     for name, values in parts.items():
-        np.testing.assert_array_equal(features_of_all(corpus.split(name)), values)
-    assert corpus.features.take(torch.tensor([5])).boxes.shape == (1, 3, 4)
+        np.testing.assert_array_equal(features_of_all(dataset.split(name)), values)
+    assert dataset.features.take(torch.tensor([5])).boxes.shape == (1, 3, 4)
 
 
 def test_testall_goes_before_test(tmp_path):
@@ -112,19 +112,19 @@ def test_packed_features(tmp_path):
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.sampled_from(["float32", "float16"]))
 def test_round_trip_with_any_number_of_captions(tmp_path, counts, kind):
     splits = [("train", "dev", "test")[n % 3] for n in range(len(counts))]
-    corpus = small_corpus(counts, splits)
-    write_precomp(corpus, tmp_path / "out", kind=kind)
+    dataset = small_corpus(counts, splits)
+    write_precomp(dataset, tmp_path / "out", kind=kind)
     back = read_precomp(tmp_path / "out")
-    assert captions_by_image(back) == captions_by_image(corpus)
-    assert splits_by_image(back) == splits_by_image(corpus)
-    order = torch.tensor([back.image_ids.index(name) for name in corpus.image_ids])
-    wanted = features_of_all(corpus)
+    assert captions_by_image(back) == captions_by_image(dataset)
+    assert splits_by_image(back) == splits_by_image(dataset)
+    order = torch.tensor([back.image_ids.index(name) for name in dataset.image_ids])
+    wanted = features_of_all(dataset)
     wanted = wanted.half().float() if kind == "float16" else wanted
     torch.testing.assert_close(back.features.take(order).values, wanted, atol=0, rtol=0)
 
 
 def test_round_trip_keeps_lengths_and_boxes(tmp_path):
-    features = Features.of(
+    features = FeatureArray.of(
         random_array(2, 3, 4), lengths=np.array([1, 3]), boxes=random_array(2, 3, 4)
     )
     write_precomp(replace(small_corpus((1, 1)), features=features), tmp_path / "out")
@@ -136,7 +136,7 @@ def test_round_trip_keeps_lengths_and_boxes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "ids, captions, owner, words",
+    "ids, captions, text_to_image, words",
     [
         ([], TEN[:7], None, "train has 2 images and 7 captions, which do not divide"),
         ([], [], None, r"train_caps\.txt is empty"),
@@ -148,10 +148,10 @@ def test_round_trip_keeps_lengths_and_boxes(tmp_path):
         ([], TEN[:2], "0\nx\n", "needs a whole number on every line"),
     ],
 )
-def test_numbers_that_do_not_fit(tmp_path, ids, captions, owner, words):
+def test_numbers_that_do_not_fit(tmp_path, ids, captions, text_to_image, words):
     write_split(tmp_path, "train", random_array(2, 4), captions, ids)
-    if owner:
-        (tmp_path / "train_owner.txt").write_text(owner)
+    if text_to_image:
+        (tmp_path / "train_owner.txt").write_text(text_to_image)
     with pytest.raises(ValueError, match=words):
         read_precomp(tmp_path)
 
@@ -195,5 +195,7 @@ def test_what_cannot_be_written(tmp_path):
     values = random_array(1, 2, 2)
     values[0, 0, 0] = np.nan
     with pytest.raises(ValueError, match="NaN"):
-        write_precomp(replace(small_corpus((1,)), features=Features.of(values)), tmp_path / "out")
+        write_precomp(
+            replace(small_corpus((1,)), features=FeatureArray.of(values)), tmp_path / "out"
+        )
     assert not list(tmp_path.iterdir())

@@ -18,7 +18,7 @@ from corpus_cases import (
     write_picture,
     write_split,
 )
-from counterfoil.corpus.reading import open_corpus
+from counterfoil.data.readers import load_dataset
 
 IMAGES = [karpathy_image(f"{n}.jpg", "train", [f"dog {n}"], first=n) for n in range(4)]
 
@@ -30,35 +30,35 @@ def test_karpathy_folder_file_and_features_of_a_precomp_folder(tmp_path):
         tmp_path / "regions", "train", values, list("abcd"), [f"{n}.jpg" for n in (3, 1, 0, 2)]
     )
     for source in (tmp_path / "toy", path):
-        corpus = open_corpus(source, features=tmp_path / "regions", name="mine")
-        assert corpus.name == "mine"
-        assert corpus.texts[2] == "dog 2"
-        assert corpus.pictures.open(0).size == (12, 8)
-        np.testing.assert_array_equal(features_of_all(corpus), values[[2, 1, 3, 0]])
+        dataset = load_dataset(source, features=tmp_path / "regions", name="mine")
+        assert dataset.name == "mine"
+        assert dataset.texts[2] == "dog 2"
+        assert dataset.pictures.open(0).size == (12, 8)
+        np.testing.assert_array_equal(features_of_all(dataset), values[[2, 1, 3, 0]])
 
 
 def test_precomp_folder_with_pictures(tmp_path):
     write_split(tmp_path / "p", "train", random_array(2, 4), list("abcd"), ["y.jpg", "x"])
     for n, name in enumerate(("x.jpg", "y.jpg")):
         write_picture(tmp_path / "photos" / name, n)
-    corpus = open_corpus(tmp_path / "p", images=tmp_path / "photos")
-    assert [Path(corpus.pictures.place(row)).name for row in (0, 1)] == ["y.jpg", "x.jpg"]
+    dataset = load_dataset(tmp_path / "p", images=tmp_path / "photos")
+    assert [Path(dataset.pictures.place(row)).name for row in (0, 1)] == ["y.jpg", "x.jpg"]
     (tmp_path / "photos" / "x.jpg").unlink()
     with pytest.raises(ValueError, match=r"1 of 2 images have no picture in .*'x'"):
-        open_corpus(tmp_path / "p", images=tmp_path / "photos")
+        load_dataset(tmp_path / "p", images=tmp_path / "photos")
     with pytest.raises(ValueError, match="is not a folder"):
-        open_corpus(tmp_path / "p", images=tmp_path / "none")
+        load_dataset(tmp_path / "p", images=tmp_path / "none")
 
 
 def test_folder_of_captions_list_and_embeddings(tmp_path):
     write_picture(tmp_path / "f" / "a.jpg")
     (tmp_path / "f" / "captions.csv").write_text("image,caption\na.jpg,x\n")
     for source in (tmp_path / "f", tmp_path / "f" / "captions.csv"):
-        assert captions_by_image(open_corpus(source)) == {"a.jpg": ["x"]}
+        assert captions_by_image(load_dataset(source)) == {"a.jpg": ["x"]}
     (tmp_path / "e").mkdir()
     for name in ("images", "texts"):
         np.save(tmp_path / "e" / f"{name}.npy", random_array(2, 4))
-    assert open_corpus(tmp_path / "e").text_features is not None
+    assert load_dataset(tmp_path / "e").text_features is not None
 
 
 def test_hugging_face_folder(tmp_path):
@@ -67,7 +67,7 @@ def test_hugging_face_folder(tmp_path):
     rows = {"image": [np.zeros((2, 2, 3), np.uint8)], "caption": ["x"]}
     features = datasets.Features({"image": datasets.Image(), "caption": datasets.Value("string")})
     datasets.Dataset.from_dict(rows, features=features).save_to_disk(tmp_path / "d")
-    assert open_corpus(tmp_path / "d").texts == ["x"]
+    assert load_dataset(tmp_path / "d").texts == ["x"]
 
 
 @pytest.fixture
@@ -80,38 +80,38 @@ def drawn(monkeypatch):
         return small_corpus((1,) * 4)
 
     monkeypatch.setitem(
-        sys.modules, "counterfoil.corpus.scenes", types.SimpleNamespace(scenes=scenes)
+        sys.modules, "counterfoil.data.scenes", types.SimpleNamespace(scenes=scenes)
     )
     return asked
 
 
 def test_scenes_by_name(drawn, tmp_path):
-    open_corpus("scenes")
-    corpus = open_corpus("scenes:seed=3, images=2000", name="mine")
+    load_dataset("scenes")
+    dataset = load_dataset("scenes:seed=3, images=2000", name="mine")
     assert drawn == [(10, 0), (2000, 3)]
-    assert corpus.name == "mine"
+    assert dataset.name == "mine"
     np.save(tmp_path / "f.npy", random_array(4, 9))
-    assert open_corpus("scenes", features=tmp_path / "f.npy").features.width == 9
+    assert load_dataset("scenes", features=tmp_path / "f.npy").features.width == 9
     with pytest.raises(ValueError, match="'sede' is not a setting of scenes; did you mean 'seed'"):
-        open_corpus("scenes:sede=3")
+        load_dataset("scenes:sede=3")
     with pytest.raises(ValueError, match="'seed=x' needs a whole number, as in seed=3"):
-        open_corpus("scenes:seed=x")
+        load_dataset("scenes:seed=x")
 
 
 def test_what_is_no_data_set(tmp_path):
     with pytest.raises(ValueError, match=r"none does not exist; give a Karpathy JSON"):
-        open_corpus(tmp_path / "none")
+        load_dataset(tmp_path / "none")
     with pytest.raises(ValueError, match='for a data set of the hub write "hf:some/flickr30k"'):
-        open_corpus("some/flickr30k")
+        load_dataset("some/flickr30k")
     with pytest.raises(ValueError, match="is no data set: looked for a Karpathy JSON"):
-        open_corpus(tmp_path)
+        load_dataset(tmp_path)
     (tmp_path / "x.bin").write_bytes(b"\x00")
     with pytest.raises(ValueError, match=r"x\.bin is no data set"):
-        open_corpus(tmp_path / "x.bin")
+        load_dataset(tmp_path / "x.bin")
     for name in ("dataset_a.json", "dataset_b.json"):
         (tmp_path / name).write_text("{}")
     with pytest.raises(ValueError, match=r"dataset_a\.json, dataset_b\.json; give the path"):
-        open_corpus(tmp_path)
+        load_dataset(tmp_path)
 
 
 def test_features_stay_on_disk(tmp_path):
@@ -121,25 +121,25 @@ def test_features_stay_on_disk(tmp_path):
     del out  # a sparse file of zeros
     (tmp_path / "train_caps.txt").write_text("a dog\n" * 4000)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    corpus = open_corpus(tmp_path, splits=["train"]).split("train")
+    dataset = load_dataset(tmp_path, splits=["train"]).split("train")
     for row in range(0, 1000, 100):
-        corpus.features.take(torch.arange(row, row + 8))
+        dataset.features.take(torch.arange(row, row + 8))
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert isinstance(corpus.features.values, np.memmap)
+    assert isinstance(dataset.features.values, np.memmap)
     assert grown < 100_000  # kilobytes
 
 
 @pytest.mark.skipif("COUNTERFOIL_DATA" not in os.environ, reason="COUNTERFOIL_DATA is not set")
 def test_flickr8k_with_its_regions():
     data = Path(os.environ["COUNTERFOIL_DATA"])
-    corpus = open_corpus(data / "flickr8k", features=data / "flickr8k_regions")
-    assert [len(corpus.split(name)) for name in ("train", "dev", "test")] == [6000, 1000, 1000]
-    assert len(corpus.texts) == 40_000
-    regions = open_corpus(data / "flickr8k_regions")
-    assert captions_by_image(corpus) == captions_by_image(regions)
-    row = corpus.image_ids.index(regions.image_ids[6500])
+    dataset = load_dataset(data / "flickr8k", features=data / "flickr8k_regions")
+    assert [len(dataset.split(name)) for name in ("train", "dev", "test")] == [6000, 1000, 1000]
+    assert len(dataset.texts) == 40_000
+    regions = load_dataset(data / "flickr8k_regions")
+    assert captions_by_image(dataset) == captions_by_image(regions)
+    row = dataset.image_ids.index(regions.image_ids[6500])
     torch.testing.assert_close(
-        corpus.features.take(torch.tensor([row])).values,
+        dataset.features.take(torch.tensor([row])).values,
         regions.features.take(torch.tensor([6500])).values,
     )
-    assert corpus.pictures.open(row).size == (192, 192)
+    assert dataset.pictures.open(row).size == (192, 192)

@@ -3,14 +3,14 @@ import pytest
 import torch
 
 from corpus_cases import random_array
-from counterfoil.corpus.regions import Features, Stack
+from counterfoil.data.features import FeatureArray, RowStack
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32])
 def test_take_gives_the_stored_numbers(kind, tmp_path):
     stored = random_array(20, 3, 5).astype(kind)
     np.save(tmp_path / "x.npy", stored)
-    features = Features.of(np.load(tmp_path / "x.npy", mmap_mode="r"))
+    features = FeatureArray.of(np.load(tmp_path / "x.npy", mmap_mode="r"))
     rows = torch.tensor([7, 0, 7, 19])
     items = features.take(rows)
     assert items.values.dtype == torch.float32
@@ -21,12 +21,12 @@ def test_take_gives_the_stored_numbers(kind, tmp_path):
 
 def test_int8_is_scaled():
     stored = np.array([[[100, -3]]], dtype=np.int8)
-    features = Features.of(stored, scale=np.array([0.5, 2], np.float32))
+    features = FeatureArray.of(stored, scale=np.array([0.5, 2], np.float32))
     assert features.take(torch.tensor([0])).values.tolist() == [[[50.0, -6.0]]]
 
 
 def test_global_features_are_one_region():
-    features = Features.of(random_array(4, 6))
+    features = FeatureArray.of(random_array(4, 6))
     assert (features.regions, features.width) == (1, 6)
     assert features.take(torch.arange(4)).values.shape == (4, 1, 6)
 
@@ -34,7 +34,7 @@ def test_global_features_are_one_region():
 def test_regions_that_are_not_real_are_masked_and_zero_whatever_is_stored():
     stored = random_array(2, 3, 2)
     stored[1, 1:] = np.nan
-    items = Features.of(stored, lengths=np.array([3, 1])).take(torch.tensor([1, 0]))
+    items = FeatureArray.of(stored, lengths=np.array([3, 1])).take(torch.tensor([1, 0]))
     assert items.mask.tolist() == [[True, False, False], [True, True, True]]
     assert items.values[0, 1:].tolist() == [[0, 0], [0, 0]]
 
@@ -42,7 +42,7 @@ def test_regions_that_are_not_real_are_masked_and_zero_whatever_is_stored():
 def test_subset_of_subset():
     stored, boxes = random_array(10, 2, 3), random_array(10, 2, 4)
     part = (
-        Features.of(stored, boxes=boxes)
+        FeatureArray.of(stored, boxes=boxes)
         .subset(torch.tensor([9, 4, 2]))
         .subset(torch.tensor([2, 0]))
     )
@@ -54,7 +54,7 @@ def test_subset_of_subset():
 def test_nan_is_named_by_its_row():
     stored = random_array(4, 2, 3)
     stored[2, 1, 0] = np.inf
-    features = Features.of(stored, where="x.npy")
+    features = FeatureArray.of(stored, where="x.npy")
     features.take(torch.tensor([0, 1, 3]))
     with pytest.raises(ValueError, match=r"x\.npy: row 2 holds NaN or infinite"):
         features.take(torch.tensor([3, 2]))
@@ -63,12 +63,12 @@ def test_nan_is_named_by_its_row():
 
 def test_large_finite_values_are_no_nan():
     stored = np.full((1, 2, 3), 3e38, np.float32)
-    assert Features.of(stored).take(torch.tensor([0])).values.isfinite().all()
+    assert FeatureArray.of(stored).take(torch.tensor([0])).values.isfinite().all()
 
 
 def test_stack_reads_parts_as_one():
     parts = [random_array(3, 2, seed=1), random_array(1, 2, seed=2), random_array(4, 2, seed=3)]
-    stack, whole = Stack(parts), np.concatenate(parts)
+    stack, whole = RowStack(parts), np.concatenate(parts)
     rows = np.array([7, 0, 3, 2, 3, 4])
     np.testing.assert_array_equal(stack[rows], whole[rows])
     assert (stack.shape, len(stack), stack.ndim) == ((8, 2), 8, 2)
@@ -77,7 +77,7 @@ def test_stack_reads_parts_as_one():
 
 def test_stack_refuses_what_differs():
     with pytest.raises(ValueError, match=r"\(3, 2\) float32, \(3, 5\) float32 cannot be read as"):
-        Stack([random_array(3, 2), random_array(3, 5)])
+        RowStack([random_array(3, 2), random_array(3, 5)])
 
 
 @pytest.mark.parametrize(
@@ -94,4 +94,4 @@ def test_stack_refuses_what_differs():
 )
 def test_wrong_shapes_are_refused(values, more, words):
     with pytest.raises(ValueError, match=words):
-        Features.of(values, **more)
+        FeatureArray.of(values, **more)

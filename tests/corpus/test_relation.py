@@ -3,45 +3,45 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterfoil.corpus.relation import Relation
+from counterfoil.data.dataset import Relation
 
 
 @st.composite
 def relations(draw):
     images = draw(st.integers(1, 6))
-    owner = draw(st.lists(st.integers(-1, images - 1), max_size=20))
-    return owner, images
+    text_to_image = draw(st.lists(st.integers(-1, images - 1), max_size=20))
+    return text_to_image, images
 
 
 @given(relations(), st.randoms())
 def test_captions_are_those_that_a_loop_finds(case, random):
-    owner, images = case
-    relation = Relation(torch.tensor(owner, dtype=torch.long), images=images)
+    text_to_image, images = case
+    relation = Relation(torch.tensor(text_to_image, dtype=torch.long), images=images)
     asked = [random.randrange(images) for _ in range(random.randrange(8))]
     texts, counts = relation.captions(torch.tensor(asked, dtype=torch.long))
-    expected = [[t for t, o in enumerate(owner) if o == image] for image in asked]
+    expected = [[t for t, o in enumerate(text_to_image) if o == image] for image in asked]
     assert counts.tolist() == [len(own) for own in expected]
     assert texts.tolist() == [t for own in expected for t in own]
 
 
 @given(relations())
 def test_positive_is_true_exactly_where_a_text_describes(case):
-    owner, images = case
-    relation = Relation(torch.tensor(owner, dtype=torch.long), images=images)
-    found = relation.positive(relation.rows(), torch.arange(len(owner)))
-    assert found.shape == (images, len(owner))
-    assert found.tolist() == [[o == image for o in owner] for image in range(images)]
+    text_to_image, images = case
+    relation = Relation(torch.tensor(text_to_image, dtype=torch.long), images=images)
+    found = relation.positive(relation.rows(), torch.arange(len(text_to_image)))
+    assert found.shape == (images, len(text_to_image))
+    assert found.tolist() == [[o == image for o in text_to_image] for image in range(images)]
 
 
 @given(relations(), st.integers(0, 100))
 def test_random_caption_describes_its_image(case, seed):
-    owner, images = case
-    relation = Relation(torch.tensor(owner, dtype=torch.long), images=images)
+    text_to_image, images = case
+    relation = Relation(torch.tensor(text_to_image, dtype=torch.long), images=images)
     rng = torch.Generator().manual_seed(seed)
     drawn = relation.random_caption(relation.rows(), rng).tolist()
     for image, text in enumerate(drawn):
-        assert (text == -1) == (image not in owner)
-        assert text == -1 or owner[text] == image
+        assert (text == -1) == (image not in text_to_image)
+        assert text == -1 or text_to_image[text] == image
 
 
 def test_random_caption_is_uniform():

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy._core._multiarray_umath import __cpu_dispatch__ as simd
 
-from counterfoil.corpus.scenes import scenes
-from counterfoil.corpus.scenes.features import _normal
+from counterfoil.data.scenes import scenes
+from counterfoil.data.scenes.world import _normal
 
 OLD_CPU = {  # without AVX: other kernels of BLAS, of torch, of numpy's logarithms and cosines
     "OPENBLAS_CORETYPE": "Prescott",
@@ -24,8 +24,8 @@ OLD_CPU = {  # without AVX: other kernels of BLAS, of torch, of numpy's logarith
 PRINT_DIGESTS = """
 import hashlib
 import numpy as np
-from counterfoil.corpus.scenes import scenes
-from counterfoil.recipes.contents import contents
+from counterfoil.data.scenes import scenes
+from counterfoil.pipelines.pipeline import data_contents
 corpus = scenes(images=60, features="regions")
 digest = hashlib.sha256(corpus.features.values.tobytes() + corpus.features.boxes.tobytes())
 print(digest.hexdigest(), corpus.fingerprint, contents(corpus))
@@ -50,8 +50,8 @@ def test_features_are_the_same_under_other_kernels():
 
 
 def test_features_never_change():
-    corpus = scenes(images=60, features="regions")
-    digest = hashlib.sha256(corpus.features.values.tobytes()).hexdigest()[:16]
+    dataset = scenes(images=60, features="regions")
+    digest = hashlib.sha256(dataset.features.values.tobytes()).hexdigest()[:16]
     assert digest == "44b0dec85005d2a9"
 
 

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfoil.corpus.scenes import foils, is_true
-from counterfoil.corpus.scenes.writer import articles
-from counterfoil.corpus.words import split
+from counterfoil.data.scenes.grammar import articles
+from counterfoil.data.scenes.truth import foils, is_true
+from counterfoil.data.tokenizers import split_words
 from scenes_cases import HAND_MADE, SOME, TOLD
 
 
@@ -18,10 +18,10 @@ def test_foils_are_false_and_one_detail_away(number, level, seed):
     found = foils(caption, one, torch.Generator().manual_seed(seed))
     assert found
     assert len({foil.caption for foil in found}) == len(found)
-    before = split(caption)
+    before = split_words(caption)
     for foil in found:
         assert is_true(foil.caption, one) is False
-        assert foil.words == tuple(split(foil.caption))
+        assert foil.words == tuple(split_words(foil.caption))
         assert foil.changed
         assert foil.caption == articles(foil.caption)
         assert foil.caption[0].isupper()

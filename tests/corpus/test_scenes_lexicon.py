@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from counterfoil.corpus.scenes import lexicon, parse
-from counterfoil.corpus.scenes.world import COLOURS, PATTERNS, RELATIONS, SHAPES, SIZES
-from counterfoil.corpus.scenes.writer import articles
+from counterfoil.data.scenes import grammar
+from counterfoil.data.scenes.grammar import articles, parse
+from counterfoil.data.scenes.world import COLOURS, PATTERNS, RELATIONS, SHAPES, SIZES
 
 
 def read(text: str):
@@ -21,29 +21,29 @@ def first(text: str):
 
 
 def test_everything_in_a_scene_has_words():
-    assert set(lexicon.NOUNS) == {*SHAPES, None}
-    assert set(lexicon.COLOUR_WORDS) == set(COLOURS)
-    assert set(lexicon.SIZE_WORDS) == set(SIZES)
-    assert set(lexicon.PATTERN_WORDS) == set(PATTERNS)
-    assert set(lexicon.PATTERN_NOUNS) == set(PATTERNS) - {"plain"}
-    assert set(lexicon.RELATION_WORDS) == set(RELATIONS)
-    assert set(lexicon.NUMBERS) == set(range(1, 7))
+    assert set(grammar.NOUNS) == {*SHAPES, None}
+    assert set(grammar.COLOUR_WORDS) == set(COLOURS)
+    assert set(grammar.SIZE_WORDS) == set(SIZES)
+    assert set(grammar.PATTERN_WORDS) == set(PATTERNS)
+    assert set(grammar.PATTERN_NOUNS) == set(PATTERNS) - {"plain"}
+    assert set(grammar.RELATION_WORDS) == set(RELATIONS)
+    assert set(grammar.NUMBERS) == set(range(1, 7))
 
 
 def test_no_word_means_two_things():
-    told = [word for pairs in lexicon.NOUNS.values() for pair in pairs for word in pair]
-    for words in (lexicon.COLOUR_WORDS, lexicon.SIZE_WORDS, lexicon.PATTERN_WORDS):
+    told = [word for pairs in grammar.NOUNS.values() for pair in pairs for word in pair]
+    for words in (grammar.COLOUR_WORDS, grammar.SIZE_WORDS, grammar.PATTERN_WORDS):
         told += [word for choices in words.values() for word in choices]
-    told += [word for words in lexicon.PATTERN_NOUNS.values() for word in words]
+    told += [word for words in grammar.PATTERN_NOUNS.values() for word in words]
     assert len(told) == len(set(told))
-    for listed in (lexicon.NUMBERS, lexicon.RELATION_WORDS):
+    for listed in (grammar.NUMBERS, grammar.RELATION_WORDS):
         phrases = [phrase for choices in listed.values() for phrase in choices]
         assert len(phrases) == len(set(phrases))
 
 
-@pytest.mark.parametrize("shape", lexicon.NOUNS, ids=str)
+@pytest.mark.parametrize("shape", grammar.NOUNS, ids=str)
 def test_shapes(shape):
-    for single, plural in lexicon.NOUNS[shape]:
+    for single, plural in grammar.NOUNS[shape]:
         assert first(f"A {single}.").shape == shape
         assert (first(f"Two {plural}.").shape, first(f"Two {plural}.").count) == (shape, 2)
         assert parse(articles(f"A {plural}.")) is None
@@ -53,34 +53,34 @@ def test_shapes(shape):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("colour", lexicon.COLOUR_WORDS),
-        ("size", lexicon.SIZE_WORDS),
-        ("pattern", lexicon.PATTERN_WORDS),
+        ("colour", grammar.COLOUR_WORDS),
+        ("size", grammar.SIZE_WORDS),
+        ("pattern", grammar.PATTERN_WORDS),
     ],
 )
 def test_adjectives(kind, words):
     for value, choices in words.items():
         for word in choices:
             assert getattr(first(f"A {word} star."), kind) == value
-            assert lexicon.ADJECTIVES[word] == (kind, value)
+            assert grammar.ADJECTIVES[word] == (kind, value)
 
 
 def test_patterns_behind_the_thing():
-    for pattern, words in lexicon.PATTERN_NOUNS.items():
+    for pattern, words in grammar.PATTERN_NOUNS.items():
         for word in words:
             assert first(f"A star with {word}.").pattern == pattern
 
 
-@pytest.mark.parametrize("count", lexicon.NUMBERS)
+@pytest.mark.parametrize("count", grammar.NUMBERS)
 def test_numbers(count):
-    for words in lexicon.NUMBERS[count]:
+    for words in grammar.NUMBERS[count]:
         noun = "star" if count == 1 else "stars"
         assert first(f"{' '.join(words)} {noun}.").count == count
 
 
-@pytest.mark.parametrize("relation", lexicon.RELATION_WORDS)
+@pytest.mark.parametrize("relation", grammar.RELATION_WORDS)
 def test_relations(relation):
-    for words in lexicon.RELATION_WORDS[relation]:
+    for words in grammar.RELATION_WORDS[relation]:
         form = read(f"A star {' '.join(words)} a circle.")
         (link,) = form.links
         ends = form.phrases[link.subject].shape, form.phrases[link.object].shape
@@ -91,18 +91,18 @@ def test_relations(relation):
 
 def test_openings_and_closings_change_nothing_but_completeness():
     bare = read("A star and a moon.")
-    for words in lexicon.OPENINGS:
+    for words in grammar.OPENINGS:
         assert read(f"{' '.join(words)} a star and a moon.") == bare
-    for words in lexicon.CLOSINGS:
+    for words in grammar.CLOSINGS:
         closed = read(f"A star and a moon {' '.join(words)}.".replace(" ,", ","))
         assert (closed.phrases, closed.complete, bare.complete) == (bare.phrases, True, False)
 
 
 def test_joints_are_read_between_what_stands_alone():
-    for words in lexicon.LOOSE:
+    for words in grammar.LOOSE:
         assert read(f"A star {' '.join(words)} a moon.") == read("A star and a moon.")
     one, other = "a star above a moon", "a heart left of a cross"
-    for words in lexicon.FIRM:
+    for words in grammar.FIRM:
         joined = " ".join(words)
         assert len(read(f"{one} {joined} {other}.").links) == 2, joined
 

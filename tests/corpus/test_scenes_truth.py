@@ -5,8 +5,8 @@ from itertools import combinations, product
 import pytest
 from hypothesis import given, settings
 
-from counterfoil.corpus.scenes import describe, holds, is_true, relates, truths
-from counterfoil.corpus.scenes.layout import lay_out
+from counterfoil.data.scenes.truth import describe, holds, is_true, truths
+from counterfoil.data.scenes.world import lay_out, relates
 from scenes_cases import HAND_MADE, SOME, TOLD, canonical, forms, small_worlds
 
 

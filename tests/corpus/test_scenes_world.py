@@ -7,19 +7,24 @@ from itertools import combinations, permutations
 import pytest
 import torch
 
-from counterfoil.corpus.lens import LensPlan
-from counterfoil.corpus.scenes import describe, draw, graphs, is_true, meaning, scene, scenes
-from counterfoil.corpus.scenes.layout import AIR, EDGE, FAMILY, lay_out
-from counterfoil.corpus.scenes.painter import PALETTE
-from counterfoil.corpus.scenes.world import (
+from counterfoil.data.processor import ProcessorConfig
+from counterfoil.data.scenes import graphs, scene, scenes
+from counterfoil.data.scenes.render import PALETTE, draw
+from counterfoil.data.scenes.truth import describe, is_true
+from counterfoil.data.scenes.world import (
+    AIR,
     APART,
     CLOSE,
+    EDGE,
+    FAMILY,
     HARDLY_APART,
     NOT_CLOSE,
     OPPOSITE,
     RELATIONS,
     Scene,
     Thing,
+    lay_out,
+    meaning,
     relates,
     within,
 )
@@ -28,7 +33,7 @@ SOME = [lay_out(3, split, number) for split in ("train", "test") for number in r
 
 
 @pytest.fixture(scope="module")
-def corpus():
+def dataset():
     return scenes(images=240, seed=5, size=32, features="regions")
 
 
@@ -37,13 +42,13 @@ def test_scenes_and_captions_never_change():
     assert hashlib.sha256(told.encode()).hexdigest()[:16] == "57d3ad719181444f"
 
 
-def test_same_seed_same_corpus_and_another_seed_another(corpus):
+def test_same_seed_same_corpus_and_another_seed_another(dataset):
     again = scenes(images=240, seed=5, size=32, features="regions")
-    assert again.fingerprint == corpus.fingerprint
-    assert scenes(images=240, seed=6).fingerprint != corpus.fingerprint
+    assert again.fingerprint == dataset.fingerprint
+    assert scenes(images=240, seed=6).fingerprint != dataset.fingerprint
     rows = torch.arange(240)
-    assert torch.equal(again.features.take(rows).values, corpus.features.take(rows).values)
-    assert again.pictures.open(17).tobytes() == corpus.pictures.open(17).tobytes()
+    assert torch.equal(again.features.take(rows).values, dataset.features.take(rows).values)
+    assert again.pictures.open(17).tobytes() == dataset.pictures.open(17).tobytes()
 
 
 @pytest.mark.parametrize("one", SOME[::7], ids=lambda one: one.id)
@@ -98,22 +103,22 @@ def test_a_family_shares_most_of_what_there_is():
             assert same >= len(first.things) - 2
 
 
-def test_no_two_scenes_of_a_corpus_mean_the_same(corpus):
-    assert len({meaning(one) for one in graphs(corpus)}) == len(corpus)
+def test_no_two_scenes_of_a_corpus_mean_the_same(dataset):
+    assert len({meaning(one) for one in graphs(dataset)}) == len(dataset)
 
 
-def test_splits_share_no_scene_and_no_family(corpus):
-    assert corpus.split_names == ("train", "dev", "test")
-    assert [len(corpus.split(name)) for name in corpus.split_names] == [160, 40, 40]
-    for a, b in combinations(corpus.split_names, 2):
-        ones, others = (set(map(meaning, graphs(corpus.split(name)))) for name in (a, b))
+def test_splits_share_no_scene_and_no_family(dataset):
+    assert dataset.split_names == ("train", "dev", "test")
+    assert [len(dataset.split(name)) for name in dataset.split_names] == [160, 40, 40]
+    for a, b in combinations(dataset.split_names, 2):
+        ones, others = (set(map(meaning, graphs(dataset.split(name)))) for name in (a, b))
         assert not ones & others
 
 
-def test_the_test_split_is_the_same_for_every_number_of_training_images(corpus):
+def test_the_test_split_is_the_same_for_every_number_of_training_images(dataset):
     more = scenes(images=400, seed=5, dev=40, test=40).split("test", "dev")
-    assert more.image_ids == corpus.split("test", "dev").image_ids
-    assert more.texts == corpus.split("test", "dev").texts
+    assert more.image_ids == dataset.split("test", "dev").image_ids
+    assert more.texts == dataset.split("test", "dev").texts
 
 
 def test_meaning_is_blind_to_looks_and_order_and_sees_everything_else():
@@ -140,8 +145,8 @@ def test_scenes_with_one_meaning_are_told_alike_by_every_caption():
             assert len({is_true(caption, one) for one in group}) == 1
 
 
-def test_graphs_follow_the_corpus_through_splits_and_subsets(corpus):
-    part = corpus.split("dev").subset(torch.tensor([5, 0, 3]))
+def test_graphs_follow_the_corpus_through_splits_and_subsets(dataset):
+    part = dataset.split("dev").subset(torch.tensor([5, 0, 3]))
     for one, image_id, row in zip(graphs(part), part.image_ids, range(3)):
         assert one.id == image_id
         assert tuple(part.texts[5 * row : 5 * row + 5]) == describe(one)
@@ -210,23 +215,23 @@ def test_every_detail_shows_in_the_picture():
     assert len(seen) == 14
 
 
-def test_cached_pixels_of_two_corpora_never_share_a_name(corpus):
+def test_cached_pixels_of_two_corpora_never_share_a_name(dataset):
     def places(other):
         return {other.pictures.place(row) for row in range(len(other))}
 
-    assert len(places(corpus)) == len(corpus)
-    assert places(corpus.split("dev")) < places(corpus)
+    assert len(places(dataset)) == len(dataset)
+    assert places(dataset.split("dev")) < places(dataset)
     for other in (scenes(images=240, seed=6, size=32), scenes(images=240, seed=5, size=64)):
-        assert not places(corpus) & places(other)
+        assert not places(dataset) & places(other)
 
 
-def test_a_lens_reads_pictures_and_regions(corpus, tmp_path, monkeypatch):
+def test_a_lens_reads_pictures_and_regions(dataset, tmp_path, monkeypatch):
     monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path))
-    train = corpus.split("train")
+    train = dataset.split("train")
     rows = torch.tensor([3, 1])
-    seen = LensPlan(images="pixels", size=32).fit(train).on(train).images(rows)
+    seen = ProcessorConfig(images="pixels", size=32).fit(train).process(train).images(rows)
     assert seen.values.shape == (2, 3, 32, 32)
-    found = LensPlan(images="features").fit(train).on(train).images(rows)
+    found = ProcessorConfig(images="features").fit(train).process(train).images(rows)
     assert found.values.shape == (2, 12, 128)
     assert torch.equal(found.values[~found.mask], torch.zeros_like(found.values[~found.mask]))
     real = found.boxes[found.mask]
@@ -237,9 +242,9 @@ def test_a_lens_reads_pictures_and_regions(corpus, tmp_path, monkeypatch):
     assert ((lengths >= 1) & (lengths <= 12)).all()
 
 
-def test_regions_of_an_image_do_not_depend_on_the_corpus(corpus):
+def test_regions_of_an_image_do_not_depend_on_the_corpus(dataset):
     other = scenes(images=90, seed=5, dev=5, test=40, features="regions").split("test")
     rows = torch.arange(40)
-    mine = corpus.split("test").features.take(rows)
+    mine = dataset.split("test").features.take(rows)
     assert torch.equal(mine.values, other.features.take(rows).values)
     assert torch.equal(mine.boxes, other.features.take(rows).boxes)

@@ -6,14 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from counterfoil.corpus import tokens as module
-from counterfoil.corpus.tokens import cache, pack, tokenise
-from counterfoil.corpus.words import Reading, Tokenizer, Words
+from counterfoil.data import tokenizers
+from counterfoil.data.tokenizers import (
+    TokenIds,
+    Tokenizer,
+    WordTokenizer,
+    cache_folder,
+    pack_tokens,
+    tokenize_dataset,
+)
 
 
 @given(st.lists(st.lists(st.integers(1, 9), max_size=5), min_size=1, max_size=6), st.randoms())
 def test_rows_come_back_padded(ids, random):
-    tokens = pack(Reading(ids), 0)
+    tokens = pack_tokens(TokenIds(ids), 0)
     rows = [random.randrange(len(ids)) for _ in range(random.randrange(1, 5))]
     values, mask = tokens.take(torch.tensor(rows))
     assert len(tokens) == len(ids)
@@ -25,10 +31,10 @@ def test_rows_come_back_padded(ids, random):
 
 
 def test_padding_is_the_tokenizers():
-    values, mask = pack(Reading([[1], [2, 3]]), 7).take(torch.arange(2))
+    values, mask = pack_tokens(TokenIds([[1], [2, 3]]), 7).take(torch.arange(2))
     assert values.tolist() == [[1, 7], [2, 3]]
     assert mask.tolist() == [[True, False], [True, True]]
-    assert pack(Reading([]), 0).take(torch.tensor([], dtype=torch.long))[0].shape == (0, 0)
+    assert pack_tokens(TokenIds([]), 0).take(torch.tensor([], dtype=torch.long))[0].shape == (0, 0)
 
 
 @final
@@ -39,7 +45,7 @@ class Letters(Tokenizer):
 
     def read(self, texts):
         words = [[n for n, word in enumerate(text.split()) for _ in word] for text in texts]
-        return Reading(self.encode(texts), words)
+        return TokenIds(self.encode(texts), words)
 
     def encode(self, texts):
         return [[ord(letter) for letter in text if letter != " "] for text in texts]
@@ -55,18 +61,18 @@ class Letters(Tokenizer):
 
 def test_words_stand_with_their_pieces(kept):
     for _ in range(2):  # tokenised, then read from the cache
-        items = tokenise(TEXTS, Letters()).items(torch.tensor([7, 8]), torch.tensor([1, 0]))
+        items = tokenize_dataset(TEXTS, Letters()).items(torch.tensor([7, 8]), torch.tensor([1, 0]))
         assert items.ids.tolist() == [7, 8]
         assert items.words.tolist() == [[0, 1, 1, 1, 2, 2, 2, 2], [0, 1, 1, 1, -1, -1, -1, -1]]
         assert items.words.shape == items.mask.shape == items.values.shape
 
 
 def test_a_cache_from_before_words_were_kept_is_made_again(kept):
-    first = tokenise(TEXTS, Letters())
-    (path,) = (cache() / "tokens").glob("*.safetensors")
+    first = tokenize_dataset(TEXTS, Letters())
+    (path,) = (cache_folder() / "tokens").glob("*.safetensors")
     for words in ({}, {"words": first.words[:-1]}):
         save_file({"flat": first.flat, "starts": first.starts, **words}, path)
-        assert torch.equal(tokenise(TEXTS, Letters()).words, first.words)
+        assert torch.equal(tokenize_dataset(TEXTS, Letters()).words, first.words)
     assert "words" in load_file(path)
 
 
@@ -74,11 +80,13 @@ def test_a_cache_from_before_words_were_kept_is_made_again(kept):
 def kept(tmp_path, monkeypatch):
     """A cache of its own that keeps even few texts; counts what is tokenised."""
     monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path))
-    monkeypatch.setattr(module, "WORTH_KEEPING", 1)
+    monkeypatch.setattr(tokenizers, "WORTH_KEEPING", 1)
     calls = []
-    original = Words.encode
+    original = WordTokenizer.encode
     monkeypatch.setattr(
-        Words, "encode", lambda self, texts: calls.append(len(texts)) or original(self, texts)
+        WordTokenizer,
+        "encode",
+        lambda self, texts: calls.append(len(texts)) or original(self, texts),
     )
     return calls
 
@@ -91,41 +99,41 @@ def same(left, right):
 
 
 def test_tokenised_once(kept):
-    words = Words.of(TEXTS)
-    first = tokenise(TEXTS, words)
-    assert same(tokenise(list(TEXTS), Words.of(TEXTS)), first)
+    words = WordTokenizer.of(TEXTS)
+    first = tokenize_dataset(TEXTS, words)
+    assert same(tokenize_dataset(list(TEXTS), WordTokenizer.of(TEXTS)), first)
     assert kept == [2]
 
 
 def test_other_texts_or_words_are_tokenised_anew(kept):
-    words = Words.of(TEXTS)
+    words = WordTokenizer.of(TEXTS)
     for texts, tokenizer in (
         (TEXTS, words),
         (["a dog", "a cat ran"], words),
         (["a dog a", "cat runs"], words),
-        (TEXTS, Words.of(TEXTS, longest=1)),
-        (TEXTS, Words(list(reversed(words.words[4:])) and [*words.words[:4], "dog", "a"])),
+        (TEXTS, WordTokenizer.of(TEXTS, longest=1)),
+        (TEXTS, WordTokenizer(list(reversed(words.words[4:])) and [*words.words[:4], "dog", "a"])),
     ):
-        found = tokenise(texts, tokenizer)
+        found = tokenize_dataset(texts, tokenizer)
         assert found.take(torch.tensor([1]))[0].tolist() == [tokenizer.encode([texts[1]])[0]]
     assert kept.count(2) == 5
 
 
 @pytest.mark.parametrize("damage", ["garbage", "empty", "cut", "other"])
 def test_damaged_cache_is_made_again(kept, damage):
-    words = Words.of(TEXTS)
-    first = tokenise(TEXTS, words)
-    (path,) = (cache() / "tokens").glob("*.safetensors")
+    words = WordTokenizer.of(TEXTS)
+    first = tokenize_dataset(TEXTS, words)
+    (path,) = (cache_folder() / "tokens").glob("*.safetensors")
     whole = path.read_bytes()
     if damage == "other":
         more = [*TEXTS, "dog"]
-        tokenise(more, words)
-        (other,) = set((cache() / "tokens").glob("*.safetensors")) - {path}
+        tokenize_dataset(more, words)
+        (other,) = set((cache_folder() / "tokens").glob("*.safetensors")) - {path}
         path.write_bytes(other.read_bytes())
     else:
         path.write_bytes({"garbage": b"x" * 100, "empty": b"", "cut": whole[:-3]}[damage])
     kept.clear()
-    assert same(tokenise(TEXTS, words), first)
+    assert same(tokenize_dataset(TEXTS, words), first)
     assert kept == [2]
     assert path.read_bytes() == whole
 
@@ -133,11 +141,11 @@ def test_damaged_cache_is_made_again(kept, damage):
 def test_cache_that_cannot_be_written_does_no_harm(kept, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "file"))
-    assert len(tokenise(TEXTS, Words.of(TEXTS))) == 2
+    assert len(tokenize_dataset(TEXTS, WordTokenizer.of(TEXTS))) == 2
     assert (tmp_path / "file").read_text() == ""
 
 
 def test_cache_of_the_user(monkeypatch, tmp_path):
     monkeypatch.delenv("COUNTERFOIL_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache() == tmp_path / ".cache" / "counterfoil"
+    assert cache_folder() == tmp_path / ".cache" / "counterfoil"

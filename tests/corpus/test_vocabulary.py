@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from counterfoil.corpus.vocabulary import read_vocabulary
+from counterfoil.data.tokenizers import read_vocabulary
 
 WORDS = ["<pad>", "<start>", "<end>", "<unk>", "dog", "a", "caf\xe9"]
 

@@ -2,7 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterfoil.corpus.words import SPECIAL, Pieces, Words, open_tokenizer, split
+from counterfoil.data.tokenizers import (
+    SPECIAL,
+    WordPieceTokenizer,
+    WordTokenizer,
+    open_tokenizer,
+    split_words,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,24 +27,24 @@ from counterfoil.corpus.words import SPECIAL, Pieces, Words, open_tokenizer, spl
     ],
 )
 def test_words_are_split_as_the_field_does(text, words):
-    assert split(text) == words.split()
+    assert split_words(text) == words.split()
 
 
 @given(st.text())
 def test_no_character_is_lost(text):
     plain = text.lower().replace('"', "").replace("`", "").replace("'", "")
-    found = "".join(split(text)).replace("`", "").replace("'", "")
+    found = "".join(split_words(text)).replace("`", "").replace("'", "")
     assert "".join(found.split()) == "".join(plain.split())
 
 
 def test_vocabulary_is_ordered_by_count_then_alphabet():
-    words = Words.of(["b b a c", "c d <unk>"], min_count=1)
+    words = WordTokenizer.of(["b b a c", "c d <unk>"], min_count=1)
     assert words.words == [*SPECIAL, "b", "c", "a", "d"]
-    assert Words.of(["b b a c", "c d"], min_count=2).words == [*SPECIAL, "b", "c"]
+    assert WordTokenizer.of(["b b a c", "c d"], min_count=2).words == [*SPECIAL, "b", "c"]
 
 
 def test_ids_unknown_and_cut():
-    words = Words.of(["a dog runs"], longest=2)
+    words = WordTokenizer.of(["a dog runs"], longest=2)
     ids = words.encode(["a dog runs", "A CAT", ""])
     assert [words.tokens(row) for row in ids] == [
         ["<start>", "a", "dog", "<end>"],
@@ -48,18 +54,18 @@ def test_ids_unknown_and_cut():
 
 
 def test_words_saved_and_opened(tmp_path):
-    words = Words.of(["ein hünd", "x"], longest=7)
+    words = WordTokenizer.of(["ein hünd", "x"], longest=7)
     words.save(tmp_path)
     back = open_tokenizer(tmp_path)
-    assert isinstance(back, Words)
+    assert isinstance(back, WordTokenizer)
     assert (back.words, back.longest, back.digest) == (words.words, 7, words.digest)
 
 
 def test_digest_depends_on_words_and_length():
     digests = {
-        Words.of(["a b"]).digest,
-        Words.of(["a c"]).digest,
-        Words.of(["a b"], longest=3).digest,
+        WordTokenizer.of(["a b"]).digest,
+        WordTokenizer.of(["a c"]).digest,
+        WordTokenizer.of(["a b"], longest=3).digest,
     }
     assert len(digests) == 3
 
@@ -74,7 +80,7 @@ def test_digest_depends_on_words_and_length():
 )
 def test_bad_vocabularies(words, sentence):
     with pytest.raises(ValueError, match=sentence):
-        Words(words)
+        WordTokenizer(words)
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", '{"kind": "words"}', '{"kind": "other"}', "{"])
@@ -98,7 +104,7 @@ def pieces(tmp_path):
     model.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     folder = tmp_path / "bert"
     transformers.BertTokenizerFast(tokenizer_object=model).save_pretrained(folder)
-    return Pieces(str(folder), longest=4)
+    return WordPieceTokenizer(str(folder), longest=4)
 
 
 def test_pieces_of_hugging_face(pieces, tmp_path):
@@ -124,7 +130,7 @@ def test_pieces_of_one_word_are_known(pieces):
 
 
 def test_every_id_of_a_vocabulary_is_a_word():
-    words = Words.of(["a dog"])
+    words = WordTokenizer.of(["a dog"])
     read = words.read(["a dog", "x"])
     assert (read.ids, read.words) == (words.encode(["a dog", "x"]), None)
     assert (words.mask, words.divides) == (None, False)
@@ -144,10 +150,10 @@ def test_digest_of_pieces_does_not_depend_on_what_was_encoded(pieces):
 def test_pieces_that_are_not_there(tmp_path, monkeypatch):
     pytest.importorskip("transformers")
     with pytest.raises(ValueError, match="is no tokenizer that can be read here"):
-        Pieces(str(tmp_path))
+        WordPieceTokenizer(str(tmp_path))
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
     with pytest.raises(ValueError, match=r'needs transformers: pip install "counterfoil\[hf\]"'):
-        Pieces("bert-base-uncased")
+        WordPieceTokenizer("bert-base-uncased")
 
 
 def test_where_pieces_stand(pieces):

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterfoil.corpus.words import Words, spans, split
 from counterfoil.data.caption_edits import (
     PREPOSITIONS,
     CaptionEdit,
@@ -23,6 +22,7 @@ from counterfoil.data.caption_edits import (
     token_text,
 )
 from counterfoil.data.phrases import NUMBER_WORDS, parse_sentence
+from counterfoil.data.tokenizers import WordTokenizer, split_words, word_spans
 
 TEXT = "Man's  best, friend"
 SPANS = [(0, 0), (0, 3), (3, 5), (7, 11), (11, 12), (13, 19), (0, 0)]
@@ -93,10 +93,10 @@ def test_changes_lead_back(words: list[str], gaps: list[str], new: dict[int, str
 
 @given(st.text(alphabet="aB '\"`.,-1é\u0130<unk>\t", max_size=30))
 def test_spans_are_the_words_of_split(text: str) -> None:
-    found = spans(text)
-    assert len(found) == len(split(text))
+    found = word_spans(text)
+    assert len(found) == len(split_words(text))
     assert all(0 <= start < stop <= len(text) for start, stop in found)
-    for (start, stop), word in zip(found, split(text), strict=True):
+    for (start, stop), word in zip(found, split_words(text), strict=True):
         if text.lower() == text and '"' not in text:
             assert text[start:stop] == word
 
@@ -104,7 +104,7 @@ def test_spans_are_the_words_of_split(text: str) -> None:
 @given(st.lists(st.sampled_from(["a", "Dog", "runs", ",", "it's", '"so"', "T-shirt"]), min_size=1))
 def test_a_word_for_itself_changes_nothing(words: list[str]) -> None:
     text = " ".join(words)
-    reader = Words.of([text])
+    reader = WordTokenizer.of([text])
     ids, places = reader.encode([text])[0], reader.spans([text])[0]
     assert len(ids) == len(places)
     told = {n: text[a:b] for n, (a, b) in enumerate(places) if a < b}
@@ -112,7 +112,7 @@ def test_a_word_for_itself_changes_nothing(words: list[str]) -> None:
 
 
 def test_cut_texts_have_as_many_spans() -> None:
-    reader = Words.of(["a dog runs"], longest=2)
+    reader = WordTokenizer.of(["a dog runs"], longest=2)
     assert reader.spans(["a dog runs"]) == [[(0, 0), (0, 1), (2, 5), (0, 0)]]
     assert reader.wordless == (0, 1, 2, 3)
 

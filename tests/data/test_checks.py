@@ -7,16 +7,16 @@ import torch
 from rich.console import Console
 
 from corpus_cases import random_array, small_corpus, write_picture
-from counterfoil.corpus.pictures import DrawnPictures, PictureFiles
-from counterfoil.corpus.regions import Features
 from counterfoil.data.checks import SplitCounts, check_dataset
+from counterfoil.data.features import FeatureArray
+from counterfoil.data.images import DrawnPictures, PictureFiles
 
 SPLITS = ["train", "train", "dev", "test"]
 
 
 def healthy():
-    corpus = small_corpus((2, 2, 2, 2), SPLITS)
-    return replace(corpus, texts=[f"caption number {n}" for n in range(8)])
+    dataset = small_corpus((2, 2, 2, 2), SPLITS)
+    return replace(dataset, texts=[f"caption number {n}" for n in range(8)])
 
 
 def pictured(tmp_path, seeds=(0, 1, 2, 3)):
@@ -33,9 +33,9 @@ def text_of(findings):
 
 
 def test_healthy_data_can_be_trained_on(tmp_path):
-    for corpus in (healthy(), pictured(tmp_path)):
+    for dataset in (healthy(), pictured(tmp_path)):
         for quick in (True, False):
-            found = check_dataset(corpus, quick=quick)
+            found = check_dataset(dataset, quick=quick)
             assert found.errors == found.warnings == ()
             assert found.splits == (
                 SplitCounts("train", 2, 4, 0),
@@ -55,16 +55,16 @@ def test_histogram_and_images_without_caption():
 
 
 def test_missing_and_unreadable_pictures(tmp_path):
-    corpus = pictured(tmp_path)
+    dataset = pictured(tmp_path)
     (tmp_path / "1.png").unlink()
     (tmp_path / "2.png").write_bytes((tmp_path / "3.png").read_bytes()[:100])
-    found = check_dataset(corpus)
+    found = check_dataset(dataset)
     assert len(found.unreadable) == 2
     assert "1.png does not exist" in found.unreadable[0]
     assert "2.png cannot be read as a picture" in found.unreadable[1]
     assert found.errors[0].startswith("2 pictures cannot be read, such as: ")
-    assert len(check_dataset(corpus, quick=True).unreadable) == 1
-    beside = check_dataset(replace(corpus, features=Features.of(random_array(4, 2, 3))))
+    assert len(check_dataset(dataset, quick=True).unreadable) == 1
+    beside = check_dataset(replace(dataset, features=FeatureArray.of(random_array(4, 2, 3))))
     assert beside.errors == ()
     assert any("2 pictures cannot be read" in warning for warning in beside.warnings)
 
@@ -82,16 +82,16 @@ def test_same_picture_across_and_within_splits(tmp_path):
 
 
 def test_same_picture_in_another_file_format_is_the_same(tmp_path):
-    corpus = pictured(tmp_path)
+    dataset = pictured(tmp_path)
     write_picture(tmp_path / "x.bmp", 0)
-    corpus.pictures.paths[3] = tmp_path / "x.bmp"
-    assert [twins.names for twins in check_dataset(corpus).same_images] == [("a0", "a3")]
+    dataset.pictures.paths[3] = tmp_path / "x.bmp"
+    assert [twins.names for twins in check_dataset(dataset).same_images] == [("a0", "a3")]
 
 
 def test_same_features_where_there_are_no_pictures():
     values = random_array(4, 2, 3)
     values[3] = values[0]
-    found = check_dataset(replace(healthy(), features=Features.of(values)))
+    found = check_dataset(replace(healthy(), features=FeatureArray.of(values)))
     assert [twins.names for twins in found.same_images] == [("a0", "a3")]
 
 
@@ -106,24 +106,24 @@ def test_same_caption_across_splits_only():
 
 def test_not_finite_features_are_found_in_every_block():
     counts = [1] * 200
-    corpus = small_corpus(counts, ["train"] * 190 + ["dev"] * 5 + ["test"] * 5)
+    dataset = small_corpus(counts, ["train"] * 190 + ["dev"] * 5 + ["test"] * 5)
     values = random_array(200, 2, 3)
     values[[3, 150], 0, 0] = np.nan, -np.inf
-    found = check_dataset(replace(corpus, features=Features.of(values)))
+    found = check_dataset(replace(dataset, features=FeatureArray.of(values)))
     assert found.not_finite == ("a3", "a150")
     assert "2 images with NaN or infinite features, such as 'a3'" in found.errors[0]
 
 
 @pytest.mark.parametrize(
-    "corpus, words",
+    "dataset, words",
     [
         (small_corpus((1, 1), ["test", "dev"]), "there is no train split .*: test, dev"),
         (small_corpus((0, 1), ["train", "test"]), "no image of the train split has a caption"),
         (replace(healthy(), features=None), "neither pictures nor features"),
     ],
 )
-def test_what_cannot_be_trained_on(corpus, words):
-    found = check_dataset(corpus)
+def test_what_cannot_be_trained_on(dataset, words):
+    found = check_dataset(dataset)
     with pytest.raises(ValueError, match=words):
         raise ValueError(" ".join(found.errors))
     assert "error: " in text_of(found)
@@ -132,8 +132,8 @@ def test_what_cannot_be_trained_on(corpus, words):
 
 def test_warnings_about_captions():
     texts = ["b'a man in red'", " ", "w " * 61, *"defgh"]
-    corpus = replace(healthy(), texts=texts, owner=torch.tensor([0, 0, 1, 1, 2, 2, 3, -1]))
-    found = check_dataset(corpus)
+    dataset = replace(healthy(), texts=texts, text_to_image=torch.tensor([0, 0, 1, 1, 2, 2, 3, -1]))
+    found = check_dataset(dataset)
     assert found.orphans == 1
     assert found.lengths.empty == 1
     assert found.warnings == (
@@ -157,6 +157,6 @@ def test_drawn_pictures_are_looked_at_too():
     def draw(row):
         raise ValueError(f"scene {row} cannot be drawn")
 
-    corpus = replace(healthy(), pictures=DrawnPictures(draw, range(4), "toy"), features=None)
-    assert len(check_dataset(corpus).unreadable) == 4
-    assert check_dataset(corpus, quick=True).unreadable == ()
+    dataset = replace(healthy(), pictures=DrawnPictures(draw, range(4), "toy"), features=None)
+    assert len(check_dataset(dataset).unreadable) == 4
+    assert check_dataset(dataset, quick=True).unreadable == ()

@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corpus_cases import captions_by_image, features_of_all, small_corpus, write_picture
-from counterfoil import open_corpus
-from counterfoil.corpus.bare import read_bare
-from counterfoil.corpus.regions import Features
+from counterfoil.core.types import Pairs
 from counterfoil.data.corrections import (
     CORRECTIONS_FILE,
     CORRECTIONS_FILES,
@@ -19,12 +17,14 @@ from counterfoil.data.corrections import (
     apply_corrections,
     read_corrections,
 )
-from counterfoil.records import Pairs
+from counterfoil.data.features import FeatureArray
+from counterfoil.data.readers import load_dataset
+from counterfoil.data.readers.folder import read_image_folder
 
 
-def said(corpus, do, *, image="", caption="", text="", was=None):
+def said(dataset, do, *, image="", caption="", text="", was=None):
     """A decision about what the corpus says."""
-    first = dict(zip(reversed(corpus.text_ids), reversed(corpus.texts)))
+    first = dict(zip(reversed(dataset.text_ids), reversed(dataset.texts)))
     known = first.get(caption) if caption else first.get(f"{image}#0", "")
     return Correction(do, image, caption, known if was is None else was, text, "d.jsonl, line 1")
 
@@ -44,92 +44,95 @@ def photos(folder: Path) -> Path:
 
 
 def test_an_image_goes_with_its_captions_and_features():
-    corpus = small_corpus((2, 0, 1, 3))
+    dataset = small_corpus((2, 0, 1, 3))
     left = apply_corrections(
-        corpus, [said(corpus, "drop", image="a2"), said(corpus, "drop", image="a1")]
+        dataset, [said(dataset, "drop", image="a2"), said(dataset, "drop", image="a1")]
     )
-    expected = captions_by_image(corpus)
+    expected = captions_by_image(dataset)
     assert captions_by_image(left) == {name: expected[name] for name in ("a0", "a3")}
-    torch.testing.assert_close(features_of_all(left), features_of_all(corpus)[[0, 3]])
-    assert left.decided == "2 images left out, 1 caption left out"
+    torch.testing.assert_close(features_of_all(left), features_of_all(dataset)[[0, 3]])
+    assert left.corrections == "2 images left out, 1 caption left out"
 
 
 def test_captions_are_dropped_and_rewritten_and_keep_their_ids():
-    corpus = small_corpus((2, 1))
-    fix = said(corpus, "fix", caption="a0#1", text="A cat.")
-    left = apply_corrections(corpus, [said(corpus, "drop", caption="a0#0"), fix])
-    assert captions_by_image(left) == {"a0": ["A cat."], "a1": captions_by_image(corpus)["a1"]}
+    dataset = small_corpus((2, 1))
+    fix = said(dataset, "fix", caption="a0#1", text="A cat.")
+    left = apply_corrections(dataset, [said(dataset, "drop", caption="a0#0"), fix])
+    assert captions_by_image(left) == {"a0": ["A cat."], "a1": captions_by_image(dataset)["a1"]}
     assert left.text_ids == ["a0#1", "a1#0"]
-    assert left.decided == "1 caption left out, 1 caption rewritten"
-    assert left.fingerprint != corpus.fingerprint
+    assert left.corrections == "1 caption left out, 1 caption rewritten"
+    assert left.fingerprint != dataset.fingerprint
 
 
 def test_texts_of_no_image_stay():
-    corpus = replace(small_corpus((1, 1, 1)), owner=torch.tensor([-1, 1, 2]))
-    left = apply_corrections(corpus, [said(corpus, "drop", image="a1", was=corpus.texts[1])])
-    assert left.owner.tolist() == [-1, 1]
+    dataset = replace(small_corpus((1, 1, 1)), text_to_image=torch.tensor([-1, 1, 2]))
+    left = apply_corrections(dataset, [said(dataset, "drop", image="a1", was=dataset.texts[1])])
+    assert left.text_to_image.tolist() == [-1, 1]
 
 
 @given(st.sets(st.integers(0, 3)), st.sets(st.integers(0, 6)))
 def test_what_is_left_is_what_a_loop_leaves(images, texts):
-    corpus = small_corpus((2, 1, 1, 3))
-    decisions = [said(corpus, "drop", image=corpus.image_ids[row]) for row in images]
-    decisions += [said(corpus, "drop", caption=corpus.text_ids[row]) for row in texts]
+    dataset = small_corpus((2, 1, 1, 3))
+    decisions = [said(dataset, "drop", image=dataset.image_ids[row]) for row in images]
+    decisions += [said(dataset, "drop", caption=dataset.text_ids[row]) for row in texts]
     expected = {
         name: [
             text
-            for row, text in enumerate(corpus.texts)
-            if int(corpus.owner[row]) == place and row not in texts
+            for row, text in enumerate(dataset.texts)
+            if int(dataset.text_to_image[row]) == place and row not in texts
         ]
-        for place, name in enumerate(corpus.image_ids)
+        for place, name in enumerate(dataset.image_ids)
         if place not in images
     }
     if not any(expected.values()):
         with pytest.raises(ValueError, match="nothing is left after all corrections"):
-            apply_corrections(corpus, decisions)
+            apply_corrections(dataset, decisions)
     else:
-        assert captions_by_image(apply_corrections(corpus, decisions)) == expected
+        assert captions_by_image(apply_corrections(dataset, decisions)) == expected
 
 
 def test_pairs_that_are_true_follow_their_rows_and_change_the_fingerprint():
-    corpus = small_corpus((1, 1, 1), ["train", "dev", "train"])
+    dataset = small_corpus((1, 1, 1), ["train", "dev", "train"])
     left = apply_corrections(
-        corpus,
+        dataset,
         [
-            said(corpus, "true", caption="a0#0", image="a2"),
-            said(corpus, "true", caption="a1#0", image="a2"),
+            said(dataset, "true", caption="a0#0", image="a2"),
+            said(dataset, "true", caption="a1#0", image="a2"),
         ],
     )
-    assert left.fingerprint != corpus.fingerprint
-    assert left.decided == "2 pairs true besides the captions' own"
+    assert left.fingerprint != dataset.fingerprint
+    assert left.corrections == "2 pairs true besides the captions' own"
     part = left.split("train")
-    assert isinstance(part.also, Pairs)
-    assert (part.also.image.tolist(), part.also.text.tolist()) == ([1], [0])
-    assert left.split("dev").also is None
+    assert isinstance(part.extra_positives, Pairs)
+    assert (part.extra_positives.image.tolist(), part.extra_positives.text.tolist()) == ([1], [0])
+    assert left.split("dev").extra_positives is None
 
 
 def test_what_is_only_looked_at_changes_nothing():
-    corpus = small_corpus((1, 1))
+    dataset = small_corpus((1, 1))
     left = apply_corrections(
-        corpus, [said(corpus, "keep", caption="a0#0"), said(corpus, "keep", image="a1")]
+        dataset, [said(dataset, "keep", caption="a0#0"), said(dataset, "keep", image="a1")]
     )
-    assert left.fingerprint == corpus.fingerprint
-    assert left.decided == "nothing left out"
+    assert left.fingerprint == dataset.fingerprint
+    assert left.corrections == "nothing left out"
 
 
 def test_the_second_fix_is_of_what_the_first_wrote_or_of_the_data():
-    corpus = small_corpus((1, 1))
-    first = said(corpus, "fix", caption="a0#0", text="one")
-    for was in ("one", corpus.texts[0]):
-        second = said(corpus, "fix", caption="a0#0", text="two", was=was)
-        assert apply_corrections(corpus, [first, second]).texts[0] == "two"
+    dataset = small_corpus((1, 1))
+    first = said(dataset, "fix", caption="a0#0", text="one")
+    for was in ("one", dataset.texts[0]):
+        second = said(dataset, "fix", caption="a0#0", text="two", was=was)
+        assert apply_corrections(dataset, [first, second]).texts[0] == "two"
 
 
 def test_an_image_is_known_by_any_of_its_captions_as_they_were_or_are():
-    corpus = small_corpus((2, 1))
-    earlier = said(corpus, "drop", caption="a0#0"), said(corpus, "fix", caption="a0#1", text="new")
-    for was in (*corpus.texts[:2], "new"):
-        left = apply_corrections(corpus, [*earlier, said(corpus, "drop", image="a0", was=was)])
+    dataset = small_corpus((2, 1))
+    earlier = (
+        said(dataset, "drop", caption="a0#0"),
+        said(dataset, "fix", caption="a0#1", text="new"),
+    )
+    for was in (*dataset.texts[:2], "new"):
+        left = apply_corrections(dataset, [*earlier, said(dataset, "drop", image="a0", was=was)])
         assert left.image_ids == ["a1"]
 
 
@@ -153,16 +156,16 @@ def test_what_is_read_is_what_was_written(tmp_path):
     ],
 )
 def test_decisions_about_other_data_are_refused(decision, complaint):
-    corpus = small_corpus((1, 1))
+    dataset = small_corpus((1, 1))
     with pytest.raises(ValueError, match=complaint):
-        apply_corrections(corpus, [said(corpus, "drop", **decision)])
+        apply_corrections(dataset, [said(dataset, "drop", **decision)])
 
 
 def test_ready_made_vectors_cannot_be_rewritten():
-    corpus = small_corpus((1, 1))
-    corpus = replace(corpus, text_features=Features.of(torch.ones(2, 3).numpy()))
+    dataset = small_corpus((1, 1))
+    dataset = replace(dataset, text_features=FeatureArray.of(torch.ones(2, 3).numpy()))
     with pytest.raises(ValueError, match="ready-made vectors and cannot be fixed; drop"):
-        apply_corrections(corpus, [said(corpus, "fix", caption="a0#0", text="x")])
+        apply_corrections(dataset, [said(dataset, "fix", caption="a0#0", text="x")])
 
 
 @pytest.mark.parametrize(
@@ -192,11 +195,11 @@ def test_lines_that_are_no_decision_are_refused(tmp_path, line, complaint):
 
 def test_decisions_beside_the_data_are_honoured(tmp_path):
     folder = photos(tmp_path)
-    whole = open_corpus(folder)
+    whole = load_dataset(folder)
     decision = {"do": "drop", "caption": "1.png#0", "was": "picture 1"}
     write(folder / CORRECTIONS_FILE, decision)
     for source in (folder, folder / "captions.jsonl"):
-        left = open_corpus(source)
+        left = load_dataset(source)
         assert captions_by_image(left)["1.png"] == ["again 1"]
         assert left.splits == whole.splits
         assert left.fingerprint != whole.fingerprint
@@ -206,7 +209,7 @@ def test_decisions_that_are_named_come_before_those_beside_the_data(tmp_path):
     folder = photos(tmp_path / "photos")
     write(folder / CORRECTIONS_FILE, {"do": "drop", "image": "0.png", "was": "picture 0"})
     path = write(tmp_path / "mine.jsonl", {"do": "drop", "image": "2.png", "was": "picture 2"})
-    assert open_corpus(folder, decisions=path).image_ids == ["0.png", "1.png", "3.png"]
+    assert load_dataset(folder, decisions=path).image_ids == ["0.png", "1.png", "3.png"]
 
 
 def test_features_of_a_dropped_image_need_not_be_there_and_may(tmp_path):
@@ -216,35 +219,35 @@ def test_features_of_a_dropped_image_need_not_be_there_and_may(tmp_path):
     with rows.open("wb") as file:
         np.save(file, values)
     write(folder / CORRECTIONS_FILE, {"do": "drop", "image": "1.png", "was": "picture 1"})
-    left = open_corpus(folder, features=rows)
+    left = load_dataset(folder, features=rows)
     assert features_of_all(left).flatten().tolist() == [0, 1, 4, 5, 6, 7]
 
 
 def test_a_file_of_that_name_where_one_stands_is_not_of_scenes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / CORRECTIONS_FILE, {"do": "drop", "image": "x", "was": ""})
-    assert len(open_corpus("scenes:images=12")) == 12
+    assert len(load_dataset("scenes:images=12")) == 12
 
 
 def test_pictures_without_captions_are_dropped(tmp_path):
     for name in ("a.png", "b.png"):
         write_picture(tmp_path / name)
-    corpus, drops = (
-        read_bare(tmp_path),
+    dataset, drops = (
+        read_image_folder(tmp_path),
         [Correction("drop", f"{name}.png", "", "") for name in "ab"],
     )
-    left = apply_corrections(corpus, drops[:1])
+    left = apply_corrections(dataset, drops[:1])
     assert left.image_ids == ["b.png"]
-    assert left.decided == "1 image left out"
+    assert left.corrections == "1 image left out"
     with pytest.raises(ValueError, match="nothing is left"):
-        apply_corrections(corpus, drops)
+        apply_corrections(dataset, drops)
 
 
 @pytest.mark.parametrize("name", CORRECTIONS_FILES)
 def test_both_file_names_are_honoured(tmp_path, name):
     folder = photos(tmp_path / "photos")
     write(folder / name, {"do": "drop", "image": "0.png", "was": "picture 0"})
-    assert "0.png" not in open_corpus(folder).image_ids
+    assert "0.png" not in load_dataset(folder).image_ids
 
 
 def test_files_of_both_names_are_refused(tmp_path):
@@ -252,4 +255,4 @@ def test_files_of_both_names_are_refused(tmp_path):
     for name in CORRECTIONS_FILES:
         write(folder / name, {"do": "drop", "image": "0.png", "was": "picture 0"})
     with pytest.raises(ValueError, match=r"holds both .*; keep one of them"):
-        open_corpus(folder)
+        load_dataset(folder)

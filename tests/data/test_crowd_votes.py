@@ -7,23 +7,23 @@ import pytest
 import torch
 
 from corpus_cases import small_corpus
-from counterfoil import open_corpus
 from counterfoil.data.corrections import CrowdVotes, read_crowd_votes
+from counterfoil.data.readers import load_dataset
 
 DATA = os.environ.get("COUNTERFOIL_DATA")
 
 
 def test_captions_are_known_by_id_and_by_picture_and_place(tmp_path):
-    corpus = small_corpus()
-    image = corpus.image_ids[0]
-    other = int(corpus.owner[-1])
-    own = (corpus.owner == other).nonzero().flatten().tolist()
-    named = corpus.text_ids[own[0]]
+    dataset = small_corpus()
+    image = dataset.image_ids[0]
+    other = int(dataset.text_to_image[-1])
+    own = (dataset.text_to_image == other).nonzero().flatten().tolist()
+    named = dataset.text_ids[own[0]]
     path = tmp_path / "crowd.txt"
     path.write_text(
-        f"{image}\t{named}\t0.5\t2\t2\n\n{image}\t{corpus.image_ids[other]}#0\t0\t1\t2\r\n"
+        f"{image}\t{named}\t0.5\t2\t2\n\n{image}\t{dataset.image_ids[other]}#0\t0\t1\t2\r\n"
     )
-    crowd = read_crowd_votes(path, corpus)
+    crowd = read_crowd_votes(path, dataset)
     assert len(crowd) == 2
     assert crowd.images.tolist() == [0, 0]
     assert crowd.texts.tolist() == [own[0], own[0]]
@@ -58,10 +58,10 @@ def test_rows_keep_columns_together():
 @pytest.mark.skipif(DATA is None, reason="needs COUNTERFOIL_DATA")
 def test_flickr8k():
     folder = Path(str(DATA)) / "flickr8k"
-    corpus = open_corpus(str(folder))
+    dataset = load_dataset(str(folder))
     path = folder / "annotations" / "CrowdFlowerAnnotations.txt"
-    crowd = read_crowd_votes(path, corpus)
-    other = crowd.rows(corpus.owner[crowd.texts] != crowd.images)
+    crowd = read_crowd_votes(path, dataset)
+    other = crowd.rows(dataset.text_to_image[crowd.texts] != crowd.images)
     lines = [line.split("\t") for line in path.read_text().splitlines()]
     slow = [line for line in lines if line[1].split("#")[0] != line[0]]
     assert len(other) == len(slow)

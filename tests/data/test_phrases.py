@@ -13,9 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterfoil.corpus.scenes import parse, scenes
-from counterfoil.corpus.scenes.lexicon import PRONOUNS
-from counterfoil.corpus.words import spans
 from counterfoil.data import phrases
 from counterfoil.data.phrases import (
     CaptionPhrase,
@@ -29,6 +26,9 @@ from counterfoil.data.phrases import (
     tag_words,
     touched_tokens,
 )
+from counterfoil.data.scenes import scenes
+from counterfoil.data.scenes.grammar import PRONOUNS, parse
+from counterfoil.data.tokenizers import word_spans
 
 
 def told(parser: Any, text: str, name: str = "") -> list[tuple[str, str]]:
@@ -84,7 +84,7 @@ def true_phrases(caption: str) -> tuple[CaptionPhrase, ...] | None:
     parsed = parse(caption)
     if parsed is None:
         return None
-    places, phrases = spans(caption), []
+    places, phrases = word_spans(caption), []
     for span in parsed.spans:
         stop = span.stop - (span.kind == "relation" and parsed.words[span.stop - 1] in PRONOUNS)
         if span.kind in TRUE_KINDS:
@@ -278,7 +278,7 @@ CLOSED = {
 
 
 def tags(text: str) -> list[tuple[str, str]]:
-    return [(word.text, word.part) for word in tag_words(text)]
+    return [(word.text, word.split_name) for word in tag_words(text)]
 
 
 def said(phrase: tuple[str, ...]) -> str:

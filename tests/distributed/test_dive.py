@@ -10,14 +10,11 @@ import torch
 
 import processes
 import train_cases as cases
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.mlp import MLPRegions
-from counterfoil.models.blocks.parts import PooledParts, WordsAndStates
-from counterfoil.models.dive import DivE
-from counterfoil.objectives.term import Objective
-from counterfoil.objectives.triplet import HardestTriplet
-from counterfoil.train.cached import cached_backward
-from counterfoil.train.step import Step
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.triplet import HardestTripletLoss
+from counterfoil.models.dive import DivE, PooledParts, WordsAndStates
+from counterfoil.models.layers.towers import GRU, MLPRegions
+from counterfoil.training.step import TrainingStep, cached_backward
 
 ANCHORS = {
     "odd": [0, 1, 2, 3, 4, 5, 9, 10, 11],  # three images with all of their captions
@@ -49,19 +46,21 @@ def host(words: int, dropout: float = 0.0) -> DivE:
     return made
 
 
-def step_of(lens: Any, dropout: float = 0.0) -> Step:
-    assert lens.lens.tokenizer is not None
-    terms = {"triplet": (1.0, HardestTriplet(reduction="mean"))}
+def step_of(processor: Any, dropout: float = 0.0) -> TrainingStep:
+    assert processor.processor.tokenizer is not None
+    terms = {"triplet": (1.0, HardestTripletLoss(reduction="mean"))}
     provides = cases.Offline.provides
-    return Step(
-        host(lens.lens.tokenizer.size, dropout), Objective(terms=terms), provides=provides
+    return TrainingStep(
+        host(processor.processor.tokenizer.size, dropout),
+        WeightedSum(terms=terms),
+        provides=provides,
     ).double()
 
 
 def worker(anchors: str, chunk: int, offline: bool) -> dict[str, Any]:
-    lens = cases.lens()
-    step = step_of(lens)
-    batch = cases.batch_of(lens, ANCHORS[anchors], offline=offline, step=3)
+    processor = cases.processor()
+    step = step_of(processor)
+    batch = cases.batch_of(processor, ANCHORS[anchors], offline=offline, step=3)
     batch = replace(batch, images=replace(batch.images, values=batch.images.values.double()))
     return cases.stepped(step, batch, chunk)
 
@@ -115,12 +114,12 @@ def test_offline_negatives_behind_the_anchors_cost_nothing() -> None:
 
 
 def test_dropout_is_the_same_both_times() -> None:
-    lens = cases.lens()
-    batch = cases.batch_of(lens, ANCHORS["odd"])
+    processor = cases.processor()
+    batch = cases.batch_of(processor, ANCHORS["odd"])
     batch = replace(batch, images=replace(batch.images, values=batch.images.values.double()))
     found = []
     for _ in range(2):
-        step = step_of(lens, dropout=0.5)
+        step = step_of(processor, dropout=0.5)
         torch.manual_seed(1)
         cached_backward(step, batch, 2)
         found.append(cases.gradients(step))

@@ -9,12 +9,12 @@ import pytest
 
 import processes
 import train_cases as cases
-from counterfoil.corpus.collate import shared
-from counterfoil.negatives.edited import Edited
-from counterfoil.objectives.counterfactual import SelfAdjusted, SelfExplored
-from counterfoil.objectives.term import Objective
-from counterfoil.objectives.triplet import HardestTriplet
-from counterfoil.train.step import Step
+from counterfoil.data.batching import shard_rows
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.baselines import SelfAdjustedCFMLoss, SelfExploredCFMLoss
+from counterfoil.losses.triplet import HardestTripletLoss
+from counterfoil.negatives.counterfactual import CounterfactualSampler
+from counterfoil.training.step import TrainingStep
 
 ANCHORS = [0, 1, 5, 7, 9, 13, 30]  # captions 0 and 1 share an image
 CASES = [
@@ -27,15 +27,19 @@ CASES = [
 
 
 def worker(kind: str, gradients: Any, chunk: int) -> dict[str, Any]:
-    lens = cases.lens()
-    source = Edited(margin=-0.02, adjust=1.0, explore=1.0, mask=3, gradients=gradients)
+    processor = cases.processor()
+    source = CounterfactualSampler(
+        margin=-0.02, adjust=1.0, explore=1.0, mask=3, gradients=gradients
+    )
     terms = {
-        "triplet": (1.0, HardestTriplet(margin=0.4)),
-        "adjusted": (1.0, SelfAdjusted(margin=0.3)),
-        "explored": (0.5, SelfExplored(margin=0.3)),
+        "triplet": (1.0, HardestTripletLoss(margin=0.4)),
+        "adjusted": (1.0, SelfAdjustedCFMLoss(margin=0.3)),
+        "explored": (0.5, SelfExploredCFMLoss(margin=0.3)),
     }
-    step = Step(cases.host(kind, lens), Objective(terms=terms), proposer=source).double()
-    batch = cases.batch_of(lens, ANCHORS, offline=True, step=3)
+    step = TrainingStep(
+        cases.host(kind, processor), WeightedSum(terms=terms), proposer=source
+    ).double()
+    batch = cases.batch_of(processor, ANCHORS, offline=True, step=3)
     batch = replace(batch, images=replace(batch.images, values=batch.images.values.double()))
     edited = cases.proposals(source)
     told = cases.stepped(step, batch, chunk, unused=True)
@@ -43,7 +47,7 @@ def worker(kind: str, gradients: Any, chunk: int) -> dict[str, Any]:
     return told | {
         "texts": found.texts.values.numpy(),
         "images": found.images.values.numpy(),
-        "share": len(shared(batch.image_rows)),
+        "share": len(shard_rows(batch.image_rows)),
     }
 
 

@@ -14,47 +14,46 @@ import torch
 
 import processes
 import train_cases as cases
-from counterfoil import world
-from counterfoil.objectives.infonce import InfoNCE
-from counterfoil.objectives.quintuplet import OfflineTriplet
-from counterfoil.objectives.term import Objective
-from counterfoil.train.log import read_metrics
-from counterfoil.train.loop import fit
-from counterfoil.train.optimise import Optimiser
-from counterfoil.train.plan import TrainPlan
-from counterfoil.train.refresh import Refresh
+from counterfoil.core import distributed
+from counterfoil.losses.aoq import OfflineTriplet
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.contrastive import InfoNCELoss
+from counterfoil.training.config import OptimizerConfig, TrainConfig
+from counterfoil.training.logging import read_metrics
+from counterfoil.training.remine import RemineConfig
+from counterfoil.training.trainer import fit
 
-PLAN = TrainPlan(epochs=2, batch=7, optimiser=Optimiser(rate=0.01), log_every=2)
+PLAN = TrainConfig(epochs=2, batch=7, optimiser=OptimizerConfig(rate=0.01), log_every=2)
 
 
-NEVER, EVERY_EPOCH = Refresh(), Refresh(every=1, texts=8, images=4)
+NEVER, EVERY_EPOCH = RemineConfig(), RemineConfig(every=1, texts=8, images=4)
 
 
 def train(
     folder: Path,
-    plan: TrainPlan,
+    plan: TrainConfig,
     dropout: float,
     signalled: bool = False,
-    refresh: Refresh = NEVER,
+    refresh: RemineConfig = NEVER,
 ) -> dict[str, Any]:
-    lens = cases.lens()
-    matcher = cases.host("bag", lens, dropout=dropout)
-    if world.rank():  # everybody takes over what the first process has
+    processor = cases.processor()
+    matcher = cases.host("bag", processor, dropout=dropout)
+    if distributed.rank():  # everybody takes over what the first process has
         matcher.image.weight.data.zero_()
-    terms = {"offline": (1.0, OfflineTriplet()), "nce": (0.1, InfoNCE(learnable=True))}
+    terms = {"offline": (1.0, OfflineTriplet()), "nce": (0.1, InfoNCELoss(learnable=True))}
 
     def evaluate(model: torch.nn.Module) -> dict[str, float]:
-        if signalled and world.rank() == 1:
+        if signalled and distributed.rank() == 1:
             os.kill(os.getpid(), signal.SIGTERM)
         return {"rsum": sum(p.abs().sum().item() for p in model.parameters())}
 
     fitted = fit(
         plan,
         matcher,
-        Objective(terms=terms),
-        lens,
+        WeightedSum(terms=terms),
+        processor,
         folder=folder,
-        draws=cases.Offline(lens.corpus.owner),
+        draws=cases.Offline(processor.dataset.text_to_image),
         refresh=refresh,
         evaluate=evaluate,
         resume=True,
@@ -93,7 +92,7 @@ def test_two_processes_mine_anew_as_one(tmp_path: Path) -> None:
         assert (rows[0] == rows[1]).mean() > 0.9  # the weights differ in the last digits
 
 
-def sessions(folder: Path, refresh: Refresh) -> dict[str, Any]:
+def sessions(folder: Path, refresh: RemineConfig) -> dict[str, Any]:
     """One step a session, till the end, with dropout."""
     result = {"why": "minutes"}
     while result["why"] == "minutes":
@@ -102,7 +101,7 @@ def sessions(folder: Path, refresh: Refresh) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("refresh", [NEVER, EVERY_EPOCH], ids=["first lists", "mined anew"])
-def test_two_processes_resume(tmp_path: Path, refresh: Refresh) -> None:
+def test_two_processes_resume(tmp_path: Path, refresh: RemineConfig) -> None:
     whole = processes.run(train, 2, tmp_path / "whole", PLAN, 0.3, False, refresh)
     cut = processes.run(sessions, 2, tmp_path / "cut", refresh)
     same(whole[0], cut[0], 0.0)
@@ -113,7 +112,7 @@ def test_two_processes_resume(tmp_path: Path, refresh: Refresh) -> None:
 
 def measured(folder: Path) -> list[float]:
     """Sums of all that a model with running statistics has learnt, as each evaluation sees it."""
-    lens, seen = cases.lens(), []
+    processor, seen = cases.processor(), []
 
     def evaluate(model: torch.nn.Module) -> dict[str, float]:
         seen.append(sum(v.double().sum().item() for v in model.state_dict().values()))
@@ -121,11 +120,11 @@ def measured(folder: Path) -> list[float]:
 
     fit(
         PLAN,
-        cases.host("vsrn", lens),
-        Objective(terms={"offline": (1.0, OfflineTriplet())}),
-        lens,
+        cases.host("vsrn", processor),
+        WeightedSum(terms={"offline": (1.0, OfflineTriplet())}),
+        processor,
         folder=folder,
-        draws=cases.Offline(lens.corpus.owner),
+        draws=cases.Offline(processor.dataset.text_to_image),
         refresh=EVERY_EPOCH,
         evaluate=evaluate,
     )

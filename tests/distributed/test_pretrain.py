@@ -11,30 +11,32 @@ import pytest
 
 import pretrain_cases as cases
 import processes
-from counterfoil.train.log import read_metrics
-from counterfoil.train.optimise import Optimiser
-from counterfoil.train.plan import TrainPlan
-from counterfoil.train.pretrain import pretrain
-from counterfoil.train.pretrain_batches import Tasks
+from counterfoil.training.config import OptimizerConfig, TrainConfig
+from counterfoil.training.logging import read_metrics
+from counterfoil.training.pretrain import PretrainTasks, pretrain
 
-PLAN = TrainPlan(
-    epochs=3, batch=7, optimiser=Optimiser(rate=0.01, epsilon=1e-3), log_every=1, select="accuracy"
+PLAN = TrainConfig(
+    epochs=3,
+    batch=7,
+    optimiser=OptimizerConfig(rate=0.01, epsilon=1e-3),
+    log_every=1,
+    select="accuracy",
 )
 
 
-def train(folder: Path, plan: TrainPlan, dropout: float) -> dict[str, Any]:
-    lens = cases.lens()
-    model = cases.model(lens, dropout=dropout)
+def train(folder: Path, plan: TrainConfig, dropout: float) -> dict[str, Any]:
+    processor = cases.processor()
+    model = cases.model(processor, dropout=dropout)
     result = None
     while result is None or result.why == "minutes":
         result = pretrain(
             plan,
             model,
-            Tasks(mrc=1),
-            lens,
+            PretrainTasks(mrc=1),
+            processor,
             folder=folder,
             classes=cases.Detector(),
-            dev=lens,
+            dev=processor,
             resume=True,
         )
     found = read_metrics(result.metrics)

@@ -10,7 +10,7 @@ import torch
 
 import processes
 from counterfoil.negatives.store import NegativeStore
-from counterfoil.recipes.run import Source
+from counterfoil.pipelines.run import DataSource
 from recipes_cases import aoq, run, snapshot
 
 DATA = "scenes:images=36"
@@ -43,7 +43,7 @@ def again(folder: Path, other: Path) -> None:
         assert run("mine", folder / "online", "--data", DATA, "--out", other, *lists) == 0
     for name in ("texts.npy", "images.npy", "text_scores.npy", "image_scores.npy"):
         assert (other / name).read_bytes() == (folder / "lists" / name).read_bytes()
-    fingerprint = Source(DATA).split("train").fingerprint
+    fingerprint = DataSource(DATA).split("train").fingerprint
     assert NegativeStore.open(other, fingerprint=fingerprint).lists.texts.shape == (24, 20)
 
 

@@ -10,49 +10,51 @@ import torch
 
 import processes
 import train_cases as cases
-from counterfoil.corpus.collate import collate
-from counterfoil.negatives.offers import CandidatePlan
-from counterfoil.negatives.screened import Screened
-from counterfoil.objectives.term import Objective
-from counterfoil.objectives.triplet import HardestTriplet, RankedBelow
-from counterfoil.records import Batch, Items
-from counterfoil.train.step import Step
+from counterfoil.core.types import Batch, ModalityBatch
+from counterfoil.data.batching import collate
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
+from counterfoil.negatives.online import TopScoringMiner
+from counterfoil.negatives.sampling import CandidateConfig
+from counterfoil.training.step import TrainingStep
 
 ANCHORS = [0, 1, 5, 7, 9, 13, 30]  # captions 0 and 1 share an image
 CASES = [("bag", "one", 0), ("scan", "one", 0), ("scan", "two", 0), ("scan", "one", 3)]
 TERMS = {"texts": "hard text", "images": "hard image"}
 
 
-def doubled(items: Items) -> Items:
+def doubled(items: ModalityBatch) -> ModalityBatch:
     return replace(items, values=items.values.double())
 
 
 def batch_of(streams: Any, anchors: list[int]) -> Batch:
-    lens = cases.lens()
+    processor = cases.processor()
     rows = torch.tensor(anchors)
-    plan = CandidatePlan(texts=9, images=7, streams=streams)
-    found = plan.draws(lens.corpus.relation).draw(rows, torch.Generator().manual_seed(1))
-    batch = collate(lens, rows, candidates=found, step=3)
+    plan = CandidateConfig(texts=9, images=7, streams=streams)
+    found = plan.draws(processor.dataset.relation).draw(rows, torch.Generator().manual_seed(1))
+    batch = collate(processor, rows, candidates=found, step=3)
     assert batch.offered
     images, texts = batch.offered
     return replace(batch, images=doubled(batch.images), offered=(doubled(images), texts))
 
 
-def step_of(kind: str) -> Step:
+def step_of(kind: str) -> TrainingStep:
     terms: Any = {
-        name: (1.0, RankedBelow(role=role, margin=0.4, reduction="mean"))
+        name: (1.0, MarginRankingLoss(role=role, margin=0.4, reduction="mean"))
         for name, role in TERMS.items()
     }
-    terms["triplet"] = (0.5, HardestTriplet(margin=0.4))
-    source = Screened(keep=3, at_once=4)
-    return Step(cases.host(kind, cases.lens()), Objective(terms=terms), proposer=source).double()
+    terms["triplet"] = (0.5, HardestTripletLoss(margin=0.4))
+    source = TopScoringMiner(keep=3, at_once=4)
+    return TrainingStep(
+        cases.host(kind, cases.processor()), WeightedSum(terms=terms), proposer=source
+    ).double()
 
 
 def worker(kind: str, streams: str, chunk: int, anchors: list[int] = ANCHORS) -> dict[str, Any]:
     step, batch = step_of(kind), batch_of(streams, anchors)
     assert batch.offered
     source = step.sources.proposer
-    assert isinstance(source, Screened)
+    assert isinstance(source, TopScoringMiner)
     kept = cases.proposals(source)
     told = cases.stepped(step, batch, chunk, unused=True)
     (found,) = kept
@@ -105,25 +107,25 @@ def test_three_processes_equal_one_with_fewer_anchors_than_processes(anchors: li
 def test_what_is_screened_is_trained_on_as_if_it_had_been_drawn() -> None:
     """The same losses and gradients as with the kept rows drawn from the first."""
     one = worker("scan", "one", 0)
-    lens, batch, step = cases.lens(), batch_of("one", ANCHORS), step_of("scan")
+    processor, batch, step = cases.processor(), batch_of("one", ANCHORS), step_of("scan")
     source = step.sources.proposer
     assert source
     step.train()
     with torch.no_grad():
         views = step.encode(batch)
         found = source.propose(
-            step.matcher, batch, views, torch.zeros(batch.block), torch.Generator()
+            step.model, batch, views, torch.zeros(batch.block), torch.Generator()
         )
     assert found.images
     assert found.texts
     images = torch.cat([batch.image_rows, found.images.ids])
     texts = torch.cat([batch.text_rows, found.texts.ids])
     kept = {r: type(p)(images[p.image], texts[p.text]) for r, p in found.pairs.items()}
-    drawn = collate(lens, torch.tensor(ANCHORS), drawn=kept, step=3)
+    drawn = collate(processor, torch.tensor(ANCHORS), drawn=kept, step=3)
     drawn = replace(drawn, images=doubled(drawn.images))
     terms = {name: (1.0, term) for name, term in step.objective.terms.items()}
     terms["triplet"] = (0.5, terms["triplet"][1])
-    plain = Step(step.matcher, Objective(terms=terms), provides=Screened.provides)
+    plain = TrainingStep(step.model, WeightedSum(terms=terms), provides=TopScoringMiner.provides)
     losses = plain(drawn)
     torch.stack(list(losses.values())).sum().backward()
     assert {n: loss.item() for n, loss in losses.items()} == pytest.approx(one["losses"])

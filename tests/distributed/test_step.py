@@ -10,16 +10,16 @@ import torch
 
 import processes
 import train_cases as cases
+from counterfoil.core.types import ModalityBatch, Pairs, Role, Scores
+from counterfoil.losses.aoq import OfflineQuintuplet
+from counterfoil.losses.base import Loss, WeightedSum
+from counterfoil.losses.baselines import DistanceWeightedTripletLoss
+from counterfoil.losses.contrastive import InfoNCELoss
+from counterfoil.losses.schedules import StartAt
+from counterfoil.losses.triplet import SumTripletLoss
 from counterfoil.models.hrem import BOTH, IMAGES, TEXTS
-from counterfoil.negatives.proposal import Proposal
-from counterfoil.objectives.curriculum import After
-from counterfoil.objectives.distance_weighted import DistanceWeighted
-from counterfoil.objectives.infonce import InfoNCE
-from counterfoil.objectives.quintuplet import OfflineQuintuplet
-from counterfoil.objectives.term import Objective, Term
-from counterfoil.objectives.triplet import SumTriplet
-from counterfoil.records import Items, Pairs, Role, Scores
-from counterfoil.train.step import Step
+from counterfoil.negatives.online import MinedExtras
+from counterfoil.training.step import TrainingStep
 
 ANCHORS = {
     "odd": [0, 1, 5, 7, 9, 12, 30],  # captions 0 and 1 share an image
@@ -30,7 +30,7 @@ ANCHORS = {
 }
 
 
-class OnPlain(Term):
+class OnPlain(Loss):
     """Judges another view than the one for inference."""
 
     needs_grid = "plain"
@@ -39,7 +39,7 @@ class OnPlain(Term):
         return self.grid(scores).scores.square().mean()
 
 
-class OnWritten(Term):
+class OnWritten(Loss):
     needs = frozenset({Role.WRITTEN})
 
     def forward(self, scores: Scores) -> torch.Tensor:
@@ -52,7 +52,7 @@ class Written:
     provides = frozenset({Role.WRITTEN})
     provides_words = frozenset[str]()
 
-    def propose(self, matcher: Any, batch: Any, views: Any, grid: Any, rng: Any) -> Proposal:
+    def propose(self, model: Any, batch: Any, views: Any, grid: Any, rng: Any) -> MinedExtras:
         assert len(views.inference.texts) == len(batch.text_rows)
         assert grid.shape == batch.block
         count = 2 * len(batch.anchors.text)
@@ -60,26 +60,28 @@ class Written:
         mask = torch.arange(9) < torch.randint(1, 10, (count, 1), generator=rng)
         place = (len(batch.text_rows) + torch.arange(count)).view(-1, 2)
         pairs = Pairs(batch.anchors.image.unsqueeze(1).expand_as(place), place)
-        return Proposal(Items(torch.full((count,), -1), values, mask), {Role.WRITTEN: pairs})
+        return MinedExtras(
+            ModalityBatch(torch.full((count,), -1), values, mask), {Role.WRITTEN: pairs}
+        )
 
 
-def step_of(kind: str, lens: Any) -> Step:
-    terms: dict[str, tuple[float, Term]] = {
+def step_of(kind: str, processor: Any) -> TrainingStep:
+    terms: dict[str, tuple[float, Loss]] = {
         "quintuplet": (1.0, OfflineQuintuplet(reduction="mean")),
-        "infonce": (0.5, InfoNCE(temperature=0.1, learnable=True)),
-        "sum": (0.1, SumTriplet(margin=0.3)),
+        "infonce": (0.5, InfoNCELoss(temperature=0.1, learnable=True)),
+        "sum": (0.1, SumTripletLoss(margin=0.3)),
         "written": (0.2, OnWritten()),
     }
     if kind in ("bag", "own"):
         terms["plain"] = (0.3, OnPlain())
     if kind == "hrem":
-        terms["drawn"] = (0.3, DistanceWeighted(grid=BOTH))
+        terms["drawn"] = (0.3, DistanceWeightedTripletLoss(grid=BOTH))
         terms["images"], terms["texts"] = (
-            (0.3, After(term=SumTriplet(grid=grid), steps=3)) for grid in (IMAGES, TEXTS)
+            (0.3, StartAt(term=SumTripletLoss(grid=grid), steps=3)) for grid in (IMAGES, TEXTS)
         )
-    step = Step(
-        cases.host(kind, lens),
-        Objective(terms=terms),
+    step = TrainingStep(
+        cases.host(kind, processor),
+        WeightedSum(terms=terms),
         proposer=Written(),
         provides=cases.Offline.provides,
     )
@@ -87,9 +89,9 @@ def step_of(kind: str, lens: Any) -> Step:
 
 
 def worker(kind: str, anchors: list[int], chunk: int = 0) -> dict[str, Any]:
-    lens = cases.lens()
-    step = step_of(kind, lens)
-    batch = cases.batch_of(lens, anchors, offline=True, step=3)
+    processor = cases.processor()
+    step = step_of(kind, processor)
+    batch = cases.batch_of(processor, anchors, offline=True, step=3)
     batch = replace(batch, images=replace(batch.images, values=batch.images.values.double()))
     return cases.stepped(step, batch, chunk)
 
@@ -143,8 +145,8 @@ def test_every_parameter_moves() -> None:
 
 
 def test_pools_are_odd_where_that_is_hard() -> None:
-    lens = cases.lens()
-    made = {n: cases.batch_of(lens, a, offline=True, step=3) for n, a in ANCHORS.items()}
+    processor = cases.processor()
+    made = {n: cases.batch_of(processor, a, offline=True, step=3) for n, a in ANCHORS.items()}
     assert any(len(batch.text_rows) % 2 for batch in made.values())
     assert any(len(batch.image_rows) % 2 for batch in made.values())
     assert made["odd"].block[0] < made["odd"].block[1]

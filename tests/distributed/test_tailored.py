@@ -10,12 +10,12 @@ import pytest
 import processes
 import tailored_cases as cases
 import train_cases
-from counterfoil.negatives.tailored import Tailored
-from counterfoil.objectives.term import Objective
-from counterfoil.objectives.triplet import HardestTriplet, RankedBelow
-from counterfoil.objectives.words import Words
-from counterfoil.records import Role
-from counterfoil.train.step import Step
+from counterfoil.core.types import Role
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.tags import WordLoss
+from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
+from counterfoil.negatives.generation.tags import TagsGenerator
+from counterfoil.training.step import TrainingStep
 from papers.released_bugs import StrayTailored
 
 CASES: list[tuple[tuple[str, ...], bool, list[int]]] = [
@@ -28,16 +28,16 @@ CASES: list[tuple[tuple[str, ...], bool, list[int]]] = [
 
 
 def worker(words: Any, frozen: bool, anchors: list[int]) -> dict[str, Any]:
-    seen, stray = cases.lens(), "stray" in words
+    seen, stray = cases.processor(), "stray" in words
     words = tuple(word for word in words if word != "stray")
-    terms: dict[str, Any] = {name: (0.3, Words(task=name)) for name in words}
-    terms["triplet"] = (1.0, HardestTriplet())
-    terms["written"] = (1.0, RankedBelow(role="written"))
+    terms: dict[str, Any] = {name: (0.3, WordLoss(task=name)) for name in words}
+    terms["triplet"] = (1.0, HardestTripletLoss())
+    terms["written"] = (1.0, MarginRankingLoss(role="written"))
     filler = cases.host(seen, outputs=("rank", "fill")).double() if frozen else None
-    kind = StrayTailored if stray else Tailored
+    kind = StrayTailored if stray else TagsGenerator
     source = cases.writer(seen, kind, words=words, filler=filler, keep=3)
     model = cases.host(seen)
-    step = Step(model, Objective(terms=terms), proposer=source).double()
+    step = TrainingStep(model, WeightedSum(terms=terms), proposer=source).double()
     batch = cases.batch_of(seen, anchors, step=3)
     batch = replace(batch, images=double(batch.images))
     look = seen.images

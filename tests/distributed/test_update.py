@@ -11,26 +11,26 @@ import torch
 
 import processes
 import train_cases as cases
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.baselines import DistanceWeightedTripletLoss
+from counterfoil.losses.schedules import StartAt
+from counterfoil.losses.triplet import SumTripletLoss
 from counterfoil.models.hrem import BOTH
-from counterfoil.objectives.curriculum import After
-from counterfoil.objectives.distance_weighted import DistanceWeighted
-from counterfoil.objectives.term import Objective
-from counterfoil.objectives.triplet import SumTriplet
-from counterfoil.train.optimise import Group, Optimiser
-from counterfoil.train.plan import TrainPlan
-from counterfoil.train.step import Step
-from counterfoil.train.update import Update
+from counterfoil.training.config import OptimizerConfig, ParameterGroup, TrainConfig
+from counterfoil.training.step import OptimizerStep, TrainingStep
 
 
 def updated(chunk: int) -> dict[str, np.ndarray]:
     """VSRN in training mode after two steps: each process saw images of its own."""
-    lens = cases.lens()
-    step = Step(cases.host("vsrn", lens).train(), Objective(terms={"sum": (1.0, SumTriplet())}))
-    plan = TrainPlan(optimiser=Optimiser(rate=0.01), chunk=chunk)
+    processor = cases.processor()
+    step = TrainingStep(
+        cases.host("vsrn", processor).train(), WeightedSum(terms={"sum": (1.0, SumTripletLoss())})
+    )
+    plan = TrainConfig(optimiser=OptimizerConfig(rate=0.01), chunk=chunk)
     torch.manual_seed(0)
-    update = Update(plan, step)
+    update = OptimizerStep(plan, step)
     for anchors in ([0, 3, 6, 9, 12, 15], [1, 4, 7, 10, 13, 17]):
-        update([cases.batch_of(lens, anchors, offline=True)], 1.0)
+        update([cases.batch_of(processor, anchors, offline=True)], 1.0)
     return {name: value.numpy().copy() for name, value in step.state_dict().items()}
 
 
@@ -45,13 +45,17 @@ def test_every_process_has_the_same_weights_and_statistics(chunk: int) -> None:
 
 def woken(chunk: int) -> list[dict[str, np.ndarray]]:
     """The weights before training and after each epoch, the image side resting in the first."""
-    lens = cases.lens()
-    step = Step(cases.host("global", lens), Objective(terms={"sum": (1.0, SumTriplet())}))
-    optimiser = Optimiser(rate=0.01, groups=(Group(match="image.*", rate=0.5, begins=1),))
-    update = Update(TrainPlan(optimiser=optimiser, chunk=chunk), step)
+    processor = cases.processor()
+    step = TrainingStep(
+        cases.host("global", processor), WeightedSum(terms={"sum": (1.0, SumTripletLoss())})
+    )
+    optimiser = OptimizerConfig(
+        rate=0.01, groups=(ParameterGroup(match="image.*", rate=0.5, begins=1),)
+    )
+    update = OptimizerStep(TrainConfig(optimiser=optimiser, chunk=chunk), step)
     seen = [{name: p.detach().numpy().copy() for name, p in step.named_parameters()}]
     for epoch in range(3):
-        update([cases.batch_of(lens, [0, 3, 6, 9, 12, 15])], 1.0, epoch=epoch)
+        update([cases.batch_of(processor, [0, 3, 6, 9, 12, 15])], 1.0, epoch=epoch)
         seen.append({name: p.detach().numpy().copy() for name, p in step.named_parameters()})
     return seen
 
@@ -72,16 +76,16 @@ def test_a_group_begins_later_on_every_process(chunk: int) -> None:
 
 def related(chunk: int) -> dict[str, np.ndarray]:
     """HREM after three steps, in the last two of which its graph is judged."""
-    lens = cases.lens()
-    late = After(term=DistanceWeighted(grid=BOTH), steps=1)
-    terms = {"plain": (1.0, SumTriplet()), "late": (1.0, late)}
-    step = Step(cases.host("hrem", lens), Objective(terms=terms)).double()
-    for module in step.matcher.graph.modules():
+    processor = cases.processor()
+    late = StartAt(term=DistanceWeightedTripletLoss(grid=BOTH), steps=1)
+    terms = {"plain": (1.0, SumTripletLoss()), "late": (1.0, late)}
+    step = TrainingStep(cases.host("hrem", processor), WeightedSum(terms=terms)).double()
+    for module in step.model.graph.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.3  # drawn alike on every process
-    update = Update(TrainPlan(optimiser=Optimiser(rate=0.01), chunk=chunk), step)
+    update = OptimizerStep(TrainConfig(optimiser=OptimizerConfig(rate=0.01), chunk=chunk), step)
     for number in range(3):
-        batch = cases.batch_of(lens, [0, 3, 6, 9, 12, 15, 16], step=number)
+        batch = cases.batch_of(processor, [0, 3, 6, 9, 12, 15, 16], step=number)
         values = batch.images.values.double()
         update([replace(batch, images=replace(batch.images, values=values))], 1.0)
     return {name: value.numpy().copy() for name, value in step.state_dict().items()}

@@ -8,40 +8,40 @@ from pathlib import Path
 import pytest
 import torch
 
-from counterfoil.engine.bags import WRITTEN, Bags, BagWriter
-from counterfoil.records import Encoded
+from counterfoil.core.types import Embeddings
+from counterfoil.scoring.embedding_store import WRITTEN, EmbeddingStore, EmbeddingWriter
 
 COUNT, LONGEST, WIDTH = 7, 5, 3
 
 
-def bags(*, gram: bool = True) -> Encoded:
+def bags(*, gram: bool = True) -> Embeddings:
     """Bags of 1 to 5 vectors, one of them with a hole."""
     rng = torch.Generator().manual_seed(0)
     mask = torch.arange(LONGEST) < torch.tensor([1, 5, 2, 3, 4, 5, 2]).unsqueeze(1)
     mask[4, 1] = False
     tokens = torch.randn(COUNT, LONGEST, WIDTH, generator=rng)
     tokens = torch.where(mask.unsqueeze(2), tokens, torch.tensor(7.0))
-    return Encoded(tokens, mask, tokens @ tokens.mT if gram else None)
+    return Embeddings(tokens, mask, tokens @ tokens.mT if gram else None)
 
 
-def put(writer: BagWriter, made: Encoded, *batches: list[int]) -> None:
+def put(writer: EmbeddingWriter, made: Embeddings, *batches: list[int]) -> None:
     for batch in batches:
         part = made.rows(torch.tensor(batch))
         longest = int((part.mask * torch.arange(1, LONGEST + 1)).max())
         gram = None if part.gram is None else part.gram[:, :longest, :longest]
         writer.put(
-            torch.tensor(batch), Encoded(part.tokens[:, :longest], part.mask[:, :longest], gram)
+            torch.tensor(batch), Embeddings(part.tokens[:, :longest], part.mask[:, :longest], gram)
         )
 
 
-def stored(folder: Path, made: Encoded, precision: str = "fp32") -> Bags:
-    writer = BagWriter(folder, precision)
+def stored(folder: Path, made: Embeddings, precision: str = "fp32") -> EmbeddingStore:
+    writer = EmbeddingWriter(folder, precision)
     put(writer, made, [1, 5, 4], [3, 0, 6], [2])
     writer.close()
-    return Bags(folder, COUNT)
+    return EmbeddingStore(folder, COUNT)
 
 
-def same(found: Encoded, made: Encoded, rows: list[int], atol: float = 0.0) -> None:
+def same(found: Embeddings, made: Embeddings, rows: list[int], atol: float = 0.0) -> None:
     expected = made.rows(torch.tensor(rows)).padded(found.tokens.shape[1])
     length = found.mask.shape[1]
     assert torch.equal(found.mask, expected.mask[:, :length])
@@ -73,24 +73,24 @@ def test_no_padding_is_stored(tmp_path):
 
 def test_single_vectors(tmp_path):
     tokens = torch.randn(COUNT, 1, WIDTH)
-    made = Encoded(tokens, torch.ones(COUNT, 1, dtype=torch.bool))
-    writer = BagWriter(tmp_path / "bags", "fp32")
+    made = Embeddings(tokens, torch.ones(COUNT, 1, dtype=torch.bool))
+    writer = EmbeddingWriter(tmp_path / "bags", "fp32")
     writer.put(torch.arange(COUNT).flip(0), made.rows(torch.arange(COUNT).flip(0)))
     writer.close()
-    found = Bags(tmp_path / "bags", COUNT)
+    found = EmbeddingStore(tmp_path / "bags", COUNT)
     assert found.single
     assert torch.equal(found.vectors(torch.tensor([5, 0])), tokens[[5, 0], 0])
 
 
 def test_writing_goes_on_where_it_was_saved(tmp_path):
     made, folder = bags(), tmp_path / "bags"
-    writer = BagWriter(folder, "fp32")
+    writer = EmbeddingWriter(folder, "fp32")
     put(writer, made, [1, 5, 4])
     writer.save()
     put(writer, made, [3, 0, 6])  # lost: what is put after the last save does not count
     for file in writer._files.values():
         file.close()
-    again = BagWriter(folder, "fp32")
+    again = EmbeddingWriter(folder, "fp32")
     assert again.written.batches == 1
     put(again, made, [3, 0, 6], [2])
     again.close()
@@ -101,11 +101,11 @@ def test_writing_goes_on_where_it_was_saved(tmp_path):
 
 
 def test_unfinished_writing_is_not_read(tmp_path):
-    writer = BagWriter(tmp_path / "bags", "fp32")
+    writer = EmbeddingWriter(tmp_path / "bags", "fp32")
     put(writer, bags(), [1, 5, 4])
     writer.close()
     with pytest.raises(ValueError, match="holds 3 encodings, but 7 are needed"):
-        Bags(tmp_path / "bags", COUNT)
+        EmbeddingStore(tmp_path / "bags", COUNT)
 
 
 @pytest.mark.parametrize("name", ["tokens.f32", "items.i64", "mask.u8", "gram.f32"])
@@ -114,33 +114,33 @@ def test_truncated_files_are_refused(tmp_path, name):
     path = tmp_path / "bags" / name
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(ValueError, match="were written; it is truncated or damaged"):
-        Bags(tmp_path / "bags", COUNT)
+        EmbeddingStore(tmp_path / "bags", COUNT)
     with pytest.raises(ValueError, match="is shorter than"):
-        BagWriter(tmp_path / "bags", "fp32")
+        EmbeddingWriter(tmp_path / "bags", "fp32")
     path.unlink()
     with pytest.raises(ValueError, match="has 0 bytes"):
-        Bags(tmp_path / "bags", COUNT)
+        EmbeddingStore(tmp_path / "bags", COUNT)
     with pytest.raises(ValueError, match="is shorter than"):
-        BagWriter(tmp_path / "bags", "fp32")
+        EmbeddingWriter(tmp_path / "bags", "fp32")
 
 
 def test_damaged_notes_are_refused(tmp_path):
     folder = tmp_path / "bags"
     stored(folder, bags())
     with pytest.raises(ValueError, match="was begun in fp32, not fp16"):
-        BagWriter(folder, "fp16")
+        EmbeddingWriter(folder, "fp16")
     items = folder / "items.i64"
     whole = items.read_bytes()
     items.write_bytes(whole[16:] + whole[16:32])
     with pytest.raises(ValueError, match="does not hold every row once"):
-        Bags(folder, COUNT)
+        EmbeddingStore(folder, COUNT)
     items.write_bytes(whole[:8] + (9).to_bytes(8, "little") + whole[16:])
     with pytest.raises(ValueError, match="its lengths do not fit"):
-        Bags(folder, COUNT)
+        EmbeddingStore(folder, COUNT)
     note = json.loads((folder / WRITTEN).read_text())
     (folder / WRITTEN).write_text(json.dumps({**note, "items": -1}))
     with pytest.raises(ValueError, match="is damaged: input should be greater"):
-        Bags(folder, COUNT)
+        EmbeddingStore(folder, COUNT)
     (folder / WRITTEN).unlink()
     with pytest.raises(ValueError, match="does not exist; a note of stored encodings"):
-        Bags(folder, COUNT)
+        EmbeddingStore(folder, COUNT)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from counterfoil.engine.encode import encode_images, encode_texts
-from counterfoil.records import Items
+from counterfoil.core.types import ModalityBatch
+from counterfoil.scoring.encode import encode_images, encode_texts
 from engine_cases import Dot, Noisy
 
 
@@ -17,7 +17,7 @@ def captions(count: int, seed: int = 0):
     def look(rows):
         longest = int(lengths[rows].max())
         mask = torch.arange(longest) < lengths[rows].unsqueeze(1)
-        return Items(rows, words[rows, :longest] * mask, mask)
+        return ModalityBatch(rows, words[rows, :longest] * mask, mask)
 
     return look, lengths
 
@@ -25,7 +25,7 @@ def captions(count: int, seed: int = 0):
 def pictures(count: int, regions: int = 3):
     values = torch.randn(count, regions, 6, generator=torch.Generator().manual_seed(1))
     mask = torch.ones(count, regions, dtype=torch.bool)
-    return lambda rows: Items(rows, values[rows], mask[rows])
+    return lambda rows: ModalityBatch(rows, values[rows], mask[rows])
 
 
 @pytest.mark.parametrize("gram", [False, True])
@@ -65,7 +65,7 @@ def test_padding_that_the_corpus_adds_is_cut_off():
     mask = torch.arange(40) < torch.tensor([[3], [5]])
     words = torch.ones(2, 40, dtype=torch.long)
     encoded = encode_texts(
-        model, lambda rows: Items(rows, words[rows], mask[rows]), 2, device="cpu"
+        model, lambda rows: ModalityBatch(rows, words[rows], mask[rows]), 2, device="cpu"
     )
     assert encoded.tokens.shape[1] == 5
 
@@ -87,7 +87,7 @@ def test_longer_items_may_come_later():
 
     def look(rows):
         length = int(rows.max()) // 2 + 1
-        return Items(rows, values[rows, :length], mask[rows, :length])
+        return ModalityBatch(rows, values[rows, :length], mask[rows, :length])
 
     encoded = encode_images(Dot(), look, 6, batch=2, device="cpu")
     assert encoded.tokens.shape == (6, 3, 2)

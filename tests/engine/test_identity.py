@@ -10,9 +10,9 @@ from torch import nn
 
 import hub_cases
 import vision_cases
-from counterfoil.engine.identity import model_digest
 from counterfoil.models.clip import DualEncoder
-from counterfoil.models.open_clip import OpenClip
+from counterfoil.models.open_clip import OpenClipModel
+from counterfoil.scoring.embedding_store import model_digest
 
 
 @pytest.fixture
@@ -73,11 +73,11 @@ def test_what_a_model_of_open_clip_is_built_from_counts_and_its_place_does_not(
     monkeypatch.setitem(sys.modules, "open_clip", vision_cases.open_clip(tmp_path))
     monkeypatch.setitem(sys.modules, "ftfy", types.SimpleNamespace(fix_text=lambda text: text))
     folder = vision_cases.clip_folder(tmp_path / "a")
-    matcher = OpenClip(name=str(folder))
+    model = OpenClipModel(name=str(folder))
     folder.rename(tmp_path / "moved")
-    assert model_digest(OpenClip(name=str(tmp_path / "moved"))) == model_digest(matcher)
-    plain = json.loads(matcher.written)
+    assert model_digest(OpenClipModel(name=str(tmp_path / "moved"))) == model_digest(model)
+    plain = json.loads(model.written)
     plain["model"]["quick_gelu"] = not plain["model"].get("quick_gelu", False)
-    other = OpenClip(name="other", pretrained=False, config=json.dumps(plain))
-    other.load_state_dict(matcher.state_dict())
-    assert model_digest(other) != model_digest(matcher)
+    other = OpenClipModel(name="other", pretrained=False, config=json.dumps(plain))
+    other.load_state_dict(model.state_dict())
+    assert model_digest(other) != model_digest(model)

@@ -13,12 +13,11 @@ import torch
 
 import processes
 from counterfoil.core.resumable import WorkStopped
-from counterfoil.engine import sweep as sweep_module
-from counterfoil.engine.kept import Keeper, weights_digest
-from counterfoil.engine.ranks import Ranks
-from counterfoil.engine.sweep import sweep
-from counterfoil.engine.tiles import Member
-from counterfoil.engine.topk import TopK
+from counterfoil.scoring import stream
+from counterfoil.scoring.checkpoint import StreamCheckpoint, weights_digest
+from counterfoil.scoring.encode import EmbeddedDataset
+from counterfoil.scoring.reducers import Ranks, TopK
+from counterfoil.scoring.stream import stream_scores
 from engine_cases import Dot, Noisy, vectors
 
 IMAGES, TEXTS, K = 50, 120, 7
@@ -42,19 +41,19 @@ def swept(folder: str | None, stop_after: int = 999, *, look: bool = False) -> F
     rng = torch.Generator().manual_seed(3)
     left = torch.randint(-2, 3, (IMAGES, 6), generator=rng).float()  # many ties
     right = torch.randint(-2, 3, (TEXTS, 6), generator=rng).float()
-    owner = torch.randint(-1, IMAGES, (TEXTS,), generator=rng)
-    lists = TopK("image", IMAGES, K, owner), TopK("text", TEXTS, 200, owner)
-    ranks = [Ranks("text", TEXTS, owner)] if look else []
-    keeper = Keeper(
+    text_to_image = torch.randint(-1, IMAGES, (TEXTS,), generator=rng)
+    lists = TopK("image", IMAGES, K, text_to_image), TopK("text", TEXTS, 200, text_to_image)
+    ranks = [Ranks("text", TEXTS, text_to_image)] if look else []
+    keeper = StreamCheckpoint(
         {"image": lists[0], "text": lists[1]},
         {"of": "this test"},
         folder=None if folder is None else Path(folder),
         every=0.0,
         stop=Clock(stop_after),
     )
-    member = Member(Dot(), vectors(left), vectors(right))
+    member = EmbeddedDataset(Dot(), vectors(left), vectors(right))
     try:
-        sweep([member], [*lists, *ranks], tile=(16, 32), keeper=keeper)
+        stream_scores([member], [*lists, *ranks], tile=(16, 32), keeper=keeper)
     except WorkStopped:
         return None
     return [part.numpy() for r in lists for part in (r.rows, r.scores)]
@@ -130,7 +129,7 @@ def _shown(folder: str, stop_after: int) -> list[int]:
         yield shown.append
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep_module, "progress", bar)
+        patch.setattr(stream, "progress", bar)
         swept(folder, stop_after)
     return [*shown[:2], sum(shown[2:])]
 
@@ -189,7 +188,7 @@ def test_half_written_files_and_strangers_do_no_harm(tmp_path, whole):
 
 
 def _refused(folder: str, of: str) -> str:
-    keeper = Keeper({"image": TopK("image", 4, 2)}, {"of": of}, folder=Path(folder))
+    keeper = StreamCheckpoint({"image": TopK("image", 4, 2)}, {"of": of}, folder=Path(folder))
     try:
         keeper.begin((1, 1), (16, 16))
     except ValueError as error:
@@ -219,29 +218,29 @@ def test_folders_that_are_not_shared_are_refused(tmp_path):
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(ValueError, match="is a file; name another place"):
-        Keeper({}, {}, folder=tmp_path / "file")
+        StreamCheckpoint({}, {}, folder=tmp_path / "file")
 
 
 def test_rounds_grow_while_they_are_short_and_shrink_when_long(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     sizes = []
-    for many in Keeper({}, {}).rounds(200):
+    for many in StreamCheckpoint({}, {}).rounds(200):
         sizes.append(many)
         now[0] += 0.1 * many
     assert sizes == [1, 2, 4, *[8] * 24, 1]
     longer = itertools.count(1)
     sizes = []
-    for many in Keeper({}, {}).rounds(31):
+    for many in StreamCheckpoint({}, {}).rounds(31):
         sizes.append(many)
         now[0] += 0.1 * many if next(longer) < 5 else 9.0
     assert sizes == [1, 2, 4, 8, 8, 4, 2, 1, 1]
 
 
 def test_a_stop_that_comes_after_the_last_tile_is_no_stop():
-    assert list(Keeper({}, {}, stop=lambda: True).rounds(1)) == [1]
+    assert list(StreamCheckpoint({}, {}, stop=lambda: True).rounds(1)) == [1]
     with pytest.raises(WorkStopped):
-        list(Keeper({}, {}, stop=lambda: True).rounds(2))
+        list(StreamCheckpoint({}, {}, stop=lambda: True).rounds(2))
 
 
 def test_killed_at_random_moments(tmp_path, whole):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from counterfoil.engine.modes import evaluating
+from counterfoil.scoring.encode import evaluation_mode
 from engine_cases import Noisy
 
 
@@ -26,7 +26,7 @@ def test_every_part_is_as_it_was_whatever_the_block_did():
     model.text.eval()
 
     def block() -> None:
-        with evaluating([model]):
+        with evaluation_mode([model]):
             assert not any(part.training for part in model.modules())
             model.text.train()
             raise RuntimeError("of the block")
@@ -43,7 +43,7 @@ def test_what_does_not_train_is_left_alone():
     still, training = Noting().eval(), Noting().train()
     still.notes.clear()
     training.notes.clear()
-    with evaluating([nn.ModuleList([still, training])]):
+    with evaluation_mode([nn.ModuleList([still, training])]):
         assert not training.training
     assert still.notes == []
     assert training.notes == [False, True]
@@ -52,7 +52,7 @@ def test_what_does_not_train_is_left_alone():
 @pytest.mark.parametrize("gradients", [False, True])
 def test_a_graph_is_kept_where_it_is_wanted(gradients):
     layer = nn.Linear(2, 1)
-    with evaluating([layer], gradients=gradients):
+    with evaluation_mode([layer], gradients=gradients):
         made = layer(torch.ones(1, 2))
     assert made.requires_grad is gradients
     assert not made.is_inference()

@@ -7,13 +7,10 @@ import pytest
 import torch
 
 import processes
-from counterfoil.engine.dense import Dense
-from counterfoil.engine.encode import encode_images, encode_texts
-from counterfoil.engine.ranks import Ranks
-from counterfoil.engine.sweep import sweep
-from counterfoil.engine.tiles import Member
-from counterfoil.engine.topk import TopK
-from counterfoil.records import Items
+from counterfoil.core.types import ModalityBatch
+from counterfoil.scoring.encode import EmbeddedDataset, encode_images, encode_texts
+from counterfoil.scoring.reducers import DenseScores, Ranks, TopK
+from counterfoil.scoring.stream import stream_scores
 from engine_cases import Dot, Noisy, vectors
 
 
@@ -23,17 +20,17 @@ def sweep_everything(images: int) -> list[np.ndarray]:
     left = torch.randn(images, 12, generator=rng)
     right = torch.randn(texts, 12, generator=rng)
     right[1::7] = right[0]  # ties
-    owner = torch.randint(-1, images, (texts,), generator=rng)
+    text_to_image = torch.randint(-1, images, (texts,), generator=rng)
     reducers = (
-        TopK("image", images, 7, owner),
-        TopK("text", texts, 7, owner),
+        TopK("image", images, 7, text_to_image),
+        TopK("text", texts, 7, text_to_image),
         TopK("image", images, 200),
-        Ranks("image", images, owner),
-        Ranks("text", texts, owner),
-        Dense(images, texts),
+        Ranks("image", images, text_to_image),
+        Ranks("text", texts, text_to_image),
+        DenseScores(images, texts),
     )
-    member = Member(Dot(), vectors(left), vectors(right))
-    sweep([member, member], reducers, tile=(32, 64))
+    member = EmbeddedDataset(Dot(), vectors(left), vectors(right))
+    stream_scores([member, member], reducers, tile=(32, 64))
     lists = [part for r in reducers[:3] if isinstance(r, TopK) for part in (r.rows, r.scores)]
     ranks = [
         r.ranks(rule)
@@ -52,11 +49,11 @@ def encode_everything(count: int) -> list[np.ndarray]:
     words = torch.randint(1, 50, (count, 8))
 
     def pictures(rows):
-        return Items(rows, values[rows], torch.ones(len(rows), 3, dtype=torch.bool))
+        return ModalityBatch(rows, values[rows], torch.ones(len(rows), 3, dtype=torch.bool))
 
     def captions(rows):
         mask = torch.arange(int(lengths[rows].max())) < lengths[rows].unsqueeze(1)
-        return Items(rows, words[rows][:, : mask.shape[1]], mask)
+        return ModalityBatch(rows, words[rows][:, : mask.shape[1]], mask)
 
     images = encode_images(model, pictures, count, batch=4, device="cpu")
     texts = encode_texts(model, captions, count, batch=4, device="cpu")

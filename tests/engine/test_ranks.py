@@ -5,11 +5,10 @@ import torch
 from hypothesis import given as every
 from hypothesis import strategies as st
 
-from counterfoil.engine.ranks import Ranks
-from counterfoil.engine.sweep import sweep
-from counterfoil.engine.tiles import Member
-from counterfoil.engine.topk import TopK
-from counterfoil.records import Pairs
+from counterfoil.core.types import Pairs
+from counterfoil.scoring.encode import EmbeddedDataset
+from counterfoil.scoring.reducers import Ranks, TopK
+from counterfoil.scoring.stream import stream_scores
 from engine_cases import Dot, best_rank, given, vectors
 
 RULES = ("optimistic", "pessimistic", "row")
@@ -21,23 +20,23 @@ def cases(draw):
     seed, levels = draw(st.integers(0, 10**6)), draw(st.sampled_from([1, 3, 20, 10**6]))
     rng = torch.Generator().manual_seed(seed)
     scores = torch.randint(-levels, levels + 1, (images, texts), generator=rng).float() / 8
-    owner = torch.randint(-1, images, (texts,), generator=rng)
+    text_to_image = torch.randint(-1, images, (texts,), generator=rng)
     if draw(st.booleans()):
-        owner = owner.sort().values
+        text_to_image = text_to_image.sort().values
     tile = (draw(st.integers(1, 30)), draw(st.integers(1, 50)))
     pair = st.tuples(st.integers(0, images - 1), st.integers(0, texts - 1))
     more = draw(st.lists(pair, max_size=6))
     besides = Pairs(*torch.tensor(more, dtype=torch.long).view(-1, 2).unbind(1)) if more else None
-    return scores, owner, besides, tile, draw(st.sampled_from([1, 10**4, 2**29]))
+    return scores, text_to_image, besides, tile, draw(st.sampled_from([1, 10**4, 2**29]))
 
 
 @every(cases())
 def test_ranks_equal_a_plain_count(case):
-    scores, owner, besides, tile, memory = case
-    image = Ranks("image", len(scores), owner, besides)
-    text = Ranks("text", scores.shape[1], owner, besides)
-    sweep([given(scores)], [image, text], tile=tile, memory=memory)
-    true = torch.arange(len(scores)).unsqueeze(1) == owner
+    scores, text_to_image, besides, tile, memory = case
+    image = Ranks("image", len(scores), text_to_image, besides)
+    text = Ranks("text", scores.shape[1], text_to_image, besides)
+    stream_scores([given(scores)], [image, text], tile=tile, memory=memory)
+    true = torch.arange(len(scores)).unsqueeze(1) == text_to_image
     if besides is not None:
         true[besides.image, besides.text] = True
     for reducer, side, own in ((image, scores, true), (text, scores.T, true.T)):
@@ -49,31 +48,31 @@ def test_ranks_equal_a_plain_count(case):
 def test_row_rule_agrees_with_topk():
     rng = torch.Generator().manual_seed(0)
     images, texts = torch.randn(60, 4, generator=rng), torch.randn(180, 4, generator=rng).round()
-    owner = torch.randint(-1, 60, (180,), generator=rng)
-    ranks = Ranks("image", 60, owner), Ranks("text", 180, owner)
+    text_to_image = torch.randint(-1, 60, (180,), generator=rng)
+    ranks = Ranks("image", 60, text_to_image), Ranks("text", 180, text_to_image)
     lists = TopK("image", 60, 180), TopK("text", 180, 60)
-    member = Member(Dot(), vectors(images.round()), vectors(texts))
-    sweep([member], [*ranks, *lists], tile=(16, 32))
-    hit = owner[lists[0].rows.long()] == torch.arange(60).unsqueeze(1)
+    member = EmbeddedDataset(Dot(), vectors(images.round()), vectors(texts))
+    stream_scores([member], [*ranks, *lists], tile=(16, 32))
+    hit = text_to_image[lists[0].rows.long()] == torch.arange(60).unsqueeze(1)
     first = torch.where(hit.any(1), hit.int().argmax(1), -1)
     assert torch.equal(ranks[0].ranks("row"), first)
-    hit = lists[1].rows == owner.unsqueeze(1)
+    hit = lists[1].rows == text_to_image.unsqueeze(1)
     assert torch.equal(ranks[1].ranks("row"), torch.where(hit.any(1), hit.int().argmax(1), -1))
 
 
 def test_only_tiles_with_true_pairs_are_looked_at_first():
-    owner = torch.arange(64).repeat_interleave(2)[torch.randperm(128)]
+    text_to_image = torch.arange(64).repeat_interleave(2)[torch.randperm(128)]
     scores = torch.randn(64, 128)
-    ranks = Ranks("image", 64, owner)
+    ranks = Ranks("image", 64, text_to_image)
     looked: list[int] = []
     look = ranks.look
     ranks.look = lambda tile: (looked.append(1), look(tile))[1]  # type: ignore[method-assign]
-    sweep([given(scores)], [ranks], tile=(16, 32))
+    stream_scores([given(scores)], [ranks], tile=(16, 32))
     assert len(looked) == 4  # of 16, whatever the order of the captions
 
 
 def test_unknown_tie_rule():
     ranks = Ranks("image", 2, torch.tensor([0, 1]))
-    sweep([given(torch.eye(2))], [ranks])
+    stream_scores([given(torch.eye(2))], [ranks])
     with pytest.raises(ValueError, match="'best' is unknown; choose optimistic"):
         ranks.ranks("best")  # type: ignore[arg-type]

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given as every
 from hypothesis import strategies as st
 
-from counterfoil.engine.rerank import Rescored
-from counterfoil.engine.tiles import Member
+from counterfoil.scoring.encode import EmbeddedDataset
+from counterfoil.scoring.pairs import RescoredPairs
 from engine_cases import Dot, given, vectors
 
 
@@ -22,7 +22,7 @@ def test_lists_are_sorted_by_the_finer_score(images, texts, k, seed):
     rng = torch.Generator().manual_seed(seed)
     scores = torch.randint(-2, 3, (images, texts), generator=rng).float()
     lists = proposals(images, texts, rng), proposals(texts, images, rng)
-    rescored = Rescored([given(scores)], *lists)
+    rescored = RescoredPairs([given(scores)], *lists)
     for side, proposed, lines in (("image", lists[0], scores), ("text", lists[1], scores.T)):
         got = rescored.best(side, k)
         for line, rows, values, old in zip(lines, *got, proposed, strict=True):
@@ -36,14 +36,16 @@ def test_lists_are_sorted_by_the_finer_score(images, texts, k, seed):
 
 def test_a_pair_in_both_lists_is_scored_once() -> None:
     texts, images = torch.tensor([[1, 0], [-1, 1]]), torch.tensor([[0], [1]])
-    rescored = Rescored([given(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))], texts, images)
+    rescored = RescoredPairs([given(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))], texts, images)
     assert len(rescored) == 3  # 0-1, 0-0, 1-1
     assert rescored.scores("image").tolist() == [[2.0, 1.0], [-torch.inf, 4.0]]
     assert rescored.scores("text").tolist() == [[1.0], [4.0]]
 
 
 def test_nothing_proposed():
-    rescored = Rescored([given(torch.zeros(3, 4))], torch.full((3, 2), -1), torch.full((4, 1), -1))
+    rescored = RescoredPairs(
+        [given(torch.zeros(3, 4))], torch.full((3, 2), -1), torch.full((4, 1), -1)
+    )
     rows, scores = rescored.best("image", 2)
     assert (rows == -1).all()
     assert scores.isneginf().all()
@@ -53,6 +55,6 @@ def test_nothing_proposed():
 def test_nan_is_refused():
     values = torch.ones(3, 2)
     values[1] = torch.nan
-    member = Member(Dot(), vectors(values), vectors(torch.ones(4, 2)))
+    member = EmbeddedDataset(Dot(), vectors(values), vectors(torch.ones(4, 2)))
     with pytest.raises(ValueError, match="image row 1 and text row 2 is not a number"):
-        Rescored([member], torch.full((3, 1), 2), torch.full((4, 1), -1))
+        RescoredPairs([member], torch.full((3, 1), 2), torch.full((4, 1), -1))

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import processes
-from counterfoil.engine import scored
-from counterfoil.engine.scored import score_pairs
-from counterfoil.engine.tiles import Member
+from counterfoil.scoring import pairs as pairs_module
+from counterfoil.scoring.encode import EmbeddedDataset
+from counterfoil.scoring.pairs import score_index_pairs
 from engine_cases import Dot, given, vectors
 from negatives_cases import HOSTS, host
 
@@ -21,13 +21,13 @@ def drawn(images: int, texts: int, pairs: int) -> tuple[torch.Tensor, torch.Tens
 def test_pairs_are_entries_of_the_mean_matrix(
     names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scored, "_TEXTS", 3)  # images with more pairs than fit together
-    monkeypatch.setitem(scored._NUMBERS, "cpu", 256)
+    monkeypatch.setattr(pairs_module, "_TEXTS", 3)  # images with more pairs than fit together
+    monkeypatch.setitem(pairs_module._NUMBERS, "cpu", 256)
     members = [host(name, 9, 15) for name in names]
     image, text = drawn(9, 15, 60)
-    found = score_pairs(members, image, text)
+    found = score_index_pairs(members, image, text)
     with torch.no_grad():
-        whole = torch.stack([m.matcher.grid(m.images, m.texts) for m in members]).mean(0)
+        whole = torch.stack([m.model.score_matrix(m.images, m.texts) for m in members]).mean(0)
     torch.testing.assert_close(found, whole[image, text], rtol=1e-5, atol=2e-6)
     assert found.dtype == torch.float32
     assert not found.requires_grad
@@ -36,27 +36,27 @@ def test_pairs_are_entries_of_the_mean_matrix(
 def test_some_images_have_no_pair() -> None:
     members = [host("scan-t2i", 9, 15)]
     image, text = torch.tensor([2, 2, 7]), torch.tensor([0, 14, 3])
-    whole = members[0].matcher.grid(members[0].images, members[0].texts)
-    torch.testing.assert_close(score_pairs(members, image, text), whole[image, text].detach())
+    whole = members[0].model.score_matrix(members[0].images, members[0].texts)
+    torch.testing.assert_close(score_index_pairs(members, image, text), whole[image, text].detach())
     nothing = torch.zeros(0, dtype=torch.long)
-    assert score_pairs(members, nothing, nothing).shape == (0,)
+    assert score_index_pairs(members, nothing, nothing).shape == (0,)
 
 
 def test_pairs_out_of_order_are_a_defect() -> None:
     with pytest.raises(AssertionError):
-        score_pairs([given(torch.zeros(3, 3))], torch.tensor([1, 0]), torch.tensor([0, 0]))
+        score_index_pairs([given(torch.zeros(3, 3))], torch.tensor([1, 0]), torch.tensor([0, 0]))
 
 
 def _scored_here(name: str) -> list[float]:
     torch.set_num_threads(1)
-    found: list[float] = score_pairs([host(name, 9, 15)], *drawn(9, 15, 60)).tolist()
+    found: list[float] = score_index_pairs([host(name, 9, 15)], *drawn(9, 15, 60)).tolist()
     return found
 
 
 @pytest.mark.parametrize("name", ["scan-t2i", "vse"])
 def test_processes_find_what_one_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(scored._NUMBERS, "cpu", 256)
-    monkeypatch.setattr(scored, "_AT_ONCE", 7)
+    monkeypatch.setitem(pairs_module._NUMBERS, "cpu", 256)
+    monkeypatch.setattr(pairs_module, "_AT_ONCE", 7)
     alone = _scored_here(name)
     assert processes.run(_scored_here, 3, name) == [alone] * 3
 
@@ -64,6 +64,6 @@ def test_processes_find_what_one_does(name: str, monkeypatch: pytest.MonkeyPatch
 def test_not_a_number_is_named() -> None:
     values = torch.ones(3, 2)
     values[1] = torch.nan
-    member = Member(Dot(), vectors(values), vectors(torch.ones(4, 2)))
+    member = EmbeddedDataset(Dot(), vectors(values), vectors(torch.ones(4, 2)))
     with pytest.raises(ValueError, match="image row 1 and text row 2 is not a number"):
-        score_pairs([member], torch.tensor([0, 1]), torch.tensor([3, 2]))
+        score_index_pairs([member], torch.tensor([0, 1]), torch.tensor([3, 2]))

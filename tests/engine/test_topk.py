@@ -6,9 +6,9 @@ from hypothesis import given as every
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from counterfoil.engine.sweep import sweep
-from counterfoil.engine.tiles import Member
-from counterfoil.engine.topk import TopK
+from counterfoil.scoring.encode import EmbeddedDataset
+from counterfoil.scoring.reducers import TopK
+from counterfoil.scoring.stream import stream_scores
 from engine_cases import Dot, given, ranking, vectors
 
 
@@ -19,14 +19,17 @@ def cases(draw):
     seed, levels = draw(st.integers(0, 10**6)), draw(st.sampled_from([1, 3, 20, 10**6]))
     rng = torch.Generator().manual_seed(seed)
     scores = torch.randint(-levels, levels + 1, (images, texts), generator=rng).float() / 8
-    owner = torch.randint(-1, images, (texts,), generator=rng)
+    text_to_image = torch.randint(-1, images, (texts,), generator=rng)
     tile = (draw(st.integers(1, 30)), draw(st.integers(1, 50)))
-    return scores, owner, tile, draw(st.integers(1, 60))
+    return scores, text_to_image, tile, draw(st.integers(1, 60))
 
 
-def lists(scores, k, tile, owner=None, members=None, **options):
-    both = TopK("image", len(scores), k, owner), TopK("text", scores.shape[1], k, owner)
-    sweep(members or [given(scores)], both, tile=tile, **options)
+def lists(scores, k, tile, text_to_image=None, members=None, **options):
+    both = (
+        TopK("image", len(scores), k, text_to_image),
+        TopK("text", scores.shape[1], k, text_to_image),
+    )
+    stream_scores(members or [given(scores)], both, tile=tile, **options)
     return both
 
 
@@ -47,9 +50,9 @@ def test_ranking_equals_a_plain_sort(case):
 
 @every(cases())
 def test_mining_leaves_true_counterparts_out(case):
-    scores, owner, tile, k = case
-    true = torch.arange(len(scores)).unsqueeze(1) == owner
-    check(scores, lists(scores, k, tile, owner), k, true)
+    scores, text_to_image, tile, k = case
+    true = torch.arange(len(scores)).unsqueeze(1) == text_to_image
+    check(scores, lists(scores, k, tile, text_to_image), k, true)
 
 
 @settings(max_examples=10)
@@ -76,7 +79,7 @@ def test_hostile_orders(order):
 def test_lists_do_not_depend_on_memory():
     rng = torch.Generator().manual_seed(1)
     images, texts = torch.randn(700, 8, generator=rng), torch.randn(2100, 8, generator=rng)
-    members = [Member(Dot(), vectors(images), vectors(texts))]
+    members = [EmbeddedDataset(Dot(), vectors(images), vectors(texts))]
     scores = torch.empty(700, 2100)
     little = lists(scores, 10, None, members=members, memory=1)
     plenty = lists(scores, 10, None, members=members, memory=2**30)
@@ -90,7 +93,9 @@ def test_equal_items_tie_wherever_they_stand():
     images = torch.randn(3, 32, generator=rng)
     texts = torch.randn(1, 32, generator=rng).expand(1025, -1)  # the last one alone in its tile
     found = TopK("image", 3, 1025)
-    sweep([Member(Dot(), vectors(images), vectors(texts))], [found], tile=(16, 1024))
+    stream_scores(
+        [EmbeddedDataset(Dot(), vectors(images), vectors(texts))], [found], tile=(16, 1024)
+    )
     assert found.rows.tolist() == [list(range(1025))] * 3
 
 
@@ -98,17 +103,19 @@ def test_minus_infinity_never_qualifies():
     # The member's own product would make NaN of it, so the score is made to overflow.
     values = torch.tensor([[1.0], [-3e38]])
     found = TopK("image", 1, 2)
-    sweep([Member(Dot(), vectors(torch.tensor([[2.0]])), vectors(values))], [found])
+    stream_scores(
+        [EmbeddedDataset(Dot(), vectors(torch.tensor([[2.0]])), vectors(values))], [found]
+    )
     assert found.rows.tolist() == [[0, -1]]
     assert found.scores.tolist() == [[2.0, float("-inf")]]
 
 
 def test_tiles_are_left_as_they_were():
     scores = torch.randn(6, 9)
-    owner = torch.arange(9) % 6
+    text_to_image = torch.arange(9) % 6
     ranked = TopK("image", 6, 9)
-    mined = TopK("text", 9, 6, owner)
-    sweep([given(scores)], [mined, ranked])
+    mined = TopK("text", 9, 6, text_to_image)
+    stream_scores([given(scores)], [mined, ranked])
     assert ranked.rows.tolist() == ranking(scores, 9, torch.zeros(6, 9, dtype=torch.bool))[0]
 
 

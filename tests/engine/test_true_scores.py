@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import processes
-from counterfoil.engine.sweep import sweep
-from counterfoil.engine.true_scores import TrueScores
+from counterfoil.scoring.reducers import TrueScores
+from counterfoil.scoring.stream import stream_scores
 from evaluation_cases import member, ragged, scores
 
 OWNER = ragged(37, 3, orphans=3)
@@ -20,7 +20,7 @@ def wanted() -> list[float]:
 @pytest.mark.parametrize("tile", [(16, 16), (48, 128)])
 def test_every_text_has_the_score_of_its_own_image(tile):
     true = TrueScores(OWNER)
-    sweep([member(FOUND)], [true], tile=tile)
+    stream_scores([member(FOUND)], [true], tile=tile)
     assert true.scores.tolist() == wanted()
 
 
@@ -30,5 +30,5 @@ def test_two_processes_find_the_same():
 
 def _worker() -> None:
     true = TrueScores(OWNER)
-    sweep([member(FOUND)], [true], tile=(16, 16))
+    stream_scores([member(FOUND)], [true], tile=(16, 16))
     assert true.scores.tolist() == wanted()

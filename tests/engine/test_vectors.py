@@ -7,19 +7,19 @@ import pytest
 import torch
 
 import recipes_cases
-from counterfoil import open_model
-from counterfoil.engine import vectors
-from counterfoil.engine.encode import encode_images, encode_texts
-from counterfoil.engine.kept import weights_digest
-from counterfoil.engine.vectors import kept_vectors, on_vectors
+from counterfoil.model import load_model
 from counterfoil.models.scan import SCAN
-from counterfoil.recipes.hosts import scan
-from counterfoil.recipes.run import Source
+from counterfoil.pipelines.run import DataSource
+from counterfoil.recipes.models import scan_config
+from counterfoil.scoring import embedding_store
+from counterfoil.scoring.checkpoint import weights_digest
+from counterfoil.scoring.embedding_store import cached_vectors, model_on_vectors
+from counterfoil.scoring.encode import encode_images, encode_texts, texts_in_batches
 
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory):
-    return open_model(recipes_cases.clip_like(tmp_path_factory.mktemp("hub") / "clip"))
+    return load_model(recipes_cases.clip_like(tmp_path_factory.mktemp("hub") / "clip"))
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def lens(clip, cache):
-    return clip.lens.on(Source("scenes:images=36").split("train"))
+def processor(clip, cache):
+    return clip.processor.process(DataSource("scenes:images=36").split("train"))
 
 
 @pytest.fixture
@@ -38,13 +38,13 @@ def encoded(clip, monkeypatch):
     """How many images and texts the model has encoded so far."""
     seen = {"images": 0, "texts": 0}
     for kind in seen:
-        encode = getattr(clip.matcher, f"encode_{kind}")
+        encode = getattr(clip.model, f"encode_{kind}")
 
         def counted(items, kind=kind, encode=encode):
             seen[kind] += len(items)
             return encode(items)
 
-        monkeypatch.setattr(clip.matcher, f"encode_{kind}", counted)
+        monkeypatch.setattr(clip.model, f"encode_{kind}", counted)
     return seen
 
 
@@ -54,76 +54,76 @@ def place(cache):
 
 
 def taken(seen):
-    rows = torch.arange(len(seen.corpus)), torch.arange(len(seen.corpus.texts))
+    rows = torch.arange(len(seen.dataset)), torch.arange(len(seen.dataset.texts))
     return seen.images(rows[0]).values[:, 0], seen.texts(rows[1]).values[:, 0]
 
 
-def test_they_are_what_the_model_makes_of_everything(clip, lens):
-    seen = on_vectors(clip.matcher, lens)
+def test_they_are_what_the_model_makes_of_everything(clip, processor):
+    seen = model_on_vectors(clip.model, processor)
     images, texts = taken(seen)
-    counts = len(lens.corpus), len(lens.corpus.texts)
-    expected = encode_images(clip.matcher, lens.images, counts[0]).tokens[:, 0]
+    counts = len(processor.dataset), len(processor.dataset.texts)
+    expected = encode_images(clip.model, processor.images, counts[0]).tokens[:, 0]
     torch.testing.assert_close(images, expected)
-    expected = encode_texts(clip.matcher, lens.texts, counts[1]).tokens[:, 0]
+    expected = encode_texts(clip.model, processor.texts, counts[1]).tokens[:, 0]
     torch.testing.assert_close(texts, expected)
-    assert isinstance(seen.corpus.features.values, np.memmap | np.ndarray)
-    assert isinstance(seen.corpus.features.values.base, np.memmap)
-    assert seen.corpus.fingerprint == lens.corpus.fingerprint
+    assert isinstance(seen.dataset.features.values, np.memmap | np.ndarray)
+    assert isinstance(seen.dataset.features.values.base, np.memmap)
+    assert seen.dataset.fingerprint == processor.dataset.fingerprint
 
 
-def test_what_a_frozen_model_has_encoded_is_kept_for_it_as_it_was(clip, lens):
+def test_what_a_frozen_model_has_encoded_is_kept_for_it_as_it_was(clip, processor):
     """As another run of the whole model on the same pictures finds it."""
-    assert kept_vectors(clip.matcher, lens) is None
-    on_vectors(clip.matcher, lens)
-    kept = kept_vectors(clip.matcher, lens)
+    assert cached_vectors(clip.model, processor) is None
+    model_on_vectors(clip.model, processor)
+    kept = cached_vectors(clip.model, processor)
     assert kept is not None
-    expected = encode_images(clip.matcher, lens.images, len(lens.corpus))
+    expected = encode_images(clip.model, processor.images, len(processor.dataset))
     assert torch.equal(kept[0].tokens, expected.tokens)
     assert torch.equal(kept[0].mask, expected.mask)
-    expected = encode_texts(clip.matcher, lens.texts, len(lens.corpus.texts))
+    expected = encode_texts(clip.model, processor.texts, len(processor.dataset.texts))
     assert torch.equal(kept[1].tokens, expected.tokens)
     assert torch.equal(kept[1].mask, expected.mask)
 
 
-def test_nothing_is_encoded_twice_and_other_models_have_others(clip, lens, cache, encoded):
-    first = taken(on_vectors(clip.matcher, lens))
+def test_nothing_is_encoded_twice_and_other_models_have_others(clip, processor, cache, encoded):
+    first = taken(model_on_vectors(clip.model, processor))
     once = dict(encoded)
-    assert once == {"images": len(lens.corpus), "texts": len(lens.corpus.texts)}
-    again = taken(on_vectors(clip.matcher, lens))
+    assert once == {"images": len(processor.dataset), "texts": len(processor.dataset.texts)}
+    again = taken(model_on_vectors(clip.model, processor))
     assert encoded == once
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-    bias = next(clip.matcher.body.vision_model.parameters())
+    bias = next(clip.model.body.vision_model.parameters())
     before = bias.detach().clone()
     with torch.no_grad():
         bias.add_(1)
-        on_vectors(clip.matcher, lens)
+        model_on_vectors(clip.model, processor)
         bias.copy_(before)
     assert encoded["images"] == 2 * once["images"]
     assert len(list(cache.glob("*/vectors.json"))) == 2
-    bent = open_model(clip.name).matcher
+    bent = load_model(clip.name).model
     bent.body.vision_model.encoder.layers[0].mlp.activation_fn = torch.nn.Tanh()
-    assert weights_digest(bent) == weights_digest(clip.matcher)
-    on_vectors(bent, lens)
+    assert weights_digest(bent) == weights_digest(clip.model)
+    model_on_vectors(bent, processor)
     assert len(list(cache.glob("*/vectors.json"))) == 3
 
 
-def test_what_is_damaged_is_made_again(clip, lens, cache, encoded, capsys):
-    first = taken(on_vectors(clip.matcher, lens))
+def test_what_is_damaged_is_made_again(clip, processor, cache, encoded, capsys):
+    first = taken(model_on_vectors(clip.model, processor))
     path = place(cache) / "texts.npy"
     whole = bytearray(path.read_bytes())
     whole[-1] ^= 1
     path.write_bytes(whole)
-    vectors._checked.cache_clear()  # as in another process
-    again = taken(on_vectors(clip.matcher, lens))
+    embedding_store._checked.cache_clear()  # as in another process
+    again = taken(model_on_vectors(clip.model, processor))
     assert "is damaged; what it held is encoded again" in " ".join(capsys.readouterr().err.split())
-    assert encoded["texts"] == 2 * len(lens.corpus.texts)
+    assert encoded["texts"] == 2 * len(processor.dataset.texts)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-    on_vectors(clip.matcher, lens)
-    assert encoded["texts"] == 2 * len(lens.corpus.texts)
+    model_on_vectors(clip.model, processor)
+    assert encoded["texts"] == 2 * len(processor.dataset.texts)
 
 
-def test_a_kill_leaves_no_vectors_and_is_gone_on_with(clip, lens, cache, encoded, monkeypatch):
-    whole = vectors.texts_in_batches
+def test_a_kill_leaves_no_vectors_and_is_gone_on_with(clip, processor, cache, encoded, monkeypatch):
+    whole = texts_in_batches
 
     def small(*given, **more):
         return whole(*given, batch=32, **more)
@@ -134,54 +134,54 @@ def test_a_kill_leaves_no_vectors_and_is_gone_on_with(clip, lens, cache, encoded
                 raise KeyboardInterrupt
             yield one
 
-    written = vectors.BagWriter.put
+    written = embedding_store.EmbeddingWriter.put
 
     def put(self, rows, part):
         written(self, rows, part)
         self.save()
 
-    monkeypatch.setattr(vectors.BagWriter, "put", put)
-    monkeypatch.setattr(vectors, "texts_in_batches", stopping)
+    monkeypatch.setattr(embedding_store.EmbeddingWriter, "put", put)
+    monkeypatch.setattr(embedding_store, "texts_in_batches", stopping)
     with pytest.raises(KeyboardInterrupt):
-        on_vectors(clip.matcher, lens)
+        model_on_vectors(clip.model, processor)
     assert not list(cache.glob("*/vectors.json"))
-    monkeypatch.setattr(vectors, "texts_in_batches", small)
+    monkeypatch.setattr(embedding_store, "texts_in_batches", small)
     before = dict(encoded)
-    images, texts = taken(on_vectors(clip.matcher, lens))
+    images, texts = taken(model_on_vectors(clip.model, processor))
     assert encoded["images"] == before["images"], "they were all there"
-    assert encoded["texts"] - before["texts"] == len(lens.corpus.texts) - 2 * 32
+    assert encoded["texts"] - before["texts"] == len(processor.dataset.texts) - 2 * 32
     torch.testing.assert_close(
-        texts, encode_texts(clip.matcher, lens.texts, len(texts)).tokens[:, 0]
+        texts, encode_texts(clip.model, processor.texts, len(texts)).tokens[:, 0]
     )
-    assert len(images) == len(lens.corpus)
+    assert len(images) == len(processor.dataset)
     assert not list(cache.glob("*.partial"))
 
 
-def test_what_was_begun_and_is_damaged_is_begun_anew(clip, lens, cache):
-    name = vectors._place(clip.matcher, lens)
+def test_what_was_begun_and_is_damaged_is_begun_anew(clip, processor, cache):
+    name = embedding_store._place(clip.model, processor)
     begun = name.with_suffix(".partial") / "images"
     begun.mkdir(parents=True)
     (begun / "written.json").write_text("{}")
-    images, _ = taken(on_vectors(clip.matcher, lens))
-    assert len(images) == len(lens.corpus)
+    images, _ = taken(model_on_vectors(clip.model, processor))
+    assert len(images) == len(processor.dataset)
 
 
-def test_what_is_refused(clip, lens):
-    several = scan(width=8, sees="pixels").resolve({"words": 40, "size": 16}).build()
+def test_what_is_refused(clip, processor):
+    several = scan_config(width=8, sees="pixels").fill({"words": 40, "size": 16}).build()
     assert isinstance(several, SCAN)
     with pytest.raises(
         ValueError, match="vectors of an item; adapters need a model that makes one"
     ):
-        on_vectors(several, lens)
-    blind = clip.lens.on(replace(lens.corpus, pictures=None))
+        model_on_vectors(several, processor)
+    blind = clip.processor.process(replace(processor.dataset, pictures=None))
     with pytest.raises(ValueError, match="has no pictures"):
-        on_vectors(clip.matcher, blind)
+        model_on_vectors(clip.model, blind)
 
 
-def test_a_corpus_of_one_side_stays_as_it_is(clip, lens, cache):
-    corpus, none = lens.corpus, torch.zeros(0, dtype=torch.long)
+def test_a_corpus_of_one_side_stays_as_it_is(clip, processor, cache):
+    dataset, none = processor.dataset, torch.zeros(0, dtype=torch.long)
     rows = torch.arange(4)
     for images, texts in ((none, rows), (rows, none)):
-        part = clip.lens.on(corpus.cut(images, texts, torch.full((len(texts),), -1)))
-        assert on_vectors(clip.matcher, part) is part
+        part = clip.processor.process(dataset.cut(images, texts, torch.full((len(texts),), -1)))
+        assert model_on_vectors(clip.model, part) is part
     assert not cache.exists()

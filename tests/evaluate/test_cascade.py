@@ -7,13 +7,13 @@ import torch
 
 import evaluation_cases
 import processes
-from counterfoil.engine import scored
-from counterfoil.evaluate import cascade as module
-from counterfoil.evaluate.cascade import Cascade, Shortlisting, cascade
-from counterfoil.evaluate.protocols import WHOLE, evaluate
-from counterfoil.evaluate.result import Protocol
+from counterfoil.core.types import Pairs
+from counterfoil.evaluation import cascade
 from counterfoil.evaluation.bootstrap import compare
-from counterfoil.records import Pairs
+from counterfoil.evaluation.cascade import Cascade, Shortlisting, evaluate_cascade
+from counterfoil.evaluation.metrics import Protocol
+from counterfoil.evaluation.protocols import WHOLE, evaluate_protocol
+from counterfoil.scoring import pairs
 from evaluation_cases import member
 from negatives_cases import HOSTS, host
 
@@ -22,17 +22,17 @@ IMAGES = 23
 
 
 def case(seed=3, levels=2):
-    owner = evaluation_cases.ragged(IMAGES, seed, orphans=3)
-    coarse = evaluation_cases.scores(IMAGES, owner, seed, levels)
-    return coarse, evaluation_cases.scores(IMAGES, owner, seed + 50, levels), owner
+    text_to_image = evaluation_cases.ragged(IMAGES, seed, orphans=3)
+    coarse = evaluation_cases.scores(IMAGES, text_to_image, seed, levels)
+    return coarse, evaluation_cases.scores(IMAGES, text_to_image, seed + 50, levels), text_to_image
 
 
 def ranked(
-    coarse, fine, owner, depth, protocol=WHOLE, tie="row", besides=None, **options
+    coarse, fine, text_to_image, depth, protocol=WHOLE, tie="row", besides=None, **options
 ) -> Cascade:
     by = Shortlisting((member(coarse),), "quick", depth, **options)
-    return cascade(
-        [member(fine)], by, owner, len(coarse), protocol, head=4, tie=tie, besides=besides
+    return evaluate_cascade(
+        [member(fine)], by, text_to_image, len(coarse), protocol, head=4, tie=tie, besides=besides
     )
 
 
@@ -52,11 +52,11 @@ def slow_order(coarse, fine, true, depth, tie) -> list[int]:
 @pytest.mark.parametrize("tie", ["row", "optimistic", "pessimistic"])
 @pytest.mark.parametrize("more", [0, 15])
 def test_every_place_is_that_of_a_sort(depth, tie, more):
-    coarse, fine, owner = case()
-    texts = (owner >= 0).nonzero().flatten()[:more]
-    besides = Pairs(owner[texts.flip(0)], texts) if more else None
-    found = ranked(coarse, fine, owner, depth, tie=tie, besides=besides)
-    truth = owner == torch.arange(IMAGES).unsqueeze(1)
+    coarse, fine, text_to_image = case()
+    texts = (text_to_image >= 0).nonzero().flatten()[:more]
+    besides = Pairs(text_to_image[texts.flip(0)], texts) if more else None
+    found = ranked(coarse, fine, text_to_image, depth, tie=tie, besides=besides)
+    truth = text_to_image == torch.arange(IMAGES).unsqueeze(1)
     if besides is not None:
         truth[besides.image, besides.text] = True
     sides = ((coarse, fine, truth), (coarse.T, fine.T, truth.T))
@@ -75,9 +75,9 @@ def test_every_place_is_that_of_a_sort(depth, tie, more):
 @pytest.mark.parametrize("protocol", [WHOLE, FOLDS])
 @pytest.mark.parametrize("tie", ["row", "optimistic", "pessimistic"])
 def test_lists_of_everything_give_the_full_ranking(protocol, tie):
-    coarse, fine, owner = case()
-    found = ranked(coarse, fine, owner, max(fine.shape), protocol, tie)
-    full = evaluate([member(fine)], owner, IMAGES, protocol, tie=tie)
+    coarse, fine, text_to_image = case()
+    found = ranked(coarse, fine, text_to_image, max(fine.shape), protocol, tie)
+    full = evaluate_protocol([member(fine)], text_to_image, IMAGES, protocol, tie=tie)
     assert found.shortlists.full is not None
     assert found.report.numbers == found.shortlists.full.numbers == full.numbers
     assert found.shortlists.full.setting == full.setting
@@ -88,41 +88,43 @@ def test_lists_of_everything_give_the_full_ranking(protocol, tie):
 
 @pytest.mark.parametrize("name", HOSTS)
 def test_lists_of_all_images_alone_rank_them_as_all_pairs_do(name):
-    owner = evaluation_cases.ragged(9, 1, most=5)
-    fine, quick = host(name, 9, len(owner)), host("vse", 9, len(owner))
-    by = Shortlisting((quick,), "quick", len(owner) - 1)
-    found = cascade([fine], by, owner, 9, head=4)
-    assert len(owner) > 10
-    full = evaluate([fine], owner, 9)
+    text_to_image = evaluation_cases.ragged(9, 1, most=5)
+    fine, quick = host(name, 9, len(text_to_image)), host("vse", 9, len(text_to_image))
+    by = Shortlisting((quick,), "quick", len(text_to_image) - 1)
+    found = evaluate_cascade([fine], by, text_to_image, 9, head=4)
+    assert len(text_to_image) > 10
+    full = evaluate_protocol([fine], text_to_image, 9)
     assert torch.equal(found.report.ranked[1].ranks, full.ranked[1].ranks)
 
 
 def test_the_first_and_the_full_ranking_are_those_of_an_evaluation():
-    coarse, fine, owner = case()
-    found = ranked(coarse, fine, owner, 4, FOLDS, "pessimistic").shortlists
+    coarse, fine, text_to_image = case()
+    found = ranked(coarse, fine, text_to_image, 4, FOLDS, "pessimistic").shortlists
     for ours, scores in ((found.first, coarse), (found.full, fine)):
-        theirs = evaluate([member(scores)], owner, IMAGES, FOLDS, tie="pessimistic")
+        theirs = evaluate_protocol(
+            [member(scores)], text_to_image, IMAGES, FOLDS, tie="pessimistic"
+        )
         assert ours is not None
         assert ours.numbers == theirs.numbers
         assert ours.setting == theirs.setting
 
 
 def test_the_full_ranking_is_made_where_it_is_asked_for_or_cheap(monkeypatch):
-    coarse, fine, owner = case()
-    assert ranked(coarse, fine, owner, 4).shortlists.full is not None
-    monkeypatch.setattr(module, "AFFORDABLE", fine.numel() - 1)
-    found = ranked(coarse, fine, owner, 4)
+    coarse, fine, text_to_image = case()
+    assert ranked(coarse, fine, text_to_image, 4).shortlists.full is not None
+    monkeypatch.setattr(cascade, "AFFORDABLE", fine.numel() - 1)
+    found = ranked(coarse, fine, text_to_image, 4)
     assert found.shortlists.full is None
-    assert "the full ranking was not made" in found.shortlists.in_words(found.report)
-    asked = ranked(coarse, fine, owner, 4, full=True)
-    full = evaluate([member(fine)], owner, IMAGES)
+    assert "the full ranking was not made" in found.shortlists.describe(found.report)
+    asked = ranked(coarse, fine, text_to_image, 4, full=True)
+    full = evaluate_protocol([member(fine)], text_to_image, IMAGES)
     lost = full.rsum - asked.report.rsum
-    assert f"lost against the full ranking: {lost:.1f}" in asked.shortlists.in_words(asked.report)
+    assert f"lost against the full ranking: {lost:.1f}" in asked.shortlists.describe(asked.report)
 
 
 def test_nothing_is_recalled_above_the_ceiling():
-    coarse, fine, owner = case()
-    found = ranked(coarse, fine, owner, 5)
+    coarse, fine, text_to_image = case()
+    found = ranked(coarse, fine, text_to_image, 5)
     i2t, t2i = found.shortlists.ceiling
     assert found.shortlists.first.i2t.r5 == i2t
     assert found.report.i2t.r5 == i2t
@@ -133,12 +135,12 @@ def test_nothing_is_recalled_above_the_ceiling():
 @pytest.mark.parametrize("depth", [2, 7, 99])
 @pytest.mark.parametrize("protocol", [WHOLE, FOLDS])
 def test_the_first_items_fit_the_ranks(depth, protocol):
-    coarse, fine, owner = case(levels=None)
-    found = ranked(coarse, fine, owner, depth, protocol)
+    coarse, fine, text_to_image = case(levels=None)
+    found = ranked(coarse, fine, text_to_image, depth, protocol)
     i2t, t2i = found.report.ranked
-    of_image = owner[found.texts[:, 0]] == torch.arange(IMAGES)
+    of_image = text_to_image[found.texts[:, 0]] == torch.arange(IMAGES)
     assert torch.equal(of_image, i2t.ranks == 0)
-    assert torch.equal((found.images[:, 0] == owner) & (owner >= 0), t2i.ranks == 0)
+    assert torch.equal((found.images[:, 0] == text_to_image) & (text_to_image >= 0), t2i.ranks == 0)
     kept = found.texts >= 0
     assert kept.sum(1).tolist() == [min(4, depth)] * IMAGES
     expected = fine.gather(1, found.texts.clamp(min=0)).masked_fill(~kept, -torch.inf)
@@ -146,8 +148,8 @@ def test_the_first_items_fit_the_ranks(depth, protocol):
 
 
 def test_it_says_what_was_re_ranked():
-    coarse, fine, owner = case()
-    found = ranked(coarse, fine, owner, 6)
+    coarse, fine, text_to_image = case()
+    found = ranked(coarse, fine, text_to_image, 6)
     assert "; top-6 of quick re-ranked, all behind them in its order; " in (
         found.report.setting.line()
     )
@@ -159,30 +161,30 @@ def test_it_says_what_was_re_ranked():
 
 def _here(names: tuple[str, ...]) -> list[object]:
     torch.set_num_threads(1)
-    owner = evaluation_cases.ragged(15, 2, orphans=2)
-    members = [host(name, 15, len(owner)) for name in names]
-    by = Shortlisting((host("vse", 15, len(owner)),), "quick", 6)
-    found = cascade(members, by, owner, 15, FOLDS, head=3)
+    text_to_image = evaluation_cases.ragged(15, 2, orphans=2)
+    members = [host(name, 15, len(text_to_image)) for name in names]
+    by = Shortlisting((host("vse", 15, len(text_to_image)),), "quick", 6)
+    found = evaluate_cascade(members, by, text_to_image, 15, FOLDS, head=3)
     ranks = [ranked.ranks.tolist() for ranked in found.report.ranked]
     return [*ranks, found.texts.tolist(), found.image_scores.tolist(), found.shortlists.ceiling]
 
 
 @pytest.mark.parametrize("names", [("scan-t2i",), ("bfan", "vse")], ids=str)
 def test_several_processes_as_one(names, monkeypatch):
-    monkeypatch.setitem(scored._NUMBERS, "cpu", 512)  # many parts
+    monkeypatch.setitem(pairs._NUMBERS, "cpu", 512)  # many parts
     alone = _here(names)
     assert processes.run(_here, 3, names) == [alone] * 3
 
 
 def test_bad_shortlists():
-    coarse, fine, owner = case()
+    coarse, fine, text_to_image = case()
     with pytest.raises(ValueError, match="depth=0: at least 1 counterpart"):
-        ranked(coarse, fine, owner, 0)
+        ranked(coarse, fine, text_to_image, 0)
     with pytest.raises(ValueError, match="no model is there to shortlist"):
         Shortlisting((), "nobody")
     with pytest.raises(ValueError, match="a model encoded 22 images"):
-        ranked(coarse, fine[1:], owner, 5)
+        ranked(coarse, fine[1:], text_to_image, 5)
     with pytest.raises(ValueError, match="the tie rule 'odd' is unknown"):
-        ranked(coarse, fine, owner, 5, tie="odd")
+        ranked(coarse, fine, text_to_image, 5, tie="odd")
     with pytest.raises(ValueError, match="is defined on 1,000 images"):
-        ranked(coarse, fine, owner, 5, replace(WHOLE, name="x", images=1000))
+        ranked(coarse, fine, text_to_image, 5, replace(WHOLE, name="x", images=1000))

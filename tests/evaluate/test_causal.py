@@ -6,8 +6,8 @@ import torch
 import transformers
 
 import hub_cases
-from counterfoil.evaluate import fluency
-from counterfoil.evaluate.fluency import CausalLM
+from counterfoil.evaluation import language_models
+from counterfoil.evaluation.language_models import CausalLM
 
 WORDS = ["a", "dog", "cat", "runs", "sleeps", "on", "grass", "."]
 CAPTIONS = ["a dog runs .", "a cat sleeps on grass .", "dog", "a dog runs .", "cat cat"]
@@ -33,7 +33,7 @@ def slow(folder: str, caption: str) -> tuple[float, int]:
 
 @pytest.mark.parametrize("at_once", [2, 2**10])
 def test_captions_are_read_as_alone(folder, monkeypatch, at_once):
-    monkeypatch.setattr(fluency, "AT_ONCE", at_once)
+    monkeypatch.setattr(language_models, "AT_ONCE", at_once)
     model = CausalLM(folder)
     assert model.begins == "<|endoftext|>"
     found = model.spoken(CAPTIONS)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfoil.evaluate import cxc
+from counterfoil.evaluation import extended
 
 IDS = torch.tensor([10, 20, 30, 40])
 
@@ -17,7 +17,7 @@ IDS = torch.tensor([10, 20, 30, 40])
 def test_nearest_is_a_stable_sort_without_oneself(count, seed, depth, at_once):
     rng = torch.Generator().manual_seed(seed)
     embedded = torch.randint(-1, 2, (count, 2), generator=rng).float()
-    found = cxc.nearest(embedded, depth, at_once=at_once)
+    found = extended.nearest_neighbours(embedded, depth, at_once=at_once)
     similar = (embedded @ embedded.T).tolist()
     for item, row in enumerate(found.tolist()):
         others = sorted(set(range(count)) - {item}, key=lambda o: (-similar[item][o], o))
@@ -27,25 +27,25 @@ def test_nearest_is_a_stable_sort_without_oneself(count, seed, depth, at_once):
 
 def test_a_zero_diagonal_lets_an_item_find_itself():
     opposite = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
-    assert cxc.nearest(opposite, 1).tolist() == [[1], [0]]
-    assert cxc.nearest(opposite, 1, own="zero").tolist() == [[0], [1]]
+    assert extended.nearest_neighbours(opposite, 1).tolist() == [[1], [0]]
+    assert extended.nearest_neighbours(opposite, 1, own="zero").tolist() == [[0], [1]]
     rated = {10: [(20, 3.0)], 20: [(10, 3.0)]}
-    assert cxc.images(opposite, IDS[:2], rated).r1 == 100.0
-    assert cxc.images(opposite, IDS[:2], rated, own="zero").r1 == 0.0
+    assert extended.cxc_images(opposite, IDS[:2], rated).r1 == 100.0
+    assert extended.cxc_images(opposite, IDS[:2], rated, own="zero").r1 == 0.0
 
 
 def test_images_without_a_true_one_are_left_out():
     embedded = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
     rated = {10: [(20, 2.5)], 20: [(10, 2.4), (99, 5.0)], 30: [(10, 2.5)]}
-    found = cxc.images(embedded, IDS, rated)
+    found = extended.cxc_images(embedded, IDS, rated)
     assert (found.r1, found.r5, found.queries, found.left_out) == (50.0, 100.0, 2, 2)
 
 
 def test_texts_of_one_image_are_true_for_each_other():
     embedded = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.9, 0.1], [0.1, 0.9]])
-    owner = torch.tensor([0, 0, -1, -1])
+    text_to_image = torch.tensor([0, 0, -1, -1])
     rated = {30: [(10, 3.0)], 40: [(20, 2.9)]}
-    found = cxc.texts(embedded, IDS, owner, rated)
+    found = extended.cxc_texts(embedded, IDS, text_to_image, rated)
     assert (found.queries, found.left_out) == (3, 1)
     assert found.r1 == pytest.approx(100 / 3)  # the rated one; siblings lie apart
 
@@ -53,11 +53,11 @@ def test_texts_of_one_image_are_true_for_each_other():
 def test_between_takes_lists_as_they_are():
     asked, rows = torch.tensor([1, 2, 3]), torch.tensor([[3, 0], [1, 2], [0, 1]])
     rated = {1: [(40, 1.0)], 2: []}
-    found = cxc.between("i2t", asked, IDS, rows, rated)
+    found = extended.cxc_between("i2t", asked, IDS, rows, rated)
     assert (found.r1, found.queries, found.left_out) == (50.0, 2, 1)
-    assert json.loads(json.dumps(found.plain()))["kind"] == "i2t"
+    assert json.loads(json.dumps(found.to_dict()))["kind"] == "i2t"
 
 
 def test_ids_that_do_not_fit():
     with pytest.raises(ValueError, match="none of the 3 t2i queries has a rated item"):
-        cxc.between("t2i", torch.tensor([1, 2, 3]), IDS, torch.zeros(3, 1).long(), {})
+        extended.cxc_between("t2i", torch.tensor([1, 2, 3]), IDS, torch.zeros(3, 1).long(), {})

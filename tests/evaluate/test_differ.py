@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from counterfoil.evaluate.differ import differ
-from counterfoil.evaluate.recall import Ranked
+from counterfoil.evaluation.galleries import differ
+from counterfoil.evaluation.metrics import RankedQueries
 
 
 def ranked(ranks, images=None):
     images = torch.arange(len(ranks)) if images is None else torch.tensor(images)
-    return Ranked("t2i", torch.tensor(ranks), images, torch.zeros(len(ranks)).long())
+    return RankedQueries("t2i", torch.tensor(ranks), images, torch.zeros(len(ranks)).long())
 
 
 def test_most_times_better_comes_first():

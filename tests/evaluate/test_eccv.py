@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterfoil.evaluate import eccv
-from counterfoil.evaluate.truth import truth
+from counterfoil.evaluation import extended
+from counterfoil.evaluation.extended import extended_positives
 
 
 def _slow(ranking, true):
@@ -27,22 +27,22 @@ def _slow(ranking, true):
 )
 def test_equals_a_slow_loop(true, rankings, depth):
     rankings = [ranking[:depth] for ranking in rankings[: len(true)]]
-    known = truth({n: sorted(items) for n, items in enumerate(true)})
-    found = eccv.score(torch.tensor(rankings), known, "i2t")
+    known = extended_positives({n: sorted(items) for n, items in enumerate(true)})
+    found = extended.eccv_score(torch.tensor(rankings), known, "i2t")
     slow = [_slow(ranking, items) for ranking, items in zip(rankings, true)]
     assert found.map_at_r == pytest.approx(100 * sum(a for a, _ in slow) / len(true))
     assert found.r_precision == pytest.approx(100 * sum(p for _, p in slow) / len(true))
     for k, ours in ((1, found.r1), (5, found.r5), (10, found.r10)):
         hits = [bool(set(ranking[:k]) & items) for ranking, items in zip(rankings, true)]
         assert ours == pytest.approx(100 * sum(hits) / len(hits))
-    assert json.loads(json.dumps(found.plain()))["queries"] == len(true)
+    assert json.loads(json.dumps(found.to_dict()))["queries"] == len(true)
 
 
 def test_rankings_must_be_deep_enough():
     with pytest.raises(ValueError, match="3 true items but rankings are 2 deep; rank at least 3"):
-        eccv.precisions(torch.tensor([[1, 2]]), truth({0: [1, 2, 3]}))
+        extended.rank_precisions(torch.tensor([[1, 2]]), extended_positives({0: [1, 2, 3]}))
 
 
 def test_a_query_without_truth():
     with pytest.raises(ValueError, match="1 queries have no true item"):
-        eccv.precisions(torch.tensor([[1], [1]]), truth({0: [1], 1: []}))
+        extended.rank_precisions(torch.tensor([[1], [1]]), extended_positives({0: [1], 1: []}))

@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-from counterfoil.corpus.words import END, START, split
-from counterfoil.evaluate.fluency import Spoken, fluency, spoken_by_ngrams
-from counterfoil.evaluate.ngrams import NGrams
+from counterfoil.data.tokenizers import END, START, split_words
+from counterfoil.evaluation.language_models import NGrams, Spoken, fluency, spoken_by_ngrams
 
 
 def some(count: int = 30, seed: int = 0) -> tuple[Spoken, torch.Tensor]:
@@ -39,7 +38,7 @@ def test_what_is_equal_is_as_fluent():
     times = fluency(spoken, images, made_of=spoken).times
     assert (times.value, times.interval.low, times.interval.high) == (1, 1, 1)
     assert fluency(spoken, images).times is None
-    assert fluency(spoken, images).plain()["times"] is None
+    assert fluency(spoken, images).to_dict()["times"] is None
 
 
 def test_ngrams_count_the_end():
@@ -47,7 +46,7 @@ def test_ngrams_count_the_end():
     captions = ["A dog sleeps.", "cat"]
     spoken = spoken_by_ngrams(model, captions)
     for row, caption in enumerate(captions):
-        words = [START, *split(caption), END]
+        words = [START, *split_words(caption), END]
         logs = [
             math.log(model.probability(words[at], words[max(0, at - 2) : at]))
             for at in range(1, len(words))

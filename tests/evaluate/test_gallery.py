@@ -8,10 +8,10 @@ import torch
 from PIL import Image
 
 import evaluation_cases
-from counterfoil.evaluate import gallery
-from counterfoil.evaluate.protocols import evaluate_scores
-from counterfoil.evaluate.result import Protocol
-from counterfoil.records import Pairs
+from counterfoil.core.types import Pairs
+from counterfoil.evaluation import galleries
+from counterfoil.evaluation.metrics import Protocol
+from counterfoil.evaluation.protocols import evaluate_scores
 from counterfoil.report.page import thumbnail
 
 OWNER = torch.arange(20).repeat_interleave(2)
@@ -27,8 +27,8 @@ def _shown(seed=0, count=2, depth=4):
     report = evaluate_scores(scores, OWNER)
     other = evaluate_scores(evaluation_cases.scores(20, OWNER, 1), OWNER)
     lists = evaluation_cases.found(scores, report, ("first", other))
-    exhibits = gallery.Exhibits(CAPTIONS, OWNER, _picture)
-    return scores, report, gallery.galleries(exhibits, *lists, count=count, depth=depth)
+    exhibits = galleries.Exhibits(CAPTIONS, OWNER, _picture)
+    return scores, report, galleries.galleries(exhibits, *lists, count=count, depth=depth)
 
 
 def test_best_and_worst_both_ways():
@@ -108,7 +108,7 @@ def test_without_scores_the_first_rows_are_best():
     scores = evaluation_cases.scores(20, OWNER, 0)
     report = evaluate_scores(scores, OWNER)
     rows = scores.T.argsort(1, descending=True)
-    best, worst = gallery.pick(gallery.Found(report.ranked[1], rows), 3)
+    best, worst = galleries.pick(galleries.Found(report.ranked[1], rows), 3)
     ranks = report.ranked[1].ranks
     hits = (ranks == 0).nonzero().flatten().tolist()
     assert best[0] == hits[0]
@@ -118,19 +118,19 @@ def test_without_scores_the_first_rows_are_best():
 def test_folds_have_no_lists():
     scores = evaluation_cases.scores(20, OWNER, 0)
     report = evaluate_scores(scores, OWNER, Protocol("two", folds=2))
-    exhibits = gallery.Exhibits(CAPTIONS, OWNER, _picture)
-    assert gallery.galleries(exhibits, *evaluation_cases.found(scores, report)) == ()
+    exhibits = galleries.Exhibits(CAPTIONS, OWNER, _picture)
+    assert galleries.galleries(exhibits, *evaluation_cases.found(scores, report)) == ()
 
 
 def test_what_is_true_besides_is_marked_as_true():
     besides = Pairs(torch.tensor([2]), torch.tensor([0]))
-    plain = gallery.Exhibits(CAPTIONS, OWNER, _picture)
-    more = gallery.Exhibits(CAPTIONS, OWNER, _picture, besides)
+    plain = galleries.Exhibits(CAPTIONS, OWNER, _picture)
+    more = galleries.Exhibits(CAPTIONS, OWNER, _picture, besides)
     for image in range(4):
         for text in range(8):
             own, met = int(OWNER[text]) == image, (image, text) == (2, 0)
             for exhibits, true in ((plain, own), (more, own or met)):
-                assert gallery.shown_caption(exhibits, text, image).true == true
-                assert gallery.shown_image(exhibits, image, text).true == true
-    assert not gallery.shown_caption(more, 0).true
-    assert not gallery.shown_image(more, 2).true
+                assert galleries.shown_caption(exhibits, text, image).true == true
+                assert galleries.shown_image(exhibits, image, text).true == true
+    assert not galleries.shown_caption(more, 0).true
+    assert not galleries.shown_image(more, 2).true

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterfoil.corpus.words import END, START
-from counterfoil.evaluate.ngrams import NGrams
+from counterfoil.data.tokenizers import END, START
+from counterfoil.evaluation.language_models import NGrams
 
 CAPTIONS = [
     "a dog runs in the snow",

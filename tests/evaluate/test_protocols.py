@@ -5,33 +5,34 @@ import torch
 
 import evaluation_cases
 import processes
-from counterfoil.evaluate.protocols import (
+from counterfoil.core.types import Pairs
+from counterfoil.evaluation.metrics import METRICS, Protocol, rank_positions, ranks_of
+from counterfoil.evaluation.protocols import (
     COCO_1K,
     FLICKR_1K,
     WHOLE,
-    evaluate,
+    evaluate_protocol,
     evaluate_scores,
     folds_of,
-    named,
+    protocol_by_name,
 )
-from counterfoil.evaluate.recall import places, ranks_of
-from counterfoil.evaluate.result import METRICS, Protocol
-from counterfoil.records import Pairs
 
 FOLDS = Protocol("folds", folds=3)
 
 
 def _case(images=37, seed=3, levels=None, orphans=3):
-    owner = evaluation_cases.ragged(images, seed, orphans=orphans)
-    return evaluation_cases.scores(images, owner, seed, levels), owner
+    text_to_image = evaluation_cases.ragged(images, seed, orphans=orphans)
+    return evaluation_cases.scores(images, text_to_image, seed, levels), text_to_image
 
 
 @pytest.mark.parametrize("protocol", [WHOLE, FOLDS])
 @pytest.mark.parametrize("tie", ["row", "optimistic", "pessimistic"])
 def test_streamed_equals_dense(protocol, tie):
-    scores, owner = _case(levels=2)
-    streamed = evaluate([evaluation_cases.member(scores)], owner, 37, protocol, tie=tie)
-    dense = evaluate_scores(scores, owner, protocol, tie=tie)
+    scores, text_to_image = _case(levels=2)
+    streamed = evaluate_protocol(
+        [evaluation_cases.embed(scores)], text_to_image, 37, protocol, tie=tie
+    )
+    dense = evaluate_scores(scores, text_to_image, protocol, tie=tie)
     assert streamed.numbers == dense.numbers
     assert streamed.setting == dense.setting
     for ours, theirs in zip(streamed.ranked, dense.ranked):
@@ -39,38 +40,42 @@ def test_streamed_equals_dense(protocol, tie):
         assert torch.equal(ours.folds, theirs.folds)
 
 
-def _besides(owner, images, seed=5, many=150):
+def _besides(text_to_image, images, seed=5, many=150):
     rng = torch.Generator().manual_seed(seed)
     rows = torch.randint(images, (many,), generator=rng)
-    return Pairs(rows, torch.randint(len(owner), (many,), generator=rng))
+    return Pairs(rows, torch.randint(len(text_to_image), (many,), generator=rng))
 
 
 @pytest.mark.parametrize("folds", [1, 3])
 @pytest.mark.parametrize("tie", ["row", "optimistic", "pessimistic"])
 def test_what_is_true_besides_is_an_answer_and_no_query(folds, tie):
     """By a loop over queries and folds."""
-    scores, owner = _case(levels=2)
-    besides = _besides(owner, 37)
+    scores, text_to_image = _case(levels=2)
+    besides = _besides(text_to_image, 37)
     protocol = Protocol("p", folds=folds)
-    member = evaluation_cases.member(scores)
-    found = evaluate([member], owner, 37, protocol, tie=tie, besides=besides, decided="2 pairs")
-    dense = evaluate_scores(scores, owner, protocol, tie=tie, besides=besides)
+    member = evaluation_cases.embed(scores)
+    found = evaluate_protocol(
+        [member], text_to_image, 37, protocol, tie=tie, besides=besides, corrections="2 pairs"
+    )
+    dense = evaluate_scores(scores, text_to_image, protocol, tie=tie, besides=besides)
     assert "; the data as decided: 2 pairs; " in found.setting.line()
-    own = owner == torch.arange(37).unsqueeze(1)
+    own = text_to_image == torch.arange(37).unsqueeze(1)
     true = own.clone()
     for image, text in zip(besides.image.tolist(), besides.text.tolist()):
         true[image, text] |= bool(own[image].any()) and bool(own[:, text].any())
     assert true.sum() > own.sum()
     for fold, images in enumerate(torch.arange(37).tensor_split(folds)):
         texts = (
-            torch.arange(len(owner)) if folds == 1 else torch.isin(owner, images).nonzero()[:, 0]
+            torch.arange(len(text_to_image))
+            if folds == 1
+            else torch.isin(text_to_image, images).nonzero()[:, 0]
         )
         for side in (found, dense):
             block, truth = scores[images][:, texts], true[images][:, texts]
-            assert torch.equal(side.ranked[0].ranks[images], places(block, truth, tie))
-            assert torch.equal(side.ranked[1].ranks[texts], places(block.T, truth.T, tie))
+            assert torch.equal(side.ranked[0].ranks[images], rank_positions(block, truth, tie))
+            assert torch.equal(side.ranked[1].ranks[texts], rank_positions(block.T, truth.T, tie))
             assert (side.ranked[0].folds[images] == fold).all()
-    plain = evaluate([member], owner, 37, protocol, tie=tie)
+    plain = evaluate_protocol([member], text_to_image, 37, protocol, tie=tie)
     for one, other in zip(plain.ranked, found.ranked):
         assert torch.equal(one.counted, other.counted)
         assert (other.ranks <= one.ranks).all() or tie == "row"
@@ -78,28 +83,31 @@ def test_what_is_true_besides_is_an_answer_and_no_query(folds, tie):
 
 
 def test_memory_does_not_matter():
-    scores, owner = _case()
-    members = [evaluation_cases.member(scores)]
-    assert evaluate(members, owner, 37, memory=1).numbers == evaluate(members, owner, 37).numbers
+    scores, text_to_image = _case()
+    members = [evaluation_cases.embed(scores)]
+    assert (
+        evaluate_protocol(members, text_to_image, 37, memory=1).numbers
+        == evaluate_protocol(members, text_to_image, 37).numbers
+    )
 
 
 def test_an_ensemble_is_the_mean_of_scores():
-    scores, owner = _case(levels=4)
-    other = evaluation_cases.scores(37, owner, 9, levels=4)
-    both = [evaluation_cases.member(scores), evaluation_cases.member(other)]
-    report = evaluate(both, owner, 37)
-    assert report.numbers == evaluate_scores((scores + other) / 2, owner).numbers
+    scores, text_to_image = _case(levels=4)
+    other = evaluation_cases.scores(37, text_to_image, 9, levels=4)
+    both = [evaluation_cases.embed(scores), evaluation_cases.embed(other)]
+    report = evaluate_protocol(both, text_to_image, 37)
+    assert report.numbers == evaluate_scores((scores + other) / 2, text_to_image).numbers
     assert report.setting.members == 2
     assert "ensemble of 2 by mean score" in report.setting.line()
 
 
 def test_folds_are_disjoint_runs_with_all_their_texts():
-    scores, owner = _case()
-    report = evaluate_scores(scores, owner, FOLDS)
+    scores, text_to_image = _case()
+    report = evaluate_scores(scores, text_to_image, FOLDS)
     numbers = []
     for images in torch.arange(37).tensor_split(3):
-        texts = torch.isin(owner, images).nonzero().flatten()
-        part = evaluate_scores(scores[images][:, texts], owner[texts] - images[0])
+        texts = torch.isin(text_to_image, images).nonzero().flatten()
+        part = evaluate_scores(scores[images][:, texts], text_to_image[texts] - images[0])
         numbers.append(part.numbers)
     wanted = torch.tensor(numbers, dtype=torch.float64).mean(0).tolist()
     assert report.numbers == pytest.approx(wanted)
@@ -108,9 +116,9 @@ def test_folds_are_disjoint_runs_with_all_their_texts():
 
 
 def test_texts_of_no_image_compete_but_do_not_ask():
-    owner = torch.tensor([0, 1, -1])
+    text_to_image = torch.tensor([0, 1, -1])
     scores = torch.tensor([[1.0, 0.0, 2.0], [0.0, 1.0, 0.0]])
-    report = evaluate_scores(scores, owner)
+    report = evaluate_scores(scores, text_to_image)
     assert report.ranked[0].ranks.tolist() == [1, 0]
     assert report.ranked[1].ranks.tolist() == [0, 0, -1]
     assert (report.t2i.queries, report.t2i.left_out) == (2, 1)
@@ -138,12 +146,12 @@ def test_a_fold_is_five_thousand_over_five_in_order():
 
 
 def test_ranks_are_kept_on_the_rows_of_the_split():
-    scores, owner = _case(orphans=0)
-    report = evaluate([evaluation_cases.member(scores)], owner, 37)
-    i2t, t2i = ranks_of(scores, owner)
+    scores, text_to_image = _case(orphans=0)
+    report = evaluate_protocol([evaluation_cases.embed(scores)], text_to_image, 37)
+    i2t, t2i = ranks_of(scores, text_to_image)
     assert torch.equal(report.ranked[0].ranks, i2t)
     assert torch.equal(report.ranked[1].ranks, t2i)
-    assert torch.equal(report.ranked[1].images, owner)
+    assert torch.equal(report.ranked[1].images, text_to_image)
 
 
 @pytest.mark.parametrize(
@@ -155,21 +163,21 @@ def test_ranks_are_kept_on_the_rows_of_the_split():
     ],
 )
 def test_protocols_that_do_not_fit(arguments, message):
-    scores, owner = _case()
+    scores, text_to_image = _case()
     protocol, images = arguments
     with pytest.raises(ValueError, match=message):
-        evaluate([evaluation_cases.member(scores)], owner, images, protocol)
+        evaluate_protocol([evaluation_cases.embed(scores)], text_to_image, images, protocol)
 
 
 def test_names():
-    assert named("coco-1k") is COCO_1K
+    assert protocol_by_name("coco-1k") is COCO_1K
     with pytest.raises(ValueError, match="'coco1k' is not a protocol; did you mean 'coco-1k'"):
-        named("coco1k")
+        protocol_by_name("coco1k")
 
 
 def _on_two(levels):
-    scores, owner = _case(levels=levels)
-    report = evaluate([evaluation_cases.member(scores)], owner, 37, FOLDS)
+    scores, text_to_image = _case(levels=levels)
+    report = evaluate_protocol([evaluation_cases.embed(scores)], text_to_image, 37, FOLDS)
     return [ranked.ranks.numpy() for ranked in report.ranked]
 
 

@@ -9,30 +9,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import evaluation_cases
-from counterfoil.evaluate.recall import Ranked, ranks_of, recall
+from counterfoil.evaluation.metrics import RankedQueries, ranks_of, recall_from_ranks
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 9), st.integers(0, 10**6), st.sampled_from([None, 1, 2]))
 def test_ranks_equal_the_place_in_a_sorted_list(images, seed, levels):
-    owner = evaluation_cases.ragged(images, seed, orphans=seed % 3)
-    scores = evaluation_cases.scores(images, owner, seed, levels)
+    text_to_image = evaluation_cases.ragged(images, seed, orphans=seed % 3)
+    scores = evaluation_cases.scores(images, text_to_image, seed, levels)
     for tie in ("row", "optimistic", "pessimistic"):
-        i2t, t2i = ranks_of(scores, owner, tie)
-        assert (i2t.tolist(), t2i.tolist()) == evaluation_cases.slow_ranks(scores, owner, tie)
+        i2t, t2i = ranks_of(scores, text_to_image, tie)
+        assert (i2t.tolist(), t2i.tolist()) == evaluation_cases.slow_ranks(
+            scores, text_to_image, tie
+        )
 
 
 def test_all_scores_equal():
-    owner = torch.tensor([2, 0, 0, 1])
+    text_to_image = torch.tensor([2, 0, 0, 1])
     flat = torch.zeros(3, 4)
-    assert [r.tolist() for r in ranks_of(flat, owner, "row")] == [[1, 3, 0], [2, 0, 0, 1]]
-    assert [r.tolist() for r in ranks_of(flat, owner, "optimistic")] == [[0, 0, 0], [0, 0, 0, 0]]
-    assert [r.tolist() for r in ranks_of(flat, owner, "pessimistic")] == [[2, 3, 3], [2, 2, 2, 2]]
+    assert [r.tolist() for r in ranks_of(flat, text_to_image, "row")] == [[1, 3, 0], [2, 0, 0, 1]]
+    assert [r.tolist() for r in ranks_of(flat, text_to_image, "optimistic")] == [
+        [0, 0, 0],
+        [0, 0, 0, 0],
+    ]
+    assert [r.tolist() for r in ranks_of(flat, text_to_image, "pessimistic")] == [
+        [2, 3, 3],
+        [2, 2, 2, 2],
+    ]
 
 
 @given(st.lists(st.integers(-1, 30), min_size=1, max_size=40).filter(lambda r: max(r) >= 0))
 def test_recall_is_what_numpy_says(ranks):
-    found = recall(torch.tensor(ranks), "i2t")
+    found = recall_from_ranks(torch.tensor(ranks), "i2t")
     counted = np.array([rank for rank in ranks if rank >= 0])
     assert found.queries == len(counted)
     assert found.left_out == len(ranks) - len(counted)
@@ -49,8 +57,8 @@ def test_recall_is_what_numpy_says(ranks):
 
 
 def test_recall_is_json():
-    found = recall(torch.tensor([0, 3, -1]), "t2i")
-    assert json.loads(json.dumps(found.plain())) == {
+    found = recall_from_ranks(torch.tensor([0, 3, -1]), "t2i")
+    assert json.loads(json.dumps(found.to_dict())) == {
         "direction": "t2i",
         "r1": 50.0,
         "r5": 100.0,
@@ -64,18 +72,18 @@ def test_recall_is_json():
 
 def test_hits_leave_out_what_is_not_counted():
     each = torch.zeros(4, dtype=torch.long)
-    ranked = Ranked("t2i", torch.tensor([0, 5, -1, 4]), each, each)
+    ranked = RankedQueries("t2i", torch.tensor([0, 5, -1, 4]), each, each)
     assert ranked.hits(5).tolist() == [True, False, False, True]
     assert len(ranked) == 4
 
 
 def test_nothing_to_evaluate():
     with pytest.raises(ValueError, match="none of the 2 queries can be evaluated"):
-        recall(torch.tensor([-1, -1]), "t2i")
+        recall_from_ranks(torch.tensor([-1, -1]), "t2i")
 
 
 @pytest.mark.parametrize(
-    "scores, owner, tie, message",
+    "scores, text_to_image, tie, message",
     [
         (torch.zeros(2, 3), torch.tensor([0, 1]), "row", r"each of the 3 texts.*\(2,\)"),
         (torch.zeros(2, 3), torch.tensor([0, 1, 2]), "row", "rows from 0 to 2, but there are 2"),
@@ -84,6 +92,6 @@ def test_nothing_to_evaluate():
         (torch.zeros(1, 1), torch.tensor([0]), "mean", "'mean' is unknown; use one of row"),
     ],
 )
-def test_bad_input(scores, owner, tie, message):
+def test_bad_input(scores, text_to_image, tie, message):
     with pytest.raises(ValueError, match=message):
-        ranks_of(scores, owner, tie)
+        ranks_of(scores, text_to_image, tie)

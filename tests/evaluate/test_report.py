@@ -13,18 +13,11 @@ from PIL import Image
 from rich.console import Console
 
 import evaluation_cases
-from counterfoil.evaluate import gallery
-from counterfoil.evaluate.protocols import evaluate_scores
-from counterfoil.evaluate.report import (
-    chance,
-    figure,
-    headline,
-    result_table,
-    results,
-    signed,
-)
-from counterfoil.evaluate.result import METRICS
+from counterfoil.evaluation import galleries
 from counterfoil.evaluation.bootstrap import Comparison, Interval
+from counterfoil.evaluation.metrics import METRICS
+from counterfoil.evaluation.protocols import evaluate_scores
+from counterfoil.evaluation.results import chance, figure, headline, result_table, results, signed
 from counterfoil.report.figures import LearningCurve, NamedSample, gap_histograms, learning_curves
 from counterfoil.report.page import (
     CardColumn,
@@ -50,11 +43,11 @@ def _runs():
     matrices = [evaluation_cases.scores(12, OWNER, seed) for seed in (0, 1)]
     reports = [evaluate_scores(m, OWNER, dataset=NASTY, split="test") for m in matrices]
     lists = evaluation_cases.found(matrices[1], reports[1], ("a", reports[0]))
-    exhibits = gallery.Exhibits(
+    exhibits = galleries.Exhibits(
         [NASTY] * 24, OWNER, lambda n: Image.new("RGB", (40, 30), (n * 20, 0, 0))
     )
     runs = results({NASTY: reports[0], "second": reports[1]})
-    return runs, reports[0].setting.line(), gallery.galleries(exhibits, *lists)
+    return runs, reports[0].setting.line(), galleries.galleries(exhibits, *lists)
 
 
 def _page():

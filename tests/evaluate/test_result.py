@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import torch
 
-from counterfoil.evaluate.protocols import COCO_1K, evaluate_scores
-from counterfoil.evaluate.result import METRICS, Protocol, Setting
+from counterfoil.evaluation.metrics import METRICS, EvaluationSetting, Protocol
+from counterfoil.evaluation.protocols import COCO_1K, evaluate_scores
 
 
 def test_the_line_says_all_that_is_needed():
-    setting = Setting(COCO_1K, 5000, 25010, "row", 2, "MS-COCO", "test", 3)
+    setting = EvaluationSetting(COCO_1K, 5000, 25010, "row", 2, "MS-COCO", "test", 3)
     assert setting.line() == (
         "MS-COCO test; COCO 1K: 5,000 images, 25,010 texts, mean of 5 disjoint folds; any hit: a "
         "query counts when any true counterpart is in the first K; ties: of equal scores the lower "
@@ -22,9 +22,9 @@ def test_the_line_says_all_that_is_needed():
 
 
 def test_a_report_is_json_without_single_queries():
-    owner = torch.tensor([0, 1, 1, -1])
-    report = evaluate_scores(torch.eye(2)[:, [0, 1, 1, 0]], owner, dataset="toy")
-    plain = json.loads(json.dumps(report.plain()))
+    text_to_image = torch.tensor([0, 1, 1, -1])
+    report = evaluate_scores(torch.eye(2)[:, [0, 1, 1, 0]], text_to_image, dataset="toy")
+    plain = json.loads(json.dumps(report.to_dict()))
     assert plain["rsum"] == report.rsum == report.numbers[METRICS.index("RSum")]
     assert plain["setting"]["texts"] == 4
     assert plain["t2i"]["left_out"] == 1

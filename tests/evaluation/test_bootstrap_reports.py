@@ -8,20 +8,21 @@ import pytest
 import torch
 
 import evaluation_cases
-from counterfoil.evaluate.protocols import WHOLE, evaluate_scores
-from counterfoil.evaluate.recall import recall
-from counterfoil.evaluate.result import METRICS, Protocol
-from counterfoil.evaluation import bootstrap as module
+from counterfoil.evaluation import bootstrap
 from counterfoil.evaluation.bootstrap import compare, intervals, sums
+from counterfoil.evaluation.metrics import METRICS, Protocol, recall_from_ranks
+from counterfoil.evaluation.protocols import WHOLE, evaluate_scores
 
 FOLDS = Protocol("folds", folds=3)
 
 
-def _report(seed=0, images=30, protocol=WHOLE, owner=None, lean=1.0):
-    owner = evaluation_cases.ragged(images, 5, orphans=2) if owner is None else owner
-    scores = evaluation_cases.scores(images, owner, seed)
-    true = owner == torch.arange(images).unsqueeze(1)
-    return evaluate_scores(scores + lean * true, owner, protocol)
+def _report(seed=0, images=30, protocol=WHOLE, text_to_image=None, lean=1.0):
+    text_to_image = (
+        evaluation_cases.ragged(images, 5, orphans=2) if text_to_image is None else text_to_image
+    )
+    scores = evaluation_cases.scores(images, text_to_image, seed)
+    true = text_to_image == torch.arange(images).unsqueeze(1)
+    return evaluate_scores(scores + lean * true, text_to_image, protocol)
 
 
 def _slow(report, counts):
@@ -32,7 +33,9 @@ def _slow(report, counts):
         for ranked in report.ranked:
             mine = ranked.counted & (ranked.folds == fold)
             times = counts[ranked.images[mine]].long()
-            numbers.append(recall(ranked.ranks[mine].repeat_interleave(times), ranked.direction))
+            numbers.append(
+                recall_from_ranks(ranked.ranks[mine].repeat_interleave(times), ranked.direction)
+            )
         i2t, t2i = numbers
         folds.append([*i2t.numbers, *t2i.numbers, i2t.total + t2i.total])
     return torch.tensor(folds, dtype=torch.float64).mean(0)
@@ -41,8 +44,8 @@ def _slow(report, counts):
 @pytest.mark.parametrize("protocol", [WHOLE, FOLDS])
 def test_a_draw_repeats_images_with_all_their_queries(protocol):
     report = _report(protocol=protocol)
-    for counts in module._draws(report, 3, 20):
-        ours = module._resampled(report, counts)
+    for counts in bootstrap._draws(report, 3, 20):
+        ours = bootstrap._resampled(report, counts)
         for line, drawn in zip(ours, counts):
             torch.testing.assert_close(line, _slow(report, drawn))
 
@@ -51,14 +54,14 @@ def test_a_draw_repeats_images_with_all_their_queries(protocol):
 def test_drawing_every_image_once_gives_the_metrics_themselves(protocol):
     report = _report(protocol=protocol)
     once = torch.ones(1, 30, dtype=torch.float64)
-    assert module._resampled(report, once)[0].tolist() == pytest.approx(report.numbers)
-    linear = [n for m, n in zip(METRICS, report.numbers) if m not in module.MEDIANS]
-    assert module._shares(report).sum(0).tolist() == pytest.approx(linear)
+    assert bootstrap._resampled(report, once)[0].tolist() == pytest.approx(report.numbers)
+    linear = [n for m, n in zip(METRICS, report.numbers) if m not in bootstrap.MEDIANS]
+    assert bootstrap._shares(report).sum(0).tolist() == pytest.approx(linear)
 
 
 def test_folds_are_drawn_within_themselves():
     report = _report(protocol=FOLDS)
-    (counts,) = module._draws(report, 0, 50)
+    (counts,) = bootstrap._draws(report, 0, 50)
     sizes = torch.stack([counts[:, report.ranked[0].folds == f].sum(1) for f in range(3)], 1)
     assert (sizes == 10).all()
     assert counts.std() > 0
@@ -69,8 +72,8 @@ def test_draws_do_not_depend_on_how_many_are_held(monkeypatch):
     whole = intervals(report, resamples=40)
     assert intervals(report, resamples=40) == whole
     assert intervals(report, resamples=40, seed=1) != whole
-    monkeypatch.setattr(module, "CELLS", 1)
-    assert len(list(module._draws(report, 0, 7))) == 7
+    monkeypatch.setattr(bootstrap, "CELLS", 1)
+    assert len(list(bootstrap._draws(report, 0, 7))) == 7
 
 
 def test_captions_of_one_image_do_not_count_as_so_many_images():
@@ -98,7 +101,7 @@ def test_sums_are_those_of_the_same_draws():
     total, i2t, t2i = sums(report, resamples=50)
     assert total == intervals(report, resamples=50)[-1]
     drawn = torch.cat(
-        [module._resampled(report, counts) for counts in module._draws(report, 0, 50)]
+        [bootstrap._resampled(report, counts) for counts in bootstrap._draws(report, 0, 50)]
     )
     for span, columns in ((i2t, (0, 1, 2)), (t2i, (5, 6, 7))):
         each = sorted(sum(float(row[column]) for column in columns) for row in drawn)
@@ -109,7 +112,7 @@ def test_sums_are_those_of_the_same_draws():
 def test_about_95_of_100_intervals_hold_the_truth():
     """Ranks drawn from a known distribution with images as clusters."""
     rng = torch.Generator().manual_seed(0)
-    report = _report(images=80, owner=torch.arange(80).repeat_interleave(4))
+    report = _report(images=80, text_to_image=torch.arange(80).repeat_interleave(4))
     held = 0
     for _ in range(200):
         skill = torch.rand(80, generator=rng)  # mean 0.5, shared by an image's captions
@@ -124,7 +127,7 @@ def test_about_95_of_100_intervals_hold_the_truth():
 def test_a_run_does_not_differ_from_itself():
     for change in compare(_report(), _report(), resamples=20, flips=50):
         assert (change.difference, change.interval.low, change.interval.high) == (0, 0, 0)
-        assert change.p is None if change.metric in module.MEDIANS else change.p == 1.0
+        assert change.p is None if change.metric in bootstrap.MEDIANS else change.p == 1.0
 
 
 @pytest.mark.parametrize("protocol", [WHOLE, FOLDS])
@@ -137,13 +140,13 @@ def test_differences_are_second_minus_first(protocol):
         assert change.interval.low <= change.difference <= change.interval.high
     assert found[-1].difference > 0
     assert found[-1].p < 0.01
-    json.dumps([change.plain() for change in found])
+    json.dumps([change.to_dict() for change in found])
 
 
 def test_p_is_the_share_of_all_exchanges():
-    owner = torch.arange(8).repeat_interleave(2)
-    first, second = (_report(seed, 8, owner=owner) for seed in (2, 3))
-    changes = module._shares(second) - module._shares(first)
+    text_to_image = torch.arange(8).repeat_interleave(2)
+    first, second = (_report(seed, 8, text_to_image=text_to_image) for seed in (2, 3))
+    changes = bootstrap._shares(second) - bootstrap._shares(first)
     signs = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=8)), dtype=torch.float64)
     exact = ((signs @ changes).abs() >= changes.sum(0).abs() - 1e-9).double().mean(0)
     ours = [c.p for c in compare(first, second, flips=20_000) if c.p is not None]

@@ -56,4 +56,4 @@ def test_nothing_counts(many):
     found = shares([Counted.where(nothing, nothing)], torch.arange(many))[0]
     assert found.count == 0
     assert math.isnan(found.value)
-    assert found.plain() == {"value": None, "interval": None, "count": 0}
+    assert found.to_dict() == {"value": None, "interval": None, "count": 0}

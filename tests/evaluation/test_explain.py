@@ -13,7 +13,7 @@ import counterfoil
 import explain_cases as cases
 import recipes_cases
 from corpus_cases import write_picture
-from counterfoil.corpus.reading import open_corpus
+from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation.explain import (
     ExplainConfig,
     describe_missing_heads,
@@ -21,30 +21,30 @@ from counterfoil.evaluation.explain import (
     explain_dataset,
     find_image_row,
 )
-from counterfoil.recipes.model import Model, open_model
+from counterfoil.model import Model, load_model
 
 
 @pytest.fixture(scope="module")
-def corpus():
-    return open_corpus(cases.SCENES)
+def dataset():
+    return load_dataset(cases.SCENES)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Model:
-    return open_model(cases.saved(tmp_path_factory.mktemp("models") / "words"))
+    return load_model(cases.saved(tmp_path_factory.mktemp("models") / "words"))
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory) -> Model:
-    return open_model(recipes_cases.pixel_model(tmp_path_factory.mktemp("models") / "pixels"))
+    return load_model(recipes_cases.pixel_model(tmp_path_factory.mktemp("models") / "pixels"))
 
 
-def test_an_image_of_data(model, corpus):
+def test_an_image_of_data(model, dataset):
     texts = ["a red circle", "A blue star above a square."]
-    found = counterfoil.explain(model, cases.IMAGE, texts, dataset=corpus, threshold=0.3)
-    row = torch.tensor([find_image_row(corpus, cases.IMAGE)])
-    images = model.matcher.encode_images(model.lens.eye.look(corpus, row))
-    scores = model.matcher.grid(images, model.encode(texts))[0]
+    found = counterfoil.explain(model, cases.IMAGE, texts, dataset=dataset, threshold=0.3)
+    row = torch.tensor([find_image_row(dataset, cases.IMAGE)])
+    images = model.model.encode_images(model.processor.image_processor.from_dataset(dataset, row))
+    scores = model.model.score_matrix(images, model.encode(texts))[0]
     assert [one.score for one in found] == pytest.approx(scores.tolist(), abs=1e-6)
     assert [one.caption for one in found] == texts
     assert all(one.doubts for one in found)
@@ -60,14 +60,14 @@ def test_a_picture_and_its_path(plain, tmp_path):
     assert one.words[1].gain == pytest.approx(less - score, abs=1e-6)
 
 
-def test_a_corpus_is_explained_caption_by_caption(model, corpus, monkeypatch):
-    test = corpus.split("test")
+def test_a_corpus_is_explained_caption_by_caption(model, dataset, monkeypatch):
+    test = dataset.split("test")
     monkeypatch.setattr("counterfoil.evaluation.explain.CAPTION_BATCH", 7)
     plan = ExplainConfig(threshold=0.4, corrections=2)
     found = list(explain_dataset(model, test, plan))
     assert [row for row, _ in found] == list(range(len(test.texts)))
     for row, one in found[::9]:
-        image = test.image_ids[int(test.owner[row])]
+        image = test.image_ids[int(test.text_to_image[row])]
         (alone,) = explain(
             model, image, [test.texts[row]], dataset=test, threshold=0.4, corrections=2
         )
@@ -82,7 +82,7 @@ def test_a_corpus_is_explained_caption_by_caption(model, corpus, monkeypatch):
 def test_what_a_model_lacks(model, plain, tmp_path):
     assert describe_missing_heads(model) == ""
     assert "no head that doubts or corrects words" in describe_missing_heads(plain)
-    doubts = open_model(cases.saved(tmp_path / "doubts", ("rank", "doubt")))
+    doubts = load_model(cases.saved(tmp_path / "doubts", ("rank", "doubt")))
     assert "no head that corrects words" in describe_missing_heads(doubts)
     assert ExplainConfig().rank_by(model) == ExplainConfig().rank_by(doubts) == "doubt"
     assert ExplainConfig().rank_by(plain) == ExplainConfig(rank="score").rank_by(model) == "score"
@@ -92,20 +92,20 @@ def test_what_a_model_lacks(model, plain, tmp_path):
         ExplainConfig(rank="scores").rank_by(model)
 
 
-def test_captions_that_cannot_be_explained(model, plain, corpus):
+def test_captions_that_cannot_be_explained(model, plain, dataset):
     with pytest.raises(ValueError, match="the caption is empty"):
-        explain(model, cases.IMAGE, ["a dog", " "], dataset=corpus)
+        explain(model, cases.IMAGE, ["a dog", " "], dataset=dataset)
     with pytest.raises(ValueError, match=r"too long for .*words, which reads it up to '.*circle'"):
-        explain(model, cases.IMAGE, ["a circle " * 16], dataset=corpus)
+        explain(model, cases.IMAGE, ["a circle " * 16], dataset=dataset)
     with pytest.raises(ValueError, match=r"too long for .*pixels"):
         explain(plain, cases.open_corpus("scenes:images=12").pictures.open(0), ["dog " * 61])
     with pytest.raises(ValueError, match=r"'nothing' is not an image of scenes.*36 in all"):
-        explain(model, "nothing", ["a dog"], dataset=corpus)
+        explain(model, "nothing", ["a dog"], dataset=dataset)
     with pytest.raises(ValueError, match="reads stored features"):
-        explain(model, corpus.pictures.open(0), ["a dog"])
+        explain(model, dataset.pictures.open(0), ["a dog"])
 
 
-def test_a_fresh_process_finds_the_same(model, corpus, tmp_path):
+def test_a_fresh_process_finds_the_same(model, dataset, tmp_path):
     """From the folder alone, on the command line."""
     out = tmp_path / "out.json"
     words = ["explain", model.name, cases.IMAGE, "A blue star above a square.", "--json", str(out)]
@@ -114,7 +114,7 @@ def test_a_fresh_process_finds_the_same(model, corpus, tmp_path):
         capture_output=True, text=True, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    here = explain(model, cases.IMAGE, "A blue star above a square.", dataset=corpus)
+    here = explain(model, cases.IMAGE, "A blue star above a square.", dataset=dataset)
     found = json.loads(out.read_text())
     assert found["score"] == pytest.approx(here.score, abs=1e-6)
     assert [word["doubt"] for word in found["words"]] == pytest.approx(

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import explain_cases as cases
-from counterfoil.corpus.words import Tokenizer
+from counterfoil.core.types import Embeddings
+from counterfoil.data.tokenizers import Tokenizer
 from counterfoil.evaluation.explain import Explanation, explain_by_heads
 from counterfoil.evaluation.word_heads import spell, word_spans
 from counterfoil.models.uniter import UNITER
-from counterfoil.records import Encoded
 
 IMAGE = torch.tensor([3, 0, 5, 0])
 
@@ -28,8 +28,8 @@ def model(pieces) -> UNITER:
 
 
 @pytest.fixture(scope="module")
-def images(model) -> Encoded:
-    seen = cases.tailored_cases.lens()
+def images(model) -> Embeddings:
+    seen = cases.tailored_cases.processor()
     return model.encode_images(seen.images(torch.arange(8)))
 
 
@@ -185,7 +185,7 @@ def test_no_captions(model, pieces, images):
 
 
 def test_features_that_are_no_numbers(model, pieces, images):
-    broken = Encoded(images.tokens * math.nan, images.mask)
+    broken = Embeddings(images.tokens * math.nan, images.mask)
     with pytest.raises(ValueError, match=r"near a skateboard\.' is not a number"):
         explained(model, pieces, broken)
 
@@ -199,8 +199,8 @@ def test_captions_that_are_cut_say_so(model, pieces, images):
 
 
 def test_models_of_words(images):
-    seen = cases.tailored_cases.lens()
-    words = seen.lens.tokenizer
+    seen = cases.tailored_cases.processor()
+    words = seen.processor.tokenizer
     model = cases.model(words)
     own = model.encode_images(seen.images(torch.arange(8)))
     text = 'Red dogs, "near" GREEN zebras'

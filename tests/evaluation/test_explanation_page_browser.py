@@ -8,17 +8,14 @@ import pytest
 from PIL import Image
 
 from browser_cases import elsewhere, least_contrast
+from counterfoil.core.io import write_text
 from counterfoil.evaluation.explain import (
     CorrectedCaption,
     ExplainedWord,
     Explanation,
     WordCorrection,
 )
-from counterfoil.evaluation.explanation_page import (
-    ExplainedCard,
-    render_explanations,
-)
-from counterfoil.files import write_text
+from counterfoil.evaluation.explanation_page import ExplainedCard, render_explanations
 from counterfoil.report.page import PageItem, Provenance, thumbnail
 
 pytestmark = [

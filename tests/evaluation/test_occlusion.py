@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import tailored_cases as cases
+from counterfoil.core.types import Embeddings
 from counterfoil.evaluation.explain import explain_by_occlusion
-from counterfoil.records import Encoded
 
 CAPTIONS = ("Red dogs near cats.", "birds", "A cat, a dog")
 LESS = (
@@ -21,7 +21,7 @@ LESS = (
 
 @pytest.fixture(scope="module")
 def seen():
-    return cases.lens()
+    return cases.processor()
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +37,11 @@ def images(seen, model):
 def test_gains_are_differences_of_scores(seen, model, images, monkeypatch):
     rows = torch.tensor([4, 0, 2])
     monkeypatch.setattr("counterfoil.evaluation.explain.OCCLUSION_BATCH", 3)
-    found = explain_by_occlusion(model, seen.lens.read, images, CAPTIONS, image=rows)
+    found = explain_by_occlusion(model, seen.processor.read, images, CAPTIONS, image=rows)
 
     def score(row, text):
-        texts = model.encode_texts(seen.lens.read([text]))
-        return float(model.pairs(images.rows(row[None]), texts))
+        texts = model.encode_texts(seen.processor.read([text]))
+        return float(model.score_pairs(images.rows(row[None]), texts))
 
     for one, row, text, less in zip(found, rows, CAPTIONS, LESS):
         assert one.score == pytest.approx(score(row, text), abs=1e-6)
@@ -53,7 +53,7 @@ def test_gains_are_differences_of_scores(seen, model, images, monkeypatch):
 
 
 def test_words_are_those_with_letters(seen, model, images):
-    found = explain_by_occlusion(model, seen.lens.read, images.rows(slice(3)), CAPTIONS)
+    found = explain_by_occlusion(model, seen.processor.read, images.rows(slice(3)), CAPTIONS)
     assert [[word.text for word in one.words] for one in found] == [
         ["Red", "dogs", "near", "cats"],
         [],
@@ -62,6 +62,6 @@ def test_words_are_those_with_letters(seen, model, images):
 
 
 def test_scores_that_are_no_numbers(seen, model, images):
-    broken = Encoded(images.tokens * math.nan, images.mask)
+    broken = Embeddings(images.tokens * math.nan, images.mask)
     with pytest.raises(ValueError, match=r"near cats\.' is not a number"):
-        explain_by_occlusion(model, seen.lens.read, broken, CAPTIONS[:1])
+        explain_by_occlusion(model, seen.processor.read, broken, CAPTIONS[:1])

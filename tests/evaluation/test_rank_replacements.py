@@ -33,7 +33,7 @@ def tokenizer(tmp_path_factory):
 @pytest.fixture(scope="module")
 def reader(tokenizer) -> WordHeads:
     model = cases.model(tokenizer)
-    seen = cases.tailored_cases.lens()
+    seen = cases.tailored_cases.processor()
     return WordHeads(model, tokenizer, model.encode_images(seen.images(torch.arange(8))))
 
 
@@ -49,7 +49,7 @@ def slow(reader, told: ImageSentences, word: SentenceWord) -> dict[tuple[int, ..
     """All that could stand in the place of a word, with log probabilities."""
     one = reader.images.rows(told.image[word.row : word.row + 1])
     ids = told.ids[word.row][told.mask[word.row]].tolist()
-    return cases.every_rewording(reader.matcher, one, ids, word.tokens, reader.tokenizer)
+    return cases.every_rewording(reader.model, one, ids, word.tokens, reader.tokenizer)
 
 
 def likeliest(every: dict[tuple[int, ...], float], most: int) -> dict[tuple[int, ...], float]:

@@ -7,10 +7,11 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterfoil.corpus.words import spans
 from counterfoil.data.caption_edits import TextChange
+from counterfoil.data.tokenizers import word_spans
 from counterfoil.evaluation.explain import without_word
-from counterfoil.evaluation.word_heads import replace_words, spell, word_spans
+from counterfoil.evaluation.word_heads import replace_words, spell
+from counterfoil.evaluation.word_heads import word_spans as word_spans_word_heads
 
 WORDS = st.sampled_from(
     ["a", "An", "red", "Orange", "DOG", "cat's", "can", "don't", "3", "çà", "x"]
@@ -25,7 +26,7 @@ def captions(draw):
     words = draw(st.lists(WORDS, min_size=1, max_size=8))
     gaps = [draw(GAPS) for _ in words]
     text = "".join(word + gap for word, gap in zip(words, gaps)).rstrip(' -"')
-    parts = spans(text)
+    parts = word_spans(text)
     chosen = sorted(draw(st.sets(st.sampled_from(range(len(parts))))))
     return text, [TextChange(*parts[at], draw(NEW)) for at in chosen]
 
@@ -120,7 +121,7 @@ def test_every_token_but_special_ones_has_its_word(lengths):
             words.append(word)
             at += 1
         at += 1
-    found = word_spans([*spans_, (0, 0)], [*words, -1])
+    found = word_spans_word_heads([*spans_, (0, 0)], [*words, -1])
     assert [len(place.tokens) for place in found] == [more + 1 for more in lengths]
     assert [token for place in found for token in place.tokens] == list(range(1, len(spans_)))
     assert [place.stop - place.start for place in found] == [more + 1 for more in lengths]
@@ -129,7 +130,7 @@ def test_every_token_but_special_ones_has_its_word(lengths):
 @given(captions())
 def test_a_word_left_out_leaves_the_others(case):
     text, _ = case
-    for start, stop in spans(text):
+    for start, stop in word_spans(text):
         less = without_word(text, start, stop)
         assert bare(less) == bare(text[:start] + text[stop:])
         assert not less.startswith(" ") or text.startswith(" ")

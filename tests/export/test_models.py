@@ -9,10 +9,9 @@ from PIL import Image
 
 import recipes_cases
 from corpus_cases import random_array
-from counterfoil import open_model
+from counterfoil.core.config import config
 from counterfoil.export.models import FOLDERS, export_model
-from counterfoil.recipes.model import Model
-from counterfoil.spec import of
+from counterfoil.model import Model, load_model
 
 CAPTIONS = ["a dog", "a big blue square in the snow", "a dog in the snow and " * 9]
 
@@ -28,10 +27,10 @@ PICTURES = [picture(), picture(40, 30), picture(9, 50)]
 @pytest.fixture(params=["clip", "siglip"])
 def trained(request, tmp_path) -> Model:
     """A dual encoder that is no longer what it began as."""
-    model = open_model(recipes_cases.clip_like(tmp_path / "began", request.param))
+    model = load_model(recipes_cases.clip_like(tmp_path / "began", request.param))
     torch.manual_seed(1)
     with torch.no_grad():
-        for parameter in model.matcher.parameters():
+        for parameter in model.model.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape))
     return model
 
@@ -45,7 +44,7 @@ def vectors(model: Model, items) -> torch.Tensor:
 
 
 def write(model: Model, to: str, folder):
-    export_model(model.matcher, model.lens, to, folder, name="mine")
+    export_model(model.model, model.processor, to, folder, name="mine")
     return folder
 
 
@@ -74,23 +73,28 @@ def test_transformers_gives_equal_vectors(trained, tmp_path):
 
 def test_pictures_that_are_cropped(trained, tmp_path):
     """Square ones are equal; of others transformers cuts the square out after scaling."""
-    cropped = replace(trained, lens=replace(trained.lens, eye=replace(trained.lens.eye, crop=True)))
+    cropped = replace(
+        trained,
+        processor=replace(
+            trained.processor, image_processor=replace(trained.processor.image_processor, crop=True)
+        ),
+    )
     folder = write(cropped, "hf", tmp_path / "out")
     square = [picture(), picture(40, 40)]
     found = as_transformers(folder, "image", square)
     torch.testing.assert_close(found, vectors(cropped, square), rtol=0, atol=1e-6)
     plain = json.loads((folder / "preprocessor_config.json").read_text())
     assert plain["size"] == {"shortest_edge": 16}
-    assert open_model(folder).lens.eye == cropped.lens.eye
+    assert load_model(folder).processor.image_processor == cropped.processor.image_processor
 
 
 def test_clip_by_its_own_class(tmp_path):
     import transformers
 
-    model = open_model(recipes_cases.clip_like(tmp_path / "began"))
+    model = load_model(recipes_cases.clip_like(tmp_path / "began"))
     folder = write(model, "hf", tmp_path / "out")
     body = transformers.CLIPModel.from_pretrained(folder)
-    wanted = model.matcher.state_dict()
+    wanted = model.model.state_dict()
     assert all(torch.equal(wanted[f"body.{k}"], v) for k, v in body.state_dict().items())
 
 
@@ -111,9 +115,9 @@ def test_sentence_transformers_gives_equal_vectors(trained, tmp_path):
 
 @pytest.mark.parametrize("to", FOLDERS)
 def test_what_was_written_opens_as_the_same_model(to, trained, tmp_path):
-    again = open_model(write(trained, to, tmp_path / "out"))
+    again = load_model(write(trained, to, tmp_path / "out"))
     assert again.digest() == trained.digest()
-    assert again.lens.eye == trained.lens.eye
+    assert again.processor.image_processor == trained.processor.image_processor
     for items in (CAPTIONS, PICTURES):
         assert torch.equal(vectors(again, items), vectors(trained, items))
 
@@ -122,18 +126,18 @@ def test_adapters_are_added_to_the_weights(tmp_path):
     pytest.importorskip("peft")
     from counterfoil.models.clip import DualEncoder
 
-    plain = open_model(recipes_cases.clip_like(tmp_path / "began"))
-    spec = of(DualEncoder, name=str(tmp_path / "began"), lora=2)
-    model = replace(plain, matcher=spec.build().eval(), spec=spec)
+    plain = load_model(recipes_cases.clip_like(tmp_path / "began"))
+    spec = config(DualEncoder, name=str(tmp_path / "began"), lora=2)
+    model = replace(plain, model=spec.build().eval(), spec=spec)
     torch.manual_seed(1)
     with torch.no_grad():
-        for name, parameter in model.matcher.named_parameters():
+        for name, parameter in model.model.named_parameters():
             if "lora_" in name:
                 parameter.copy_(0.3 * torch.randn(parameter.shape))
     before = vectors(model, CAPTIONS)
     found = as_transformers(write(model, "hf", tmp_path / "out"), "text", CAPTIONS)
     torch.testing.assert_close(found, before, rtol=0, atol=1e-5)
-    assert model.matcher.lora == 2
+    assert model.model.lora == 2
     assert torch.equal(vectors(model, CAPTIONS), before)
     assert not torch.allclose(vectors(plain, CAPTIONS), before, atol=1e-3)
 
@@ -142,14 +146,14 @@ def test_adapters_are_added_to_the_weights(tmp_path):
 def test_models_that_no_such_folder_holds(host, tmp_path):
     kind = "ViLT" if host == "vilt_like" else "VSE"
     getattr(recipes_cases, host)(tmp_path / "model")
-    model = open_model(tmp_path / "model")
+    model = load_model(tmp_path / "model")
     with pytest.raises(ValueError, match=f"mine is a {kind}; of models"):
         write(model, "hf", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_siglip_of_any_shape_is_refused(tmp_path):
-    model = open_model(recipes_cases.clip_like(tmp_path / "model", "siglip2"))
+    model = load_model(recipes_cases.clip_like(tmp_path / "model", "siglip2"))
     with pytest.raises(ValueError, match="mine is a siglip2; of models"):
         write(model, "hf", tmp_path / "out")
 
@@ -157,7 +161,7 @@ def test_a_siglip_of_any_shape_is_refused(tmp_path):
 def test_a_lens_of_another_kind_is_refused(trained, tmp_path):
     other = recipes_cases.pixel_model(tmp_path / "words")
     with pytest.raises(ValueError, match="mine does not look at pictures and captions as"):
-        write(replace(trained, lens=open_model(other).lens), "hf", tmp_path / "out")
+        write(replace(trained, processor=load_model(other).processor), "hf", tmp_path / "out")
 
 
 def test_nothing_is_left_of_an_export_that_failed(trained, tmp_path, monkeypatch):

@@ -13,13 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import export_cases
-from counterfoil import open_corpus
-from counterfoil.export.formats import FORMATS
-from counterfoil.export.groups import Item, Mined
-from counterfoil.export.negatives import export_negatives, kind_of
-from counterfoil.negatives.lists import Lists
-from counterfoil.negatives.store import NegativeStore
-from counterfoil.records import Pairs
+from counterfoil.core.types import Pairs
+from counterfoil.data.readers import load_dataset
+from counterfoil.export.negatives import FORMATS, ExportItem, MinedGroups, export_negatives, kind_of
+from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 
 BOTH = ("image-to-text", "text-to-image")
 
@@ -27,12 +24,12 @@ BOTH = ("image-to-text", "text-to-image")
 @pytest.fixture
 def export(tmp_path):
     """Write the small data set's negatives; the folder."""
-    data = export_cases.corpus(tmp_path / "photos")
+    data = export_cases.dataset(tmp_path / "photos")
 
-    def export(to: str, kind: str = "mined", most: int = 8, corpus=data, **more: bool):
+    def export(to: str, kind: str = "mined", most: int = 8, dataset=data, **more: bool):
         store, out = tmp_path / f"{kind}-{to}", tmp_path / to
-        getattr(export_cases, kind)(store, corpus, **more)
-        export.said = export_negatives(store, to, out, corpus, most=most)
+        getattr(export_cases, kind)(store, dataset, **more)
+        export.said = export_negatives(store, to, out, dataset, most=most)
         return out
 
     return export
@@ -48,7 +45,7 @@ def photo(tmp_path, row):
 
 def test_sentence_transformers_has_a_row_for_every_positive(export, tmp_path):
     out = export("sentence-transformers")
-    texts = export_cases.corpus().texts
+    texts = export_cases.dataset().texts
     assert records(out / "image-to-text.jsonl") == [
         {
             "anchor": photo(tmp_path, image),
@@ -92,7 +89,7 @@ def test_datasets_reads_the_folder(export, tmp_path):
 
 def test_flag_embedding_has_a_line_for_every_query(export, tmp_path):
     out = export("flagembedding")
-    texts = export_cases.corpus().texts
+    texts = export_cases.dataset().texts
     assert records(out / "image-to-text.jsonl")[0] == {
         "query": photo(tmp_path, 0),
         "pos": texts[:2],
@@ -122,10 +119,10 @@ def test_tevatron_names_documents_of_its_corpus(export, tmp_path):
         "negative_document_ids": ["a3#0", "a3#2"],
     }
     for direction, key in zip(BOTH, ("text", "image"), strict=True):
-        corpus = records(out / f"{direction}-corpus.jsonl")
-        known = {line["docid"] for line in corpus}
-        assert len(known) == len(corpus)
-        assert all(line[key] for line in corpus)
+        dataset = records(out / f"{direction}-corpus.jsonl")
+        known = {line["docid"] for line in dataset}
+        assert len(known) == len(dataset)
+        assert all(line[key] for line in dataset)
         for line in records(out / f"{direction}.jsonl"):
             assert {*line["positive_document_ids"], *line["negative_document_ids"]} <= known
 
@@ -137,7 +134,7 @@ def table(path):
 
 def test_open_clip_reads_pairs_and_negclip_lists(export, tmp_path):
     rows = table(export("open-clip") / "train.tsv")
-    data = export_cases.corpus()
+    data = export_cases.dataset()
     assert [row["title"] for row in rows] == data.texts[:6]
     assert [row["filepath"] for row in rows] == [photo(tmp_path, i) for i in (0, 0, 2, 3, 3, 3)]
     assert ast.literal_eval(rows[0]["neg_caption"]) == [data.texts[3], data.texts[5]]
@@ -169,13 +166,13 @@ def test_ranks_stand_for_scores_that_are_not_known(export):
 
 def test_scores_of_a_run_fall_with_every_rank_as_readers_hold_them(tmp_path):
     """Scores kept in 16 bits are often equal, and a reader orders equal ones by name."""
-    data = export_cases.corpus()
+    data = export_cases.dataset()
     texts = torch.tensor([[3, 2, 5, 4], [-1] * 4, [0, 1, 4, 5], [0, 1, -1, -1]]).int()
     far = -torch.inf
     kept = [[0.5, 0.5, 0.5, 0.25], [far] * 4, [0.0, 0.0, -1e-7, -2.0], [1e-3, 1e-3, far, far]]
     images, none = torch.full((7, 1), -1).int(), torch.full((7, 1), far)
-    lists = Lists(texts, images, torch.tensor(kept).half(), none.half())
-    store = NegativeStore.of(lists, corpus=data.fingerprint, split="train", sources=())
+    lists = HardNegativeLists(texts, images, torch.tensor(kept).half(), none.half())
+    store = NegativeStore.of(lists, dataset=data.fingerprint, split="train", sources=())
     store.save(tmp_path / "lists")
     export_negatives(tmp_path / "lists", "trec", tmp_path / "out", data, most=8)
     lines = (tmp_path / "out" / "image-to-text.run").read_text().splitlines()
@@ -190,7 +187,7 @@ def test_scores_of_a_run_fall_with_every_rank_as_readers_hold_them(tmp_path):
 
 
 def test_written_captions_belong_to_an_image_and_its_caption(export, tmp_path):
-    data = export_cases.corpus()
+    data = export_cases.dataset()
     out = export("flagembedding", "written")
     assert records(out / "image-to-text.jsonl") == [
         {
@@ -221,10 +218,12 @@ def test_written_captions_in_every_form(export):
 
 
 def test_what_somebody_found_true_is_a_positive_too(tmp_path):
-    data = replace(export_cases.corpus(), also=Pairs(torch.tensor([2]), torch.tensor([0])))
+    data = replace(
+        export_cases.dataset(), extra_positives=Pairs(torch.tensor([2]), torch.tensor([0]))
+    )
     store = export_cases.mined(tmp_path / "lists", data)
     opened = NegativeStore.open(store, fingerprint=data.fingerprint)
-    mined = Mined(data, opened, str, 8)
+    mined = MinedGroups(data, opened, str, 8)
     assert [i.id for i in next(mined.groups("text-to-image")).positives] == ["a 0%", "a2"]
     third = next(group for group in mined.groups("image-to-text") if group.query.id == "a2")
     assert [item.id for item in third.positives] == ["a2#0", "a0#0"]
@@ -233,7 +232,7 @@ def test_what_somebody_found_true_is_a_positive_too(tmp_path):
 def test_drawn_pictures_are_written_once_and_only_where_they_are_asked_for(tmp_path):
     from PIL import Image
 
-    data = open_corpus("scenes:images=12").split("train")
+    data = load_dataset("scenes:images=12").split("train")
     store = export_cases.written(tmp_path / "written", data)
     out = tmp_path / "out"
     export_negatives(store, "flagembedding", out, data, most=8)
@@ -246,7 +245,7 @@ def test_drawn_pictures_are_written_once_and_only_where_they_are_asked_for(tmp_p
 
 
 def test_names_stand_for_pictures_that_there_are_none_of(export):
-    out = export("flagembedding", corpus=export_cases.corpus())
+    out = export("flagembedding", dataset=export_cases.dataset())
     assert records(out / "image-to-text.jsonl")[0]["query"] == "a 0%"
     assert "has no pictures" in export.said[-1]
 
@@ -258,7 +257,7 @@ def test_the_card_says_where_negatives_come_from(export):
 
 @pytest.mark.parametrize("to", FORMATS)
 def test_a_damaged_store_leaves_nothing(to, tmp_path):
-    data = export_cases.corpus()
+    data = export_cases.dataset()
     store = export_cases.written(tmp_path / "written", data)
     lines = (store / "foils.jsonl").read_text().splitlines()
     (store / "foils.jsonl").write_text("\n".join(lines[:2]) + "\n")
@@ -268,7 +267,7 @@ def test_a_damaged_store_leaves_nothing(to, tmp_path):
 
 
 def test_lists_of_nothing_are_refused(tmp_path):
-    data = export_cases.corpus()
+    data = export_cases.dataset()
     store = export_cases.mined(tmp_path / "lists", data)
     opened = NegativeStore.open(store, fingerprint=data.fingerprint)
     opened.lists.images.fill_(-1)
@@ -278,7 +277,7 @@ def test_lists_of_nothing_are_refused(tmp_path):
 
 
 def test_kinds(tmp_path):
-    data = export_cases.corpus()
+    data = export_cases.dataset()
     assert kind_of(export_cases.mined(tmp_path / "m", data)) == "mined"
     assert kind_of(export_cases.written(tmp_path / "w", data)) == "written"
     (tmp_path / "x").mkdir()
@@ -291,8 +290,8 @@ def test_kinds(tmp_path):
 def test_names_in_trec_are_told_apart_and_hold_no_blank(name):
     from urllib.parse import unquote
 
-    from counterfoil.export.formats import _name
+    from counterfoil.export.negatives import _name
 
-    written = _name(Item(name, ""))
+    written = _name(ExportItem(name, ""))
     assert written.split() == [written]
     assert unquote(written) == name

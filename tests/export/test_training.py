@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import recipes_cases
-from counterfoil import open_model
 from counterfoil.export.models import export_model
+from counterfoil.model import load_model
 from recipes_cases import run
 
 DATA = "scenes:images=36"
@@ -74,5 +74,5 @@ def _moved(now: torch.Tensor, before: torch.Tensor) -> bool:
 
 
 def _parts(clip):
-    model = open_model(clip)
-    return model.matcher, model.lens
+    model = load_model(clip)
+    return model.model, model.processor

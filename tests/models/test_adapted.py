@@ -5,20 +5,21 @@ import torch
 
 import hub_cases
 import matcher_cases
-from counterfoil.models.adapted import Adapted, Adapters
-from counterfoil.models.blocks.pretrained import written_config
+from counterfoil.core.config import config as config_
+from counterfoil.core.config import lazy
+from counterfoil.core.types import ModalityBatch
 from counterfoil.models.clip import DualEncoder, vector_width
-from counterfoil.models.vectors import Vectors
-from counterfoil.records import Items
-from counterfoil.spec import of, part
+from counterfoil.models.embeddings import EmbeddingModel
+from counterfoil.models.frozen import FrozenAdapters, FrozenWithAdapters
+from counterfoil.models.layers.pretrained import written_config
 from matcher_promises import PROMISES
 
 WIDTH = matcher_cases.WIDTH
 
 
 def frozen(folder: str, **more: object):
-    body = part(DualEncoder, name=folder)
-    return of(Adapted, body=body, width=vector_width(folder), **more)
+    body = lazy(DualEncoder, name=folder)
+    return config_(FrozenWithAdapters, body=body, width=vector_width(folder), **more)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def test_widths(clip, tmp_path):
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 def test_promises_of_the_head(promise):
-    spec = of(Adapters, width=WIDTH, hidden=4)
+    spec = config_(FrozenAdapters, width=WIDTH, hidden=4)
     promise(matcher_cases.Case("head", spec, matcher_cases.vectors, matcher_cases.vectors))
 
 
@@ -49,9 +50,9 @@ def test_promises_of_the_whole(promise, clip):
 def test_an_untrained_head_scores_as_its_vectors(hidden):
     rng = torch.Generator().manual_seed(0)
     images, texts = matcher_cases.vectors(4, rng), matcher_cases.vectors(5, rng)
-    head, plain = Adapters(width=WIDTH, hidden=hidden), Vectors()
-    ours = head.grid(head.encode_images(images), head.encode_texts(texts))
-    theirs = plain.grid(plain.encode_images(images), plain.encode_texts(texts))
+    head, plain = FrozenAdapters(width=WIDTH, hidden=hidden), EmbeddingModel()
+    ours = head.score_matrix(head.encode_images(images), head.encode_texts(texts))
+    theirs = plain.score_matrix(plain.encode_images(images), plain.encode_texts(texts))
     torch.testing.assert_close(ours, theirs)
 
 
@@ -63,13 +64,13 @@ def test_the_head_alone_gives_what_the_whole_gives(clip):
     images, texts = matcher_cases.pixels(3, rng), matcher_cases.words(4, rng)
     seen, read = whole.body.encode_images(images), whole.body.encode_texts(texts)
     head = whole.head
-    vectors = [Items(torch.arange(len(e)), e.tokens.detach(), e.mask) for e in (seen, read)]
-    alone = head.grid(head.encode_images(vectors[0]), head.encode_texts(vectors[1]))
-    ours = whole.grid(whole.encode_images(images), whole.encode_texts(texts))
+    vectors = [ModalityBatch(torch.arange(len(e)), e.tokens.detach(), e.mask) for e in (seen, read)]
+    alone = head.score_matrix(head.encode_images(vectors[0]), head.encode_texts(vectors[1]))
+    ours = whole.score_matrix(whole.encode_images(images), whole.encode_texts(texts))
     torch.testing.assert_close(alone, ours)
-    again = whole.grid(whole.encode_images(vectors[0]), whole.encode_texts(vectors[1]))
+    again = whole.score_matrix(whole.encode_images(vectors[0]), whole.encode_texts(vectors[1]))
     assert torch.equal(again, alone)
-    assert not torch.allclose(ours, whole.body.grid(seen, read))
+    assert not torch.allclose(ours, whole.body.score_matrix(seen, read))
 
 
 def test_the_body_neither_learns_nor_drops(clip):
@@ -78,7 +79,7 @@ def test_the_body_neither_learns_nor_drops(clip):
     assert not any(module.training for module in whole.body.modules())
     rng = torch.Generator().manual_seed(0)
     images, texts = matcher_cases.pixels(3, rng), matcher_cases.words(3, rng)
-    whole.grid(whole.encode_images(images), whole.encode_texts(texts)).sum().backward()
+    whole.score_matrix(whole.encode_images(images), whole.encode_texts(texts)).sum().backward()
     learns = {name.split(".")[0] for name, p in whole.named_parameters() if p.grad is not None}
     assert learns == {"head"}
     assert not any(p.requires_grad for p in whole.body.parameters())
@@ -89,8 +90,8 @@ def test_begins_from_the_whole_or_from_its_body(clip):
     for parameter in body.parameters():
         torch.nn.init.normal_(parameter)
     config = written_config(clip)
-    fresh = part(DualEncoder, name="nowhere", pretrained=False, config=config)
-    whole = of(Adapted, body=fresh, width=8, hidden=4).build()
+    fresh = lazy(DualEncoder, name="nowhere", pretrained=False, config=config)
+    whole = config_(FrozenWithAdapters, body=fresh, width=8, hidden=4).build()
     head = {name: t.clone() for name, t in whole.head.state_dict().items()}
     whole.load_state_dict(whole.adopted(body.state_dict()))
     assert all(torch.equal(t, body.state_dict()[n]) for n, t in whole.body.state_dict().items())
@@ -100,10 +101,12 @@ def test_begins_from_the_whole_or_from_its_body(clip):
 
 
 def test_what_is_no_single_vector_is_refused():
-    bag = Items(torch.arange(2), torch.zeros(2, 3, WIDTH), torch.ones(2, 3, dtype=torch.bool))
+    bag = ModalityBatch(
+        torch.arange(2), torch.zeros(2, 3, WIDTH), torch.ones(2, 3, dtype=torch.bool)
+    )
     with pytest.raises(ValueError, match=r"image vectors of shape \(2, 3, 8\) do not fit a head"):
-        Adapters(width=WIDTH).encode_images(bag)
+        FrozenAdapters(width=WIDTH).encode_images(bag)
     with pytest.raises(ValueError, match="hidden=-1 is not possible"):
-        Adapters(width=WIDTH, hidden=-1)
+        FrozenAdapters(width=WIDTH, hidden=-1)
     with pytest.raises(ValueError, match="width=0"):
-        Adapters(width=0)
+        FrozenAdapters(width=0)

@@ -11,12 +11,11 @@ from torch.autograd import gradcheck
 from torch.nn.functional import cosine_similarity, leaky_relu
 
 from bag_cases import WIDTH, bags
+from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.bfan import BFAN
-from counterfoil.models.blocks import fused, packing
-from counterfoil.models.blocks.focal import focused
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.regions import Regions
-from counterfoil.records import Encoded, Items
+from counterfoil.models.layers import cross_attention, fused
+from counterfoil.models.layers.cross_attention import focal_weights
+from counterfoil.models.layers.towers import GRU, Regions
 
 RULES = ("equal", "prob")
 
@@ -58,7 +57,7 @@ def slow_way(query: Tensor, context: Tensor, focus: str, softmax: float) -> floa
 @pytest.mark.parametrize("focus", RULES)
 def test_equals_the_loop_over_pairs(focus, softmax):
     images, texts = bags()
-    grid = model(focus, lambda_softmax=softmax).grid(images, texts)
+    grid = model(focus, lambda_softmax=softmax).score_matrix(images, texts)
     for i, t in product(range(len(images)), range(len(texts))):
         v, w = images.tokens[i][images.mask[i]], texts.tokens[t][texts.mask[t]]
         expected = slow_way(w, v, focus, softmax) + slow_way(v, w, focus, softmax)
@@ -73,10 +72,10 @@ def test_gradient(focus, share, monkeypatch):
     host = model(focus, lambda_softmax=4.0)
 
     def grid(v, w):
-        return host.grid(Encoded(v, images.mask), Encoded(w, texts.mask))
+        return host.score_matrix(Embeddings(v, images.mask), Embeddings(w, texts.mask))
 
     def pairs(v, w):
-        return host.pairs(Encoded(v, images.mask), Encoded(w, texts.mask[:3]))
+        return host.score_pairs(Embeddings(v, images.mask), Embeddings(w, texts.mask[:3]))
 
     leaves = [x.tokens.nan_to_num(7.0).requires_grad_() for x in (images, texts)]
     assert gradcheck(grid, leaves, fast_mode=True)
@@ -89,8 +88,11 @@ def test_pairs_are_entries_of_the_grid(focus):
     image, text = torch.tensor([5, 0, 0, 3, 2, 5]), torch.tensor([1, 7, 0, 3, 3, 1])
     leaves = [x.tokens.clone().requires_grad_() for x in (images, texts)]
     host = model(focus)
-    images, texts = (Encoded(v, x.mask) for v, x in zip(leaves, (images, texts), strict=True))
-    both = host.pairs(images.rows(image), texts.rows(text)), host.grid(images, texts)[image, text]
+    images, texts = (Embeddings(v, x.mask) for v, x in zip(leaves, (images, texts), strict=True))
+    both = (
+        host.score_pairs(images.rows(image), texts.rows(text)),
+        host.score_matrix(images, texts)[image, text],
+    )
     found = [(s.detach(), *torch.autograd.grad(s.square().sum(), leaves)) for s in both]
     for ours, theirs in zip(*found, strict=True):
         assert ours.isfinite().all()
@@ -107,13 +109,13 @@ def test_uniform_rows_stay_uniform(focus, dtype):
         w = torch.randn(3, 1, WIDTH, generator=rng).to(dtype).expand(-1, words, -1)
         leaves = [x.clone().requires_grad_() for x in (v, w)]
         masks = [torch.ones(x.shape[:2], dtype=torch.bool) for x in leaves]
-        images, texts = (Encoded(x, m) for x, m in zip(leaves, masks, strict=True))
-        scores = model(focus).grid(images, texts)
+        images, texts = (Embeddings(x, m) for x, m in zip(leaves, masks, strict=True))
+        scores = model(focus).score_matrix(images, texts)
         expected = 2 * cosine_similarity(v[:, None, 0], w[None, :, 0], dim=-1)
         torch.testing.assert_close(scores, expected, rtol=1e-5, atol=1e-5)
         assert all(g.isfinite().all() for g in torch.autograd.grad(scores.sum(), leaves))
-        one = Encoded(leaves[1][:2], masks[1][:2])
-        torch.testing.assert_close(model(focus).pairs(images, one), scores.diagonal())
+        one = Embeddings(leaves[1][:2], masks[1][:2])
+        torch.testing.assert_close(model(focus).score_pairs(images, one), scores.diagonal())
 
 
 @pytest.mark.parametrize("focus", RULES)
@@ -124,28 +126,33 @@ def test_zero_vectors_give_no_nan(focus):
             (x.tokens.float().nan_to_num() * (x is not zero)).requires_grad_()
             for x in (images, texts)
         ]
-        scores = model(focus).grid(Encoded(leaves[0], images.mask), Encoded(leaves[1], texts.mask))
+        scores = model(focus).score_matrix(
+            Embeddings(leaves[0], images.mask), Embeddings(leaves[1], texts.mask)
+        )
         assert scores.isfinite().all()
         assert all(g.isfinite().all() for g in torch.autograd.grad(scores.sum(), leaves))
 
 
 def test_an_image_without_regions_gives_no_nan():
     images, texts = bags()
-    nothing = Encoded(images.tokens, torch.zeros_like(images.mask))
+    nothing = Embeddings(images.tokens, torch.zeros_like(images.mask))
     for focus in RULES:
         host = model(focus)
-        for scores in (host.grid(nothing, texts), host.pairs(nothing, texts.rows(slice(3)))):
+        for scores in (
+            host.score_matrix(nothing, texts),
+            host.score_pairs(nothing, texts.rows(slice(3))),
+        ):
             assert torch.equal(scores, torch.zeros_like(scores))
 
 
 @pytest.mark.parametrize("focus", RULES)
 def test_tiles_change_nothing(focus, monkeypatch):
     images, texts = bags(images=7, texts=9)
-    whole = model(focus).grid(images, texts)
-    monkeypatch.setattr(packing, "IMAGES_AT_ONCE", 3)
-    monkeypatch.setattr(packing, "CELLS_AT_ONCE", 100)
+    whole = model(focus).score_matrix(images, texts)
+    monkeypatch.setattr(cross_attention, "IMAGES_AT_ONCE", 3)
+    monkeypatch.setattr(cross_attention, "CELLS_AT_ONCE", 100)
     monkeypatch.setattr(fused, "CELLS_IN_CACHE", 40)
-    torch.testing.assert_close(model(focus).grid(images, texts), whole)
+    torch.testing.assert_close(model(focus).score_matrix(images, texts), whole)
 
 
 @pytest.mark.parametrize("focus", RULES)
@@ -161,7 +168,7 @@ def test_attention_sums_to_one_and_gives_the_score(focus):
         torch.testing.assert_close(over_words.sum(0), torch.ones(len(v), dtype=torch.double))
         score = cosine_similarity(over_regions @ v, w).mean()
         score = score + cosine_similarity(over_words.T @ w, v).mean()
-        torch.testing.assert_close(host.pairs(images, texts)[p], score)
+        torch.testing.assert_close(host.score_pairs(images, texts)[p], score)
 
 
 @settings(max_examples=100, deadline=None)
@@ -172,13 +179,13 @@ def test_the_closed_form_keeps_what_the_sums_keep(row, padding):
     mask = torch.arange(len(weight)) < len(row)
     for focus in RULES:
         assume(len(set(row)) == 1 or min(map(abs, margins(focus, row))) > 1e-12)
-        kept = focused(focus, weight, 0, mask) > 0
+        kept = focal_weights(focus, weight, 0, mask) > 0
         assert kept.tolist() == [*keeps(focus, row), *[False] * padding]
-        assert torch.equal(focused(focus, 8 * weight, 0, mask) > 0, kept)
+        assert torch.equal(focal_weights(focus, 8 * weight, 0, mask) > 0, kept)
 
 
 def test_gram_matrices_are_made_once():
-    items = Items(torch.arange(2), torch.randn(2, 3, 2), torch.ones(2, 3, dtype=torch.bool))
+    items = ModalityBatch(torch.arange(2), torch.randn(2, 3, 2), torch.ones(2, 3, dtype=torch.bool))
     for host in (model().train(), model().eval()):
         kept = host.encode_images(items)
         torch.testing.assert_close(kept.gram, kept.tokens @ kept.tokens.mT)
@@ -186,9 +193,9 @@ def test_gram_matrices_are_made_once():
 
 def test_a_score_is_a_sum_of_two_cosines():
     v = torch.eye(WIDTH)[:2, None]
-    both = Encoded(v, torch.ones(2, 1, dtype=torch.bool))
+    both = Embeddings(v, torch.ones(2, 1, dtype=torch.bool))
     assert model().score_scale == 2.0
-    torch.testing.assert_close(model().grid(both, both), 2 * torch.eye(2))
+    torch.testing.assert_close(model().score_matrix(both, both), 2 * torch.eye(2))
 
 
 def test_what_is_unknown_is_refused():

@@ -15,14 +15,18 @@ from torch import Tensor, nn
 
 import hub_cases
 import recipes_cases
-from counterfoil import open_corpus, open_model
-from counterfoil.corpus.folder import write_folder
-from counterfoil.matcher import Matcher
-from counterfoil.models.blip import BLIP
-from counterfoil.models.blip_public import public_blip
-from counterfoil.models.blocks import paired
-from counterfoil.negatives.saliency import at_words, check_words, words_of
-from counterfoil.records import Encoded, Items
+from counterfoil.core.types import Embeddings, ModalityBatch
+from counterfoil.data.readers import load_dataset
+from counterfoil.data.readers.folder import write_folder
+from counterfoil.model import load_model
+from counterfoil.models.base import RetrievalModel
+from counterfoil.models.blip import BLIP, public_blip
+from counterfoil.models.layers import joint_encoder
+from counterfoil.negatives.counterfactual import (
+    check_word_gradients,
+    word_embeddings_of,
+    word_saliency,
+)
 
 SIZES = {"layers": 2, "width": 16, "heads": 2, "inner": 16, "positions": 12, "vocabulary": 40}
 SIZES |= {"image_layers": 2, "image_width": 24, "image_heads": 2, "image_inner": 16}
@@ -30,19 +34,19 @@ SIZES |= {"size": 16, "patch": 8}
 LENGTHS = [5, 2, 7, 3]
 
 
-def items() -> tuple[Items, Items]:
+def items() -> tuple[ModalityBatch, ModalityBatch]:
     """Three pictures, and four captions of several lengths."""
     rng = torch.Generator().manual_seed(1)
     pixels = torch.randn(3, 3, 16, 16, generator=rng)
     texts = torch.randint(0, 40, (4, 7), generator=rng)
     real = torch.arange(7) < torch.tensor(LENGTHS).unsqueeze(1)
     return (
-        Items(torch.arange(3), pixels, torch.ones(3, 1, dtype=torch.bool)),
-        Items(torch.arange(4), texts, real),
+        ModalityBatch(torch.arange(3), pixels, torch.ones(3, 1, dtype=torch.bool)),
+        ModalityBatch(torch.arange(4), texts, real),
     )
 
 
-def encoded(host: Matcher) -> tuple[Encoded, Encoded]:
+def encoded(host: RetrievalModel) -> tuple[Embeddings, Embeddings]:
     images, texts = items()
     return host.encode_images(images), host.encode_texts(texts)
 
@@ -69,7 +73,7 @@ def alone(own: nn.Module, image: int, text: int) -> Tensor:
 @pytest.mark.parametrize("most", [1, 30, 10**6])
 def test_scores_are_those_of_transformers(folder, monkeypatch, most):
     """However many pairs are read together."""
-    monkeypatch.setitem(paired.TOGETHER, "cpu", most)
+    monkeypatch.setitem(joint_encoder.TOGETHER, "cpu", most)
     found = public_blip(folder, mask=3)
     ours = found.build()
     grid = ours.grid(*encoded(ours))
@@ -78,10 +82,10 @@ def test_scores_are_those_of_transformers(folder, monkeypatch, most):
     assert wanted.std() > 0.1
     torch.testing.assert_close(grid, wanted, atol=1e-5, rtol=1e-5)
     images, texts = encoded(ours)
-    pairs = ours.pairs(images, texts.rows(slice(3)))
+    pairs = ours.score_pairs(images, texts.rows(slice(3)))
     torch.testing.assert_close(pairs, wanted.diagonal(), atol=1e-5, rtol=1e-5)
-    likely = replace(found, matcher=found.matcher.but(score="probability")).build()
-    torch.testing.assert_close(likely.grid(images, texts), grid.sigmoid())
+    likely = replace(found, model=found.model.replace(score="probability")).build()
+    torch.testing.assert_close(likely.score_matrix(images, texts), grid.sigmoid())
 
 
 @torch.no_grad()
@@ -91,23 +95,23 @@ def test_a_score_does_not_depend_on_the_batch(folder):
     for i in range(3):
         for t, long in enumerate(LENGTHS):
             ids, real = texts.values[t : t + 1, :long], texts.mask[t : t + 1, :long]
-            said = host.encode_texts(Items(texts.ids[t : t + 1], ids, real))
+            said = host.encode_texts(ModalityBatch(texts.ids[t : t + 1], ids, real))
             seen = host.encode_images(images.rows(slice(i, i + 1)))
-            torch.testing.assert_close(host.grid(seen, said)[0, 0], grid[i, t])
+            torch.testing.assert_close(host.score_matrix(seen, said)[0, 0], grid[i, t])
 
 
 def test_nothing_with_nothing(folder):
     host = public_blip(folder, mask=None).build()
     images, texts = encoded(host)
     none = slice(0)
-    assert host.grid(images.rows(none), texts).shape == (0, 4)
-    assert host.grid(images, texts.rows(none)).shape == (3, 0)
-    assert host.pairs(images.rows(none), texts.rows(none)).shape == (0,)
+    assert host.score_matrix(images.rows(none), texts).shape == (0, 4)
+    assert host.score_matrix(images, texts.rows(none)).shape == (3, 0)
+    assert host.score_pairs(images.rows(none), texts.rows(none)).shape == (0,)
 
 
 def test_opened_anew_it_is_the_same(folder):
     one, two = (public_blip(folder, mask=3) for _ in range(2))
-    assert one.matcher == two.matcher
+    assert one.model == two.model
     assert all(torch.equal(value, two.state[name]) for name, value in one.state.items())
 
 
@@ -131,17 +135,17 @@ def test_no_parameter_is_there_for_nothing():
 def test_words_can_be_asked_for_their_share():
     torch.manual_seed(0)
     host, (images, texts) = BLIP(**SIZES, mask=3), items()
-    assert words_of(host).mask_word == 3
-    assert check_words(host) is host
+    assert word_embeddings_of(host).mask_word == 3
+    assert check_word_gradients(host) is host
     seen = host.encode_images(images.rows(torch.tensor([0, 1, 2, 0])))
-    gradient = at_words(host, texts, seen, torch.ones(4))
+    gradient = word_saliency(host, texts, seen, torch.ones(4))
     assert gradient.shape == (4, 7, 16)
     assert gradient[texts.mask].norm(dim=1).min() > 0
     assert not gradient[~texts.mask].any()
 
 
 def test_dropout_is_drawn_in_training_alone(folder):
-    spec = public_blip(folder, mask=None).matcher.but(dropout=0.2)
+    spec = public_blip(folder, mask=None).model.replace(dropout=0.2)
     host = spec.build().eval()
     pools = encoded(host)
     assert torch.equal(host.grid(*pools), host.grid(*pools))
@@ -154,7 +158,7 @@ def test_it_learns():
     host, (images, texts) = BLIP(**SIZES), items()
     optimiser = torch.optim.AdamW(host.parameters(), lr=0.003)
     for _ in range(60):
-        scores = host.grid(host.encode_images(images), host.encode_texts(texts))
+        scores = host.score_matrix(host.encode_images(images), host.encode_texts(texts))
         loss = nn.functional.binary_cross_entropy_with_logits(scores, torch.eye(3, 4))
         optimiser.zero_grad()
         loss.backward()
@@ -207,13 +211,13 @@ def place(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("place")
     recipes_cases.pixel_model(root / "fast")
     recipes_cases.blip_like(root / "blip")
-    write_folder(open_corpus("scenes:images=8"), root / "photos")
+    write_folder(load_dataset("scenes:images=8"), root / "photos")
     return root
 
 
 def test_it_ranks_again_what_a_faster_model_finds(place, monkeypatch):
     monkeypatch.chdir(place)
-    whole = len(open_corpus("photos").texts)
+    whole = len(load_dataset("photos").texts)
     found = {}
     for name, first in (("alone", ()), ("all", (whole,)), ("few", (2,))):
         more = ("--first", "fast", "--depth", *first) if first else ()
@@ -229,6 +233,6 @@ def test_a_caption_is_explained_by_what_its_words_add(place, monkeypatch, capsys
     photo = sorted((place / "photos" / "images").iterdir())[0]
     assert recipes_cases.run("explain", "blip", photo, "a red circle") == 0
     shown = capsys.readouterr().out
-    score = open_model("blip").score(photo, ["a red circle"]).item()
+    score = load_model("blip").score(photo, ["a red circle"]).item()
     assert f"{score:.3f}" in shown
     assert "circle" in shown

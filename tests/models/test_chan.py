@@ -9,13 +9,11 @@ import torch
 from torch.autograd import gradcheck
 
 from bag_cases import WIDTH, bags
-from counterfoil.models.blocks import fused, packing
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.regions import Regions
-from counterfoil.models.chan import CHAN
-from counterfoil.models.chan_names import convert_chan
-from counterfoil.models.weights import convert
-from counterfoil.records import Encoded, Items, Pairs
+from counterfoil.core.types import Embeddings, ModalityBatch, Pairs
+from counterfoil.models.chan import CHAN, convert_chan
+from counterfoil.models.convert import convert_checkpoint
+from counterfoil.models.layers import cross_attention, fused
+from counterfoil.models.layers.towers import GRU, Regions
 
 CODINGS = ("VHA", "THA", "VSA")
 POOLINGS = ("LSE", "Mean", "Max", "Sum", "Softmax")
@@ -27,10 +25,10 @@ def model(**options) -> CHAN:
     return CHAN(image=image, text=text, **options)
 
 
-def whole(*rows: list[list[float]]) -> Encoded:
+def whole(*rows: list[list[float]]) -> Embeddings:
     """Bags of plane vectors, as many in each, nothing hidden."""
     tokens = torch.tensor(rows, dtype=torch.double)
-    return Encoded(tokens, torch.ones(tokens.shape[:2], dtype=torch.bool))
+    return Embeddings(tokens, torch.ones(tokens.shape[:2], dtype=torch.bool))
 
 
 def slow(regions, words, coding, pooling, alpha, beta) -> float:
@@ -61,7 +59,7 @@ def slow(regions, words, coding, pooling, alpha, beta) -> float:
 @pytest.mark.parametrize(("coding", "pooling"), EVERY)
 def test_equals_the_loop_over_pairs(coding, pooling):
     images, texts = bags()
-    grid = model(coding=coding, pooling=pooling, alpha=0.7, beta=0.4).grid(images, texts)
+    grid = model(coding=coding, pooling=pooling, alpha=0.7, beta=0.4).score_matrix(images, texts)
     for i, t in product(range(len(images)), range(len(texts))):
         v, w = images.tokens[i][images.mask[i]], texts.tokens[t][texts.mask[t]]
         expected = slow(v.tolist(), w.tolist(), coding, pooling, 0.7, 0.4)
@@ -77,13 +75,15 @@ def test_gradient(coding, pooling, share, monkeypatch):
     some = Pairs(torch.tensor([2, 0, 0, 2]), torch.tensor([1, 3, 0, 1]))
 
     def grid(v, w):
-        return host.grid(Encoded(v, images.mask), Encoded(w, texts.mask))
+        return host.score_matrix(Embeddings(v, images.mask), Embeddings(w, texts.mask))
 
     def pairs(v, w):
-        return host.pairs(Encoded(v, images.mask), Encoded(w, texts.mask).rows(slice(3)))
+        return host.score_pairs(
+            Embeddings(v, images.mask), Embeddings(w, texts.mask).rows(slice(3))
+        )
 
     def listed(v, w):
-        return host.listed(Encoded(v, images.mask), Encoded(w, texts.mask), some)
+        return host.score_indices(Embeddings(v, images.mask), Embeddings(w, texts.mask), some)
 
     leaves = [x.tokens.nan_to_num().requires_grad_() for x in (images, texts)]
     for score in (grid, pairs, listed):
@@ -96,11 +96,11 @@ def test_pairs_and_listed_pairs_are_entries_of_the_grid(coding, pooling):
     image, text = torch.tensor([5, 0, 0, 3, 2, 5]), torch.tensor([1, 7, 0, 3, 3, 1])
     leaves = [x.tokens.clone().requires_grad_() for x in (images, texts)]
     host = model(coding=coding, pooling=pooling)
-    images, texts = (Encoded(v, x.mask) for v, x in zip(leaves, (images, texts), strict=True))
+    images, texts = (Embeddings(v, x.mask) for v, x in zip(leaves, (images, texts), strict=True))
     every = (
-        host.grid(images, texts)[image, text],
-        host.pairs(images.rows(image), texts.rows(text)),
-        host.listed(images, texts, Pairs(image, text)),
+        host.score_matrix(images, texts)[image, text],
+        host.score_pairs(images.rows(image), texts.rows(text)),
+        host.score_indices(images, texts, Pairs(image, text)),
     )
     found = [(s.detach(), *torch.autograd.grad(s.square().sum(), leaves)) for s in every]
     for others in found[1:]:
@@ -114,13 +114,13 @@ def test_an_image_without_regions_is_one_zero_region(coding, pooling):
     """However many places it has."""
     images, texts = bags()
     regions = images.tokens.clone().requires_grad_()
-    nothing = Encoded(regions, images.mask & torch.tensor([[True], [False], [True]]))
-    zero = Encoded(torch.zeros(1, 1, WIDTH, dtype=torch.double), torch.ones(1, 1).bool())
+    nothing = Embeddings(regions, images.mask & torch.tensor([[True], [False], [True]]))
+    zero = Embeddings(torch.zeros(1, 1, WIDTH, dtype=torch.double), torch.ones(1, 1).bool())
     host = model(coding=coding, pooling=pooling)
-    expected, grid = host.grid(zero, texts)[0], host.grid(nothing, texts)
+    expected, grid = host.score_matrix(zero, texts)[0], host.score_matrix(nothing, texts)
     torch.testing.assert_close(grid[1], expected)
-    torch.testing.assert_close(host.grid(nothing.padded(9), texts), grid)
-    torch.testing.assert_close(host.pairs(nothing, texts.rows(slice(3))), grid.diagonal())
+    torch.testing.assert_close(host.score_matrix(nothing.padded(9), texts), grid)
+    torch.testing.assert_close(host.score_pairs(nothing, texts.rows(slice(3))), grid.diagonal())
     assert torch.autograd.grad(grid.sum(), regions)[0].isfinite().all()
 
 
@@ -128,7 +128,7 @@ def test_an_image_without_regions_is_one_zero_region(coding, pooling):
 def test_cosines_below_zero_and_of_minus_one_count(angle):
     """An affinity is never taken for padding, not even -1."""
     texts = whole([[1.0, 0.0], [1.0, 0.0]])
-    images = Encoded(
+    images = Embeddings(
         torch.tensor([[[-1.0, 0.0], [angle, 7.0]]], dtype=torch.double),
         torch.tensor([[True, False]]),
     )
@@ -136,8 +136,8 @@ def test_cosines_below_zero_and_of_minus_one_count(angle):
     expected = {"LSE": -10 + log(2), "Mean": -1, "Max": -1, "Sum": -2, "Softmax": -1}
     for pooling, value in expected.items():
         host = CHAN(image=image, text=text, pooling=pooling)
-        assert host.grid(images, texts).item() == pytest.approx(value)
-        assert host.pairs(images, texts).item() == pytest.approx(value)
+        assert host.score_matrix(images, texts).item() == pytest.approx(value)
+        assert host.score_pairs(images, texts).item() == pytest.approx(value)
 
 
 @pytest.mark.parametrize("coding", CODINGS)
@@ -148,7 +148,7 @@ def test_one_region_and_one_word_are_their_cosine(coding):
         host = CHAN(image=image, text=text, coding=coding, pooling=pooling)
         assert host.score_scale == pytest.approx(scale)
         expected = [scale * 0.6, -scale]
-        assert host.grid(images, texts)[:, 0].tolist() == pytest.approx(expected)
+        assert host.score_matrix(images, texts)[:, 0].tolist() == pytest.approx(expected)
 
 
 def test_of_equal_regions_one_learns():
@@ -158,9 +158,9 @@ def test_of_equal_regions_one_learns():
     masks = [torch.ones(x.shape[:2], dtype=torch.bool) for x in (tokens, words)]
     for coding in ("VHA", "THA"):
         host, found = model(coding=coding, pooling="Sum"), []
-        for score in (host.grid, host.pairs):
+        for score in (host.score_matrix, host.pairs):
             leaves = [x.clone().requires_grad_() for x in (tokens, words)]
-            scores = score(*(Encoded(x, m) for x, m in zip(leaves, masks, strict=True)))
+            scores = score(*(Embeddings(x, m) for x, m in zip(leaves, masks, strict=True)))
             diagonal = scores.diagonal() if scores.dim() == 2 else scores
             found.append(torch.autograd.grad(diagonal.sum(), leaves))
         for ours, theirs in zip(*found, strict=True):
@@ -172,11 +172,11 @@ def test_of_equal_regions_one_learns():
 @pytest.mark.parametrize("coding", CODINGS)
 def test_tiles_change_nothing(coding, monkeypatch):
     images, texts = bags(images=7, texts=9)
-    before = model(coding=coding).grid(images, texts)
-    monkeypatch.setattr(packing, "IMAGES_AT_ONCE", 3)
-    monkeypatch.setattr(packing, "CELLS_AT_ONCE", 100)
+    before = model(coding=coding).score_matrix(images, texts)
+    monkeypatch.setattr(cross_attention, "IMAGES_AT_ONCE", 3)
+    monkeypatch.setattr(cross_attention, "CELLS_AT_ONCE", 100)
     monkeypatch.setattr(fused, "CELLS_IN_CACHE", 40)
-    torch.testing.assert_close(model(coding=coding).grid(images, texts), before)
+    torch.testing.assert_close(model(coding=coding).score_matrix(images, texts), before)
 
 
 @pytest.mark.parametrize("sees", ["regions", "padding", "batch"])
@@ -184,11 +184,11 @@ def test_only_the_authors_forms_depend_on_the_batch(sees):
     torch.manual_seed(0)
     image = Regions(features=2, width=16)
     host = CHAN(image=image, text=GRU(words=3, width=16), block="selfattention", sees=sees).eval()
-    items = Items(
+    items = ModalityBatch(
         torch.arange(2), torch.randn(2, 3, 2), torch.tensor([[True] * 3, [True, False, False]])
     )
     alone = items.rows(slice(1, 2))
-    short = Items(alone.ids, alone.values[:, :1], alone.mask[:, :1])
+    short = ModalityBatch(alone.ids, alone.values[:, :1], alone.mask[:, :1])
     together, apart = (host.encode_images(x).tokens[-1, 0] for x in (items, short))
     assert torch.allclose(together, apart, atol=1e-6) == (sees == "regions")
 
@@ -197,11 +197,13 @@ def test_dropped_regions_and_words_leave_a_score():
     torch.manual_seed(0)
     image = Regions(features=2, width=8, region_drop=0.5)
     host = CHAN(image=image, text=GRU(words=9, width=8), block="selfattention").train()
-    items = Items(torch.arange(6), torch.randn(6, 4, 2), torch.ones(6, 4, dtype=torch.bool))
+    items = ModalityBatch(torch.arange(6), torch.randn(6, 4, 2), torch.ones(6, 4, dtype=torch.bool))
     images = host.encode_images(items)
     assert not images.mask.all()
-    texts = host.encode_texts(Items(torch.arange(1), torch.tensor([[1, 2]]), torch.ones(1, 2) > 0))
-    host.grid(images, texts).sum().backward()
+    texts = host.encode_texts(
+        ModalityBatch(torch.arange(1), torch.tensor([[1, 2]]), torch.ones(1, 2) > 0)
+    )
+    host.score_matrix(images, texts).sum().backward()
     assert all(p.grad.isfinite().all() for p in host.parameters())
 
 
@@ -231,7 +233,7 @@ def authors(block: str) -> tuple[list[dict[str, torch.Tensor]], CHAN]:
 def test_their_checkpoints_are_read(block, tmp_path):
     saved, host = authors(block)
     torch.save({"epoch": 3, "model": saved}, tmp_path / "best.pth")
-    built = convert(tmp_path / "best.pth", "chan").build()
+    built = convert_checkpoint(tmp_path / "best.pth", "chan").build()
     assert isinstance(built, CHAN)
     assert built.state_dict().keys() == host.state_dict().keys()
     assert all(torch.equal(v, built.state_dict()[k]) for k, v in host.state_dict().items())
@@ -246,7 +248,7 @@ def test_their_options_are_read(tmp_path):
         coding_type="THACoding", pooling_type="SoftmaxPooling", alpha=None, belta=0.3
     )
     torch.save({"model": saved, "opt": opt}, tmp_path / "best.pth")
-    built = convert(tmp_path / "best.pth", "chan").build()
+    built = convert_checkpoint(tmp_path / "best.pth", "chan").build()
     assert (built.coding.direction, built.pooling, built.beta) == ("i2t", "Softmax", 0.3)
     assert built.score_scale == 1.0
 

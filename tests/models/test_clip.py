@@ -6,20 +6,22 @@ from torch.nn.functional import normalize
 
 import hub_cases
 import matcher_cases
-from counterfoil.models.blocks.pretrained import load
+from counterfoil.core.config import config as config_
+from counterfoil.core.types import ModalityBatch
 from counterfoil.models.clip import DualEncoder, _unfolded, longest_text
-from counterfoil.records import Items
-from counterfoil.spec import of
+from counterfoil.models.layers.pretrained import load_hf_model
 from matcher_promises import PROMISES
 
 KINDS = ("clip", "siglip", "siglip2")
 
 
-def ends(n: int, rng: torch.Generator) -> Items:
+def ends(n: int, rng: torch.Generator) -> ModalityBatch:
     """Token ids that end with the end mark, as CLIP's tokenizer writes them."""
     items = matcher_cases.words(n, rng)
     last = items.mask.sum(1) - 1
-    return Items(items.ids, items.values.index_put((items.ids, last), torch.tensor(39)), items.mask)
+    return ModalityBatch(
+        items.ids, items.values.index_put((items.ids, last), torch.tensor(39)), items.mask
+    )
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,7 @@ def folders(tmp_path_factory):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 def test_promise(promise, kind, folders):
-    spec = of(DualEncoder, name=folders[kind])
+    spec = config_(DualEncoder, name=folders[kind])
     promise(matcher_cases.Case(kind, spec, matcher_cases.pixels, ends))
 
 
@@ -39,32 +41,36 @@ def test_equals_the_library(folders):
     rng = torch.Generator().manual_seed(0)
     images, texts = matcher_cases.pixels(3, rng), ends(3, rng)
     ours = DualEncoder(name=folders["clip"]).eval()
-    theirs = load(folders["clip"], pretrained=True)
+    theirs = load_hf_model(folders["clip"], pretrained=True)
     out = theirs(
         pixel_values=images.values,
         input_ids=texts.values.masked_fill(~texts.mask, 39),
         attention_mask=texts.mask.long(),
     )
     expected = out.logits_per_image / theirs.logit_scale.exp()
-    grid = ours.grid(ours.encode_images(images), ours.encode_texts(texts))
+    grid = ours.score_matrix(ours.encode_images(images), ours.encode_texts(texts))
     torch.testing.assert_close(grid, expected)
 
 
 @pytest.mark.parametrize("kind", ["siglip", "siglip2"])
 def test_texts_are_padded_to_their_full_length(kind, folders):
     ids = torch.tensor([[5, 6, 7]])
-    items = Items(torch.arange(1), ids, torch.ones(1, 3, dtype=torch.bool))
+    items = ModalityBatch(torch.arange(1), ids, torch.ones(1, 3, dtype=torch.bool))
     ours = DualEncoder(name=folders[kind]).eval().encode_texts(items).tokens[0, 0]
     filler = 1 if kind == "siglip" else 0
     full = torch.full((1, 12), filler)
     full[:, :3] = ids
-    theirs = load(folders[kind], pretrained=True).get_text_features(input_ids=full).pooler_output
+    theirs = (
+        load_hf_model(folders[kind], pretrained=True)
+        .get_text_features(input_ids=full)
+        .pooler_output
+    )
     torch.testing.assert_close(ours, normalize(theirs[0], dim=0))
 
 
 def test_flexible_patches_go_by_row_column_and_channel(folders):
     picture = torch.randn(1, 3, 16, 16)
-    config = load(folders["siglip2"], pretrained=True).config.vision_config
+    config = load_hf_model(folders["siglip2"], pretrained=True).config.vision_config
     cut = _unfolded(picture, config)
     assert cut["spatial_shapes"].tolist() == [[2, 2]]
     for row, column, y, x, channel in [(0, 0, 0, 0, 0), (1, 0, 3, 5, 2), (0, 1, 7, 0, 1)]:
@@ -74,17 +80,19 @@ def test_flexible_patches_go_by_row_column_and_channel(folders):
 
 def test_every_trained_parameter_has_a_gradient(folders):
     for kind in KINDS:
-        matcher = DualEncoder(name=folders[kind])
+        model = DualEncoder(name=folders[kind])
         rng = torch.Generator().manual_seed(0)
         images, texts = matcher_cases.pixels(3, rng), ends(3, rng)
-        scores = matcher.grid(matcher.encode_images(images), matcher.encode_texts(texts))
+        scores = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
         scores.square().sum().backward()
-        left = [n for n, p in matcher.named_parameters() if p.requires_grad and p.grad is None]
+        left = [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None]
         assert not left
 
 
 def test_a_text_that_is_too_long_is_refused(folders):
-    items = Items(torch.arange(1), torch.ones(1, 13).long(), torch.ones(1, 13, dtype=torch.bool))
+    items = ModalityBatch(
+        torch.arange(1), torch.ones(1, 13).long(), torch.ones(1, 13, dtype=torch.bool)
+    )
     with pytest.raises(ValueError, match="texts of 13 tokens do not fit a model that reads 12"):
         DualEncoder(name=folders["siglip"]).encode_texts(items)
 

@@ -5,18 +5,15 @@ import torch
 
 import hub_cases
 import train_cases
-from counterfoil.corpus.sampler import Sampler
-from counterfoil.models.blocks.bert import Bert
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.mlp import MLPRegions
-from counterfoil.models.blocks.parts import PooledParts, WordsAndStates
-from counterfoil.models.dive import DivE
-from counterfoil.objectives.mean_triplet import MeanTriplet
-from counterfoil.objectives.term import Objective
-from counterfoil.objectives.triplet import HardestTriplet
-from counterfoil.records import Batch
-from counterfoil.train.optimise import Group, Optimiser
-from counterfoil.train.step import Step
+from counterfoil.core.types import Batch
+from counterfoil.data.batching import BatchSampler
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.triplet import HardestTripletLoss, MeanTripletLoss
+from counterfoil.models.dive import DivE, PooledParts, WordsAndStates
+from counterfoil.models.layers.pretrained import BertTextTower
+from counterfoil.models.layers.towers import GRU, MLPRegions
+from counterfoil.training.config import OptimizerConfig, ParameterGroup
+from counterfoil.training.step import TrainingStep
 
 WORDS, WIDTH = 40, 8
 
@@ -36,9 +33,11 @@ def model(**options: object) -> DivE:
 
 def batch(count: int = 4) -> Batch:
     """Images with all of their captions."""
-    lens = train_cases.lens()
-    rows = next(Sampler(lens.corpus.relation, batch=count, seed=0, all_captions=True).epoch(0))
-    return train_cases.batch_of(lens, rows.tolist())
+    processor = train_cases.processor()
+    rows = next(
+        BatchSampler(processor.dataset.relation, batch=count, seed=0, all_captions=True).epoch(0)
+    )
+    return train_cases.batch_of(processor, rows.tolist())
 
 
 def test_a_set_is_the_whole_added_to_every_slot():
@@ -60,14 +59,14 @@ def test_the_image_tower_is_run_once():
 
 
 def losses(host: DivE, made: Batch) -> dict[str, torch.Tensor]:
-    terms = {"triplet": (1.0, HardestTriplet(reduction="mean"))}
-    return Step(host, Objective(terms=terms))(made)
+    terms = {"triplet": (1.0, HardestTripletLoss(reduction="mean"))}
+    return TrainingStep(host, WeightedSum(terms=terms))(made)
 
 
 def test_its_ranking_loss_is_two_means_over_all_true_pairs():
     host, made = model().eval(), batch()
     view = host(made).inference
-    scores = host.grid(view.images, view.texts).detach()
+    scores = host.score_matrix(view.images, view.texts).detach()
     assert made.block == (4, 12)
     costs: list[list[float]] = [[], []]
     for image, text in made.positive.nonzero().tolist():
@@ -120,8 +119,8 @@ def test_diversity_of_elements_is_another():
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_it_learns_to_tell_a_batch(precision):
     host, made = model(dropout=0.0), batch()
-    terms = {"triplet": (1.0, MeanTriplet(reduction="mean"))}
-    step = Step(host, Objective(terms=terms), precision=precision)
+    terms = {"triplet": (1.0, MeanTripletLoss(reduction="mean"))}
+    step = TrainingStep(host, WeightedSum(terms=terms), precision=precision)
     optimiser = torch.optim.AdamW(host.parameters(), lr=0.01)
     first = last = 0.0
     for number in range(20):
@@ -136,7 +135,7 @@ def test_it_learns_to_tell_a_batch(precision):
 
 @pytest.mark.parametrize(("pool", "apart"), [("max", False), ("first", True)])
 def test_bert(tmp_path, pool, apart):
-    bert = Bert(name=hub_cases.bert(tmp_path), width=WIDTH * (1 + apart))
+    bert = BertTextTower(name=hub_cases.bert(tmp_path), width=WIDTH * (1 + apart))
     host = model(text=PooledParts(tower=bert, pool=pool, apart=apart))
     torch.stack(list(losses(host, batch()).values())).sum().backward()
     assert host.text.tower.fc.weight.grad.abs().max() > 0
@@ -144,9 +143,9 @@ def test_bert(tmp_path, pool, apart):
 
 def test_the_papers_groups_of_parameters():
     host = model()
-    step = Step(host, Objective(terms={"triplet": (1.0, HardestTriplet())}))
-    groups = (Group(match="image*", rate=0.1), Group(match="text_*", rate=0.1))
-    optimiser = Optimiser(rule="adamw", rate=1e-3, decay=1e-4, clip=1.0, groups=groups)
+    step = TrainingStep(host, WeightedSum(terms={"triplet": (1.0, HardestTripletLoss())}))
+    groups = (ParameterGroup(match="image*", rate=0.1), ParameterGroup(match="text_*", rate=0.1))
+    optimiser = OptimizerConfig(rule="adamw", rate=1e-3, decay=1e-4, clip=1.0, groups=groups)
     fast = {
         id(p)
         for group in optimiser.build(step).param_groups

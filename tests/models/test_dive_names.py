@@ -6,14 +6,19 @@ import pytest
 import torch
 
 import hub_cases
-from counterfoil.models.authors import Checkpoint
-from counterfoil.models.blocks.bert import Bert
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.mlp import MLPRegions
-from counterfoil.models.blocks.parts import PartsTower, PooledParts, WordsAndStates
-from counterfoil.models.dive import DivE
-from counterfoil.models.dive_names import PREFIXES, convert_dive, dive
-from counterfoil.models.weights import convert
+from counterfoil.models.checkpoints import Checkpoint
+from counterfoil.models.convert import convert_checkpoint
+from counterfoil.models.dive import (
+    PREFIXES,
+    DivE,
+    PartsTower,
+    PooledParts,
+    WordsAndStates,
+    convert_dive,
+    dive_options,
+)
+from counterfoil.models.layers.pretrained import BertTextTower
+from counterfoil.models.layers.towers import GRU, MLPRegions
 
 WIDTH, ROUNDS = 8, 2
 State = dict[str, torch.Tensor]
@@ -56,7 +61,7 @@ def test_a_file_of_theirs(tmp_path, parallel):
     state = {f"module.{n}" if parallel else n: v for n, v in authors(host).items()}
     options = argparse.Namespace(dropout=0.2, temperature=8, txt_pooling="rnn")
     torch.save({"model": state, "args": options, "best_score": 1.5}, tmp_path / "a.pth.tar")
-    found = convert(tmp_path / "a.pth.tar", "dive")
+    found = convert_checkpoint(tmp_path / "a.pth.tar", "dive")
     built = found.build()
     assert isinstance(built, DivE)
     same(built, host)
@@ -70,7 +75,7 @@ def test_a_file_of_theirs(tmp_path, parallel):
 @pytest.mark.parametrize("apart", [False, True])
 def test_bert(tmp_path, monkeypatch, pooling, pool, apart):
     folder = hub_cases.bert(tmp_path / "bert")
-    bert = Bert(name=folder, width=WIDTH * (1 + apart))
+    bert = BertTextTower(name=folder, width=WIDTH * (1 + apart))
     host = model(PooledParts(tower=bert, pool=pool, apart=apart))
     state = authors(host)
     if apart:
@@ -78,7 +83,7 @@ def test_bert(tmp_path, monkeypatch, pooling, pool, apart):
             halves = state[f"txt_enc.linear.{kind}"].chunk(2)
             state |= {f"txt_enc.linear{n}.{kind}": half for n, half in zip(("", "2"), halves)}
     state["txt_enc.bert.embeddings.position_ids"] = torch.arange(3)
-    built = dive(Checkpoint(state, {"txt_pooling": pooling}), bert=folder).build()
+    built = dive_options(Checkpoint(state, {"txt_pooling": pooling}), bert=folder).build()
     same(built, host)
     assert (built.text.kind, built.text.apart) == (pool, apart)
 

@@ -9,19 +9,16 @@ import torch
 import hub_cases
 import processes
 import train_cases
-from counterfoil.models.blocks.bert import Bert
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.mlp import MLPRegions
-from counterfoil.models.blocks.regions import Regions
-from counterfoil.models.esa import ESA, EXPANDED
-from counterfoil.models.esa_names import PREFIXES, UNUSED, convert_esa
-from counterfoil.models.weights import convert
-from counterfoil.objectives.self_expanding import SelfExpanding
-from counterfoil.objectives.term import Objective
-from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
-from counterfoil.records import Batch, Items
-from counterfoil.train.cached import cached_backward
-from counterfoil.train.step import Step
+from counterfoil.core.types import Batch, ModalityBatch
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.baselines import SelfExpandingLoss
+from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
+from counterfoil.models.checkpoints import UNUSED
+from counterfoil.models.convert import convert_checkpoint
+from counterfoil.models.esa import ESA, EXPANDED, PREFIXES, convert_esa
+from counterfoil.models.layers.pretrained import BertTextTower
+from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
+from counterfoil.training.step import TrainingStep, cached_backward
 
 WORDS, WIDTH = 40, 8
 ANCHORS = [0, 1, 5, 7, 9, 12, 30]  # captions 0 and 1 share an image
@@ -40,7 +37,7 @@ def model(*, quiet: bool = False, **options: Any) -> ESA:
 
 
 def batch(anchors: list[int] = ANCHORS, *, offline: bool = False) -> Batch:
-    return train_cases.batch_of(train_cases.lens(), anchors, offline=offline)
+    return train_cases.batch_of(train_cases.processor(), anchors, offline=offline)
 
 
 def vectors(bag: Any) -> torch.Tensor:
@@ -50,10 +47,10 @@ def vectors(bag: Any) -> torch.Tensor:
 @pytest.mark.parametrize("copies", [1, 2, 3])
 def test_in_training_every_item_stands_there_several_times(copies):
     made = batch(offline=True)
-    views = model(copies=copies)(made).views
+    views = model(repeats=copies)(made).views
     expanded, inference = views[EXPANDED], views["inference"]
-    assert expanded.copies == copies
-    assert inference.copies == 1
+    assert expanded.repeats == copies
+    assert inference.repeats == 1
     for side, pool in (("images", made.image_rows), ("texts", made.text_rows)):
         several, one = getattr(expanded, side), getattr(inference, side)
         assert len(several) == copies * len(pool)
@@ -81,7 +78,7 @@ def test_copies_of_an_image_differ_in_the_regions_that_are_pooled():
 
 
 def test_where_nothing_is_dropped_copies_are_what_is_used():
-    host, made = model(quiet=True, copies=3), batch()
+    host, made = model(quiet=True, repeats=3), batch()
     expanded = host(made).views[EXPANDED]
     for bag, used in (
         (expanded.images, host.eval().encode_images(made.images)),
@@ -93,16 +90,16 @@ def test_where_nothing_is_dropped_copies_are_what_is_used():
 def test_in_evaluation_there_is_one_clean_copy():
     host, made = model().eval(), batch()
     views = host(made).views
-    assert {name: view.copies for name, view in views.items()} == {"inference": 1, EXPANDED: 1}
+    assert {name: view.repeats for name, view in views.items()} == {"inference": 1, EXPANDED: 1}
     for view in views.values():
         torch.testing.assert_close(
-            host.grid(view.images, view.texts),
-            host.grid(host.encode_images(made.images), host.encode_texts(made.texts)),
+            host.score_matrix(view.images, view.texts),
+            host.score_matrix(host.encode_images(made.images), host.encode_texts(made.texts)),
         )
 
 
 def test_an_image_is_read_once_whatever_its_copies():
-    host, made = model(copies=3), batch()
+    host, made = model(repeats=3), batch()
     seen = []
     host.image.register_forward_hook(lambda _, items, __: seen.append(len(items[0])))
     host(made)
@@ -112,8 +109,8 @@ def test_an_image_is_read_once_whatever_its_copies():
 
 def test_each_term_judges_its_view():
     """Copies of equals: the loss over copies is the plain one, twice."""
-    terms = {"copies": (1.0, SelfExpanding()), "plain": (1.0, HardestTriplet())}
-    step = Step(model(quiet=True), Objective(terms=terms))
+    terms = {"copies": (1.0, SelfExpandingLoss()), "plain": (1.0, HardestTripletLoss())}
+    step = TrainingStep(model(quiet=True), WeightedSum(terms=terms))
     losses = step(batch())
     assert losses["plain"] > 0
     torch.testing.assert_close(losses["copies"], 2 * losses["plain"])
@@ -121,7 +118,7 @@ def test_each_term_judges_its_view():
 
 def test_the_level_of_equal_scores_counts_the_copies():
     step, made = (
-        Step(model(), Objective(terms={"copies": (1.0, SelfExpanding(margin=0.3))})),
+        TrainingStep(model(), WeightedSum(terms={"copies": (1.0, SelfExpandingLoss(margin=0.3))})),
         batch(),
     )
     step(made)
@@ -129,7 +126,10 @@ def test_the_level_of_equal_scores_counts_the_copies():
 
 
 def test_pieces_of_a_batch_give_the_gradient_of_the_whole():
-    steps = [Step(model(quiet=True), Objective(terms={"a": (1.0, SelfExpanding())})) for _ in "ab"]
+    steps = [
+        TrainingStep(model(quiet=True), WeightedSum(terms={"a": (1.0, SelfExpandingLoss())}))
+        for _ in "ab"
+    ]
     made = batch()
     steps[0](made)["a"].backward()
     cached_backward(steps[1], made, 3)
@@ -139,9 +139,9 @@ def test_pieces_of_a_batch_give_the_gradient_of_the_whole():
 
 
 def shared() -> dict[str, Any]:
-    terms = {"copies": (1.0, SelfExpanding(against="all")), "plain": (0.5, SumTriplet())}
+    terms = {"copies": (1.0, SelfExpandingLoss(against="all")), "plain": (0.5, SumTripletLoss())}
     step = torch.nn.parallel.DistributedDataParallel(
-        Step(model(quiet=True), Objective(terms=terms))
+        TrainingStep(model(quiet=True), WeightedSum(terms=terms))
     )
     losses = step(batch())
     sum(losses.values()).backward()
@@ -158,12 +158,14 @@ def test_two_processes_give_the_loss_and_gradient_of_one():
 
 
 def test_an_image_without_regions_scores_zero():
-    items = Items(torch.arange(2), torch.zeros(2, 3, 6), torch.zeros(2, 3, dtype=torch.bool))
+    items = ModalityBatch(
+        torch.arange(2), torch.zeros(2, 3, 6), torch.zeros(2, 3, dtype=torch.bool)
+    )
     assert not model().eval().encode_images(items).tokens.any()
 
 
 def test_words_of_a_pretrained_model_are_pooled(tmp_path):
-    text = Bert(name=hub_cases.bert(tmp_path), width=WIDTH, dropout=0.5)
+    text = BertTextTower(name=hub_cases.bert(tmp_path), width=WIDTH, dropout=0.5)
     host, items = model(text=text), batch([0, 1, 5]).texts
     dropped = vectors(host.encode_texts(items))
     alone = vectors(host.eval().encode_texts(items.rows(slice(1, 2))))
@@ -201,7 +203,7 @@ def test_the_authors_checkpoints_are_read(tmp_path):
     path, host = tmp_path / "model_best.pth", model().eval()
     options = argparse.Namespace(no_imgnorm=True)
     torch.save({"model": authors(host), "opt": options}, path)
-    found = convert(path, "esa").build()
+    found = convert_checkpoint(path, "esa").build()
     assert isinstance(found, ESA)
     assert found.normalise == (False, True)
     made = batch()
@@ -222,7 +224,9 @@ def test_other_checkpoints_are_refused():
 
 
 def test_it_learns():
-    step = Step(model(), Objective(terms={"copies": (1.0, SelfExpanding(reduction="mean"))}))
+    step = TrainingStep(
+        model(), WeightedSum(terms={"copies": (1.0, SelfExpandingLoss(reduction="mean"))})
+    )
     made = batch([0, 5, 10, 15])
     optimiser = torch.optim.Adam(step.parameters(), lr=0.02)
     losses = []

@@ -9,16 +9,13 @@ from torch import nn
 
 import hub_cases
 import train_cases
-from counterfoil.models.blocks.bert import Bert
-from counterfoil.models.blocks.grids import Grids
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.mlp import MLPRegions
-from counterfoil.models.blocks.regions import Regions
+from counterfoil.core.types import ModalityBatch
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.triplet import SumTripletLoss
 from counterfoil.models.gpo import GPO
-from counterfoil.objectives.term import Objective
-from counterfoil.objectives.triplet import SumTriplet
-from counterfoil.records import Items
-from counterfoil.train.step import Step
+from counterfoil.models.layers.pretrained import BertTextTower, TimmGridTower
+from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
+from counterfoil.training.step import TrainingStep
 
 WORDS, WIDTH = 40, 8
 
@@ -33,7 +30,7 @@ def model(**options: object) -> GPO:
 
 
 def test_vectors_are_pooled_tower_outputs_at_length_one():
-    host, items = model().eval(), train_cases.batch_of(train_cases.lens(), [0, 1, 5]).texts
+    host, items = model().eval(), train_cases.batch_of(train_cases.processor(), [0, 1, 5]).texts
     pooled = host.text_pool(host.text(items))
     found = host.encode_texts(items)
     assert found.tokens.shape == (3, 1, WIDTH)
@@ -52,13 +49,15 @@ def test_each_side_has_a_pool_of_its_own():
 
 def test_an_image_without_regions_scores_zero():
     host = model().eval()
-    items = Items(torch.arange(2), torch.zeros(2, 3, 6), torch.zeros(2, 3, dtype=torch.bool))
+    items = ModalityBatch(
+        torch.arange(2), torch.zeros(2, 3, 6), torch.zeros(2, 3, dtype=torch.bool)
+    )
     assert not host.encode_images(items).tokens.any()
 
 
 def test_words_of_a_pretrained_model_are_pooled(tmp_path):
-    host = model(text=Bert(name=hub_cases.bert(tmp_path), width=WIDTH)).eval()
-    items = train_cases.batch_of(train_cases.lens(), [0, 1, 5]).texts
+    host = model(text=BertTextTower(name=hub_cases.bert(tmp_path), width=WIDTH)).eval()
+    items = train_cases.batch_of(train_cases.processor(), [0, 1, 5]).texts
     alone = host.encode_texts(items.rows(slice(1, 2))).tokens
     torch.testing.assert_close(host.encode_texts(items).tokens[1:2], alone)
 
@@ -79,8 +78,10 @@ class Network(nn.Module):
 def test_the_grid_of_a_network_that_is_trained_along(monkeypatch):
     made = types.SimpleNamespace(create_model=lambda *_, **__: Network())
     monkeypatch.setitem(sys.modules, "timm", made)
-    host = model(image=Grids(name="any", width=WIDTH, pretrained=False, cell_drop=0.5))
-    items = Items(torch.arange(8), torch.randn(8, 3, 16, 16), torch.ones(8, 1, dtype=torch.bool))
+    host = model(image=TimmGridTower(name="any", width=WIDTH, pretrained=False, cell_drop=0.5))
+    items = ModalityBatch(
+        torch.arange(8), torch.randn(8, 3, 16, 16), torch.ones(8, 1, dtype=torch.bool)
+    )
     whole = host.eval().encode_images(items).tokens
     alone = host.encode_images(items.rows(slice(2, 3))).tokens
     torch.testing.assert_close(alone, whole[2:3])
@@ -98,8 +99,10 @@ def test_towers_of_different_widths_are_refused():
 @pytest.mark.parametrize("image", [MLPRegions, Regions])
 def test_it_learns(image):
     host = model(image=image(features=train_cases.WIDTH, width=WIDTH, region_drop=0.2))
-    step = Step(host, Objective(terms={"triplet": (1.0, SumTriplet(reduction="mean"))}))
-    made = train_cases.batch_of(train_cases.lens(), [0, 5, 10, 15])
+    step = TrainingStep(
+        host, WeightedSum(terms={"triplet": (1.0, SumTripletLoss(reduction="mean"))})
+    )
+    made = train_cases.batch_of(train_cases.processor(), [0, 5, 10, 15])
     optimiser = torch.optim.Adam(step.parameters(), lr=0.02)
     losses = []
     for _ in range(30):

@@ -7,14 +7,11 @@ import torch
 from torch import Tensor
 
 import hub_cases
-from counterfoil.models.authors import Checkpoint
-from counterfoil.models.blocks.bert import Bert
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.mlp import MLPRegions
-from counterfoil.models.blocks.regions import Regions
-from counterfoil.models.gpo import GPO
-from counterfoil.models.gpo_names import PREFIXES, convert_gpo, gpo
-from counterfoil.models.weights import convert
+from counterfoil.models.checkpoints import Checkpoint
+from counterfoil.models.convert import convert_checkpoint
+from counterfoil.models.gpo import GPO, PREFIXES, convert_gpo, gpo_options
+from counterfoil.models.layers.pretrained import BertTextTower
+from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
 
 THEIRS = {ours: theirs for theirs, ours in PREFIXES.items()}
 
@@ -22,7 +19,7 @@ THEIRS = {ours: theirs for theirs, ours in PREFIXES.items()}
 def host(*, bert: str | None = None, grid: bool = False) -> GPO:
     torch.manual_seed(0)
     image = Regions(features=6, width=4) if grid else MLPRegions(features=6, width=4, inner=3)
-    text = Bert(name=bert, width=4) if bert else GRU(words=9, word_width=3, width=4)
+    text = BertTextTower(name=bert, width=4) if bert else GRU(words=9, word_width=3, width=4)
     made = GPO(image=image, text=text, positions=7, hidden=5)
     for tensor in made.state_dict().values():
         tensor.copy_(torch.rand(tensor.shape))
@@ -45,7 +42,7 @@ def authors(made: GPO) -> dict[str, Tensor]:
 def test_every_tensor_finds_its_place(tmp_path, grid, pretrained):
     bert = hub_cases.bert(tmp_path) if pretrained else None
     made = host(bert=bert, grid=grid)
-    built = gpo(Checkpoint(authors(made)), bert=bert or "").build()
+    built = gpo_options(Checkpoint(authors(made)), bert=bert or "").build()
     assert isinstance(built.image, Regions if grid else MLPRegions)
     for name, value in made.state_dict().items():
         assert torch.equal(built.state_dict()[name], value), name
@@ -59,7 +56,7 @@ def test_a_file_with_options(tmp_path):
         sides[side == "txt_enc"][f"module.{rest}" if rest.startswith("fc.") else rest] = value
     opt = argparse.Namespace(no_imgnorm=True, no_txtnorm=False)
     torch.save({"epoch": 1, "model": sides, "opt": opt}, tmp_path / "best.pth.tar")
-    built = convert(tmp_path / "best.pth.tar", "gpo").build()
+    built = convert_checkpoint(tmp_path / "best.pth.tar", "gpo").build()
     assert isinstance(built, GPO)
     assert built.normalise == (False, True)
     assert torch.equal(built.image.fc.weight, made.image.fc.weight)

@@ -7,19 +7,16 @@ import pytest
 import torch
 
 import train_cases
-from counterfoil.models.blocks.graph import BatchGraph
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.mlp import MLPRegions
-from counterfoil.models.hrem import BOTH, FRAGMENTS, HREM, IMAGES, TEXTS
-from counterfoil.objectives.curriculum import After
-from counterfoil.objectives.distance_weighted import DistanceWeighted
-from counterfoil.objectives.term import Objective, Term
-from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
-from counterfoil.records import INFERENCE, Batch, Pairs, Views
-from counterfoil.train.loop import fit
-from counterfoil.train.optimise import Optimiser
-from counterfoil.train.plan import TrainPlan
-from counterfoil.train.step import Step
+from counterfoil.core.types import INFERENCE, Batch, EncodedViews, Pairs
+from counterfoil.losses.base import Loss, WeightedSum
+from counterfoil.losses.baselines import DistanceWeightedTripletLoss
+from counterfoil.losses.schedules import StartAt
+from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
+from counterfoil.models.hrem import BOTH, FRAGMENTS, HREM, IMAGES, TEXTS, BatchGraph
+from counterfoil.models.layers.towers import GRU, MLPRegions
+from counterfoil.training.config import OptimizerConfig, TrainConfig
+from counterfoil.training.step import TrainingStep
+from counterfoil.training.trainer import fit
 
 WIDTH, WORDS = 8, 40
 ANCHORS = [0, 1, 5, 7, 9]  # captions 0 and 1 share an image
@@ -39,25 +36,30 @@ def model(*, graph: bool = True, dropout: float = 0.0, best: int = 3, **options)
 
 
 def batch(step: int = 0, *, offline: bool = False) -> Batch:
-    made = train_cases.batch_of(train_cases.lens(), ANCHORS, offline=offline)
+    made = train_cases.batch_of(train_cases.processor(), ANCHORS, offline=offline)
     return replace(made, step=step)
 
 
-def objective(steps: int) -> Objective:
-    late = {name: After(term=SumTriplet(grid=grid), steps=steps) for name, grid in ENHANCED.items()}
-    return Objective(terms={n: (1.0, term) for n, term in {"plain": SumTriplet(), **late}.items()})
+def objective(steps: int) -> WeightedSum:
+    late = {
+        name: StartAt(term=SumTripletLoss(grid=grid), steps=steps)
+        for name, grid in ENHANCED.items()
+    }
+    return WeightedSum(
+        terms={n: (1.0, term) for n, term in {"plain": SumTripletLoss(), **late}.items()}
+    )
 
 
 def test_before_its_terms_begin_the_graph_is_never_asked():
-    step = Step(model(), objective(4))
+    step = TrainingStep(model(), objective(4))
     asked = []
-    step.matcher.graph.register_forward_hook(lambda *_: asked.append(1))
+    step.model.graph.register_forward_hook(lambda *_: asked.append(1))
     losses = step(batch(3))
     assert not asked
     assert losses.keys() == {"plain", "images", "texts", "both"}
     assert sum(losses[name].item() for name in ENHANCED) == 0
     torch.stack(list(losses.values())).sum().backward()
-    assert all(p.grad is None for p in step.matcher.graph.parameters())
+    assert all(p.grad is None for p in step.model.graph.parameters())
     losses = step(batch(4))
     assert asked == [1]
     assert losses["model_relations"] > 0
@@ -67,19 +69,19 @@ def test_before_its_terms_begin_the_graph_is_never_asked():
 def test_images_of_several_captions_and_negatives_behind_them():
     host, made = model().eval(), batch(offline=True)
     assert made.block[0] < made.block[1] < len(made.text_rows)
-    views = host.relate(made, host(made), frozenset({IMAGES}))
+    views = host.batch_forward(made, host(made), frozenset({IMAGES}))
     for name in ENHANCED.values():
         view = views.views[name]
         assert (len(view.images), len(view.texts)) == made.block
     anchors = batch()
-    alone = host.relate(anchors, host(anchors), frozenset({BOTH})).views[BOTH]
+    alone = host.batch_forward(anchors, host(anchors), frozenset({BOTH})).views[BOTH]
     torch.testing.assert_close(views.views[BOTH].images.tokens, alone.images.tokens)
     torch.testing.assert_close(views.views[BOTH].texts.tokens, alone.texts.tokens)
 
 
 def test_each_view_enhances_its_side():
     host, made = model().eval(), batch()
-    views = host.relate(made, host(made), frozenset({BOTH})).views
+    views = host.batch_forward(made, host(made), frozenset({BOTH})).views
     plain = views[INFERENCE]
     told = views[BOTH]
     assert torch.equal(views[IMAGES].images.tokens, told.images.tokens)
@@ -95,8 +97,8 @@ def test_fragments_teach_nobody():
     assert not views[FRAGMENTS].images.tokens.requires_grad
     assert not views[FRAGMENTS].texts.tokens.requires_grad
     assert FRAGMENTS not in host.grids
-    only = Objective(terms={"t": (1.0, SumTriplet(grid=BOTH))})
-    Step(host, only)(made)["t"].backward()
+    only = WeightedSum(terms={"t": (1.0, SumTripletLoss(grid=BOTH))})
+    TrainingStep(host, only)(made)["t"].backward()
     assert all(p.grad is not None for p in host.parameters())
 
 
@@ -104,11 +106,11 @@ def test_fragments_teach_nobody():
 def test_what_is_related_does_not_depend_on_who_asks(mode):
     """torch has a shortcut for layers that are not trained, which makes NaN of cut edges."""
     host, made, wanted = model().eval(), batch(offline=True), frozenset({BOTH})
-    told = host.relate(made, host(made), wanted)
+    told = host.batch_forward(made, host(made), wanted)
     with mode():
-        again = host.relate(made, host(made), wanted)
+        again = host.batch_forward(made, host(made), wanted)
         with torch.autocast("cpu", torch.bfloat16):
-            half = host.relate(made, Views({**again.views}), wanted)
+            half = host.batch_forward(made, EncodedViews({**again.views}), wanted)
     for found in (again, half):
         for name in ENHANCED.values():
             for side in ("images", "texts"):
@@ -124,10 +126,10 @@ def test_under_autocast_every_way_to_score_is_the_product_of_single_precision():
         view = host(made).views[INFERENCE]
         image, text = torch.cartesian_prod(torch.arange(len(images)), torch.arange(len(texts))).T
         scores = [
-            host.grid(images, texts).flatten(),
-            host.listed(images, texts, Pairs(image, text)),
-            host.pairs(images.rows(image), texts.rows(text)),
-            host.grid(view.images, view.texts).flatten(),
+            host.score_matrix(images, texts).flatten(),
+            host.score_indices(images, texts, Pairs(image, text)),
+            host.score_pairs(images.rows(image), texts.rows(text)),
+            host.score_matrix(view.images, view.texts).flatten(),
         ]
     dense = images.tokens[:, 0].double() @ texts.tokens[:, 0].double().T
     for found in scores:
@@ -140,10 +142,10 @@ def test_under_autocast_every_way_to_score_is_the_product_of_single_precision():
 
 def test_without_a_graph_there_are_no_enhanced_grids():
     host = model(graph=False)
-    assert not host.relates
+    assert not host.uses_batch_context
     assert host(batch()).views.keys() == {INFERENCE}
     with pytest.raises(ValueError, match="needs the grids both enhanced, images enhanced"):
-        Step(host, objective(0))
+        TrainingStep(host, objective(0))
 
 
 def test_the_graph_is_saved_and_never_asked_at_test_time(monkeypatch):
@@ -154,15 +156,19 @@ def test_the_graph_is_saved_and_never_asked_at_test_time(monkeypatch):
             parameter.add_(1)
     other.load_state_dict(host.state_dict())
     wanted = frozenset({BOTH})
-    one, two = (x.relate(made, x(made), wanted).views[BOTH].images.tokens for x in (host, other))
+    one, two = (
+        x.batch_forward(made, x(made), wanted).views[BOTH].images.tokens for x in (host, other)
+    )
     assert torch.equal(one, two)
     monkeypatch.setattr(host, "graph", None)
     assert host.encode_images(made.images).tokens.isfinite().all()
 
 
 def test_dropout_in_the_graph_is_of_its_step_and_not_of_what_came_before():
-    step = Step(model(dropout=0.3), Objective(terms={"t": (1.0, SumTriplet(grid=BOTH))}))
-    step.matcher.image_pool.eval(), step.matcher.text_pool.eval()
+    step = TrainingStep(
+        model(dropout=0.3), WeightedSum(terms={"t": (1.0, SumTripletLoss(grid=BOTH))})
+    )
+    step.model.image_pool.eval(), step.model.text_pool.eval()
 
     def loss(seed: int, number: int) -> float:
         torch.manual_seed(seed)
@@ -174,12 +180,12 @@ def test_dropout_in_the_graph_is_of_its_step_and_not_of_what_came_before():
 
 @pytest.mark.parametrize("chunk", [0, 3])
 def test_a_stopped_training_goes_on_as_if_it_had_not(tmp_path: Path, chunk: int):
-    plan = TrainPlan(epochs=1, batch=5, optimiser=Optimiser(rate=0.02), chunk=chunk)
-    lens = train_cases.lens()
+    plan = TrainConfig(epochs=1, batch=5, optimiser=OptimizerConfig(rate=0.02), chunk=chunk)
+    processor = train_cases.processor()
 
-    def train(folder: str, plan: TrainPlan, **more) -> tuple[object, HREM]:
+    def train(folder: str, plan: TrainConfig, **more) -> tuple[object, HREM]:
         host = model(dropout=0.2)
-        return fit(plan, host, objective(3), lens, folder=tmp_path / folder, **more), host
+        return fit(plan, host, objective(3), processor, folder=tmp_path / folder, **more), host
 
     whole, expected = train("whole", plan)
     assert whole.steps > 5
@@ -193,11 +199,13 @@ def test_a_stopped_training_goes_on_as_if_it_had_not(tmp_path: Path, chunk: int)
         assert torch.equal(host.state_dict()[name], value), name
 
 
-@pytest.mark.parametrize("term", [HardestTriplet, DistanceWeighted])
-def test_it_learns_with_the_graph(term: type[Term]):
+@pytest.mark.parametrize("term", [HardestTripletLoss, DistanceWeightedTripletLoss])
+def test_it_learns_with_the_graph(term: type[Loss]):
     torch.manual_seed(0)
     terms = {"plain": term(), **{name: term(grid=grid) for name, grid in ENHANCED.items()}}
-    step = Step(model(dropout=0.1), Objective(terms={n: (1.0, t) for n, t in terms.items()}))
+    step = TrainingStep(
+        model(dropout=0.1), WeightedSum(terms={n: (1.0, t) for n, t in terms.items()})
+    )
     optimiser, made = torch.optim.AdamW(step.parameters(), lr=0.01), batch()
     first: dict[str, float] = {}
     for _ in range(30):

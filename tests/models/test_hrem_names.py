@@ -8,14 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from counterfoil.models.authors import Checkpoint
-from counterfoil.models.blocks.bert import Bert
-from counterfoil.models.blocks.graph import BatchGraph
-from counterfoil.models.blocks.mlp import MLPRegions
-from counterfoil.models.hrem import HREM
-from counterfoil.models.hrem_names import NAMES, PREFIXES, convert_hrem, hrem
-from counterfoil.models.weights import SYSTEMS, convert
-from counterfoil.spec import from_plain
+from counterfoil.core.config import config_from_dict
+from counterfoil.models.checkpoints import Checkpoint
+from counterfoil.models.convert import SYSTEMS, convert_checkpoint
+from counterfoil.models.hrem import HREM, NAMES, PREFIXES, BatchGraph, convert_hrem, hrem_options
+from counterfoil.models.layers.pretrained import BertTextTower
+from counterfoil.models.layers.towers import MLPRegions
 
 WIDTH, SMALL = 8, {"hidden_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2}
 
@@ -34,7 +32,7 @@ def authors(bert: str, *, graph: bool) -> dict[str, Tensor]:
     torch.manual_seed(0)
     host = HREM(
         image=MLPRegions(features=5, width=WIDTH),
-        text=Bert(name=bert, width=WIDTH, pretrained=False),
+        text=BertTextTower(name=bert, width=WIDTH, pretrained=False),
         graph=BatchGraph(width=WIDTH, heads=2, best=3) if graph else None,
         heads=2,
     )
@@ -50,10 +48,10 @@ def authors(bert: str, *, graph: bool) -> dict[str, Tensor]:
 def test_every_tensor_comes_back(bert, graph):
     state = authors(bert, graph=graph)
     options = {"nhead": 2, "residual_weight": 0.7, "mask_weight": 1.5, "threshold": 0.4}
-    found = hrem(Checkpoint(state, options), bert=bert)
+    found = hrem_options(Checkpoint(state, options), bert=bert)
     built = found.build()
     assert isinstance(built, HREM)
-    assert built.relates == graph
+    assert built.uses_batch_context == graph
     assert built.image_pool.residual == 0.7
     for theirs, value in state.items():
         if name := NAMES.ours(theirs):
@@ -61,7 +59,7 @@ def test_every_tensor_comes_back(bert, graph):
     if graph:
         assert (built.graph.best, built.graph.mask_weight, built.graph.share) == (3, 1.5, 0.4)
         assert (built.graph.padding, built.graph.divergence) == ("borrowed", "reverse")
-    assert from_plain(found.matcher.plain()) == found.matcher
+    assert config_from_dict(found.model.to_dict()) == found.model
 
 
 def test_a_file_as_they_save_it(bert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -71,8 +69,8 @@ def test_a_file_as_they_save_it(bert, tmp_path: Path, monkeypatch: pytest.Monkey
         sides[side == "txt_enc"][f"module.{rest}"] = value
     path = tmp_path / "model_best.pth"
     torch.save({"model": sides, "opt": argparse.Namespace(nhead=4), "epoch": 3}, path)
-    monkeypatch.setitem(SYSTEMS, "hrem", lambda checkpoint: hrem(checkpoint, bert=bert))
-    built = convert(path, "hrem").build()
+    monkeypatch.setitem(SYSTEMS, "hrem", lambda checkpoint: hrem_options(checkpoint, bert=bert))
+    built = convert_checkpoint(path, "hrem").build()
     assert built.image_pool.layer.self_attn.num_heads == 4
     assert torch.equal(built.text.fc.weight, sides[1]["module.linear.weight"])
 

@@ -12,10 +12,10 @@ from PIL import Image
 import matcher_cases
 import recipes_cases
 import vision_cases
-from counterfoil import open_model
-from counterfoil.models.open_clip import OpenClip
-from counterfoil.records import Items
-from counterfoil.spec import of
+from counterfoil.core.config import config
+from counterfoil.core.types import ModalityBatch
+from counterfoil.model import load_model
+from counterfoil.models.open_clip import OpenClipModel
 from matcher_promises import PROMISES
 
 CAPTIONS = ["a dog in the snow", "A Red circle, and a square!", "it&amp;s  a big blue _square_" * 9]
@@ -31,13 +31,13 @@ def stand_in(tmp_path, monkeypatch):
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 def test_promise(promise, kind, tmp_path, stand_in):
     folder = vision_cases.clip_folder(tmp_path / kind, kind)
-    spec = of(OpenClip, name=str(folder))
+    spec = config(OpenClipModel, name=str(folder))
     promise(matcher_cases.Case(kind, spec, matcher_cases.pixels, matcher_cases.words))
 
 
 def test_scale_and_bias_are_not_trained(tmp_path, stand_in):
-    matcher = OpenClip(name=str(vision_cases.clip_folder(tmp_path / "siglip", "siglip")))
-    still = {name for name, value in matcher.named_parameters() if not value.requires_grad}
+    model = OpenClipModel(name=str(vision_cases.clip_folder(tmp_path / "siglip", "siglip")))
+    still = {name for name, value in model.named_parameters() if not value.requires_grad}
     assert still == {"body.logit_scale", "body.logit_bias"}
 
 
@@ -51,8 +51,8 @@ def test_a_decoder_that_is_not_used_is_not_trained(tmp_path, stand_in, monkeypat
     monkeypatch.setattr(sys.modules["open_clip"], "CLIP", CoCa)
     folder = str(vision_cases.clip_folder(tmp_path / "clip"))
     for lora in (0, 2):
-        matcher = OpenClip(name=folder, pretrained=False, lora=lora)
-        moving = {name for name, value in matcher.named_parameters() if value.requires_grad}
+        model = OpenClipModel(name=folder, pretrained=False, lora=lora)
+        moving = {name for name, value in model.named_parameters() if value.requires_grad}
         assert moving
         assert not any(".text_decoder." in name for name in moving)
 
@@ -60,20 +60,22 @@ def test_a_decoder_that_is_not_used_is_not_trained(tmp_path, stand_in, monkeypat
 def test_what_is_refused(tmp_path, stand_in):
     folder = str(vision_cases.clip_folder(tmp_path / "clip"))
     with pytest.raises(ValueError, match="lora=-1 is not possible"):
-        OpenClip(name=folder, lora=-1)
-    long = Items(torch.arange(1), torch.ones(1, 13).long(), torch.ones(1, 13, dtype=torch.bool))
+        OpenClipModel(name=folder, lora=-1)
+    long = ModalityBatch(
+        torch.arange(1), torch.ones(1, 13).long(), torch.ones(1, 13, dtype=torch.bool)
+    )
     with pytest.raises(ValueError, match="texts of 13 tokens do not fit a model that reads 12"):
-        OpenClip(name=folder).encode_texts(long)
+        OpenClipModel(name=folder).encode_texts(long)
 
 
 def test_adapters_begin_as_nothing_and_are_merged(tmp_path, stand_in):
     folder = str(vision_cases.clip_folder(tmp_path / "clip"))
-    plain, adapted = OpenClip(name=folder).eval(), OpenClip(name=folder, lora=2).eval()
+    plain, adapted = OpenClipModel(name=folder).eval(), OpenClipModel(name=folder, lora=2).eval()
     rng = torch.Generator().manual_seed(0)
     images, texts = matcher_cases.pixels(3, rng), matcher_cases.words(4, rng)
 
-    def vectors(matcher):
-        return matcher.encode_images(images).tokens, matcher.encode_texts(texts).tokens
+    def vectors(model):
+        return model.encode_images(images).tokens, model.encode_texts(texts).tokens
 
     torch.testing.assert_close(vectors(adapted), vectors(plain))
     adapted.load_state_dict(adapted.adopted(plain.state_dict()))
@@ -108,7 +110,7 @@ def test_equals_the_library(kind, fit, tmp_path):
     rng = np.random.default_rng(0)
     sides = ((40, 60), (32, 32), (90, 20))
     pictures = [Image.fromarray(rng.integers(0, 256, (*side, 3), np.uint8)) for side in sides]
-    model = open_model(folder)
+    model = load_model(folder)
     with torch.inference_mode():
         seen = torch.stack([prepared(picture) for picture in pictures])
         images = body.encode_image(seen, normalize=True)

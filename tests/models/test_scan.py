@@ -9,12 +9,11 @@ from torch.autograd import gradcheck
 from torch.nn.functional import cosine_similarity, leaky_relu
 
 from bag_cases import WIDTH, bags
-from counterfoil.models.blocks import fused, packing
-from counterfoil.models.blocks.attention import Attention
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.regions import Regions
+from counterfoil.core.types import Embeddings, ModalityBatch
+from counterfoil.models.layers import cross_attention, fused
+from counterfoil.models.layers.cross_attention import CrossAttention
+from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.scan import SCAN
-from counterfoil.records import Encoded, Items
 
 DIRECTIONS = ("t2i", "i2t")
 NORMS = ("clipped_l2norm", "l2norm", "softmax", "clipped", "no_norm")
@@ -53,7 +52,7 @@ def test_equals_the_loop_over_pairs(direction, norm):
     images, texts = bags()
     for how, softmax in zip(AGGREGATES, (9.0, 4.0, 20.0, 40.0), strict=True):
         scan = model(direction=direction, raw_norm=norm, aggregate=how, lambda_softmax=softmax)
-        grid = scan.grid(images, texts)
+        grid = scan.score_matrix(images, texts)
         for i, t in product(range(len(images)), range(len(texts))):
             v, w = images.tokens[i][images.mask[i]], texts.tokens[t][texts.mask[t]]
             expected = slow(v, w, direction, norm, how, softmax, 5.0)
@@ -69,7 +68,7 @@ def test_gradient(direction, norm, share, monkeypatch):
         scan = model(direction=direction, raw_norm=norm, aggregate=how)
 
         def grid(v, w, scan=scan):
-            return scan.grid(Encoded(v, images.mask), Encoded(w, texts.mask))
+            return scan.score_matrix(Embeddings(v, images.mask), Embeddings(w, texts.mask))
 
         leaves = [x.tokens.nan_to_num(7.0).requires_grad_() for x in (images, texts)]
         assert gradcheck(grid, leaves, fast_mode=True)
@@ -84,8 +83,8 @@ def test_a_loss_on_few_pairs_has_the_same_gradient(direction, monkeypatch):
     for share in (0.0, 1.0):
         monkeypatch.setattr(fused, "SPARSE", share)
         leaves = [x.tokens.nan_to_num(7.0).requires_grad_() for x in (images, texts)]
-        scores = model(direction=direction).grid(
-            Encoded(leaves[0], images.mask), Encoded(leaves[1], texts.mask)
+        scores = model(direction=direction).score_matrix(
+            Embeddings(leaves[0], images.mask), Embeddings(leaves[1], texts.mask)
         )
         found.append(torch.autograd.grad(scores, leaves, weights))
     for dense, sparse in zip(*found, strict=True):
@@ -96,16 +95,16 @@ def test_a_loss_on_few_pairs_has_the_same_gradient(direction, monkeypatch):
 def test_untouched_pairs_are_not_visited(monkeypatch):
     images, texts = bags(images=6, texts=8)
     visited = []
-    derivative = Attention.derivative
+    derivative = CrossAttention.derivative
 
     def spy(self, block, dot, square):
         visited.append(block.affinity.shape[2])
         return derivative(self, block, dot, square)
 
-    monkeypatch.setattr(Attention, "derivative", spy)
+    monkeypatch.setattr(CrossAttention, "derivative", spy)
     words = texts.tokens.nan_to_num().requires_grad_()
-    clean = Encoded(images.tokens.nan_to_num(), images.mask)
-    model().grid(clean, Encoded(words, texts.mask))[1, 2].backward()
+    clean = Embeddings(images.tokens.nan_to_num(), images.mask)
+    model().score_matrix(clean, Embeddings(words, texts.mask))[1, 2].backward()
     assert visited == [1]
     rows = words.grad.flatten(1).any(1)
     assert rows.tolist() == [t == 2 for t in range(8)]
@@ -114,11 +113,11 @@ def test_untouched_pairs_are_not_visited(monkeypatch):
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_tiles_change_nothing(direction, monkeypatch):
     images, texts = bags(images=7, texts=9)
-    whole = model(direction=direction).grid(images, texts)
-    monkeypatch.setattr(packing, "IMAGES_AT_ONCE", 3)
-    monkeypatch.setattr(packing, "CELLS_AT_ONCE", 100)
+    whole = model(direction=direction).score_matrix(images, texts)
+    monkeypatch.setattr(cross_attention, "IMAGES_AT_ONCE", 3)
+    monkeypatch.setattr(cross_attention, "CELLS_AT_ONCE", 100)
     monkeypatch.setattr(fused, "CELLS_IN_CACHE", 40)
-    torch.testing.assert_close(model(direction=direction).grid(images, texts), whole)
+    torch.testing.assert_close(model(direction=direction).score_matrix(images, texts), whole)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -137,7 +136,7 @@ def test_attention_sums_to_one_and_gives_the_score(direction):
         )
         attended, query = (real @ v, w) if direction == "t2i" else (real.T @ w, v)
         score = cosine_similarity(attended, query).mean()
-        torch.testing.assert_close(scan.pairs(images, texts)[p], score)
+        torch.testing.assert_close(scan.score_pairs(images, texts)[p], score)
 
 
 @pytest.mark.parametrize("direction,norm", EVERY)
@@ -150,7 +149,9 @@ def test_zero_vectors_give_no_nan(direction, norm):
             (x * 0 if y is zero else x).requires_grad_()
             for x, y in zip(leaves, (images, texts), strict=True)
         ]
-        scores = scan.grid(Encoded(leaves[0], images.mask), Encoded(leaves[1], texts.mask))
+        scores = scan.score_matrix(
+            Embeddings(leaves[0], images.mask), Embeddings(leaves[1], texts.mask)
+        )
         assert scores.isfinite().all()
         assert all(g.isfinite().all() for g in torch.autograd.grad(scores.sum(), leaves))
 
@@ -160,7 +161,7 @@ def test_sharp_attention_does_not_overflow(direction, norm):
     scan = model(direction=direction, raw_norm=norm, lambda_softmax=90.0)
     found = []
     for kind in (torch.float32, torch.float64):
-        bag = [Encoded(20 * x.tokens.nan_to_num().to(kind), x.mask) for x in bags()]
+        bag = [Embeddings(20 * x.tokens.nan_to_num().to(kind), x.mask) for x in bags()]
         found.append(scan.grid(*bag).double())
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-3)
 
@@ -168,9 +169,12 @@ def test_sharp_attention_does_not_overflow(direction, norm):
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_an_image_without_regions_gives_no_nan(direction):
     images, texts = bags()
-    nothing = Encoded(images.tokens, torch.zeros_like(images.mask))
+    nothing = Embeddings(images.tokens, torch.zeros_like(images.mask))
     scan = model(direction=direction, aggregate="Mean")
-    for scores in (scan.grid(nothing, texts), scan.pairs(nothing, texts.rows(slice(3)))):
+    for scores in (
+        scan.score_matrix(nothing, texts),
+        scan.score_pairs(nothing, texts.rows(slice(3))),
+    ):
         assert torch.equal(scores, torch.zeros_like(scores))
 
 
@@ -178,13 +182,13 @@ def test_an_image_without_regions_gives_no_nan(direction):
 def test_regions_attend_where_an_image_has_none(aggregate):
     scan = model(direction="i2t", aggregate=aggregate)
     mask = torch.tensor([[True, True, True], [False, False, False]])
-    items = Items(torch.arange(2), torch.randn(2, 3, 2), mask)
+    items = ModalityBatch(torch.arange(2), torch.randn(2, 3, 2), mask)
     images, texts = scan.encode_images(items), bags(texts=2)[1]
-    texts = Encoded(texts.tokens.to(images.tokens.dtype), texts.mask)
-    scores = scan.grid(images, texts)
+    texts = Embeddings(texts.tokens.to(images.tokens.dtype), texts.mask)
+    scores = scan.score_matrix(images, texts)
     torch.testing.assert_close(scores[1], torch.zeros_like(scores[1]))  # one region, which is zero
     rows = torch.ones(len(texts), dtype=torch.long)
-    torch.testing.assert_close(scan.pairs(images.rows(rows), texts), scores[1])
+    torch.testing.assert_close(scan.score_pairs(images.rows(rows), texts), scores[1])
     scores.sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in scan.parameters())
 
@@ -197,12 +201,12 @@ def test_words_need_not_stand_at_the_front():
     for direction in DIRECTIONS:
         scan = model(direction=direction)
         torch.testing.assert_close(
-            scan.grid(images, Encoded(spread, mask)), scan.grid(images, texts)
+            scan.score_matrix(images, Embeddings(spread, mask)), scan.score_matrix(images, texts)
         )
 
 
 def test_gram_matrices_are_made_once_where_words_attend():
-    items = Items(torch.arange(2), torch.randn(2, 3, 2), torch.ones(2, 3, dtype=torch.bool))
+    items = ModalityBatch(torch.arange(2), torch.randn(2, 3, 2), torch.ones(2, 3, dtype=torch.bool))
     for scan in (model().train(), model().eval()):
         kept = scan.encode_images(items)
         torch.testing.assert_close(kept.gram, kept.tokens @ kept.tokens.transpose(1, 2))
@@ -212,12 +216,12 @@ def test_gram_matrices_are_made_once_where_words_attend():
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_half_precision_is_close(direction):
     images, texts = bags(images=6, texts=8)
-    images, texts = (Encoded(x.tokens.float().nan_to_num(), x.mask) for x in (images, texts))
+    images, texts = (Embeddings(x.tokens.float().nan_to_num(), x.mask) for x in (images, texts))
     scan = model(direction=direction)
-    exact = scan.grid(images, texts)
+    exact = scan.score_matrix(images, texts)
     leaf = texts.tokens.clone().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
-        rough = scan.grid(images, Encoded(leaf, texts.mask))
+        rough = scan.score_matrix(images, Embeddings(leaf, texts.mask))
     assert rough.dtype == torch.float32
     torch.testing.assert_close(rough, exact, rtol=0.05, atol=0.05)
     rough.sum().backward()
@@ -248,7 +252,7 @@ def test_an_empty_caption_is_refused():
     mask = texts.mask.clone()
     mask[2] = False
     with pytest.raises(ValueError, match="text 2 has no words"):
-        model().grid(images, Encoded(texts.tokens, mask))
+        model().score_matrix(images, Embeddings(texts.tokens, mask))
 
 
 @pytest.mark.slow
@@ -260,7 +264,7 @@ def test_compiled_gives_the_same():
         for compiled in (False, True):
             scan = model(direction=direction, compiled=compiled)
             leaf = texts.tokens.nan_to_num().requires_grad_()
-            scores = scan.grid(images, Encoded(leaf, texts.mask))
+            scores = scan.score_matrix(images, Embeddings(leaf, texts.mask))
             found.append((scores.detach(), torch.autograd.grad(scores.sum(), leaf)[0]))
         for ours, theirs in zip(*found, strict=True):
             torch.testing.assert_close(ours, theirs)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from counterfoil.models.tensor_names import TensorNames
+from counterfoil.models.checkpoints import TensorNames
 
 NAMES = TensorNames(
     system="an OWL",

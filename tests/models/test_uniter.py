@@ -8,17 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm
 
-from counterfoil.models.blocks import paired
+from counterfoil.core.types import Embeddings, ModalityBatch, WordHead, WordHeadModel, WordSlots
+from counterfoil.models.layers import joint_encoder
 from counterfoil.models.uniter import UNITER
-from counterfoil.negatives.saliency import words_of
-from counterfoil.reading import ReadsWords, Slots, Want
-from counterfoil.records import Encoded, Items
+from counterfoil.negatives.counterfactual import word_embeddings_of
 from papers.released_bugs import misaligned
 
 SIZES = {"layers": 2, "width": 8, "heads": 2, "inner": 12, "positions": 9}
 SIZES |= {"vocabulary": 20, "features": 6, "classes": 4}
 ALL = ("rank", "match", "fill", "doubt", "correct", "regress", "classify")
-EVERY = frozenset(Want)
+EVERY = frozenset(WordHead)
 COUNTS = [3, 1, 4, 2], [5, 2, 7, 3]  # regions and tokens of four pairs
 
 
@@ -31,7 +30,7 @@ def model(outputs: tuple[str, ...] = ALL, **options) -> UNITER:
     return host.eval()
 
 
-def items() -> tuple[Items, Items]:
+def items() -> tuple[ModalityBatch, ModalityBatch]:
     rng = torch.Generator().manual_seed(1)
     regions, tokens = (torch.tensor(counts).unsqueeze(1) for counts in COUNTS)
     corner = torch.rand(4, 4, 4, generator=rng) / 2
@@ -39,12 +38,12 @@ def items() -> tuple[Items, Items]:
     images = torch.randn(4, 4, 6, generator=rng)
     texts = torch.randint(0, 20, (4, 7), generator=rng)
     return (
-        Items(torch.arange(4), images, torch.arange(4) < regions, boxes),
-        Items(torch.arange(4), texts, torch.arange(7) < tokens),
+        ModalityBatch(torch.arange(4), images, torch.arange(4) < regions, boxes),
+        ModalityBatch(torch.arange(4), texts, torch.arange(7) < tokens),
     )
 
 
-def encoded(host: UNITER) -> tuple[Encoded, Encoded]:
+def encoded(host: UNITER) -> tuple[Embeddings, Embeddings]:
     images, texts = items()
     return host.encode_images(images), host.encode_texts(texts)
 
@@ -66,7 +65,7 @@ def told(host: UNITER, tokens: Tensor) -> Tensor:
     return tokens
 
 
-def alone(host: UNITER, images: Encoded, texts: Encoded, image: int, text: int) -> Tensor:
+def alone(host: UNITER, images: Embeddings, texts: Embeddings, image: int, text: int) -> Tensor:
     said, seen = texts.tokens[text][texts.mask[text]], images.tokens[image][images.mask[image]]
     return told(host, torch.cat([said, seen]))
 
@@ -74,10 +73,10 @@ def alone(host: UNITER, images: Encoded, texts: Encoded, image: int, text: int) 
 @torch.no_grad()
 @pytest.mark.parametrize("most", [1, 20, 10**6])
 def test_every_score_is_that_of_the_pair_alone(monkeypatch, most):
-    monkeypatch.setitem(paired.TOGETHER, "cpu", most)
+    monkeypatch.setitem(joint_encoder.TOGETHER, "cpu", most)
     host = model()
     images, texts = encoded(host)
-    for i, row in enumerate(host.grid(images, texts)):
+    for i, row in enumerate(host.score_matrix(images, texts)):
         for t, score in enumerate(row):
             first = alone(host, images, texts, i, t)[0]
             expected = host.says.rank(host.pooler(first).tanh()).sigmoid()
@@ -88,9 +87,9 @@ def test_every_score_is_that_of_the_pair_alone(monkeypatch, most):
 def test_one_pass_answers_all_that_is_wanted():
     host = model()
     images, texts = encoded(host)
-    slots = Slots(torch.tensor([2, 0, 2, 3]), torch.tensor([6, 1, 3, 0]))
+    slots = WordSlots(torch.tensor([2, 0, 2, 3]), torch.tensor([6, 1, 3, 0]))
     reading = host.read(images, texts, EVERY, slots)
-    torch.testing.assert_close(reading.score, host.pairs(images, texts))
+    torch.testing.assert_close(reading.score, host.score_pairs(images, texts))
     table = host.text.word_embeddings.weight
     for n, (pair, place) in enumerate(zip(slots.pair, slots.place, strict=True)):
         state = alone(host, images, texts, int(pair), int(pair))[place]
@@ -104,13 +103,15 @@ def test_one_pass_answers_all_that_is_wanted():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("want", [{w} for w in Want] + [{Want.SCORE, Want.FILL}], ids=str)
+@pytest.mark.parametrize(
+    "want", [{w} for w in WordHead] + [{WordHead.SCORE, WordHead.FILL}], ids=str
+)
 def test_what_is_not_wanted_changes_nothing(want):
     host = model()
-    slots = Slots(torch.tensor([1, 1]), torch.tensor([1, 0]))
+    slots = WordSlots(torch.tensor([1, 1]), torch.tensor([1, 0]))
     pools = encoded(host)
     whole, some = host.read(*pools, EVERY, slots), host.read(*pools, frozenset(want), slots)
-    for kind in Want:
+    for kind in WordHead:
         value = getattr(some, kind.value)
         if kind in want:
             torch.testing.assert_close(value, getattr(whole, kind.value))
@@ -120,10 +121,10 @@ def test_what_is_not_wanted_changes_nothing(want):
 
 def test_no_slots_give_no_words():
     host, none = model(), torch.zeros(0, dtype=torch.long)
-    reading = host.read(*encoded(host), frozenset({Want.FILL}), Slots(none, none))
+    reading = host.read(*encoded(host), frozenset({WordHead.FILL}), WordSlots(none, none))
     assert reading.fill.shape == (0, 20 + 1)
     with pytest.raises(ValueError, match="words are wanted and no slots are given"):
-        host.read(*encoded(host), frozenset({Want.FILL}))
+        host.read(*encoded(host), frozenset({WordHead.FILL}))
 
 
 @torch.no_grad()
@@ -147,7 +148,7 @@ def test_hidden_states_of_pairs_and_of_one_side():
     no, yes = host.matched(joint.pooled).unbind(1)
     matching = model(("match",))
     matching.load_state_dict(matching.adopted(host.state_dict()))
-    torch.testing.assert_close(matching.pairs(images, texts), (yes - no).sigmoid())
+    torch.testing.assert_close(matching.score_pairs(images, texts), (yes - no).sigmoid())
 
 
 @torch.no_grad()
@@ -167,28 +168,30 @@ def test_a_hidden_region_shows_where_it_is_and_not_what():
 def test_probability_and_logit_are_of_one_score():
     first, second = model(score="probability"), model(score="logit")
     images, texts = encoded(first)
-    assert torch.equal(first.grid(images, texts), second.grid(images, texts).sigmoid())
+    assert torch.equal(
+        first.score_matrix(images, texts), second.score_matrix(images, texts).sigmoid()
+    )
     assert (first.score_scale, second.score_scale) == (1.0, 4.0)
 
 
 @pytest.mark.parametrize("outputs", [("rank",), ("match", "fill"), ("rank", "doubt", "correct")])
 def test_no_parameter_is_there_for_nothing(outputs):
     host = model(outputs)
-    slots = Slots(torch.tensor([1]), torch.tensor([1]))
+    slots = WordSlots(torch.tensor([1]), torch.tensor([1]))
     reading = host.read(*encoded(host), host.wants, slots)
     found = [getattr(reading, want.value) for want in host.wants]
     torch.stack([value.square().sum() for value in found]).sum().backward()
     assert [name for name, p in host.named_parameters() if p.grad is None] == []
-    assert isinstance(host, ReadsWords)
-    assert host.says.fill is None or Want.FILL in host.wants
+    assert isinstance(host, WordHeadModel)
+    assert host.says.fill is None or WordHead.FILL in host.wants
 
 
 def test_heads_that_are_not_there_are_asked_for_in_vain():
     host = model(("rank",))
     pools = encoded(host)
-    assert host.wants == {Want.SCORE}
+    assert host.wants == {WordHead.SCORE}
     with pytest.raises(ValueError, match="no head 'doubt'; build it with that among its outputs"):
-        host.read(*pools, frozenset({Want.DOUBT}))
+        host.read(*pools, frozenset({WordHead.DOUBT}))
     with pytest.raises(ValueError, match="no head 'match'"):
         host.matched(host.joint(*pools).pooled)
     with pytest.raises(ValueError, match="nothing that stands for a hidden region"):
@@ -222,9 +225,9 @@ def test_dropout_is_drawn_in_training_alone():
 
 
 def test_the_word_that_hides_is_known():
-    assert words_of(model()).mask_word == 20
+    assert word_embeddings_of(model()).mask_word == 20
     host = model(mask=3)
-    assert words_of(host).mask_word == 3
+    assert word_embeddings_of(host).mask_word == 3
     assert host.text.word_embeddings.num_embeddings == 20
 
 
@@ -235,7 +238,7 @@ def test_the_slip_of_the_released_training():
     images, texts = encoded(host)
     wrong = misaligned(images, texts)
     assert torch.equal(wrong.tokens[:, :4], texts.tokens[:, 3:7])  # longest 7, last 3, 4 regions
-    alike = Encoded(texts.tokens[:, :3], texts.mask[:, :3].clone())
+    alike = Embeddings(texts.tokens[:, :3], texts.mask[:, :3].clone())
     alike.mask[:] = True
     assert torch.equal(misaligned(images, alike).tokens, images.tokens)
 
@@ -265,7 +268,7 @@ def test_it_learns():
     host, (images, texts) = UNITER(**{**SIZES, "dropout": 0.0, "width": 16}), items()
     optimiser = torch.optim.AdamW(host.parameters(), lr=0.01)
     for _ in range(40):
-        scores = host.grid(host.encode_images(images), host.encode_texts(texts))
+        scores = host.score_matrix(host.encode_images(images), host.encode_texts(texts))
         loss = nn.functional.binary_cross_entropy(scores, torch.eye(4))
         optimiser.zero_grad()
         loss.backward()

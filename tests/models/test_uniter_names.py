@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from counterfoil.models.authors import Checkpoint
-from counterfoil.models.uniter import UNITER
-from counterfoil.models.uniter_names import convert_uniter, official, uniter
-from counterfoil.models.weights import convert
-from counterfoil.spec import from_plain
+from counterfoil.core.config import config_from_dict
+from counterfoil.models.checkpoints import Checkpoint
+from counterfoil.models.convert import convert_checkpoint
+from counterfoil.models.uniter import UNITER, authors_state, convert_uniter, uniter_options
 
 PRETRAINED = ("match", "fill", "regress", "classify")
 
@@ -35,7 +34,7 @@ def host(outputs: tuple[str, ...] = PRETRAINED) -> UNITER:
 
 
 def authors(outputs: tuple[str, ...] = PRETRAINED) -> dict[str, Tensor]:
-    return official(host(outputs).state_dict())
+    return authors_state(host(outputs).state_dict())
 
 
 def same(ours: UNITER, theirs: UNITER) -> None:
@@ -47,20 +46,20 @@ def same(ours: UNITER, theirs: UNITER) -> None:
 def test_a_pretrained_file_as_they_save_it(tmp_path: Path):
     path = tmp_path / "uniter-base.pt"
     torch.save(authors(), path)
-    found = convert(path, "uniter")
+    found = convert_checkpoint(path, "uniter")
     built = found.build()
     assert isinstance(built, UNITER)
     same(built, host())
     assert torch.equal(built.says.rank.weight, built.says.match.weight[1:])
-    assert found.matcher.arguments["outputs"] == ("rank", *PRETRAINED)
+    assert found.model.arguments["outputs"] == ("rank", *PRETRAINED)
     assert (built.body.layers[0].heads, built.text.mask_word) == (2, 103)  # 64 to a head
-    assert from_plain(found.matcher.plain()) == found.matcher
-    same(convert(path, "uniter", bert="a folder").build(), host())
+    assert config_from_dict(found.model.to_dict()) == found.model
+    same(convert_checkpoint(path, "uniter", bert="a folder").build(), host())
 
 
 @pytest.mark.parametrize("outputs", [("rank",), ("rank", "match", "doubt", "fill", "correct")])
 def test_a_fine_tuned_rank_is_kept(outputs):
-    built = uniter(Checkpoint(authors(outputs))).build()
+    built = uniter_options(Checkpoint(authors(outputs))).build()
     same(built, host(outputs))
     assert len(built.state_dict()) == len(host(outputs).state_dict())
 
@@ -76,7 +75,7 @@ def old(name: str) -> str:
 def test_old_names_are_known(before):
     state = {before.format(old(name)): value for name, value in authors().items()}
     assert any("gamma" in name for name in state)
-    same(uniter(Checkpoint(state)).build(), host())
+    same(uniter_options(Checkpoint(state)).build(), host())
 
 
 def test_a_text_model_of_bert_is_taken_for_its_layers():
@@ -86,9 +85,9 @@ def test_a_text_model_of_bert_is_taken_for_its_layers():
         for name, value in authors(("match", "fill")).items()
         if "itm" not in name
     }
-    first, second = (uniter(Checkpoint(theirs)) for _ in range(2))
+    first, second = (uniter_options(Checkpoint(theirs)) for _ in range(2))
     built = first.build()
-    assert first.matcher.arguments["outputs"] == ("rank", "fill")
+    assert first.model.arguments["outputs"] == ("rank", "fill")
     words = host(("match", "fill")).text.word_embeddings.weight
     assert torch.equal(built.text.word_embeddings.weight, words)
     assert torch.equal(built.says.rank.weight, second.build().says.rank.weight)
@@ -99,7 +98,7 @@ def test_missing_tensors_begin_fresh_and_unknown_ones_are_left_out():
     pooler = state.pop("uniter.pooler.dense.weight")
     state["vocabulary_of_nobody"] = torch.zeros(3)
     before = torch.get_rng_state()
-    found = uniter(Checkpoint(state))
+    found = uniter_options(Checkpoint(state))
     assert torch.equal(before, torch.get_rng_state())
     built = found.build()
     assert built.pooler.weight.shape == pooler.shape
@@ -110,7 +109,7 @@ def test_shapes_that_do_not_fit_are_refused():
     state = authors()
     state["uniter.pooler.dense.weight"] = torch.zeros(128, 127)
     with pytest.raises(ValueError, match="these weights do not fit"):
-        uniter(Checkpoint(state)).build()
+        uniter_options(Checkpoint(state)).build()
 
 
 def test_another_systems_tensors_are_refused():

@@ -12,18 +12,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import hub_cases
-from counterfoil.models.authors import Converted
-from counterfoil.models.blocks import paired
-from counterfoil.models.vilt import ViLT
-from counterfoil.models.vilt_public import public_vilt
-from counterfoil.negatives.saliency import words_of
-from counterfoil.reading import ReadsWords, Slots, Want
-from counterfoil.records import Encoded, Items
+from counterfoil.core.types import Embeddings, ModalityBatch, WordHead, WordHeadModel, WordSlots
+from counterfoil.models.checkpoints import ConvertedModel
+from counterfoil.models.layers import joint_encoder
+from counterfoil.models.vilt import ViLT, public_vilt
+from counterfoil.negatives.counterfactual import word_embeddings_of
 
 SIZES = {"layers": 2, "width": 16, "heads": 2, "inner": 16, "positions": 12}
 SIZES |= {"vocabulary": 40, "size": 16, "patch": 8}
 ALL = ("rank", "match", "fill", "doubt", "correct")
-EVERY = frozenset(Want)
+EVERY = frozenset(WordHead)
 LENGTHS = [5, 2, 7, 3]
 GRIDS = [(3, 2), (1, 2), (2, 2), (1, 1)]  # patches of four pictures
 KINDS = ("MaskedLM", "ImageAndTextRetrieval", "Model")
@@ -38,7 +36,7 @@ def model(outputs: tuple[str, ...] = ALL, **options) -> ViLT:
     return host.eval()
 
 
-def items() -> tuple[Items, Items]:
+def items() -> tuple[ModalityBatch, ModalityBatch]:
     """Pictures of several shapes in one room, and captions."""
     rng = torch.Generator().manual_seed(1)
     mask = torch.zeros(4, 3, 2, dtype=torch.bool)
@@ -46,12 +44,12 @@ def items() -> tuple[Items, Items]:
         mask[row, :height, :width] = True
     texts = torch.randint(0, 40, (4, 7), generator=rng)
     return (
-        Items(torch.arange(4), torch.randn(4, 3, 24, 16, generator=rng), mask.flatten(1)),
-        Items(torch.arange(4), texts, torch.arange(7) < torch.tensor(LENGTHS).unsqueeze(1)),
+        ModalityBatch(torch.arange(4), torch.randn(4, 3, 24, 16, generator=rng), mask.flatten(1)),
+        ModalityBatch(torch.arange(4), texts, torch.arange(7) < torch.tensor(LENGTHS).unsqueeze(1)),
     )
 
 
-def encoded(host: ViLT) -> tuple[Encoded, Encoded]:
+def encoded(host: ViLT) -> tuple[Embeddings, Embeddings]:
     images, texts = items()
     return host.encode_images(images), host.encode_texts(texts)
 
@@ -84,10 +82,10 @@ def theirs(folders: dict[str, str], kind: str) -> nn.Module:
 @torch.no_grad()
 @pytest.mark.parametrize("most", [1, 30, 10**6])
 def test_scores_are_those_of_transformers(folders, monkeypatch, most):
-    monkeypatch.setitem(paired.TOGETHER, "cpu", most)
+    monkeypatch.setitem(joint_encoder.TOGETHER, "cpu", most)
     found = public_vilt(folders["ImageAndTextRetrieval"], mask=3)
-    assert found.matcher.arguments["outputs"] == ("rank",)
-    ours = replace(found, matcher=found.matcher.but(score="logit")).build()
+    assert found.model.arguments["outputs"] == ("rank",)
+    ours = replace(found, model=found.model.replace(score="logit")).build()
     grid = ours.grid(*encoded(ours))
     own = theirs(folders, "ImageAndTextRetrieval")
     for i in range(4):
@@ -101,8 +99,8 @@ def test_scores_are_those_of_transformers(folders, monkeypatch, most):
 @torch.no_grad()
 def test_words_are_those_of_transformers(folders):
     ours, own = public_vilt(folders["MaskedLM"], mask=3).build(), theirs(folders, "MaskedLM")
-    slots = Slots(torch.tensor([2, 0, 2, 3]), torch.tensor([6, 1, 3, 0]))
-    found = ours.read(*encoded(ours), frozenset({Want.FILL}), slots).fill
+    slots = WordSlots(torch.tensor([2, 0, 2, 3]), torch.tensor([6, 1, 3, 0]))
+    found = ours.read(*encoded(ours), frozenset({WordHead.FILL}), slots).fill
     for row, pair, place in zip(found, slots.pair.tolist(), slots.place.tolist(), strict=True):
         logits = own(**asked(pair, pair)).logits[0, place]
         torch.testing.assert_close(row, logits, atol=1e-5, rtol=1e-5)
@@ -140,26 +138,28 @@ def test_what_is_outside_of_a_picture_is_not_seen():
     assert clean.mask.sum(1).tolist() == [1 + h * w for h, w in GRIDS]
     assert torch.equal(clean.tokens[clean.mask], again.tokens[again.mask])
     with torch.enable_grad():
-        host.grid(host.encode_images(dirty), host.encode_texts(items()[1])).sum().backward()
+        host.score_matrix(host.encode_images(dirty), host.encode_texts(items()[1])).sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in host.parameters())
 
 
 @torch.no_grad()
 def test_a_rest_narrower_than_a_patch_is_cut_off():
     host, (images, _) = model(), items()
-    whole = Items(images.ids, images.values, torch.ones(4, 1, dtype=torch.bool))
+    whole = ModalityBatch(images.ids, images.values, torch.ones(4, 1, dtype=torch.bool))
     more = replace(whole, values=nn.functional.pad(whole.values, (0, 5, 0, 7), value=9.0))
     assert torch.equal(host.encode_images(more).tokens, host.encode_images(whole).tokens)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("want", [{w} for w in Want] + [{Want.SCORE, Want.FILL}], ids=str)
+@pytest.mark.parametrize(
+    "want", [{w} for w in WordHead] + [{WordHead.SCORE, WordHead.FILL}], ids=str
+)
 def test_what_is_not_wanted_changes_nothing(want):
     host = model()
-    slots = Slots(torch.tensor([1, 1]), torch.tensor([1, 0]))
+    slots = WordSlots(torch.tensor([1, 1]), torch.tensor([1, 0]))
     pools = encoded(host)
     whole, some = host.read(*pools, EVERY, slots), host.read(*pools, frozenset(want), slots)
-    for kind in Want:
+    for kind in WordHead:
         value = getattr(some, kind.value)
         if kind in want:
             torch.testing.assert_close(value, getattr(whole, kind.value))
@@ -171,9 +171,9 @@ def test_what_is_not_wanted_changes_nothing(want):
 def test_one_pass_answers_all_that_is_wanted():
     host = model()
     images, texts = encoded(host)
-    slots = Slots(torch.tensor([2, 0, 2, 3]), torch.tensor([6, 1, 3, 0]))
+    slots = WordSlots(torch.tensor([2, 0, 2, 3]), torch.tensor([6, 1, 3, 0]))
     reading, joint = host.read(images, texts, EVERY, slots), host.joint(images, texts)
-    torch.testing.assert_close(reading.score, host.pairs(images, texts))
+    torch.testing.assert_close(reading.score, host.score_pairs(images, texts))
     states = joint.texts.tokens
     torch.testing.assert_close(reading.doubt[texts.mask], host.says.doubt(states[texts.mask]))
     assert not reading.doubt[~texts.mask].any()
@@ -187,28 +187,28 @@ def test_one_pass_answers_all_that_is_wanted():
 
 def test_no_slots_give_no_words():
     host, none = model(), torch.zeros(0, dtype=torch.long)
-    reading = host.read(*encoded(host), frozenset({Want.FILL}), Slots(none, none))
+    reading = host.read(*encoded(host), frozenset({WordHead.FILL}), WordSlots(none, none))
     assert reading.fill.shape == (0, 40 + 1)
     with pytest.raises(ValueError, match="words are wanted and no slots are given"):
-        host.read(*encoded(host), frozenset({Want.FILL}))
+        host.read(*encoded(host), frozenset({WordHead.FILL}))
 
 
 @pytest.mark.parametrize("outputs", [("rank",), ("match", "fill"), ("rank", "doubt", "correct")])
 def test_no_parameter_is_there_for_nothing(outputs):
     host = model(outputs)
-    slots = Slots(torch.tensor([1]), torch.tensor([1]))
+    slots = WordSlots(torch.tensor([1]), torch.tensor([1]))
     reading = host.read(*encoded(host), host.wants, slots)
     found = [getattr(reading, want.value) for want in host.wants]
     torch.stack([value.square().sum() for value in found]).sum().backward()
     assert [name for name, p in host.named_parameters() if p.grad is None] == []
-    assert isinstance(host, ReadsWords)
-    assert (host.says.fill is None) == (Want.FILL not in host.wants)
+    assert isinstance(host, WordHeadModel)
+    assert (host.says.fill is None) == (WordHead.FILL not in host.wants)
 
 
 def test_the_word_that_hides_is_known():
-    assert words_of(model()).mask_word == 40
+    assert word_embeddings_of(model()).mask_word == 40
     host = model(mask=3)
-    assert words_of(host).mask_word == 3
+    assert word_embeddings_of(host).mask_word == 3
     assert host.word_table().num_embeddings == 40
 
 
@@ -232,7 +232,7 @@ def test_a_match_in_public_weights_becomes_the_rank(folders, tmp_path):
     match = {"itm_score.fc.weight": torch.randn(2, 16), "itm_score.fc.bias": torch.randn(2)}
     save_file(load_file(file) | match, file, {"format": "pt"})
     found = public_vilt(folder, mask=3)
-    assert found.matcher.arguments["outputs"] == ("rank", "match", "fill")
+    assert found.model.arguments["outputs"] == ("rank", "match", "fill")
     assert torch.equal(found.state["says.rank.weight"], match["itm_score.fc.weight"][1:])
     host = ViLT(**SIZES, outputs=("rank", "doubt"), mask=3, weights=folder, pretrained=True)
     assert torch.equal(host.says.doubt.weight, match["itm_score.fc.weight"])
@@ -255,8 +255,8 @@ def test_weights_are_begun_with_only_where_that_is_asked(folders, kind):
 def test_public_weights_are_built_the_same_every_time(folders):
     """Also a head that is not in them."""
     one, two = (public_vilt(folders["MaskedLM"], mask=3) for _ in range(2))
-    assert one.matcher == two.matcher
-    assert isinstance(one, Converted)
+    assert one.model == two.model
+    assert isinstance(one, ConvertedModel)
     assert all(torch.equal(value, two.state[name]) for name, value in one.state.items())
 
 
@@ -325,7 +325,7 @@ def test_it_learns():
     host, (images, texts) = ViLT(**SIZES), items()
     optimiser = torch.optim.AdamW(host.parameters(), lr=0.01)
     for _ in range(40):
-        scores = host.grid(host.encode_images(images), host.encode_texts(texts))
+        scores = host.score_matrix(host.encode_images(images), host.encode_texts(texts))
         loss = nn.functional.binary_cross_entropy(scores, torch.eye(4))
         optimiser.zero_grad()
         loss.backward()

@@ -4,49 +4,48 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from counterfoil.models import vse
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.regions import Regions
-from counterfoil.models.vse import VSE
-from counterfoil.records import Encoded, Items
+from counterfoil.core.types import Embeddings, ModalityBatch
+from counterfoil.models import vsepp
+from counterfoil.models.layers.towers import GRU, Regions
+from counterfoil.models.vsepp import VSEPP
 
 
-def model(**options) -> VSE:
-    return VSE(
+def model(**options) -> VSEPP:
+    return VSEPP(
         image=Regions(features=3, width=4),
         text=GRU(words=9, word_width=2, width=4, bidirectional=False),
         **options,
     )
 
 
-def bag(n: int) -> Encoded:
-    return Encoded(torch.randn(n, 1, 4), torch.ones(n, 1, dtype=torch.bool))
+def bag(n: int) -> Embeddings:
+    return Embeddings(torch.randn(n, 1, 4), torch.ones(n, 1, dtype=torch.bool))
 
 
 def test_order_measures_what_the_image_lacks():
-    images = Encoded(torch.tensor([[[1.0, 2.0, 0.0, 0.0]]]), torch.ones(1, 1, dtype=torch.bool))
-    texts = Encoded(torch.tensor([[[4.0, 1.0, 4.0, 0.0]]]), torch.ones(1, 1, dtype=torch.bool))
-    assert model(measure="order").grid(images, texts).item() == pytest.approx(-5.0)
+    images = Embeddings(torch.tensor([[[1.0, 2.0, 0.0, 0.0]]]), torch.ones(1, 1, dtype=torch.bool))
+    texts = Embeddings(torch.tensor([[[4.0, 1.0, 4.0, 0.0]]]), torch.ones(1, 1, dtype=torch.bool))
+    assert model(measure="order").score_matrix(images, texts).item() == pytest.approx(-5.0)
 
 
 def test_order_in_tiles_is_the_same(monkeypatch):
     images, texts = bag(5), bag(3)
-    whole = model(measure="order").grid(images, texts)
-    monkeypatch.setattr(vse, "CELLS_AT_ONCE", 24)
-    assert torch.equal(model(measure="order").grid(images, texts), whole)
+    whole = model(measure="order").score_matrix(images, texts)
+    monkeypatch.setattr(vsepp, "CELLS_AT_ONCE", 24)
+    assert torch.equal(model(measure="order").score_matrix(images, texts), whole)
 
 
 def test_order_has_a_gradient_where_nothing_is_broken():
     image = torch.ones(2, 1, 4, dtype=torch.double, requires_grad=True)
     text = torch.zeros(2, 1, 4, dtype=torch.double, requires_grad=True)
     mask = torch.ones(2, 1, dtype=torch.bool)
-    scores = model(measure="order").grid(Encoded(image, mask), Encoded(text, mask))
+    scores = model(measure="order").score_matrix(Embeddings(image, mask), Embeddings(text, mask))
     grads = torch.autograd.grad(scores.sum(), [image, text])
     assert all(torch.equal(g, torch.zeros_like(g)) for g in grads)
 
 
 def test_absolute_vectors_are_not_negative():
-    items = Items(torch.arange(9), torch.randn(9, 1, 3), torch.ones(9, 1, dtype=torch.bool))
+    items = ModalityBatch(torch.arange(9), torch.randn(9, 1, 3), torch.ones(9, 1, dtype=torch.bool))
     host = model(absolute=True)
     plain = host.image.fc(items.values[:, 0])
     assert (plain < 0).any()
@@ -59,22 +58,26 @@ def test_gradient(measure):
     mask = torch.ones(3, 1, dtype=torch.bool)
     leaves = [torch.randn(3, 1, 4, dtype=torch.double, requires_grad=True) for _ in range(2)]
     host = model(measure=measure)
-    assert gradcheck(lambda v, w: host.grid(Encoded(v, mask), Encoded(w, mask)), leaves)
+    assert gradcheck(
+        lambda v, w: host.score_matrix(Embeddings(v, mask), Embeddings(w, mask)), leaves
+    )
 
 
 @pytest.mark.parametrize("options", [{}, {"measure": "order", "absolute": True}])
 def test_zero_vectors_give_no_nan(options):
     host = model(**options)
-    items = Items(torch.arange(2), torch.zeros(2, 1, 3), torch.ones(2, 1, dtype=torch.bool))
-    words = Items(torch.arange(2), torch.ones(2, 3).long(), torch.ones(2, 3, dtype=torch.bool))
-    scores = host.grid(host.encode_images(items), host.encode_texts(words))
+    items = ModalityBatch(torch.arange(2), torch.zeros(2, 1, 3), torch.ones(2, 1, dtype=torch.bool))
+    words = ModalityBatch(
+        torch.arange(2), torch.ones(2, 3).long(), torch.ones(2, 3, dtype=torch.bool)
+    )
+    scores = host.score_matrix(host.encode_images(items), host.encode_texts(words))
     assert scores.isfinite().all()
     scores.sum().backward()
     assert all(p.grad.isfinite().all() for p in host.parameters())
 
 
 def test_normalised_or_not():
-    items = Items(torch.arange(2), torch.randn(2, 1, 3), torch.ones(2, 1, dtype=torch.bool))
+    items = ModalityBatch(torch.arange(2), torch.randn(2, 1, 3), torch.ones(2, 1, dtype=torch.bool))
     lengths = model().encode_images(items).tokens.norm(dim=-1)
     torch.testing.assert_close(lengths, torch.ones(2, 1))
     plain = model(normalise_images=False)

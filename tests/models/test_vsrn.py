@@ -4,17 +4,15 @@ import pytest
 import torch
 
 import train_cases
-from counterfoil import open_corpus
-from counterfoil.corpus.lens import LensPlan
-from counterfoil.models.blocks.captioner import Captioner
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.regions import Regions
-from counterfoil.models.vsrn import VSRN
-from counterfoil.objectives.term import Objective
-from counterfoil.objectives.triplet import SumTriplet
-from counterfoil.recipes.hosts import vsrn
-from counterfoil.records import Batch, Items
-from counterfoil.train.step import Step
+from counterfoil.core.types import Batch, ModalityBatch
+from counterfoil.data.processor import ProcessorConfig
+from counterfoil.data.readers import load_dataset
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.triplet import SumTripletLoss
+from counterfoil.models.layers.towers import GRU, Regions
+from counterfoil.models.vsrn import VSRN, Captioner
+from counterfoil.recipes.models import vsrn_config
+from counterfoil.training.step import TrainingStep
 
 WORDS, WIDTH = 40, 8
 ANCHORS = [0, 1, 5, 7, 9]  # captions 0 and 1 share an image
@@ -29,17 +27,17 @@ def model(**options) -> VSRN:
 
 
 def batch(*, offline: bool = True) -> Batch:
-    return train_cases.batch_of(train_cases.lens(), ANCHORS, offline=offline)
+    return train_cases.batch_of(train_cases.processor(), ANCHORS, offline=offline)
 
 
 def test_the_caption_loss_is_the_mean_over_anchors_and_sees_no_negative():
     host, made = model().eval(), batch()
     assert len(made.image_rows) > made.block[0]
-    lens = train_cases.lens()
+    processor = train_cases.processor()
     total = torch.zeros(())
     for anchor in ANCHORS:
-        image = lens.images(lens.corpus.owner[[anchor]])
-        caption = lens.texts(torch.tensor([anchor]))
+        image = processor.images(processor.dataset.text_to_image[[anchor]])
+        caption = processor.texts(torch.tensor([anchor]))
         total += host.captioner(host.regions(image), caption.values)
     told = host(made).auxiliary["caption"]
     torch.testing.assert_close(told, total / len(ANCHORS))
@@ -72,8 +70,8 @@ def test_relations_begin_as_the_identity():
 
 def test_the_order_of_regions_is_read():
     host = model().eval()
-    items = Items(torch.arange(1), torch.randn(1, 4, 6), torch.ones(1, 4, dtype=torch.bool))
-    turned = Items(items.ids, items.values.flip(1), items.mask)
+    items = ModalityBatch(torch.arange(1), torch.randn(1, 4, 6), torch.ones(1, 4, dtype=torch.bool))
+    turned = ModalityBatch(items.ids, items.values.flip(1), items.mask)
     distance = host.encode_images(items).tokens - host.encode_images(turned).tokens
     assert distance.abs().max() > 1e-3
 
@@ -83,7 +81,9 @@ def test_the_order_of_regions_is_read():
 def test_empty_images_give_no_nan(norm, coco):
     host = model(region_norm=norm, normalise_regions=coco, batch_norm=not coco)
     for training in (True, False):
-        items = Items(torch.arange(2), torch.zeros(2, 3, 6), torch.ones(2, 3, dtype=torch.bool))
+        items = ModalityBatch(
+            torch.arange(2), torch.zeros(2, 3, 6), torch.ones(2, 3, dtype=torch.bool)
+        )
         vectors = host.train(training).encode_images(items).tokens
         (vectors * torch.randn(WIDTH)).sum().backward()
         assert vectors.isfinite().all()
@@ -92,7 +92,7 @@ def test_empty_images_give_no_nan(norm, coco):
 
 def test_one_image_can_be_trained_on():
     host = model(batch_norm=True)
-    lonely = train_cases.batch_of(train_cases.lens(), [4])
+    lonely = train_cases.batch_of(train_cases.processor(), [4])
     assert host(lonely).inference.images.tokens.isfinite().all()
 
 
@@ -134,14 +134,16 @@ def test_what_cannot_be_built():
 
 @pytest.mark.parametrize("variant", ["f30k", "coco"])
 def test_the_recipe_learns_scenes(variant):
-    corpus = open_corpus("scenes:images=24").split("train")
-    lens = LensPlan(images="pixels", size=32).fit(corpus).on(corpus)
-    spec = vsrn(width=16, word_width=8, sees="pixels", variant=variant)
+    dataset = load_dataset("scenes:images=24").split("train")
+    processor = ProcessorConfig(images="pixels", size=32).fit(dataset).process(dataset)
+    spec = vsrn_config(width=16, word_width=8, sees="pixels", variant=variant)
     torch.manual_seed(0)
-    host = spec.resolve({"words": lens.lens.tokenizer.size, "size": 32}).build()
+    host = spec.fill({"words": processor.processor.tokenizer.size, "size": 32}).build()
     assert host.captioner.out.in_features == 4
-    step = Step(host, Objective(terms={"triplet": (1.0, SumTriplet(reduction="mean"))}))
-    made = train_cases.batch_of(lens, list(range(0, 24, 2)))
+    step = TrainingStep(
+        host, WeightedSum(terms={"triplet": (1.0, SumTripletLoss(reduction="mean"))})
+    )
+    made = train_cases.batch_of(processor, list(range(0, 24, 2)))
     optimiser = torch.optim.Adam(step.parameters(), lr=0.01)
     first: dict[str, float] = {}
     for _ in range(30):
@@ -155,5 +157,5 @@ def test_the_recipe_learns_scenes(variant):
 
 
 def test_the_recipe_without_captions():
-    spec = vsrn(width=16, captions=False).resolve({"words": 9, "features": 3})
+    spec = vsrn_config(width=16, captions=False).fill({"words": 9, "features": 3})
     assert spec.build().captioner is None

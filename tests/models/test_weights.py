@@ -7,17 +7,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from counterfoil.models.authors import read_checkpoint
 from counterfoil.models.bfan import BFAN
-from counterfoil.models.blocks.captioner import Captioner
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.regions import Regions
+from counterfoil.models.checkpoints import read_checkpoint
+from counterfoil.models.convert import convert_checkpoint, convert_scan, convert_vsepp
+from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.scan import SCAN
-from counterfoil.models.scan_names import convert_scan, convert_vsepp
-from counterfoil.models.vse import VSE
-from counterfoil.models.vsrn import VSRN
-from counterfoil.models.vsrn_names import PREFIXES, convert_vsrn
-from counterfoil.models.weights import convert
+from counterfoil.models.vsepp import VSEPP
+from counterfoil.models.vsrn import PREFIXES, VSRN, Captioner, convert_vsrn
 
 
 def authors(bidirectional: bool) -> list[dict[str, torch.Tensor]]:
@@ -38,7 +34,7 @@ def test_scan_with_its_options(tmp_path):
         cross_attn="i2t", agg_func="Mean", lambda_softmax=4, lambda_lse=20, no_imgnorm=True
     )
     model = authors(bidirectional=True)
-    found = convert(saved(tmp_path / "best.pth.tar", model, opt=options), "scan")
+    found = convert_checkpoint(saved(tmp_path / "best.pth.tar", model, opt=options), "scan")
     built = found.build()
     assert isinstance(built, SCAN)
     assert (built.attention.direction, built.aggregate, built.lambda_lse) == ("i2t", "Mean", 20.0)
@@ -46,14 +42,14 @@ def test_scan_with_its_options(tmp_path):
     assert torch.equal(built.image.fc.weight, model[0]["fc.weight"])
     for name, value in model[1].items():
         assert torch.equal(built.text.state_dict()[name], value)
-    assert found.matcher.plain()["text"]["bidirectional"] is True
+    assert found.model.to_dict()["text"]["bidirectional"] is True
 
 
 @pytest.mark.parametrize("options,focus", [({}, "equal"), ({"focal_type": "prob"}, "prob")])
 def test_bfan_with_and_without_options(tmp_path, options, focus):
     model = authors(bidirectional=True)
     path = saved(tmp_path / "a.pth.tar", model, opt=argparse.Namespace(**options))
-    built = convert(path, "bfan").build()
+    built = convert_checkpoint(path, "bfan").build()
     assert isinstance(built, BFAN)
     assert {(head.focus, head.sharpness) for head in built.heads} == {(focus, 20.0)}
     assert torch.equal(built.image.fc.weight, model[0]["fc.weight"])
@@ -64,13 +60,15 @@ def test_bfan_with_an_unknown_focus_is_refused(tmp_path):
     opt = argparse.Namespace(focal_type="half")
     path = saved(tmp_path / "a.pth.tar", authors(bidirectional=True), opt=opt)
     with pytest.raises(ValueError, match="focus='half' is not known; use one of equal, prob"):
-        convert(path, "bfan").build()
+        convert_checkpoint(path, "bfan").build()
 
 
 def test_vsepp_without_options(tmp_path):
-    found = convert(saved(tmp_path / "best.pth.tar", authors(bidirectional=False)), "vsepp")
+    found = convert_checkpoint(
+        saved(tmp_path / "best.pth.tar", authors(bidirectional=False)), "vsepp"
+    )
     built = found.build()
-    assert isinstance(built, VSE)
+    assert isinstance(built, VSEPP)
     assert (built.measure, built.absolute, built.pools[1]) == ("cosine", False, "last")
     assert not built.text.rnn.bidirectional
     assert not built.training
@@ -83,13 +81,13 @@ def test_old_files_are_read(tmp_path):
         path,
         _use_new_zipfile_serialization=False,
     )
-    assert convert(path, "vsepp").build().measure == "order"
+    assert convert_checkpoint(path, "vsepp").build().measure == "order"
 
 
 def test_two_layers_and_one_direction(tmp_path):
     model = authors(bidirectional=False)
     model[1] = dict(GRU(words=9, word_width=3, width=4, layers=2).state_dict())
-    built = convert(saved(tmp_path / "a.pth.tar", model), "scan").build()
+    built = convert_checkpoint(saved(tmp_path / "a.pth.tar", model), "scan").build()
     assert (built.text.rnn.num_layers, built.text.rnn.bidirectional) == (2, True)
 
 
@@ -98,7 +96,9 @@ def test_safetensors(tmp_path):
     flat = {f"img_enc.{k}": v for k, v in image.items()}
     flat |= {f"txt_enc.{k}": v for k, v in text.items()}
     save_file(flat, tmp_path / "a.safetensors")
-    assert convert(tmp_path / "a.safetensors", "scan").build().attention.direction == "t2i"
+    assert (
+        convert_checkpoint(tmp_path / "a.safetensors", "scan").build().attention.direction == "t2i"
+    )
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -157,7 +157,7 @@ def test_vsrn(tmp_path, f30k, told, named):
     model, parts = vsrn_authors(f30k=f30k)
     options = {"opt": argparse.Namespace(data_name="f30k_precomp" if f30k else "coco_precomp")}
     path = saved(tmp_path / "a.pth.tar", parts if told else parts[:2], **(options if named else {}))
-    built = convert(path, "vsrn").build()
+    built = convert_checkpoint(path, "vsrn").build()
     assert isinstance(built, VSRN)
     assert (built.captioner is not None) is told
     assert (built.norm is not None) is f30k is not built.normalise_regions
@@ -168,7 +168,7 @@ def test_vsrn(tmp_path, f30k, told, named):
 def test_a_norm_that_coco_does_not_use_is_left_out(tmp_path):
     _, parts = vsrn_authors(f30k=True)
     options = argparse.Namespace(data_name="coco_precomp")
-    built = convert(saved(tmp_path / "a.pth.tar", parts, opt=options), "vsrn").build()
+    built = convert_checkpoint(saved(tmp_path / "a.pth.tar", parts, opt=options), "vsrn").build()
     assert built.norm is None
 
 
@@ -192,7 +192,7 @@ def test_a_vsrn_with_a_tensor_missing_is_refused(tmp_path, lost, message):
     assert sum(part.pop(lost, None) is not None for part in parts) == 1
     path = saved(tmp_path / "a.pth.tar", parts)
     with pytest.raises(ValueError, match=message):
-        convert(path, "vsrn").build()
+        convert_checkpoint(path, "vsrn").build()
 
 
 class Trap:
@@ -222,4 +222,4 @@ def test_what_cannot_be_read(tmp_path):
 
 def test_an_unknown_system_is_answered_with_the_nearest():
     with pytest.raises(ValueError, match="did you mean 'scan'"):
-        convert(Path("a"), "scam")
+        convert_checkpoint(Path("a"), "scam")

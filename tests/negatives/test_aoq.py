@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from counterfoil.corpus.relation import Relation
-from counterfoil.negatives.aoq import read_aoq, write_aoq
-from counterfoil.negatives.lists import Lists
+from counterfoil.data.dataset import Relation
+from counterfoil.negatives.aoq_format import read_aoq, write_aoq
+from counterfoil.negatives.store import HardNegativeLists
 from negatives_cases import ragged, random_lists
 
 FIVE = Relation(torch.arange(20) // 5, images=4)
@@ -74,7 +74,7 @@ def test_files_of_something_else_are_refused(
 
 
 def test_wide_integers_are_read(tmp_path: Path) -> None:
-    lists: Lists = random_lists(FIVE, 10, 3)
+    lists: HardNegativeLists = random_lists(FIVE, 10, 3)
     write_aoq(lists, tmp_path, "f30k", FIVE)
     edited(lambda a: a.astype(np.int64))(tmp_path)
     assert torch.equal(read_aoq(tmp_path, "f30k", FIVE).texts, lists.texts)

@@ -7,18 +7,25 @@ import pytest
 import torch
 
 import tailored_cases as cases
-from counterfoil.corpus.lens import CorpusLens, Lens
-from counterfoil.corpus.words import Words
 from counterfoil.data import caption_edits
-from counterfoil.negatives.candidates import Candidates, Sieve
-from counterfoil.negatives.desk import Desk
+from counterfoil.data.processor import ProcessedDataset, Processor
+from counterfoil.data.tokenizers import WordTokenizer
+from counterfoil.negatives.generation.inputs import (
+    CandidateFilter,
+    GeneratedCandidates,
+    GeneratorInputs,
+)
 
 SAID = ["<pad>", "<start>", "<end>", "<unk>", "dogs", "dog", "run", "running", "animal", "ran"]
 
 
-def desk() -> Desk:
-    seen = cases.lens()
-    return Desk(lens=CorpusLens(Lens(seen.lens.eye, Words(SAID)), seen.corpus))
+def desk() -> GeneratorInputs:
+    seen = cases.processor()
+    return GeneratorInputs(
+        processor=ProcessedDataset(
+            Processor(seen.processor.image_processor, WordTokenizer(SAID)), seen.dataset
+        )
+    )
 
 
 def test_forms_of_a_word_are_one() -> None:
@@ -43,24 +50,31 @@ def test_other_forms_of_what_the_captions_say(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(one, "occurring", lambda images: there)
     old = torch.tensor([[4, 6]])
     new = torch.tensor([[[5, 6], [8, 6], [4, 7], [8, 8], [6, 4]]])
-    found = Candidates(one, torch.tensor([0]), torch.tensor([0]), old, new)
-    assert Sieve().may(found).tolist() == [[True, True, True, True, False]]
-    assert Sieve(rules=("lemmas",)).may(found).tolist() == [[False, True, False, True, False]]
+    found = GeneratedCandidates(one, torch.tensor([0]), torch.tensor([0]), old, new)
+    assert CandidateFilter().may(found).tolist() == [[True, True, True, True, False]]
+    assert CandidateFilter(rules=("lemmas",)).may(found).tolist() == [
+        [False, True, False, True, False]
+    ]
     monkeypatch.setattr(
-        "counterfoil.negatives.desk.wordnet_synonyms", lambda word: {word, "animal"}
+        "counterfoil.negatives.generation.inputs.wordnet_synonyms", lambda word: {word, "animal"}
     )
-    assert Sieve(rules=("wordnet",)).may(found).tolist() == [[True, False, False, False, False]]
+    assert CandidateFilter(rules=("wordnet",)).may(found).tolist() == [
+        [True, False, False, False, False]
+    ]
     again = desk()
     monkeypatch.setattr(again, "occurring", lambda images: there)
     monkeypatch.setattr(
-        "counterfoil.negatives.desk.wordnet_synonyms", lambda word: {word, "dog", "run"}
+        "counterfoil.negatives.generation.inputs.wordnet_synonyms",
+        lambda word: {word, "dog", "run"},
     )
     found = replace(found, desk=again)
-    assert Sieve(rules=("wordnet",)).may(found).tolist() == [[False, True, False, True, False]]
+    assert CandidateFilter(rules=("wordnet",)).may(found).tolist() == [
+        [False, True, False, True, False]
+    ]
 
 
 def test_phrases_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, asked = cases.desk(cases.lens()), []
+    one, asked = cases.desk(cases.processor()), []
     real = one.parser.phrases
 
     def spy(texts: Any, ids: Any) -> Any:
@@ -76,9 +90,13 @@ def test_phrases_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_vectors_are_not_read() -> None:
-    seen = cases.lens()
+    seen = cases.processor()
     with pytest.raises(ValueError, match="ready-made vectors"):
-        Desk(lens=CorpusLens(Lens(seen.lens.eye, None), seen.corpus))
+        GeneratorInputs(
+            processor=ProcessedDataset(
+                Processor(seen.processor.image_processor, None), seen.dataset
+            )
+        )
 
 
 class Sense:

@@ -9,30 +9,30 @@ from PIL import Image
 from torch import Tensor
 
 import processes
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.pictures import DrawnPictures
-from counterfoil.corpus.regions import Features
-from counterfoil.negatives import duplicates
-from counterfoil.negatives.duplicates import Near, looks, near_pictures
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.features import FeatureArray
+from counterfoil.data.images import DrawnPictures
+from counterfoil.negatives import filters
+from counterfoil.negatives.filters import NearPairs, image_thumbnails, near_pictures
 
 
-def corpus_of(features: Features | None, images: int) -> Corpus:
-    return Corpus(
+def corpus_of(features: FeatureArray | None, images: int) -> ImageTextDataset:
+    return ImageTextDataset(
         name="toy",
         image_ids=[f"i{row}" for row in range(images)],
         text_ids=[],
         texts=[],
-        owner=torch.zeros(0, dtype=torch.long),
+        text_to_image=torch.zeros(0, dtype=torch.long),
         splits=["train"] * images,
         features=features,
     )
 
 
-def of_vectors(vectors: Tensor) -> Corpus:
-    return corpus_of(Features.of(vectors.numpy()), len(vectors))
+def of_vectors(vectors: Tensor) -> ImageTextDataset:
+    return corpus_of(FeatureArray.of(vectors.numpy()), len(vectors))
 
 
-def pairs(near: Near) -> list[tuple[int, int]]:
+def pairs(near: NearPairs) -> list[tuple[int, int]]:
     return list(zip(near.left.tolist(), near.right.tolist()))
 
 
@@ -59,7 +59,7 @@ def drawn(seed: int) -> Tensor:
 @pytest.mark.parametrize("block", [7, 64])
 @pytest.mark.parametrize("least", [0.2, 0.9, 0.999])
 def test_near_pictures_are_all_pairs_that_reach(monkeypatch, block, least):
-    monkeypatch.setattr(duplicates, "_BLOCK", block)
+    monkeypatch.setattr(filters, "_BLOCK", block)
     vectors = drawn(0)
     near = near_pictures(of_vectors(vectors), least=least)
     assert pairs(near) == slow(vectors, least)
@@ -68,14 +68,14 @@ def test_near_pictures_are_all_pairs_that_reach(monkeypatch, block, least):
 
 
 def found(least: float) -> list[np.ndarray]:
-    duplicates._BLOCK = 8
+    filters._BLOCK = 8
     near = near_pictures(of_vectors(drawn(1)), least=least)
     return [near.left.numpy(), near.right.numpy(), near.score.numpy()]
 
 
 @pytest.mark.parametrize("least", [0.5, 1.0])
 def test_processes_find_what_one_does(monkeypatch, least):
-    monkeypatch.setattr(duplicates, "_BLOCK", 8)
+    monkeypatch.setattr(filters, "_BLOCK", 8)
     alone = found(least)
     for together in processes.run(found, 3, least):
         assert all(np.array_equal(a, b) for a, b in zip(alone, together, strict=True))
@@ -92,12 +92,12 @@ def test_only_real_regions_count():
     values[1] = values[0]
     values[1, 2] = 100
     lengths = np.array([2, 2, 3, 1])
-    corpus = corpus_of(Features.of(values.numpy(), lengths=lengths), 4)
-    shown = looks(corpus)
+    dataset = corpus_of(FeatureArray.of(values.numpy(), lengths=lengths), 4)
+    shown = image_thumbnails(dataset)
     pooled = torch.stack([values[row, :n].mean(0) for row, n in enumerate(lengths)])
     centred = pooled - pooled.mean(0)
     torch.testing.assert_close(shown, centred / centred.norm(dim=1, keepdim=True))
-    assert pairs(near_pictures(corpus, least=1.0)) == [(0, 1)]
+    assert pairs(near_pictures(dataset, least=1.0)) == [(0, 1)]
 
 
 def test_the_same_for_everybody_is_like_nobody():
@@ -114,9 +114,9 @@ def paint(row: int) -> Image.Image:
 
 def test_pictures_are_compared_where_there_are_no_features():
     pictures = DrawnPictures(paint, range(8), "ramps")
-    corpus = replace(corpus_of(None, 8), pictures=pictures)
-    assert looks(corpus).shape == (8, 256)
-    near = near_pictures(corpus, least=0.99)
+    dataset = replace(corpus_of(None, 8), pictures=pictures)
+    assert image_thumbnails(dataset).shape == (8, 256)
+    near = near_pictures(dataset, least=0.99)
     assert set(pairs(near)) >= {(0, 1), (2, 3), (4, 5), (6, 7)}
     assert (0, 6) not in pairs(near)
 
@@ -126,6 +126,6 @@ def test_bad_input(monkeypatch):
         near_pictures(corpus_of(None, 3), least=0.5)
     with pytest.raises(ValueError, match="pictures=80: a cosine above 0 and up to 1"):
         near_pictures(of_vectors(drawn(0)), least=80)
-    monkeypatch.setattr(duplicates, "MOST", 20)
+    monkeypatch.setattr(filters, "MOST", 20)
     with pytest.raises(ValueError, match=r"pictures=0\.1 finds more than 20 pairs alike"):
         near_pictures(of_vectors(drawn(0)), least=0.1)

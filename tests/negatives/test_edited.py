@@ -8,35 +8,47 @@ import torch
 from torch import Tensor
 
 import train_cases as cases
-from counterfoil.matcher import Matcher
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.regions import Regions
-from counterfoil.models.vse import VSE
-from counterfoil.negatives.edited import Edited
-from counterfoil.negatives.proposal import Proposal
-from counterfoil.negatives.saliency import at_regions, at_words
-from counterfoil.objectives.counterfactual import SelfAdjusted, SelfExplored
-from counterfoil.objectives.term import Objective
-from counterfoil.objectives.triplet import HardestTriplet
-from counterfoil.records import Batch, Encoded, Items, Pairs, Role, View, Views
-from counterfoil.train.step import Step
+from counterfoil.core.types import (
+    Batch,
+    Embeddings,
+    EncodedBatch,
+    EncodedViews,
+    ModalityBatch,
+    Pairs,
+    Role,
+)
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.baselines import SelfAdjustedCFMLoss, SelfExploredCFMLoss
+from counterfoil.losses.triplet import HardestTripletLoss
+from counterfoil.models.base import RetrievalModel
+from counterfoil.models.layers.towers import GRU, Regions
+from counterfoil.models.vsepp import VSEPP
+from counterfoil.negatives.counterfactual import (
+    CounterfactualSampler,
+    region_saliency,
+    word_saliency,
+)
+from counterfoil.negatives.online import MinedExtras
+from counterfoil.training.step import TrainingStep
 
 ANCHORS = [0, 1, 5, 7, 9, 13, 20, 30]  # captions 0 and 1 share an image
 UNKNOWN = 3
 ROLES = (Role.EDITED, Role.MASKED_POSITIVE, Role.MASKED_NEGATIVE)
 
 
-def always(**options: Any) -> Edited:
-    return Edited(**{"adjust": 1.0, "explore": 1.0, "mask": UNKNOWN, "margin": 0.05, **options})
+def always(**options: Any) -> CounterfactualSampler:
+    return CounterfactualSampler(
+        **{"adjust": 1.0, "explore": 1.0, "mask": UNKNOWN, "margin": 0.05, **options}
+    )
 
 
-def host() -> Matcher:
-    return cases.host("scan", cases.lens()).double().eval()
+def host() -> RetrievalModel:
+    return cases.host("scan", cases.processor()).double().eval()
 
 
 def batch_of(anchors: list[int] = ANCHORS) -> Batch:
     """In double precision, so that ranks do not depend on rounding; ends are no words."""
-    batch = cases.batch_of(cases.lens(), anchors)
+    batch = cases.batch_of(cases.processor(), anchors)
     images = replace(batch.images, values=batch.images.values.double())
     place = torch.arange(batch.texts.mask.shape[1])
     ends = (place == 0) | (place >= batch.texts.mask.sum(1, keepdim=True) - 1)
@@ -44,17 +56,19 @@ def batch_of(anchors: list[int] = ANCHORS) -> Batch:
     return replace(batch, images=images, texts=texts)
 
 
-def views_of(matcher: Matcher, batch: Batch) -> Views:
+def views_of(model: RetrievalModel, batch: Batch) -> EncodedViews:
     with torch.no_grad():
-        return matcher(batch)
+        return model(batch)
 
 
-def proposed(source: Edited, batch: Batch, seed: int = 0) -> tuple[Matcher, Views, Proposal]:
-    matcher = host()
-    views = views_of(matcher, batch)
-    grid = matcher.grid(views.inference.images, views.inference.texts)
+def proposed(
+    source: CounterfactualSampler, batch: Batch, seed: int = 0
+) -> tuple[RetrievalModel, EncodedViews, MinedExtras]:
+    model = host()
+    views = views_of(model, batch)
+    grid = model.score_matrix(views.inference.images, views.inference.texts)
     rng = torch.Generator().manual_seed(seed)
-    return matcher, views, source.propose(matcher, batch, views, grid, rng)
+    return model, views, source.propose(model, batch, views, grid, rng)
 
 
 def most(ranks: Tensor, may: Tensor) -> list[int]:
@@ -62,11 +76,11 @@ def most(ranks: Tensor, may: Tensor) -> list[int]:
 
 
 def loop(
-    matcher: Matcher, batch: Batch, views: Views, margin: float
+    model: RetrievalModel, batch: Batch, views: EncodedViews, margin: float
 ) -> dict[tuple[str, int], dict[Role, Tensor]]:
     """By side and anchor: what every role's edited item looks like, one anchor after the other."""
     seen, read = views.inference.images, views.inference.texts
-    grid, found = matcher.grid(seen, read), {}
+    grid, found = model.score_matrix(seen, read), {}
     one = torch.ones(1, dtype=torch.float64)
     for b, (i, t) in enumerate(zip(batch.anchors.image.tolist(), batch.anchors.text.tolist())):
         texts = [u for u in range(batch.block[1]) if not batch.positive[i, u]]
@@ -76,14 +90,16 @@ def loop(
         if margin + grid[i, hard] - grid[i, t] > 0:
             anchor = seen.rows(torch.tensor([i]))
             ranks = [
-                at_words(matcher, batch.texts.rows(torch.tensor([u])), anchor, one)[0].norm(dim=1)
+                word_saliency(model, batch.texts.rows(torch.tensor([u])), anchor, one)[0].norm(
+                    dim=1
+                )
                 for u in (t, hard)
             ]
             found["text", b] = edited_text(batch.texts, t, hard, ranks)
         if margin + grid[other, t] - grid[i, t] > 0:
             anchor = read.rows(torch.tensor([t]))
             ranks = [
-                at_regions(matcher, batch.images.rows(torch.tensor([j])), anchor, one)[0].norm(
+                region_saliency(model, batch.images.rows(torch.tensor([j])), anchor, one)[0].norm(
                     dim=1
                 )
                 for j in (i, other)
@@ -92,7 +108,9 @@ def loop(
     return found
 
 
-def edited_text(items: Items, true: int, wrong: int, ranks: list[Tensor]) -> dict[Role, Tensor]:
+def edited_text(
+    items: ModalityBatch, true: int, wrong: int, ranks: list[Tensor]
+) -> dict[Role, Tensor]:
     assert items.words is not None
     may = [items.mask[n] & (items.words[n] >= 0) for n in (true, wrong)]
     order = [most(rank, m) for rank, m in zip(ranks, may)]
@@ -104,7 +122,9 @@ def edited_text(items: Items, true: int, wrong: int, ranks: list[Tensor]) -> dic
     return dict(zip(ROLES, made))
 
 
-def edited_image(items: Items, true: int, wrong: int, ranks: list[Tensor]) -> dict[Role, Tensor]:
+def edited_image(
+    items: ModalityBatch, true: int, wrong: int, ranks: list[Tensor]
+) -> dict[Role, Tensor]:
     order = [most(rank, items.mask[n]) for rank, n in zip(ranks, (true, wrong))]
     made = [items.values[n].clone() for n in (true, true, wrong)]
     for a, b in list(zip(*order))[: max(int(0.8 * len(order[0])), 1)]:
@@ -118,8 +138,8 @@ def edited_image(items: Items, true: int, wrong: int, ranks: list[Tensor]) -> di
 @pytest.mark.parametrize("margin", [-0.1, 0.4])
 def test_edits_are_those_of_a_loop(margin: float) -> None:
     batch = batch_of()
-    matcher, views, proposal = proposed(always(margin=margin), batch)
-    wanted = loop(matcher, batch, views, margin)
+    model, views, proposal = proposed(always(margin=margin), batch)
+    wanted = loop(model, batch, views, margin)
     sides = {side for side, _ in wanted}
     assert sides == {"text", "image"}
     assert margin > 0.1 or len(wanted) < 2 * len(ANCHORS), "some anchors have nothing to edit"
@@ -163,7 +183,11 @@ def test_tokens_and_occurrences_differ() -> None:
 
 
 def test_steps_without_edits() -> None:
-    batch, source, counts = batch_of(), Edited(mask=UNKNOWN, margin=0.4), [0, 0, 0, 0]
+    batch, source, counts = (
+        batch_of(),
+        CounterfactualSampler(mask=UNKNOWN, margin=0.4),
+        [0, 0, 0, 0],
+    )
     for seed in range(60):
         _, _, proposal = proposed(source, batch, seed)
         there = [bool((proposal.pairs[role].text >= 0).all()) for role in ROLES]
@@ -175,12 +199,12 @@ def test_steps_without_edits() -> None:
     assert counts[0] > counts[3]
 
 
-def terms() -> Objective:
-    return Objective(
+def terms() -> WeightedSum:
+    return WeightedSum(
         terms={
-            "triplet": (1.0, HardestTriplet(margin=0.4)),
-            "adjusted": (1.0, SelfAdjusted()),
-            "explored": (1.0, SelfExplored()),
+            "triplet": (1.0, HardestTripletLoss(margin=0.4)),
+            "adjusted": (1.0, SelfAdjustedCFMLoss()),
+            "explored": (1.0, SelfExploredCFMLoss()),
         }
     )
 
@@ -188,25 +212,25 @@ def terms() -> Objective:
 @pytest.mark.parametrize("kind", ["scan", "vsrn", "vse"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_any_host_of_regions_and_words(kind: str, precision: Any) -> None:
-    lens = cases.lens()
-    words = lens.lens.tokenizer.size
+    processor = cases.processor()
+    words = processor.processor.tokenizer.size
     if kind == "vse":
         image, text = Regions(features=6, width=8), GRU(words=words, width=8, word_drop=0.2)
-        matcher: Matcher = VSE(image=image, text=text)
+        model: RetrievalModel = VSEPP(image=image, text=text)
     else:
-        matcher = cases.host(kind, lens)
+        model = cases.host(kind, processor)
     source = always(margin=0.4, mask=None if kind == "vse" else UNKNOWN)
-    step = Step(matcher, terms(), proposer=source, precision=precision)
-    losses = step(cases.batch_of(lens, ANCHORS, step=1))
+    step = TrainingStep(model, terms(), proposer=source, precision=precision)
+    losses = step(cases.batch_of(processor, ANCHORS, step=1))
     assert losses["adjusted"] > 0
     assert losses["explored"] > 0
     grown = torch.autograd.grad(
-        losses["adjusted"] + losses["explored"], list(matcher.parameters()), allow_unused=True
+        losses["adjusted"] + losses["explored"], list(model.parameters()), allow_unused=True
     )
-    names = [name for name, _ in matcher.named_parameters()]
+    names = [name for name, _ in model.named_parameters()]
     still = {name for name, gradient in zip(names, grown) if gradient is None}
     assert all(name.startswith("captioner") for name in still)
-    assert all(parameter.grad is None for parameter in matcher.parameters())
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_an_anchor_far_ahead_is_not_edited() -> None:
@@ -223,27 +247,27 @@ def test_a_batch_of_one_image_has_nothing_wrong() -> None:
 
 
 def test_what_cannot_be() -> None:
-    lens = cases.lens()
+    processor = cases.processor()
     with pytest.raises(ValueError, match=r"swapped=1\.5 is not possible"):
-        Edited(swapped=1.5)
+        CounterfactualSampler(swapped=1.5)
     with pytest.raises(ValueError, match="'word' is not a kind of gradients"):
-        Edited(gradients="word")  # type: ignore[arg-type]
+        CounterfactualSampler(gradients="word")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="has no token that hides a word; give its id as mask"):
-        Step(cases.host("scan", lens), terms(), proposer=Edited())
+        TrainingStep(cases.host("scan", processor), terms(), proposer=CounterfactualSampler())
     with pytest.raises(ValueError, match="Global has 0 text encoders"):
-        Step(cases.host("global", lens), terms(), proposer=always())
+        TrainingStep(cases.host("global", processor), terms(), proposer=always())
 
 
 def one_vector(batch: Batch, values: Tensor) -> Batch:
     mask = torch.ones(len(values), 1, dtype=torch.bool)
-    return replace(batch, images=Items(batch.images.ids, values, mask))
+    return replace(batch, images=ModalityBatch(batch.images.ids, values, mask))
 
 
 def test_images_without_regions() -> None:
     batch = batch_of()
     images = len(batch.images)
-    nothing = Encoded(torch.zeros(images, 1, 8), torch.ones(images, 1, dtype=torch.bool))
-    views = Views({"inference": View(nothing, nothing)})
+    nothing = Embeddings(torch.zeros(images, 1, 8), torch.ones(images, 1, dtype=torch.bool))
+    views = EncodedViews({"inference": EncodedBatch(nothing, nothing)})
     grid = torch.zeros(batch.block)
     for values, words in (
         (torch.zeros(images, 1, 6), "images of one vector each have no regions to edit"),
@@ -256,25 +280,25 @@ def test_images_without_regions() -> None:
 
 
 def test_pairs_of_no_place_are_not_scored() -> None:
-    batch, matcher = batch_of(), host()
+    batch, model = batch_of(), host()
 
     class Half:
         provides = frozenset({Role.EDITED})
         provides_words = frozenset[str]()
 
-        def propose(self, *given: Any) -> Proposal:
+        def propose(self, *given: Any) -> MinedExtras:
             place = torch.tensor([[0, -1], [-1, 2]])
-            return Proposal(pairs={Role.EDITED: Pairs(place, torch.tensor([[1, 1], [1, 2]]))})
+            return MinedExtras(pairs={Role.EDITED: Pairs(place, torch.tensor([[1, 1], [1, 2]]))})
 
-    step = Step(matcher, terms_of(SelfAdjusted()), proposer=Half())
-    views = views_of(matcher, batch)
+    step = TrainingStep(model, terms_of(SelfAdjustedCFMLoss()), proposer=Half())
+    views = views_of(model, batch)
     proposal = step._proposal(batch, views, torch.zeros(batch.block))
     found = step._pairs(batch, views, proposal)[Role.EDITED]
     assert found.isneginf().tolist() == [[False, True], [True, False]]
-    grid = matcher.grid(views.inference.images, views.inference.texts)
+    grid = model.score_matrix(views.inference.images, views.inference.texts)
     torch.testing.assert_close(found[0, 0], grid[0, 1])
     torch.testing.assert_close(found[1, 1], grid[2, 2])
 
 
-def terms_of(term: Any) -> Objective:
-    return Objective(terms={"t": (1.0, term)})
+def terms_of(term: Any) -> WeightedSum:
+    return WeightedSum(terms={"t": (1.0, term)})

@@ -4,27 +4,29 @@ import pytest
 import torch
 from torch import Tensor
 
-from counterfoil.negatives.edits import (
+from counterfoil.core.types import ModalityBatch
+from counterfoil.negatives.counterfactual import (
     editable,
-    overwritten,
-    stacked,
+    overwrite_tokens,
+    stack_items,
     without_regions,
     without_words,
 )
-from counterfoil.records import Items
 
 COUNTS = [5, 1, 3, 4]
 
 
-def items(seed: int, *, words: bool, counts: list[int] = COUNTS) -> Items:
+def items(seed: int, *, words: bool, counts: list[int] = COUNTS) -> ModalityBatch:
     rng = torch.Generator().manual_seed(seed)
     mask = torch.arange(5) < torch.tensor(counts).unsqueeze(1)
     if words:
         values = torch.randint(4, 99, mask.shape, generator=rng)
-        return Items(torch.arange(len(counts)), values, mask)
+        return ModalityBatch(torch.arange(len(counts)), values, mask)
     boxes = torch.rand(len(counts), 5, 4, generator=rng)
     values = torch.randn(len(counts), 5, 3, generator=rng)
-    return Items(torch.arange(len(counts)), values, mask, boxes, torch.zeros(len(counts), 1, 2))
+    return ModalityBatch(
+        torch.arange(len(counts)), values, mask, boxes, torch.zeros(len(counts), 1, 2)
+    )
 
 
 def rank(seed: int) -> Tensor:
@@ -44,7 +46,7 @@ def how_many(may: list[bool], share: float) -> int:
 def test_overwritten_rank_by_rank(share: float, words: bool) -> None:
     into, source = items(0, words=words), items(1, words=words, counts=[2, 4, 3, 1])
     ranks, may = (rank(0), rank(1)), (into.mask, source.mask)
-    found = overwritten(into, source, ranks, may, share=share)
+    found = overwrite_tokens(into, source, ranks, may, share=share)
     wanted = into.values.clone()
     for n in range(len(COUNTS)):
         mine = most(ranks[0][n].tolist(), may[0][n].tolist())
@@ -65,7 +67,7 @@ def test_overwritten_rank_by_rank(share: float, words: bool) -> None:
 def test_hidden_regions_become_the_mean_of_the_rest(share: float) -> None:
     images, ranks = items(0, words=False), rank(2)
     garbage = images.values.masked_fill(~images.mask.unsqueeze(2), torch.nan)
-    images = Items(images.ids, garbage, images.mask)
+    images = ModalityBatch(images.ids, garbage, images.mask)
     found = without_regions(images, ranks, share=share)
     for n, count in enumerate(COUNTS):
         out = most(ranks[n].tolist(), images.mask[n].tolist())
@@ -94,7 +96,7 @@ def test_special_tokens_stay_where_they_are_known() -> None:
     assert torch.equal(editable(texts, specials=False), texts.mask)
     number = torch.arange(5).expand(4, 5).clone()
     number[:, 0] = -1
-    known = Items(texts.ids, texts.values, texts.mask, words=number)
+    known = ModalityBatch(texts.ids, texts.values, texts.mask, words=number)
     assert torch.equal(editable(known, specials=True), texts.mask)
     assert not editable(known, specials=False)[:, 0].any()
     assert torch.equal(editable(known, specials=False)[:, 1:], texts.mask[:, 1:])
@@ -108,7 +110,7 @@ def test_equal_ranks_prefer_what_stands_first() -> None:
 
 def test_stacked() -> None:
     parts = [items(seed, words=False) for seed in range(3)]
-    found = stacked(parts)
+    found = stack_items(parts)
     assert len(found) == 12
     for n, part in enumerate(parts):
         assert torch.equal(found.rows(slice(4 * n, 4 * n + 4)).values, part.values)

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from counterfoil.corpus.relation import Relation
-from counterfoil.negatives.examples import Kinds, examples
-from counterfoil.negatives.lists import Lists
+from counterfoil.analysis.aoq import Kinds, examples
+from counterfoil.data.dataset import Relation
+from counterfoil.negatives.store import HardNegativeLists
 from evaluation_cases import member, ragged, scores
 
 KINDS = Kinds(batch=6, texts=5, images=3, shown=2)
@@ -15,12 +15,12 @@ def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def made(seed: int = 0, lists: Lists | None = None, kinds: Kinds = KINDS):
-    owner = ragged(12, 1, orphans=2)
-    found = scores(12, owner, 1)
-    relation = Relation(owner, images=12)
+def made(seed: int = 0, lists: HardNegativeLists | None = None, kinds: Kinds = KINDS):
+    text_to_image = ragged(12, 1, orphans=2)
+    found = scores(12, text_to_image, 1)
+    relation = Relation(text_to_image, images=12)
     drawn = examples([member(found)], relation, kinds=kinds, anchors=4, rng=rng(seed), lists=lists)
-    return owner, found, drawn
+    return text_to_image, found, drawn
 
 
 def check(listed, line, wrong, true):
@@ -33,16 +33,16 @@ def check(listed, line, wrong, true):
 
 
 def test_both_sides_of_an_anchor():
-    owner, found, drawn = made()
+    text_to_image, found, drawn = made()
     assert len(drawn) == 4
     for image, text in drawn:
-        assert int(owner[text.row]) == image.row
-        wrong = (owner >= 0) & (owner != image.row)
+        assert int(text_to_image[text.row]) == image.row
+        wrong = (text_to_image >= 0) & (text_to_image != image.row)
         check(image.true, found[image.row], wrong, true=True)
-        assert sorted(image.true.rows) == (owner == image.row).nonzero().flatten().tolist()
+        assert sorted(image.true.rows) == (text_to_image == image.row).nonzero().flatten().tolist()
         for listed in (image.online, image.offline):
             check(listed, found[image.row], wrong, true=False)
-        described = torch.bincount(owner[owner >= 0], minlength=12) > 0
+        described = torch.bincount(text_to_image[text_to_image >= 0], minlength=12) > 0
         others = described & (torch.arange(12) != image.row)
         assert text.true.rows == (image.row,)
         for listed in (text.online, text.offline):
@@ -64,16 +64,16 @@ def test_a_batch_of_everything_finds_the_hardest():
 
 
 def test_lists_of_others():
-    owner = ragged(12, 1, orphans=2)
+    text_to_image = ragged(12, 1, orphans=2)
     texts = torch.full((12, 4), -1, dtype=torch.int32)
-    images = torch.full((len(owner), 2), -1, dtype=torch.int32)
+    images = torch.full((len(text_to_image), 2), -1, dtype=torch.int32)
     for image in range(12):
-        wrong = ((owner >= 0) & (owner != image)).nonzero().flatten()
+        wrong = ((text_to_image >= 0) & (text_to_image != image)).nonzero().flatten()
         texts[image, 0] = wrong[-1]
-    described = owner[owner >= 0].unique().tolist()
-    for text, own in enumerate(owner.tolist()):
+    described = text_to_image[text_to_image >= 0].unique().tolist()
+    for text, own in enumerate(text_to_image.tolist()):
         images[text, 0] = next(row for row in described if row != own)
-    _, _, drawn = made(lists=Lists(texts, images))
+    _, _, drawn = made(lists=HardNegativeLists(texts, images))
     for image, text in drawn:
         assert image.offline.rows == (int(texts[image.row, 0]),)
         assert text.offline.rows == (int(images[text.row, 0]),)

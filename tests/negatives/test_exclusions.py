@@ -5,17 +5,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterfoil.corpus.relation import Relation
-from counterfoil.engine.tiles import Tile
-from counterfoil.negatives.duplicates import Near
-from counterfoil.negatives.exclusions import Exclusions, of_captions, of_pictures
+from counterfoil.data.dataset import Relation
+from counterfoil.negatives.filters import Exclusions, NearPairs, exclude_captions, exclude_pictures
+from counterfoil.scoring.encode import ScoreTile
 
 RELATION = Relation(torch.tensor([0, 0, 1, -1, 2]), images=4)
 
 
-def near(*pairs: tuple[int, int]) -> Near:
+def near(*pairs: tuple[int, int]) -> NearPairs:
     left, right = torch.tensor(pairs).T
-    return Near(left, right, torch.ones(len(pairs)))
+    return NearPairs(left, right, torch.ones(len(pairs)))
 
 
 def found(images: torch.Tensor, texts: torch.Tensor) -> set[tuple[int, int]]:
@@ -36,7 +35,7 @@ def test_the_places_in_any_tile(pairs, first, high, order, wide):
     assert len(exclusions) == len(set(pairs))
     rows, columns = torch.arange(7)[first : first + high], torch.tensor(order[:wide])
     for _ in range(2):  # the second look finds nothing left over from the first
-        tile = Tile(torch.zeros(len(rows), wide), rows, columns)
+        tile = ScoreTile(torch.zeros(len(rows), wide), rows, columns)
         tile.scores[exclusions.places(tile)] = 1
         for i, image in enumerate(rows.tolist()):
             for t, text in enumerate(columns.tolist()):
@@ -53,7 +52,7 @@ def test_the_places_in_any_tile(pairs, first, high, order, wide):
     ],
 )
 def test_a_near_caption_goes_with_the_image(pairs, wanted):
-    assert found(*of_captions(near(*pairs), RELATION)) == wanted
+    assert found(*exclude_captions(near(*pairs), RELATION)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -65,4 +64,4 @@ def test_a_near_caption_goes_with_the_image(pairs, wanted):
     ],
 )
 def test_all_captions_of_a_near_picture_go_with_the_image(pairs, wanted):
-    assert found(*of_pictures(near(*pairs), RELATION)) == wanted
+    assert found(*exclude_pictures(near(*pairs), RELATION)) == wanted

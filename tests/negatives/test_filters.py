@@ -13,43 +13,51 @@ from torch import Tensor
 
 import processes
 import sentence_cases
-from counterfoil import spec
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.meanings import Meanings
-from counterfoil.engine.dense import Dense
-from counterfoil.engine.sweep import sweep
-from counterfoil.engine.tiles import Tile
-from counterfoil.engine.topk import TopK
-from counterfoil.negatives.filtered import Filtered
-from counterfoil.negatives.filters import FilterPlan, Filters, filters_of
-from counterfoil.recipes.recipe import plain
-from counterfoil.records import Pairs
+from counterfoil.core import config
+from counterfoil.core.types import Pairs
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.negatives.filters import (
+    FilterConfig,
+    FilteredReducer,
+    NegativeFilters,
+    build_filters,
+)
+from counterfoil.negatives.similarity import SentenceEncoder
+from counterfoil.pipelines.pipeline import recipe_to_dict
+from counterfoil.scoring.encode import ScoreTile
+from counterfoil.scoring.reducers import DenseScores, TopK
+from counterfoil.scoring.stream import stream_scores
 from engine_cases import given as scoring
 from filters_cases import ALL, PLANS, WORDS, allowed, by_hand, case, eighths, toy
 
 
 def mined(
-    plan: FilterPlan, corpus: Corpus, scores: Tensor, guide: Tensor, tile: tuple[int, int], k: int
+    plan: FilterConfig,
+    dataset: ImageTextDataset,
+    scores: Tensor,
+    guide: Tensor,
+    tile: tuple[int, int],
+    k: int,
 ) -> tuple[TopK, TopK]:
     guides = [scoring(guide)] if plan.needs_guide else []
-    filters = filters_of(plan, corpus, guides=guides)
+    filters = build_filters(plan, dataset, guides=guides)
     both = (
-        TopK("image", len(corpus), k, corpus.owner),
-        TopK("text", len(corpus.texts), k, corpus.owner),
+        TopK("image", len(dataset), k, dataset.text_to_image),
+        TopK("text", len(dataset.texts), k, dataset.text_to_image),
     )
-    sweep([scoring(scores)], [filters.on(one.query, one) for one in both], tile=tile)
+    stream_scores([scoring(scores)], [filters.on(one.query, one) for one in both], tile=tile)
     return both
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: " ".join(plan.in_words()) or "off")
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: " ".join(plan.describe()) or "off")
 @pytest.mark.parametrize("tile", [(16, 16), (3, 50), (40, 7)], ids=str)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_lists_are_those_of_every_pair_looked_at(
-    plan: FilterPlan, tile: tuple[int, int], seed: int
+    plan: FilterConfig, tile: tuple[int, int], seed: int
 ) -> None:
-    corpus, scores, guide = case(13, 37, seed)
-    for side, found in zip(("image", "text"), mined(plan, corpus, scores, guide, tile, 6)):
-        keep = allowed(plan, corpus, scores, guide, side)
+    dataset, scores, guide = case(13, 37, seed)
+    for side, found in zip(("image", "text"), mined(plan, dataset, scores, guide, tile, 6)):
+        keep = allowed(plan, dataset, scores, guide, side)
         lines, kept = (scores, keep) if side == "image" else (scores.T, keep.T)
         assert found.rows.tolist() == by_hand(lines, kept, 6, plan.skip)
         expected = [
@@ -66,7 +74,7 @@ def test_lists_are_those_of_every_pair_looked_at(
     seed=st.integers(0, 999),
     tile=st.tuples(st.integers(1, 20), st.integers(1, 20)),
     plan=st.builds(
-        FilterPlan,
+        FilterConfig,
         captions=st.sampled_from([None, 0.3, 0.9]),
         pictures=st.sampled_from([None, 0.5, 1.0]),
         lowest=st.sampled_from([None, -1.0]),
@@ -79,18 +87,18 @@ def test_lists_are_those_of_every_pair_looked_at(
     ),
 )
 def test_any_plan_on_any_corpus(
-    images: int, texts: int, seed: int, tile: tuple[int, int], plan: FilterPlan
+    images: int, texts: int, seed: int, tile: tuple[int, int], plan: FilterConfig
 ) -> None:
-    corpus, scores, guide = case(images, texts, seed)
-    for side, found in zip(("image", "text"), mined(plan, corpus, scores, guide, tile, 4)):
-        keep = allowed(plan, corpus, scores, guide, side)
+    dataset, scores, guide = case(images, texts, seed)
+    for side, found in zip(("image", "text"), mined(plan, dataset, scores, guide, tile, 4)):
+        keep = allowed(plan, dataset, scores, guide, side)
         lines, kept = (scores, keep) if side == "image" else (scores.T, keep.T)
         assert found.rows.tolist() == by_hand(lines, kept, 4, plan.skip)
 
 
 def every_plan(seed: int) -> list[np.ndarray]:
-    corpus, scores, guide = case(29, 61, seed)
-    both = [mined(plan, corpus, scores, guide, (8, 16), 5) for plan in PLANS]
+    dataset, scores, guide = case(29, 61, seed)
+    both = [mined(plan, dataset, scores, guide, (8, 16), 5) for plan in PLANS]
     return [part.numpy() for pair in both for one in pair for part in (one.rows, one.scores)]
 
 
@@ -102,75 +110,75 @@ def test_processes_find_what_one_does(size: int) -> None:
 
 
 def test_a_filter_that_is_off_is_not_there() -> None:
-    corpus, *_ = case(3, 5, 0)
+    dataset, *_ = case(3, 5, 0)
     ranking = TopK("image", 3, 2)
-    assert filters_of(FilterPlan(positive="highest"), corpus).on("image", ranking) is ranking
+    assert build_filters(FilterConfig(positive="highest"), dataset).on("image", ranking) is ranking
 
 
 def test_others_see_the_tiles_as_they_are() -> None:
-    corpus, scores, guide = case(9, 14, 2)
-    dense, everything = Dense(9, 14), filters_of(ALL, corpus, guides=[scoring(guide)])
+    dataset, scores, guide = case(9, 14, 2)
+    dense, everything = DenseScores(9, 14), build_filters(ALL, dataset, guides=[scoring(guide)])
     one = everything.on("image", TopK("image", 9, 3))
-    sweep([scoring(scores)], [one, dense], tile=(4, 5))
+    stream_scores([scoring(scores)], [one, dense], tile=(4, 5))
     assert torch.equal(dense.scores, scores)
 
 
 def test_any_reducer_sees_negatives_only() -> None:
-    corpus, scores, guide = case(9, 14, 3)
+    dataset, scores, guide = case(9, 14, 3)
     plan = replace(ALL, skip=0)
-    dense = Dense(9, 14)
-    filters = filters_of(plan, corpus, guides=[scoring(guide)])
-    sweep([scoring(scores)], [filters.on("text", dense)], tile=(4, 5))
-    keep = allowed(plan, corpus, scores, guide, "text")
+    dense = DenseScores(9, 14)
+    filters = build_filters(plan, dataset, guides=[scoring(guide)])
+    stream_scores([scoring(scores)], [filters.on("text", dense)], tile=(4, 5))
+    keep = allowed(plan, dataset, scores, guide, "text")
     assert torch.equal(dense.scores, scores.masked_fill(~keep, -torch.inf))
 
 
 def test_several_guides_count_with_their_mean() -> None:
-    corpus, scores, guide = case(9, 14, 5)
-    plan, other = FilterPlan(guided=0.0), eighths(9, 14, 99)
-    filters = filters_of(plan, corpus, guides=[scoring(guide), scoring(other)])
+    dataset, scores, guide = case(9, 14, 5)
+    plan, other = FilterConfig(guided=0.0), eighths(9, 14, 99)
+    filters = build_filters(plan, dataset, guides=[scoring(guide), scoring(other)])
     found = TopK("image", 9, 3)
-    sweep([scoring(scores)], [filters.on("image", found)])
-    keep = allowed(plan, corpus, scores, (guide + other) / 2, "image")
+    stream_scores([scoring(scores)], [filters.on("image", found)])
+    keep = allowed(plan, dataset, scores, (guide + other) / 2, "image")
     assert found.rows.tolist() == by_hand(scores, keep, 3, 0)
 
 
 def test_a_guide_scores_a_tile_once_for_both_directions() -> None:
-    corpus, scores, guide = case(12, 20, 6)
+    dataset, scores, guide = case(12, 20, 6)
     member, seen = scoring(guide), []
-    grid = member.matcher.grid
-    member.matcher.grid = lambda *sides: seen.append(1) or grid(*sides)  # type: ignore[method-assign]
-    filters = filters_of(FilterPlan(guided=0.0), corpus, guides=[member])
+    grid = member.model.score_matrix
+    member.model.score_matrix = lambda *sides: seen.append(1) or grid(*sides)  # type: ignore[method-assign]
+    filters = build_filters(FilterConfig(guided=0.0), dataset, guides=[member])
     both = TopK("image", 12, 3), TopK("text", 20, 3)
-    sweep([scoring(scores)], [filters.on(one.query, one) for one in both], tile=(12, 20))
+    stream_scores([scoring(scores)], [filters.on(one.query, one) for one in both], tile=(12, 20))
     assert len(seen) == 1  # also the look ahead, whose tile is kept
 
 
 @pytest.mark.parametrize("skip", [0, 2])
 def test_what_was_kept_is_taken_up(skip: int) -> None:
-    corpus, scores, guide = case(8, 15, 7)
+    dataset, scores, guide = case(8, 15, 7)
     plan = replace(ALL, skip=skip)
 
-    def begun() -> tuple[TopK, Filtered]:
-        given = TopK("image", 8, 3, corpus.owner)
-        filtered = filters_of(plan, corpus, guides=[scoring(guide)]).on("image", given)
-        assert isinstance(filtered, Filtered)
+    def begun() -> tuple[TopK, FilteredReducer]:
+        given = TopK("image", 8, 3, dataset.text_to_image)
+        filtered = build_filters(plan, dataset, guides=[scoring(guide)]).on("image", given)
+        assert isinstance(filtered, FilteredReducer)
         return given, filtered
 
     whole, before = begun()
-    sweep([scoring(scores)], [before])
+    stream_scores([scoring(scores)], [before])
     seen = TopK("image", 8, 3 + skip)
     seen.start(8, 15, torch.device("cpu"))
-    keep = allowed(plan, corpus, scores, guide, "image")
+    keep = allowed(plan, dataset, scores, guide, "image")
     half = keep & (torch.arange(8) < 4).unsqueeze(1)
-    seen.update(Tile(scores.masked_fill(~half, -torch.inf), torch.arange(8), torch.arange(15)))
+    seen.update(ScoreTile(scores.masked_fill(~half, -torch.inf), torch.arange(8), torch.arange(15)))
     given, after = begun()
     after.start(8, 15, torch.device("cpu"))
-    everything = Tile(scores, torch.arange(8), torch.arange(15))
+    everything = ScoreTile(scores, torch.arange(8), torch.arange(15))
     after.look(everything)
     after.agree()
     after.absorb(seen.state())
-    after.update(Tile(scores[4:], torch.arange(4, 8), torch.arange(15)))
+    after.update(ScoreTile(scores[4:], torch.arange(4, 8), torch.arange(15)))
     assert after.state().shape == (8, 3 + skip)
     after.merge()
     assert torch.equal(given.rows, whole.rows)
@@ -195,81 +203,81 @@ def test_what_was_kept_is_taken_up(skip: int) -> None:
 )
 def test_plans_that_make_no_sense(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        FilterPlan(**wrong)  # type: ignore[arg-type]
+        FilterConfig(**wrong)  # type: ignore[arg-type]
 
 
 def test_guides_have_to_fit() -> None:
-    corpus, _, guide = case(4, 6, 0)
+    dataset, _, guide = case(4, 6, 0)
     with pytest.raises(ValueError, match=r"guided=0\.1 needs a guide model, and none was named"):
-        filters_of(FilterPlan(guided=0.1), corpus)
+        build_filters(FilterConfig(guided=0.1), dataset)
     with pytest.raises(ValueError, match="a guide model was named, but no filter asks it"):
-        filters_of(FilterPlan(skip=1), corpus, guides=[scoring(guide)])
+        build_filters(FilterConfig(skip=1), dataset, guides=[scoring(guide)])
     with pytest.raises(ValueError, match="encoded 3 images and 6 texts, but 4 and 6 are mined"):
-        filters_of(FilterPlan(guided=0.1), corpus, guides=[scoring(guide[:3])])
+        build_filters(FilterConfig(guided=0.1), dataset, guides=[scoring(guide[:3])])
 
 
 def test_a_guide_that_knows_nothing_is_refused() -> None:
-    corpus, scores, guide = case(4, 6, 0)
+    dataset, scores, guide = case(4, 6, 0)
     guide[2, 5] = math.nan
-    filters = filters_of(FilterPlan(guided=0.0), corpus, guides=[scoring(guide)])
+    filters = build_filters(FilterConfig(guided=0.0), dataset, guides=[scoring(guide)])
     with pytest.raises(ValueError, match="of the guide, the score of image row 2 and text row 0"):
-        sweep([scoring(scores)], [filters.on("image", TopK("image", 4, 2))])
+        stream_scores([scoring(scores)], [filters.on("image", TopK("image", 4, 2))])
 
 
 def test_what_cannot_be_compared_is_said() -> None:
-    corpus = toy(3, 5, 0)
+    dataset = toy(3, 5, 0)
     with pytest.raises(ValueError, match="toy has neither features nor pictures"):
-        filters_of(FilterPlan(pictures=0.9), replace(corpus, features=None))
+        build_filters(FilterConfig(pictures=0.9), replace(dataset, features=None))
     with pytest.raises(ValueError, match=r"captions=0\.9 compares words, but toy has none"):
-        filters_of(FilterPlan(captions=0.9), replace(corpus, texts=[""] * 5))
+        build_filters(FilterConfig(captions=0.9), replace(dataset, texts=[""] * 5))
     with pytest.raises(
         ValueError, match="skip=1 leaves out the hardest of ranked lists, and Dense"
     ):
-        filters_of(FilterPlan(skip=1), corpus).on("image", Dense(3, 5))
+        build_filters(FilterConfig(skip=1), dataset).on("image", DenseScores(3, 5))
 
 
 @pytest.mark.parametrize("least", [0.98, 0.99, 1.0])
 def test_texts_that_mean_the_same_are_left_out(least: float, tmp_path: Path) -> None:
     pytest.importorskip("sentence_transformers")
     folder = sentence_cases.encoder(tmp_path, (*WORDS, "."))
-    corpus, scores, _ = case(12, 60, 0)
-    plan = FilterPlan(meanings=least, encoder=folder)
-    vectors = Meanings(folder).vectors(corpus.texts)
+    dataset, scores, _ = case(12, 60, 0)
+    plan = FilterConfig(meanings=least, encoder=folder)
+    vectors = SentenceEncoder(folder).vectors(dataset.texts)
     near = vectors @ vectors.T >= least - 1e-6
-    mine = corpus.owner == torch.arange(12).unsqueeze(1)
+    mine = dataset.text_to_image == torch.arange(12).unsqueeze(1)
     keep = ~(mine.long() @ near.long() > 0) & ~mine
-    dense = Dense(12, 60)
-    sweep([scoring(scores)], [filters_of(plan, corpus).on("image", dense)])
+    dense = DenseScores(12, 60)
+    stream_scores([scoring(scores)], [build_filters(plan, dataset).on("image", dense)])
     assert torch.equal(dense.scores.isfinite(), keep)
     assert 0 < int(keep.sum()) < int((~mine).sum())
     assert not plan.judges_scores
-    assert plan.in_words() == (
+    assert plan.describe() == (
         f"texts within cosine {least} of a caption of the image, by {folder}",
     )
 
 
 def test_an_encoder_is_named_where_it_is_asked() -> None:
-    corpus = toy(3, 5, 0)
+    dataset = toy(3, 5, 0)
     with pytest.raises(ValueError, match=r"meanings=0\.7 needs a sentence encoder; set encoder to"):
-        filters_of(FilterPlan(meanings=0.7), corpus)
+        build_filters(FilterConfig(meanings=0.7), dataset)
     with pytest.raises(
         ValueError, match=r"encoder=a\{b was named, but no filter asks it; set mean"
     ):
-        filters_of(FilterPlan(encoder="a{b"), corpus)
+        build_filters(FilterConfig(encoder="a{b"), dataset)
     with pytest.raises(ValueError, match=r"meanings=0\.7 compares words, but toy has none"):
-        filters_of(FilterPlan(meanings=0.7, encoder="a"), replace(corpus, texts=[""] * 5))
-    assert "by a{b" in FilterPlan(meanings=0.7, encoder="a{b").in_words()[0]
+        build_filters(FilterConfig(meanings=0.7, encoder="a"), replace(dataset, texts=[""] * 5))
+    assert "by a{b" in FilterConfig(meanings=0.7, encoder="a{b").describe()[0]
 
 
 def test_nothing_to_compare_is_nothing_alike() -> None:
-    corpus = toy(1, 1, 0)
-    filters = Filters(FilterPlan(captions=0.5, pictures=0.5), corpus)
+    dataset = toy(1, 1, 0)
+    filters = NegativeFilters(FilterConfig(captions=0.5, pictures=0.5), dataset)
     assert filters.excluded is not None
     assert len(filters.excluded) == 0
 
 
 def test_a_plan_is_data() -> None:
-    assert plain(FilterPlan(captions=0.8, skip=2)) == {
+    assert recipe_to_dict(FilterConfig(captions=0.8, skip=2)) == {
         "captions": 0.8,
         "pictures": None,
         "meanings": None,
@@ -282,17 +290,17 @@ def test_a_plan_is_data() -> None:
         "positive": "lowest",
         "skip": 2,
     }
-    written = spec.of(FilterPlan, captions=0.8, positive="highest", skip=2)
-    again = spec.from_plain(written.plain()).build()
-    assert again == FilterPlan(captions=0.8, positive="highest", skip=2)
+    written = config.config(FilterConfig, captions=0.8, positive="highest", skip=2)
+    again = config.config_from_dict(written.to_dict()).build()
+    assert again == FilterConfig(captions=0.8, positive="highest", skip=2)
     assert hash(again) == hash(written.build())
 
 
 def test_in_words() -> None:
-    assert FilterPlan().in_words() == ()
-    assert not FilterPlan().needs_guide
+    assert FilterConfig().describe() == ()
+    assert not FilterConfig().needs_guide
     assert ALL.needs_guide
-    assert ALL.in_words() == (
+    assert ALL.describe() == (
         "texts within TF-IDF cosine 0.8 of a caption of the image",
         "captions of pictures within cosine 0.8 of the image",
         "scores below -1.0",
@@ -305,15 +313,15 @@ def test_in_words() -> None:
 
 
 def test_pairs_that_somebody_found_true_are_never_listed() -> None:
-    corpus, scores, guide = case(12, 30, seed=5)
+    dataset, scores, guide = case(12, 30, seed=5)
     also = {(0, 7), (3, 2), (3, 9)}
     image, text = torch.tensor(sorted(also)).unbind(1)
-    told = replace(corpus, also=Pairs(image, text))
-    for plan in (FilterPlan(), FilterPlan(lowest=-0.5)):
+    told = replace(dataset, extra_positives=Pairs(image, text))
+    for plan in (FilterConfig(), FilterConfig(lowest=-0.5)):
         for side, found in zip(
             ("image", "text"), mined(plan, told, scores, guide, (5, 7), 30), strict=True
         ):
-            keep = allowed(plan, corpus, scores, guide, side)
+            keep = allowed(plan, dataset, scores, guide, side)
             keep[image, text] = False
             lines, kept = (scores, keep) if side == "image" else (scores.T, keep.T)
             assert found.rows.tolist() == by_hand(lines, kept, found.k, plan.skip)

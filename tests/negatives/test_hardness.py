@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from counterfoil.engine.tiles import Member
-from counterfoil.models.vectors import Vectors
-from counterfoil.negatives.hardness import hardness
-from counterfoil.records import Encoded
+from counterfoil.core.types import Embeddings
+from counterfoil.models.embeddings import EmbeddingModel
+from counterfoil.negatives.diagnose import hardness
+from counterfoil.scoring.encode import EmbeddedDataset
 
 
 def member(seed, images=7, texts=21):
@@ -15,18 +15,18 @@ def member(seed, images=7, texts=21):
     pools = []
     for count in (images, texts):
         tokens = torch.nn.functional.normalize(torch.randn(count, 1, 6, generator=rng), dim=-1)
-        pools.append(Encoded(tokens, torch.ones(count, 1, dtype=torch.bool)))
-    return Member(Vectors(), *pools)
+        pools.append(Embeddings(tokens, torch.ones(count, 1, dtype=torch.bool)))
+    return EmbeddedDataset(EmbeddingModel(), *pools)
 
 
 def test_every_number_is_a_score_of_its_kind():
-    owner = torch.arange(21) // 3
+    text_to_image = torch.arange(21) // 3
     members = [member(0), member(1)]
-    whole = torch.stack([m.matcher.grid(m.images, m.texts) for m in members]).mean(0)
-    true = owner == torch.arange(7)[:, None]
+    whole = torch.stack([m.model.score_matrix(m.images, m.texts) for m in members]).mean(0)
+    true = text_to_image == torch.arange(7)[:, None]
     mined = whole.masked_fill(true, -torch.inf).topk(4, 1).indices.int()
     found = hardness(
-        members, owner, mined, batch=21, samples=21, rng=torch.Generator().manual_seed(3)
+        members, text_to_image, mined, batch=21, samples=21, rng=torch.Generator().manual_seed(3)
     )
     assert len(found.positive) == len(found.online) == len(found.offline) == 21
     hardest = whole.masked_fill(true, -torch.inf).amax(1)
@@ -38,14 +38,19 @@ def test_every_number_is_a_score_of_its_kind():
 
 
 def test_short_lists_and_orphans_are_passed_over():
-    owner = torch.arange(21) // 3
-    owner[-3:] = -1
+    text_to_image = torch.arange(21) // 3
+    text_to_image[-3:] = -1
     mined = torch.full((7, 2), -1, dtype=torch.int32)
     mined[0] = torch.tensor([20, -1])
     found = hardness(
-        [member(0)], owner, mined, batch=50, samples=10, rng=torch.Generator().manual_seed(0)
+        [member(0)],
+        text_to_image,
+        mined,
+        batch=50,
+        samples=10,
+        rng=torch.Generator().manual_seed(0),
     )
-    score = member(0).matcher.grid(member(0).images, member(0).texts)[0, 20]
+    score = member(0).model.score_matrix(member(0).images, member(0).texts)[0, 20]
     assert len(found.offline) == 3
     torch.testing.assert_close(found.offline, score.expand(3))
     assert found.batch == 18

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfoil.negatives.hubs import hubs, overlap
+from counterfoil.negatives.diagnose import list_overlap, measure_hubs
 from negatives_cases import ragged, random_lists
 
 
@@ -17,8 +17,8 @@ from negatives_cases import ragged, random_lists
 def test_counts_against_a_loop(seed: int, first: int) -> None:
     relation = ragged(9, seed)
     lists = random_lists(relation, 8, 3, seed)
-    texts = len(relation.owner)
-    found = hubs(lists.texts, texts, first=first, largest=texts)
+    texts = len(relation.text_to_image)
+    found = measure_hubs(lists.texts, texts, first=first, largest=texts)
     counts = Counter(t for line in lists.texts.tolist() for t in line[:first] if t >= 0)
     assert found.first == min(first, 8)
     assert dict(found.largest) == {t: counts[t] for t in range(texts)}
@@ -33,16 +33,16 @@ def test_counts_against_a_loop(seed: int, first: int) -> None:
 
 
 def test_one_hub_is_skewed_and_equal_shares_are_not() -> None:
-    even = hubs(torch.arange(6).view(6, 1), 6)
+    even = measure_hubs(torch.arange(6).view(6, 1), 6)
     assert (even.skewness, even.never) == (0, 0)
-    one = hubs(torch.zeros(6, 1), 6, largest=1)
+    one = measure_hubs(torch.zeros(6, 1), 6, largest=1)
     assert one.skewness > 1.5
     assert one.largest == ((0, 6),)
     assert one.crowd == 100
 
 
 def test_lists_of_nothing() -> None:
-    found = hubs(torch.full((3, 2), -1), 4)
+    found = measure_hubs(torch.full((3, 2), -1), 4)
     assert (found.skewness, found.never, found.crowd) == (0, 100, 0)
 
 
@@ -58,4 +58,4 @@ def test_overlap_against_a_loop(seed: int, first: int) -> None:
             one, other = ({int(x) for x in lists[n, :first] if x >= 0} for n in (a, b))
             shares.append(100 * len(one & other) / len(one | other))
     wanted = pytest.approx(sum(shares) / len(shares)) if shares else None
-    assert overlap(lists, groups, first=first) == wanted
+    assert list_overlap(lists, groups, first=first) == wanted

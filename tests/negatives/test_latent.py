@@ -7,7 +7,13 @@ from collections import Counter
 import pytest
 import torch
 
-from counterfoil.negatives.latent import FUNCTION_WORDS, SpacePlan, latent, nearness, tf_idf
+from counterfoil.negatives.similarity import (
+    FUNCTION_WORDS,
+    LatentSpaceConfig,
+    latent_similarity,
+    latent_vectors,
+    tf_idf,
+)
 
 CAPTIONS = [
     "A dog runs across the grass.",
@@ -60,7 +66,7 @@ def test_points_are_those_of_the_svd() -> None:
     texts = sentences(200)
     weights = dense(texts, stem=False).double()
     u, s, _ = torch.linalg.svd(weights, full_matrices=False)
-    points = latent(texts, SpacePlan(components=8, stem=False)).double()
+    points = latent_vectors(texts, LatentSpaceConfig(components=8, stem=False)).double()
     assert points.shape == (200, 8)
     torch.testing.assert_close(points.norm(dim=0), s[:8], rtol=1e-3, atol=0)
     best = (u[:, :8] * s[:8]) @ (u[:, :8] * s[:8]).T
@@ -79,14 +85,14 @@ def test_inner_products_are_those_of_scikit_learn() -> None:
         weights @ weights.T, torch.from_numpy((weighed @ weighed.T).toarray()), rtol=0, atol=1e-6
     )
     space = TruncatedSVD(8, algorithm="arpack", random_state=0).fit_transform(weighed)
-    points = latent(texts, SpacePlan(components=8, stem=False)).double()
+    points = latent_vectors(texts, LatentSpaceConfig(components=8, stem=False)).double()
     wanted = torch.from_numpy(space @ space.T)
     assert (points @ points.T - wanted).norm() < 0.02 * wanted.norm()
 
 
 def test_all_dimensions_keep_all_inner_products() -> None:
     weights = dense(CAPTIONS, stem=True)
-    points = latent(CAPTIONS, SpacePlan())
+    points = latent_vectors(CAPTIONS, LatentSpaceConfig())
     assert points.shape == (6, 6)
     torch.testing.assert_close(points @ points.T, weights @ weights.T, rtol=0, atol=1e-5)
     assert points[5].abs().max() < 1e-6
@@ -94,7 +100,7 @@ def test_all_dimensions_keep_all_inner_products() -> None:
 
 def test_the_same_from_the_same_seed() -> None:
     texts = sentences(100)
-    one, again = (latent(texts, SpacePlan(components=5, seed=1)) for _ in range(2))
+    one, again = (latent_vectors(texts, LatentSpaceConfig(components=5, seed=1)) for _ in range(2))
     assert torch.equal(one, again)
 
 
@@ -108,16 +114,16 @@ def test_nearness_is_that_of_a_loop() -> None:
             inner = [float(rows[i] @ rows[j]) for j in range(7)]
             most = max(inner) or 1.0
             wanted[i] = torch.tensor([x / most for x in inner])
-        torch.testing.assert_close(nearness(points, cosine=cosine), wanted)
+        torch.testing.assert_close(latent_similarity(points, cosine=cosine), wanted)
         assert not wanted[4].any()
 
 
 def test_what_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="components=0 is not possible"):
-        SpacePlan(components=0)
+        LatentSpaceConfig(components=0)
     with pytest.raises(ValueError, match="none of the 2 captions has a word that says something"):
-        latent(["", "of the"], SpacePlan())
+        latent_vectors(["", "of the"], LatentSpaceConfig())
     monkeypatch.setitem(sys.modules, "snowballstemmer", None)
     with pytest.raises(ValueError, match=r"counterfoil\[stem\]"):
-        latent(CAPTIONS, SpacePlan())
-    assert len(latent(CAPTIONS, SpacePlan(stem=False))) == len(CAPTIONS)
+        latent_vectors(CAPTIONS, LatentSpaceConfig())
+    assert len(latent_vectors(CAPTIONS, LatentSpaceConfig(stem=False))) == len(CAPTIONS)

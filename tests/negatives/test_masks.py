@@ -5,8 +5,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfoil.negatives.masks import chances, chosen, masked, table, with_singles
-from counterfoil.records import Items
+from counterfoil.core.types import ModalityBatch
+from counterfoil.negatives.generation.inputs import (
+    choose_spans,
+    mask_probabilities,
+    mask_spans,
+    mask_table,
+    with_singles,
+)
 
 LENGTH = 9
 PHRASES = st.lists(
@@ -26,8 +32,8 @@ def inner(count: int, length: int = LENGTH) -> torch.Tensor:
 @given(PHRASES, st.integers(0, 99))
 @settings(deadline=None, max_examples=60)
 def test_whole_phrases_are_hidden_and_nothing_else(given: list[list[list[int]]], seed: int) -> None:
-    phrases = with_singles(table(given, LENGTH), inner(len(given)), singles="without phrases")
-    slots = chosen(phrases, times=7, rng=torch.Generator().manual_seed(seed))
+    phrases = with_singles(mask_table(given, LENGTH), inner(len(given)), singles="without phrases")
+    slots = choose_spans(phrases, times=7, rng=torch.Generator().manual_seed(seed))
     assert slots.shape == (len(given), 7, LENGTH)
     assert slots.any(2).all(), "every masking hides something"
     for text, some in enumerate(given):
@@ -42,7 +48,7 @@ def test_whole_phrases_are_hidden_and_nothing_else(given: list[list[list[int]]],
 @given(PHRASES)
 @settings(deadline=None, max_examples=60)
 def test_chances_are_those_of_a_loop(given: list[list[list[int]]]) -> None:
-    found = chances(table(given, LENGTH))
+    found = mask_probabilities(mask_table(given, LENGTH))
     for text, some in enumerate(given):
         cut = [[p for p in phrase if p < LENGTH] for phrase in some]
         cut = [phrase for phrase in cut if phrase]
@@ -56,18 +62,18 @@ def test_word_masking_forces_the_first_word() -> None:
     none = torch.zeros(1, 0, LENGTH, dtype=torch.bool)
     phrases = with_singles(none, inner(1), singles="only")
     rng = torch.Generator().manual_seed(0)
-    slots = chosen(phrases, times=4000, rng=rng, share=1e-9, first=True)[0]
+    slots = choose_spans(phrases, times=4000, rng=rng, share=1e-9, first=True)[0]
     assert slots[:, 1].all()
     assert slots.sum() == 4000
-    often = chosen(phrases, times=20_000, rng=rng, first=True)[0].double().mean(0)
+    often = choose_spans(phrases, times=20_000, rng=rng, first=True)[0].double().mean(0)
     assert often[2:-1] == pytest.approx(torch.full((LENGTH - 3,), 0.15).numpy(), abs=0.012)
     assert often[0] == often[-1] == 0
 
 
 def test_the_forced_phrase_is_any_of_them() -> None:
-    phrases = table([[[1, 2], [2, 3], [5]], [[4]]], LENGTH)
+    phrases = mask_table([[[1, 2], [2, 3], [5]], [[4]]], LENGTH)
     rng = torch.Generator().manual_seed(0)
-    slots = chosen(phrases, times=6000, rng=rng, share=1e-9)
+    slots = choose_spans(phrases, times=6000, rng=rng, share=1e-9)
     often = slots[0].double().mean(0)
     assert often[[1, 3, 5]] == pytest.approx([1 / 3] * 3, abs=0.03)
     assert often[2] == pytest.approx(2 / 3, abs=0.03)
@@ -79,9 +85,9 @@ def test_the_forced_phrase_is_any_of_them() -> None:
 def test_slots_are_in_order_and_know_what_stood_there(seed: int) -> None:
     rng = torch.Generator().manual_seed(seed)
     values = torch.randint(10, 30, (3, LENGTH), generator=rng)
-    texts = Items(torch.arange(3), values, inner(3) | True, words=values - 10)
+    texts = ModalityBatch(torch.arange(3), values, inner(3) | True, words=values - 10)
     slots = torch.rand(3, 5, LENGTH, generator=rng) < 0.3
-    found = masked(texts, slots, mask=3, words=torch.arange(10, 30), rng=rng)
+    found = mask_spans(texts, slots, mask=3, words=torch.arange(10, 30), rng=rng)
     assert (found.texts.ids == -1).all()
     old = values.repeat_interleave(5, 0)
     pair, place = slots.flatten(0, 1).nonzero(as_tuple=True)
@@ -97,7 +103,7 @@ def test_slots_are_in_order_and_know_what_stood_there(seed: int) -> None:
 
 @pytest.mark.parametrize("others", [[], [[1]]])
 def test_nothing_to_hide(others: list[list[int]]) -> None:
-    slots = chosen(table([[], others], 5), times=3, rng=torch.Generator())
+    slots = choose_spans(mask_table([[], others], 5), times=3, rng=torch.Generator())
     assert slots.shape == (2, 3, 5)
     assert not slots[0].any()
     assert slots[1].any(1).all() == bool(others)
@@ -105,4 +111,4 @@ def test_nothing_to_hide(others: list[list[int]]) -> None:
 
 def test_unknown_singles() -> None:
     with pytest.raises(ValueError, match="'never' is not a way to hide single words"):
-        with_singles(table([[]], 3), inner(1, 3), singles="never")  # type: ignore[arg-type]
+        with_singles(mask_table([[]], 3), inner(1, 3), singles="never")  # type: ignore[arg-type]

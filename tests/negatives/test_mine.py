@@ -15,9 +15,9 @@ from torch import Tensor
 
 import processes
 from counterfoil.core.resumable import WorkStopped
-from counterfoil.corpus.relation import Relation
-from counterfoil.negatives.filters import FilterPlan, filters_of
-from counterfoil.negatives.mine import mine
+from counterfoil.data.dataset import Relation
+from counterfoil.negatives.filters import FilterConfig, build_filters
+from counterfoil.negatives.mining import mine_lists
 from engine_cases import given
 from filters_cases import PLANS, allowed, by_hand, case
 from negatives_cases import member, ragged, ranked
@@ -29,14 +29,16 @@ def vectors(seed: int, relation: Relation) -> tuple[Tensor, Tensor]:
     """Coarse values, so that scores tie and every sum is exact."""
     made = torch.Generator().manual_seed(seed)
     images = torch.randint(-2, 3, (relation.images, 6), generator=made).float()
-    return images, torch.randint(-2, 3, (len(relation.owner), 6), generator=made).float()
+    return images, torch.randint(-2, 3, (len(relation.text_to_image), 6), generator=made).float()
 
 
 @pytest.mark.parametrize("orphans", [0, 3])
 def test_mining_equals_sorting_every_row(orphans: int) -> None:
     relation = ragged(20, 4, orphans)
     images, texts = vectors(4, relation)
-    lists = mine([member(images, texts)], relation.owner, texts_per_image=7, images_per_text=5)
+    lists = mine_lists(
+        [member(images, texts)], relation.text_to_image, texts_per_image=7, images_per_text=5
+    )
     scores = images @ texts.T
     expected = ranked(scores, relation, 7, 5)
     assert torch.equal(lists.texts, expected.texts)
@@ -50,7 +52,9 @@ def test_mining_equals_sorting_every_row(orphans: int) -> None:
 def test_mining_an_ensemble_sorts_mean_scores() -> None:
     relation = ragged(9, 6)
     one, two = vectors(1, relation), vectors(2, relation)
-    lists = mine([member(*one), member(*two)], relation.owner, texts_per_image=4, images_per_text=3)
+    lists = mine_lists(
+        [member(*one), member(*two)], relation.text_to_image, texts_per_image=4, images_per_text=3
+    )
     expected = ranked((one[0] @ one[1].T + two[0] @ two[1].T) / 2, relation, 4, 3)
     assert torch.equal(lists.texts, expected.texts)
     assert torch.equal(lists.images, expected.images)
@@ -59,7 +63,9 @@ def test_mining_an_ensemble_sorts_mean_scores() -> None:
 def test_lists_are_no_longer_than_the_corpus_and_padded_where_short() -> None:
     relation = Relation(torch.tensor([0, 0, 0, 1]), images=2)
     images, texts = vectors(0, relation)
-    lists = mine([member(images, texts)], relation.owner, texts_per_image=99, images_per_text=99)
+    lists = mine_lists(
+        [member(images, texts)], relation.text_to_image, texts_per_image=99, images_per_text=99
+    )
     assert lists.texts.shape == (2, 4)
     assert (lists.texts >= 0).sum(1).tolist() == [1, 3]
     assert (lists.images >= 0).sum(1).tolist() == [1, 1, 1, 1]
@@ -72,14 +78,14 @@ def test_an_empty_list_is_refused(size: str) -> None:
     relation = ragged()
     sizes = {"texts_per_image": 1, "images_per_text": 1, size: 0}
     with pytest.raises(ValueError, match="=0: a list of negatives has at least 1"):
-        mine([member(*vectors(0, relation))], relation.owner, **sizes)  # type: ignore[arg-type]
+        mine_lists([member(*vectors(0, relation))], relation.text_to_image, **sizes)  # type: ignore[arg-type]
 
 
 def _mined_here() -> list[list[list[int]]]:
     torch.set_num_threads(1)
     relation = ragged(40, 8)
     made = [member(*vectors(8, relation))]
-    lists = mine(made, relation.owner, texts_per_image=6, images_per_text=4)
+    lists = mine_lists(made, relation.text_to_image, texts_per_image=6, images_per_text=4)
     return [lists.texts.tolist(), lists.images.tolist()]
 
 
@@ -91,7 +97,9 @@ def test_two_processes_mine_what_one_mines() -> None:
 def test_large_scores_stay_finite_on_disk() -> None:
     relation = SQUARE
     images, texts = torch.eye(3) * 1e4, torch.ones(3, 3) * 1e4
-    lists = mine([member(images, texts)], relation.owner, texts_per_image=2, images_per_text=2)
+    lists = mine_lists(
+        [member(images, texts)], relation.text_to_image, texts_per_image=2, images_per_text=2
+    )
     assert lists.text_scores is not None
     assert lists.text_scores.isfinite().all()
 
@@ -115,20 +123,20 @@ class Clock:
 
 
 def filtered(
-    plan: FilterPlan, tile: tuple[int, int], folder: Path | None = None, stop_after: int = 999
+    plan: FilterConfig, tile: tuple[int, int], folder: Path | None = None, stop_after: int = 999
 ) -> tuple[Rows, Rows] | None:
     """Lists both ways; None when stopped."""
     torch.set_num_threads(1)
-    corpus, scores, guide = case(13, 37, 5)
+    dataset, scores, guide = case(13, 37, 5)
     guides = [given(guide)] if plan.needs_guide else []
     try:
-        lists = mine(
+        lists = mine_lists(
             [given(scores)],
-            corpus.owner,
+            dataset.text_to_image,
             texts_per_image=H,
             images_per_text=K,
             tile=tile,
-            filters=filters_of(plan, corpus, guides=guides),
+            filters=build_filters(plan, dataset, guides=guides),
             keep=folder,
             every=0.0,
             stop=Clock(stop_after),
@@ -139,20 +147,20 @@ def filtered(
 
 
 @functools.cache
-def brute_force(plan: FilterPlan) -> tuple[Rows, Rows]:
-    corpus, scores, guide = case(13, 37, 5)
-    texts, images = (allowed(plan, corpus, scores, guide, side) for side in ("image", "text"))
+def brute_force(plan: FilterConfig) -> tuple[Rows, Rows]:
+    dataset, scores, guide = case(13, 37, 5)
+    texts, images = (allowed(plan, dataset, scores, guide, side) for side in ("image", "text"))
     return by_hand(scores, texts, H, plan.skip), by_hand(scores.T, images.T, K, plan.skip)
 
 
-def in_words(plan: FilterPlan) -> str:
-    return " ".join(plan.in_words()) or "off"
+def in_words(plan: FilterConfig) -> str:
+    return " ".join(plan.describe()) or "off"
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("plan", PLANS, ids=in_words)
 def test_lists_equal_brute_force_however_often_mining_was_stopped(
-    plan: FilterPlan, tile: tuple[int, int], tmp_path: Path
+    plan: FilterConfig, tile: tuple[int, int], tmp_path: Path
 ) -> None:
     assert filtered(plan, tile) == brute_force(plan)
     stops = 0
@@ -198,9 +206,9 @@ def test_any_tiles_and_resume_points_of_any_corpus(
     with tempfile.TemporaryDirectory() as folder:
         for stop in (*stops, 999):
             with contextlib.suppress(WorkStopped):
-                lists = mine(
+                lists = mine_lists(
                     [member(images, texts)],
-                    relation.owner,
+                    relation.text_to_image,
                     texts_per_image=7,
                     images_per_text=5,
                     tile=tile,
@@ -219,7 +227,7 @@ def test_any_tiles_and_resume_points_of_any_corpus(
         ({"run": "other data"}, "run is of this test there and other data here"),
         ({"tile": (32, 32)}, "tiles is 1 x 3 of 16 x 16 there and 1 x 2 of 32 x 32 here"),
         ({"owner": torch.zeros(37, dtype=torch.long)}, "true pairs is"),
-        ({"filters": FilterPlan(skip=1)}, "the 1 hardest of the rest here"),
+        ({"filters": FilterConfig(skip=1)}, "the 1 hardest of the rest here"),
         ({"members": [given(torch.zeros(13, 37))] * 2}, "models is"),
     ],
     ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
@@ -227,10 +235,10 @@ def test_any_tiles_and_resume_points_of_any_corpus(
 def test_what_was_kept_of_another_mining_is_refused(
     change: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
-    corpus, scores, _ = case(13, 37, 5)
+    dataset, scores, _ = case(13, 37, 5)
     asked: dict[str, Any] = {
         "members": [given(scores)],
-        "owner": corpus.owner,
+        "owner": dataset.text_to_image,
         "texts_per_image": 6,
         "images_per_text": 5,
         "tile": (16, 16),
@@ -238,11 +246,11 @@ def test_what_was_kept_of_another_mining_is_refused(
         "run": "of this test",
     }
     with pytest.raises(WorkStopped):
-        mine(**asked, stop=Clock(0))
+        mine_lists(**asked, stop=Clock(0))
     asked |= change
-    if isinstance(plan := asked.get("filters"), FilterPlan):
-        asked["filters"] = filters_of(plan, corpus)
+    if isinstance(plan := asked.get("filters"), FilterConfig):
+        asked["filters"] = build_filters(plan, dataset)
     with pytest.raises(ValueError, match="was begun otherwise") as error:
-        mine(**asked)
+        mine_lists(**asked)
     assert words in str(error.value)
     assert "name another folder, or delete it" in str(error.value)

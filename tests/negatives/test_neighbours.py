@@ -13,21 +13,23 @@ from torch import Tensor
 
 import processes
 import train_cases
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.lens import LensPlan
-from counterfoil.corpus.relation import Relation
-from counterfoil.corpus.sampler import Sampler
-from counterfoil.negatives.lists import Lists
-from counterfoil.negatives.neighbours import Neighbours
-from counterfoil.negatives.written import Written
-from counterfoil.negatives.written_store import Changed, WrittenFoil, WrittenStore
-from counterfoil.objectives.joined import JoinedInfoNCE
-from counterfoil.objectives.term import Objective
-from counterfoil.records import Pairs
-from counterfoil.train.plan import TrainPlan
-from counterfoil.train.prefetch import Stream
-from counterfoil.train.step import Step
-from counterfoil.train.update import Update
+from counterfoil.core.types import Pairs
+from counterfoil.data.batching import BatchSampler
+from counterfoil.data.dataset import ImageTextDataset, Relation
+from counterfoil.data.processor import ProcessorConfig
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.contrastive import InfoNCEWithCandidatesLoss
+from counterfoil.negatives.generation.store import (
+    ChangedSpan,
+    GeneratedCaption,
+    GeneratedCaptions,
+    GeneratedStore,
+)
+from counterfoil.negatives.sampling import NeighbourImages
+from counterfoil.negatives.store import HardNegativeLists
+from counterfoil.training.batches import BatchStream
+from counterfoil.training.config import TrainConfig
+from counterfoil.training.step import OptimizerStep, TrainingStep
 from negatives_cases import ragged, random_lists
 
 TEMPERATURE = 0.3
@@ -44,23 +46,25 @@ def test_neighbours_are_listed_images_with_a_caption_of_their_own(
 ) -> None:
     relation = ragged(9, seed, orphans)
     lists = random_lists(relation, h=4, k=3, seed=seed)
-    texts = (relation.owner >= 0).nonzero().squeeze(1)
+    texts = (relation.text_to_image >= 0).nonzero().squeeze(1)
     texts = texts[torch.randperm(len(texts), generator=rng(seed))[:batch]]
-    found = Neighbours(lists=lists, relation=relation).joined(texts, rng(seed)).tolist()
+    found = NeighbourImages(lists=lists, relation=relation).joined(texts, rng(seed)).tolist()
     asked, joined = found[: len(texts)], found[len(texts) :]
     assert asked == texts.tolist()
     assert len(joined) <= len(texts)
     assert len(set(found)) == len(found), "nothing twice"
-    owner = relation.owner.tolist()
+    text_to_image = relation.text_to_image.tolist()
     listed = {image for text in asked for image in lists.images[text].tolist()}
-    assert {owner[text] for text in joined} <= listed - {-1}
+    assert {text_to_image[text] for text in joined} <= listed - {-1}
 
 
 def test_every_listed_image_and_each_of_its_captions_comes() -> None:
     relation = Relation(torch.tensor([0, 1, 1, 2, 3]), images=5)
     images = torch.tensor([[1, 2, 4], [0, -1, -1], [0, -1, -1], [-1, -1, -1], [0, -1, -1]])
     texts = torch.tensor([[1], [0], [0], [0], [0]])
-    neighbours = Neighbours(lists=Lists(texts.int(), images.int()), relation=relation)
+    neighbours = NeighbourImages(
+        lists=HardNegativeLists(texts.int(), images.int()), relation=relation
+    )
     drawn = [neighbours.joined(torch.tensor([0]), rng(seed)).tolist() for seed in range(60)]
     assert {tuple(texts[1:]) for texts in drawn} == {(1,), (2,), (3,)}
     alone = neighbours.joined(torch.tensor([3]), rng()).tolist()
@@ -75,24 +79,24 @@ def test_nothing_joins_of_which_something_in_the_batch_was_judged_true(
     """Anchors meet as the sampler has it; what joins is a negative of all others and they of it."""
     plain = ragged(9, seed, 0)
     lists = random_lists(plain, h=4, k=3, seed=seed)
-    owner = plain.owner.tolist()
+    text_to_image = plain.text_to_image.tolist()
     chance = rng(seed)
     true = {
         (int(torch.randint(9, (), generator=chance)), text)
-        for text in torch.randperm(len(owner), generator=chance)[:8].tolist()
+        for text in torch.randperm(len(text_to_image), generator=chance)[:8].tolist()
     }
-    true = {(image, text) for image, text in true if owner[text] != image}
+    true = {(image, text) for image, text in true if text_to_image[text] != image}
     besides = Pairs(*torch.tensor(sorted(true)).reshape(-1, 2).T)
-    relation = Relation(plain.owner, images=9, besides=besides)
-    texts = torch.randperm(len(owner), generator=rng(seed))[:batch]
-    found = Neighbours(lists=lists, relation=relation).joined(texts, rng(seed)).tolist()
-    without = Neighbours(lists=lists, relation=plain).joined(texts, rng(seed)).tolist()
+    relation = Relation(plain.text_to_image, images=9, besides=besides)
+    texts = torch.randperm(len(text_to_image), generator=rng(seed))[:batch]
+    found = NeighbourImages(lists=lists, relation=relation).joined(texts, rng(seed)).tolist()
+    without = NeighbourImages(lists=lists, relation=plain).joined(texts, rng(seed)).tolist()
     asked, joined = found[:batch], found[batch:]
     assert asked == texts.tolist()
     assert joined == [text for text in without[batch:] if text in joined]
 
     def clash(one: int, other: int) -> bool:
-        return (owner[one], other) in true or (owner[other], one) in true
+        return (text_to_image[one], other) in true or (text_to_image[other], one) in true
 
     for place, text in enumerate(found[batch:], batch):
         assert not any(clash(text, other) for other in found[:place])
@@ -104,21 +108,23 @@ def test_lists_in_which_nobody_joins_are_refused() -> None:
     relation = Relation(torch.tensor([0, 1]), images=2)
     none = torch.full((2, 1), -1, dtype=torch.int32)
     with pytest.raises(ValueError, match="no caption has a mined image"):
-        Neighbours(lists=Lists(none, none), relation=relation)
+        NeighbourImages(lists=HardNegativeLists(none, none), relation=relation)
     with pytest.raises(ValueError, match="the lists are of 2 images and 2 texts"):
-        Neighbours(lists=Lists(none, none), relation=Relation(torch.tensor([0]), images=1))
+        NeighbourImages(
+            lists=HardNegativeLists(none, none), relation=Relation(torch.tensor([0]), images=1)
+        )
 
 
 def foil(caption: str) -> str:
     return caption.replace("a ", "is ", 1)
 
 
-def foils(corpus: Corpus) -> Iterator[WrittenFoil]:
+def foils(dataset: ImageTextDataset) -> Iterator[GeneratedCaption]:
     """One of each caption, but none of the first."""
-    for row, text in list(enumerate(corpus.texts))[1:]:
-        image = corpus.image_ids[int(corpus.owner[row])]
-        changed = (Changed("a", "is", 0, 2),)
-        yield WrittenFoil(image, corpus.text_ids[row], text, foil(text), "noun", changed)
+    for row, text in list(enumerate(dataset.texts))[1:]:
+        image = dataset.image_ids[int(dataset.text_to_image[row])]
+        changed = (ChangedSpan("a", "is", 0, 2),)
+        yield GeneratedCaption(image, dataset.text_ids[row], text, foil(text), "noun", changed)
 
 
 def cross_entropy(true: Tensor, wrong: list[Tensor]) -> Tensor:
@@ -126,35 +132,41 @@ def cross_entropy(true: Tensor, wrong: list[Tensor]) -> Tensor:
     return torch.logsumexp(logits, 0) - logits[0]
 
 
-def slowly(corpus: Corpus, captions: list[int], score: Callable[[int, str], Tensor]) -> Tensor:
+def slowly(
+    dataset: ImageTextDataset, captions: list[int], score: Callable[[int, str], Tensor]
+) -> Tensor:
     """NegCLIP's loss of a batch that holds these captions: their images, and a foil of each."""
-    owner = corpus.owner.tolist()
-    written = [foil(corpus.texts[row]) for row in captions if row]
+    text_to_image = dataset.text_to_image.tolist()
+    written = [foil(dataset.texts[row]) for row in captions if row]
     total = torch.zeros(())
     for row in captions:
-        image, text = owner[row], corpus.texts[row]
-        others = [corpus.texts[t] for t in captions if owner[t] != image]
+        image, text = text_to_image[row], dataset.texts[row]
+        others = [dataset.texts[t] for t in captions if text_to_image[t] != image]
         beside = [score(image, wrong) for wrong in [*others, *written]]
-        above = [score(i, text) for i in {owner[t] for t in captions} if i != image]
+        above = [score(i, text) for i in {text_to_image[t] for t in captions} if i != image]
         true = score(image, text)
         total = total + cross_entropy(true, beside) + cross_entropy(true, above)
     return total / 2 / len(captions)
 
 
-def listed(corpus: Corpus) -> Lists:
-    return random_lists(corpus.relation, h=4, k=3, seed=1)
+def listed(dataset: ImageTextDataset) -> HardNegativeLists:
+    return random_lists(dataset.relation, h=4, k=3, seed=1)
 
 
-def negclip(corpus: Corpus, folder: Path) -> tuple[Stream, Step]:
+def negclip(dataset: ImageTextDataset, folder: Path) -> tuple[BatchStream, TrainingStep]:
     """Batches with neighbours, and a step with the foils of a folder."""
-    lens = LensPlan().fit(corpus).on(corpus)
-    neighbours = Neighbours(lists=listed(corpus), relation=corpus.relation)
-    sampler = Sampler(corpus.relation, batch=5, seed=2, drop_last=True)
-    stream = Stream(lens=lens, sampler=sampler, epochs=2, seed=2, neighbours=neighbours)
-    joined = JoinedInfoNCE(temperature=TEMPERATURE, reduction="mean")
-    written = Written(folder=str(folder), lens=lens, count=1, shared=True)
-    host = train_cases.host("global", lens).eval()
-    return stream, Step(host, Objective(terms={"contrast": (1.0, joined)}), proposer=written)
+    processor = ProcessorConfig().fit(dataset).process(dataset)
+    neighbours = NeighbourImages(lists=listed(dataset), relation=dataset.relation)
+    sampler = BatchSampler(dataset.relation, batch=5, seed=2, drop_last=True)
+    stream = BatchStream(
+        processor=processor, sampler=sampler, epochs=2, seed=2, neighbours=neighbours
+    )
+    joined = InfoNCEWithCandidatesLoss(temperature=TEMPERATURE, reduction="mean")
+    written = GeneratedCaptions(folder=str(folder), processor=processor, count=1, shared=True)
+    host = train_cases.host("global", processor).eval()
+    return stream, TrainingStep(
+        host, WeightedSum(terms={"contrast": (1.0, joined)}), proposer=written
+    )
 
 
 def test_batches_of_negclip_against_a_loop(tmp_path: Path) -> None:
@@ -162,25 +174,27 @@ def test_batches_of_negclip_against_a_loop(tmp_path: Path) -> None:
 
     Two neighbours may be one, and one of them an anchor: then there are fewer.
     """
-    corpus = train_cases.corpus(captions=2)
-    WrittenStore.write(tmp_path / "w", foils(corpus), corpus, writer="rules", settings={}, seed=0)
-    stream, step = negclip(corpus, tmp_path / "w")
-    lens, sampler, host, lists = stream.lens, stream.sampler, step.matcher, listed(corpus)
+    dataset = train_cases.dataset(captions=2)
+    GeneratedStore.write(
+        tmp_path / "w", foils(dataset), dataset, writer="rules", settings={}, seed=0
+    )
+    stream, step = negclip(dataset, tmp_path / "w")
+    processor, sampler, host, lists = stream.processor, stream.sampler, step.model, listed(dataset)
 
     def score(image: int, text: str) -> Tensor:
-        seen = host.encode_images(lens.images(torch.tensor([image])))
-        return host.grid(seen, host.encode_texts(lens.lens.read([text])))[0, 0]
+        seen = host.encode_images(processor.images(torch.tensor([image])))
+        return host.score_matrix(seen, host.encode_texts(processor.processor.read([text])))[0, 0]
 
     sizes = []
     for batch, asked in zip(stream.batches(), [*sampler.epoch(0), *sampler.epoch(1)], strict=True):
         rows = batch.text_rows.tolist()
         assert rows[:5] == asked.tolist()
         near = {image for text in rows[:5] for image in lists.images[text].tolist()}
-        assert {int(corpus.owner[text]) for text in rows[5:]} <= near
-        assert batch.block == (len(corpus.owner[rows].unique()), len(rows))
+        assert {int(dataset.text_to_image[text]) for text in rows[5:]} <= near
+        assert batch.block == (len(dataset.text_to_image[rows].unique()), len(rows))
         assert len(batch.anchors.text) == len(rows), "neighbours are asked as anchors are"
         found = step(batch)["contrast"]
-        torch.testing.assert_close(found, slowly(corpus, rows, score), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found, slowly(dataset, rows, score), rtol=1e-5, atol=1e-5)
         sizes.append(len(rows))
     assert 5 < max(sizes) <= 10
     assert len(sizes) == 8
@@ -188,15 +202,15 @@ def test_batches_of_negclip_against_a_loop(tmp_path: Path) -> None:
 
 def trained(folder: str) -> list[list[float]]:
     """Losses and weights of NegCLIP's steps on as many processes as there are."""
-    stream, step = negclip(train_cases.corpus(captions=2), Path(folder))
-    update = Update(TrainPlan(), step)
+    stream, step = negclip(train_cases.dataset(captions=2), Path(folder))
+    update = OptimizerStep(TrainConfig(), step)
     losses = [float(update([batch], 1.0)["loss"]) for batch in stream.batches()]
-    return [losses, *(value.flatten().tolist() for value in step.matcher.state_dict().values())]
+    return [losses, *(value.flatten().tolist() for value in step.model.state_dict().values())]
 
 
 def test_two_processes_train_as_one_does(tmp_path: Path) -> None:
-    corpus, folder = train_cases.corpus(captions=2), tmp_path / "w"
-    WrittenStore.write(folder, foils(corpus), corpus, writer="rules", settings={}, seed=0)
+    dataset, folder = train_cases.dataset(captions=2), tmp_path / "w"
+    GeneratedStore.write(folder, foils(dataset), dataset, writer="rules", settings={}, seed=0)
     alone, *together = trained(str(folder)), *processes.run(trained, 2, str(folder))
     assert len(alone[0]) == 8
     assert len(set(alone[0])) == 8
@@ -206,9 +220,11 @@ def test_two_processes_train_as_one_does(tmp_path: Path) -> None:
 
 
 def test_batches_are_the_same_wherever_a_training_goes_on(tmp_path: Path) -> None:
-    corpus = train_cases.corpus(captions=2)
-    WrittenStore.write(tmp_path / "w", foils(corpus), corpus, writer="rules", settings={}, seed=0)
-    rows = [batch.text_rows.tolist() for batch in negclip(corpus, tmp_path / "w")[0].batches()]
+    dataset = train_cases.dataset(captions=2)
+    GeneratedStore.write(
+        tmp_path / "w", foils(dataset), dataset, writer="rules", settings={}, seed=0
+    )
+    rows = [batch.text_rows.tolist() for batch in negclip(dataset, tmp_path / "w")[0].batches()]
     for start in range(len(rows)):
-        later = negclip(corpus, tmp_path / "w")[0].batches(start)
+        later = negclip(dataset, tmp_path / "w")[0].batches(start)
         assert [batch.text_rows.tolist() for batch in later] == rows[start:]

@@ -6,8 +6,7 @@ from math import comb
 import pytest
 import torch
 
-from counterfoil.corpus.relation import Relation
-from counterfoil.negatives.online_rank import (
+from counterfoil.analysis.aoq import (
     anchor_scores,
     chance_of_top,
     expected_rank,
@@ -15,6 +14,7 @@ from counterfoil.negatives.online_rank import (
     online_ranks,
     places,
 )
+from counterfoil.data.dataset import Relation
 from evaluation_cases import member, ragged, scores
 
 
@@ -63,21 +63,21 @@ def test_places_count_wrong_ones_only():
 
 
 def test_anchors_meet_everything():
-    owner = ragged(8, 0)
-    found = scores(8, owner, 0)
-    anchors = (owner >= 0).nonzero().squeeze(1)[:5]
-    relation = Relation(owner, images=8)
+    text_to_image = ragged(8, 0)
+    found = scores(8, text_to_image, 0)
+    anchors = (text_to_image >= 0).nonzero().squeeze(1)[:5]
+    relation = Relation(text_to_image, images=8)
     texts, images = anchor_scores([member(found)], relation, anchors)
-    torch.testing.assert_close(texts, found[owner[anchors]])
+    torch.testing.assert_close(texts, found[text_to_image[anchors]])
     torch.testing.assert_close(images, found[:, anchors].T)
 
 
 def test_measured_is_the_hardest_of_the_whole_batch():
     """A batch of everything finds the hardest negatives of all."""
-    owner = ragged(10, 2, orphans=4)
-    relation = Relation(owner, images=10)
-    found = scores(10, owner, 2)
-    most = int((owner >= 0).sum())
+    text_to_image = ragged(10, 2, orphans=4)
+    relation = Relation(text_to_image, images=10)
+    found = scores(10, text_to_image, 2)
+    most = int((text_to_image >= 0).sum())
     both = online_ranks([member(found)], relation, batches=[most], anchors=most, draws=2, rng=rng())
     for ranks in both:
         assert ranks.ranks.shape == (1, most, 2)
@@ -86,15 +86,19 @@ def test_measured_is_the_hardest_of_the_whole_batch():
         assert ranks.mean(0) == (1, 0)
     texts = both[0].gaps[0, :, 0]
     best = []
-    for row in (owner >= 0).nonzero().squeeze(1).tolist():
-        line = found[owner[row]]
-        best.append(float(line[(owner != owner[row]) & (owner >= 0)].max() - line[row]))
+    for row in (text_to_image >= 0).nonzero().squeeze(1).tolist():
+        line = found[text_to_image[row]]
+        best.append(
+            float(
+                line[(text_to_image != text_to_image[row]) & (text_to_image >= 0)].max() - line[row]
+            )
+        )
     torch.testing.assert_close(texts.sort().values, torch.tensor(best).sort().values)
 
 
 def test_measured_is_near_what_counting_says():
-    owner = torch.arange(60).repeat_interleave(5)
-    relation, found = Relation(owner, images=60), scores(60, owner, 0)
+    text_to_image = torch.arange(60).repeat_interleave(5)
+    relation, found = Relation(text_to_image, images=60), scores(60, text_to_image, 0)
     sizes = (8, 32)
     both = online_ranks([member(found)], relation, batches=sizes, anchors=150, draws=8, rng=rng())
     for captions, ranks in zip((1, 5), both):
@@ -107,8 +111,8 @@ def test_measured_is_near_what_counting_says():
 
 
 def test_the_same_seed_gives_the_same_ranks():
-    owner = ragged(12, 4)
-    relation, found = Relation(owner, images=12), scores(12, owner, 4)
+    text_to_image = ragged(12, 4)
+    relation, found = Relation(text_to_image, images=12), scores(12, text_to_image, 4)
     settings = {"batches": (2, 5), "anchors": 4, "draws": 3}
     first, again, other = (
         online_ranks([member(found)], relation, **settings, rng=rng(seed))[0].ranks
@@ -119,8 +123,8 @@ def test_the_same_seed_gives_the_same_ranks():
 
 
 def test_a_batch_of_siblings_has_no_negative():
-    owner = torch.tensor([0, 0, 0, 0, 1])
-    relation = Relation(owner, images=2)
+    text_to_image = torch.tensor([0, 0, 0, 0, 1])
+    relation = Relation(text_to_image, images=2)
     both = online_ranks(
         [member(torch.rand(2, 5))], relation, batches=[2], anchors=5, draws=20, rng=rng()
     )

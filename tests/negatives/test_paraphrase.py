@@ -5,29 +5,30 @@ import torch
 
 import sentence_cases
 import tailored_cases as cases
-from counterfoil.corpus.meanings import Meanings
-from counterfoil.negatives.candidates import Sieve
-from counterfoil.negatives.paraphrase import Nearness, Paraphrase
-from counterfoil.negatives.second_opinion import AnyOf
-from counterfoil.records import Role
+from counterfoil.core.types import Role
+from counterfoil.negatives.generation.inputs import CandidateFilter
+from counterfoil.negatives.generation.judges import AnyJudge, CaptionNearness, ParaphraseJudge
+from counterfoil.negatives.similarity import SentenceEncoder
 
 SAID = (*cases.COLOURS, *cases.THINGS, *cases.RELATIONS)
 
 
 @pytest.fixture(scope="module")
-def meanings(tmp_path_factory: pytest.TempPathFactory) -> Meanings:
+def meanings(tmp_path_factory: pytest.TempPathFactory) -> SentenceEncoder:
     pytest.importorskip("sentence_transformers")
-    return Meanings(sentence_cases.encoder(tmp_path_factory.mktemp("encoder"), SAID))
+    return SentenceEncoder(sentence_cases.encoder(tmp_path_factory.mktemp("encoder"), SAID))
 
 
-def test_as_near_to_the_others_as_the_original_is_true(meanings: Meanings) -> None:
-    seen = cases.lens().corpus
+def test_as_near_to_the_others_as_the_original_is_true(meanings: SentenceEncoder) -> None:
+    seen = cases.processor().dataset
     rows = torch.tensor([4, 0, 4, 9, 11])
-    images = seen.owner[rows]
+    images = seen.text_to_image[rows]
     told = ["Red dogs", "blue cats near black hats", "white balls", seen.texts[9], "green cups"]
 
     def near(text: str, image: int, besides: int) -> float:
-        others = [t for t, o in enumerate(seen.owner.tolist()) if o == image and t != besides]
+        others = [
+            t for t, o in enumerate(seen.text_to_image.tolist()) if o == image and t != besides
+        ]
         own = meanings.vectors([text, *(seen.texts[t] for t in others)])
         return float((own[1:] @ own[0]).max())
 
@@ -37,33 +38,33 @@ def test_as_near_to_the_others_as_the_original_is_true(meanings: Meanings) -> No
     ]
     assert len({gap >= 0 for gap in gaps[:3] + gaps[4:]}) == 2
     for slack in (-1.0, 0.0, 0.05, 3.0):
-        asked = Paraphrase(meanings=meanings, corpus=seen, slack=slack + 1e-5)
+        asked = ParaphraseJudge(meanings=meanings, dataset=seen, slack=slack + 1e-5)
         assert asked.true(images, rows, told).tolist() == [gap >= -slack - 1e-5 for gap in gaps]
 
 
-def test_without_other_captions_nothing_is_taken_for_true(meanings: Meanings) -> None:
-    alone = cases.corpus(captions=1)
-    asked = Paraphrase(meanings=meanings, corpus=alone, slack=9.0)
+def test_without_other_captions_nothing_is_taken_for_true(meanings: SentenceEncoder) -> None:
+    alone = cases.dataset(captions=1)
+    asked = ParaphraseJudge(meanings=meanings, dataset=alone, slack=9.0)
     rows = torch.arange(2)
     assert asked.true(rows, rows, ["Red dogs", alone.texts[1]]).tolist() == [False, False]
 
 
 def test_nearest_of_what_is_said() -> None:
-    seen = cases.corpus(images=3, captions=2)
+    seen = cases.dataset(images=3, captions=2)
     texts = torch.eye(6)
-    of = Nearness(seen.relation, torch.tensor([2, 3, 4, 5]), texts[2:])
+    of = CaptionNearness(seen.relation, torch.tensor([2, 3, 4, 5]), texts[2:])
     asked = torch.tensor([[0.0, 0, 3, 4, 0, 0], [0, 0, 3, 4, 0, 0], [0, 0, 3, 4, 1, 2]]) / 5
     found = of.nearest(asked, torch.tensor([1, 1, 2]), torch.tensor([-1, 3, 2]))
     torch.testing.assert_close(found, torch.tensor([0.8, 0.6, 0.4]))
 
 
-def test_it_leaves_captions_out(meanings: Meanings) -> None:
-    seen = cases.lens()
+def test_it_leaves_captions_out(meanings: SentenceEncoder) -> None:
+    seen = cases.processor()
     batch, model = cases.batch_of(seen), cases.host(seen)
     counts = []
     for slack in (-3.0, 0.0, 3.0):
-        opinion = AnyOf([Paraphrase(meanings=meanings, corpus=seen.corpus, slack=slack)])
-        source = cases.writer(seen, sieve=Sieve(opinion=opinion))
+        opinion = AnyJudge([ParaphraseJudge(meanings=meanings, dataset=seen.dataset, slack=slack)])
+        source = cases.writer(seen, sieve=CandidateFilter(opinion=opinion))
         proposal, _, _ = cases.proposed(source, model, batch)
         counts.append(int((proposal.pairs[Role.WRITTEN].text >= 0).sum()))
     assert counts[0] > counts[1] > counts[2] == 0
@@ -79,6 +80,6 @@ def test_one_of_several_is_enough() -> None:
         ) -> torch.Tensor:
             return torch.tensor(self.said)
 
-    both = AnyOf([Says(True, False, False), Says(False, False, True)])
+    both = AnyJudge([Says(True, False, False), Says(False, False, True)])
     rows = torch.zeros(3).long()
     assert both.true(rows, rows, ["", "", ""]).tolist() == [True, False, True]

@@ -11,26 +11,33 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import train_cases as cases
-from counterfoil.corpus.collate import collate
-from counterfoil.corpus.lens import CorpusLens
-from counterfoil.matcher import Matcher
-from counterfoil.negatives.draws import RandomNegatives
-from counterfoil.negatives.proposal import Proposal, Screens, screened
-from counterfoil.negatives.screened import Screened, distinct, hardest, places
-from counterfoil.records import Batch, Items, Pairs, Role, View, Views
+from counterfoil.core.types import Batch, EncodedBatch, EncodedViews, ModalityBatch, Pairs, Role
+from counterfoil.data.batching import collate
+from counterfoil.data.processor import ProcessedDataset
+from counterfoil.models.base import RetrievalModel
+from counterfoil.negatives.online import (
+    MinedExtras,
+    ScreensCandidates,
+    TopScoringMiner,
+    candidate_places,
+    distinct_candidates,
+    hardest_candidates,
+    screens_lists,
+)
+from counterfoil.negatives.sampling import RandomNegativeSampler
 
 ANCHORS = [0, 1, 5, 7, 9, 13, 30]  # captions 0 and 1 share an image
 TEXT, IMAGE = Role.HARD_TEXT, Role.HARD_IMAGE
 
 
-def offered(lens: CorpusLens, texts: int = 9, images: int = 7, step: int = 3) -> Batch:
-    draws = RandomNegatives(relation=lens.corpus.relation, texts=texts, images=images)
+def offered(processor: ProcessedDataset, texts: int = 9, images: int = 7, step: int = 3) -> Batch:
+    draws = RandomNegativeSampler(relation=processor.dataset.relation, texts=texts, images=images)
     rows = torch.tensor(ANCHORS)
     found = draws.draw(rows, torch.Generator().manual_seed(step))
-    return collate(lens, rows, candidates=found, step=step)
+    return collate(processor, rows, candidates=found, step=step)
 
 
-def doubled(items: Items) -> Items:
+def doubled(items: ModalityBatch) -> ModalityBatch:
     return replace(items, values=items.values.double())
 
 
@@ -41,14 +48,14 @@ def exact(batch: Batch) -> Batch:
     return replace(batch, images=doubled(batch.images), offered=(doubled(images), texts))
 
 
-def proposed(matcher: Matcher, batch: Batch, **arguments: Any) -> Proposal:
+def proposed(model: RetrievalModel, batch: Batch, **arguments: Any) -> MinedExtras:
     with torch.no_grad():
-        images, texts = matcher.encode_images(batch.images), matcher.encode_texts(batch.texts)
-    views, rng = Views({"inference": View(images, texts)}), torch.Generator()
-    return Screened(**arguments).propose(matcher, batch, views, torch.zeros(batch.block), rng)
+        images, texts = model.encode_images(batch.images), model.encode_texts(batch.texts)
+    views, rng = EncodedViews({"inference": EncodedBatch(images, texts)}), torch.Generator()
+    return TopScoringMiner(**arguments).propose(model, batch, views, torch.zeros(batch.block), rng)
 
 
-def rows_of(batch: Batch, found: Proposal) -> dict[Role, Pairs]:
+def rows_of(batch: Batch, found: MinedExtras) -> dict[Role, Pairs]:
     """Corpus rows of what is proposed, as it would be found by whoever scores it."""
 
     def known(pool: Tensor, new: Any) -> Tensor:
@@ -61,10 +68,10 @@ def rows_of(batch: Batch, found: Proposal) -> dict[Role, Pairs]:
 
 
 def slowly(
-    lens: CorpusLens, matcher: Matcher, candidates: Mapping[Role, Pairs], keep: int
+    processor: ProcessedDataset, model: RetrievalModel, candidates: Mapping[Role, Pairs], keep: int
 ) -> dict[Role, list[list[tuple[int, int]]]]:
     """Every candidate scored alone, sorted, the first ones kept."""
-    matcher.eval()
+    model.eval()
     best: dict[Role, list[list[tuple[int, int]]]] = {}
     for role, pairs in candidates.items():
         best[role] = []
@@ -73,11 +80,11 @@ def slowly(
             for image, text in zip(*some, strict=True):
                 if min(image, text) < 0:
                     continue
-                seen = matcher.encode_images(doubled(lens.images(torch.tensor([image]))))
-                read = matcher.encode_texts(lens.texts(torch.tensor([text])))
-                scored[image, text] = matcher.pairs(seen, read).item()
+                seen = model.encode_images(doubled(processor.images(torch.tensor([image]))))
+                read = model.encode_texts(processor.texts(torch.tensor([text])))
+                scored[image, text] = model.score_pairs(seen, read).item()
             best[role].append(sorted(scored, key=lambda pair: -scored[pair])[:keep])
-    matcher.train()
+    model.train()
     return best
 
 
@@ -89,25 +96,25 @@ def listed(pairs: Pairs) -> list[list[tuple[int, int]]]:
 @pytest.mark.parametrize("kind", ["global", "bag", "scan"])
 @pytest.mark.parametrize("at_once", [1, 5, 512])
 def test_the_hardest_are_kept(kind: str, at_once: int) -> None:
-    lens = cases.lens()
-    matcher, batch = cases.host(kind, lens, dropout=0.3).double(), exact(offered(lens))
-    found = rows_of(batch, proposed(matcher, batch, keep=3, at_once=at_once))
-    wanted = slowly(lens, matcher, batch.candidates, 3)
-    assert found.keys() == {TEXT, IMAGE} == Screened().provides
+    processor = cases.processor()
+    model, batch = cases.host(kind, processor, dropout=0.3).double(), exact(offered(processor))
+    found = rows_of(batch, proposed(model, batch, keep=3, at_once=at_once))
+    wanted = slowly(processor, model, batch.candidates, 3)
+    assert found.keys() == {TEXT, IMAGE} == TopScoringMiner().provides
     for role, pairs in found.items():
         assert pairs.shape == (len(ANCHORS), 3)
         assert listed(pairs) == wanted[role]
 
 
 def test_new_items_are_those_that_the_pools_lack_each_once() -> None:
-    lens = cases.lens()
-    batch = offered(lens)
-    found = proposed(cases.host("bag", lens), batch, keep=2)
+    processor = cases.processor()
+    batch = offered(processor)
+    found = proposed(cases.host("bag", processor), batch, keep=2)
     assert found.images
     assert found.texts
     for pool, new, read in (
-        (batch.image_rows, found.images, lens.images),
-        (batch.text_rows, found.texts, lens.texts),
+        (batch.image_rows, found.images, processor.images),
+        (batch.text_rows, found.texts, processor.texts),
     ):
         rows = new.ids.tolist()
         assert rows == sorted(set(rows))
@@ -118,50 +125,50 @@ def test_new_items_are_those_that_the_pools_lack_each_once() -> None:
         assert torch.equal(new.values[:, : wanted.mask.shape[1]], wanted.values)
     for role, pairs in rows_of(batch, found).items():
         anchor = torch.tensor(ANCHORS).unsqueeze(1).expand(pairs.shape)
-        own = lens.corpus.owner[anchor]
+        own = processor.dataset.text_to_image[anchor]
         assert torch.equal(*((pairs.image, own) if role is TEXT else (pairs.text, anchor)))
-        assert (lens.corpus.owner[pairs.text] != pairs.image).all()
+        assert (processor.dataset.text_to_image[pairs.text] != pairs.image).all()
 
 
 def test_the_model_is_left_as_it_was() -> None:
-    lens = cases.lens()
-    matcher, batch = cases.host("bag", lens, dropout=0.5), offered(lens)
-    matcher.drop.eval()
-    modes = {name: part.training for name, part in matcher.named_modules()}
+    processor = cases.processor()
+    model, batch = cases.host("bag", processor, dropout=0.5), offered(processor)
+    model.drop.eval()
+    modes = {name: part.training for name, part in model.named_modules()}
     state = torch.get_rng_state()
     asked: list[bool] = []
-    real = matcher.pairs
+    real = model.pairs
 
     def spy(images: Any, texts: Any) -> Tensor:
-        asked.append(matcher.training or torch.is_grad_enabled())
+        asked.append(model.training or torch.is_grad_enabled())
         found: Tensor = real(images, texts)
         asked.append(found.requires_grad)
         return found
 
-    matcher.pairs = spy
-    proposed(matcher, batch, keep=2)
+    model.pairs = spy
+    proposed(model, batch, keep=2)
     assert not any(asked)
-    assert {name: part.training for name, part in matcher.named_modules()} == modes
+    assert {name: part.training for name, part in model.named_modules()} == modes
     assert torch.equal(torch.get_rng_state(), state)
-    assert all(parameter.grad is None for parameter in matcher.parameters())
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_only_what_is_offered_is_encoded_and_only_so_much_at_once() -> None:
-    lens = cases.lens(images=40)
-    matcher, batch = cases.host("global", lens), offered(lens, texts=20, images=20)
+    processor = cases.processor(images=40)
+    model, batch = cases.host("global", processor), offered(processor, texts=20, images=20)
     assert batch.offered
     sizes: dict[str, list[int]] = {"encode_images": [], "encode_texts": [], "pairs": []}
     for name, found in sizes.items():
-        real = getattr(matcher, name)
+        real = getattr(model, name)
 
         def spy(*given: Any, real: Any = real, found: list[int] = found) -> Any:
             found.append(len(given[0]))
             return real(*given)
 
-        setattr(matcher, name, spy)
-    views = Views({})
+        setattr(model, name, spy)
+    views = EncodedViews({})
     rng = torch.Generator()
-    Screened(keep=3, at_once=8).propose(matcher, batch, views, torch.zeros(1), rng)
+    TopScoringMiner(keep=3, at_once=8).propose(model, batch, views, torch.zeros(1), rng)
     assert all(max(found) <= 8 for found in sizes.values())
     assert sum(sizes["encode_images"]) == len(batch.offered[0]) < 40
     assert sum(sizes["encode_texts"]) == len(batch.offered[1]) < 120
@@ -169,23 +176,25 @@ def test_only_what_is_offered_is_encoded_and_only_so_much_at_once() -> None:
 
 
 def test_where_fewer_are_offered_the_rest_are_none() -> None:
-    lens = cases.lens(images=4, captions=2)
+    processor = cases.processor(images=4, captions=2)
     rows = torch.tensor([0, 3])
     text = torch.tensor([[2, 2, -1, 4, 2], [-1] * 5])
-    image = lens.corpus.owner[rows].unsqueeze(1).expand(2, 5)
-    batch = collate(lens, rows, candidates={TEXT: Pairs(image, text)})
-    found = rows_of(batch, proposed(cases.host("bag", lens), batch, keep=4))[TEXT]
+    image = processor.dataset.text_to_image[rows].unsqueeze(1).expand(2, 5)
+    batch = collate(processor, rows, candidates={TEXT: Pairs(image, text)})
+    found = rows_of(batch, proposed(cases.host("bag", processor), batch, keep=4))[TEXT]
     assert [set(row) for row in listed(found)] == [{(0, 2), (0, 4)}, set()]
     assert found.shape == (2, 4)
     assert ((found.image < 0) == (found.text < 0)).all()
 
 
 def test_nothing_new_is_nothing() -> None:
-    lens = cases.lens(images=4, captions=2)
+    processor = cases.processor(images=4, captions=2)
     rows = torch.tensor([0, 3])
     pairs = Pairs(torch.tensor([[0], [1]]), torch.tensor([[3], [0]]))
     found = proposed(
-        cases.host("bag", lens), batch := collate(lens, rows, candidates={TEXT: pairs}), keep=4
+        cases.host("bag", processor),
+        batch := collate(processor, rows, candidates={TEXT: pairs}),
+        keep=4,
     )
     assert found.texts is None
     assert found.images is None
@@ -197,7 +206,7 @@ def test_nothing_new_is_nothing() -> None:
 def test_the_same_candidate_counts_once(seed: int) -> None:
     rng = torch.Generator().manual_seed(seed)
     pairs = Pairs(*(torch.randint(-1, 3, (4, 8), generator=rng) for _ in range(2)))
-    found = distinct(pairs)
+    found = distinct_candidates(pairs)
     for before, after in zip(listed(pairs), listed(found), strict=True):
         real = [pair for pair in before if min(pair) >= 0]
         assert after == list(dict.fromkeys(real))
@@ -206,27 +215,27 @@ def test_the_same_candidate_counts_once(seed: int) -> None:
 def test_of_equal_scores_the_first_is_harder() -> None:
     rows = torch.arange(12).view(2, 6)
     scores = torch.tensor([[0.5, 0.9, 0.5, 0.9, 0.5, 0.5], [-torch.inf] * 5 + [0.1]])
-    image, text = hardest(Pairs(rows, rows + 100), scores, 4)
+    image, text = hardest_candidates(Pairs(rows, rows + 100), scores, 4)
     assert image.tolist() == [[1, 3, 0, 2], [11, -1, -1, -1]]
     assert text.tolist() == [[101, 103, 100, 102], [111, -1, -1, -1]]
 
 
 def test_places_are_the_first_ones() -> None:
     known = torch.tensor([7, 3, 7, 5])
-    assert places(torch.tensor([[7, -1], [5, 3]]), known).tolist() == [[0, -1], [3, 1]]
+    assert candidate_places(torch.tensor([[7, -1], [5, 3]]), known).tolist() == [[0, -1], [3, 1]]
 
 
 def test_it_says_that_it_screens() -> None:
-    source = Screened(keep=2)
-    assert isinstance(source, Screens)
-    assert screened(source) == {TEXT, IMAGE}
-    assert screened(None) == frozenset()
+    source = TopScoringMiner(keep=2)
+    assert isinstance(source, ScreensCandidates)
+    assert screens_lists(source) == {TEXT, IMAGE}
+    assert screens_lists(None) == frozenset()
 
 
 @pytest.mark.parametrize("name", ["keep", "at_once"])
 def test_what_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}=0: at least 1"):
-        Screened(**{name: 0})
-    lens = cases.lens()
+        TopScoringMiner(**{name: 0})
+    processor = cases.processor()
     with pytest.raises(ValueError, match="no candidates to screen"):
-        proposed(cases.host("bag", lens), cases.batch_of(lens, ANCHORS))
+        proposed(cases.host("bag", processor), cases.batch_of(processor, ANCHORS))

@@ -11,36 +11,37 @@ import torch
 
 import processes
 import train_cases as cases
-from counterfoil.corpus.collate import collate
-from counterfoil.negatives.latent import SpacePlan
-from counterfoil.negatives.semantics import CaptionSemantics, CaptionSpace
-from counterfoil.records import Batch
+from counterfoil.core.types import Batch
+from counterfoil.data.batching import collate
+from counterfoil.negatives.similarity import CaptionSimilarity, CaptionSpace, LatentSpaceConfig
 
 ANCHORS = [0, 1, 5, 7, 9, 30]  # captions 0 and 1 share an image
 
 
 def stored() -> CaptionSpace:
-    return CaptionSpace.of(cases.corpus(), SpacePlan(components=6))
+    return CaptionSpace.of(cases.dataset(), LatentSpaceConfig(components=6))
 
 
 def batch_of(texts: list[int], **options: Any) -> Batch:
-    return collate(cases.lens(), torch.tensor(texts), **options)
+    return collate(cases.processor(), torch.tensor(texts), **options)
 
 
-def loop_guide(points: torch.Tensor, texts: list[int], owner: list[int]) -> dict[Any, list[float]]:
+def loop_guide(
+    points: torch.Tensor, texts: list[int], text_to_image: list[int]
+) -> dict[Any, list[float]]:
     """By corpus image: the mean over its anchor captions of F to each anchor text."""
     inner = {t: [float(points[t] @ points[u]) for u in texts] for t in texts}
     rows = {t: [x / (max(inner[t]) or 1.0) for x in inner[t]] for t in texts}
-    images = {owner[t] for t in texts}
-    told = {i: [rows[t] for t in texts if owner[t] == i] for i in images}
+    images = {text_to_image[t] for t in texts}
+    told = {i: [rows[t] for t in texts if text_to_image[t] == i] for i in images}
     return {i: [sum(column) / len(some) for column in zip(*some)] for i, some in told.items()}
 
 
 def test_an_image_stands_for_its_captions() -> None:
     space, batch = stored(), batch_of(ANCHORS)
-    owner = cases.corpus().owner.tolist()
-    found = CaptionSemantics(space=space)(batch)
-    wanted = loop_guide(space.take(torch.arange(36)), ANCHORS, owner)
+    text_to_image = cases.dataset().text_to_image.tolist()
+    found = CaptionSimilarity(space=space)(batch)
+    wanted = loop_guide(space.take(torch.arange(36)), ANCHORS, text_to_image)
     rows = [wanted[image] for image in batch.image_rows[: batch.block[0]].tolist()]
     torch.testing.assert_close(found, torch.tensor(rows))
     assert found.isfinite().all()
@@ -50,31 +51,31 @@ def test_an_image_stands_for_its_captions() -> None:
 
 def test_diagonal_positives_mark_the_other_captions() -> None:
     space = stored()
-    found = CaptionSemantics(space=space)(batch_of(ANCHORS, positives="diagonal"))
+    found = CaptionSimilarity(space=space)(batch_of(ANCHORS, positives="diagonal"))
     marked = torch.zeros(6, 6, dtype=torch.bool)
     marked[0, 1] = marked[1, 0] = True
     assert torch.equal(found.isneginf(), marked)
-    by_id = CaptionSemantics(space=space)(batch_of(ANCHORS))
+    by_id = CaptionSimilarity(space=space)(batch_of(ANCHORS))
     torch.testing.assert_close(found[2:], by_id[1:])
 
 
 def test_drawn_items_behind_the_block_say_nothing() -> None:
-    guide = CaptionSemantics(space=stored())
-    plain = cases.batch_of(cases.lens(), ANCHORS)
-    drawn = cases.batch_of(cases.lens(), ANCHORS, offline=True)
+    guide = CaptionSimilarity(space=stored())
+    plain = cases.batch_of(cases.processor(), ANCHORS)
+    drawn = cases.batch_of(cases.processor(), ANCHORS, offline=True)
     assert len(drawn.text_rows) > len(plain.text_rows)
     assert torch.equal(guide(plain), guide(drawn))
 
 
 def test_cosine_is_symmetric() -> None:
     batch = batch_of([0, 3, 6, 9])
-    cosine = CaptionSemantics(space=stored(), measure="cosine")(batch)
+    cosine = CaptionSimilarity(space=stored(), measure="cosine")(batch)
     torch.testing.assert_close(cosine, cosine.T)
     torch.testing.assert_close(cosine.diagonal(), torch.ones(4))
 
 
 def worker() -> np.ndarray:
-    return CaptionSemantics(space=stored())(batch_of(ANCHORS)).numpy()
+    return CaptionSimilarity(space=stored())(batch_of(ANCHORS)).numpy()
 
 
 def test_processes_agree() -> None:
@@ -83,10 +84,10 @@ def test_processes_agree() -> None:
 
 
 def test_comes_back_from_disk(tmp_path: Path) -> None:
-    space, corpus = stored(), cases.corpus()
+    space, dataset = stored(), cases.dataset()
     space.save(tmp_path / "s")
     space.save(tmp_path / "s")  # replaced
-    found = CaptionSpace.open(tmp_path / "s", fingerprint=corpus.fingerprint)
+    found = CaptionSpace.open(tmp_path / "s", fingerprint=dataset.fingerprint)
     assert found.manifest == space.manifest
     assert isinstance(found.points, np.memmap)
     rows = torch.tensor([3, 0, 3])
@@ -123,13 +124,13 @@ def test_damage_is_told(what: str, words: str, tmp_path: Path) -> None:
     stored().save(tmp_path / "s")
     damaged(tmp_path / "s", what)
     with pytest.raises(ValueError, match=words):
-        CaptionSpace.open(tmp_path / "s", fingerprint=cases.corpus().fingerprint)
+        CaptionSpace.open(tmp_path / "s", fingerprint=cases.dataset().fingerprint)
 
 
 def test_another_corpus_is_refused(tmp_path: Path) -> None:
     stored().save(tmp_path / "s")
     with pytest.raises(ValueError, match=r"made from the captions of corpus .* but this one is"):
-        CaptionSpace.open(tmp_path / "s", fingerprint=cases.corpus(seed=1).fingerprint)
+        CaptionSpace.open(tmp_path / "s", fingerprint=cases.dataset(seed=1).fingerprint)
 
 
 def test_a_strangers_folder_is_left_alone(tmp_path: Path) -> None:
@@ -141,8 +142,8 @@ def test_a_strangers_folder_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_vectors_have_no_semantics() -> None:
-    corpus = cases.corpus()
+    dataset = cases.dataset()
     with pytest.raises(ValueError, match="none of the 36 captions"):
-        CaptionSpace.of(replace(corpus, texts=[""] * len(corpus.texts)), SpacePlan())
+        CaptionSpace.of(replace(dataset, texts=[""] * len(dataset.texts)), LatentSpaceConfig())
     with pytest.raises(ValueError, match="'dot' is not a measure of nearness"):
-        CaptionSemantics(space=stored(), measure="dot")  # type: ignore[arg-type]
+        CaptionSimilarity(space=stored(), measure="dot")  # type: ignore[arg-type]

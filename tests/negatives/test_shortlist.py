@@ -8,13 +8,11 @@ from torch import Tensor
 
 import processes
 from counterfoil.core.resumable import WorkStopped
-from counterfoil.corpus.relation import Relation
-from counterfoil.engine.tiles import Member
-from counterfoil.negatives.certificate import Certificate
-from counterfoil.negatives.filters import FilterPlan, filters_of
-from counterfoil.negatives.lists import Lists
-from counterfoil.negatives.mine import mine
-from counterfoil.negatives.shortlist import mine_halved
+from counterfoil.data.dataset import Relation
+from counterfoil.negatives.filters import FilterConfig, build_filters
+from counterfoil.negatives.mining import Certificate, mine_half_precision, mine_lists
+from counterfoil.negatives.store import HardNegativeLists
+from counterfoil.scoring.encode import EmbeddedDataset
 from engine_cases import given
 from filters_cases import allowed, by_hand, case
 from negatives_cases import HOSTS, alike, host, member, ragged
@@ -23,43 +21,48 @@ from negatives_cases import HOSTS, alike, host, member, ragged
 def made(seed: int, images: int = 40, near: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
     """Vectors, nearer to each other the smaller `near`, and who owns whom."""
     rng = torch.Generator().manual_seed(seed)
-    owner = ragged(images, seed, 2).owner
+    text_to_image = ragged(images, seed, 2).text_to_image
     left = torch.randn(1, 8, generator=rng) + near * torch.randn(images, 8, generator=rng)
-    return left, torch.randn(len(owner), 8, generator=rng), owner
+    return left, torch.randn(len(text_to_image), 8, generator=rng), text_to_image
 
 
-def halved(members: list[Member], owner: Tensor, **more: object) -> tuple[Lists, Certificate]:
-    return mine_halved(members, owner, texts_per_image=6, images_per_text=4, **more)  # type: ignore[arg-type]
+def halved(
+    members: list[EmbeddedDataset], text_to_image: Tensor, **more: object
+) -> tuple[HardNegativeLists, Certificate]:
+    return mine_half_precision(members, text_to_image, texts_per_image=6, images_per_text=4, **more)  # type: ignore[arg-type]
 
 
-def same(a: Lists, b: Lists) -> bool:
+def same(a: HardNegativeLists, b: HardNegativeLists) -> bool:
     return torch.equal(a.texts, b.texts) and torch.equal(a.images, b.images)
 
 
 @pytest.mark.parametrize("near", [1.0, 0.01])
 @pytest.mark.parametrize("slack", [0, 5])
 def test_lists_from_half_precision_are_those_of_single(near: float, slack: int) -> None:
-    left, right, owner = made(1, near=near)
+    left, right, text_to_image = made(1, near=near)
     members = [member(left, right), member(left.flip(1), right.flip(1) * 2)]
-    lists, certificate = halved(members, owner, slack=slack)
-    assert same(lists, mine(members, owner, texts_per_image=6, images_per_text=4))
+    lists, certificate = halved(members, text_to_image, slack=slack)
+    assert same(lists, mine_lists(members, text_to_image, texts_per_image=6, images_per_text=4))
     assert 0 < certificate.error < certificate.bound == 2 * certificate.error
     if slack == 0:
         assert certificate.certain_images < certificate.images
 
 
 def test_what_is_uncertain_is_mined_again() -> None:
-    left, right, owner = made(2, near=1e-3)
-    lists, certificate = halved([member(left, right)], owner, slack=2, bound=9e9)
+    left, right, text_to_image = made(2, near=1e-3)
+    lists, certificate = halved([member(left, right)], text_to_image, slack=2, bound=9e9)
     assert certificate.certain_images == certificate.certain_texts == 0
-    assert same(lists, mine([member(left, right)], owner, texts_per_image=6, images_per_text=4))
-    assert "as given" in certificate.in_words()
+    assert same(
+        lists,
+        mine_lists([member(left, right)], text_to_image, texts_per_image=6, images_per_text=4),
+    )
+    assert "as given" in certificate.describe()
 
 
 def _here() -> list[list[list[int]]]:
     torch.set_num_threads(1)
-    left, right, owner = made(4)
-    lists, _ = halved([member(left, right)], owner, slack=1)
+    left, right, text_to_image = made(4)
+    lists, _ = halved([member(left, right)], text_to_image, slack=1)
     return [lists.texts.tolist(), lists.images.tolist()]
 
 
@@ -71,37 +74,40 @@ def test_two_processes_find_what_one_does() -> None:
 @pytest.mark.parametrize("slack", [0, 5, 99])
 @pytest.mark.parametrize("name", HOSTS)
 def test_every_host_mines_the_same_in_half_precision(name: str, slack: int) -> None:
-    owner = ragged(24, 5, 2).owner
-    members = [host(name, 24, len(owner))]
-    lists, certificate = halved(members, owner, slack=slack)
-    exact = mine(members, owner, texts_per_image=6, images_per_text=4)
-    assert alike(lists, exact, members, owner)
+    text_to_image = ragged(24, 5, 2).text_to_image
+    members = [host(name, 24, len(text_to_image))]
+    lists, certificate = halved(members, text_to_image, slack=slack)
+    exact = mine_lists(members, text_to_image, texts_per_image=6, images_per_text=4)
+    assert alike(lists, exact, members, text_to_image)
     if name in ("scan-t2i", "bfan"):  # large products follow autocast
         assert certificate.error > 1e-4
     if slack == 99:
-        assert (certificate.certain_images, certificate.certain_texts) == (24, len(owner))
+        assert (certificate.certain_images, certificate.certain_texts) == (24, len(text_to_image))
 
 
 def test_an_ensemble_of_hosts_mines_the_same_in_half_precision() -> None:
-    owner = ragged(24, 5, 2).owner
-    members = [host(name, 24, len(owner)) for name in HOSTS]
-    lists, _ = halved(members, owner, slack=3)
-    exact = mine(members, owner, texts_per_image=6, images_per_text=4)
-    assert alike(lists, exact, members, owner)
+    text_to_image = ragged(24, 5, 2).text_to_image
+    members = [host(name, 24, len(text_to_image)) for name in HOSTS]
+    lists, _ = halved(members, text_to_image, slack=3)
+    exact = mine_lists(members, text_to_image, texts_per_image=6, images_per_text=4)
+    assert alike(lists, exact, members, text_to_image)
 
 
 def test_lists_as_long_as_the_corpus_are_certain_at_once() -> None:
-    left, right, owner = made(6)
-    lists, certificate = halved([member(left, right)], owner, slack=999, bound=9e9)
-    assert (certificate.certain_images, certificate.certain_texts) == (40, len(owner))
-    assert same(lists, mine([member(left, right)], owner, texts_per_image=6, images_per_text=4))
+    left, right, text_to_image = made(6)
+    lists, certificate = halved([member(left, right)], text_to_image, slack=999, bound=9e9)
+    assert (certificate.certain_images, certificate.certain_texts) == (40, len(text_to_image))
+    assert same(
+        lists,
+        mine_lists([member(left, right)], text_to_image, texts_per_image=6, images_per_text=4),
+    )
 
 
 def test_short_lists_end_in_minus_one() -> None:
-    owner = Relation(torch.tensor([0, 0, 0, 1]), images=2).owner
+    text_to_image = Relation(torch.tensor([0, 0, 0, 1]), images=2).text_to_image
     members = [member(torch.randn(2, 8), torch.randn(4, 8))]
     for slack in (0, 3):
-        lists, _ = halved(members, owner, slack=slack)
+        lists, _ = halved(members, text_to_image, slack=slack)
         assert (lists.texts >= 0).sum(1).tolist() == [1, 3]
         assert (lists.images >= 0).sum(1).tolist() == [1, 1, 1, 1]
         assert lists.text_scores is not None
@@ -111,16 +117,24 @@ def test_short_lists_end_in_minus_one() -> None:
 @pytest.mark.parametrize("slack", [0, 4])
 @pytest.mark.parametrize(
     "plan",
-    [FilterPlan(captions=0.7), FilterPlan(pictures=0.6), FilterPlan(captions=0.8, pictures=0.8)],
-    ids=lambda plan: " ".join(plan.in_words()),
+    [
+        FilterConfig(captions=0.7),
+        FilterConfig(pictures=0.6),
+        FilterConfig(captions=0.8, pictures=0.8),
+    ],
+    ids=lambda plan: " ".join(plan.describe()),
 )
-def test_near_duplicates_are_left_out(plan: FilterPlan, slack: int) -> None:
-    corpus, scores, guide = case(13, 37, 5)
+def test_near_duplicates_are_left_out(plan: FilterConfig, slack: int) -> None:
+    dataset, scores, guide = case(13, 37, 5)
     lists, certificate = halved(
-        [given(scores)], corpus.owner, slack=slack, bound=0.25, filters=filters_of(plan, corpus)
+        [given(scores)],
+        dataset.text_to_image,
+        slack=slack,
+        bound=0.25,
+        filters=build_filters(plan, dataset),
     )
     assert certificate.error == 0.0  # eighths are exact in bfloat16
-    texts, images = (allowed(plan, corpus, scores, guide, side) for side in ("image", "text"))
+    texts, images = (allowed(plan, dataset, scores, guide, side) for side in ("image", "text"))
     assert lists.texts.tolist() == by_hand(scores, texts, 6, 0)
     assert lists.images.tolist() == by_hand(scores.T, images.T, 4, 0)
 
@@ -138,19 +152,19 @@ def test_near_duplicates_are_left_out(plan: FilterPlan, slack: int) -> None:
     ids=str,
 )
 def test_numbers_out_of_range_are_refused(wrong: dict[str, float], message: str) -> None:
-    left, right, owner = made(1)
+    left, right, text_to_image = made(1)
     settings = {"texts_per_image": 2, "images_per_text": 2, **wrong}
     with pytest.raises(ValueError, match=message):
-        mine_halved([member(left, right)], owner, **settings)  # type: ignore[arg-type]
+        mine_half_precision([member(left, right)], text_to_image, **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("setting", [{"skip": 2}, {"lowest": -1.0}, {"below_positive": 0.1}])
 def test_filters_that_judge_scores_are_refused(setting: dict[str, float]) -> None:
-    corpus, scores, _ = case(13, 37, 5)
-    filters = filters_of(FilterPlan(**setting), corpus)  # type: ignore[arg-type]
+    dataset, scores, _ = case(13, 37, 5)
+    filters = build_filters(FilterConfig(**setting), dataset)  # type: ignore[arg-type]
     (name,) = setting
     with pytest.raises(ValueError, match=rf"{name}=.* judges scores, .*; mine in float32, or"):
-        halved([given(scores)], corpus.owner, filters=filters)
+        halved([given(scores)], dataset.text_to_image, filters=filters)
 
 
 def test_no_model_is_refused() -> None:
@@ -158,20 +172,22 @@ def test_no_model_is_refused() -> None:
         halved([], torch.zeros(0, dtype=torch.long))
 
 
-def kept(folder: Path, stop_after: int, **more: object) -> tuple[Lists, Certificate] | None:
+def kept(
+    folder: Path, stop_after: int, **more: object
+) -> tuple[HardNegativeLists, Certificate] | None:
     """Lists of SCAN in small tiles; None when stopped."""
     torch.set_num_threads(1)
-    owner = ragged(40, 5, 2).owner
+    text_to_image = ragged(40, 5, 2).text_to_image
     left = [stop_after]
 
     def stop() -> bool:
         left[0] -= 1
         return left[0] < 0
 
-    members = [host("scan-t2i", 40, len(owner))]
+    members = [host("scan-t2i", 40, len(text_to_image))]
     settings = {"tile": (16, 16), "slack": 2, "keep": folder, "every": 0.0, "stop": stop, **more}
     try:
-        return halved(members, owner, **settings)
+        return halved(members, text_to_image, **settings)
     except WorkStopped:
         return None
 
@@ -202,10 +218,17 @@ def test_what_is_uncertain_may_be_stopped_too(tmp_path: Path) -> None:
 
 def test_what_was_kept_in_another_precision_is_refused(tmp_path: Path) -> None:
     assert kept(tmp_path, 1) is None
-    owner = ragged(40, 5, 2).owner
-    members = [host("scan-t2i", 40, len(owner))]
+    text_to_image = ragged(40, 5, 2).text_to_image
+    members = [host("scan-t2i", 40, len(text_to_image))]
     with pytest.raises(ValueError, match="precision is bfloat16 there and float32 here"):
-        mine(members, owner, texts_per_image=8, images_per_text=6, tile=(16, 16), keep=tmp_path)
+        mine_lists(
+            members,
+            text_to_image,
+            texts_per_image=8,
+            images_per_text=6,
+            tile=(16, 16),
+            keep=tmp_path,
+        )
 
 
 def _stopped_here(folder: Path, stop_after: int) -> list[list[list[int]]] | None:

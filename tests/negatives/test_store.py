@@ -8,25 +8,25 @@ import numpy as np
 import pytest
 import torch
 
-from counterfoil.negatives.lists import Lists
-from counterfoil.negatives.store import MINED, NegativeStore, Source
+from counterfoil.negatives.store import MINED, HardNegativeLists, NegativeStore
+from counterfoil.scoring.embedding_store import Source
 from negatives_cases import ragged, random_lists
 
 CORPUS = "0123456789abcdef"
 RELATION = ragged(7, 1)
 
 
-def made(*, scored: bool = True, corpus: str = CORPUS) -> NegativeStore:
+def made(*, scored: bool = True, dataset: str = CORPUS) -> NegativeStore:
     lists = random_lists(RELATION, 5, 3)
     if scored:
         rng = torch.Generator().manual_seed(0)
         scores = [
             torch.rand(rows.shape, generator=rng).half() for rows in (lists.texts, lists.images)
         ]
-        lists = Lists(lists.texts, lists.images, *scores)
-    source = Source(matcher="VSE(width=8)", spec="aa", checkpoint="bb")
+        lists = HardNegativeLists(lists.texts, lists.images, *scores)
+    source = Source(model="VSE(width=8)", spec="aa", checkpoint="bb")
     return NegativeStore.of(
-        lists, corpus=corpus, split="train", sources=(source,), seed=3, filters=("duplicates",)
+        lists, dataset=dataset, split="train", sources=(source,), seed=3, filters=("duplicates",)
     )
 
 
@@ -78,8 +78,8 @@ def test_a_failed_save_leaves_the_older_store(
 
     monkeypatch.setattr("counterfoil.core.artifact.write_json", full)
     with pytest.raises(OSError, match="disk full"):
-        made(corpus="f" * 16).save(tmp_path / "lists")
-    assert MINED.read_manifest(tmp_path / "lists").corpus == CORPUS
+        made(dataset="f" * 16).save(tmp_path / "lists")
+    assert MINED.read_manifest(tmp_path / "lists").dataset == CORPUS
     assert [path.name for path in tmp_path.iterdir()] == ["lists"]
 
 
@@ -141,7 +141,7 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "format 0": (change(format=0), "is damaged: format"),
     "future format": (change(format=2), "has format 2 and this version .* up to 1; upgrade"),
     "another corpus": (
-        change(corpus="beef"),
+        change(dataset="beef"),
         "was mined from corpus beef .split 'train'., but .* decided as they were",
     ),
     "texts missing": (lambda f: (f / "texts.npy").unlink(), "texts.npy does not exist"),

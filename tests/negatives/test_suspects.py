@@ -7,30 +7,39 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.relation import Relation
-from counterfoil.corpus.scenes import graphs, is_true, scenes
-from counterfoil.negatives.diagnosis import by_rank, pair_scores
-from counterfoil.negatives.lists import Lists
-from counterfoil.negatives.suspects import Looked, above, by_truth, by_words, look
-from counterfoil.negatives.wording import near_captions
-from counterfoil.records import Pairs
+from counterfoil.core.types import Pairs
+from counterfoil.data.dataset import ImageTextDataset, Relation
+from counterfoil.data.scenes import graphs, scenes
+from counterfoil.data.scenes.truth import is_true
+from counterfoil.negatives.diagnose import (
+    InspectedPairs,
+    inspect_pairs,
+    pair_scores,
+    statistics_by_rank,
+    suspects_by_score,
+    suspects_by_truth,
+    suspects_by_wording,
+)
+from counterfoil.negatives.filters import near_captions
+from counterfoil.negatives.store import HardNegativeLists
 from negatives_cases import member, ragged, random_lists
 
 WORDS = ("a", "dog", "cat", "runs", "sleeps", "red")
 
 
-def corpus_of(texts: list[str], relation: Relation) -> Corpus:
+def corpus_of(texts: list[str], relation: Relation) -> ImageTextDataset:
     images = [f"i{n}" for n in range(relation.images)]
     ids = [f"t{n}" for n in range(len(texts))]
-    return Corpus("toy", images, ids, texts, relation.owner, ["train"] * len(images))
+    return ImageTextDataset(
+        "toy", images, ids, texts, relation.text_to_image, ["train"] * len(images)
+    )
 
 
-def drawn_corpus(seed: int) -> tuple[Corpus, Lists]:
+def drawn_corpus(seed: int) -> tuple[ImageTextDataset, HardNegativeLists]:
     relation = ragged(7, seed, orphans=1)
     rng = torch.Generator().manual_seed(seed)
     texts = []
-    for _ in relation.owner:
+    for _ in relation.text_to_image:
         places = torch.randint(0, len(WORDS), (4,), generator=rng)
         texts.append(" ".join(WORDS[n] for n in places.tolist()))
     texts[0] = "..."  # no word at all
@@ -38,56 +47,56 @@ def drawn_corpus(seed: int) -> tuple[Corpus, Lists]:
 
 
 def owned(relation: Relation) -> torch.Tensor:
-    return (relation.owner >= 0).nonzero().squeeze(1)
+    return (relation.text_to_image >= 0).nonzero().squeeze(1)
 
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 999), least=st.sampled_from([0.3, 0.6, 0.9]))
 def test_words_agree_with_near_captions(seed: int, least: float) -> None:
-    corpus, lists = drawn_corpus(seed)
-    near = near_captions(corpus.texts, least=least)
+    dataset, lists = drawn_corpus(seed)
+    near = near_captions(dataset.texts, least=least)
     alike = set(zip(near.left.tolist(), near.right.tolist()))
-    looked = look(lists, corpus.relation, owned(corpus.relation))
-    for part, (same, similar) in zip(looked, by_words(corpus, looked, least=least)):
+    looked = inspect_pairs(lists, dataset.relation, owned(dataset.relation))
+    for part, (same, similar) in zip(looked, suspects_by_wording(dataset, looked, least=least)):
         assert not (same.found & ~similar.found).any()
         assert torch.equal(similar.known, part.listed)
         for line, place in part.listed.nonzero().tolist():
             image, text = part.pairs.image[line, place], int(part.pairs.text[line, place])
-            own, _ = corpus.relation.captions(image.view(1))
+            own, _ = dataset.relation.captions(image.view(1))
             wanted = any((min(text, c), max(text, c)) in alike for c in own.tolist())
             assert bool(similar.found[line, place]) == wanted
-            bags = {frozenset(corpus.texts[c].split()) for c in own.tolist() if c}
+            bags = {frozenset(dataset.texts[c].split()) for c in own.tolist() if c}
             assert bool(same.found[line, place]) == (
-                text > 0 and frozenset(corpus.texts[text].split()) in bags
+                text > 0 and frozenset(dataset.texts[text].split()) in bags
             )
 
 
 def test_a_corpus_without_words_has_no_such_estimate() -> None:
-    corpus, lists = drawn_corpus(0)
-    bare = replace(corpus, texts=[""] * len(corpus.texts))
-    looked = look(lists, bare.relation, owned(bare.relation))
-    assert by_words(bare, looked, least=0.6) == [[], []]
-    assert by_truth(bare, looked) == [[], []]
+    dataset, lists = drawn_corpus(0)
+    bare = replace(dataset, texts=[""] * len(dataset.texts))
+    looked = inspect_pairs(lists, bare.relation, owned(bare.relation))
+    assert suspects_by_wording(bare, looked, least=0.6) == [[], []]
+    assert suspects_by_truth(bare, looked) == [[], []]
 
 
 def test_a_cosine_that_cannot_be_is_refused() -> None:
-    corpus, lists = drawn_corpus(0)
-    looked = look(lists, corpus.relation, owned(corpus.relation))
+    dataset, lists = drawn_corpus(0)
+    looked = inspect_pairs(lists, dataset.relation, owned(dataset.relation))
     with pytest.raises(ValueError, match="alike"):
-        by_words(corpus, looked, least=1.5)
+        suspects_by_wording(dataset, looked, least=1.5)
 
 
 def test_truth_is_that_of_the_scenes() -> None:
-    corpus = scenes(images=40, seed=3)
-    texts = [*corpus.texts]
+    dataset = scenes(images=40, seed=3)
+    texts = [*dataset.texts]
     texts[7] = "nothing the grammar knows"
-    corpus = replace(corpus, texts=texts)
-    lists = random_lists(corpus.relation, 30, 12, 1)
-    looked = look(lists, corpus.relation, torch.arange(0, 200, 7))
-    shown, seen = graphs(corpus), set()
-    for part, (estimate,) in zip(looked, by_truth(corpus, looked)):
+    dataset = replace(dataset, texts=texts)
+    lists = random_lists(dataset.relation, 30, 12, 1)
+    looked = inspect_pairs(lists, dataset.relation, torch.arange(0, 200, 7))
+    shown, seen = graphs(dataset), set()
+    for part, (estimate,) in zip(looked, suspects_by_truth(dataset, looked)):
         for line, place in part.listed.nonzero().tolist():
-            text = corpus.texts[int(part.pairs.text[line, place])]
+            text = dataset.texts[int(part.pairs.text[line, place])]
             truth = is_true(text, shown[int(part.pairs.image[line, place])])
             seen.add(truth)
             assert bool(estimate.known[line, place]) == (truth is not None)
@@ -97,8 +106,10 @@ def test_truth_is_that_of_the_scenes() -> None:
 
 def test_what_is_looked_at_and_what_is_listed() -> None:
     relation = Relation(torch.tensor([0, 1, 1]), images=2)
-    lists = Lists(torch.tensor([[2, -1], [0, -1]]).int(), torch.tensor([[1], [0], [-1]]).int())
-    texts, images = look(lists, relation, torch.tensor([0, 2]))
+    lists = HardNegativeLists(
+        torch.tensor([[2, -1], [0, -1]]).int(), torch.tensor([[1], [0], [-1]]).int()
+    )
+    texts, images = inspect_pairs(lists, relation, torch.tensor([0, 2]))
     assert texts.pairs.image.tolist() == [[0, 0], [1, 1]]
     assert texts.pairs.text[:, 0].tolist() == [2, 0]
     assert texts.listed.tolist() == [[True, False], [True, False]]
@@ -106,16 +117,16 @@ def test_what_is_looked_at_and_what_is_listed() -> None:
     assert images.listed.tolist() == [[True], [False]]
 
 
-def three() -> Looked:
+def three() -> InspectedPairs:
     """Two anchors with three listed pairs each, the last one missing."""
     listed = torch.tensor([[True] * 3, [True, True, False]])
     pairs = Pairs(torch.zeros(2, 3).long(), torch.arange(6).view(2, 3))
-    return Looked(Pairs(torch.zeros(2).long(), torch.zeros(2).long()), pairs, listed)
+    return InspectedPairs(Pairs(torch.zeros(2).long(), torch.zeros(2).long()), pairs, listed)
 
 
 def test_above_counts_listed_pairs_that_reach_their_positive() -> None:
     scores = torch.tensor([[0.9, 0.5, 0.4], [0.8, 0.1, torch.inf]])
-    found = above(three(), scores, torch.tensor([0.5, 0.9]))
+    found = suspects_by_score(three(), scores, torch.tensor([0.5, 0.9]))
     assert found.found.tolist() == [[True, True, False], [False] * 3]
     assert torch.equal(found.known, three().listed)
 
@@ -123,20 +134,20 @@ def test_above_counts_listed_pairs_that_reach_their_positive() -> None:
 def test_parts_of_the_lists() -> None:
     scores = torch.tensor([[0.9, 0.5, 0.4], [0.8, 0.1, -torch.inf]])
     positive = torch.tensor([0.5, 0.9])
-    estimate = above(three(), scores, positive)
-    first, rest, whole = by_rank(three(), [estimate], scores - positive.unsqueeze(1))
+    estimate = suspects_by_score(three(), scores, positive)
+    first, rest, whole = statistics_by_rank(three(), [estimate], scores - positive.unsqueeze(1))
     assert [(r.first, r.last, r.pairs) for r in (first, rest, whole)] == [
         (1, 1, 2), (2, 3, 3), (1, 3, 5)
     ]  # fmt: skip
     assert first.gap == pytest.approx(-0.1)
     assert rest.gap == pytest.approx(-0.1)
     assert [r.suspected[0] for r in (first, rest, whole)] == pytest.approx([50, 100 / 3, 40])
-    bare = by_rank(three(), [replace(estimate, known=torch.zeros(2, 3).bool())], None)
+    bare = statistics_by_rank(three(), [replace(estimate, known=torch.zeros(2, 3).bool())], None)
     assert [(r.gap, r.suspected) for r in bare] == [(None, (None,))] * 3
 
 
 def test_pairs_are_scored_by_the_mean_of_the_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterfoil.negatives.diagnosis._NUMBERS", 30)
+    monkeypatch.setattr("counterfoil.negatives.diagnose._NUMBERS", 30)
     rng = torch.Generator().manual_seed(0)
     vectors = [torch.rand(n, 4, generator=rng) for n in (5, 9, 5, 9)]
     pairs = Pairs(torch.arange(17) % 5, torch.arange(17) % 9)

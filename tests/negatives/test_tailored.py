@@ -8,28 +8,26 @@ import torch
 
 import tailored_cases as cases
 import train_cases
-from counterfoil.corpus.lens import CorpusLens, Lens
-from counterfoil.corpus.words import SPECIAL, Pieces
-from counterfoil.corpus.words import Words as Vocabulary
-from counterfoil.negatives.candidates import Sieve
-from counterfoil.negatives.proposal import Proposal
-from counterfoil.objectives.term import Objective
-from counterfoil.objectives.triplet import HardestTriplet, RankedBelow
-from counterfoil.objectives.words import Words
-from counterfoil.records import Batch, Items, Role
-from counterfoil.train.cached import cached_backward
-from counterfoil.train.step import Step
+from counterfoil.core.types import Batch, ModalityBatch, Role
+from counterfoil.data.processor import ProcessedDataset, Processor
+from counterfoil.data.tokenizers import SPECIAL, WordPieceTokenizer, WordTokenizer
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.tags import WordLoss
+from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
+from counterfoil.negatives.generation.inputs import CandidateFilter
+from counterfoil.negatives.online import MinedExtras
+from counterfoil.training.step import TrainingStep, cached_backward
 from papers.released_bugs import StrayTailored
 
 TASKS = ("masked", "doubt", "correct")
 
 
-def objective(words: tuple[str, ...]) -> Objective:
-    terms: dict[str, Any] = {name: (0.1, Words(task=name)) for name in words}
-    return Objective(
+def objective(words: tuple[str, ...]) -> WeightedSum:
+    terms: dict[str, Any] = {name: (0.1, WordLoss(task=name)) for name in words}
+    return WeightedSum(
         terms={
-            "triplet": (1.0, HardestTriplet()),
-            "written": (1.0, RankedBelow(role="written")),
+            "triplet": (1.0, HardestTripletLoss()),
+            "written": (1.0, MarginRankingLoss(role="written")),
             **terms,
         }
     )
@@ -39,7 +37,7 @@ def originals(seen: Any, batch: Batch) -> torch.Tensor:
     return seen.texts(batch.text_rows[batch.anchors.text]).values
 
 
-def written(proposal: Proposal, batch: Batch) -> dict[int, list[torch.Tensor]]:
+def written(proposal: MinedExtras, batch: Batch) -> dict[int, list[torch.Tensor]]:
     """Values of the written captions of each anchor, in order."""
     pairs = proposal.pairs[Role.WRITTEN]
     assert torch.equal(pairs.image, batch.anchors.image[:, None].expand_as(pairs.image))
@@ -50,12 +48,12 @@ def written(proposal: Proposal, batch: Batch) -> dict[int, list[torch.Tensor]]:
 
 
 def test_what_is_written_may_be_false_and_only_phrases_change() -> None:
-    seen = cases.lens()
+    seen = cases.processor()
     batch, model = cases.batch_of(seen), cases.host(seen)
     source = cases.writer(seen)
     proposal, _, _ = cases.proposed(source, model, batch)
     old = originals(seen, batch)
-    relation = seen.corpus.relation
+    relation = seen.dataset.relation
     for b, texts in written(proposal, batch).items():
         image = int(batch.image_rows[batch.anchors.image[b]])
         rows, _ = relation.captions(torch.tensor([image]))
@@ -73,7 +71,7 @@ def test_what_is_written_may_be_false_and_only_phrases_change() -> None:
 
 
 def test_the_hardest_come_first_and_none_is_missed() -> None:
-    seen = cases.lens()
+    seen = cases.processor()
     batch, model = cases.batch_of(seen), cases.host(seen, dropout=0.3).train()
     found = []
     for keep in (2, 99):
@@ -86,15 +84,15 @@ def test_the_hardest_come_first_and_none_is_missed() -> None:
     masks = seen.texts(batch.text_rows[batch.anchors.text]).mask
     for b, texts in found[1].items():
         values = torch.stack(texts)
-        items = Items(torch.full((len(texts),), -1), values, masks[b].expand_as(values))
+        items = ModalityBatch(torch.full((len(texts),), -1), values, masks[b].expand_as(values))
         rows = torch.full((len(texts),), b)
-        scores = model.pairs(images.rows(rows), model.encode_texts(items)).tolist()
+        scores = model.score_pairs(images.rows(rows), model.encode_texts(items)).tolist()
         assert scores == sorted(scores, reverse=True), "as scored without dropout"
         assert all(torch.equal(*two) for two in zip(found[0][b], texts[:2], strict=True))
 
 
 def test_word_tasks_say_what_was_changed() -> None:
-    seen = cases.lens()
+    seen = cases.processor()
     batch, model = cases.batch_of(seen), cases.host(seen)
     plain, _, _ = cases.proposed(cases.writer(seen), model, batch)
     whole, _, _ = cases.proposed(cases.writer(seen, words=TASKS), model, batch)
@@ -120,15 +118,18 @@ def test_word_tasks_say_what_was_changed() -> None:
         rows = pairs.text[b][real] - len(batch.text_rows)
         images = model.encode_images(batch.images.rows(batch.anchors.image[[b] * len(rows)]))
         torch.testing.assert_close(
-            model_scores[b][real], model.pairs(images, encoded.rows(rows)), rtol=1e-5, atol=1e-6
+            model_scores[b][real],
+            model.score_pairs(images, encoded.rows(rows)),
+            rtol=1e-5,
+            atol=1e-6,
         )
 
 
 @pytest.mark.parametrize("words", [(), ("masked",), TASKS])
 def test_a_step_learns(words: tuple[Any, ...]) -> None:
-    seen = cases.lens()
+    seen = cases.processor()
     model = cases.host(seen, dropout=0.1)
-    step = Step(model, objective(words), proposer=cases.writer(seen, words=words))
+    step = TrainingStep(model, objective(words), proposer=cases.writer(seen, words=words))
     losses = step(cases.batch_of(seen))
     torch.stack(list(losses.values())).sum().backward()
     assert losses["written"] > 0
@@ -140,7 +141,7 @@ def test_a_step_learns(words: tuple[Any, ...]) -> None:
 
 
 def test_the_same_seed_writes_the_same() -> None:
-    seen = cases.lens()
+    seen = cases.processor()
     batch, model = cases.batch_of(seen), cases.host(seen)
     found = [cases.proposed(cases.writer(seen), model, batch, s)[0].texts.values for s in (1, 1, 2)]
     assert torch.equal(found[0], found[1])
@@ -148,13 +149,15 @@ def test_the_same_seed_writes_the_same() -> None:
 
 
 def test_a_frozen_writer_teaches_a_model_that_reads_otherwise() -> None:
-    seen = cases.lens()
-    words = seen.lens.tokenizer.words[4:]
-    own = Lens(seen.lens.eye, Vocabulary([*SPECIAL, "unused", *reversed(words)])).on(seen.corpus)
-    model = train_cases.Global(words=own.lens.tokenizer.size)
+    seen = cases.processor()
+    words = seen.processor.tokenizer.words[4:]
+    own = Processor(
+        seen.processor.image_processor, WordTokenizer([*SPECIAL, "unused", *reversed(words)])
+    ).process(seen.dataset)
+    model = train_cases.Global(words=own.processor.tokenizer.size)
     filler = cases.host(seen)
     source = cases.writer(seen, filler=filler, reader=own, words=())
-    step = Step(model, objective(()), proposer=source)
+    step = TrainingStep(model, objective(()), proposer=source)
     losses = step(cases.batch_of(own))
     losses["written"].backward()
     assert losses["written"] > 0
@@ -164,28 +167,28 @@ def test_a_frozen_writer_teaches_a_model_that_reads_otherwise() -> None:
     same, _, _ = cases.proposed(
         cases.writer(seen, filler=filler, words=(), keep=20), cases.host(seen), cases.batch_of(seen)
     )
-    every = {" ".join(seen.lens.tokenizer.tokens(row)) for row in same.texts.values.tolist()}
-    told = [" ".join(own.lens.tokenizer.tokens(row)) for row in proposal.texts.values.tolist()]
+    every = {" ".join(seen.processor.tokenizer.tokens(row)) for row in same.texts.values.tolist()}
+    told = [" ".join(own.processor.tokenizer.tokens(row)) for row in proposal.texts.values.tolist()]
     assert {text.replace("<pad>", "").strip() for text in told} <= {
         text.replace("<pad>", "").strip() for text in every
     }
 
 
 def test_a_frozen_writer_may_share_the_lens() -> None:
-    seen = cases.lens()
+    seen = cases.processor()
     model, filler = cases.host(seen), cases.host(seen, outputs=("rank", "fill"))
     with torch.no_grad():
         for p in filler.parameters():
             p.mul_(-1.1)
     source = cases.writer(seen, filler=filler, words=TASKS)
-    step = Step(model, objective(TASKS), proposer=source)
+    step = TrainingStep(model, objective(TASKS), proposer=source)
     losses = step(cases.batch_of(seen))
     torch.stack(list(losses.values())).sum().backward()
     assert all(p.grad is None for p in filler.parameters())
 
 
 def test_strings_are_what_the_ids_say() -> None:
-    seen = cases.lens()
+    seen = cases.processor()
     batch, source = cases.batch_of(seen), cases.writer(seen)
     proposal, _, _ = cases.proposed(source, cases.host(seen), batch)
     rows, values = [], []
@@ -193,7 +196,7 @@ def test_strings_are_what_the_ids_say() -> None:
         rows += [int(batch.text_rows[batch.anchors.text[b]])] * len(texts)
         values += texts
     strings = source.desk.strings(rows, torch.stack(values))
-    again = seen.lens.read(strings)
+    again = seen.processor.read(strings)
     for text, ids, mask in zip(values, again.values, again.mask, strict=True):
         assert torch.equal(text[: int(mask.sum())], ids[mask])
     assert all(string[0].isupper() for string in strings)
@@ -201,14 +204,14 @@ def test_strings_are_what_the_ids_say() -> None:
 
 def test_nothing_left_is_no_pair_and_no_error() -> None:
     """All words of the vocabulary occur in the captions, so that nothing may be false."""
-    seen = cases.lens()
-    seen.corpus.texts[2] = " ".join(seen.lens.tokenizer.words[4:])
-    seen = seen.lens.on(seen.corpus)
+    seen = cases.processor()
+    seen.dataset.texts[2] = " ".join(seen.processor.tokenizer.words[4:])
+    seen = seen.processor.process(seen.dataset)
     batch, model = cases.batch_of(seen, [0, 1]), cases.host(seen)
     plain, _, _ = cases.proposed(cases.writer(seen), model, batch)
     assert plain.texts is None
     assert (plain.pairs[Role.WRITTEN].text == -1).all()
-    step = Step(model, objective(TASKS), proposer=cases.writer(seen, words=TASKS))
+    step = TrainingStep(model, objective(TASKS), proposer=cases.writer(seen, words=TASKS))
     losses = step(batch)
     assert losses["written"] == losses["doubt"] == losses["correct"] == 0
     torch.stack(list(losses.values())).sum().backward()
@@ -216,7 +219,7 @@ def test_nothing_left_is_no_pair_and_no_error() -> None:
 
 
 def test_the_authors_positive() -> None:
-    seen = cases.lens()
+    seen = cases.processor()
     batch, model = cases.batch_of(seen), cases.host(seen)
     source = cases.writer(seen, StrayTailored, words=("doubt",))
     plain = cases.writer(seen, words=("doubt",))
@@ -232,9 +235,9 @@ def test_the_authors_positive() -> None:
 
 
 def test_the_authors_choice_keeps_copies() -> None:
-    seen = cases.lens()
+    seen = cases.processor()
     batch, model = cases.batch_of(seen), cases.host(seen)
-    sieve = Sieve(rules=(), choice="lowered scores")
+    sieve = CandidateFilter(rules=(), choice="lowered scores")
     source = cases.writer(seen, sieve=sieve, keep=20, temperature=0.02)
     proposal, _, _ = cases.proposed(source, model, batch)
     texts = written(proposal, batch)
@@ -243,31 +246,31 @@ def test_the_authors_choice_keeps_copies() -> None:
 
 
 def test_a_step_as_released() -> None:
-    seen = cases.lens()
+    seen = cases.processor()
     batch = cases.batch_of(seen)
     released = {"specials": True, "words": TASKS}
-    sieve = Sieve(rules=(), choice="lowered logits")
+    sieve = CandidateFilter(rules=(), choice="lowered logits")
     source = cases.writer(seen, StrayTailored, sieve=sieve, **released)
-    losses = Step(cases.host(seen), objective(TASKS), proposer=source)(batch)
+    losses = TrainingStep(cases.host(seen), objective(TASKS), proposer=source)(batch)
     assert all(loss.isfinite() and loss > 0 for loss in losses.values())
     with pytest.raises(ValueError, match="which are no probabilities; use 'lowered scores'"):
-        Step(cases.host(seen, score="logit"), objective(TASKS), proposer=source)(batch)
+        TrainingStep(cases.host(seen, score="logit"), objective(TASKS), proposer=source)(batch)
 
 
 @pytest.mark.parametrize("words", [(), TASKS])
 def test_half_precision(words: tuple[Any, ...]) -> None:
-    seen = cases.lens()
+    seen = cases.processor()
     source = cases.writer(seen, words=words)
-    step = Step(cases.host(seen), objective(words), proposer=source, precision="bf16")
+    step = TrainingStep(cases.host(seen), objective(words), proposer=source, precision="bf16")
     losses = step(cases.batch_of(seen))
     torch.stack(list(losses.values())).sum().backward()
     assert losses["written"] > 0
 
 
 def test_a_caption_of_unknown_words() -> None:
-    seen = cases.lens()
-    seen.corpus.texts[0] = "Xyzzy"
-    seen = seen.lens.on(seen.corpus)
+    seen = cases.processor()
+    seen.dataset.texts[0] = "Xyzzy"
+    seen = seen.processor.process(seen.dataset)
     batch = cases.batch_of(seen)
     source = cases.writer(seen, singles="only", words=TASKS)
     proposal, _, _ = cases.proposed(source, cases.host(seen), batch)
@@ -277,10 +280,10 @@ def test_a_caption_of_unknown_words() -> None:
 
 @pytest.mark.parametrize("rule", ["lemmas", "inflection"])
 def test_further_rules_leave_more_out(rule: Any) -> None:
-    seen = cases.lens()
+    seen = cases.processor()
     batch, model = cases.batch_of(seen), cases.host(seen)
     less, _, _ = cases.proposed(
-        cases.writer(seen, keep=20, sieve=Sieve(rules=("captions", rule))), model, batch
+        cases.writer(seen, keep=20, sieve=CandidateFilter(rules=("captions", rule))), model, batch
     )
     more, _, _ = cases.proposed(cases.writer(seen, keep=20), model, batch)
     few, many = written(less, batch), written(more, batch)
@@ -299,9 +302,9 @@ class Odd:
 
 
 def test_another_opinion() -> None:
-    seen = cases.lens()
+    seen = cases.processor()
     batch, model = cases.batch_of(seen), cases.host(seen)
-    source = cases.writer(seen, sieve=Sieve(opinion=Odd()))
+    source = cases.writer(seen, sieve=CandidateFilter(opinion=Odd()))
     proposal, _, _ = cases.proposed(source, model, batch)
     texts = written(proposal, batch)
     assert sum(map(len, texts.values()))
@@ -312,7 +315,7 @@ def test_another_opinion() -> None:
 
 
 def test_word_masking_hides_any_word() -> None:
-    seen = cases.lens()
+    seen = cases.processor()
     batch, model = cases.batch_of(seen), cases.host(seen)
     source = cases.writer(seen, singles="only", masks=20)
     proposal, _, _ = cases.proposed(source, model, batch)
@@ -320,8 +323,8 @@ def test_word_masking_hides_any_word() -> None:
 
 
 def test_what_cannot_be() -> None:
-    seen = cases.lens()
-    own = cases.lens()
+    seen = cases.processor()
+    own = cases.processor()
     with pytest.raises(ValueError, match="masks=0 is not possible"):
         cases.writer(seen, masks=0)
     with pytest.raises(ValueError, match="temperature=0"):
@@ -331,13 +334,15 @@ def test_what_cannot_be() -> None:
     with pytest.raises(ValueError, match="needs a frozen filler"):
         cases.writer(seen, reader=own)
     with pytest.raises(ValueError, match="'captain' is not a rule"):
-        Sieve(rules=("captain",))  # type: ignore[arg-type]
+        CandidateFilter(rules=("captain",))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the authors' form"):
-        Sieve(choice="lowered logits")
+        CandidateFilter(choice="lowered logits")
     with pytest.raises(ValueError, match="the model Global does not read words"):
-        Step(train_cases.Global(words=9), objective(("masked",)), proposer=cases.writer(seen))
+        TrainingStep(
+            train_cases.Global(words=9), objective(("masked",)), proposer=cases.writer(seen)
+        )
     with pytest.raises(ValueError, match="has no heads for correct, doubt"):
-        Step(
+        TrainingStep(
             cases.host(seen, outputs=("rank", "fill")),
             objective(TASKS),
             proposer=cases.writer(seen, words=TASKS),
@@ -345,7 +350,7 @@ def test_what_cannot_be() -> None:
 
 
 @pytest.fixture
-def pieces(tmp_path: Path) -> CorpusLens:
+def pieces(tmp_path: Path) -> ProcessedDataset:
     """A lens whose words fall into pieces."""
     transformers = pytest.importorskip("transformers")
     tokenizers = pytest.importorskip("tokenizers")
@@ -359,17 +364,21 @@ def pieces(tmp_path: Path) -> CorpusLens:
     model.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     folder = tmp_path / "bert"
     transformers.BertTokenizerFast(tokenizer_object=model).save_pretrained(folder)
-    seen = cases.lens()
-    return Lens(seen.lens.eye, Pieces(str(folder))).on(seen.corpus)
+    seen = cases.processor()
+    return Processor(seen.processor.image_processor, WordPieceTokenizer(str(folder))).process(
+        seen.dataset
+    )
 
 
-def test_all_pieces_of_a_phrase_are_hidden(pieces: CorpusLens) -> None:
+def test_all_pieces_of_a_phrase_are_hidden(pieces: ProcessedDataset) -> None:
     source = cases.writer(pieces)
     assert source.desk.words[0] == 6, "no special token and no unused one is written"
     rows = torch.tensor(cases.ANCHORS)
     texts = pieces.texts(rows)
     phrases = source.desk.phrases(rows, texts.values.shape[1])
-    ends = {pieces.lens.tokenizer.tokens([n])[0]: n for n in range(pieces.lens.tokenizer.size)}
+    ends = {
+        pieces.processor.tokenizer.tokens([n])[0]: n for n in range(pieces.processor.tokenizer.size)
+    }
     for values, some in zip(texts.values, phrases, strict=True):
         for place in (values == ends["##s"]).nonzero().flatten().tolist():
             holds = some[:, place]
@@ -377,23 +386,23 @@ def test_all_pieces_of_a_phrase_are_hidden(pieces: CorpusLens) -> None:
             assert torch.equal(some[holds][:, place - 1], some[holds][:, place])
 
 
-def test_pieces_are_written_for_a_model_of_words(pieces: CorpusLens) -> None:
+def test_pieces_are_written_for_a_model_of_words(pieces: ProcessedDataset) -> None:
     batch, filler = cases.batch_of(pieces), cases.host(pieces, mask=4)
     same, _, _ = cases.proposed(cases.writer(pieces), filler, batch)
-    assert same.texts.values.max() < pieces.lens.tokenizer.size
-    own = cases.lens()
-    model = train_cases.Global(words=own.lens.tokenizer.size)
+    assert same.texts.values.max() < pieces.processor.tokenizer.size
+    own = cases.processor()
+    model = train_cases.Global(words=own.processor.tokenizer.size)
     source = cases.writer(pieces, filler=filler, reader=own, words=())
-    losses = Step(model, objective(()), proposer=source)(cases.batch_of(own))
+    losses = TrainingStep(model, objective(()), proposer=source)(cases.batch_of(own))
     assert losses["written"] > 0
 
 
 def test_pieces_of_a_batch_give_the_gradient_of_the_whole() -> None:
-    seen, found = cases.lens(), []
+    seen, found = cases.processor(), []
     for chunk in (0, 2):
         model = cases.host(seen)
         source = cases.writer(seen, words=TASKS)
-        step = Step(model, objective(TASKS), proposer=source)
+        step = TrainingStep(model, objective(TASKS), proposer=source)
         if chunk:
             cached_backward(step, cases.batch_of(seen), chunk)
         else:

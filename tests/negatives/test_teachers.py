@@ -10,26 +10,31 @@ import torch
 
 import processes
 from counterfoil.core.artifact import MANIFEST
+from counterfoil.core.config import lazy
 from counterfoil.core.resumable import WorkStopped
-from counterfoil.negatives.guide import PairGuide
-from counterfoil.negatives.store import Source
-from counterfoil.negatives.taught import TAUGHT, TaughtStore, weigher
-from counterfoil.negatives.teach import partial_of, write
-from counterfoil.objectives.margins import HardestRectified, MarginDistribution
-from counterfoil.objectives.term import total
-from counterfoil.objectives.triplet import HardestTriplet
-from counterfoil.records import Role
-from counterfoil.spec import part
-from counterfoil.train.step import Step
+from counterfoil.core.types import Role
+from counterfoil.losses.base import weighted_sum
+from counterfoil.losses.ndgl import HardNegativeRectificationLoss, MarginDistillationLoss
+from counterfoil.losses.triplet import HardestTripletLoss
+from counterfoil.negatives.teachers import (
+    TAUGHT,
+    PairTargetSource,
+    TargetStore,
+    partial_folder,
+    target_weighting,
+    write_targets,
+)
+from counterfoil.scoring.embedding_store import Source
+from counterfoil.training.step import TrainingStep
 from teachers_cases import TEXTS, expected, frozen, stored, trained
-from train_cases import Offline, batch_of, gradients, host, lens
+from train_cases import Offline, batch_of, gradients, host, processor
 
 KINDS = {
     "global": ("global", "global", "global"),
     "bag": ("bag", "bag"),
     "mixed": ("global", "bag"),
 }
-LENS = lens()
+LENS = processor()
 
 
 def close(found, other, atol=1e-5):
@@ -40,9 +45,9 @@ def close(found, other, atol=1e-5):
 def test_all_forms_agree_with_a_loop_over_pairs(tmp_path, kind):
     models, batch = trained(KINDS[kind], LENS), batch_of(LENS, TEXTS)
     each = expected(models, (batch.image_rows, batch.text_rows))
-    mean = sum(s / one.matcher.score_scale for s, one in zip(each, models)) / len(models)
+    mean = sum(s / one.model.score_scale for s, one in zip(each, models)) / len(models)
     for name, guide in forms(tmp_path, models).items():
-        assert isinstance(guide, PairGuide)
+        assert isinstance(guide, PairTargetSource)
         close(guide(batch), 3 * mean, 1e-5 if name != "fp16" else 2e-2)
 
 
@@ -60,13 +65,13 @@ def forms(folder, models, scale=3.0):
 def test_drawn_pairs_are_guided_alike(tmp_path, kind):
     models, batch = trained(KINDS[kind], LENS), batch_of(LENS, TEXTS, offline=True)
     each = expected(models, (batch.image_rows, batch.text_rows))
-    mean = sum(s / one.matcher.score_scale for s, one in zip(each, models)) / len(models)
+    mean = sum(s / one.model.score_scale for s, one in zip(each, models)) / len(models)
     for name, guide in forms(tmp_path, models, scale=1.0).items():
         block = guide(batch)
         close(block, mean[: batch.block[0], : batch.block[1]], 1e-5 if name != "fp16" else 1e-2)
         for role in (Role.HARD_TEXT, Role.HARD_IMAGE):
             pairs = batch.pairs[role]
-            found = guide.pairs(batch, pairs)
+            found = guide.score_pairs(batch, pairs)
             close(found, mean[pairs.image, pairs.text], 1e-5 if name != "fp16" else 1e-2)
 
 
@@ -83,18 +88,18 @@ def test_teachers_are_frozen(tmp_path):
     guide = frozen(tmp_path / "a", models)
     target = guide(batch_of(LENS, TEXTS))
     assert not target.requires_grad
-    assert not models[0].matcher.training
-    assert not any(p.requires_grad for p in models[0].matcher.parameters())
+    assert not models[0].model.training
+    assert not any(p.requires_grad for p in models[0].model.parameters())
 
 
 def test_teachers_are_no_part_of_the_step(tmp_path):
     guide = frozen(tmp_path / "a", trained(("global",), LENS))
     step = guided_step(guide)
     assert {name.split(".")[0] for name in step.state_dict()} == {"matcher"}
-    before = {name: value.clone() for name, value in guide.teachers[0].matcher.state_dict().items()}
+    before = {name: value.clone() for name, value in guide.teachers[0].model.state_dict().items()}
     torch.stack(list(step(batch_of(LENS, TEXTS)).values())).sum().backward()
     assert gradients(step)
-    for name, value in guide.teachers[0].matcher.state_dict().items():
+    for name, value in guide.teachers[0].model.state_dict().items():
         assert torch.equal(value, before[name])
 
 
@@ -107,8 +112,8 @@ def test_half_precision_of_the_student_leaves_teachers_alone(tmp_path):
 
 def test_standardised_teachers_have_one_mean_and_deviation(tmp_path):
     models = trained(("global", "bag"), LENS)
-    manifest = write(tmp_path / "m", models, form="models")
-    weights = weigher(manifest.teachers, 1.0, standardise=True)
+    manifest = write_targets(tmp_path / "m", models, form="models")
+    weights = target_weighting(manifest.teachers, 1.0, standardise=True)
     means = {round(t.mean * w * 2 + m * 2, 6) for t, (w, m) in zip(manifest.teachers, weights)}
     deviations = {round(t.deviation * w * 2, 6) for t, (w, _) in zip(manifest.teachers, weights)}
     assert len(means) == len(deviations) == 1
@@ -130,29 +135,29 @@ def test_teachers_of_one_kind_are_hardly_moved_by_standardising(tmp_path):
 
 def test_the_manifest_says_who_they_are(tmp_path):
     models = trained(("global", "bag"), LENS)
-    manifest = write(tmp_path / "a", models)
+    manifest = write_targets(tmp_path / "a", models)
     assert manifest == TAUGHT.read_manifest(tmp_path / "a")
     assert [taught.plain for taught in manifest.teachers] == [True, False]
     assert [taught.scale for taught in manifest.teachers] == [1.0, 2.0]
-    assert manifest.corpus == LENS.corpus.fingerprint
-    assert not partial_of(tmp_path / "a").exists()
+    assert manifest.dataset == LENS.dataset.fingerprint
+    assert not partial_folder(tmp_path / "a").exists()
     assert not list((tmp_path / "a").rglob(".*"))
 
 
 def test_a_score_that_only_looks_like_one_vector_is_not_plain(tmp_path):
     models = trained(("global",), LENS)
-    grid = type(models[0].matcher).grid
-    models[0].matcher.grid = lambda images, texts: grid(models[0].matcher, images, texts).exp()
-    assert not write(tmp_path / "a", models, form="models").teachers[0].plain
+    grid = type(models[0].model).score_matrix
+    models[0].model.score_matrix = lambda images, texts: grid(models[0].model, images, texts).exp()
+    assert not write_targets(tmp_path / "a", models, form="models").teachers[0].plain
 
 
 def guided_step(guide, kind="global", **more):
-    objective = total(
-        triplet=part(HardestTriplet),
-        margins=(100.0, part(MarginDistribution, offline=bool(more))),
-        rectified=(0.5, part(HardestRectified)),
+    objective = weighted_sum(
+        triplet=lazy(HardestTripletLoss),
+        margins=(100.0, lazy(MarginDistillationLoss, offline=bool(more))),
+        rectified=(0.5, lazy(HardNegativeRectificationLoss)),
     ).build()
-    return Step(host(kind, LENS, seed=9), objective, guide=guide, **more)
+    return TrainingStep(host(kind, LENS, seed=9), objective, guide=guide, **more)
 
 
 def losses(folder, kinds, form, offline):
@@ -178,7 +183,7 @@ def test_two_processes_judge_as_one(tmp_path, kinds, form, offline):
 
 def test_two_processes_write_the_same_store(tmp_path):
     def writing(folder):
-        write(folder, trained(("bag", "global"), LENS))
+        write_targets(folder, trained(("bag", "global"), LENS))
 
     writing(tmp_path / "one")
     processes.run(writing, 2, tmp_path / "two")
@@ -206,10 +211,10 @@ def test_writing_that_was_stopped_goes_on(tmp_path, after):
         return len(asked) == after
 
     with pytest.raises(WorkStopped):
-        write(tmp_path / "a", models, stop=stop)
+        write_targets(tmp_path / "a", models, stop=stop)
     assert not (tmp_path / "a").exists()
-    write(tmp_path / "a", models)
-    write(tmp_path / "b", models)
+    write_targets(tmp_path / "a", models)
+    write_targets(tmp_path / "b", models)
     for path in (tmp_path / "b").rglob("*"):
         if path.is_file():
             other = tmp_path / "a" / path.relative_to(tmp_path / "b")
@@ -219,34 +224,34 @@ def test_writing_that_was_stopped_goes_on(tmp_path, after):
 def test_another_machine_goes_on_with_what_was_measured_first(tmp_path):
     models = trained(("bag", "global"), LENS)
     with pytest.raises(WorkStopped):
-        write(tmp_path / "a", models, stop=lambda: True)
-    path = partial_of(tmp_path / "a") / MANIFEST
+        write_targets(tmp_path / "a", models, stop=lambda: True)
+    path = partial_folder(tmp_path / "a") / MANIFEST
     plain = json.loads(path.read_text())
     plain["teachers"][0]["mean"] += 1e-7
     path.write_text(json.dumps({**plain, "version": "0"}))
-    begun = TAUGHT.read_manifest(partial_of(tmp_path / "a"))
-    assert write(tmp_path / "a", models) == begun == TAUGHT.read_manifest(tmp_path / "a")
-    assert write(tmp_path / "a", models) == begun
+    begun = TAUGHT.read_manifest(partial_folder(tmp_path / "a"))
+    assert write_targets(tmp_path / "a", models) == begun == TAUGHT.read_manifest(tmp_path / "a")
+    assert write_targets(tmp_path / "a", models) == begun
 
 
 def test_what_was_begun_for_others_is_refused(tmp_path):
     with pytest.raises(WorkStopped):
-        write(tmp_path / "a", trained(("bag",), LENS), stop=lambda: True)
+        write_targets(tmp_path / "a", trained(("bag",), LENS), stop=lambda: True)
     with pytest.raises(ValueError, match="is of other teachers or data; delete it"):
-        write(tmp_path / "a", trained(("global",), LENS))
+        write_targets(tmp_path / "a", trained(("global",), LENS))
 
 
 def test_models_that_have_moved_are_asked_on(tmp_path):
     models = trained(("bag",), LENS)
     here, moved = (
-        [replace(models[0], source=replaced(models[0].source, matcher=name, identity="same"))]
+        [replace(models[0], source=replaced(models[0].source, model=name, identity="same"))]
         for name in ("name='here'", "name='moved'")
     )
     with pytest.raises(WorkStopped):
-        write(tmp_path / "a", here, stop=lambda: True)
-    write(tmp_path / "a", moved)
+        write_targets(tmp_path / "a", here, stop=lambda: True)
+    write_targets(tmp_path / "a", moved)
     bent = [replace(models[0], source=replaced(models[0].source, identity="bent"))]
-    store = TaughtStore.open(tmp_path / "a", fingerprint=LENS.corpus.fingerprint)
+    store = TargetStore.open(tmp_path / "a", fingerprint=LENS.dataset.fingerprint)
     store.check(0, moved[0].source, tmp_path / "a")
     with pytest.raises(ValueError, match="had the weights of the model, but read or used them"):
         store.check(0, bent[0].source, tmp_path / "a")
@@ -257,31 +262,31 @@ def replaced(source: Source, **more: str) -> Source:
 
 
 def test_another_corpus_is_refused(tmp_path):
-    write(tmp_path / "a", trained(("global",), LENS))
-    other = lens(seed=1).corpus.fingerprint
+    write_targets(tmp_path / "a", trained(("global",), LENS))
+    other = processor(seed=1).dataset.fingerprint
     with pytest.raises(ValueError, match=f"was taught on corpus .* but this one is {other}"):
-        TaughtStore.open(tmp_path / "a", fingerprint=other)
+        TargetStore.open(tmp_path / "a", fingerprint=other)
 
 
 def test_other_weights_are_refused(tmp_path):
-    write(tmp_path / "a", trained(("global",), LENS))
-    store = TaughtStore.open(tmp_path / "a", fingerprint=LENS.corpus.fingerprint)
+    write_targets(tmp_path / "a", trained(("global",), LENS))
+    store = TargetStore.open(tmp_path / "a", fingerprint=LENS.dataset.fingerprint)
     with pytest.raises(ValueError, match=r"had the weights .* but the model has 1234"):
-        store.check(0, Source(matcher="global", checkpoint="1234"), tmp_path / "a")
+        store.check(0, Source(model="global", checkpoint="1234"), tmp_path / "a")
 
 
 def test_a_truncated_store_is_refused(tmp_path):
-    write(tmp_path / "a", trained(("global",), LENS))
+    write_targets(tmp_path / "a", trained(("global",), LENS))
     path = tmp_path / "a" / "0" / "texts" / "tokens.f32"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ValueError, match="is truncated or damaged"):
-        TaughtStore.open(tmp_path / "a", fingerprint=LENS.corpus.fingerprint)
+        TargetStore.open(tmp_path / "a", fingerprint=LENS.dataset.fingerprint)
 
 
 def test_damaged_manifests_are_refused(tmp_path):
     with pytest.raises(ValueError, match="does not exist; the manifest of stored teachers"):
         TAUGHT.read_manifest(tmp_path)
-    write(tmp_path / "a", trained(("global",), LENS), form="models")
+    write_targets(tmp_path / "a", trained(("global",), LENS), form="models")
     path = tmp_path / "a" / MANIFEST
     plain = json.loads(path.read_text())
     path.write_text(json.dumps({**plain, "format": 99}))

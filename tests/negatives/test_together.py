@@ -9,19 +9,17 @@ import torch
 from torch import Tensor
 
 import train_cases as cases
-from counterfoil.corpus.collate import collate
-from counterfoil.engine.items import joined, padded
-from counterfoil.matcher import Matcher
-from counterfoil.negatives.draws import RandomNegatives
-from counterfoil.negatives.proposal import Proposal, screened
-from counterfoil.negatives.screened import Screened
-from counterfoil.negatives.together import Together
-from counterfoil.objectives.term import Objective
-from counterfoil.objectives.triplet import RankedBelow
-from counterfoil.objectives.words import Words
-from counterfoil.records import Batch, Items, Pairs, Role, WordTask
-from counterfoil.spec import of, part
-from counterfoil.train.step import Step
+from counterfoil.core.config import config, lazy
+from counterfoil.core.types import Batch, ModalityBatch, Pairs, Role, WordTask
+from counterfoil.data.batching import collate
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.tags import WordLoss
+from counterfoil.losses.triplet import MarginRankingLoss
+from counterfoil.models.base import RetrievalModel
+from counterfoil.negatives.online import MinedExtras, MinerChain, TopScoringMiner, screens_lists
+from counterfoil.negatives.sampling import RandomNegativeSampler
+from counterfoil.scoring.encode import join_batches, pad_batches
+from counterfoil.training.step import TrainingStep
 
 ANCHORS = [0, 5, 9, 13]
 
@@ -35,13 +33,13 @@ class Writes:
     def __init__(self, image: bool = False) -> None:
         self.image, self.refuses = image, False
 
-    def check(self, matcher: Matcher) -> None:
+    def check(self, model: RetrievalModel) -> None:
         if self.refuses:
             raise ValueError("not with this model")
 
-    def propose(self, matcher: Any, batch: Batch, *rest: Any) -> Proposal:
+    def propose(self, model: Any, batch: Batch, *rest: Any) -> MinedExtras:
         count = len(batch.anchors.image)
-        texts = Items(
+        texts = ModalityBatch(
             torch.full((2 * count,), -1),
             torch.arange(2 * count * 11).view(-1, 11) % 5,
             torch.ones(2 * count, 11, dtype=torch.bool),
@@ -52,7 +50,7 @@ class Writes:
         images = batch.images.rows(slice(0, 1)) if self.image else None
         if self.image:
             pairs = Pairs(torch.full_like(place, len(batch.image_rows)), place)
-        return Proposal(texts, {Role.WRITTEN: pairs}, {"masked": words}, images)
+        return MinedExtras(texts, {Role.WRITTEN: pairs}, {"masked": words}, images)
 
 
 class Scored:
@@ -61,22 +59,24 @@ class Scored:
     provides = frozenset({Role.EDITED})
     provides_words = frozenset[str]()
 
-    def propose(self, matcher: Any, batch: Batch, *rest: Any) -> Proposal:
-        return Proposal(scores={Role.EDITED: torch.full((len(batch.anchors.image), 1), 0.5)})
+    def propose(self, model: Any, batch: Batch, *rest: Any) -> MinedExtras:
+        return MinedExtras(scores={Role.EDITED: torch.full((len(batch.anchors.image), 1), 0.5)})
 
 
 def batch_of(step: int = 0) -> Batch:
-    lens = cases.lens()
+    processor = cases.processor()
     rows = torch.tensor(ANCHORS)
-    draws = RandomNegatives(relation=lens.corpus.relation, texts=6, images=6)
+    draws = RandomNegativeSampler(relation=processor.dataset.relation, texts=6, images=6)
     found = draws.draw(rows, torch.Generator().manual_seed(step))
-    return collate(lens, rows, candidates=found, step=step)
+    return collate(processor, rows, candidates=found, step=step)
 
 
 def seen(proposer: Any, batch: Batch, needs: Mapping[str, Any]) -> dict[Role, Tensor]:
     """(B, N) scores by role, as a step makes them."""
     found: dict[Role, Tensor] = {}
-    step = Step(cases.host("bag", cases.lens()), Objective(terms=dict(needs)), proposer=proposer)
+    step = TrainingStep(
+        cases.host("bag", cases.processor()), WeightedSum(terms=dict(needs)), proposer=proposer
+    )
     real = step.objective.forward
 
     def spy(scores: Any) -> Any:
@@ -88,19 +88,21 @@ def seen(proposer: Any, batch: Batch, needs: Mapping[str, Any]) -> dict[Role, Te
     return found
 
 
-WRITTEN = {"w": (1.0, RankedBelow(role="written"))}
-TEXTS = {"t": (1.0, RankedBelow(role="hard text"))}
-MASKED = {"m": (1.0, Words(task="masked"))}
+WRITTEN = {"w": (1.0, MarginRankingLoss(role="written"))}
+TEXTS = {"t": (1.0, MarginRankingLoss(role="hard text"))}
+MASKED = {"m": (1.0, WordLoss(task="masked"))}
 
 
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("image", [True, False])
 def test_each_is_scored_as_it_would_be_alone(first: bool, image: bool) -> None:
     batch = batch_of()
-    both = (Screened(keep=3), Writes(image), Scored())
-    together = Together(proposers=both if first else both[::-1])
+    both = (TopScoringMiner(keep=3), Writes(image), Scored())
+    together = MinerChain(proposers=both if first else both[::-1])
     found = seen(together, batch, {**WRITTEN, **TEXTS, **MASKED})
-    alone = seen(Screened(keep=3), batch, TEXTS) | seen(Writes(image), batch, {**WRITTEN, **MASKED})
+    alone = seen(TopScoringMiner(keep=3), batch, TEXTS) | seen(
+        Writes(image), batch, {**WRITTEN, **MASKED}
+    )
     assert found.keys() == together.provides
     assert (found[Role.EDITED] == 0.5).all()
     for role, scores in alone.items():
@@ -108,48 +110,53 @@ def test_each_is_scored_as_it_would_be_alone(first: bool, image: bool) -> None:
 
 
 def test_what_each_needs_and_offers_is_what_they_need_and_offer() -> None:
-    together = Together(proposers=(Screened(keep=3), Writes()))
+    together = MinerChain(proposers=(TopScoringMiner(keep=3), Writes()))
     assert together.provides == {Role.HARD_TEXT, Role.HARD_IMAGE, Role.WRITTEN}
     assert together.provides_words == {"masked"}
-    assert screened(together) == Screened.screens
-    assert screened(Together(proposers=(Writes(),))) == frozenset()
+    assert screens_lists(together) == TopScoringMiner.screens
+    assert screens_lists(MinerChain(proposers=(Writes(),))) == frozenset()
     refuses = Writes()
     refuses.refuses = True
-    for proposers in ((Screened(), refuses), (refuses,)):
+    for proposers in ((TopScoringMiner(), refuses), (refuses,)):
         with pytest.raises(ValueError, match="not with this model"):
-            Together(proposers=proposers).check(cases.host("bag", cases.lens()))
+            MinerChain(proposers=proposers).check(cases.host("bag", cases.processor()))
 
 
 def test_a_written_call_builds_them_all() -> None:
-    spec = of(Together, proposers=(part(Screened, keep=5), part(Screened, keep=6)))
+    spec = config(
+        MinerChain, proposers=(lazy(TopScoringMiner, keep=5), lazy(TopScoringMiner, keep=6))
+    )
     with pytest.raises(ValueError, match="'hard image', 'hard text'; drop one"):
         spec.build()
-    (one,) = of(Together, proposers=(part(Screened, keep=5),)).build().proposers
-    assert isinstance(one, Screened)
+    (one,) = config(MinerChain, proposers=(lazy(TopScoringMiner, keep=5),)).build().proposers
+    assert isinstance(one, TopScoringMiner)
     assert one.keep == 5
 
 
 def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match="name at least one"):
-        Together(proposers=())
+        MinerChain(proposers=())
     with pytest.raises(ValueError, match="Writes and another proposer both provide 'masked', 'wri"):
-        Together(proposers=(Writes(), Screened(), Writes()))
+        MinerChain(proposers=(Writes(), TopScoringMiner(), Writes()))
 
 
 def test_joined_items_are_padded_to_the_longest() -> None:
-    lens = cases.lens()
-    short, long = lens.texts(torch.tensor([0, 1])), padded(lens.texts(torch.tensor([2])), 20)
-    both = joined([short, long])
+    processor = cases.processor()
+    short, long = (
+        processor.texts(torch.tensor([0, 1])),
+        pad_batches(processor.texts(torch.tensor([2])), 20),
+    )
+    both = join_batches([short, long])
     width = short.mask.shape[1]
     assert both.values.shape == both.mask.shape == (3, 20)
     assert torch.equal(both.values[:2, :width], short.values)
     assert not both.mask[:2, width:].any()
-    seen = lens.images(torch.tensor([3]))
+    seen = processor.images(torch.tensor([3]))
     boxes = torch.rand(*seen.mask.shape, 4)
     words = torch.zeros_like(seen.mask).long()
     told = replace(seen, boxes=boxes, words=words)
-    assert joined([seen, told]).boxes is None
-    whole = joined([told, padded(told, 9)])
+    assert join_batches([seen, told]).boxes is None
+    whole = join_batches([told, pad_batches(told, 9)])
     assert whole.boxes is not None
     assert whole.words is not None
     assert torch.equal(whole.boxes[1, : boxes.shape[1]], boxes[0])

@@ -6,18 +6,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tailored_cases
-from counterfoil.corpus.words import split
-from counterfoil.negatives import word_rules
-from counterfoil.negatives.candidates import Candidates, Sieve
-from counterfoil.negatives.word_rules import Told, exchanged, left_out, written_anew
-from counterfoil.negatives.written_store import Changed, WrittenFoil
+from counterfoil.data.tokenizers import split_words
+from counterfoil.negatives.generation import rules
+from counterfoil.negatives.generation.inputs import CandidateFilter, GeneratedCandidates
+from counterfoil.negatives.generation.rules import (
+    FilterDecision,
+    exchanged_words,
+    words_added,
+    words_removed,
+)
+from counterfoil.negatives.generation.store import ChangedSpan, GeneratedCaption
 
 WORDS = ["red", "reds", "dog", "dogs", "cat", "near", "running", "ran", "a"]
 
 
-def foil(*changed: tuple[str, str]) -> WrittenFoil:
-    spans = tuple(Changed(old, new, 0, len(new)) for old, new in changed)
-    return WrittenFoil("i", "t", "", "", "", spans)
+def foil(*changed: tuple[str, str]) -> GeneratedCaption:
+    spans = tuple(ChangedSpan(old, new, 0, len(new)) for old, new in changed)
+    return GeneratedCaption("i", "t", "", "", "", spans)
 
 
 def wider(word: str) -> frozenset[str]:
@@ -27,9 +32,9 @@ def wider(word: str) -> frozenset[str]:
 @pytest.mark.parametrize("rule", ["captions", "lemmas", "wordnet", "inflection"])
 def test_the_same_as_on_tokens(rule, monkeypatch):
     """What `Sieve` keeps of captions of whole words is kept of the same captions as text."""
-    monkeypatch.setattr(word_rules, "wordnet_synonyms", wider)
-    monkeypatch.setattr("counterfoil.negatives.desk.wordnet_synonyms", wider)
-    seen = tailored_cases.lens()
+    monkeypatch.setattr(rules, "wordnet_synonyms", wider)
+    monkeypatch.setattr("counterfoil.negatives.generation.inputs.wordnet_synonyms", wider)
+    seen = tailored_cases.processor()
     desk = tailored_cases.desk(seen)
     rows = torch.tensor(tailored_cases.ANCHORS)
     original = desk.texts(rows)
@@ -38,19 +43,19 @@ def test_the_same_as_on_tokens(rule, monkeypatch):
     place = torch.randint(1, original.mask.shape[1] - 1, words.shape, generator=rng)
     place = place.clamp(max=original.mask.sum(1)[:, None, None] - 2)
     written = original.values.unsqueeze(1).repeat(1, 400, 1).scatter(2, place, words)
-    images = seen.corpus.owner[rows]
-    found = Candidates(desk, images, rows, original.values, written)
-    wanted = Sieve(rules=(rule,)).may(found) | ~Sieve(rules=()).may(found)
+    images = seen.dataset.text_to_image[rows]
+    found = GeneratedCandidates(desk, images, rows, original.values, written)
+    wanted = CandidateFilter(rules=(rule,)).may(found) | ~CandidateFilter(rules=()).may(found)
     kept = torch.ones_like(wanted)
     for b, row in enumerate(rows.tolist()):
-        own = (seen.corpus.owner == images[b]).nonzero().flatten().tolist()
-        told = Told([seen.corpus.texts[text] for text in own])
-        old = split(seen.corpus.texts[row])
+        own = (seen.dataset.text_to_image == images[b]).nonzero().flatten().tolist()
+        told = FilterDecision([seen.dataset.texts[text] for text in own])
+        old = split_words(seen.dataset.texts[row])
         strings = desk.strings([row] * 400, written[b])
         for n, string in enumerate(strings):
-            pairs = tuple(p for p in zip(old, split(string), strict=True) if p[0] != p[1])
-            kept[b, n] = not left_out(rule, told, pairs)
-    free = Sieve(rules=()).may(found)
+            pairs = tuple(p for p in zip(old, split_words(string), strict=True) if p[0] != p[1])
+            kept[b, n] = not words_removed(rule, told, pairs)
+    free = CandidateFilter(rules=()).may(found)
     assert torch.equal(kept[free], wanted[free])
     assert 0 < int(kept[free].sum()) < int(free.sum())
 
@@ -58,33 +63,33 @@ def test_the_same_as_on_tokens(rule, monkeypatch):
 @given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=4), st.sets(st.sampled_from(WORDS)))
 @settings(deadline=None)
 def test_captions_is_a_matter_of_sets(new, there):
-    told = Told([" ".join(sorted(there))])
+    told = FilterDecision([" ".join(sorted(there))])
     words = tuple(("old", word) for word in new)
-    assert left_out("captions", told, words) == (set(new) <= there)
-    if left_out("captions", told, words):
-        assert left_out("lemmas", told, words)
+    assert words_removed("captions", told, words) == (set(new) <= there)
+    if words_removed("captions", told, words):
+        assert words_removed("lemmas", told, words)
 
 
 def test_wordnet_knows_wider_terms(monkeypatch):
     found = {"dog": frozenset({"dog", "animal"}), "red": frozenset({"red"})}
-    monkeypatch.setattr(word_rules, "wordnet_synonyms", found.__getitem__)
-    told = Told(["red dog"])
-    assert left_out("wordnet", told, (("dog", "animal"),))
-    assert left_out("wordnet", told, (("dog", "animals"),))
-    assert not left_out("wordnet", told, (("dog", "cat"),))
+    monkeypatch.setattr(rules, "wordnet_synonyms", found.__getitem__)
+    told = FilterDecision(["red dog"])
+    assert words_removed("wordnet", told, (("dog", "animal"),))
+    assert words_removed("wordnet", told, (("dog", "animals"),))
+    assert not words_removed("wordnet", told, (("dog", "cat"),))
 
 
 def test_exchanged_words_are_paired_from_the_last():
-    assert exchanged(foil(("a dog", "two dogs"))) == (("dog", "dogs"), ("a", "two"))
-    assert exchanged(foil(("dog", "big dog"))) == (("", "big"),)
-    assert exchanged(foil(("a Dog", "a cat"), ("red", "blue"))) == (
+    assert exchanged_words(foil(("a dog", "two dogs"))) == (("dog", "dogs"), ("a", "two"))
+    assert exchanged_words(foil(("dog", "big dog"))) == (("", "big"),)
+    assert exchanged_words(foil(("a Dog", "a cat"), ("red", "blue"))) == (
         ("dog", "cat"),
         ("red", "blue"),
     )
-    assert exchanged(foil(("very big dog", "dog"))) == (("big", ""), ("very", ""))
-    assert written_anew("A dog.") == (("", "a"), ("", "dog"), ("", "."))
+    assert exchanged_words(foil(("very big dog", "dog"))) == (("big", ""), ("very", ""))
+    assert words_added("A dog.") == (("", "a"), ("", "dog"), ("", "."))
 
 
 def test_a_word_that_is_only_left_out_is_no_new_one():
-    assert left_out("captions", Told(["a dog"]), (("big", ""),))
-    assert not left_out("inflection", Told(["a dog"]), (("dogs", ""),))
+    assert words_removed("captions", FilterDecision(["a dog"]), (("big", ""),))
+    assert not words_removed("inflection", FilterDecision(["a dog"]), (("dogs", ""),))

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import processes
-from counterfoil.negatives import duplicates, wording
-from counterfoil.negatives.wording import near_captions, plain_words
+from counterfoil.negatives import filters
+from counterfoil.negatives.filters import near_captions, plain_words
 
 WORDS = st.sampled_from(["a", "the", "dog", "cat", "runs", "red", "ball", "in", ",", "."])
 CAPTIONS = st.lists(st.lists(WORDS, max_size=7).map(" ".join), max_size=25)
@@ -58,21 +58,21 @@ def test_all_pairs_that_reach(texts, least):
 
 @pytest.mark.parametrize("at_once, dense", [(1, 1), (5, 3), (2**21, 4)])
 def test_however_many_are_looked_at_together(monkeypatch, at_once, dense):
-    monkeypatch.setattr(wording, "_AT_ONCE", at_once)
-    monkeypatch.setattr(wording, "_DENSE", dense)
+    monkeypatch.setattr(filters, "_AT_ONCE", at_once)
+    monkeypatch.setattr(filters, "_DENSE", dense)
     for least in (0.2, 0.5, 0.8):
         check(drawn(), least)
 
 
 def found(least: float) -> list[np.ndarray]:
-    wording._DENSE = 8
+    filters._DENSE = 8
     near = near_captions(drawn(), least=least)
     return [near.left.numpy(), near.right.numpy(), near.score.numpy()]
 
 
 @pytest.mark.parametrize("least", [0.3, 0.5])
 def test_processes_find_what_one_does(monkeypatch, least):
-    monkeypatch.setattr(wording, "_DENSE", 8)
+    monkeypatch.setattr(filters, "_DENSE", 8)
     alone = found(least)
     assert len(alone[0])
     for together in processes.run(found, 3, least):
@@ -96,6 +96,6 @@ def test_rare_words_say_more():
 def test_bad_input(monkeypatch):
     with pytest.raises(ValueError, match="captions=0: a cosine above 0 and up to 1 is needed"):
         near_captions(["a"], least=0)
-    monkeypatch.setattr(duplicates, "MOST", 2)
+    monkeypatch.setattr(filters, "MOST", 2)
     with pytest.raises(ValueError, match=r"captions=0\.9 finds more than 2 pairs alike"):
         near_captions(["a dog"] * 4, least=0.9)

@@ -13,28 +13,27 @@ import torch
 
 import tailored_cases
 import train_cases
-from counterfoil.corpus.collate import collate
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.lens import CorpusLens, LensPlan
+from counterfoil.core.types import Role
+from counterfoil.data.batching import collate
+from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.phrases import lemma
+from counterfoil.data.processor import ProcessedDataset, ProcessorConfig
 from counterfoil.evaluation.foils.sets import open_foil_set
-from counterfoil.negatives.rule_writer import RuleWriter, frequent_nouns
-from counterfoil.negatives.together import Together
-from counterfoil.negatives.written import Written
-from counterfoil.negatives.written_store import ROWS, WrittenStore
-from counterfoil.objectives.joined import JoinedInfoNCE
-from counterfoil.objectives.term import Objective
-from counterfoil.objectives.triplet import HardestTriplet, RankedBelow
-from counterfoil.records import Role
-from counterfoil.train.step import Step
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.contrastive import InfoNCEWithCandidatesLoss
+from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
+from counterfoil.negatives.generation.rules import RuleGenerator, frequent_nouns
+from counterfoil.negatives.generation.store import ROWS, GeneratedCaptions, GeneratedStore
+from counterfoil.negatives.online import MinerChain
+from counterfoil.training.step import TrainingStep
 
 NOUNS = ("dog", "cat", "car", "tree", "boat", "kite", "bird", "apple")
 ANCHORS = [0, 1, 7, 20, 35]
 
 
-def corpus() -> Corpus:
+def dataset() -> ImageTextDataset:
     """Some captions have a number, some a relation, and the last image's nothing to change."""
-    plain = train_cases.corpus()
+    plain = train_cases.dataset()
     texts = [
         f"{'A' if row % 2 else 'Two'} {text.split()[1]}{'' if row % 2 else 's'} near the tree."
         for row, text in enumerate(plain.texts)
@@ -42,24 +41,24 @@ def corpus() -> Corpus:
     return replace(plain, texts=[*texts[:-3], *("it is there",) * 3])
 
 
-def lens() -> CorpusLens:
-    made = corpus()
-    return LensPlan().fit(made).on(made)
+def processor() -> ProcessedDataset:
+    made = dataset()
+    return ProcessorConfig().fit(made).process(made)
 
 
-def stored(folder: Path, *, most: int = 3, seed: int = 0) -> WrittenStore:
-    made, writer = corpus(), RuleWriter(nouns=NOUNS, most=most, seed=seed)
-    return WrittenStore.write(
+def stored(folder: Path, *, most: int = 3, seed: int = 0) -> GeneratedStore:
+    made, writer = dataset(), RuleGenerator(nouns=NOUNS, most=most, seed=seed)
+    return GeneratedStore.write(
         folder, writer.foils(made), made, writer="rules", settings={"most": most}, seed=seed
     )
 
 
 def test_foils_differ_where_they_say_and_are_no_caption_of_the_image() -> None:
-    made = corpus()
+    made = dataset()
     said: dict[str, list[str]] = {}
-    for text, image in zip(made.texts, made.owner.tolist()):
+    for text, image in zip(made.texts, made.text_to_image.tolist()):
         said.setdefault(made.image_ids[image], []).append(text.lower())
-    found = list(RuleWriter(nouns=NOUNS, most=4).foils(made))
+    found = list(RuleGenerator(nouns=NOUNS, most=4).foils(made))
     counts = Counter((foil.text, foil.kind) for foil in found)
     assert {kind for _, kind in counts} == {"noun", "numeral", "relation"}
     assert max(counts.values()) == 4
@@ -78,11 +77,11 @@ def test_foils_differ_where_they_say_and_are_no_caption_of_the_image() -> None:
 
 
 def test_the_seed_decides_and_the_order_of_captions_does_not() -> None:
-    made = corpus()
-    first = list(RuleWriter(nouns=NOUNS, most=2).foils(made))
-    assert first == list(RuleWriter(nouns=NOUNS, most=2).foils(made))
-    assert first != list(RuleWriter(nouns=NOUNS, most=2, seed=1).foils(made))
-    some = list(RuleWriter(nouns=NOUNS, most=2).foils(made.subset(torch.tensor([5, 2]))))
+    made = dataset()
+    first = list(RuleGenerator(nouns=NOUNS, most=2).foils(made))
+    assert first == list(RuleGenerator(nouns=NOUNS, most=2).foils(made))
+    assert first != list(RuleGenerator(nouns=NOUNS, most=2, seed=1).foils(made))
+    some = list(RuleGenerator(nouns=NOUNS, most=2).foils(made.subset(torch.tensor([5, 2]))))
     assert {foil.text: foil for foil in some}.items() <= {f.text: f for f in first}.items()
 
 
@@ -103,14 +102,14 @@ def test_nouns_are_those_of_the_captions_that_are_given() -> None:
 )
 def test_writers_that_are_refused(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        RuleWriter(nouns=NOUNS, **settings)
+        RuleGenerator(nouns=NOUNS, **settings)
 
 
 def test_a_store_comes_back_and_is_a_set_of_foils(tmp_path: Path) -> None:
     store = stored(tmp_path / "w")
-    again = WrittenStore.open(tmp_path / "w", fingerprint=corpus().fingerprint)
+    again = GeneratedStore.open(tmp_path / "w", fingerprint=dataset().fingerprint)
     assert again == store
-    assert list(again.foils()) == list(RuleWriter(nouns=NOUNS, most=3).foils(corpus()))
+    assert list(again.foils()) == list(RuleGenerator(nouns=NOUNS, most=3).foils(dataset()))
     assert len(again) == len(list(again.foils()))
     foils = open_foil_set([str(tmp_path / "w" / ROWS)])
     assert foils.form == "pairs"
@@ -124,12 +123,12 @@ def test_stores_that_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="left alone"):
         stored(folder)
     with pytest.raises(ValueError, match=r"was written for corpus .* but this one is 0000"):
-        WrittenStore.open(folder, fingerprint="0000")
+        GeneratedStore.open(folder, fingerprint="0000")
     with pytest.raises(ValueError, match="does not exist"):
-        WrittenStore.open(tmp_path, fingerprint="0000")
+        GeneratedStore.open(tmp_path, fingerprint="0000")
     lines = (folder / ROWS).read_text().splitlines()
     (folder / ROWS).write_text("\n".join(lines[:-1]) + "\n")
-    store = WrittenStore.open(folder, fingerprint=corpus().fingerprint)
+    store = GeneratedStore.open(folder, fingerprint=dataset().fingerprint)
     with pytest.raises(ValueError, match="its manifest promises"):
         list(store.foils())
     (folder / ROWS).write_text(json.dumps({**json.loads(lines[0]), "foil": 3}))
@@ -142,30 +141,30 @@ def test_stores_that_are_refused(tmp_path: Path) -> None:
 
 def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
     def failing() -> Any:
-        yield from list(RuleWriter(nouns=NOUNS).foils(corpus()))[:2]
+        yield from list(RuleGenerator(nouns=NOUNS).foils(dataset()))[:2]
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        WrittenStore.write(tmp_path / "w", failing(), corpus(), writer="x", settings={}, seed=0)
+        GeneratedStore.write(tmp_path / "w", failing(), dataset(), writer="x", settings={}, seed=0)
     assert not list(tmp_path.iterdir())
 
 
 def test_anchors_get_foils_of_their_own_captions(tmp_path: Path) -> None:
-    store, seen = stored(tmp_path / "w"), lens()
+    store, seen = stored(tmp_path / "w"), processor()
     batch = collate(seen, torch.tensor(ANCHORS))
     own: dict[str, list[str]] = {}
     for foil in store.foils():
         own.setdefault(foil.text, []).append(foil.foil)
-    source = Written(folder=str(tmp_path / "w"), lens=seen, count=7)
+    source = GeneratedCaptions(folder=str(tmp_path / "w"), processor=seen, count=7)
     rng = torch.Generator().manual_seed(0)
     proposal = source.propose(Any, batch, Any, Any, rng)  # type: ignore[arg-type]
     pairs = proposal.pairs[Role.WRITTEN]
     assert pairs.text.shape == pairs.image.shape == (len(ANCHORS), 7)
     for at, row in enumerate(ANCHORS):
         drawn = [place - len(batch.text_rows) for place in pairs.text[at].tolist() if place >= 0]
-        theirs = own.get(seen.corpus.text_ids[row], [])
+        theirs = own.get(seen.dataset.text_ids[row], [])
         assert len(drawn) == len(set(drawn)) == min(7, len(theirs))
-        known = [seen.lens.read([foil]).values[0].tolist() for foil in theirs]
+        known = [seen.processor.read([foil]).values[0].tolist() for foil in theirs]
         for place in drawn:
             kept = proposal.texts.mask[place]
             assert proposal.texts.values[place][kept].tolist() in known
@@ -175,15 +174,15 @@ def test_anchors_get_foils_of_their_own_captions(tmp_path: Path) -> None:
 @pytest.mark.parametrize("host", ["global", "bag"])
 def test_any_host_trains_on_them_alone_and_together(host: str, tmp_path: Path) -> None:
     stored(tmp_path / "w")
-    seen = lens()
+    seen = processor()
     batch = collate(seen, torch.tensor(ANCHORS))
-    written = Written(folder=str(tmp_path / "w"), lens=seen, count=2)
-    judged = Objective(
-        terms={"t": (1.0, HardestTriplet()), "w": (1.0, RankedBelow(role="written"))}
+    written = GeneratedCaptions(folder=str(tmp_path / "w"), processor=seen, count=2)
+    judged = WeightedSum(
+        terms={"t": (1.0, HardestTripletLoss()), "w": (1.0, MarginRankingLoss(role="written"))}
     )
     found = []
-    for proposer in (written, Together(proposers=(written,))):
-        step = Step(train_cases.host(host, seen), judged, proposer=proposer)
+    for proposer in (written, MinerChain(proposers=(written,))):
+        step = TrainingStep(train_cases.host(host, seen), judged, proposer=proposer)
         losses = step(batch)
         losses["w"].backward()
         assert losses["w"] > 0
@@ -194,9 +193,9 @@ def test_any_host_trains_on_them_alone_and_together(host: str, tmp_path: Path) -
 
 def test_shared_foils_are_asked_of_every_image(tmp_path: Path) -> None:
     stored(tmp_path / "w")
-    seen = lens()
+    seen = processor()
     batch = collate(seen, torch.tensor(ANCHORS))
-    source = Written(folder=str(tmp_path / "w"), lens=seen, count=1, shared=True)
+    source = GeneratedCaptions(folder=str(tmp_path / "w"), processor=seen, count=1, shared=True)
     rng = torch.Generator().manual_seed(0)
     proposal = source.propose(Any, batch, Any, Any, rng)  # type: ignore[arg-type]
     pairs = proposal.pairs[Role.WRITTEN]
@@ -205,32 +204,32 @@ def test_shared_foils_are_asked_of_every_image(tmp_path: Path) -> None:
     behind = len(batch.text_rows) + torch.arange(len(proposal.texts))
     assert (pairs.text == behind).all()
     assert (pairs.image == batch.anchors.image.unsqueeze(1)).all()
-    matcher = train_cases.host("global", seen)
-    loss = Objective(terms={"contrast": (1.0, JoinedInfoNCE())})
-    Step(matcher, loss, proposer=source)(batch)["contrast"].backward()
-    assert all(p.grad is not None for p in matcher.parameters() if p.requires_grad)
+    model = train_cases.host("global", seen)
+    loss = WeightedSum(terms={"contrast": (1.0, InfoNCEWithCandidatesLoss())})
+    TrainingStep(model, loss, proposer=source)(batch)["contrast"].backward()
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
 
 
 def test_only_the_kinds_that_are_wanted(tmp_path: Path) -> None:
     stored(tmp_path / "w")
-    folder, seen = str(tmp_path / "w"), lens()
-    few = Written(folder=folder, lens=seen, count=9, kinds=("numeral",))
+    folder, seen = str(tmp_path / "w"), processor()
+    few = GeneratedCaptions(folder=folder, processor=seen, count=9, kinds=("numeral",))
     batch = collate(seen, torch.tensor(ANCHORS))
     rng = torch.Generator().manual_seed(0)
     pairs = few.propose(Any, batch, Any, Any, rng).pairs[Role.WRITTEN]  # type: ignore[arg-type]
     assert 0 < int((pairs.text >= 0).sum(1).max()) <= 3
     with pytest.raises(ValueError, match="no foils of nouns; it has: noun, numeral, relation"):
-        Written(folder=folder, lens=seen, kinds=("nouns",))
+        GeneratedCaptions(folder=folder, processor=seen, kinds=("nouns",))
     with pytest.raises(ValueError, match="count=0"):
-        Written(folder=folder, lens=seen, count=0)
+        GeneratedCaptions(folder=folder, processor=seen, count=0)
     with pytest.raises(ValueError, match="was written for corpus"):
-        Written(folder=folder, lens=tailored_cases.lens())
+        GeneratedCaptions(folder=folder, processor=tailored_cases.processor())
 
 
 def test_a_batch_without_foils_has_no_pairs(tmp_path: Path) -> None:
     stored(tmp_path / "w")
-    seen = lens()
-    source = Written(folder=str(tmp_path / "w"), lens=seen)
+    seen = processor()
+    source = GeneratedCaptions(folder=str(tmp_path / "w"), processor=seen)
     batch = collate(seen, torch.tensor([35]))
     rng = torch.Generator().manual_seed(0)
     proposal = source.propose(Any, batch, Any, Any, rng)  # type: ignore[arg-type]

@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from counterfoil.negatives.written_filters import (
-    agrees,
-    copies,
-    hardest,
-    known,
-    lowered,
-    occurring,
-    twice,
+from counterfoil.negatives.generation.inputs import (
+    agrees_with_wording,
+    copies_original,
+    duplicates_of,
+    hardest_kept,
+    is_true_caption,
+    lowercase_all,
+    occurs_in_captions,
 )
 
 
@@ -36,7 +36,7 @@ def test_rules_are_those_of_a_loop(given: tuple[Tensor, Tensor]) -> None:
     texts, old = given
     there = torch.tensor([[True, False, True]] * len(texts))
     there[0] = ~there[0]
-    found = copies(texts, old), twice(texts), known(texts, old, there)
+    found = copies_original(texts, old), duplicates_of(texts), is_true_caption(texts, old, there)
     for b, some in enumerate(texts.tolist()):
         said = {word for word in range(3) if there[b, word]}
         for n, text in enumerate(some):
@@ -50,8 +50,8 @@ def test_rules_are_those_of_a_loop(given: tuple[Tensor, Tensor]) -> None:
 def test_the_hardest_of_what_may_be_kept(given: tuple[Tensor, Tensor], count: int) -> None:
     texts, old = given
     rng = torch.Generator().manual_seed(count)
-    scores, keep = torch.rand(texts.shape[:2], generator=rng), ~copies(texts, old)
-    places = hardest(scores, keep, count)
+    scores, keep = torch.rand(texts.shape[:2], generator=rng), ~copies_original(texts, old)
+    places = hardest_kept(scores, keep, count)
     assert places.shape == (len(texts), count)
     for b, row in enumerate(places.tolist()):
         order = [n for n in scores[b].argsort(descending=True).tolist() if keep[b, n]]
@@ -60,7 +60,7 @@ def test_the_hardest_of_what_may_be_kept(given: tuple[Tensor, Tensor], count: in
 
 def test_words_that_occur() -> None:
     captions, mask = torch.tensor([[1, 2], [3, 0], [4, 4]]), torch.tensor([[1, 1], [1, 0], [1, 1]])
-    there = occurring(captions, mask.bool(), torch.tensor([0, 0, 2]), (3, 5))
+    there = occurs_in_captions(captions, mask.bool(), torch.tensor([0, 0, 2]), (3, 5))
     assert [row.nonzero().flatten().tolist() for row in there] == [[1, 2, 3], [], [4]]
 
 
@@ -68,15 +68,15 @@ def test_lowered_scores() -> None:
     scores = torch.tensor([[2.0, 0.0, -1.0, 3.0]])
     copy = torch.tensor([[True, False, False, True]])
     again = torch.tensor([[False, True, False, True]])
-    assert lowered(scores, copy, again, scale="logits").tolist() == [[-1.0, -2.0, -1.0, -2.0]]
-    low = lowered(scores, copy, again, scale="sigmoid")
+    assert lowercase_all(scores, copy, again, scale="logits").tolist() == [[-1.0, -2.0, -1.0, -2.0]]
+    low = lowercase_all(scores, copy, again, scale="sigmoid")
     assert low.argmax() == 2
     assert torch.allclose(low[0, 0], scores[0, 0].sigmoid() - 3)
     with pytest.raises(ValueError, match="'sigmoids' is not a scale"):
-        lowered(scores, copy, again, scale="sigmoids")  # type: ignore[arg-type]
+        lowercase_all(scores, copy, again, scale="sigmoids")  # type: ignore[arg-type]
 
 
 def test_inflections_agree_where_every_new_words_does() -> None:
     form, old = torch.tensor([0, 0, 1, 1]), torch.tensor([[0, 2]])
     texts = torch.tensor([[[1, 3], [2, 2], [0, 2], [1, 0]]])
-    assert agrees(texts, old, form).tolist() == [[True, False, True, False]]
+    assert agrees_with_wording(texts, old, form).tolist() == [[True, False, True, False]]

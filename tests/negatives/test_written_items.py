@@ -3,31 +3,31 @@ from __future__ import annotations
 import pytest
 import torch
 
-from counterfoil.negatives.candidates import Sieve
-from counterfoil.negatives.hand import Hand
-from counterfoil.negatives.written_items import WrittenItems, write_items
-from tailored_cases import ANCHORS, desk, host, lens
+from counterfoil.negatives.generation.inputs import CandidateFilter
+from counterfoil.negatives.generation.tags import MaskRefill
+from counterfoil.negatives.generation.writer import GeneratedItems, generate_items
+from tailored_cases import ANCHORS, desk, host, processor
 
 ROWS = torch.tensor([*ANCHORS, 2, 3, 7, 20])
-SMALL = Hand(masks=4, refills=5)
+SMALL = MaskRefill(masks=4, refills=5)
 
 
-def items(seed: int = 0, *, keep: int = 3, hand: Hand = SMALL) -> list[WrittenItems]:
-    seen = lens()
-    asked = {"hand": hand, "sieve": Sieve(), "keep": keep, "seed": seed}
-    return list(write_items(host(seen).eval(), desk(seen), ROWS, **asked))
+def items(seed: int = 0, *, keep: int = 3, hand: MaskRefill = SMALL) -> list[GeneratedItems]:
+    seen = processor()
+    asked = {"hand": hand, "sieve": CandidateFilter(), "keep": keep, "seed": seed}
+    return list(generate_items(host(seen).eval(), desk(seen), ROWS, **asked))
 
 
 def test_what_is_written():
-    seen = lens()
+    seen = processor()
     model = host(seen).eval()
     for part in items():
         assert torch.equal(part.original, seen.texts(part.rows).values[:, : part.original.shape[1]])
         changed = part.texts.values != part.original
         assert bool(changed.any(1).all())
         assert not bool((changed & ~part.slots).any())
-        images = model.encode_images(seen.images(seen.corpus.owner[part.rows]))
-        found = model.pairs(images, model.encode_texts(part.texts))
+        images = model.encode_images(seen.images(seen.dataset.text_to_image[part.rows]))
+        found = model.score_pairs(images, model.encode_texts(part.texts))
         torch.testing.assert_close(part.scores, found.detach(), atol=1e-5, rtol=1e-5)
 
 
@@ -53,17 +53,17 @@ def test_the_seed_alone_decides():
 
 
 def test_the_model_stays_in_its_mode():
-    seen = lens()
+    seen = processor()
     model = host(seen).train()
-    asked = {"hand": SMALL, "sieve": Sieve(), "keep": 2, "seed": 0}
-    for part in write_items(model, desk(seen), ROWS, **asked):
+    asked = {"hand": SMALL, "sieve": CandidateFilter(), "keep": 2, "seed": 0}
+    for part in generate_items(model, desk(seen), ROWS, **asked):
         assert not part.scores.requires_grad
         assert torch.is_grad_enabled()
         assert model.training
 
 
 def test_a_model_that_fills_nothing():
-    seen = lens()
-    asked = {"hand": SMALL, "sieve": Sieve(), "keep": 2, "seed": 0}
+    seen = processor()
+    asked = {"hand": SMALL, "sieve": CandidateFilter(), "keep": 2, "seed": 0}
     with pytest.raises(ValueError, match=r"has no heads for fill.*name them in its outputs"):
-        next(write_items(host(seen, outputs=("rank",)), desk(seen), ROWS, **asked))
+        next(generate_items(host(seen, outputs=("rank",)), desk(seen), ROWS, **asked))

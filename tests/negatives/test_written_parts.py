@@ -13,16 +13,15 @@ import pytest
 import processes
 import tailored_cases as cases
 from counterfoil.core.resumable import WorkStopped
-from counterfoil.negatives import written_parts
-from counterfoil.negatives.hand import Hand
-from counterfoil.negatives.model_writer import ModelWriter
-from counterfoil.negatives.written_parts import write_in_parts
-from counterfoil.negatives.written_store import ROWS, WrittenFoil, WrittenStore
+from counterfoil.negatives.generation import writer as writer_module
+from counterfoil.negatives.generation.store import ROWS, GeneratedCaption, GeneratedStore
+from counterfoil.negatives.generation.tags import MaskRefill
+from counterfoil.negatives.generation.writer import ModelGenerator, generate_in_parts
 
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(written_parts, "CAPTIONS", 5)
+    monkeypatch.setattr(writer_module, "CAPTIONS", 5)
 
 
 class Counting:
@@ -31,18 +30,18 @@ class Counting:
     def __init__(self, breaks: int = -1) -> None:
         self.breaks, self.rows = breaks, list[int]()
 
-    def foils(self, rows: Sequence[int]) -> Iterator[WrittenFoil]:
+    def foils(self, rows: Sequence[int]) -> Iterator[GeneratedCaption]:
         for row in rows:
             if row == self.breaks:
                 raise KeyboardInterrupt
             self.rows.append(row)
-            yield WrittenFoil("i", f"t{row}", "é", f"ü {row}", "noun", (), {"foil": row / 7})
+            yield GeneratedCaption("i", f"t{row}", "é", f"ü {row}", "noun", (), {"foil": row / 7})
 
 
-def write(folder: Path, made: Any, **options: Any) -> WrittenStore:
+def write(folder: Path, made: Any, **options: Any) -> GeneratedStore:
     told = {"writer": "somebody", "settings": {"rules": ("captions",)}, "seed": 2, **options}
     partial = folder.with_name("partial")
-    return write_in_parts(folder, cases.corpus(), made.foils, partial=partial, **told)
+    return generate_in_parts(folder, cases.dataset(), made.foils, partial=partial, **told)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -75,12 +74,18 @@ def test_a_stop_keeps_what_is_written(tmp_path: Path) -> None:
 
 
 def test_captions_of_no_image_are_left_out(tmp_path: Path) -> None:
-    plain = cases.corpus()
-    owner = plain.owner.clone()
-    owner[3] = -1
-    corpus, writer = replace(plain, owner=owner), Counting()
-    write_in_parts(
-        tmp_path / "w", corpus, writer.foils, partial=tmp_path / "p", writer="", settings={}, seed=0
+    plain = cases.dataset()
+    text_to_image = plain.text_to_image.clone()
+    text_to_image[3] = -1
+    dataset, writer = replace(plain, text_to_image=text_to_image), Counting()
+    generate_in_parts(
+        tmp_path / "w",
+        dataset,
+        writer.foils,
+        partial=tmp_path / "p",
+        writer="",
+        settings={},
+        seed=0,
     )
     assert writer.rows == [row for row in range(24) if row != 3]
 
@@ -106,10 +111,10 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
 
 
 def by_a_model(folder: str) -> bytes:
-    written_parts.CAPTIONS = 5
-    seen = cases.lens()
-    hand = Hand(masks=3, refills=3)
-    writer = ModelWriter(desk=cases.desk(seen), matcher=cases.host(seen), hand=hand, keep=3)
+    writer_module.CAPTIONS = 5
+    seen = cases.processor()
+    hand = MaskRefill(masks=3, refills=3)
+    writer = ModelGenerator(desk=cases.desk(seen), model=cases.host(seen), hand=hand, keep=3)
     write(Path(folder) / "w", writer)
     return (Path(folder) / "w" / ROWS).read_bytes()
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from counterfoil.objectives.infonce import InfoNCE
-from counterfoil.objectives.sigmoid import Sigmoid
-from counterfoil.objectives.term import Term
+from counterfoil.losses.base import Loss
+from counterfoil.losses.contrastive import InfoNCELoss, SigmoidLoss
 from objectives_cases import drawn, judged
 
 
@@ -16,26 +15,26 @@ def test_infonce_equals_clip_on_one_caption_per_image() -> None:
     s = drawn(0, list(range(6)), 6)[0]
     logits, truth = s / 0.07, torch.arange(6)
     clip = (F.cross_entropy(logits, truth) + F.cross_entropy(logits.T, truth)) / 2
-    ours = InfoNCE(temperature=0.07, reduction="mean").double()(judged(s, list(range(6))))
+    ours = InfoNCELoss(temperature=0.07, reduction="mean").double()(judged(s, list(range(6))))
     torch.testing.assert_close(ours, clip, atol=1e-6, rtol=1e-6)
 
 
 def test_infonce_counts_wrong_scores_as_higher_by_the_margin() -> None:
-    s, owner = drawn(0, list(range(6)), 6)[0], list(range(6))
+    s, text_to_image = drawn(0, list(range(6)), 6)[0], list(range(6))
     shifted = s + 0.3 * (1 - torch.eye(6))
-    ours = InfoNCE(temperature=0.2, margin=0.3)(judged(s, owner))
-    torch.testing.assert_close(ours, InfoNCE(temperature=0.2)(judged(shifted, owner)))
-    assert ours > InfoNCE(temperature=0.2)(judged(s, owner))
+    ours = InfoNCELoss(temperature=0.2, margin=0.3)(judged(s, text_to_image))
+    torch.testing.assert_close(ours, InfoNCELoss(temperature=0.2)(judged(shifted, text_to_image)))
+    assert ours > InfoNCELoss(temperature=0.2)(judged(s, text_to_image))
 
 
 def test_infonce_pushes_no_caption_of_an_image_away_from_it() -> None:
     """With everything else far below, raising one true pair costs the other nothing."""
     s = torch.tensor([[0.9, 0.1, -9.0], [-9.0, -9.0, 0.5]], dtype=torch.float64)
-    assert InfoNCE(temperature=0.1)(judged(s, [0, 0, 1])).item() == pytest.approx(0, abs=1e-12)
+    assert InfoNCELoss(temperature=0.1)(judged(s, [0, 0, 1])).item() == pytest.approx(0, abs=1e-12)
 
 
 def test_a_learnt_temperature_moves_but_not_below_its_floor() -> None:
-    loss = InfoNCE(temperature=0.02, learnable=True, smallest=0.01)
+    loss = InfoNCELoss(temperature=0.02, learnable=True, smallest=0.01)
     optimiser = torch.optim.SGD(loss.parameters(), lr=10.0)
     s = torch.tensor([[0.9, 0.85], [0.85, 0.9]])
     seen = []
@@ -54,7 +53,7 @@ def test_a_learnt_temperature_moves_but_not_below_its_floor() -> None:
 
 def test_a_fixed_temperature_gets_no_gradient() -> None:
     s = drawn(1, [0, 1], 2)[0]
-    loss = InfoNCE(temperature=0.1)
+    loss = InfoNCELoss(temperature=0.1)
     loss(judged(s, [0, 1])).backward()
     assert loss.log_scale.grad is None
 
@@ -62,24 +61,24 @@ def test_a_fixed_temperature_gets_no_gradient() -> None:
 @pytest.mark.parametrize("temperature", [0.0, -1.0, 0.005])
 def test_impossible_temperatures_are_refused(temperature: float) -> None:
     with pytest.raises(ValueError, match=f"temperature of {temperature}"):
-        InfoNCE(temperature=temperature)
+        InfoNCELoss(temperature=temperature)
 
 
 def test_sigmoid_equals_a_loop_over_all_pairs() -> None:
-    owner = [0, 0, 1, 2]
-    s = drawn(2, owner, 4)[0]
+    text_to_image = [0, 0, 1, 2]
+    s = drawn(2, text_to_image, 4)[0]
     expected = 0.0
     for i, row in enumerate(s.tolist()):
         for t, score in enumerate(row):
-            z = 1 if owner[t] == i else -1
+            z = 1 if text_to_image[t] == i else -1
             expected -= math.log(1 / (1 + math.exp(-z * (7.0 * score - 3.0))))
-    ours = Sigmoid(scale=7.0, bias=-3.0)(judged(s, owner))
+    ours = SigmoidLoss(scale=7.0, bias=-3.0)(judged(s, text_to_image))
     assert ours.item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_sigmoid_learns_scale_and_bias_unless_told_not_to() -> None:
     s = drawn(3, [0, 1], 2)[0]
-    learnt, fixed = Sigmoid(), Sigmoid(learnable=False)
+    learnt, fixed = SigmoidLoss(), SigmoidLoss(learnable=False)
     for loss in (learnt, fixed):
         loss(judged(s, [0, 1])).backward()
     assert all(p.grad is not None and p.grad.abs() > 0 for p in learnt.parameters())
@@ -88,11 +87,13 @@ def test_sigmoid_learns_scale_and_bias_unless_told_not_to() -> None:
 
 def test_an_impossible_scale_is_refused() -> None:
     with pytest.raises(ValueError, match=r"scale of 0\.0"):
-        Sigmoid(scale=0.0)
+        SigmoidLoss(scale=0.0)
 
 
-@pytest.mark.parametrize("loss", [InfoNCE(temperature=0.5, learnable=True), Sigmoid(scale=2.0)])
-def test_gradients_by_learnt_numbers_agree_with_finite_differences(loss: Term) -> None:
+@pytest.mark.parametrize(
+    "loss", [InfoNCELoss(temperature=0.5, learnable=True), SigmoidLoss(scale=2.0)]
+)
+def test_gradients_by_learnt_numbers_agree_with_finite_differences(loss: Loss) -> None:
     s = drawn(4, [0, 1, 1, 2], 3)[0].detach()
     names, values = zip(*loss.double().named_parameters())
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 import objectives_cases as cases
-from counterfoil.objectives.counterfactual import SelfAdjusted, SelfExplored
-from counterfoil.records import Role, Scores
+from counterfoil.core.types import Role, Scores
+from counterfoil.losses.baselines import SelfAdjustedCFMLoss, SelfExploredCFMLoss
 
 OWNER = [0, 0, 1, 2, 3]
 ROLES = (Role.EDITED, Role.MASKED_POSITIVE, Role.MASKED_NEGATIVE)
@@ -41,19 +41,19 @@ def test_is_the_loss_of_a_loop(seed: int) -> None:
             adjusted += max(0.0, 0.1 + edited[b][column] - s[image][b])
             explored += max(0.0, 0.1 + wrong[b][column] - true[b][column])
     given = scores(tensors)
-    assert SelfAdjusted()(given).item() == pytest.approx(adjusted)
-    assert SelfExplored()(given).item() == pytest.approx(explored)
-    assert SelfAdjusted(reduction="mean")(given).item() == pytest.approx(adjusted / 5)
-    assert SelfExplored(reduction="mean")(given).item() == pytest.approx(explored / 5)
+    assert SelfAdjustedCFMLoss()(given).item() == pytest.approx(adjusted)
+    assert SelfExploredCFMLoss()(given).item() == pytest.approx(explored)
+    assert SelfAdjustedCFMLoss(reduction="mean")(given).item() == pytest.approx(adjusted / 5)
+    assert SelfExploredCFMLoss(reduction="mean")(given).item() == pytest.approx(explored / 5)
 
 
-@pytest.mark.parametrize("term", [SelfAdjusted, SelfExplored])
+@pytest.mark.parametrize("term", [SelfAdjustedCFMLoss, SelfExploredCFMLoss])
 def test_gradient(term: Any) -> None:
     made = term(margin=0.3)
     assert torch.autograd.gradcheck(lambda *tensors: made(scores(tensors)), drawn(0))
 
 
-@pytest.mark.parametrize("term", [SelfAdjusted, SelfExplored])
+@pytest.mark.parametrize("term", [SelfAdjustedCFMLoss, SelfExploredCFMLoss])
 def test_a_step_without_edits_costs_nothing(term: Any) -> None:
     tensors = drawn(0)
     none = torch.full((5, 2), -torch.inf, dtype=torch.float64)

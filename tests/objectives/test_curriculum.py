@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from counterfoil.objectives.curriculum import After, Ramped, Then
-from counterfoil.objectives.triplet import HardestTriplet, RankedBelow, SumTriplet
-from counterfoil.records import Role
+from counterfoil.core.types import Role
+from counterfoil.losses.schedules import LinearRamp, StartAt, SwitchAfter
+from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss, SumTripletLoss
 from objectives_cases import drawn, judged
 
 
@@ -13,38 +13,44 @@ from objectives_cases import drawn, judged
 def test_the_first_term_holds_for_its_steps(step: int, summed: bool) -> None:
     s = drawn(0, [0, 1, 2], 3)[0]
     scores = judged(s, [0, 1, 2], step=step)
-    wanted = SumTriplet()(scores) if summed else HardestTriplet()(scores)
-    loss = Then(first=SumTriplet(), second=HardestTriplet(), steps=5)(scores)
+    wanted = SumTripletLoss()(scores) if summed else HardestTripletLoss()(scores)
+    loss = SwitchAfter(first=SumTripletLoss(), second=HardestTripletLoss(), steps=5)(scores)
     torch.testing.assert_close(loss, wanted)
-    assert SumTriplet()(scores) > HardestTriplet()(scores)
+    assert SumTripletLoss()(scores) > HardestTripletLoss()(scores)
 
 
 def test_it_needs_what_both_need() -> None:
-    then = Then(first=RankedBelow(role="edited"), second=RankedBelow(role="written"), steps=1)
+    then = SwitchAfter(
+        first=MarginRankingLoss(role="edited"), second=MarginRankingLoss(role="written"), steps=1
+    )
     assert then.needs == {Role.EDITED, Role.WRITTEN}
 
 
 def test_a_negative_number_of_steps_is_refused() -> None:
     with pytest.raises(ValueError, match="-1 steps"):
-        Then(first=SumTriplet(), second=SumTriplet(), steps=-1)
+        SwitchAfter(first=SumTripletLoss(), second=SumTripletLoss(), steps=-1)
 
 
 def test_terms_of_different_grids_are_refused() -> None:
-    other = SumTriplet()
+    other = SumTripletLoss()
     other.needs_grid = "copies"
     with pytest.raises(ValueError, match="'inference' and the other 'copies'"):
-        Then(first=SumTriplet(), second=other, steps=1)
+        SwitchAfter(first=SumTripletLoss(), second=other, steps=1)
 
 
 @pytest.mark.parametrize(("step", "heard"), [(0, False), (4, False), (5, True), (9, True)])
 def test_what_comes_after_is_silent_inside_a_curriculum_too(step: int, heard: bool) -> None:
     s = drawn(0, [0, 1, 2], 3)[0]
     scores = judged(s, [0, 1, 2], step=step)
-    late = After(term=HardestTriplet(), steps=5)
-    wanted = HardestTriplet()(scores) if heard else s.new_zeros(())
-    assert HardestTriplet()(scores) > 0
-    torch.testing.assert_close(Then(first=late, second=SumTriplet(), steps=50)(scores), wanted)
-    torch.testing.assert_close(Then(first=SumTriplet(), second=late, steps=0)(scores), wanted)
+    late = StartAt(term=HardestTripletLoss(), steps=5)
+    wanted = HardestTripletLoss()(scores) if heard else s.new_zeros(())
+    assert HardestTripletLoss()(scores) > 0
+    torch.testing.assert_close(
+        SwitchAfter(first=late, second=SumTripletLoss(), steps=50)(scores), wanted
+    )
+    torch.testing.assert_close(
+        SwitchAfter(first=SumTripletLoss(), second=late, steps=0)(scores), wanted
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,8 +59,8 @@ def test_what_comes_after_is_silent_inside_a_curriculum_too(step: int, heard: bo
 def test_a_ramp_rises_evenly(step: int, share: float) -> None:
     s = drawn(0, [0, 1, 2], 3)[0].requires_grad_()
     scores = judged(s, [0, 1, 2], step=step)
-    plain = HardestTriplet()(scores)
-    loss = Ramped(term=HardestTriplet(), steps=10, start=5)(scores)
+    plain = HardestTripletLoss()(scores)
+    loss = LinearRamp(term=HardestTripletLoss(), steps=10, start=5)(scores)
     torch.testing.assert_close(loss, share * plain)
     [wanted], [found] = (torch.autograd.grad(one, s, retain_graph=True) for one in (plain, loss))
     assert bool(wanted.any())
@@ -62,8 +68,8 @@ def test_a_ramp_rises_evenly(step: int, share: float) -> None:
 
 
 def test_a_ramp_needs_what_its_term_needs() -> None:
-    late = After(term=RankedBelow(role="edited"), steps=7)
-    ramp = Ramped(term=late, steps=2)
+    late = StartAt(term=MarginRankingLoss(role="edited"), steps=7)
+    ramp = LinearRamp(term=late, steps=2)
     assert (ramp.needs, ramp.begins, ramp.needs_grid) == (late.needs, 7, late.needs_grid)
     assert ramp.needs_block == late.needs_block
 
@@ -71,4 +77,4 @@ def test_a_ramp_needs_what_its_term_needs() -> None:
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"steps": 3, "start": -1}])
 def test_a_ramp_without_steps_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="use 1 step or more"):
-        Ramped(term=HardestTriplet(), **wrong)
+        LinearRamp(term=HardestTripletLoss(), **wrong)

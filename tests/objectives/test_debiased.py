@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfoil.objectives.debiased import Debiased
-from counterfoil.objectives.infonce import InfoNCE
+from counterfoil.losses.baselines import DebiasedContrastiveLoss
+from counterfoil.losses.contrastive import InfoNCELoss
 from objectives_cases import drawn, each_pair, judged
 
 owners = st.lists(st.integers(0, 4), min_size=1, max_size=7)
@@ -35,27 +35,29 @@ def loop(temperature: float, tau_plus: float, beta: float):
 @pytest.mark.parametrize("tau_plus", [0.0, 0.05, 0.5])
 @pytest.mark.parametrize("beta", [0.0, 0.5, 2.0])
 @settings(max_examples=15, deadline=None)
-@given(owner=owners, seed=st.integers(0, 999))
-def test_equals_the_authors_form(tau_plus, beta, owner, seed):
-    scores = drawn(seed, owner, 5)[0]
-    loss = Debiased(temperature=0.2, tau_plus=tau_plus, beta=beta)(judged(scores, owner))
-    expected = each_pair(scores, owner, loop(0.2, tau_plus, beta))
+@given(text_to_image=owners, seed=st.integers(0, 999))
+def test_equals_the_authors_form(tau_plus, beta, text_to_image, seed):
+    scores = drawn(seed, text_to_image, 5)[0]
+    loss = DebiasedContrastiveLoss(temperature=0.2, tau_plus=tau_plus, beta=beta)(
+        judged(scores, text_to_image)
+    )
+    expected = each_pair(scores, text_to_image, loop(0.2, tau_plus, beta))
     assert loss.item() == pytest.approx(expected, abs=1e-9, rel=1e-9)
 
 
 def test_without_either_it_is_infonce():
-    owner = [0, 1, 1, 3, 2]
-    scores = drawn(0, owner, 4)[0]
-    ours = Debiased(temperature=0.07)(judged(scores, owner))
-    theirs = InfoNCE(temperature=0.07).double()(judged(scores, owner))
+    text_to_image = [0, 1, 1, 3, 2]
+    scores = drawn(0, text_to_image, 4)[0]
+    ours = DebiasedContrastiveLoss(temperature=0.07)(judged(scores, text_to_image))
+    theirs = InfoNCELoss(temperature=0.07).double()(judged(scores, text_to_image))
     torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
     (left,), (right,) = torch.autograd.grad(ours, scores), torch.autograd.grad(theirs, scores)
     torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
 
 
 def test_a_large_beta_leaves_the_hardest_negative_n_times():
-    owner = [0, 1, 1, 3, 2]
-    scores = drawn(1, owner, 4)[0]
+    text_to_image = [0, 1, 1, 3, 2]
+    scores = drawn(1, text_to_image, 4)[0]
 
     def one(p: float, side: list[float]) -> float:
         return math.log1p(len(side) * math.exp((max(side) - p) / 0.1))
@@ -63,14 +65,14 @@ def test_a_large_beta_leaves_the_hardest_negative_n_times():
     def hardest(p: float, texts: list[float], images: list[float]) -> float:
         return (one(p, texts) + one(p, images)) / 2
 
-    loss = Debiased(temperature=0.1, beta=1e5)(judged(scores, owner))
-    assert loss.item() == pytest.approx(each_pair(scores, owner, hardest), abs=1e-6)
+    loss = DebiasedContrastiveLoss(temperature=0.1, beta=1e5)(judged(scores, text_to_image))
+    assert loss.item() == pytest.approx(each_pair(scores, text_to_image, hardest), abs=1e-6)
 
 
 def test_where_all_may_be_false_only_the_floor_is_left():
     """The positive scores far above: what is taken off exceeds what is there."""
     scores = torch.tensor([[0.9, -0.9], [-0.9, 0.9]], dtype=torch.float64, requires_grad=True)
-    loss = Debiased(temperature=0.5, tau_plus=0.1)(judged(scores, [0, 1]))
+    loss = DebiasedContrastiveLoss(temperature=0.5, tau_plus=0.1)(judged(scores, [0, 1]))
     floor = math.log1p(math.exp((-1 - 0.9) / 0.5))
     assert loss.item() == pytest.approx(2 * floor)
     (grad,) = torch.autograd.grad(loss, scores)
@@ -81,7 +83,7 @@ def test_where_all_may_be_false_only_the_floor_is_left():
 def test_no_temperature_overflows():
     scores = torch.tensor([[-1.0, 1.0], [1.0, -1.0]], requires_grad=True)
     for tau_plus, beta in ((0.0, 0.0), (0.01, 2.0)):
-        term = Debiased(temperature=0.005, tau_plus=tau_plus, beta=beta)
+        term = DebiasedContrastiveLoss(temperature=0.005, tau_plus=tau_plus, beta=beta)
         for sign in (1, -1):
             loss = term(judged(sign * scores, [0, 1]))
             (grad,) = torch.autograd.grad(loss, scores)
@@ -91,10 +93,10 @@ def test_no_temperature_overflows():
 
 @pytest.mark.parametrize("tau_plus,beta", [(0.0, 1.0), (0.05, 0.0), (0.05, 1.0)])
 def test_gradients_agree_with_finite_differences(tau_plus, beta):
-    owner = [0, 1, 1, 3]
-    term = Debiased(temperature=0.3, tau_plus=tau_plus, beta=beta)
-    scores = drawn(3, owner, 4)[0]
-    assert torch.autograd.gradcheck(lambda s: term(judged(s, owner)), (scores,))
+    text_to_image = [0, 1, 1, 3]
+    term = DebiasedContrastiveLoss(temperature=0.3, tau_plus=tau_plus, beta=beta)
+    scores = drawn(3, text_to_image, 4)[0]
+    assert torch.autograd.gradcheck(lambda s: term(judged(s, text_to_image)), (scores,))
 
 
 @pytest.mark.parametrize("tau_plus", [0.0, 0.1])
@@ -102,7 +104,7 @@ def test_a_nan_score_is_never_hidden(tau_plus):
     for place in ((0, 0), (0, 1)):
         scores = drawn(4, [0, 1], 2)[0].detach()
         scores[place] = torch.nan
-        assert Debiased(tau_plus=tau_plus, beta=1.0)(judged(scores, [0, 1])).isnan()
+        assert DebiasedContrastiveLoss(tau_plus=tau_plus, beta=1.0)(judged(scores, [0, 1])).isnan()
 
 
 @pytest.mark.parametrize(
@@ -116,4 +118,4 @@ def test_a_nan_score_is_never_hidden(tau_plus):
 )
 def test_impossible_numbers_are_refused(wrong, words):
     with pytest.raises(ValueError, match=words):
-        Debiased(**wrong)
+        DebiasedContrastiveLoss(**wrong)

@@ -7,17 +7,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfoil.objectives.distance_weighted import DistanceWeighted, drawn
-from counterfoil.objectives.term import Objective
-from counterfoil.records import INFERENCE, Grid, Scores
+from counterfoil.core.types import INFERENCE, ScoreMatrix, Scores
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.baselines import DistanceWeightedTripletLoss, draw_by_distance
 from objectives_cases import judged
 
 OWNER = [0, 0, 1, 2, 4]  # image 3 is no text's
 
 
-def block(seed: int = 0, images: int = 5, owner: list[int] = OWNER) -> torch.Tensor:
+def block(seed: int = 0, images: int = 5, text_to_image: list[int] = OWNER) -> torch.Tensor:
     rng = torch.Generator().manual_seed(seed)
-    return torch.rand(images, len(owner), generator=rng, dtype=torch.double) - 0.2
+    return torch.rand(images, len(text_to_image), generator=rng, dtype=torch.double) - 0.2
 
 
 def density(cosine: float, dimensions: int, nearest: float) -> float:
@@ -27,7 +27,7 @@ def density(cosine: float, dimensions: int, nearest: float) -> float:
 
 
 def test_chances_are_the_inverse_density_of_what_may_be_drawn():
-    term, scores = DistanceWeighted(furthest=1.4, dimensions=8), block()
+    term, scores = DistanceWeightedTripletLoss(furthest=1.4, dimensions=8), block()
     positive = judged(scores, OWNER).grids[INFERENCE].positive
     chances = term.chances(scores, positive)
     for anchor, row in enumerate(scores.tolist()):
@@ -44,10 +44,10 @@ def test_chances_are_the_inverse_density_of_what_may_be_drawn():
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=7), st.integers(0, 999))
-def test_it_equals_a_loop_over_pairs(owner, seed):
-    scores = block(seed, owner=owner)
-    grid = judged(scores, owner).grids[INFERENCE]
-    term, total = DistanceWeighted(margin=0.3, dimensions=16), 0.0
+def test_it_equals_a_loop_over_pairs(text_to_image, seed):
+    scores = block(seed, text_to_image=text_to_image)
+    grid = judged(scores, text_to_image).grids[INFERENCE]
+    term, total = DistanceWeightedTripletLoss(margin=0.3, dimensions=16), 0.0
     pairs = grid.positive.nonzero()
     uniforms = torch.rand(2 * len(pairs), generator=torch.Generator().manual_seed(seed))
     sides = ((scores, grid.positive), (scores.T, grid.positive.T))
@@ -65,10 +65,10 @@ def test_it_equals_a_loop_over_pairs(owner, seed):
 def test_the_gradient_is_that_of_differences():
     positive = judged(block(), OWNER).grids[INFERENCE].positive
     uniforms = torch.rand(2 * int(positive.sum()), generator=torch.Generator().manual_seed(0))
-    term = DistanceWeighted(dimensions=8)
+    term = DistanceWeightedTripletLoss(dimensions=8)
 
     def loss(scores: torch.Tensor) -> torch.Tensor:
-        return term.judged(Grid(scores, positive, scores[0]), uniforms)
+        return term.judged(ScoreMatrix(scores, positive, scores[0]), uniforms)
 
     assert torch.autograd.gradcheck(loss, block().requires_grad_())
 
@@ -76,24 +76,27 @@ def test_the_gradient_is_that_of_differences():
 def test_often_drawn_is_what_is_likely():
     chances = torch.tensor([0.0, 0.5, 0.2, 0.0, 0.3]).expand(4000, 5)
     rng = torch.Generator().manual_seed(0)
-    share = torch.bincount(drawn(chances, torch.rand(4000, generator=rng)), minlength=5) / 4000
+    share = (
+        torch.bincount(draw_by_distance(chances, torch.rand(4000, generator=rng)), minlength=5)
+        / 4000
+    )
     assert (share - chances[0]).abs().max() < 0.03
     assert share[0] == share[3] == 0
 
 
 def test_the_ends_of_a_row():
     chances = torch.tensor([[0.0, 0.25, 0.75, 0.0]]).expand(3, 4) * 0.999
-    assert drawn(chances, torch.tensor([0.0, 0.9999, 1.0])).tolist() == [1, 2, 2]
+    assert draw_by_distance(chances, torch.tensor([0.0, 0.9999, 1.0])).tolist() == [1, 2, 2]
 
 
 def test_a_draw_is_of_its_step_grid_and_seed():
     scores = torch.full((6, 6), 0.3, dtype=torch.double) + 1e-3 * block(0, 6, [0] * 6)
     scores.requires_grad_()
-    grid = Grid(scores, torch.eye(6).bool(), scores.diagonal())
+    grid = ScoreMatrix(scores, torch.eye(6).bool(), scores.diagonal())
 
     def moved(seed: int, name: str = INFERENCE) -> torch.Tensor:
-        one = Grid(scores, grid.positive, grid.anchor, name=name)
-        loss = DistanceWeighted(dimensions=3, grid=name)(Scores({name: one}, seed=seed))
+        one = ScoreMatrix(scores, grid.positive, grid.anchor, name=name)
+        loss = DistanceWeightedTripletLoss(dimensions=3, grid=name)(Scores({name: one}, seed=seed))
         return torch.autograd.grad(loss, scores)[0]
 
     assert torch.equal(moved(1), moved(1))
@@ -103,17 +106,17 @@ def test_a_draw_is_of_its_step_grid_and_seed():
 
 def test_no_legal_negative_costs_nothing():
     scores = torch.tensor([[0.4, -0.9], [-0.8, 0.5]], requires_grad=True)  # all beyond 1.7
-    loss = DistanceWeighted()(judged(scores, [0, 1]))
+    loss = DistanceWeightedTripletLoss()(judged(scores, [0, 1]))
     loss.backward()
     assert loss.item() == 0
     assert scores.grad.abs().max() == 0
     alone = judged(torch.tensor([[0.4, 0.1]]), [0, 0])
-    assert DistanceWeighted()(alone).item() == 0
+    assert DistanceWeightedTripletLoss()(alone).item() == 0
 
 
 def test_a_score_beyond_a_cosine_and_equal_ones_are_finite():
     scores = torch.tensor([[1.0, 1.0001], [1.0, 1.0]], requires_grad=True)
-    loss = DistanceWeighted()(judged(scores, [0, 1]))
+    loss = DistanceWeightedTripletLoss()(judged(scores, [0, 1]))
     loss.backward()
     assert loss.item() == pytest.approx(0.8, abs=1e-3)
     assert scores.grad.isfinite().all()
@@ -121,17 +124,19 @@ def test_a_score_beyond_a_cosine_and_equal_ones_are_finite():
 
 def test_scores_of_another_scale_are_drawn_alike():
     scores, rows = block(), judged(block(), OWNER).grids[INFERENCE]
-    wide = Grid(10 * scores, rows.positive, 10 * rows.anchor, scale=10.0)
-    small = DistanceWeighted(margin=0.2)(Scores({INFERENCE: rows}))
-    assert DistanceWeighted(margin=2.0)(Scores({INFERENCE: wide})).item() == pytest.approx(
-        10 * small.item()
-    )
+    wide = ScoreMatrix(10 * scores, rows.positive, 10 * rows.anchor, scale=10.0)
+    small = DistanceWeightedTripletLoss(margin=0.2)(Scores({INFERENCE: rows}))
+    assert DistanceWeightedTripletLoss(margin=2.0)(
+        Scores({INFERENCE: wide})
+    ).item() == pytest.approx(10 * small.item())
 
 
 def test_half_precision_and_the_mean():
     scores = block().bfloat16()
     both = [
-        Objective(terms={"t": (1.0, DistanceWeighted(reduction=kind))})(judged(scores, OWNER))["t"]
+        WeightedSum(terms={"t": (1.0, DistanceWeightedTripletLoss(reduction=kind))})(
+            judged(scores, OWNER)
+        )["t"]
         for kind in ("sum", "mean")
     ]
     assert both[0].dtype == torch.float32
@@ -140,8 +145,8 @@ def test_half_precision_and_the_mean():
 
 def test_what_cannot_be_built():
     with pytest.raises(ValueError, match=r"distances from 0.5 to 2.5 are not possible"):
-        DistanceWeighted(furthest=2.5)
+        DistanceWeightedTripletLoss(furthest=2.5)
     with pytest.raises(ValueError, match=r"distances from 0.5 to 0.4 are not possible"):
-        DistanceWeighted(furthest=0.4)
+        DistanceWeightedTripletLoss(furthest=0.4)
     with pytest.raises(ValueError, match="a sphere of 2 dimensions is too small"):
-        DistanceWeighted(dimensions=2)
+        DistanceWeightedTripletLoss(dimensions=2)

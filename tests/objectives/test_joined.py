@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-from counterfoil.objectives.infonce import InfoNCE
-from counterfoil.objectives.joined import JoinedInfoNCE
-from counterfoil.records import Grid, Role, Scores
+from counterfoil.core.types import Role, ScoreMatrix, Scores
+from counterfoil.losses.contrastive import InfoNCELoss, InfoNCEWithCandidatesLoss
 
 INF = torch.inf
 OWNER = torch.tensor([0, 0, 1, 2])  # two captions of the first image
@@ -25,7 +24,7 @@ def scores(seed: int = 0, *, grad: bool = False) -> Scores:
     }
     pairs[Role.WRITTEN][1, 2:] = -INF
     block.requires_grad_(grad)
-    grid = Grid(scores=block, positive=positive, anchor=block[OWNER, torch.arange(4)])
+    grid = ScoreMatrix(scores=block, positive=positive, anchor=block[OWNER, torch.arange(4)])
     return Scores({"inference": grid}, pairs)
 
 
@@ -48,26 +47,26 @@ def slowly(given: Scores, temperature: float, texts: list[Role], images: list[Ro
 @pytest.mark.parametrize("seed", range(5))
 def test_equals_the_slow_loop(seed):
     given = scores(seed)
-    loss = JoinedInfoNCE(temperature=0.2, **ROLES)(given).item()
+    loss = InfoNCEWithCandidatesLoss(temperature=0.2, **ROLES)(given).item()
     roles = [Role.WRITTEN, Role.HARD_TEXT], [Role.HARD_IMAGE]
     assert loss == pytest.approx(slowly(given, 0.2, *roles), rel=1e-9)
-    mean = JoinedInfoNCE(temperature=0.2, reduction="mean", **ROLES)(given).item()
+    mean = InfoNCEWithCandidatesLoss(temperature=0.2, reduction="mean", **ROLES)(given).item()
     assert mean == pytest.approx(loss / 4)
 
 
 def test_without_candidates_it_is_the_loss_of_the_block():
     given = scores()
     none = {role: torch.full((4, 1), -INF, dtype=torch.float64) for role in given.pairs}
-    ours = JoinedInfoNCE(temperature=0.1, **ROLES)(Scores(given.grids, none))
-    torch.testing.assert_close(ours, InfoNCE(temperature=0.1)(given))
+    ours = InfoNCEWithCandidatesLoss(temperature=0.1, **ROLES)(Scores(given.grids, none))
+    torch.testing.assert_close(ours, InfoNCELoss(temperature=0.1)(given))
 
 
 def test_gradients_are_those_of_finite_differences():
     given = scores(grad=True)
-    term = JoinedInfoNCE(temperature=0.3, **ROLES)
+    term = InfoNCEWithCandidatesLoss(temperature=0.3, **ROLES)
 
     def loss(block, written):
-        grid = Grid(block, given.grids["inference"].positive, block[OWNER, torch.arange(4)])
+        grid = ScoreMatrix(block, given.grids["inference"].positive, block[OWNER, torch.arange(4)])
         return term(Scores({"inference": grid}, {**given.pairs, Role.WRITTEN: written}))
 
     written = torch.rand(4, 5, dtype=torch.float64, requires_grad=True)
@@ -76,8 +75,10 @@ def test_gradients_are_those_of_finite_differences():
 
 def test_an_anchor_with_nothing_wrong_costs_nothing_and_has_a_gradient():
     block = torch.tensor([[0.5]], requires_grad=True)
-    grid = Grid(block, torch.ones(1, 1, dtype=torch.bool), block[0])
-    loss = JoinedInfoNCE()(Scores({"inference": grid}, {Role.WRITTEN: torch.tensor([[-INF]])}))
+    grid = ScoreMatrix(block, torch.ones(1, 1, dtype=torch.bool), block[0])
+    loss = InfoNCEWithCandidatesLoss()(
+        Scores({"inference": grid}, {Role.WRITTEN: torch.tensor([[-INF]])})
+    )
     loss.backward()
     assert loss.item() == 0
     assert block.grad.item() == 0
@@ -93,4 +94,4 @@ def test_an_anchor_with_nothing_wrong_costs_nothing_and_has_a_gradient():
 )
 def test_what_is_refused(given, says):
     with pytest.raises(ValueError, match=says):
-        JoinedInfoNCE(**given)
+        InfoNCEWithCandidatesLoss(**given)

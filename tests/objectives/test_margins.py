@@ -11,11 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from counterfoil.objectives.guided import agreement
-from counterfoil.objectives.margins import HardestRectified, MarginDistribution
-from counterfoil.objectives.term import total
-from counterfoil.records import INFERENCE, Grid, Role, Scores
-from counterfoil.spec import part
+from counterfoil.core.config import lazy
+from counterfoil.core.types import INFERENCE, Role, ScoreMatrix, Scores
+from counterfoil.losses.base import weighted_sum
+from counterfoil.losses.ndgl import (
+    HardNegativeRectificationLoss,
+    MarginDistillationLoss,
+    guide_agreement,
+)
 from objectives_cases import judged
 
 owners = st.lists(st.integers(0, 3), min_size=1, max_size=6)
@@ -32,16 +35,16 @@ FORMS = (
 )
 
 
-def guided(owner: list[int], seed: int = 0, images: int = 4, count: int = 2) -> Scores:
+def guided(text_to_image: list[int], seed: int = 0, images: int = 4, count: int = 2) -> Scores:
     """A float64 block with its guide, and drawn pairs with theirs; the leaves want gradients."""
     rng = torch.Generator().manual_seed(seed)
 
     def some(*shape: int) -> Tensor:
         return torch.rand(shape, generator=rng, dtype=torch.float64)
 
-    found = judged(some(images, len(owner)).requires_grad_(), owner)
-    grid = replace(found.grids[INFERENCE], guide=some(images, len(owner)))
-    shape = len(owner), count
+    found = judged(some(images, len(text_to_image)).requires_grad_(), text_to_image)
+    grid = replace(found.grids[INFERENCE], guide=some(images, len(text_to_image)))
+    shape = len(text_to_image), count
     pairs = {role: some(*shape).requires_grad_() for role in (Role.HARD_TEXT, Role.HARD_IMAGE)}
     return replace(
         found, grids={INFERENCE: grid}, pairs=pairs, guides={r: some(*shape) for r in pairs}
@@ -57,21 +60,26 @@ def divergence(p: list[float], q: list[float]) -> float:
     return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
 
 
-def anchors(scores: Scores, owner: list[int], *, offline: bool) -> list[tuple[list[float], ...]]:
+def anchors(
+    scores: Scores, text_to_image: list[int], *, offline: bool
+) -> list[tuple[list[float], ...]]:
     """Every anchor's negatives, student and teacher; one for each pair where pairs are drawn."""
     grid = scores.grids[INFERENCE]
     s, g = grid.scores.tolist(), grid.guide.tolist()
     found = []
     rows = [(i, None) for i in range(len(s))]
-    columns = [(t, None) for t in range(len(owner))]
+    columns = [(t, None) for t in range(len(text_to_image))]
     if offline:
-        rows, columns = [(i, b) for b, i in enumerate(owner)], [(b, b) for b in range(len(owner))]
+        rows, columns = (
+            [(i, b) for b, i in enumerate(text_to_image)],
+            [(b, b) for b in range(len(text_to_image))],
+        )
     for i, b in rows:
-        at = [t for t in range(len(owner)) if owner[t] != i]
+        at = [t for t in range(len(text_to_image)) if text_to_image[t] != i]
         more = drawn(scores, Role.HARD_TEXT, b)
         found.append(([s[i][t] for t in at] + more[0], [g[i][t] for t in at] + more[1]))
     for t, b in columns:
-        at = [i for i in range(len(s)) if owner[t] != i]
+        at = [i for i in range(len(s)) if text_to_image[t] != i]
         more = drawn(scores, Role.HARD_IMAGE, b)
         found.append(([s[i][t] for i in at] + more[0], [g[i][t] for i in at] + more[1]))
     return found
@@ -85,52 +93,54 @@ def drawn(scores: Scores, role: Role, b: int | None) -> tuple[list[float], list[
 
 @pytest.mark.parametrize("offline", [False, True])
 @settings(max_examples=25, deadline=None)
-@given(owner=owners, seed=st.integers(0, 999))
-def test_equals_a_loop_over_ids(offline: bool, owner: list[int], seed: int) -> None:
-    scores = guided(owner, seed)
+@given(text_to_image=owners, seed=st.integers(0, 999))
+def test_equals_a_loop_over_ids(offline: bool, text_to_image: list[int], seed: int) -> None:
+    scores = guided(text_to_image, seed)
     expected = sum(
         divergence(softmax([-x for x in own]), softmax([-x for x in taught]))
-        for own, taught in anchors(scores, owner, offline=offline)
+        for own, taught in anchors(scores, text_to_image, offline=offline)
         if own
     )
-    found = MarginDistribution(offline=offline)(scores)
+    found = MarginDistillationLoss(offline=offline)(scores)
     assert found.item() == pytest.approx(expected, abs=1e-9)
 
 
 @settings(max_examples=25, deadline=None)
-@given(owner=owners, seed=st.integers(0, 999), gamma=st.sampled_from([0.0, 0.01, 0.5]))
-def test_rectified_equals_a_loop_over_ids(owner: list[int], seed: int, gamma: float) -> None:
-    scores, expected = guided(owner, seed), 0.0
-    for own, taught in anchors(scores, owner, offline=False):
+@given(text_to_image=owners, seed=st.integers(0, 999), gamma=st.sampled_from([0.0, 0.01, 0.5]))
+def test_rectified_equals_a_loop_over_ids(
+    text_to_image: list[int], seed: int, gamma: float
+) -> None:
+    scores, expected = guided(text_to_image, seed), 0.0
+    for own, taught in anchors(scores, text_to_image, offline=False):
         if own and (a := own.index(max(own))) != (b := taught.index(max(taught))):
             expected += max(0.0, gamma - own[b] + own[a])
-    found = HardestRectified(gamma=gamma)(scores)
+    found = HardNegativeRectificationLoss(gamma=gamma)(scores)
     assert found.item() == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.3])
 def test_rectified_by_drawn_pairs_equals_a_loop(gamma: float) -> None:
-    owner = [0, 1, 1, 3]
-    scores, expected = guided(owner, 5, count=3), 0.0
+    text_to_image = [0, 1, 1, 3]
+    scores, expected = guided(text_to_image, 5, count=3), 0.0
     s = scores.grids[INFERENCE].scores.tolist()
-    for b, image in enumerate(owner):
+    for b, image in enumerate(text_to_image):
         for role, batch in (
-            (Role.HARD_TEXT, [s[image][t] for t in range(4) if owner[t] != image]),
+            (Role.HARD_TEXT, [s[image][t] for t in range(4) if text_to_image[t] != image]),
             (Role.HARD_IMAGE, [s[i][b] for i in range(4) if i != image]),
         ):
             pairs, guide = drawn(scores, role, b)
             chosen = pairs[guide.index(max(guide))]
             expected += max(0.0, gamma - chosen + max(batch))
-    found = HardestRectified(gamma=gamma, candidates="offline")(scores)
+    found = HardNegativeRectificationLoss(gamma=gamma, candidates="offline")(scores)
     assert found.item() == pytest.approx(expected, abs=1e-9)
 
 
 def test_gamma_matters_with_drawn_candidates_only() -> None:
-    owner = [0, 1, 2, 3]
+    text_to_image = [0, 1, 2, 3]
 
     def gradient(gamma: float, candidates: str) -> Tensor:
-        scores = guided(owner, 1)
-        HardestRectified(gamma=gamma, candidates=candidates)(scores).backward()
+        scores = guided(text_to_image, 1)
+        HardNegativeRectificationLoss(gamma=gamma, candidates=candidates)(scores).backward()
         return scores.grids[INFERENCE].scores.grad
 
     assert torch.equal(gradient(0.0, "batch"), gradient(0.5, "batch"))
@@ -140,21 +150,21 @@ def test_gamma_matters_with_drawn_candidates_only() -> None:
 def test_equally_hard_negatives_are_told_apart_by_place() -> None:
     s = torch.tensor([[0.9, 0.5, 0.5], [0.1, 0.9, 0.1], [0.1, 0.1, 0.9]])
     guide = torch.tensor([[0.9, 0.7, 0.7], [0.2, 0.9, 0.2], [0.2, 0.2, 0.9]])
-    grid = Grid(s, torch.eye(3).bool(), s.diagonal(), guide)
-    assert HardestRectified()(Scores({INFERENCE: grid})).item() == 0.0
+    grid = ScoreMatrix(s, torch.eye(3).bool(), s.diagonal(), guide)
+    assert HardNegativeRectificationLoss()(Scores({INFERENCE: grid})).item() == 0.0
 
 
 @pytest.mark.parametrize("options", FORMS, ids=str)
 def test_gradients(options: dict[str, object]) -> None:
-    scores, term = guided([0, 1, 1, 3], 2), MarginDistribution(**options)
+    scores, term = guided([0, 1, 1, 3], 2), MarginDistillationLoss(**options)
     grid = scores.grids[INFERENCE]
     assert torch.autograd.gradcheck(
         lambda s: term(Scores({INFERENCE: replace(grid, scores=s)})), grid.scores
     )
 
 
-@pytest.mark.parametrize("term", [MarginDistribution(offline=True)], ids=["offline"])
-def test_gradients_of_drawn_pairs(term: MarginDistribution) -> None:
+@pytest.mark.parametrize("term", [MarginDistillationLoss(offline=True)], ids=["offline"])
+def test_gradients_of_drawn_pairs(term: MarginDistillationLoss) -> None:
     scores = guided([0, 1, 1, 3], 2)
     leaves = tuple(scores.pairs.values())
     assert torch.autograd.gradcheck(
@@ -167,16 +177,16 @@ def test_a_student_like_its_teachers_has_no_loss(options: dict[str, object]) -> 
     scores = guided([0, 1, 1, 3], 3)
     grid = scores.grids[INFERENCE]
     like = replace(grid, guide=grid.scores.detach())
-    loss = MarginDistribution(**options)(Scores({INFERENCE: like}))
+    loss = MarginDistillationLoss(**options)(Scores({INFERENCE: like}))
     assert loss.item() == pytest.approx(0, abs=1e-12)
-    moved = MarginDistribution(**options)(Scores({INFERENCE: grid}))
+    moved = MarginDistillationLoss(**options)(Scores({INFERENCE: grid}))
     assert moved.item() > 1e-4
 
 
 @pytest.mark.parametrize("options", FORMS, ids=str)
 def test_an_anchor_without_negatives_says_nothing(options: dict[str, object]) -> None:
     scores = guided([0, 0, 0], images=1)
-    loss = MarginDistribution(**options)(scores) + HardestRectified()(scores)
+    loss = MarginDistillationLoss(**options)(scores) + HardNegativeRectificationLoss()(scores)
     loss.backward()
     assert loss.item() == 0
     assert torch.equal(scores.grids[INFERENCE].scores.grad, torch.zeros(1, 3))
@@ -186,13 +196,13 @@ def test_units_of_the_score_do_not_matter() -> None:
     scores = guided([0, 1, 1, 3], 4)
     grid = scores.grids[INFERENCE]
     scaled = replace(grid, scores=10 * grid.scores, guide=10 * grid.guide, scale=10.0)
-    for term in (MarginDistribution(), HardestRectified()):
+    for term in (MarginDistillationLoss(), HardNegativeRectificationLoss()):
         assert term(Scores({INFERENCE: scaled})).item() == pytest.approx(term(scores).item())
 
 
 def test_the_positive_changes_nothing_by_default() -> None:
     scores = guided([0, 1, 2, 3], 4)
-    MarginDistribution()(scores).backward()
+    MarginDistillationLoss()(scores).backward()
     assert scores.grids[INFERENCE].scores.grad.diagonal().abs().max() < 1e-12
 
 
@@ -201,34 +211,34 @@ def test_copies_are_taught_alike() -> None:
     grid = scores.grids[INFERENCE]
     twice = grid.scores.repeat_interleave(2, 0).repeat_interleave(2, 1)
     positive = grid.positive.repeat_interleave(2, 0).repeat_interleave(2, 1)
-    copied = Grid(twice, positive, grid.anchor, grid.guide, copies=2)
-    loss = MarginDistribution(reduction="mean")
+    copied = ScoreMatrix(twice, positive, grid.anchor, grid.guide, repeats=2)
+    loss = MarginDistillationLoss(reduction="mean")
     assert loss(Scores({INFERENCE: copied})).item() == pytest.approx(loss(scores).item())
 
 
 def test_the_mean_is_over_the_anchors_of_a_direction() -> None:
-    owner = [0, 0, 1, 1, 2, 3]
-    scores = guided(owner, 4)
+    text_to_image = [0, 0, 1, 1, 2, 3]
+    scores = guided(text_to_image, 4)
     each = [
         divergence(softmax([-x for x in own]), softmax([-x for x in taught]))
-        for own, taught in anchors(scores, owner, offline=False)
+        for own, taught in anchors(scores, text_to_image, offline=False)
     ]
-    found = MarginDistribution(reduction="mean")(scores)
+    found = MarginDistillationLoss(reduction="mean")(scores)
     assert found.item() == pytest.approx(sum(each[:4]) / 4 + sum(each[4:]) / 6)
 
 
 def test_agreement_equals_a_loop() -> None:
-    owner = [0, 1, 1, 3]
-    scores = guided(owner, 7)
+    text_to_image = [0, 1, 1, 3]
+    scores = guided(text_to_image, 7)
     grid = scores.grids[INFERENCE]
     g, apart, above, distance = grid.guide.tolist(), [], [], []
-    sides = anchors(scores, owner, offline=False)
-    for text, image in enumerate(owner):
+    sides = anchors(scores, text_to_image, offline=False)
+    for text, image in enumerate(text_to_image):
         for own, taught in (sides[image], sides[4 + text]):
             apart.append(own.index(max(own)) != taught.index(max(taught)))
             above.append(max(taught) > g[image][text])
             distance.append(divergence(softmax(own), softmax(taught)))
-    found = agreement(grid)
+    found = guide_agreement(grid)
     assert found.disagree.item() == pytest.approx(100 * sum(apart) / 8)
     assert found.outranked.item() == pytest.approx(100 * sum(above) / 8)
     assert found.divergence.item() == pytest.approx(sum(distance) / 8, rel=1e-5)
@@ -242,14 +252,14 @@ def test_pairs_that_a_guide_leaves_out_are_no_negatives(options: dict[str, objec
     out[0, 1] = out[2, 3] = True
     told = Scores({INFERENCE: replace(grid, guide=grid.guide.masked_fill(out, -torch.inf))})
     meant = Scores({INFERENCE: replace(grid, positive=grid.positive | out)})
-    for term in (HardestRectified(), MarginDistribution(**options)):
+    for term in (HardNegativeRectificationLoss(), MarginDistillationLoss(**options)):
         assert term(told).isfinite()
-        if not (isinstance(term, MarginDistribution) and term.form.reads_positive):
+        if not (isinstance(term, MarginDistillationLoss) and term.form.reads_positive):
             assert term(told).item() == pytest.approx(term(meant).item())
         (gradient,) = torch.autograd.grad(term(told), grid.scores)
         assert gradient.isfinite().all()
         assert not gradient[out].any()
-    assert agreement(told.grids[INFERENCE]).divergence.isfinite()
+    assert guide_agreement(told.grids[INFERENCE]).divergence.isfinite()
 
 
 @pytest.mark.parametrize(
@@ -265,18 +275,23 @@ def test_pairs_that_a_guide_leaves_out_are_no_negatives(options: dict[str, objec
 )
 def test_unknown_options_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        MarginDistribution(**options)
+        MarginDistillationLoss(**options)
 
 
 def test_unknown_candidates_are_refused() -> None:
     with pytest.raises(ValueError, match="'queue' is not where candidates come from"):
-        HardestRectified(candidates="queue")
+        HardNegativeRectificationLoss(candidates="queue")
 
 
 def test_they_say_what_they_need() -> None:
     drawn = frozenset({Role.HARD_TEXT, Role.HARD_IMAGE})
-    plain = total(mr=(100.0, part(MarginDistribution)), hnr=(0.5, part(HardestRectified))).build()
+    plain = weighted_sum(
+        mr=(100.0, lazy(MarginDistillationLoss)), hnr=(0.5, lazy(HardNegativeRectificationLoss))
+    ).build()
     assert plain.needs_guide
     assert not plain.needs | plain.needs_guided
-    for term in (MarginDistribution(offline=True), HardestRectified(candidates="offline")):
+    for term in (
+        MarginDistillationLoss(offline=True),
+        HardNegativeRectificationLoss(candidates="offline"),
+    ):
         assert term.needs == term.needs_guided == drawn

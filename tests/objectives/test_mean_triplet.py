@@ -5,19 +5,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfoil.objectives.mean_triplet import MeanTriplet
-from counterfoil.objectives.term import Reduction
+from counterfoil.losses.base import Reduction
+from counterfoil.losses.triplet import MeanTripletLoss
 from objectives_cases import drawn, judged
 
 MARGIN = 0.3
 
 
-def by_loops(scores: torch.Tensor, owner: list[int], semi_hard: bool) -> float:
+def by_loops(scores: torch.Tensor, text_to_image: list[int], semi_hard: bool) -> float:
     """Mean over texts and over images of every true pair, one hinge after the other."""
     s, sides = scores.tolist(), ([], [])
-    for text, image in enumerate(owner):
+    for text, image in enumerate(text_to_image):
         p = s[image][text]
-        sides[0].extend(s[image][o] - p for o in range(len(owner)) if owner[o] != image)
+        sides[0].extend(
+            s[image][o] - p for o in range(len(text_to_image)) if text_to_image[o] != image
+        )
         sides[1].extend(s[o][text] - p for o in range(len(s)) if o != image)
     total = 0.0
     for gaps in sides:
@@ -31,20 +33,22 @@ def by_loops(scores: torch.Tensor, owner: list[int], semi_hard: bool) -> float:
 @pytest.mark.parametrize("semi_hard", [False, True])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @settings(max_examples=30, deadline=None)
-@given(owner=st.lists(st.integers(0, 4), min_size=1, max_size=7), seed=st.integers(0, 999))
+@given(text_to_image=st.lists(st.integers(0, 4), min_size=1, max_size=7), seed=st.integers(0, 999))
 def test_equals_a_loop_over_ids(
-    semi_hard: bool, reduction: Reduction, owner: list[int], seed: int
+    semi_hard: bool, reduction: Reduction, text_to_image: list[int], seed: int
 ) -> None:
-    scores = drawn(seed, owner, 5)[0]
-    term = MeanTriplet(margin=MARGIN, semi_hard=semi_hard, reduction=reduction)
-    expected = by_loops(scores, owner, semi_hard) * (len(owner) if reduction == "sum" else 1)
-    assert term(judged(scores, owner)).item() == pytest.approx(expected, abs=1e-9)
+    scores = drawn(seed, text_to_image, 5)[0]
+    term = MeanTripletLoss(margin=MARGIN, semi_hard=semi_hard, reduction=reduction)
+    expected = by_loops(scores, text_to_image, semi_hard) * (
+        len(text_to_image) if reduction == "sum" else 1
+    )
+    assert term(judged(scores, text_to_image)).item() == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("semi_hard", [False, True])
 def test_gradients_are_finite_where_there_is_no_negative(semi_hard: bool) -> None:
     s = torch.tensor([[0.3, 0.4]], requires_grad=True)
-    loss = MeanTriplet(semi_hard=semi_hard)(judged(s, [0, 0]))
+    loss = MeanTripletLoss(semi_hard=semi_hard)(judged(s, [0, 0]))
     loss.backward()
     assert loss.item() == 0
     assert s.grad.abs().max() == 0
@@ -52,5 +56,5 @@ def test_gradients_are_finite_where_there_is_no_negative(semi_hard: bool) -> Non
 
 def test_gradient() -> None:
     scores = drawn(3, [0, 1, 1, 2], 3)[0]
-    term = MeanTriplet(margin=MARGIN, reduction="mean")
+    term = MeanTripletLoss(margin=MARGIN, reduction="mean")
     assert torch.autograd.gradcheck(lambda s: term(judged(s, [0, 1, 1, 2])), scores)

@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from counterfoil.objectives.posterior import PosteriorTriplet
-from counterfoil.objectives.triplet import HardestTriplet
-from counterfoil.records import Scores
+from counterfoil.core.types import Scores
+from counterfoil.losses.baselines import PosteriorTripletLoss
+from counterfoil.losses.triplet import HardestTripletLoss
 from objectives_cases import drawn, each_pair, judged
 
 owners = st.lists(st.integers(0, 4), min_size=1, max_size=7)
 KNOWN = torch.tensor([[300.0, 0.7, 300 * 0.01], [600.0, 0.4, 600 * 0.02]])
 
 
-def term(known: Tensor | None = KNOWN, **options) -> PosteriorTriplet:
+def term(known: Tensor | None = KNOWN, **options) -> PosteriorTripletLoss:
     """With two distributions that it no longer changes."""
-    made = PosteriorTriplet(**({"choice": "expected"} | options)).eval()
+    made = PosteriorTripletLoss(**({"choice": "expected"} | options)).eval()
     if known is not None:
         made.learnt.copy_(known)
     return made
@@ -55,13 +55,13 @@ def loop(margin: float, known: list[list[float]]):
 
 
 @settings(max_examples=40, deadline=None)
-@given(owner=owners, seed=st.integers(0, 999), mean=st.sampled_from([0.1, 0.5, 0.9]))
-def test_the_expected_hinge_equals_a_loop(owner, seed, mean):
-    scores = drawn(seed, owner, 5)[0]
+@given(text_to_image=owners, seed=st.integers(0, 999), mean=st.sampled_from([0.1, 0.5, 0.9]))
+def test_the_expected_hinge_equals_a_loop(text_to_image, seed, mean):
+    scores = drawn(seed, text_to_image, 5)[0]
     known = KNOWN.clone()
     known[0, 1] = mean
-    loss = term(known, margin=0.3).double()(judged(scores, owner))
-    expected = each_pair(scores, owner, loop(0.3, known.double().tolist()))
+    loss = term(known, margin=0.3).double()(judged(scores, text_to_image))
+    expected = each_pair(scores, text_to_image, loop(0.3, known.double().tolist()))
     assert loss.item() == pytest.approx(expected, abs=1e-7)
 
 
@@ -91,26 +91,26 @@ def test_scores_are_brought_to_the_range_of_a_cosine():
 
 @pytest.mark.parametrize("choice", ["expected", "sampled"])
 def test_where_all_negatives_are_too_easy_the_hardest_is_taken(choice):
-    owner = [0, 1, 1, 3, 2]
-    scores = judged(drawn(3, owner, 4)[0], owner)
+    text_to_image = [0, 1, 1, 3, 2]
+    scores = judged(drawn(3, text_to_image, 4)[0], text_to_image)
     known = KNOWN.clone()
     known[0, 1] = 5.0
     loss = term(known, margin=0.9, choice=choice)(scores)
-    torch.testing.assert_close(loss, HardestTriplet(margin=0.9)(scores))
+    torch.testing.assert_close(loss, HardestTripletLoss(margin=0.9)(scores))
 
 
 def test_negatives_are_sampled_by_their_weights():
     s = torch.full((4, 4), -9.0, dtype=torch.float64).fill_diagonal_(9)
     s[0] = torch.tensor([0.5, 0.45, 0.75, 0.1])
-    owner = [0, 1, 2, 3]
+    text_to_image = [0, 1, 2, 3]
     made = term(margin=0.3, choice="sampled")
-    assert made.double()(judged(s, owner)) > 0
+    assert made.double()(judged(s, text_to_image)) > 0
     shares = made._weights(s[:1, 1:], s[:1, :1], 1.0)[0]
     assert shares[2] == 0
     found = torch.zeros(3)
     for seed in range(400):
         leaf = s.clone().requires_grad_()
-        made(replace(judged(leaf, owner), seed=seed)).backward()
+        made(replace(judged(leaf, text_to_image), seed=seed)).backward()
         found += leaf.grad[0, 1:] > 0.5
     assert found[2] == 0
     assert found.sum() == 400
@@ -119,8 +119,8 @@ def test_negatives_are_sampled_by_their_weights():
 
 
 def test_the_same_dice_choose_the_same_negatives():
-    owner = [0, 1, 2, 3, 4, 0]
-    scores = judged(drawn(4, owner, 5)[0], owner)
+    text_to_image = [0, 1, 2, 3, 4, 0]
+    scores = judged(drawn(4, text_to_image, 5)[0], text_to_image)
     losses = [
         term(None, margin=1.0, choice="sampled")(replace(scores, seed=seed)).item()
         for seed in (1, 1, 2)
@@ -128,7 +128,7 @@ def test_the_same_dice_choose_the_same_negatives():
     assert losses[0] == losses[1] != losses[2]
 
 
-def first_in_both(s: Tensor, owner: list[int]) -> tuple[list[float], list[float]]:
+def first_in_both(s: Tensor, text_to_image: list[int]) -> tuple[list[float], list[float]]:
     """Scores of pairs that beat all wrong ones, and of their hardest negatives."""
     true, wrong = [], []
 
@@ -138,17 +138,17 @@ def first_in_both(s: Tensor, owner: list[int]) -> tuple[list[float], list[float]
             wrong.extend(max(side) for side in (texts, images) if side)
         return 0.0
 
-    each_pair(s, owner, look)
+    each_pair(s, text_to_image, look)
     return true, wrong
 
 
 def test_what_it_learns_are_moments_of_all_that_it_has_seen():
-    made, true, wrong = PosteriorTriplet(), [], []
-    for seed, owner in enumerate([[0, 1, 2], [0, 0, 1, 3], [2], [4, 0, 1]] * 4):
-        s = drawn(seed, owner, 5)[0].detach()
-        s[torch.tensor(owner), torch.arange(len(owner))] += 0.4
-        made(judged(s, owner))
-        some, others = first_in_both(s, owner)
+    made, true, wrong = PosteriorTripletLoss(), [], []
+    for seed, text_to_image in enumerate([[0, 1, 2], [0, 0, 1, 3], [2], [4, 0, 1]] * 4):
+        s = drawn(seed, text_to_image, 5)[0].detach()
+        s[torch.tensor(text_to_image), torch.arange(len(text_to_image))] += 0.4
+        made(judged(s, text_to_image))
+        some, others = first_in_both(s, text_to_image)
         true, wrong = true + some, wrong + others
     for row, seen in zip(made.learnt.tolist(), (true, wrong)):
         expected = [len(seen), fmean(seen), pvariance(seen) * len(seen)]
@@ -157,14 +157,14 @@ def test_what_it_learns_are_moments_of_all_that_it_has_seen():
 
 
 def test_in_evaluation_and_from_equal_scores_it_learns_nothing():
-    made = PosteriorTriplet()
+    made = PosteriorTripletLoss()
     made(judged(torch.zeros(3, 3), [0, 1, 2]))
     made.eval()(judged(torch.eye(3), [0, 1, 2]))
     assert not made.learnt.any()
 
 
 def test_after_a_period_it_learns_anew():
-    made = PosteriorTriplet(period=3)
+    made = PosteriorTripletLoss(period=3)
     counts = []
     for step in range(5):
         made(judged(torch.eye(2), [0, 1], step=step))
@@ -174,23 +174,23 @@ def test_after_a_period_it_learns_anew():
 
 
 def test_what_it_learnt_is_saved_with_it():
-    made = PosteriorTriplet()
+    made = PosteriorTripletLoss()
     made(judged(torch.eye(3), [0, 1, 2]))
-    again = PosteriorTriplet()
+    again = PosteriorTripletLoss()
     again.load_state_dict(made.state_dict())
     assert again.learnt.tolist() == [[3, 1, 0], [6, 0, 0]]
 
 
 def test_weights_carry_no_gradient():
     """With the weights held, the derivative is that of a weighted mean of hinges."""
-    owner = [0, 1, 1, 3]
+    text_to_image = [0, 1, 1, 3]
     made = term(margin=0.5)
-    leaf = drawn(5, owner, 4)[0]
-    made(judged(leaf, owner)).backward()
+    leaf = drawn(5, text_to_image, 4)[0]
+    made(judged(leaf, text_to_image)).backward()
     s = leaf.detach().clone().requires_grad_()
     total = s.new_zeros(())
-    positive = torch.arange(4).unsqueeze(1) == torch.tensor(owner)
-    for text, image in enumerate(owner):
+    positive = torch.arange(4).unsqueeze(1) == torch.tensor(text_to_image)
+    for text, image in enumerate(text_to_image):
         for side, other in ((s[image], positive[image]), (s[:, text], positive[:, text])):
             shares = made._weights(
                 side.detach().masked_fill(other, -torch.inf)[None], s[image, text].detach(), 1.0
@@ -203,8 +203,8 @@ def test_weights_carry_no_gradient():
 
 def test_impossible_choices_are_refused():
     with pytest.raises(ValueError, match="did you mean 'sampled'"):
-        PosteriorTriplet(choice="sample")  # type: ignore[arg-type]
+        PosteriorTripletLoss(choice="sample")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="enough=-1 was given; use 0 or more"):
-        PosteriorTriplet(enough=-1)
+        PosteriorTripletLoss(enough=-1)
     with pytest.raises(ValueError, match="period=-5 was given"):
-        PosteriorTriplet(period=-5)
+        PosteriorTripletLoss(period=-5)

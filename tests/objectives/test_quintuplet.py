@@ -5,14 +5,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfoil.objectives.online_quintuplet import OnlineQuintuplet
-from counterfoil.objectives.quintuplet import (
+from counterfoil.losses.aoq import (
     AdaptiveQuintuplet,
     OfflineQuintuplet,
     OfflineTriplet,
+    OnlineQuintuplet,
 )
-from counterfoil.objectives.term import Term
-from counterfoil.objectives.triplet import HardestTriplet
+from counterfoil.losses.base import Loss
+from counterfoil.losses.triplet import HardestTripletLoss
 from objectives_cases import (
     ROLES,
     drawn,
@@ -23,7 +23,7 @@ from objectives_cases import (
 )
 
 owners = st.lists(st.integers(0, 4), min_size=1, max_size=6)
-KINDS: list[tuple[Term, bool, bool, bool]] = [
+KINDS: list[tuple[Loss, bool, bool, bool]] = [
     (OfflineTriplet(), False, False, False),
     (OfflineQuintuplet(), True, False, False),
     (AdaptiveQuintuplet(), True, True, False),
@@ -33,52 +33,72 @@ KINDS: list[tuple[Term, bool, bool, bool]] = [
 
 @pytest.mark.parametrize(("term", "derived", "adaptive", "clamp"), KINDS)
 @settings(max_examples=25, deadline=None)
-@given(owner=owners, seed=st.integers(0, 999), count=st.integers(1, 3))
+@given(text_to_image=owners, seed=st.integers(0, 999), count=st.integers(1, 3))
 def test_equations_three_to_five(
-    term: Term, derived: bool, adaptive: bool, clamp: bool, owner: list[int], seed: int, count: int
+    term: Loss,
+    derived: bool,
+    adaptive: bool,
+    clamp: bool,
+    text_to_image: list[int],
+    seed: int,
+    count: int,
 ) -> None:
-    tensors = drawn(seed, owner, 5, count)
-    expected = loop_quintuplet(tensors, owner, derived=derived, adaptive=adaptive, clamp=clamp)
-    assert term(with_roles(tensors, owner)).item() == pytest.approx(expected)
+    tensors = drawn(seed, text_to_image, 5, count)
+    expected = loop_quintuplet(
+        tensors, text_to_image, derived=derived, adaptive=adaptive, clamp=clamp
+    )
+    assert term(with_roles(tensors, text_to_image)).item() == pytest.approx(expected)
 
 
 @settings(max_examples=25, deadline=None)
 @given(
-    owner=owners,
+    text_to_image=owners,
     seed=st.integers(0, 999),
     derived=st.booleans(),
     online=st.sampled_from([None, 0.2]),
     power=st.sampled_from([1, 2]),
 )
 def test_only_offline_and_squared_hinges(
-    owner: list[int], seed: int, derived: bool, online: float | None, power: int
+    text_to_image: list[int], seed: int, derived: bool, online: float | None, power: int
 ) -> None:
-    tensors = drawn(seed, owner, 5, 2)
+    tensors = drawn(seed, text_to_image, 5, 2)
     kind = OfflineQuintuplet if derived else OfflineTriplet
     term = kind(online=online, offline=0.1, squared=power == 2)
     expected = loop_quintuplet(
-        tensors, owner, derived=derived, adaptive=False, online=online, offline=0.1, power=power
+        tensors,
+        text_to_image,
+        derived=derived,
+        adaptive=False,
+        online=online,
+        offline=0.1,
+        power=power,
     )
-    assert term(with_roles(tensors, owner)).item() == pytest.approx(expected)
+    assert term(with_roles(tensors, text_to_image)).item() == pytest.approx(expected)
 
 
 @settings(max_examples=25, deadline=None)
-@given(owner=owners, seed=st.integers(0, 999), count=st.integers(1, 3))
-def test_without_the_offline_adaptive_term(owner: list[int], seed: int, count: int) -> None:
-    tensors = drawn(seed, owner, 5, count)
+@given(text_to_image=owners, seed=st.integers(0, 999), count=st.integers(1, 3))
+def test_without_the_offline_adaptive_term(text_to_image: list[int], seed: int, count: int) -> None:
+    tensors = drawn(seed, text_to_image, 5, count)
     term = AdaptiveQuintuplet(reference="positive", alpha=0.5, beta=1.1)
     expected = loop_quintuplet(
-        tensors, owner, derived=True, adaptive=True, alpha=0.5, beta=1.1, reference="positive"
+        tensors,
+        text_to_image,
+        derived=True,
+        adaptive=True,
+        alpha=0.5,
+        beta=1.1,
+        reference="positive",
     )
-    assert term(with_roles(tensors, owner)).item() == pytest.approx(expected)
+    assert term(with_roles(tensors, text_to_image)).item() == pytest.approx(expected)
 
 
 @settings(max_examples=60, deadline=None)
-@given(owner=owners, seed=st.integers(0, 999), margin=st.sampled_from([0.0, 0.3]))
-def test_online_quintuplet(owner: list[int], seed: int, margin: float) -> None:
-    tensors = drawn(seed, owner, 5)
-    expected = loop_online_quintuplet(tensors, owner, offline=margin)
-    found = OnlineQuintuplet(offline=margin)(with_roles(tensors, owner))
+@given(text_to_image=owners, seed=st.integers(0, 999), margin=st.sampled_from([0.0, 0.3]))
+def test_online_quintuplet(text_to_image: list[int], seed: int, margin: float) -> None:
+    tensors = drawn(seed, text_to_image, 5)
+    expected = loop_online_quintuplet(tensors, text_to_image, offline=margin)
+    found = OnlineQuintuplet(offline=margin)(with_roles(tensors, text_to_image))
     assert found.item() == pytest.approx(expected)
 
 
@@ -87,7 +107,7 @@ def test_online_quintuplet_takes_no_true_pair_for_a_derived_one() -> None:
     s = torch.tensor([[0.6, 0.5], [0.5, 9.0]])
     low = {role: torch.full((2, 1), -9.0) for role in OnlineQuintuplet().needs}
     scores = judged(s, [0, 1], low)
-    torch.testing.assert_close(OnlineQuintuplet()(scores), HardestTriplet()(scores))
+    torch.testing.assert_close(OnlineQuintuplet()(scores), HardestTripletLoss()(scores))
 
 
 def test_detached_weights_change_the_gradient_only() -> None:
@@ -128,7 +148,7 @@ def test_without_mined_hardness_it_is_the_online_triplet() -> None:
     low = {role: torch.full((4, 1), -99.0, dtype=s.dtype) for role in ROLES}
     scores = judged(s, [0, 1, 1, 2], low)
     for term in (OfflineTriplet(), OfflineQuintuplet()):
-        torch.testing.assert_close(term(scores), HardestTriplet()(scores))
+        torch.testing.assert_close(term(scores), HardestTripletLoss()(scores))
 
 
 def test_a_batch_without_negatives_still_trains_on_mined_ones() -> None:

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from counterfoil.objectives.selective import SelectivelyHardest
-from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
+from counterfoil.losses.baselines import SelectiveHardNegativeLoss
+from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
 from objectives_cases import drawn, each_pair, judged
 
 owners = st.lists(st.integers(0, 4), min_size=1, max_size=7)
@@ -27,21 +27,21 @@ def loop(margin: float, epsilon: float, otherwise: str):
 
 @pytest.mark.parametrize("otherwise", ["mean", "sum"])
 @settings(max_examples=40, deadline=None)
-@given(owner=owners, seed=st.integers(0, 999), epsilon=st.sampled_from([0.05, 0.2, 0.5]))
-def test_equals_a_loop_over_anchors(otherwise, owner, seed, epsilon):
-    scores = drawn(seed, owner, 5)[0]
-    term = SelectivelyHardest(margin=0.3, epsilon=epsilon, otherwise=otherwise)
-    expected = each_pair(scores, owner, loop(0.3, epsilon, otherwise))
-    assert term(judged(scores, owner)).item() == pytest.approx(expected, abs=1e-9)
+@given(text_to_image=owners, seed=st.integers(0, 999), epsilon=st.sampled_from([0.05, 0.2, 0.5]))
+def test_equals_a_loop_over_anchors(otherwise, text_to_image, seed, epsilon):
+    scores = drawn(seed, text_to_image, 5)[0]
+    term = SelectiveHardNegativeLoss(margin=0.3, epsilon=epsilon, otherwise=otherwise)
+    expected = each_pair(scores, text_to_image, loop(0.3, epsilon, otherwise))
+    assert term(judged(scores, text_to_image)).item() == pytest.approx(expected, abs=1e-9)
 
 
 def test_it_lies_between_the_hardest_and_all():
-    owner = [0, 1, 1, 3, 2]
-    scores = judged(drawn(1, owner, 4)[0], owner)
-    never = SelectivelyHardest(epsilon=0.0)
-    always = SelectivelyHardest(epsilon=9.0, otherwise="sum")
-    torch.testing.assert_close(never(scores), HardestTriplet()(scores))
-    torch.testing.assert_close(always(scores), SumTriplet()(scores))
+    text_to_image = [0, 1, 1, 3, 2]
+    scores = judged(drawn(1, text_to_image, 4)[0], text_to_image)
+    never = SelectiveHardNegativeLoss(epsilon=0.0)
+    always = SelectiveHardNegativeLoss(epsilon=9.0, otherwise="sum")
+    torch.testing.assert_close(never(scores), HardestTripletLoss()(scores))
+    torch.testing.assert_close(always(scores), SumTripletLoss()(scores))
 
 
 def authors(s: Tensor, margin: float, epsilon: float) -> Tensor:
@@ -57,10 +57,10 @@ def authors(s: Tensor, margin: float, epsilon: float) -> Tensor:
 
 
 def test_half_the_mean_is_the_authors_value_and_gradient():
-    owner = list(range(6))
-    s = drawn(2, owner, 6)[0]
-    term = SelectivelyHardest(epsilon=0.2, reduction="mean")
-    ours, theirs = term(judged(s, owner)) / 2, authors(s, 0.2, 0.2)
+    text_to_image = list(range(6))
+    s = drawn(2, text_to_image, 6)[0]
+    term = SelectiveHardNegativeLoss(epsilon=0.2, reduction="mean")
+    ours, theirs = term(judged(s, text_to_image)) / 2, authors(s, 0.2, 0.2)
     torch.testing.assert_close(ours, theirs)
     (left,), (right,) = torch.autograd.grad(ours, s), torch.autograd.grad(theirs, s)
     torch.testing.assert_close(left, right)
@@ -69,21 +69,21 @@ def test_half_the_mean_is_the_authors_value_and_gradient():
 def test_where_all_scores_are_equal_every_negative_is_pushed():
     """The hardest alone would push one negative and pull the positive by as much."""
     s = torch.full((3, 3), 0.4, requires_grad=True)
-    SelectivelyHardest()(judged(s, [0, 1, 2])).backward()
+    SelectiveHardNegativeLoss()(judged(s, [0, 1, 2])).backward()
     assert s.grad.diagonal().tolist() == pytest.approx([-2.0] * 3)
     assert s.grad[0, 1:].tolist() == pytest.approx([1.0, 1.0])
 
 
 @pytest.mark.parametrize("otherwise", ["mean", "sum"])
 def test_gradients_agree_with_finite_differences(otherwise):
-    owner = [0, 1, 1, 3]
-    term = SelectivelyHardest(margin=0.5, epsilon=0.3, otherwise=otherwise)
-    scores = drawn(3, owner, 4)[0]
-    assert torch.autograd.gradcheck(lambda s: term(judged(s, owner)), (scores,))
+    text_to_image = [0, 1, 1, 3]
+    term = SelectiveHardNegativeLoss(margin=0.5, epsilon=0.3, otherwise=otherwise)
+    scores = drawn(3, text_to_image, 4)[0]
+    assert torch.autograd.gradcheck(lambda s: term(judged(s, text_to_image)), (scores,))
 
 
 def test_what_cannot_be_asked_for():
     with pytest.raises(ValueError, match=r"epsilon=-0\.1 was given; use 0 for always the hardest"):
-        SelectivelyHardest(epsilon=-0.1)
+        SelectiveHardNegativeLoss(epsilon=-0.1)
     with pytest.raises(ValueError, match="did you mean 'mean'"):
-        SelectivelyHardest(otherwise="men")  # type: ignore[arg-type]
+        SelectiveHardNegativeLoss(otherwise="men")  # type: ignore[arg-type]

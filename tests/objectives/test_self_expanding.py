@@ -6,42 +6,44 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from counterfoil.objectives.curriculum import Then
-from counterfoil.objectives.self_expanding import Against, SelfExpanding
-from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
-from counterfoil.records import Grid, Scores
+from counterfoil.core.types import ScoreMatrix, Scores
+from counterfoil.losses.baselines import ExpandedReference, SelfExpandingLoss
+from counterfoil.losses.schedules import SwitchAfter
+from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
 from objectives_cases import judged
 
 owners = st.lists(st.integers(0, 3), min_size=1, max_size=5)
 
 
-def expanded(scores: Tensor, owner: list[int], copies: int, step: int = 0) -> Scores:
+def expanded(scores: Tensor, text_to_image: list[int], copies: int, step: int = 0) -> Scores:
     """A block of copies, side by side, in which text t describes image `owner[t]`."""
-    place = torch.tensor(owner)
+    place = torch.tensor(text_to_image)
     positive = torch.arange(len(scores) // copies).unsqueeze(1) == place
     positive = positive.repeat_interleave(copies, 0).repeat_interleave(copies, 1)
-    blocks = scores.view(-1, copies, len(owner), copies)
-    anchor = blocks[place, :, torch.arange(len(owner))].flatten(1).amin(1)
-    grid = Grid(scores, positive, anchor, name="expanded", copies=copies)
+    blocks = scores.view(-1, copies, len(text_to_image), copies)
+    anchor = blocks[place, :, torch.arange(len(text_to_image))].flatten(1).amin(1)
+    grid = ScoreMatrix(scores, positive, anchor, name="expanded", repeats=copies)
     return Scores({"expanded": grid}, step=step)
 
 
-def block(seed: int, owner: list[int], copies: int, images: int = 4) -> Tensor:
+def block(seed: int, text_to_image: list[int], copies: int, images: int = 4) -> Tensor:
     rng = torch.Generator().manual_seed(seed)
-    shape = (images * copies, len(owner) * copies)
+    shape = (images * copies, len(text_to_image) * copies)
     return torch.rand(shape, generator=rng, dtype=torch.float64).requires_grad_()
 
 
-def slowly(scores: Tensor, owner: list[int], copies: int, against: Against, margin: float) -> float:
+def slowly(
+    scores: Tensor, text_to_image: list[int], copies: int, against: ExpandedReference, margin: float
+) -> float:
     """Copy after copy."""
     s, total = scores.tolist(), 0.0
     gather = {"hardest": max, "all": sum, "mean": lambda costs: sum(costs) / len(costs)}[against]
-    for text, image in enumerate(owner):
+    for text, image in enumerate(text_to_image):
         texts = range(text * copies, (text + 1) * copies)
         images = range(image * copies, (image + 1) * copies)
         for row in images:
             true = min(s[row][column] for column in texts)
-            wrong = [v for c, v in enumerate(s[row]) if owner[c // copies] != image]
+            wrong = [v for c, v in enumerate(s[row]) if text_to_image[c // copies] != image]
             total += gather([max(0.0, margin + n - true) for n in wrong] or [0.0])
         for column in texts:
             true = min(s[row][column] for row in images)
@@ -52,19 +54,23 @@ def slowly(scores: Tensor, owner: list[int], copies: int, against: Against, marg
 
 @pytest.mark.parametrize("against", ["hardest", "all", "mean"])
 @settings(max_examples=30, deadline=None)
-@given(owner=owners, copies=st.integers(1, 3), seed=st.integers(0, 999))
-def test_equals_a_loop_over_copies(against, owner, copies, seed):
-    scores = block(seed, owner, copies)
-    loss = SelfExpanding(against=against, margin=0.3)(expanded(scores, owner, copies))
-    assert loss.item() == pytest.approx(slowly(scores, owner, copies, against, 0.3), abs=1e-9)
+@given(text_to_image=owners, repeats=st.integers(1, 3), seed=st.integers(0, 999))
+def test_equals_a_loop_over_copies(against, text_to_image, copies, seed):
+    scores = block(seed, text_to_image, copies)
+    loss = SelfExpandingLoss(against=against, margin=0.3)(expanded(scores, text_to_image, copies))
+    assert loss.item() == pytest.approx(
+        slowly(scores, text_to_image, copies, against, 0.3), abs=1e-9
+    )
 
 
-@pytest.mark.parametrize("against,plain", [("hardest", HardestTriplet), ("all", SumTriplet)])
+@pytest.mark.parametrize(
+    "against,plain", [("hardest", HardestTripletLoss), ("all", SumTripletLoss)]
+)
 def test_one_copy_is_the_plain_triplet(against, plain):
-    owner = [0, 1, 1, 2]
-    scores = block(1, owner, 1)
-    ours = SelfExpanding(against=against)(expanded(scores, owner, 1))
-    theirs = plain()(judged(scores, owner))
+    text_to_image = [0, 1, 1, 2]
+    scores = block(1, text_to_image, 1)
+    ours = SelfExpandingLoss(against=against)(expanded(scores, text_to_image, 1))
+    theirs = plain()(judged(scores, text_to_image))
     torch.testing.assert_close(ours, theirs)
     (left,), (right,) = torch.autograd.grad(ours, scores), torch.autograd.grad(theirs, scores)
     torch.testing.assert_close(left, right)
@@ -72,54 +78,54 @@ def test_one_copy_is_the_plain_triplet(against, plain):
 
 @pytest.mark.parametrize("against", ["hardest", "all"])
 def test_gradients_agree_with_finite_differences(against):
-    owner = [0, 1, 1, 3]
+    text_to_image = [0, 1, 1, 3]
 
     def loss(scores: Tensor) -> Tensor:
-        return SelfExpanding(against=against, margin=0.5)(expanded(scores, owner, 2))
+        return SelfExpandingLoss(against=against, margin=0.5)(expanded(scores, text_to_image, 2))
 
-    assert torch.autograd.gradcheck(loss, (block(2, owner, 2),))
+    assert torch.autograd.gradcheck(loss, (block(2, text_to_image, 2),))
 
 
 @pytest.mark.parametrize("against", ["hardest", "all"])
 def test_a_batch_without_negatives_is_free(against):
     scores = block(3, [0, 0], 2, images=1)
-    loss = SelfExpanding(against=against)(expanded(scores, [0, 0], 2))
+    loss = SelfExpandingLoss(against=against)(expanded(scores, [0, 0], 2))
     loss.backward()
     assert loss.item() == 0
     assert (scores.grad == 0).all()
 
 
 def test_the_mean_is_over_anchor_pairs_not_over_copies():
-    owner = [0, 1, 1]
-    scores = expanded(block(4, owner, 3), owner, 3)
-    summed, mean = SelfExpanding()(scores), SelfExpanding(reduction="mean")(scores)
-    torch.testing.assert_close(mean * len(owner), summed)
+    text_to_image = [0, 1, 1]
+    scores = expanded(block(4, text_to_image, 3), text_to_image, 3)
+    summed, mean = SelfExpandingLoss()(scores), SelfExpandingLoss(reduction="mean")(scores)
+    torch.testing.assert_close(mean * len(text_to_image), summed)
 
 
 def test_a_copy_that_already_fits_is_not_the_positive():
     """Raising the better of two copies of a caption changes nothing for the image."""
     s = block(5, [0, 1], 2, images=2).detach()
-    before = SelfExpanding(margin=2.0)(expanded(s, [0, 1], 2))
+    before = SelfExpandingLoss(margin=2.0)(expanded(s, [0, 1], 2))
     best = s[:2, :2].argmax().item()
     s[best // 2, best % 2] += 1
-    torch.testing.assert_close(SelfExpanding(margin=2.0)(expanded(s, [0, 1], 2)), before)
+    torch.testing.assert_close(SelfExpandingLoss(margin=2.0)(expanded(s, [0, 1], 2)), before)
 
 
 def test_it_warms_up_against_all():
-    warm = Then(first=SelfExpanding(against="all"), second=SelfExpanding(), steps=3)
+    warm = SwitchAfter(first=SelfExpandingLoss(against="all"), second=SelfExpandingLoss(), steps=3)
     assert warm.needs_grid == "expanded"
     scores = block(6, [0, 1, 2], 2)
     for step, against in ((2, "all"), (3, "hardest")):
-        expected = SelfExpanding(against=against)(expanded(scores, [0, 1, 2], 2))
+        expected = SelfExpandingLoss(against=against)(expanded(scores, [0, 1, 2], 2))
         torch.testing.assert_close(warm(expanded(scores, [0, 1, 2], 2, step)), expected)
 
 
 def test_a_nan_score_is_never_hidden():
     scores = block(7, [0, 1], 2).detach()
     scores[0, 0] = torch.nan
-    assert SelfExpanding()(expanded(scores, [0, 1], 2)).isnan()
+    assert SelfExpandingLoss()(expanded(scores, [0, 1], 2)).isnan()
 
 
 def test_something_else_to_be_held_against_is_refused():
     with pytest.raises(ValueError, match="did you mean 'hardest'"):
-        SelfExpanding(against="hardst")  # type: ignore[arg-type]
+        SelfExpandingLoss(against="hardst")  # type: ignore[arg-type]

@@ -8,27 +8,27 @@ import torch
 from torch import Tensor
 
 import objectives_cases as cases
-from counterfoil.objectives.semantic import SemanticMargin
-from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
-from counterfoil.records import INFERENCE, Scores
+from counterfoil.core.types import INFERENCE, Scores
+from counterfoil.losses.baselines import LSEHLoss
+from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
 
 OWNERS = {"captions": [0, 0, 1, 2, 3, 3], "one each": [0, 1, 2, 3], "one image": [0, 0]}
 
 
-def guided(scores: Tensor, owner: list[int], guide: Tensor) -> Scores:
-    made = cases.judged(scores, owner)
+def guided(scores: Tensor, text_to_image: list[int], guide: Tensor) -> Scores:
+    made = cases.judged(scores, text_to_image)
     return replace(made, grids={INFERENCE: replace(made.grids[INFERENCE], guide=guide)})
 
 
-def near(seed: int, owner: list[int], images: int) -> Tensor:
+def near(seed: int, text_to_image: list[int], images: int) -> Tensor:
     rng = torch.Generator().manual_seed(seed + 100)
-    return torch.rand(images, len(owner), generator=rng, dtype=torch.float64) * 1.5 - 0.5
+    return torch.rand(images, len(text_to_image), generator=rng, dtype=torch.float64) * 1.5 - 0.5
 
 
-def loop(scores: Tensor, owner: list[int], guide: Tensor, *, hardest: bool) -> float:
+def loop(scores: Tensor, text_to_image: list[int], guide: Tensor, *, hardest: bool) -> float:
     s, f, total = scores.tolist(), guide.tolist(), 0.0
-    for t, image in enumerate(owner):
-        texts = [(image, u) for u in range(len(owner)) if owner[u] != image]
+    for t, image in enumerate(text_to_image):
+        texts = [(image, u) for u in range(len(text_to_image)) if text_to_image[u] != image]
         images = [(i, t) for i in range(len(s)) if i != image]
         for side in (texts, images):
             costs = [max(0.0, 0.3 + 0.2 * f[i][u] + s[i][u] - s[image][t]) for i, u in side]
@@ -36,25 +36,32 @@ def loop(scores: Tensor, owner: list[int], guide: Tensor, *, hardest: bool) -> f
     return total
 
 
-@pytest.mark.parametrize("owner", OWNERS.values(), ids=OWNERS)
+@pytest.mark.parametrize("text_to_image", OWNERS.values(), ids=OWNERS)
 @pytest.mark.parametrize("against", ["hardest", "sum"])
 @pytest.mark.parametrize("seed", range(3))
-def test_is_the_loss_of_a_loop(owner: list[int], against: Any, seed: int) -> None:
-    images = max(owner) + 1
-    (scores, *_), guide = cases.drawn(seed, owner, images), near(seed, owner, images)
-    term = SemanticMargin(alpha=0.3, lam=0.2, against=against)
-    found = term(guided(scores, owner, guide))
-    wanted = loop(scores, owner, guide, hardest=against == "hardest")
+def test_is_the_loss_of_a_loop(text_to_image: list[int], against: Any, seed: int) -> None:
+    images = max(text_to_image) + 1
+    (scores, *_), guide = (
+        cases.drawn(seed, text_to_image, images),
+        near(seed, text_to_image, images),
+    )
+    term = LSEHLoss(alpha=0.3, lam=0.2, against=against)
+    found = term(guided(scores, text_to_image, guide))
+    wanted = loop(scores, text_to_image, guide, hardest=against == "hardest")
     assert found.item() == pytest.approx(wanted)
-    mean = SemanticMargin(alpha=0.3, lam=0.2, against=against, reduction="mean")
-    assert mean(guided(scores, owner, guide)).item() == pytest.approx(wanted / len(owner))
+    mean = LSEHLoss(alpha=0.3, lam=0.2, against=against, reduction="mean")
+    assert mean(guided(scores, text_to_image, guide)).item() == pytest.approx(
+        wanted / len(text_to_image)
+    )
 
 
-@pytest.mark.parametrize(("against", "plain"), [("hardest", HardestTriplet), ("sum", SumTriplet)])
+@pytest.mark.parametrize(
+    ("against", "plain"), [("hardest", HardestTripletLoss), ("sum", SumTripletLoss)]
+)
 def test_without_lambda_is_the_triplet(against: Any, plain: Any) -> None:
-    owner = OWNERS["captions"]
-    scores = guided(cases.drawn(0, owner, 4)[0], owner, near(0, owner, 4))
-    found = SemanticMargin(alpha=0.25, lam=0.0, against=against)(scores)
+    text_to_image = OWNERS["captions"]
+    scores = guided(cases.drawn(0, text_to_image, 4)[0], text_to_image, near(0, text_to_image, 4))
+    found = LSEHLoss(alpha=0.25, lam=0.0, against=against)(scores)
     torch.testing.assert_close(found, plain(margin=0.25)(scores))
 
 
@@ -62,38 +69,38 @@ def test_the_guide_chooses_the_hardest() -> None:
     s = torch.tensor([[0.5, 0.4, 0.39]] + [[-1.0] * 3] * 2)
     guide = torch.tensor([[0.0, 0.0, 1.0]] + [[0.0] * 3] * 2)
     made = guided(s.requires_grad_(), [0, 1, 2], guide)
-    texts, _ = SemanticMargin(alpha=0.2, lam=0.1).directions(made.grids[INFERENCE])
+    texts, _ = LSEHLoss(alpha=0.2, lam=0.1).directions(made.grids[INFERENCE])
     (gradient,) = torch.autograd.grad(texts, s)
     assert gradient[0].tolist() == [-1.0, 0.0, 1.0]
 
 
 def test_marked_pairs() -> None:
-    owner = [0, 1, 2]
+    text_to_image = [0, 1, 2]
     s = torch.tensor([[0.5, 0.9, 0.1], [0.6, 0.8, 0.2], [0.0, 0.1, 0.9]])
     guide = torch.zeros(3, 3)
     guide[0, 1] = guide[1, 0] = -torch.inf
-    made = guided(s, owner, guide)
+    made = guided(s, text_to_image, guide)
     grid = made.grids[INFERENCE]
-    kept = SemanticMargin(alpha=0.2, same_image="no margin")
+    kept = LSEHLoss(alpha=0.2, same_image="no margin")
     assert kept.margin(grid)[0].tolist() == pytest.approx([0.0, 0.0, 0.2])
     left_out = kept.directions(grid)[0].item()
     assert left_out == pytest.approx(0.4)
-    assert SemanticMargin(alpha=0.2).directions(grid)[0].item() == 0.0
+    assert LSEHLoss(alpha=0.2).directions(grid)[0].item() == 0.0
 
 
 @pytest.mark.parametrize("against", ["hardest", "sum"])
 def test_gradient(against: Any) -> None:
-    owner = OWNERS["captions"]
-    guide = near(1, owner, 4)
-    term = SemanticMargin(alpha=0.3, lam=0.2, against=against)
+    text_to_image = OWNERS["captions"]
+    guide = near(1, text_to_image, 4)
+    term = LSEHLoss(alpha=0.3, lam=0.2, against=against)
     assert torch.autograd.gradcheck(
-        lambda s: term(guided(s, owner, guide)), cases.drawn(1, owner, 4)[:1]
+        lambda s: term(guided(s, text_to_image, guide)), cases.drawn(1, text_to_image, 4)[:1]
     )
 
 
 def test_needs() -> None:
-    assert SemanticMargin.needs_guide
+    assert LSEHLoss.needs_guide
     with pytest.raises(ValueError, match="'worst' is not a value of 'against'"):
-        SemanticMargin(against="worst")  # type: ignore[arg-type]
+        LSEHLoss(against="worst")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="'kept' is not a value of 'same_image'"):
-        SemanticMargin(same_image="kept")  # type: ignore[arg-type]
+        LSEHLoss(same_image="kept")  # type: ignore[arg-type]

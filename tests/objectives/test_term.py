@@ -5,26 +5,43 @@ import json
 import pytest
 import torch
 
-from counterfoil.objectives.curriculum import Then
-from counterfoil.objectives.debiased import Debiased
-from counterfoil.objectives.infonce import InfoNCE
-from counterfoil.objectives.online_quintuplet import OnlineQuintuplet
-from counterfoil.objectives.posterior import PosteriorTriplet
-from counterfoil.objectives.quintuplet import AdaptiveQuintuplet, OfflineQuintuplet, OfflineTriplet
-from counterfoil.objectives.selective import SelectivelyHardest
-from counterfoil.objectives.sigmoid import Sigmoid
-from counterfoil.objectives.term import Objective, Term, total
-from counterfoil.objectives.triplet import HardestTriplet, RankedBelow, SemiHard, SumTriplet
-from counterfoil.records import Role, Scores
-from counterfoil.spec import Spec, from_plain, of, part
+from counterfoil.core.config import Config, config, config_from_dict, lazy
+from counterfoil.core.types import Role, Scores
+from counterfoil.losses.aoq import (
+    AdaptiveQuintuplet,
+    OfflineQuintuplet,
+    OfflineTriplet,
+    OnlineQuintuplet,
+)
+from counterfoil.losses.base import Loss, WeightedSum, weighted_sum
+from counterfoil.losses.baselines import (
+    DebiasedContrastiveLoss,
+    PosteriorTripletLoss,
+    SelectiveHardNegativeLoss,
+)
+from counterfoil.losses.contrastive import InfoNCELoss, SigmoidLoss
+from counterfoil.losses.schedules import SwitchAfter
+from counterfoil.losses.triplet import (
+    HardestTripletLoss,
+    MarginRankingLoss,
+    SemiHardTripletLoss,
+    SumTripletLoss,
+)
 from objectives_cases import ROLES, drawn, judged, with_roles
 
 OWNER = [0, 1, 1, 3, 2]
 
 
-def every_term(reduction: str = "sum") -> list[Term]:
-    made = (SumTriplet, HardestTriplet, SemiHard, InfoNCE, Sigmoid, OfflineTriplet)
-    terms: list[Term] = [make(reduction=reduction) for make in made]
+def every_term(reduction: str = "sum") -> list[Loss]:
+    made = (
+        SumTripletLoss,
+        HardestTripletLoss,
+        SemiHardTripletLoss,
+        InfoNCELoss,
+        SigmoidLoss,
+        OfflineTriplet,
+    )
+    terms: list[Loss] = [make(reduction=reduction) for make in made]
     terms += [make(reduction=reduction) for make in (AdaptiveQuintuplet, OnlineQuintuplet)]
     terms += [
         OfflineTriplet(online=None, reduction=reduction),
@@ -32,11 +49,11 @@ def every_term(reduction: str = "sum") -> list[Term]:
         AdaptiveQuintuplet(reference="positive", reduction=reduction),
     ]
     terms += [
-        Debiased(tau_plus=0.05, beta=0.5, reduction=reduction),
-        SelectivelyHardest(epsilon=0.2, reduction=reduction),
-        PosteriorTriplet(margin=0.5, reduction=reduction).eval(),
+        DebiasedContrastiveLoss(tau_plus=0.05, beta=0.5, reduction=reduction),
+        SelectiveHardNegativeLoss(epsilon=0.2, reduction=reduction),
+        PosteriorTripletLoss(margin=0.5, reduction=reduction).eval(),
     ]
-    return [*terms, RankedBelow(role="hard text", margin=0.4, reduction=reduction)]
+    return [*terms, MarginRankingLoss(role="hard text", margin=0.4, reduction=reduction)]
 
 
 TERMS = range(len(every_term()))
@@ -52,21 +69,21 @@ def test_mean_is_the_sum_over_anchor_pairs_divided_by_their_number(place: int) -
 
 def test_unknown_reduction_is_refused() -> None:
     with pytest.raises(ValueError, match="'average' is not known; use 'sum' or 'mean'"):
-        SumTriplet(reduction="average")  # type: ignore[arg-type]
+        SumTripletLoss(reduction="average")  # type: ignore[arg-type]
 
 
 def test_an_objective_is_the_weighted_sum_of_its_terms_by_name() -> None:
     scores = with_roles(drawn(1, OWNER, 4), OWNER)
-    objective = Objective(terms={"a": (2.0, SumTriplet()), "b": (0.5, AdaptiveQuintuplet())})
+    objective = WeightedSum(terms={"a": (2.0, SumTripletLoss()), "b": (0.5, AdaptiveQuintuplet())})
     losses = objective(scores)
     assert list(losses) == ["a", "b"]
-    torch.testing.assert_close(losses["a"], 2 * SumTriplet()(scores))
+    torch.testing.assert_close(losses["a"], 2 * SumTripletLoss()(scores))
     torch.testing.assert_close(losses["b"], 0.5 * AdaptiveQuintuplet()(scores))
 
 
 def test_needs_are_the_union_of_the_terms_needs() -> None:
-    warm = Then(first=SumTriplet(), second=RankedBelow(role="written"), steps=1)
-    objective = Objective(terms={"a": (1.0, warm), "b": (1.0, OfflineTriplet())})
+    warm = SwitchAfter(first=SumTripletLoss(), second=MarginRankingLoss(role="written"), steps=1)
+    objective = WeightedSum(terms={"a": (1.0, warm), "b": (1.0, OfflineTriplet())})
     assert objective.needs == {Role.WRITTEN, Role.HARD_TEXT, Role.HARD_IMAGE}
     assert objective.needs_grids == {"inference"}
     assert not objective.needs_guide
@@ -74,23 +91,30 @@ def test_needs_are_the_union_of_the_terms_needs() -> None:
 
 
 def test_a_written_objective_survives_json_and_builds_the_same() -> None:
-    spec = total(
-        warm=part(Then, first=part(SumTriplet), second=part(HardestTriplet, margin=0.3), steps=10),
-        written=(0.25, part(RankedBelow, role="hard text")),
-        nce=(2.0, part(InfoNCE, temperature=0.1, learnable=True)),
+    spec = weighted_sum(
+        warm=lazy(
+            SwitchAfter,
+            first=lazy(SumTripletLoss),
+            second=lazy(HardestTripletLoss, margin=0.3),
+            steps=10,
+        ),
+        written=(0.25, lazy(MarginRankingLoss, role="hard text")),
+        nce=(2.0, lazy(InfoNCELoss, temperature=0.1, learnable=True)),
     )
-    again: Spec[Objective] = from_plain(json.loads(json.dumps(spec.plain())))
+    again: Config[WeightedSum] = config_from_dict(json.loads(json.dumps(spec.to_dict())))
     assert again == spec
     scores = with_roles(drawn(2, OWNER, 4), OWNER)
     left, right = spec.build()(scores), again.build()(scores)
     assert left.keys() == right.keys() == {"warm", "written", "nce"}
     for name in left:
         torch.testing.assert_close(left[name], right[name])
-    assert spec == of(Objective, terms=spec.arguments["terms"])
+    assert spec == config(WeightedSum, terms=spec.arguments["terms"])
 
 
 def test_learnt_numbers_are_parameters_of_the_objective() -> None:
-    spec = total(nce=part(InfoNCE, learnable=True), fixed=part(InfoNCE), sig=part(Sigmoid))
+    spec = weighted_sum(
+        nce=lazy(InfoNCELoss, learnable=True), fixed=lazy(InfoNCELoss), sig=lazy(SigmoidLoss)
+    )
     trained = {n for n, p in spec.build().named_parameters() if p.requires_grad}
     assert trained == {"terms.nce.log_scale", "terms.sig.log_scale", "terms.sig.bias"}
 
@@ -102,7 +126,7 @@ def test_half_precision_scores_are_judged_in_float32() -> None:
         OWNER,
         {role: pair.bfloat16() for role, pair in exact.pairs.items()},
     )
-    objective = Objective(terms={"a": (1.0, AdaptiveQuintuplet()), "b": (1.0, InfoNCE())})
+    objective = WeightedSum(terms={"a": (1.0, AdaptiveQuintuplet()), "b": (1.0, InfoNCELoss())})
     losses = objective(half)
     assert {loss.dtype for loss in losses.values()} == {torch.float32}
     for name, loss in objective(exact).items():
@@ -113,15 +137,15 @@ def test_half_precision_scores_are_judged_in_float32() -> None:
     ("terms", "words"),
     [
         ({}, "at least one term"),
-        ({"a.b": (1.0, SumTriplet())}, "'a.b' cannot name a term"),
-        ({"a": (float("nan"), SumTriplet())}, "weight of term 'a' is nan"),
+        ({"a.b": (1.0, SumTripletLoss())}, "'a.b' cannot name a term"),
+        ({"a": (float("nan"), SumTripletLoss())}, "weight of term 'a' is nan"),
     ],
 )
 def test_an_impossible_objective_is_refused(
-    terms: dict[str, tuple[float, Term]], words: str
+    terms: dict[str, tuple[float, Loss]], words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
-        Objective(terms=terms)
+        WeightedSum(terms=terms)
 
 
 @pytest.mark.parametrize("place", TERMS)
@@ -136,20 +160,22 @@ def test_gradients_agree_with_finite_differences(place: int) -> None:
 
 
 @pytest.mark.parametrize("place", TERMS[:-1])
-@pytest.mark.parametrize("owner", [[0], [0, 0, 0], [1, 0, 0, 0, 0, 0]])
-def test_rows_without_a_negative_are_free_and_harmless(place: int, owner: list[int]) -> None:
+@pytest.mark.parametrize("text_to_image", [[0], [0, 0, 0], [1, 0, 0, 0, 0, 0]])
+def test_rows_without_a_negative_are_free_and_harmless(
+    place: int, text_to_image: list[int]
+) -> None:
     """One image, or one image with nearly all texts: no NaN, and zero where nothing is wrong."""
-    tensors = drawn(5, owner, max(owner) + 1)
+    tensors = drawn(5, text_to_image, max(text_to_image) + 1)
     quiet = tuple((t.detach() - (10.0 if i else 0.0)).requires_grad_() for i, t in
                   enumerate(tensors))  # fmt: skip
     term = every_term()[place].double()
-    loss = term(with_roles(quiet, owner))
+    loss = term(with_roles(quiet, text_to_image))
     loss.backward()
     grad = quiet[0].grad
     assert grad is not None
     assert grad.isfinite().all()
     assert loss.isfinite()
-    if max(owner) == 0 and not isinstance(term, Sigmoid):
+    if max(text_to_image) == 0 and not isinstance(term, SigmoidLoss):
         assert loss.item() == 0
         assert (grad == 0).all()
         mined = [t.grad for t in quiet[1:] if t.grad is not None]

@@ -11,7 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from counterfoil.objectives.transport import alignment, cost, plan, transport
+from counterfoil.losses.pretraining import (
+    optimal_transport,
+    transport_cost,
+    transport_plan,
+    word_region_alignment,
+)
 
 
 def vectors(seed: int, *shape: int) -> Tensor:
@@ -55,10 +60,10 @@ def slow(pays: Tensor, beta: float, rounds: int, inner: int) -> Tensor:
 def test_the_plan_is_that_of_a_slow_loop(seed, words, regions, how):
     beta, rounds, inner = how
     texts, images = vectors(seed, 1, words, 6), vectors(seed + 1, 1, regions, 6)
-    pays = cost(texts, images)
+    pays = transport_cost(texts, images)
     expected = slow(pays[0], beta, rounds, inner)
     lengths = torch.ones(1, words).bool(), torch.ones(1, regions).bool()
-    found = plan(pays, *lengths, beta=beta, rounds=rounds, inner=inner)[0]
+    found = transport_plan(pays, *lengths, beta=beta, rounds=rounds, inner=inner)[0]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
@@ -66,16 +71,18 @@ def test_padding_changes_nothing():
     texts, images = vectors(0, 3, 5, 6), vectors(1, 3, 4, 6)
     words, regions = real([5, 2, 1], 5), real([3, 4, 1], 4)
     texts[~words], images[~regions] = 1e3, -1e3
-    found = transport(texts, images, words, regions)
+    found = optimal_transport(texts, images, words, regions)
     for p, (n, m) in enumerate([(5, 3), (2, 4), (1, 1)]):
-        alone = transport(texts[p : p + 1, :n], images[p : p + 1, :m], words[:1, :n], real([m], m))
+        alone = optimal_transport(
+            texts[p : p + 1, :n], images[p : p + 1, :m], words[:1, :n], real([m], m)
+        )
         torch.testing.assert_close(found[p], alone[0], rtol=0, atol=1e-12)
 
 
 def test_all_words_go_and_every_region_is_reached():
     words, regions = real([5, 3], 5), real([4, 2], 4)
-    pays = cost(vectors(0, 2, 5, 6), vectors(1, 2, 4, 6))
-    way = plan(pays, words, regions)
+    pays = transport_cost(vectors(0, 2, 5, 6), vectors(1, 2, 4, 6))
+    way = transport_plan(pays, words, regions)
     assert (way[~(words.unsqueeze(2) & regions.unsqueeze(1))] == 0).all()
     given_away = words.double() / words.sum(1, keepdim=True)
     torch.testing.assert_close(way.sum(2), given_away, rtol=0, atol=1e-12)
@@ -86,10 +93,10 @@ def test_all_words_go_and_every_region_is_reached():
 def test_many_rounds_come_to_the_cheapest_plan():
     """As many words as regions: the cheapest plan is an assignment."""
     texts, images = vectors(3, 1, 5, 8), vectors(4, 1, 5, 8)
-    pays = cost(texts, images)[0]
+    pays = transport_cost(texts, images)[0]
     best = min(float(pays[range(5), order].mean()) for order in permutations(range(5)))
     everywhere = torch.ones(1, 5).bool()
-    found = transport(texts, images, everywhere, everywhere, rounds=2000).item()
+    found = optimal_transport(texts, images, everywhere, everywhere, rounds=2000).item()
     assert best - 1e-9 < found < best + 1e-3
 
 
@@ -97,26 +104,30 @@ def test_the_gradient_is_that_of_the_cost_alone():
     texts = vectors(0, 2, 4, 5).requires_grad_()
     images = vectors(1, 2, 3, 5).requires_grad_()
     words, regions = real([4, 2], 4), real([2, 3], 3)
-    way = plan(cost(texts, images).detach(), words, regions)
-    found = torch.autograd.grad(transport(texts, images, words, regions).sum(), (texts, images))
-    expected = torch.autograd.grad((cost(texts, images) * way).sum(), (texts, images))
+    way = transport_plan(transport_cost(texts, images).detach(), words, regions)
+    found = torch.autograd.grad(
+        optimal_transport(texts, images, words, regions).sum(), (texts, images)
+    )
+    expected = torch.autograd.grad((transport_cost(texts, images) * way).sum(), (texts, images))
     for ours, theirs in zip(found, expected):
         torch.testing.assert_close(ours, theirs)
-    assert torch.autograd.gradcheck(lambda t, i: (cost(t, i) * way).sum((1, 2)), (texts, images))
+    assert torch.autograd.gradcheck(
+        lambda t, i: (transport_cost(t, i) * way).sum((1, 2)), (texts, images)
+    )
 
 
 def test_half_precision_is_worked_out_in_full():
     texts, images = vectors(0, 2, 4, 5).bfloat16(), vectors(1, 2, 3, 5).bfloat16()
     words, regions = real([4, 2], 4), real([2, 3], 3)
     with torch.autocast("cpu", torch.bfloat16):
-        found = transport(texts, images, words, regions)
+        found = optimal_transport(texts, images, words, regions)
     assert found.dtype == torch.float
-    assert torch.equal(found, transport(texts.float(), images.float(), words, regions))
+    assert torch.equal(found, optimal_transport(texts.float(), images.float(), words, regions))
 
 
 def test_matching_pairs_are_pulled_and_others_pushed():
     distance = torch.tensor([0.5, 0.75, 0.25])
-    found = alignment(distance, torch.tensor([True, False, False]))
+    found = word_region_alignment(distance, torch.tensor([True, False, False]))
     assert found.tolist() == [0.5, -0.75, -0.25]
 
 
@@ -124,4 +135,4 @@ def test_matching_pairs_are_pulled_and_others_pushed():
 def test_numbers_out_of_range_are_refused(change):
     one = torch.ones(1, 1)
     with pytest.raises(ValueError, match="beta is above 0"):
-        plan(one.unsqueeze(2), one.bool(), one.bool(), **change)
+        transport_plan(one.unsqueeze(2), one.bool(), one.bool(), **change)

@@ -8,12 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from counterfoil.objectives.infonce import InfoNCE
-from counterfoil.objectives.quintuplet import AdaptiveQuintuplet
-from counterfoil.objectives.sigmoid import Sigmoid
-from counterfoil.objectives.term import Term
-from counterfoil.objectives.triplet import HardestTriplet, RankedBelow, SemiHard, SumTriplet
-from counterfoil.records import INFERENCE, Grid, Role, Scores
+from counterfoil.core.types import INFERENCE, Role, ScoreMatrix, Scores
+from counterfoil.losses.aoq import AdaptiveQuintuplet
+from counterfoil.losses.base import Loss
+from counterfoil.losses.contrastive import InfoNCELoss, SigmoidLoss
+from counterfoil.losses.triplet import (
+    HardestTripletLoss,
+    MarginRankingLoss,
+    SemiHardTripletLoss,
+    SumTripletLoss,
+)
 from objectives_cases import (
     ROLES,
     drawn,
@@ -27,40 +31,44 @@ from objectives_cases import (
 )
 
 Loop = Callable[[float, list[float], list[float]], float]
-LOOPS: list[tuple[Term, Loop]] = [
-    (SumTriplet(margin=0.3), loop_sum(0.3)),
-    (HardestTriplet(margin=0.3), loop_hardest(0.3)),
-    (SemiHard(margin=0.3), loop_semi_hard(0.3)),
-    (InfoNCE(temperature=0.2), loop_infonce(0.2)),
+LOOPS: list[tuple[Loss, Loop]] = [
+    (SumTripletLoss(margin=0.3), loop_sum(0.3)),
+    (HardestTripletLoss(margin=0.3), loop_hardest(0.3)),
+    (SemiHardTripletLoss(margin=0.3), loop_semi_hard(0.3)),
+    (InfoNCELoss(temperature=0.2), loop_infonce(0.2)),
 ]
 owners = st.lists(st.integers(0, 4), min_size=1, max_size=7)
 
 
 @pytest.mark.parametrize(("term", "loop"), LOOPS, ids=lambda x: type(x).__name__)
 @settings(max_examples=30, deadline=None)
-@given(owner=owners, seed=st.integers(0, 999))
-def test_terms_equal_loops_over_ids(term: Term, loop: Loop, owner: list[int], seed: int) -> None:
-    scores = drawn(seed, owner, 5)[0]
-    assert term(judged(scores, owner)).item() == pytest.approx(
-        each_pair(scores, owner, loop), abs=1e-6
+@given(text_to_image=owners, seed=st.integers(0, 999))
+def test_terms_equal_loops_over_ids(
+    term: Loss, loop: Loop, text_to_image: list[int], seed: int
+) -> None:
+    scores = drawn(seed, text_to_image, 5)[0]
+    assert term(judged(scores, text_to_image)).item() == pytest.approx(
+        each_pair(scores, text_to_image, loop), abs=1e-6
     )
 
 
 @pytest.mark.parametrize(
     "term",
-    [term for term, _ in LOOPS] + [Sigmoid(), AdaptiveQuintuplet()],
+    [term for term, _ in LOOPS] + [SigmoidLoss(), AdaptiveQuintuplet()],
     ids=lambda x: type(x).__name__,
 )
 @settings(max_examples=15, deadline=None)
-@given(owner=owners, seed=st.integers(0, 999))
-def test_order_of_images_and_texts_does_not_matter(term: Term, owner: list[int], seed: int) -> None:
-    tensors = drawn(seed, owner, 5, 2)
+@given(text_to_image=owners, seed=st.integers(0, 999))
+def test_order_of_images_and_texts_does_not_matter(
+    term: Loss, text_to_image: list[int], seed: int
+) -> None:
+    tensors = drawn(seed, text_to_image, 5, 2)
     rng = torch.Generator().manual_seed(seed)
     images = torch.randperm(5, generator=rng)
-    texts = torch.randperm(len(owner), generator=rng)
+    texts = torch.randperm(len(text_to_image), generator=rng)
     moved = (tensors[0][images][:, texts], *(pair[texts] for pair in tensors[1:]))
-    new_owner = images.argsort()[torch.tensor(owner)][texts].tolist()
-    before, after = term(with_roles(tensors, owner)), term(with_roles(moved, new_owner))
+    new_owner = images.argsort()[torch.tensor(text_to_image)][texts].tolist()
+    before, after = term(with_roles(tensors, text_to_image)), term(with_roles(moved, new_owner))
     torch.testing.assert_close(before, after)
     left = torch.autograd.grad(before, tensors[0])[0]
     right = torch.autograd.grad(after, tensors[0])[0]
@@ -80,7 +88,7 @@ def released(s: Tensor, margin: float, hardest: bool) -> Tensor:
 
 @pytest.mark.parametrize("hardest", [False, True])
 def test_identity_mask_gives_the_families_loss_and_gradient(hardest: bool) -> None:
-    term: Term = HardestTriplet(margin=0.2) if hardest else SumTriplet(margin=0.2)
+    term: Loss = HardestTripletLoss(margin=0.2) if hardest else SumTripletLoss(margin=0.2)
     s = drawn(7, list(range(6)), 6)[0]
     ours, theirs = term(judged(s, list(range(6)))), released(s, 0.2, hardest)
     torch.testing.assert_close(ours, theirs)
@@ -91,36 +99,36 @@ def test_identity_mask_gives_the_families_loss_and_gradient(hardest: bool) -> No
 def test_another_caption_of_my_image_is_no_negative_unless_positives_are_diagonal() -> None:
     """Image 0 has texts 0 and 1; as a row of the authors' block it stands twice."""
     by_id = torch.tensor([[0.9, 0.95, 0.1], [0.2, 0.1, 0.8]])
-    assert HardestTriplet()(judged(by_id, [0, 0, 1])).item() == 0
+    assert HardestTripletLoss()(judged(by_id, [0, 0, 1])).item() == 0
     rows = by_id[[0, 0, 1]]
-    diagonal = HardestTriplet()(judged(rows, [0, 1, 2]))
+    diagonal = HardestTripletLoss()(judged(rows, [0, 1, 2]))
     torch.testing.assert_close(diagonal, released(rows, 0.2, True))
     assert diagonal.item() > 0
 
 
 def test_equally_hard_negatives_share_the_gradient() -> None:
     s = torch.tensor([[0.5, 0.5, 0.5], [0.0, 0.9, 0.0], [0.0, 0.0, 0.9]], requires_grad=True)
-    HardestTriplet(margin=0.2)(judged(s, [0, 1, 2])).backward()
+    HardestTripletLoss(margin=0.2)(judged(s, [0, 1, 2])).backward()
     assert s.grad is not None
     assert s.grad[0].tolist() == pytest.approx([-1.0, 0.5, 0.5])
 
 
 def test_semi_hard_takes_the_easiest_where_all_are_too_hard() -> None:
     s = torch.tensor([[0.1, 0.5, 0.3], [0.0, 0.9, 0.0], [0.0, 0.0, 0.9]])
-    assert SemiHard(margin=0.2)(judged(s, [0, 1, 2])).item() == pytest.approx(0.4 + 0.1)
+    assert SemiHardTripletLoss(margin=0.2)(judged(s, [0, 1, 2])).item() == pytest.approx(0.4 + 0.1)
 
 
 def test_ranked_below_is_a_mean_over_candidates_of_its_role_only() -> None:
     pairs = {Role.WRITTEN: torch.tensor([[0.9, 0.4]]), Role.EDITED: torch.tensor([[9.0]])}
     scores = judged(torch.tensor([[0.8]]), [0], pairs)
-    assert RankedBelow(role="written", margin=0.1)(scores).item() == pytest.approx(0.1)
+    assert MarginRankingLoss(role="written", margin=0.1)(scores).item() == pytest.approx(0.1)
 
 
 def test_ranked_below_counts_the_candidates_that_there_are() -> None:
     none = -torch.inf
     written = torch.tensor([[0.9, 0.4, none], [none] * 3], requires_grad=True)
     s = torch.tensor([[0.8, 0.0], [0.0, 0.8]], requires_grad=True)
-    loss = RankedBelow(role="written", margin=0.1)(judged(s, [0, 1], {Role.WRITTEN: written}))
+    loss = MarginRankingLoss(role="written", margin=0.1)(judged(s, [0, 1], {Role.WRITTEN: written}))
     assert loss.item() == pytest.approx(0.1)
     loss.backward()
     assert written.grad is not None
@@ -131,15 +139,15 @@ def test_ranked_below_counts_the_candidates_that_there_are() -> None:
 
 def test_ranked_below_answers_an_unknown_role_with_the_nearest() -> None:
     with pytest.raises(ValueError, match="did you mean 'written'"):
-        RankedBelow(role="writen")
+        MarginRankingLoss(role="writen")
 
 
 def test_a_term_can_judge_another_grid_than_its_anchors_come_from() -> None:
     """A training view with two images per anchor: both are true, the anchor score is its own."""
     s = torch.tensor([[0.9, 0.8], [0.6, 0.1], [0.1, 0.7], [0.3, 0.6]], dtype=torch.float64)
     positive = torch.tensor([[1, 0], [1, 0], [0, 1], [0, 1]]).bool()
-    grid = Grid(s, positive, anchor=s[[0, 2], [0, 1]])
-    loss = HardestTriplet(margin=0.2)(Scores({INFERENCE: grid}))
+    grid = ScoreMatrix(s, positive, anchor=s[[0, 2], [0, 1]])
+    loss = HardestTripletLoss(margin=0.2)(Scores({INFERENCE: grid}))
     wrong = s.masked_fill(positive, -torch.inf)
     expected = 0.0
     for image, text in positive.nonzero().tolist():
@@ -152,7 +160,7 @@ def test_the_cases_cover_what_a_step_draws() -> None:
     assert set(ROLES) < set(Role)
 
 
-@pytest.mark.parametrize("kind", [SumTriplet, HardestTriplet])
+@pytest.mark.parametrize("kind", [SumTripletLoss, HardestTripletLoss])
 def test_another_grid_is_judged_where_it_is_named(kind):
     scores = drawn(0, [0, 1, 1], 3)[0].detach()
     other = judged(scores, [0, 1, 1]).grids[INFERENCE]

@@ -9,12 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfoil.objectives.curriculum import Then
-from counterfoil.objectives.term import Objective, total
-from counterfoil.objectives.triplet import HardestTriplet, RankedBelow
-from counterfoil.objectives.words import Words
-from counterfoil.records import INFERENCE, Grid, Scores, WordTask
-from counterfoil.spec import from_plain, part
+from counterfoil.core.config import config_from_dict, lazy
+from counterfoil.core.types import INFERENCE, ScoreMatrix, Scores, WordTask
+from counterfoil.losses.base import WeightedSum, weighted_sum
+from counterfoil.losses.schedules import SwitchAfter
+from counterfoil.losses.tags import WordLoss
+from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
 
 ANCHORS = 3
 WEIGHTS = (1.0, 0.11, 0.4)
@@ -22,7 +22,7 @@ WEIGHTS = (1.0, 0.11, 0.4)
 
 def asked(task: WordTask, name: str = "doubt") -> Scores:
     s = torch.zeros(ANCHORS, ANCHORS, dtype=torch.float64)
-    grid = Grid(s, torch.eye(ANCHORS).bool(), s.diagonal())
+    grid = ScoreMatrix(s, torch.eye(ANCHORS).bool(), s.diagonal())
     return Scores({INFERENCE: grid}, words={name: task})
 
 
@@ -55,10 +55,10 @@ def test_a_mean_over_the_words_of_each_anchor(
     seed: int, words: int, by_anchor: bool, weighted: bool
 ) -> None:
     task, weights = some(seed, words, by_anchor=by_anchor), WEIGHTS if weighted else ()
-    term = Words(task="doubt", weights=weights)
+    term = WordLoss(task="doubt", weights=weights)
     wanted = slowly(task, weights or (1.0, 1.0, 1.0))
     assert term(asked(task)).item() == pytest.approx(wanted)
-    mean = Words(task="doubt", weights=weights, reduction="mean")
+    mean = WordLoss(task="doubt", weights=weights, reduction="mean")
     assert mean(asked(task)).item() == pytest.approx(wanted / ANCHORS)
 
 
@@ -70,7 +70,7 @@ def test_words_that_do_not_count_change_nothing() -> None:
         torch.cat([task.labels, torch.full((4,), -1)]),
         torch.cat([task.anchor, torch.zeros(4).long()]),
     )
-    term = Words(task="doubt", weights=WEIGHTS)
+    term = WordLoss(task="doubt", weights=WEIGHTS)
     torch.testing.assert_close(term(asked(more)), term(asked(task)), rtol=0, atol=0)
 
 
@@ -80,7 +80,7 @@ def test_no_words_cost_nothing_and_have_a_gradient(by_anchor: bool) -> None:
         some(0, 0, by_anchor=by_anchor),
         WordTask(some(1, 4).logits, torch.full((4,), -1), torch.zeros(4).long()),
     ):
-        loss = Words(task="doubt")(asked(task))
+        loss = WordLoss(task="doubt")(asked(task))
         loss.backward()
         assert loss.item() == 0
         assert task.logits.grad is not None
@@ -89,7 +89,7 @@ def test_no_words_cost_nothing_and_have_a_gradient(by_anchor: bool) -> None:
 
 @pytest.mark.parametrize("by_anchor", [True, False])
 def test_gradients(by_anchor: bool) -> None:
-    task, term = some(5, 6, by_anchor=by_anchor), Words(task="doubt", weights=WEIGHTS)
+    task, term = some(5, 6, by_anchor=by_anchor), WordLoss(task="doubt", weights=WEIGHTS)
 
     def loss(logits: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = term(asked(WordTask(logits, task.labels, task.anchor)))
@@ -100,7 +100,9 @@ def test_gradients(by_anchor: bool) -> None:
 
 def test_a_word_that_is_far_wrong_still_has_a_gradient() -> None:
     logits = torch.tensor([[60.0, 0.0]], requires_grad=True)
-    loss = Words(task="doubt")(asked(WordTask(logits, torch.ones(1).long(), torch.zeros(1).long())))
+    loss = WordLoss(task="doubt")(
+        asked(WordTask(logits, torch.ones(1).long(), torch.zeros(1).long()))
+    )
     loss.backward()
     assert loss.item() == pytest.approx(60)
     assert logits.grad is not None
@@ -108,31 +110,31 @@ def test_a_word_that_is_far_wrong_still_has_a_gradient() -> None:
 
 
 def test_the_objective_of_tags_dc_is_written_down() -> None:
-    spec = total(
-        texts=part(RankedBelow, role="hard text", reduction="mean"),
-        images=part(RankedBelow, role="hard image", reduction="mean"),
-        written=(1e-3, part(RankedBelow, role="written", reduction="mean")),
-        masked=(0.1, part(Words, task="masked", reduction="mean")),
-        doubt=(1e-3, part(Words, task="doubt", weights=(1.0, 0.11), reduction="mean")),
-        correct=(1e-3, part(Words, task="correct", reduction="mean")),
+    spec = weighted_sum(
+        texts=lazy(MarginRankingLoss, role="hard text", reduction="mean"),
+        images=lazy(MarginRankingLoss, role="hard image", reduction="mean"),
+        written=(1e-3, lazy(MarginRankingLoss, role="written", reduction="mean")),
+        masked=(0.1, lazy(WordLoss, task="masked", reduction="mean")),
+        doubt=(1e-3, lazy(WordLoss, task="doubt", weights=(1.0, 0.11), reduction="mean")),
+        correct=(1e-3, lazy(WordLoss, task="correct", reduction="mean")),
     )
-    again = from_plain(json.loads(json.dumps(spec.plain())))
+    again = config_from_dict(json.loads(json.dumps(spec.to_dict())))
     assert again == spec
     assert again.build().needs_words == {"masked", "doubt", "correct"}
 
 
 def test_a_task_may_begin_later() -> None:
-    term = Then(first=HardestTriplet(), second=Words(task="doubt"), steps=10)
-    assert Objective(terms={"later": (1.0, term)}).needs_words == {"doubt"}
+    term = SwitchAfter(first=HardestTripletLoss(), second=WordLoss(task="doubt"), steps=10)
+    assert WeightedSum(terms={"later": (1.0, term)}).needs_words == {"doubt"}
 
 
 def test_half_precision_is_judged_in_full_with_its_anchors() -> None:
     task = some(7)
     half = WordTask(task.logits.bfloat16(), task.labels, task.anchor)
-    objective = Objective(terms={"doubt": (1.0, Words(task="doubt"))})
+    objective = WeightedSum(terms={"doubt": (1.0, WordLoss(task="doubt"))})
     loss = objective(asked(half))["doubt"]
     assert loss.dtype == torch.float32
-    exact = Words(task="doubt")(asked(WordTask(half.logits.float(), task.labels, task.anchor)))
+    exact = WordLoss(task="doubt")(asked(WordTask(half.logits.float(), task.labels, task.anchor)))
     torch.testing.assert_close(loss, exact)
 
 
@@ -146,4 +148,4 @@ def test_half_precision_is_judged_in_full_with_its_anchors() -> None:
 )
 def test_what_is_refused(arguments: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        Words(task="doubt", **arguments)(asked(some(0)))
+        WordLoss(task="doubt", **arguments)(asked(some(0)))

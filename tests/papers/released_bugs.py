@@ -12,27 +12,26 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from counterfoil.engine.shares import gathered, mine, shared
-from counterfoil.matcher import Matcher
-from counterfoil.negatives.proposal import Proposal
-from counterfoil.negatives.screened import Screened
-from counterfoil.negatives.tailored import Tailored
-from counterfoil.records import Batch, Encoded, Items, Pairs, Role, Views
+from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs, Role
+from counterfoil.models.base import RetrievalModel
+from counterfoil.negatives.generation.tags import TagsGenerator
+from counterfoil.negatives.online import MinedExtras, TopScoringMiner
+from counterfoil.scoring.encode import gather_parts, gather_shards, shard_bounds
 
 
-def stray(matcher: Matcher, images: Encoded, texts: Encoded) -> Tensor:
+def stray(model: RetrievalModel, images: Embeddings, texts: Embeddings) -> Tensor:
     """(B,) scores of the authors' broken positives: every word and region is the second token.
 
     Their gather index of this row is its attention mask, all ones (T1).
     """
     second = texts.tokens[:, 1:2]
-    return matcher.pairs(
-        Encoded(second.expand(-1, images.mask.shape[1], -1), images.mask),
-        Encoded(second.expand_as(texts.tokens), texts.mask),
+    return model.score_pairs(
+        Embeddings(second.expand(-1, images.mask.shape[1], -1), images.mask),
+        Embeddings(second.expand_as(texts.tokens), texts.mask),
     )
 
 
-class StrayTailored(Tailored):
+class StrayTailored(TagsGenerator):
     """TAGS-DC with T1: a hinge against the right positive is the authors' against the broken one.
 
     It needs a word task of the generated captions ("doubt" or "correct"): their scores are
@@ -40,18 +39,21 @@ class StrayTailored(Tailored):
     """
 
     def propose(
-        self, matcher: Matcher, batch: Batch, views: Views, grid: Tensor, rng: torch.Generator
-    ) -> Proposal:
-        proposal = super().propose(matcher, batch, views, grid, rng)
+        self,
+        model: RetrievalModel,
+        batch: Batch,
+        views: EncodedViews,
+        grid: Tensor,
+        rng: torch.Generator,
+    ) -> MinedExtras:
+        proposal = super().propose(model, batch, views, grid, rng)
         anchors = batch.anchors
         originals = self.desk.texts(batch.text_rows[anchors.text.cpu()])
         originals = originals.to(batch.positive.device)
         images = views.inference.images.rows(anchors.image)
-        positive = shared(
+        positive = gather_shards(
             len(anchors.image),
-            lambda rows: stray(
-                matcher, images.rows(rows), matcher.encode_texts(originals.rows(rows))
-            ),
+            lambda rows: stray(model, images.rows(rows), model.encode_texts(originals.rows(rows))),
             batch.positive.device,
         )
         moved = grid[anchors.image, anchors.text] - positive
@@ -59,7 +61,7 @@ class StrayTailored(Tailored):
         return replace(proposal, scores={**proposal.scores, Role.WRITTEN: scores})
 
 
-def misaligned(images: Encoded, texts: Encoded) -> Encoded:
+def misaligned(images: Embeddings, texts: Embeddings) -> Embeddings:
     """What UNITER's released code reads in place of the regions of P image-anchored pairs (U1).
 
     It takes the length of the last text for that of the longest. The places of the regions are
@@ -75,11 +77,16 @@ def misaligned(images: Encoded, texts: Encoded) -> Encoded:
     longest, last = int(lengths.max()), int(lengths[-1])
     wide = images.tokens.shape[1]
     beside = torch.cat([texts.tokens[:, :longest], images.tokens], 1)
-    return Encoded(beside[:, last : last + wide], images.mask)
+    return Embeddings(beside[:, last : last + wide], images.mask)
 
 
 def misread(
-    matcher: Matcher, batch: Batch, views: Views, grid: Tensor, new: Items | None, text: Tensor
+    model: RetrievalModel,
+    batch: Batch,
+    views: EncodedViews,
+    grid: Tensor,
+    new: ModalityBatch | None,
+    text: Tensor,
 ) -> Tensor:
     """(B, k) scores of hard captions that share a misaligned batch with their anchor's own caption.
 
@@ -96,47 +103,54 @@ def misread(
     """
     pool = views.inference.texts
     if new is not None:
-        added = matcher.encode_texts(new.rows(mine(len(new), text.device)))
-        pool = Encoded.cat([pool, gathered(added, len(new))])
+        added = model.encode_texts(new.rows(shard_bounds(len(new), text.device)))
+        pool = Embeddings.cat([pool, gather_parts(added, len(new))])
     anchors = batch.anchors
     at = torch.cat([anchors.text.unsqueeze(1), text], 1)
     images = views.inference.images
-    scores = shared(
+    scores = gather_shards(
         len(at),
-        lambda rows: misread_batches(matcher, images.rows(anchors.image[rows]), pool, at[rows]),
+        lambda rows: misread_batches(model, images.rows(anchors.image[rows]), pool, at[rows]),
         text.device,
     )
     true = grid[anchors.image, anchors.text]
     return scores[:, 1:] + (true - scores[:, 0]).unsqueeze(1)
 
 
-def misread_batches(matcher: Matcher, images: Encoded, texts: Encoded, at: Tensor) -> Tensor:
+def misread_batches(
+    model: RetrievalModel, images: Embeddings, texts: Embeddings, at: Tensor
+) -> Tensor:
     """(B, N) scores of each image with its own batch of texts, read misaligned; -inf at -1."""
     scores = torch.full(at.shape, -torch.inf, device=at.device)
     for row in range(len(at)):
         there = (at[row] >= 0).nonzero().squeeze(1)
         some = texts.rows(at[row, there])
         image = images.rows(torch.full_like(there, row))
-        score = matcher.pairs(misaligned(image, some), some)
+        score = model.score_pairs(misaligned(image, some), some)
         scores = scores.to(score.dtype).index_put((torch.full_like(there, row), there), score)
     return scores
 
 
-class MisreadScreened(Screened):
+class MisreadScreened(TopScoringMiner):
     """UNITER's hard negatives with U1."""
 
     def propose(
-        self, matcher: Matcher, batch: Batch, views: Views, grid: Tensor, rng: torch.Generator
-    ) -> Proposal:
-        proposal = super().propose(matcher, batch, views, grid, rng)
+        self,
+        model: RetrievalModel,
+        batch: Batch,
+        views: EncodedViews,
+        grid: Tensor,
+        rng: torch.Generator,
+    ) -> MinedExtras:
+        proposal = super().propose(model, batch, views, grid, rng)
         pairs = dict(proposal.pairs)
-        wrong = misread(matcher, batch, views, grid, proposal.texts, pairs.pop(Role.HARD_TEXT).text)
-        return Proposal(images=proposal.images, pairs=pairs, scores={Role.HARD_TEXT: wrong})
+        wrong = misread(model, batch, views, grid, proposal.texts, pairs.pop(Role.HARD_TEXT).text)
+        return MinedExtras(images=proposal.images, pairs=pairs, scores={Role.HARD_TEXT: wrong})
 
     def _offered_scores(
-        self, matcher: Matcher, images: Encoded, texts: Encoded, role: Role, at: Pairs
+        self, model: RetrievalModel, images: Embeddings, texts: Embeddings, role: Role, at: Pairs
     ) -> Tensor:
         if role == Role.HARD_TEXT:  # rows share an image each
             image = images.rows(at.image.amax(1).clamp(min=0))
-            return misread_batches(matcher, image, texts, at.text)
-        return super()._offered_scores(matcher, images, texts, role, at)
+            return misread_batches(model, image, texts, at.text)
+        return super()._offered_scores(model, images, texts, role, at)

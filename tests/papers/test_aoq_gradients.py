@@ -9,7 +9,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from counterfoil.objectives.quintuplet import AdaptiveQuintuplet
+from counterfoil.losses.aoq import AdaptiveQuintuplet
 from objectives_cases import ROLES, judged
 
 ONLINE, OFFLINE, ALPHA, BETA = 0.2, 0.05, 0.3, 1.5

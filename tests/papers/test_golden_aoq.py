@@ -11,23 +11,18 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import golden_vectors
-from counterfoil.corpus.relation import Relation
+from counterfoil.core.types import INFERENCE, Embeddings, ModalityBatch, Role, ScoreMatrix, Scores
+from counterfoil.data.dataset import Relation
+from counterfoil.losses.aoq import AdaptiveQuintuplet, OfflineQuintuplet, OfflineTriplet
+from counterfoil.losses.base import Loss
 from counterfoil.models.bfan import BFAN
-from counterfoil.models.blocks.focal import Rule
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.regions import Regions
+from counterfoil.models.layers.cross_attention import Rule
+from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.vsrn import VSRN
-from counterfoil.negatives.aoq import CAPTIONS
-from counterfoil.negatives.lists import Lists
-from counterfoil.negatives.mine import mine
-from counterfoil.negatives.mined import Mined, MinedPlan
-from counterfoil.objectives.quintuplet import (
-    AdaptiveQuintuplet,
-    OfflineQuintuplet,
-    OfflineTriplet,
-)
-from counterfoil.objectives.term import Term
-from counterfoil.records import INFERENCE, Encoded, Grid, Items, Role, Scores
+from counterfoil.negatives.aoq_format import CAPTIONS
+from counterfoil.negatives.mining import mine_lists
+from counterfoil.negatives.sampling import OfflineNegativeSampler, SamplingConfig
+from counterfoil.negatives.store import HardNegativeLists
 from negatives_cases import member
 
 SYSTEM = "aoq"
@@ -51,7 +46,7 @@ def golden() -> golden_vectors.Golden:
     return golden_vectors.load(SYSTEM)
 
 
-def term(case: str, form: str) -> Term:
+def term(case: str, form: str) -> Loss:
     config = golden().meta["config"]["cases"][int(case.removeprefix("case") or 0)]
     margins = {"online": config["marginonline"], "offline": config["marginoffline"]}
     weighted = {"alpha": config["alpha"], "beta": config["beta"]}
@@ -86,7 +81,7 @@ def judged(inputs: dict[str, Tensor]) -> Scores:
             ROLES[name]: (inputs[image] * inputs[text]).sum(1)
             for name, (image, text) in VECTORS.items()
         }
-    grid = Grid(block, torch.eye(len(block), dtype=torch.bool), block.diagonal())
+    grid = ScoreMatrix(block, torch.eye(len(block), dtype=torch.bool), block.diagonal())
     return Scores({INFERENCE: grid}, {role: pair.unsqueeze(1) for role, pair in pairs.items()})
 
 
@@ -114,11 +109,11 @@ def relation() -> Relation:
 
 
 @cache
-def mined() -> Lists:
+def mined() -> HardNegativeLists:
     inputs, outputs = golden().inputs, golden().outputs
-    return mine(
+    return mine_lists(
         [member(inputs["mining/img_emb"], inputs["mining/cap_emb"])],
-        relation().owner,
+        relation().text_to_image,
         texts_per_image=outputs["mining/i2t"].shape[1],
         images_per_text=outputs["mining/t2i"].shape[1],
     )
@@ -128,19 +123,26 @@ def mined() -> Lists:
 def drawn() -> tuple[Tensor, Tensor]:
     """The released sampler's rows for its draws, and whether the derived pair is true."""
     config = golden().meta["config"]
-    plan = MinedPlan(
+    plan = SamplingConfig(
         texts=config["offcandisize_h"],
         images=config["image_list"],
         tied_rank=True,
         resample=False,
     )
-    sampler = Mined(lists=mined(), relation=relation(), plan=plan)
+    sampler = OfflineNegativeSampler(lists=mined(), relation=relation(), plan=plan)
     caption, rank, choice = golden().inputs["sampling/draws"].unbind(1)
     hard_text, hard_image = sampler.at(caption, rank, sampler.tied(caption, rank))
     captions, counts = relation().captions(hard_image)
     companion = captions[counts.cumsum(0) - counts + choice]
-    owner = relation().owner
-    columns = (owner[caption], caption, hard_image, hard_text, owner[hard_text], companion)
+    text_to_image = relation().text_to_image
+    columns = (
+        text_to_image[caption],
+        caption,
+        hard_image,
+        hard_text,
+        text_to_image[hard_text],
+        companion,
+    )
     return torch.stack(columns, 1), sampler.corresponds(hard_text, hard_image)
 
 
@@ -166,10 +168,10 @@ def vsrn() -> VSRN:
     return VSRN(image=image, text=text).eval()
 
 
-def captions() -> Items:
+def captions() -> ModalityBatch:
     ids, lengths = golden().inputs["enc/captions"], golden().inputs["enc/lengths"]
     mask = torch.arange(ids.shape[1]) < lengths.unsqueeze(1)
-    return Items(torch.arange(len(ids)), ids, mask)
+    return ModalityBatch(torch.arange(len(ids)), ids, mask)
 
 
 def bfan_captions() -> Tensor:
@@ -181,8 +183,8 @@ def offline_pairs(focus: Rule, what: str) -> Tensor:
     inputs = golden().inputs
     regions, words = (inputs[f"pair/{n}"].clone().requires_grad_() for n in ("regions", "words"))
     mask = torch.arange(words.shape[1]) < inputs["enc/lengths"].unsqueeze(1)
-    images = Encoded(regions, torch.ones(regions.shape[:2], dtype=torch.bool))
-    scores = bfan(focus).pairs(images, Encoded(words, mask))
+    images = Embeddings(regions, torch.ones(regions.shape[:2], dtype=torch.bool))
+    scores = bfan(focus).score_pairs(images, Embeddings(words, mask))
     if what == "scores":
         return scores.detach()
     leaf = regions if what == "grad_regions" else words
@@ -230,10 +232,12 @@ def test_the_cases_cover_a_negative_weight_and_a_true_derived_pair() -> None:
 
 def test_the_papers_sampler_never_draws_a_true_derived_pair() -> None:
     captions = golden().inputs["sampling/draws"][:, 0]
-    sampler = Mined(lists=mined(), relation=relation(), plan=MinedPlan(count=50))
+    sampler = OfflineNegativeSampler(
+        lists=mined(), relation=relation(), plan=SamplingConfig(count=50)
+    )
     pairs = sampler.draw(captions, torch.Generator().manual_seed(0))
     for role in (Role.CROSS, Role.COMPANION):
-        assert (relation().owner[pairs[role].text] != pairs[role].image).all()
+        assert (relation().text_to_image[pairs[role].text] != pairs[role].image).all()
 
 
 def test_an_unknown_key_fails() -> None:

@@ -11,15 +11,15 @@ from torch import Tensor
 
 import golden_scores
 import golden_vectors
-from counterfoil.models.blocks import fused
-from counterfoil.models.blocks.affinity import aligned
-from counterfoil.models.scan_names import bfan
-from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
-from counterfoil.records import Grid, Scores
+from counterfoil.core.types import ScoreMatrix, Scores
+from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
+from counterfoil.models.convert import bfan_options
+from counterfoil.models.layers import fused
+from counterfoil.models.layers.fused import aligned_blocks
 
 SYSTEM = "bfan"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
-TERMS = {"mh": HardestTriplet, "sh": SumTriplet}
+TERMS = {"mh": HardestTripletLoss, "sh": SumTripletLoss}
 KERNEL = re.compile(r"kernel/(\w+)/(scores|grad_regions|grad_words)")
 FOCAL = re.compile(r"kernel/(\w+)/(t2i|i2t)/(pre_attn|mask|attended)_caption(\d+)")
 LOSS = re.compile(r"loss/(\w+)/(mh|sh|scores|grad_norm|grad_mh/.+)")
@@ -29,13 +29,13 @@ def build(focus: str):
     golden = golden_scores.load(SYSTEM)
     softmax = golden.meta["config"]["lambda_softmax"]
     options = {"focal_type": focus, "lambda_softmax": softmax}
-    return golden, bfan(golden_scores.checkpoint(SYSTEM, **options)).build()
+    return golden, bfan_options(golden_scores.checkpoint(SYSTEM, **options)).build()
 
 
 def kernel(focus: str, what: str) -> Tensor:
     golden, model = build(focus)
     images, texts = golden_scores.kernel(golden.inputs)
-    scores = model.grid(images, texts)
+    scores = model.score_matrix(images, texts)
     if what == "scores":
         return scores
     leaf = {"grad_regions": images, "grad_words": texts}[what].tokens
@@ -50,7 +50,7 @@ def focal(focus: str, direction: str, what: str, caption: int) -> Tensor:
     length = int(one.mask[0].sum())
     (head,) = (head for head in model.heads if head.direction == direction)
     if what == "pre_attn":
-        block = aligned((head,), images, one).block(head)
+        block = aligned_blocks((head,), images, one).block(head)
         weights = replace(head, focus="none").weights(block)
         maps = weights[0].transpose(0, 1) if direction == "t2i" else weights[:, :, 0]
     else:
@@ -65,11 +65,11 @@ def trained(focus: str, what: str) -> Tensor:
     images = model.encode_images(golden_scores.images(golden.inputs))
     texts = model.encode_texts(golden_scores.captions(golden.inputs))
     if what == "scores":
-        return model.grid(images, texts)
+        return model.score_matrix(images, texts)
     n = golden.meta["config"]["n_loss_batch"]
-    scores = model.grid(images.rows(slice(n)), texts.rows(slice(n)))
-    anchors = Grid(scores, torch.eye(n, dtype=torch.bool), scores.diagonal())
-    term = TERMS.get(what, HardestTriplet)
+    scores = model.score_matrix(images.rows(slice(n)), texts.rows(slice(n)))
+    anchors = ScoreMatrix(scores, torch.eye(n, dtype=torch.bool), scores.diagonal())
+    term = TERMS.get(what, HardestTripletLoss)
     value = term(margin=golden.meta["config"]["margin"], reduction="sum")(
         Scores({"inference": anchors})
     )

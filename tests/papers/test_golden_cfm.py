@@ -12,15 +12,23 @@ from transformers import BertConfig
 
 import golden_scores
 import golden_vectors
-from counterfoil.models.gpo_names import PREFIXES, gpo
-from counterfoil.negatives.edited import Edited
-from counterfoil.negatives.proposal import existing
-from counterfoil.negatives.triplets import broken
-from counterfoil.objectives.counterfactual import SelfAdjusted, SelfExplored
-from counterfoil.objectives.term import Objective
-from counterfoil.objectives.triplet import HardestTriplet
-from counterfoil.records import Batch, Encoded, Grid, Pairs, Role, Scores, View, Views
-from counterfoil.train.step import Step
+from counterfoil.core.types import (
+    Batch,
+    Embeddings,
+    EncodedBatch,
+    EncodedViews,
+    Pairs,
+    Role,
+    ScoreMatrix,
+    Scores,
+)
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.baselines import SelfAdjustedCFMLoss, SelfExploredCFMLoss
+from counterfoil.losses.triplet import HardestTripletLoss
+from counterfoil.models.gpo import PREFIXES, gpo_options
+from counterfoil.negatives.counterfactual import CounterfactualSampler, violated_triplets
+from counterfoil.negatives.online import existing_extras
+from counterfoil.training.step import TrainingStep
 
 SYSTEM = "cfm"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
@@ -61,9 +69,9 @@ class Case:
     def __init__(self) -> None:
         self.golden = golden_scores.load(SYSTEM)
         self.config = self.golden.meta["config"]
-        self.model = gpo(golden_scores.checkpoint(SYSTEM), bert=self.folder).build().eval()
+        self.model = gpo_options(golden_scores.checkpoint(SYSTEM), bert=self.folder).build().eval()
         self.batch = self._batch()
-        self.source = Edited(
+        self.source = CounterfactualSampler(
             margin=self.config["margin"],
             adjust=self.config["prob_sa"],
             explore=self.config["prob_se"],
@@ -75,12 +83,14 @@ class Case:
         )
         self.images = leaf(self.model.encode_images(self.batch.images))
         self.texts = leaf(self.model.encode_texts(self.batch.texts))
-        self.grid = self.model.grid(self.images, self.texts)
-        views = Views({"inference": View(self.images, self.texts)})
+        self.score_matrix = self.model.score_matrix(self.images, self.texts)
+        views = EncodedViews({"inference": EncodedBatch(self.images, self.texts)})
         self.proposal = self.source.propose(
-            self.model, self.batch, views, self.grid, torch.Generator()
+            self.model, self.batch, views, self.score_matrix, torch.Generator()
         )
-        self.by_image, self.by_text = broken(self.batch, self.grid, self.source.margin)
+        self.by_image, self.by_text = violated_triplets(
+            self.batch, self.score_matrix, self.source.margin
+        )
         self.new_images = leaf(self.model.encode_images(self.proposal.images))
         self.new_texts = leaf(self.model.encode_texts(self.proposal.texts))
 
@@ -91,24 +101,26 @@ class Case:
         eye = torch.eye(len(images), dtype=torch.bool)
         return Batch(0, rows, rows, images, texts, tuple(eye.shape), eye, Pairs(rows, rows))
 
-    def terms(self) -> Objective:
+    def terms(self) -> WeightedSum:
         margin = self.config["margin2"]
-        return Objective(
+        return WeightedSum(
             terms={
-                "triplet": (1.0, HardestTriplet(margin=self.config["margin"])),
-                "sa": (1.0, SelfAdjusted(margin=margin)),
-                "se": (1.0, SelfExplored(margin=margin)),
+                "triplet": (1.0, HardestTripletLoss(margin=self.config["margin"])),
+                "sa": (1.0, SelfAdjustedCFMLoss(margin=margin)),
+                "se": (1.0, SelfExploredCFMLoss(margin=margin)),
             }
         )
 
     def losses(self) -> dict[str, Tensor]:
-        images = Encoded.cat([self.images, self.new_images])
-        texts = Encoded.cat([self.texts, self.new_texts])
+        images = Embeddings.cat([self.images, self.new_images])
+        texts = Embeddings.cat([self.texts, self.new_texts])
         pairs = {
-            role: existing(p.flatten(), lambda q: self.model.listed(images, texts, q)).view(p.shape)
+            role: existing_extras(
+                p.flatten(), lambda q: self.model.score_indices(images, texts, q)
+            ).view(p.shape)
             for role, p in self.proposal.pairs.items()
         }
-        grid = Grid(self.grid, self.batch.positive, self.grid.diagonal())
+        grid = ScoreMatrix(self.score_matrix, self.batch.positive, self.score_matrix.diagonal())
         return self.terms()(Scores({"inference": grid}, pairs))
 
     def part(self, side: str, role: Role, whole: Tensor) -> Tensor:
@@ -118,8 +130,8 @@ class Case:
         return whole[nth * count : (nth + 1) * count]
 
 
-def leaf(bag: Encoded) -> Encoded:
-    return Encoded(bag.tokens.detach().requires_grad_(), bag.mask)
+def leaf(bag: Embeddings) -> Embeddings:
+    return Embeddings(bag.tokens.detach().requires_grad_(), bag.mask)
 
 
 @cache
@@ -135,18 +147,18 @@ def importance(made: Case, key: str) -> Tensor:
     """What `Edited` ranks tokens by, caught on its way to the edits."""
     caught: list[tuple[Tensor, Tensor]] = []
     patch = pytest.MonkeyPatch()
-    import counterfoil.negatives.edited as module
+    from counterfoil.negatives import counterfactual
 
-    real = module.overwritten
+    real = counterfactual.overwrite_tokens
 
     def spy(into, source, ranks, may, *, share):  # type: ignore[no-untyped-def]
         caught.append(tuple(r.masked_fill(~m.mask, 0) for r, m in zip(ranks, (into, source))))
         return real(into, source, ranks, may, share=share)
 
     with patch.context() as patched:
-        patched.setattr(module, "overwritten", spy)
-        views = Views({"inference": View(made.images, made.texts)})
-        made.source.propose(made.model, made.batch, views, made.grid, torch.Generator())
+        patched.setattr(counterfactual, "overwrite_tokens", spy)
+        views = EncodedViews({"inference": EncodedBatch(made.images, made.texts)})
+        made.source.propose(made.model, made.batch, views, made.score_matrix, torch.Generator())
     words, regions = caught
     found = regions if "regions" in key else words
     return found[0] if key.endswith("pos") else found[1]
@@ -155,7 +167,7 @@ def importance(made: Case, key: str) -> Tensor:
 def parameter(name: str) -> Tensor:
     """Gradient of the whole step, as training makes it, at one of the authors' parameters."""
     made = Case()
-    step = Step(made.model, made.terms(), proposer=made.source)
+    step = TrainingStep(made.model, made.terms(), proposer=made.source)
     torch.stack(list(step(made.batch).values())).sum().backward()
     prefix = next(theirs for theirs in PREFIXES if name.startswith(theirs))
     return dict(made.model.named_parameters())[PREFIXES[prefix] + name.removeprefix(prefix)].grad
@@ -164,13 +176,15 @@ def parameter(name: str) -> Tensor:
 def ours(key: str) -> Tensor:
     """Our value for an authors' output, by its name; an unknown name is an error."""
     made = case()
-    count = len(made.grid)
+    count = len(made.score_matrix)
     if key == "scores":
-        return made.grid
+        return made.score_matrix
     if key in ("mask_i2t", "mask_t2i"):
         return active(made.by_image if key == "mask_i2t" else made.by_text, count)
     if key in ("hard_caption_per_image", "hard_image_per_caption"):
-        found = broken(made.batch, made.grid, 1e3)[key == "hard_image_per_caption"]
+        found = violated_triplets(made.batch, made.score_matrix, 1e3)[
+            key == "hard_image_per_caption"
+        ]
         return found.negative
     if key.startswith("importance/"):
         return importance(made, key)
@@ -213,7 +227,7 @@ def test_agrees_with_the_authors(key: str) -> None:
 
 def test_a_step_gives_the_same_losses() -> None:
     made = Case()
-    found = Step(made.model, made.terms(), proposer=made.source)(made.batch)
+    found = TrainingStep(made.model, made.terms(), proposer=made.source)(made.batch)
     for name, loss in made.losses().items():
         torch.testing.assert_close(found[name], loss)
     torch.testing.assert_close(

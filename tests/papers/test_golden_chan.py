@@ -12,16 +12,14 @@ from torch import Tensor
 
 import golden_scores
 import golden_vectors
-from counterfoil.models.authors import Checkpoint
-from counterfoil.models.blocks import fused
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.regions import Regions
-from counterfoil.models.chan import CHAN
-from counterfoil.models.chan_names import chan
+from counterfoil.core.types import Embeddings, ModalityBatch, ScoreMatrix, Scores
+from counterfoil.losses.contrastive import InfoNCELoss
+from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
+from counterfoil.models.chan import CHAN, chan_options
+from counterfoil.models.checkpoints import Checkpoint
+from counterfoil.models.layers import fused
+from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.scan import SCAN
-from counterfoil.objectives.infonce import InfoNCE
-from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
-from counterfoil.records import Encoded, Grid, Items, Scores
 
 SYSTEM = "chan"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
@@ -32,7 +30,7 @@ IMAGE = re.compile(r"img_(\w+)/emb")
 TEXT = re.compile(r"txt_(bigru|bert)/(?:emb|emb_valid)")
 FULL = re.compile(r"full/([a-z]+)_([a-z]+)_(\w+)_(\w+)/(?:(warmup_on|warmup_off)/)?(.+)")
 LOSS = re.compile(r"loss/(\w+)/(value|grad_scores)")
-TRIPLETS = {"warmup_on": SumTriplet, "warmup_off": HardestTriplet}
+TRIPLETS = {"warmup_on": SumTripletLoss, "warmup_off": HardestTripletLoss}
 SEES = {"basic": "regions", "selfattention": "padding", "transformer": "batch"}
 
 
@@ -59,7 +57,7 @@ def host(bert: Path, mode: str = "basic", reader: str = "bigru", **options: obje
             state[f"{named[side]}.{rest}"] = value
     config = golden().meta["config"]
     options = {"alpha": config["alpha"], "belta": config["belta"]} | options
-    built = chan(Checkpoint(state, options), bert=str(bert), sees=SEES[mode]).build()
+    built = chan_options(Checkpoint(state, options), bert=str(bert), sees=SEES[mode]).build()
     assert isinstance(built, CHAN)
     return built
 
@@ -68,27 +66,27 @@ def upto(counts: Tensor, longest: int) -> Tensor:
     return torch.arange(longest) < counts.unsqueeze(1)
 
 
-def images() -> Items:
+def images() -> ModalityBatch:
     inputs = golden().inputs
     values = inputs["images"]
     mask = upto(inputs["image_lengths"], values.shape[1])
-    return Items(torch.arange(len(values)), values, mask)
+    return ModalityBatch(torch.arange(len(values)), values, mask)
 
 
-def captions(reader: str) -> Items:
+def captions(reader: str) -> ModalityBatch:
     names = ("bert_captions", "bert_lengths") if reader == "bert" else ("captions", "lengths")
     ids, lengths = (golden().inputs[name] for name in names)
-    return Items(torch.arange(len(ids)), ids, upto(lengths, ids.shape[1]))
+    return ModalityBatch(torch.arange(len(ids)), ids, upto(lengths, ids.shape[1]))
 
 
-def ready(*, whole: bool = False) -> tuple[Encoded, Encoded]:
+def ready(*, whole: bool = False) -> tuple[Embeddings, Embeddings]:
     """The embeddings that the kernel cases start from, with garbage as padding."""
     found = []
     for name in ("region", "word"):
         tokens, lengths = (golden().inputs[f"kernel_{name}{end}"] for end in ("s", "_lengths"))
         mask = upto(lengths, tokens.shape[1]) | whole
         tokens = tokens.masked_fill(~mask.unsqueeze(-1), torch.nan)
-        found.append(Encoded(tokens.requires_grad_(), mask))
+        found.append(Embeddings(tokens.requires_grad_(), mask))
     return found[0], found[1]
 
 
@@ -102,21 +100,21 @@ def weighed(scores: Tensor, what: str, regions: Tensor, words: Tensor) -> Tensor
 def kernel(bert: Path, coding: str, pooling: str, what: str, *, whole: bool) -> Tensor:
     model = host(bert, coding_type=f"{coding}Coding", pooling_type=f"{pooling}Pooling")
     regions, words = ready(whole=whole)
-    return weighed(model.grid(regions, words), what, regions.tokens, words.tokens)
+    return weighed(model.score_matrix(regions, words), what, regions.tokens, words.tokens)
 
 
 def attention(what: str) -> Tensor:
     """SCAN's, over all regions: its code there ignores how many are real."""
     config, (_, words) = golden().meta["config"], ready()
     tokens = golden().inputs["kernel_regions"].clone().requires_grad_()
-    regions = Encoded(tokens, torch.ones(tokens.shape[:2], dtype=torch.bool))
+    regions = Embeddings(tokens, torch.ones(tokens.shape[:2], dtype=torch.bool))
     model = SCAN(
         image=Regions(features=1, width=1),
         text=GRU(words=1, width=1),
         aggregate="Mean",
         lambda_softmax=config["t2i_xattn_smooth"],
     )
-    return weighed(model.grid(regions, words), what, tokens, words.tokens)
+    return weighed(model.score_matrix(regions, words), what, tokens, words.tokens)
 
 
 def coded(bert: Path, coding: str) -> Tensor:
@@ -133,7 +131,7 @@ def coded(bert: Path, coding: str) -> Tensor:
 
 def loss(term: object, scores: Tensor) -> Tensor:
     eye = torch.eye(len(scores), dtype=torch.bool)
-    return term(Scores({"inference": Grid(scores, eye, scores.diagonal())}))
+    return term(Scores({"inference": ScoreMatrix(scores, eye, scores.diagonal())}))
 
 
 def judged(name: str, what: str) -> Tensor:
@@ -142,7 +140,7 @@ def judged(name: str, what: str) -> Tensor:
         term = TRIPLETS[name.removeprefix("triplet_")](margin=config["margin"])
         value = loss(term, scores)
     else:  # they add the means of both directions up, we take the mean
-        value = 2 * loss(InfoNCE(**config[name], reduction="mean"), scores)
+        value = 2 * loss(InfoNCELoss(**config[name], reduction="mean"), scores)
     return value if what == "value" else torch.autograd.grad(value, scores)[0]
 
 
@@ -150,7 +148,7 @@ def full(bert: Path, config: tuple[str, str, str, str], warmup: str, what: str) 
     reader, mode, coding, pooling = config
     options = {"coding_type": f"{coding}Coding", "pooling_type": f"{pooling}Pooling"}
     model = host(bert, mode, reader, **options)
-    scores = model.grid(model.encode_images(images()), model.encode_texts(captions(reader)))
+    scores = model.score_matrix(model.encode_images(images()), model.encode_texts(captions(reader)))
     if what == "scores":
         return scores
     n = min(scores.shape)

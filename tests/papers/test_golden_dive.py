@@ -14,18 +14,22 @@ from torch.nn.functional import normalize
 
 import golden_scores
 import golden_vectors
-from counterfoil.models.authors import Checkpoint
-from counterfoil.models.blocks.sets import set_grid
-from counterfoil.models.blocks.spread import closeness, correlation, crowding, discrepancy
-from counterfoil.models.dive import DivE
-from counterfoil.models.dive_names import NAMES, dive
-from counterfoil.objectives import block
-from counterfoil.objectives.block import hinge, positives
-from counterfoil.objectives.mean_triplet import MeanTriplet
-from counterfoil.objectives.term import Objective, Term
-from counterfoil.objectives.triplet import HardestTriplet
-from counterfoil.records import Batch, Encoded, Grid, Items, Pairs, Scores
-from counterfoil.train.step import Step
+from counterfoil.core.types import Batch, Embeddings, ModalityBatch, Pairs, ScoreMatrix, Scores
+from counterfoil.losses import base
+from counterfoil.losses.base import Loss, WeightedSum, hinge, positive_scores
+from counterfoil.losses.triplet import HardestTripletLoss, MeanTripletLoss
+from counterfoil.models.checkpoints import Checkpoint
+from counterfoil.models.dive import (
+    NAMES,
+    DivE,
+    dive_options,
+    set_closeness,
+    set_correlation,
+    set_crowding,
+    set_discrepancy,
+    set_score_matrix,
+)
+from counterfoil.training.step import TrainingStep
 
 SYSTEM = "dive"
 KINDS = {
@@ -68,34 +72,34 @@ def state(text: str) -> dict[str, Tensor]:
 
 def model(text: str, bert: str, *, compat: bool) -> DivE:
     options = {**config()["options"], "txt_pooling": "cls" if text.endswith("cls") else "max"}
-    made = dive(Checkpoint(state(text), options), bert=bert)
+    made = dive_options(Checkpoint(state(text), options), bert=bert)
     changes = {"heads": config()["heads"], "head_width": config()["dim_head"]}
-    spec = made.matcher.but(released_padding=compat, **changes)
-    built = replace(made, matcher=spec).build()
+    spec = made.model.replace(released_padding=compat, **changes)
+    built = replace(made, model=spec).build()
     assert isinstance(built, DivE)
     return built
 
 
-def items(values: str, lengths: str) -> Items:
+def items(values: str, lengths: str) -> ModalityBatch:
     found, counts = golden().inputs[values], golden().inputs[lengths]
     mask = torch.arange(found.shape[1]) < counts.unsqueeze(1)
-    return Items(torch.arange(len(found)), found, mask)
+    return ModalityBatch(torch.arange(len(found)), found, mask)
 
 
-def images(case: str) -> Items:
+def images(case: str) -> ModalityBatch:
     kind = "padded" if case == "padded_compat" else "full"
     return items("images" if kind == "full" else "images_padded", f"image_lengths_{kind}")
 
 
-def captions(case: str, *, bert: bool) -> Items:
+def captions(case: str, *, bert: bool) -> ModalityBatch:
     head, tail = "bert_" if bert else "", "" if case == "padded_compat" else "_equal"
     lengths = "lengths_equal" if tail else f"{head}lengths"
     return items(f"{head}captions{tail}", lengths)
 
 
-def bags(name: str, *, leaf: bool = False) -> Encoded:
+def bags(name: str, *, leaf: bool = False) -> Embeddings:
     tokens = golden().inputs[name].clone().requires_grad_(leaf)
-    return Encoded(tokens, torch.ones(tokens.shape[:2], dtype=torch.bool))
+    return Embeddings(tokens, torch.ones(tokens.shape[:2], dtype=torch.bool))
 
 
 def relation(images: int, texts: int) -> Tensor:
@@ -103,27 +107,27 @@ def relation(images: int, texts: int) -> Tensor:
     return torch.arange(texts) // per_image == torch.arange(images).unsqueeze(1)
 
 
-def judged(scores: Tensor) -> Grid:
+def judged(scores: Tensor) -> ScoreMatrix:
     positive = relation(*scores.shape)
-    return Grid(scores, positive, scores.T[positive.T])
+    return ScoreMatrix(scores, positive, scores.T[positive.T])
 
 
 def options(variant: str) -> dict:
     return {**config()["options"], **config()["loss_variants"][variant]}
 
 
-def ranking(variant: str, grid: Grid) -> tuple[Tensor, Tensor, Tensor]:
+def ranking(variant: str, grid: ScoreMatrix) -> tuple[Tensor, Tensor, Tensor]:
     """The whole ranking loss, and that of images asking for texts and of texts for images."""
     chosen = options(variant)
     hardest = chosen["max_violation"] and not chosen["semi_hard_triplet"]
     if hardest:
-        term: Term = HardestTriplet(margin=chosen["margin"], reduction="mean")
-        true = positives(grid)
-        hard = block.hardest(grid, true)
+        term: Loss = HardestTripletLoss(margin=chosen["margin"], reduction="mean")
+        true = positive_scores(grid)
+        hard = base.hardest_negatives(grid, true)
         texts, images = (hinge(h, true.score, chosen["margin"]).mean() for h in hard)
     else:
         semi_hard = chosen["semi_hard_triplet"]
-        term = MeanTriplet(margin=chosen["margin"], semi_hard=semi_hard, reduction="mean")
+        term = MeanTripletLoss(margin=chosen["margin"], semi_hard=semi_hard, reduction="mean")
         texts, images = term.directions(grid)
     return term(Scores({"inference": grid})), texts, images
 
@@ -133,14 +137,16 @@ def loss_value(variant: str, what: str) -> Tensor:
     sets = {name: bags(name, leaf=True) for name in names}
     image, text = sets["set_img"], sets["set_txt"]
     alpha = config()["temperature"]
-    ranked, texts, images = ranking(variant, judged(set_grid("smooth_chamfer", image, text, alpha)))
+    ranked, texts, images = ranking(
+        variant, judged(set_score_matrix("smooth_chamfer", image, text, alpha))
+    )
     spread = [normalize(sets[name].tokens, dim=2) for name in names[2:]]
     if not options(variant)["unif_residual"]:
         spread = [image.tokens, text.tokens]
     parts = {
-        "mmd_loss": discrepancy(image.tokens.flatten(0, 1), text.tokens.flatten(0, 1)),
-        "unif_loss": sum(crowding(x).mean() for x in spread),
-        "div_loss": sum(correlation(sets[name].tokens).mean() for name in names[2:]),
+        "mmd_loss": set_discrepancy(image.tokens.flatten(0, 1), text.tokens.flatten(0, 1)),
+        "unif_loss": sum(set_crowding(x).mean() for x in spread),
+        "div_loss": sum(set_correlation(sets[name].tokens).mean() for name in names[2:]),
     }
     weights = {name: options(variant)[name.replace("loss", "weight")] for name in parts}
     total = ranked + sum(weights[name] * part for name, part in parts.items())
@@ -153,7 +159,7 @@ def loss_value(variant: str, what: str) -> Tensor:
 def similarity_value(texts: str, kind: str, what: str) -> Tensor:
     """The authors' Euclidean form is a distance."""
     sets = {"grad_img": bags("set_img", leaf=True), "grad_txt": bags(texts, leaf=True)}
-    scores = set_grid(KINDS[kind], *sets.values(), config()["temperature"])
+    scores = set_score_matrix(KINDS[kind], *sets.values(), config()["temperature"])
     scores = -scores if kind.endswith("euclidean") else scores
     if what == "scores":
         return scores
@@ -166,15 +172,15 @@ def regulariser_value(name: str, what: str) -> Tensor:
     slots, others = bags("res_img", leaf=True).tokens, bags("res_txt").tokens
     sides = (image.flatten(0, 1), text.flatten(0, 1))
     values: dict[str, Callable[[], Tensor]] = {
-        "mmd_mean_g05": lambda: discrepancy(*sides),
-        "mmd_mean_gNone": lambda: discrepancy(*sides, gamma=None),
-        "mmd_sum_g05": lambda: discrepancy(*sides, total=True),
-        "mmd_sum_gNone": lambda: discrepancy(*sides, gamma=None, total=True),
-        "gram_diversity_mean": lambda: correlation(slots).mean(),
-        "gram_diversity_sum": lambda: correlation(slots).sum(),
-        "uniformity": lambda: crowding(normalize(slots, dim=2)).mean(),
-        "uniformity_txt": lambda: crowding(normalize(others, dim=2)).mean(),
-        "query": lambda: closeness(image[0]) + closeness(text[0]),
+        "mmd_mean_g05": lambda: set_discrepancy(*sides),
+        "mmd_mean_gNone": lambda: set_discrepancy(*sides, gamma=None),
+        "mmd_sum_g05": lambda: set_discrepancy(*sides, total=True),
+        "mmd_sum_gNone": lambda: set_discrepancy(*sides, gamma=None, total=True),
+        "gram_diversity_mean": lambda: set_correlation(slots).mean(),
+        "gram_diversity_sum": lambda: set_correlation(slots).sum(),
+        "uniformity": lambda: set_crowding(normalize(slots, dim=2)).mean(),
+        "uniformity_txt": lambda: set_crowding(normalize(others, dim=2)).mean(),
+        "query": lambda: set_closeness(image[0]) + set_closeness(text[0]),
     }
     leaf = {"value": None, "grad": slots, "grad_img": image, "grad_txt": text}[what]
     return values[name]() if leaf is None else torch.autograd.grad(values[name](), leaf)[0]
@@ -201,14 +207,14 @@ def full_value(case: str, what: str, bert: str) -> Tensor:
     rows = torch.arange(len(seen)), torch.arange(len(read))
     batch = Batch(0, *rows, seen, read, positive.shape, positive, Pairs(image, text))
     terms = {
-        "triplet": (1.0, HardestTriplet(margin=config()["options"]["margin"], reduction="mean"))
+        "triplet": (1.0, HardestTripletLoss(margin=config()["options"]["margin"], reduction="mean"))
     }
-    step = Step(host, Objective(terms=terms))
+    step = TrainingStep(host, WeightedSum(terms=terms))
     share = step.encode(batch)
     loss = torch.stack(list(step.judge(batch, share).values())).sum()
     match what.partition("/"):
         case "scores", _, _:
-            return host.grid(share.inference.images, share.inference.texts)
+            return host.score_matrix(share.inference.images, share.inference.texts)
         case "loss", _, _:
             return loss
         case "grad_img_set", _, _:

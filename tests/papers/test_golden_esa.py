@@ -12,11 +12,10 @@ from transformers import BertConfig
 
 import golden_scores
 import golden_vectors
-from counterfoil.models.authors import Checkpoint
-from counterfoil.models.esa import ESA
-from counterfoil.models.esa_names import PREFIXES, esa
-from counterfoil.objectives.self_expanding import SelfExpanding
-from counterfoil.records import Encoded, Grid, Items, Scores
+from counterfoil.core.types import Embeddings, ModalityBatch, ScoreMatrix, Scores
+from counterfoil.losses.baselines import SelfExpandingLoss
+from counterfoil.models.checkpoints import Checkpoint
+from counterfoil.models.esa import ESA, PREFIXES, esa_options
 
 SYSTEM = "esa"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
@@ -51,24 +50,24 @@ def model(text: str = "bigru", image: str = "img", **options: object) -> ESA:
         for side, _, rest in [name.partition(".")]
         if side in named
     }
-    built = esa(Checkpoint(state, options), bert=model.folder).build()
+    built = esa_options(Checkpoint(state, options), bert=model.folder).build()
     assert isinstance(built, ESA)
     return built
 
 
-def images() -> Items:
+def images() -> ModalityBatch:
     return golden_scores.images(golden().inputs)
 
 
-def texts(kind: str, copies: str = "") -> Items:
+def texts(kind: str, copies: str = "") -> ModalityBatch:
     """Items with garbage as padding; with "2", two augmented copies of each side by side."""
     prefix = "bert_" if kind == "bert" else ""
     ids, lengths = (golden().inputs[f"{prefix}{what}{copies}"] for what in ("captions", "lengths"))
     mask = torch.arange(ids.shape[1]) < lengths.unsqueeze(1)
-    return Items(torch.arange(len(ids)), ids.masked_fill(~mask, 10**9), mask)
+    return ModalityBatch(torch.arange(len(ids)), ids.masked_fill(~mask, 10**9), mask)
 
 
-def copies_of_images(host: ESA) -> Encoded:
+def copies_of_images(host: ESA) -> Embeddings:
     """Copies side by side, made of the regions that the folder's uniforms keep."""
     names = sorted(name for name in golden().inputs if name.startswith("drop_uniform_"))
     uniforms = torch.stack([golden().inputs[name] for name in names], 1)
@@ -87,7 +86,7 @@ def image(tower: str, mode: str, what: str) -> Tensor:
         return vectors
     items = images()
     values = items.values.clone().requires_grad_()
-    vectors = host.encode_images(Items(items.ids, values, items.mask)).tokens[:, 0]
+    vectors = host.encode_images(ModalityBatch(items.ids, values, items.mask)).tokens[:, 0]
     if what != "grad_images":
         assert what in ("emb", "emb_no_norm"), what
         return vectors
@@ -98,10 +97,10 @@ def image(tower: str, mode: str, what: str) -> Tensor:
 
 def judged(scores: Tensor, copies: int, kind: str) -> tuple[Tensor, Tensor]:
     """The two directions of the loss, rows first; everything off the copies is a negative."""
-    term = SelfExpanding(against=AGAINST[kind], margin=golden().meta["config"]["margin"])
+    term = SelfExpandingLoss(against=AGAINST[kind], margin=golden().meta["config"]["margin"])
     each = torch.ones(copies, copies, dtype=torch.bool)
     true = torch.block_diag(*[each] * (len(scores) // copies)).bool()
-    grid = Grid(scores, true, scores.diagonal()[::copies], name="expanded", copies=copies)
+    grid = ScoreMatrix(scores, true, scores.diagonal()[::copies], name="expanded", repeats=copies)
     rows, columns = term.directions(grid)
     torch.testing.assert_close(term(Scores({"expanded": grid})), rows + columns)
     return rows, columns
@@ -117,7 +116,7 @@ def parameter(name: str) -> str:
 def trained(text: str, kind: str | None, what: str) -> Tensor:
     host = model(text)
     seen, read = copies_of_images(host), host.encode_texts(texts(text, "2"))
-    scores = host.grid(seen, read)
+    scores = host.score_matrix(seen, read)
     if kind is None:
         assert what == "scores", what
         return scores
@@ -146,7 +145,7 @@ def ours(key: str) -> Tensor:
         return model(found[1]).encode_texts(texts(found[1])).tokens[:, 0]
     if found := SCORES.fullmatch(key):
         host = model(found[1])
-        return host.grid(host.encode_images(images()), host.encode_texts(texts(found[1])))
+        return host.score_matrix(host.encode_images(images()), host.encode_texts(texts(found[1])))
     for pattern, made in ((IMAGE, image), (TRAINED, trained), (LOSS, loss)):
         if found := pattern.fullmatch(key):
             return made(*found.groups())

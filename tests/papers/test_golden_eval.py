@@ -8,11 +8,10 @@ import pytest
 import torch
 
 import golden_vectors
-from counterfoil.evaluate import cxc, eccv
-from counterfoil.evaluate.protocols import evaluate, evaluate_scores
-from counterfoil.evaluate.recall import ranks_of
-from counterfoil.evaluate.result import Protocol
-from counterfoil.evaluate.truth import Truth
+from counterfoil.evaluation import extended
+from counterfoil.evaluation.extended import ExtendedPositives
+from counterfoil.evaluation.metrics import Protocol, ranks_of
+from counterfoil.evaluation.protocols import evaluate_protocol, evaluate_scores
 from evaluation_cases import member
 
 SYSTEM = "eval"
@@ -31,19 +30,21 @@ def _owner(scores):
 @cache
 def whole():
     scores = golden().inputs["recall/scores"]
-    return evaluate([member(scores)], _owner(scores), len(scores))
+    return evaluate_protocol([member(scores)], _owner(scores), len(scores))
 
 
 @cache
 def folds():
     scores = golden().inputs["recall/scores"]
-    return evaluate([member(scores)], _owner(scores), len(scores), Protocol("5 folds", folds=5))
+    return evaluate_protocol(
+        [member(scores)], _owner(scores), len(scores), Protocol("5 folds", folds=5)
+    )
 
 
 @cache
 def ensemble():
     first, second = (golden().inputs[f"recall/scores{end}"] for end in ("", "_second_model"))
-    return evaluate([member(first), member(second)], _owner(first), len(first))
+    return evaluate_protocol([member(first), member(second)], _owner(first), len(first))
 
 
 def _each(pair):
@@ -55,9 +56,11 @@ def _each(pair):
 def many(name):
     inputs = golden().inputs
     parts = (inputs[f"{name}/{part}"].long() for part in ("query_ids", "gt_offsets", "gt_items"))
-    truth, rankings = Truth(*parts), inputs[f"{name}/rankings"].long()
+    truth, rankings = ExtendedPositives(*parts), inputs[f"{name}/rankings"].long()
     direction = "t2i" if name.endswith("t2i") else "i2t"
-    return eccv.score(rankings, truth, direction), eccv.precisions(rankings, truth)
+    return extended.eccv_score(rankings, truth, direction), extended.rank_precisions(
+        rankings, truth
+    )
 
 
 def _rated(direction, queries):
@@ -76,13 +79,15 @@ def crissed(kind, own="excluded"):
     pictures, captions = inputs["cxc/img_emb"], inputs["cxc/cap_emb"]
     rated = _rated(kind, image_ids if kind.startswith("i") else caption_ids)
     if kind == "i2i":
-        return cxc.images(pictures, image_ids, rated, own)
+        return extended.cxc_images(pictures, image_ids, rated, own)
     if kind == "t2t":
-        return cxc.texts(captions, caption_ids, torch.arange(len(captions)) // 5, rated, own)
+        return extended.cxc_texts(
+            captions, caption_ids, torch.arange(len(captions)) // 5, rated, own
+        )
     scores = pictures @ captions.T if kind == "i2t" else captions @ pictures.T
     rows = scores.sort(dim=1, descending=True, stable=True).indices
     asked, ids = (image_ids, caption_ids) if kind == "i2t" else (caption_ids, image_ids)
-    return cxc.between(kind, asked, ids, rows, rated)
+    return extended.cxc_between(kind, asked, ids, rows, rated)
 
 
 def _recalls(found):
@@ -124,7 +129,7 @@ for direction in ("i2t", "t2i"):
         f"{name}/eccv_r1": lambda n=name: many(n)[0].r1 / 100,
         f"{name}/recall_at_5": lambda n=name: many(n)[0].r5 / 100,
         f"{name}/recall_at_10": lambda n=name: many(n)[0].r10 / 100,
-        f"{name}/n_queries_full_package": lambda d=direction: eccv.PUBLISHED_QUERIES[d],
+        f"{name}/n_queries_full_package": lambda d=direction: extended.PUBLISHED_QUERIES[d],
     }
 
 
@@ -141,7 +146,7 @@ def test_every_output_is_described_and_compared():
 @pytest.mark.parametrize("direction", ["i2t", "t2i"])
 def test_the_case_holds_every_other_query_of_the_published_ones(direction):
     queries = len(golden().inputs[f"package_{direction}/query_ids"])
-    whole = eccv.PUBLISHED_QUERIES[direction]
+    whole = extended.PUBLISHED_QUERIES[direction]
     assert queries in (whole // 2, whole - whole // 2)
 
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 import golden_vectors
-from counterfoil.evaluate.protocols import evaluate
-from counterfoil.evaluate.recall import ranks_of
-from counterfoil.evaluate.result import Protocol
+from counterfoil.evaluation.metrics import Protocol, ranks_of
+from counterfoil.evaluation.protocols import evaluate_protocol
 from evaluation_cases import member
 
 SYSTEM = "eval_a"
@@ -45,7 +44,7 @@ def report(case, folds=1):
     members = [member(scores)]
     if case == "ensemble":
         members = [member(golden().inputs[name]) for name in ("scores1", "scores2")]
-    return evaluate(members, _owner(scores), len(scores), Protocol("cut", folds=folds))
+    return evaluate_protocol(members, _owner(scores), len(scores), Protocol("cut", folds=folds))
 
 
 def _per_fold():
@@ -107,7 +106,7 @@ def test_every_output_is_described_and_compared():
 @pytest.mark.parametrize("tie", ["row", "optimistic", "pessimistic"])
 def test_streamed_ties_equal_those_of_a_matrix_that_is_held(tie):
     scores = golden().inputs["tied_scores"]
-    streamed = evaluate([member(scores)], _owner(scores), len(scores), tie=tie)
+    streamed = evaluate_protocol([member(scores)], _owner(scores), len(scores), tie=tie)
     for ranked in streamed.ranked:
         assert torch.equal(ranked.ranks, _ties(ranked.direction, tie))
 

@@ -12,16 +12,14 @@ from transformers import BertConfig
 
 import golden_scores
 import golden_vectors
-from counterfoil.models.authors import Checkpoint
-from counterfoil.models.blocks.gpo import GeneralPool
-from counterfoil.models.gpo import GPO
-from counterfoil.models.gpo_names import PREFIXES, gpo
-from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
-from counterfoil.records import Encoded, Grid, Items, Scores
+from counterfoil.core.types import Embeddings, ModalityBatch, ScoreMatrix, Scores
+from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
+from counterfoil.models.checkpoints import Checkpoint
+from counterfoil.models.gpo import GPO, PREFIXES, GeneralizedPooling, gpo_options
 
 SYSTEM = "gpo"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
-TERMS = {"warmup_on": SumTriplet, "warmup_off": HardestTriplet}
+TERMS = {"warmup_on": SumTripletLoss, "warmup_off": HardestTripletLoss}
 IMAGE = re.compile(r"(img|img_grid)/(eval|train)/(\w+)")
 TEXT = re.compile(r"txt_(bigru|bert)/(\w+)")
 LOSS = re.compile(r"loss_(bigru|bert|scores)/(warmup_on|warmup_off)/(.+)")
@@ -49,24 +47,24 @@ def model(image: str = "img_enc", text: str = "txt_enc_bigru", **options: object
         for side, _, rest in [name.partition(".")]
         if side in names
     }
-    built = gpo(Checkpoint(state, options), bert=model.folder).build()
+    built = gpo_options(Checkpoint(state, options), bert=model.folder).build()
     assert isinstance(built, GPO)
     return built
 
 
-def bag(values: Tensor, lengths: Tensor) -> Items:
+def bag(values: Tensor, lengths: Tensor) -> ModalityBatch:
     """Items with garbage as padding."""
     mask = torch.arange(values.shape[1]) < lengths.unsqueeze(1)
     garbage = torch.nan if values.is_floating_point() else 10**9
     hidden = ~mask.view(*mask.shape, *[1] * (values.dim() - 2))
-    return Items(torch.arange(len(values)), values.masked_fill(hidden, garbage), mask)
+    return ModalityBatch(torch.arange(len(values)), values.masked_fill(hidden, garbage), mask)
 
 
-def images() -> Items:
+def images() -> ModalityBatch:
     return bag(golden().inputs["images"], golden().inputs["image_lengths"])
 
 
-def texts(kind: str) -> Items:
+def texts(kind: str) -> ModalityBatch:
     prefix = "bert_" if kind == "bert" else ""
     return bag(golden().inputs[f"{prefix}captions"], golden().inputs[f"{prefix}lengths"])
 
@@ -74,7 +72,7 @@ def texts(kind: str) -> Items:
 def pooling(what: str) -> Tensor:
     inputs = golden().inputs
     sizes = golden().meta["config"]
-    made = GeneralPool(
+    made = GeneralizedPooling(
         positions=sizes["d_pe"], hidden=sizes["d_hidden"], temperature=sizes["gpo_temperature"]
     )
     made.load_state_dict(
@@ -91,7 +89,7 @@ def pooling(what: str) -> Tensor:
         return made.weights(torch.arange(longest) + 1, longest)
     sets = bag(inputs["pool/features"], inputs["pool/lengths"])
     features = sets.values.requires_grad_()
-    pooled = made(Encoded(features, sets.mask))
+    pooled = made(Embeddings(features, sets.mask))
     if what == "pooled":
         return pooled
     (pooled * inputs["pool/w"]).sum().backward()
@@ -128,7 +126,7 @@ def judged(scores: Tensor, kind: str) -> Tensor:
     """The loss; as theirs, every pair off the diagonal is a negative."""
     term = TERMS[kind](margin=golden().meta["config"]["margin"], reduction="sum")
     eye = torch.eye(len(scores), dtype=torch.bool)
-    return term(Scores({"inference": Grid(scores, eye, scores.diagonal())}))
+    return term(Scores({"inference": ScoreMatrix(scores, eye, scores.diagonal())}))
 
 
 def parameter(name: str) -> str:
@@ -143,7 +141,7 @@ def trained(text: str, kind: str, what: str) -> Tensor:
     seen, read = host.encode_images(images()), host.encode_texts(texts(text))
     seen.tokens.retain_grad()
     read.tokens.retain_grad()
-    value = judged(host.grid(seen, read), kind)
+    value = judged(host.score_matrix(seen, read), kind)
     if what == "value":
         return value
     value.backward()
@@ -174,7 +172,7 @@ def ours(key: str) -> Tensor:
     if key in ("scores_bigru", "scores_bert"):
         kind = key.removeprefix("scores_")
         host = model(text=f"txt_enc_{kind}")
-        return host.grid(host.encode_images(images()), host.encode_texts(texts(kind)))
+        return host.score_matrix(host.encode_images(images()), host.encode_texts(texts(kind)))
     for pattern, made in ((IMAGE, image), (TEXT, text), (LOSS, loss)):
         if found := pattern.fullmatch(key):
             return made(*found.groups())

@@ -19,17 +19,33 @@ from torch import Tensor
 
 import golden_scores
 import golden_vectors
-from counterfoil.models.blocks.fragments import found
-from counterfoil.models.blocks.residual import top_mean
-from counterfoil.models.hrem import BOTH, FRAGMENTS, HREM, IMAGES, TEXTS
-from counterfoil.models.hrem_names import NAMES, hrem
-from counterfoil.objectives.distance_weighted import DistanceWeighted, drawn
-from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
-from counterfoil.records import INFERENCE, Batch, Encoded, Grid, Items, Pairs, Scores, Views
+from counterfoil.core.types import (
+    INFERENCE,
+    Batch,
+    Embeddings,
+    EncodedViews,
+    ModalityBatch,
+    Pairs,
+    ScoreMatrix,
+    Scores,
+)
+from counterfoil.losses.baselines import DistanceWeightedTripletLoss, draw_by_distance
+from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
+from counterfoil.models.hrem import (
+    BOTH,
+    FRAGMENTS,
+    HREM,
+    IMAGES,
+    NAMES,
+    TEXTS,
+    hrem_options,
+    match_fragments,
+    top_mean,
+)
 
 SYSTEM = "hrem"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
-TERMS = {"hardest": HardestTriplet, "sum": SumTriplet}
+TERMS = {"hardest": HardestTripletLoss, "sum": SumTripletLoss}
 GRIDS = frozenset({INFERENCE, IMAGES, TEXTS, BOTH})
 ENCODED = re.compile(r"(img|txt)/(\w+)/(emb|emb_no_norm|regions|words_valid)")
 GRAPH = re.compile(r"graph_(clean|compat)/(.+)")
@@ -50,26 +66,26 @@ def bert() -> str:
 def build(case: str) -> HREM:
     """The authors' model; "clean" reads no padding."""
     checkpoint = golden_scores.checkpoint(SYSTEM, **golden_scores.load(SYSTEM).meta["config"])
-    matcher = hrem(checkpoint, bert=bert()).build()
-    assert isinstance(matcher, HREM)
-    assert matcher.graph is not None
+    model = hrem_options(checkpoint, bert=bert()).build()
+    assert isinstance(model, HREM)
+    assert model.graph is not None
     if case == "clean":
-        matcher.graph.padding = "hidden"
-    return matcher
+        model.graph.padding = "hidden"
+    return model
 
 
-def masked(values: Tensor, lengths: Tensor) -> Items:
+def masked(values: Tensor, lengths: Tensor) -> ModalityBatch:
     mask = torch.arange(values.shape[1]) < lengths.unsqueeze(1)
-    return Items(torch.arange(len(values)), values, mask)
+    return ModalityBatch(torch.arange(len(values)), values, mask)
 
 
-def images(kind: str) -> Items:
+def images(kind: str) -> ModalityBatch:
     inputs = golden_scores.load(SYSTEM).inputs
     name = {"full": "images", "padded": "images_padded"}[kind]
     return masked(inputs[name], inputs[f"image_lengths_{kind}"])
 
 
-def texts(kind: str) -> Items:
+def texts(kind: str) -> ModalityBatch:
     inputs = golden_scores.load(SYSTEM).inputs
     return masked(inputs[f"captions_{kind}"], inputs[f"lengths_{kind}"])
 
@@ -88,17 +104,17 @@ class Run:
     """One pass through model, graph and losses."""
 
     matcher: HREM
-    views: Views
-    through: Views  # the same with what the graph adds
+    views: EncodedViews
+    through: EncodedViews  # the same with what the graph adds
 
     @staticmethod
     def of(case: str) -> Run:
-        matcher, made = build(case), batch(case)
-        plain = matcher(made)
+        model, made = build(case), batch(case)
+        plain = model(made)
         own = plain.inference
         for side in (own.images, own.texts):
             side.tokens.retain_grad()
-        return Run(matcher, plain, matcher.relate(made, plain, GRIDS))
+        return Run(model, plain, model.batch_forward(made, plain, GRIDS))
 
     def loss(self, kind: str, grids: frozenset[str]) -> Tensor:
         """Over the grids: a row has its own caption, and others of its image are left out."""
@@ -108,18 +124,20 @@ class Run:
         total = torch.zeros(())
         for name in grids:
             view = self.through.views[name]
-            block = self.matcher.grid(view.images, view.texts)
-            grid = Grid(block.masked_fill(none, -torch.inf), true, block.diagonal(), name=name)
+            block = self.model.score_matrix(view.images, view.texts)
+            grid = ScoreMatrix(
+                block.masked_fill(none, -torch.inf), true, block.diagonal(), name=name
+            )
             term = TERMS[kind](margin=golden.meta["config"]["margin"], grid=name)
             total = total + term(Scores({name: grid}))
         return total
 
 
 def encoded(side: str, kind: str, what: str) -> Tensor:
-    matcher = build("clean")
+    model = build("clean")
     items = images(kind) if side == "img" else texts(kind)
     tower, head = (
-        (matcher.image, matcher.image_pool) if side == "img" else (matcher.text, matcher.text_pool)
+        (model.image, model.image_pool) if side == "img" else (model.text, model.text_pool)
     )
     bag = tower(items)
     if what == "regions":
@@ -128,16 +146,16 @@ def encoded(side: str, kind: str, what: str) -> Tensor:
         return bag.tokens.masked_fill(~bag.mask.unsqueeze(-1), 0)
     if what == "emb_no_norm":
         return head(bag)
-    encode = matcher.encode_images if side == "img" else matcher.encode_texts
+    encode = model.encode_images if side == "img" else model.encode_texts
     return encode(items).tokens[:, 0]
 
 
 def graph(case: str, what: str) -> Tensor:
     run = Run.of(case)
-    matcher, plain, fragments = run.matcher, run.views.inference, run.views.views[FRAGMENTS]
+    model, plain, fragments = run.model, run.views.inference, run.views.views[FRAGMENTS]
     vectors = plain.images.tokens[:, 0], plain.texts.tokens[:, 0]
     if what == "base_scores":
-        return matcher.grid(plain.images, plain.texts)
+        return model.score_matrix(plain.images, plain.texts)
     if what == "words_incl_padding":
         return fragments.texts.tokens
     if what == "loss_before_graph_warmup":
@@ -146,18 +164,18 @@ def graph(case: str, what: str) -> Tensor:
         view = run.through.views[BOTH]
         return (view.images if "img" in what else view.texts).tokens[:, 0]
     if what == "reg_loss":
-        return run.through.auxiliary["relations"] / matcher.graph.weight
+        return run.through.auxiliary["relations"] / model.graph.weight
     if what.startswith("mean_score/"):
-        borrowed = matcher.graph.padding == "borrowed"
-        by_images, by_texts = found(
-            fragments.images, fragments.texts, matcher.graph.best, borrowed=borrowed
+        borrowed = model.graph.padding == "borrowed"
+        by_images, by_texts = match_fragments(
+            fragments.images, fragments.texts, model.graph.best, borrowed=borrowed
         )
         return {"i2t": by_images, "t2i": by_texts}[what.removeprefix("mean_score/")].mean
     if loss := LOSS.fullmatch(what):
         return judged(run, *loss.groups())
-    relations = matcher.graph.relations(*vectors, fragments.images, fragments.texts)
+    relations = model.graph.relations(*vectors, fragments.images, fragments.texts)
     if what == "attention_bias":
-        return relations.bias(matcher.graph.mask_weight)
+        return relations.bias(model.graph.mask_weight)
     edges = EDGES.fullmatch(what)
     assert edges, f"the golden folder has {what!r}, which no test understands"
     edge = getattr(relations, edges[2])
@@ -173,7 +191,7 @@ def judged(run: Run, kind: str, what: str) -> Tensor:
     if what in ("grad_img_emb", "grad_cap_emb"):
         return (plain.images if "img" in what else plain.texts).tokens.grad[:, 0]
     theirs = what.removeprefix("grad/")
-    return dict(run.matcher.named_parameters())[NAMES.ours(theirs)].grad
+    return dict(run.model.named_parameters())[NAMES.ours(theirs)].grad
 
 
 def sampled(what: str) -> Tensor:
@@ -181,7 +199,7 @@ def sampled(what: str) -> Tensor:
     ids, settings = golden.inputs["img_ids"], golden.meta["config"]["dw"]
     pool = [golden.inputs[f"dw_{side}_emb"].clone().requires_grad_() for side in ("img", "cap")]
     block, positive = pool[0] @ pool[1].T, ids.unsqueeze(1) == ids.unsqueeze(0)
-    term = DistanceWeighted(
+    term = DistanceWeightedTripletLoss(
         margin=settings["margin_used"],
         nearest=settings["cut_off"],
         furthest=settings["nonzero_loss_cutoff"],
@@ -194,8 +212,10 @@ def sampled(what: str) -> Tensor:
     if what.startswith(("weights_", "sampled_negative_")):
         by_texts = what.endswith("t2i")
         chances = term.chances(block.T if by_texts else block, positive)[pairs[:, 0]]
-        return chances if "weights" in what else drawn(chances, uniforms.chunk(2)[by_texts])
-    loss = term.judged(Grid(block, positive, block.diagonal()), uniforms)
+        return (
+            chances if "weights" in what else draw_by_distance(chances, uniforms.chunk(2)[by_texts])
+        )
+    loss = term.judged(ScoreMatrix(block, positive, block.diagonal()), uniforms)
     if what == "loss":
         return loss
     loss.backward()
@@ -206,7 +226,7 @@ def pooled(what: str) -> Tensor:
     inputs = golden_scores.load(SYSTEM).inputs
     values = golden_scores.load(SYSTEM).outputs[f"kpool/{what}"]
     bag = masked(inputs["images"][:, :, : values.shape[1]], inputs["kpool_lengths"])
-    return top_mean(Encoded(bag.values, bag.mask), 2, shrinking=what == "compat_shrinking_k")
+    return top_mean(Embeddings(bag.values, bag.mask), 2, shrinking=what == "compat_shrinking_k")
 
 
 def ours(key: str) -> Tensor:
@@ -233,8 +253,8 @@ def test_agrees_with_the_authors(key):
 
 
 def test_without_their_padding_the_padded_batch_gives_other_views():
-    golden, made, matcher = golden_scores.load(SYSTEM), batch("compat"), build("clean")
-    told = matcher.relate(made, matcher(made), GRIDS).views[BOTH].images.tokens[:, 0]
+    golden, made, model = golden_scores.load(SYSTEM), batch("compat"), build("clean")
+    told = model.batch_forward(made, model(made), GRIDS).views[BOTH].images.tokens[:, 0]
     assert (told - golden.outputs["graph_compat/enhanced_img_emb"]).abs().max() > 1e-4
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 import golden_scores
 import golden_vectors
-from counterfoil.negatives.latent import nearness
-from counterfoil.objectives.semantic import SemanticMargin
-from counterfoil.records import Grid, Scores
+from counterfoil.core.types import ScoreMatrix, Scores
+from counterfoil.losses.baselines import LSEHLoss
+from counterfoil.negatives.similarity import latent_similarity
 
 SYSTEM = "lseh"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
@@ -31,14 +31,14 @@ class Case:
         ids = inputs["image_ids"]
         same = (ids.unsqueeze(1) == ids) & ~eye
         assert same.any(), "nothing would tell the two treatments of same-image pairs apart"
-        near = nearness(inputs["description_vectors"]).masked_fill(same, -torch.inf)
-        self.grid = Grid(self.scores, eye, self.scores.diagonal(), guide=near)
+        near = latent_similarity(inputs["description_vectors"]).masked_fill(same, -torch.inf)
+        self.score_matrix = ScoreMatrix(self.scores, eye, self.scores.diagonal(), guide=near)
 
-    def term(self, config: str, against: str) -> SemanticMargin:
+    def term(self, config: str, against: str) -> LSEHLoss:
         known = self.golden.meta["config"]
         margins = known["paper" if config == "formula_masked" else config]
         kept = "excluded" if config == "formula_masked" else "no margin"
-        return SemanticMargin(**margins, against=against, same_image=kept)
+        return LSEHLoss(**margins, against=against, same_image=kept)
 
     def gradient(self, loss: Tensor, name: str) -> Tensor:
         wanted = self.scores if name == "scores" else self.leaves[name]
@@ -50,22 +50,22 @@ def ours(key: str) -> Tensor:
     case = Case()
     vectors = case.golden.inputs["description_vectors"]
     if key == "F":
-        return nearness(vectors)
+        return latent_similarity(vectors)
     if key == "gram":
         return vectors @ vectors.T
     if key == "scores":
         return case.scores
     config, _, rest = key.partition("/")
     if rest == "margin_matrix":
-        return case.term(config, "hardest").margin(case.grid)
+        return case.term(config, "hardest").margin(case.score_matrix)
     against, _, what = rest.partition("/")
     assert against in ("hardest", "sum"), f"the golden folder has {key!r}, which nobody knows"
     term = case.term(config, against)
-    loss = term(Scores({"inference": case.grid}))
+    loss = term(Scores({"inference": case.score_matrix}))
     if what == "loss":
         return loss
     if what.startswith("loss_cost_s_cost_im_"):
-        return torch.stack([loss, *term.directions(case.grid)])
+        return torch.stack([loss, *term.directions(case.score_matrix)])
     found = re.fullmatch(r"grad_(\w+)", what)
     assert found, f"the golden folder has {key!r}, which no test understands"
     return case.gradient(loss, found[1])

@@ -16,17 +16,24 @@ from torch import Tensor
 
 import golden_scores
 import golden_vectors
-from counterfoil.negatives.teachers import concatenated
-from counterfoil.objectives.guided import Side, Sides, choices, expanded, sides_of
-from counterfoil.objectives.margins import HardestRectified, MarginDistribution
-from counterfoil.objectives.term import Term
-from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
-from counterfoil.records import INFERENCE, Grid, Scores
+from counterfoil.core.types import INFERENCE, ScoreMatrix, Scores
+from counterfoil.losses.base import Loss
+from counterfoil.losses.ndgl import (
+    GuidedDirections,
+    GuidedScores,
+    HardNegativeRectificationLoss,
+    MarginDistillationLoss,
+    candidate_mask,
+    expand_copies,
+    guided_directions,
+)
+from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
+from counterfoil.negatives.teachers import concatenate_teachers
 
 SYSTEM = "ndgl"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
 WAYS = {"st": "student_teacher", "ts": "teacher_student"}
-TRIPLETS = {"hardest": HardestTriplet, "sum": SumTriplet}
+TRIPLETS = {"hardest": HardestTripletLoss, "sum": SumTripletLoss}
 PARTS = ("i2t", "t2i", "value", "grad_S")
 CHOSEN = re.compile(r"hnr/([^/]+)/(student|teacher)_hardest_(caption|image)")
 
@@ -42,20 +49,22 @@ class Case:
     copies: int = 1
 
     @property
-    def grid(self) -> Grid:
+    def score_matrix(self) -> ScoreMatrix:
         anchor = self.student[self.positive]
-        return Grid(
-            self.student, self.positive, anchor, self.teacher, self.scale, copies=self.copies
+        return ScoreMatrix(
+            self.student, self.positive, anchor, self.teacher, self.scale, repeats=self.repeats
         )
 
     @property
-    def sides(self) -> Sides:
+    def sides(self) -> GuidedDirections:
         if self.student.shape[0] != self.student.shape[1]:
-            return sides_of(self.grid, each_pair=False)
-        plain = sides_of(self.grid, each_pair=False)
-        teacher = expanded(self.grid)
+            return guided_directions(self.score_matrix, each_pair=False)
+        plain = guided_directions(self.score_matrix, each_pair=False)
+        teacher = expand_copies(self.score_matrix)
         own, taught = (s.diagonal() / self.scale for s in (self.student, teacher))
-        return Sides(*(Side(side.student, side.teacher, side.wrong, own, taught) for side in plain))
+        return GuidedDirections(
+            *(GuidedScores(side.student, side.teacher, side.wrong, own, taught) for side in plain)
+        )
 
 
 def leaf(golden: golden_vectors.Golden, name: str) -> Tensor:
@@ -75,7 +84,7 @@ def case(golden: golden_vectors.Golden, name: str) -> Case:
     if name == "esa":
         student, hat = leaf(golden, "esa_S"), inputs["esa_S_hat_samples"].double()
         copies = len(student) // len(hat)
-        return Case(student, hat, same(torch.arange(len(student)) // copies), copies=copies)
+        return Case(student, hat, same(torch.arange(len(student)) // copies), repeats=copies)
     if name.startswith("edge_"):
         ids = inputs[f"{name}_ids"]
         hat = inputs["S_teachers"].double().mean(0)[: len(ids), : len(ids)]
@@ -90,11 +99,11 @@ def case(golden: golden_vectors.Golden, name: str) -> Case:
     return Case(leaf(golden, "S"), hat, same(told))
 
 
-def guided(options: dict[str, object]) -> MarginDistribution:
+def guided(options: dict[str, object]) -> MarginDistillationLoss:
     """The term that an option of the folder stands for."""
     form, _, over = str(options["form"]).rpartition("_")
     softmax = over == "softmax"
-    return MarginDistribution(
+    return MarginDistillationLoss(
         form=str(options["form"]) if softmax else form,
         over="mean" if softmax else over,
         operand=options["operand"],
@@ -106,32 +115,32 @@ def guided(options: dict[str, object]) -> MarginDistribution:
     )
 
 
-def option(golden: golden_vectors.Golden, name: str) -> MarginDistribution:
+def option(golden: golden_vectors.Golden, name: str) -> MarginDistillationLoss:
     base, named = golden.meta["config"]["base_option"], golden.meta["config"]["options"]
     return guided({**base, **named.get(name, {})})
 
 
-def whole(term: Term, case: Case) -> Tensor:
-    return term(Scores({INFERENCE: case.grid}))
+def whole(term: Loss, case: Case) -> Tensor:
+    return term(Scores({INFERENCE: case.score_matrix}))
 
 
-def ways(term: Term, case: Case) -> list[Tensor]:
+def ways(term: Loss, case: Case) -> list[Tensor]:
     """The two directions of a term."""
     sides = case.sides
-    if isinstance(term, MarginDistribution):
+    if isinstance(term, MarginDistillationLoss):
         each = [term.form.distances(side) for side in sides]
     else:
-        assert isinstance(term, HardestRectified)
+        assert isinstance(term, HardNegativeRectificationLoss)
         each = [term.rectified(side) for side in sides]
     return [part.mean() if term.reduction == "mean" else part.sum() for part in each]
 
 
-def part(term: Term, case: Case, what: str) -> Tensor:
+def part(term: Loss, case: Case, what: str) -> Tensor:
     found = dict(zip(("i2t", "t2i"), ways(term, case)))
     if what in found:
         return found[what]
     value = found["i2t"] + found["t2i"]
-    if isinstance(term, HardestRectified) or not term.form.reads_positive:
+    if isinstance(term, HardNegativeRectificationLoss) or not term.form.reads_positive:
         torch.testing.assert_close(whole(term, case), value)  # the term itself, on a whole block
     return value if what == "value" else torch.autograd.grad(value, case.student)[0]
 
@@ -144,7 +153,7 @@ def triplet(golden: golden_vectors.Golden, kind: str, case: Case) -> Tensor:
         for n in range(len(scores)):
             row = torch.cat([scores[n, n : n + 1], scores[n][wrong[n]]]).unsqueeze(0)
             true = torch.arange(row.shape[1]).unsqueeze(0) == 0
-            total = total + term(Scores({INFERENCE: Grid(row, true, row[0, :1])}))
+            total = total + term(Scores({INFERENCE: ScoreMatrix(row, true, row[0, :1])}))
     return total
 
 
@@ -155,14 +164,16 @@ def total(golden: golden_vectors.Golden, name: str) -> tuple[Tensor, Tensor]:
     if name != "no_mr":
         value = value + config["lambda1"] * term.form.tau**2 * sum(ways(term, here))
     if name != "no_hnr":
-        rectified = HardestRectified(gamma=config["gamma"])
+        rectified = HardNegativeRectificationLoss(gamma=config["gamma"])
         value = value + config["lambda2"] * sum(ways(rectified, here))
     return value, here.student
 
 
-def rectified(golden: golden_vectors.Golden, name: str) -> HardestRectified:
+def rectified(golden: golden_vectors.Golden, name: str) -> HardNegativeRectificationLoss:
     found = re.fullmatch(r"gamma([\d.]+)", name)
-    return HardestRectified(gamma=float(found[1]) if found else golden.meta["config"]["gamma"])
+    return HardNegativeRectificationLoss(
+        gamma=float(found[1]) if found else golden.meta["config"]["gamma"]
+    )
 
 
 def ours(golden: golden_vectors.Golden, key: str) -> Tensor:
@@ -173,12 +184,12 @@ def ours(golden: golden_vectors.Golden, key: str) -> Tensor:
     if key == "S_hat_from_embeddings":
         images, texts = (golden.inputs[f"teacher_{n}_emb"].double() for n in ("img", "cap"))
         weights = torch.full((len(images),), 1 / len(images))
-        return concatenated(images, weights) @ concatenated(texts).T
+        return concatenate_teachers(images, weights) @ concatenate_teachers(texts).T
     if key == "esa/S_hat_expanded":
-        return expanded(case(golden, "esa").grid)
+        return expand_copies(case(golden, "esa").score_matrix)
     if found := CHOSEN.fullmatch(key):
         sides = case(golden, found[1]).sides
-        return choices(sides[found[3] == "image"])[found[2] == "teacher"]
+        return candidate_mask(sides[found[3] == "image"])[found[2] == "teacher"]
     name, what = rest
     if head == "triplet":
         kind, _, told = name.partition("_")
@@ -211,11 +222,11 @@ def odd(golden: golden_vectors.Golden, head: str, name: str, what: str) -> Tenso
     return part(term_of(golden, kind, reduction), case(golden, head), what)
 
 
-def term_of(golden: golden_vectors.Golden, kind: str, reduction: str = "sum") -> Term:
+def term_of(golden: golden_vectors.Golden, kind: str, reduction: str = "sum") -> Loss:
     if kind == "mr":
-        return MarginDistribution(reduction=reduction)
+        return MarginDistillationLoss(reduction=reduction)
     assert kind == "hnr"
-    return HardestRectified(gamma=golden.meta["config"]["gamma"], reduction=reduction)
+    return HardNegativeRectificationLoss(gamma=golden.meta["config"]["gamma"], reduction=reduction)
 
 
 @pytest.mark.parametrize("key", golden_vectors.keys(SYSTEM))

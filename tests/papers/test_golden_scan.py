@@ -10,21 +10,21 @@ from torch import Tensor
 
 import golden_scores
 import golden_vectors
-from counterfoil.models.blocks import fused
-from counterfoil.models.scan_names import scan
-from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
-from counterfoil.records import Grid, Scores
+from counterfoil.core.types import ScoreMatrix, Scores
+from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
+from counterfoil.models.convert import scan_options
+from counterfoil.models.layers import fused
 
 SYSTEM = "scan"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
-TERMS = {"mh": HardestTriplet, "sh": SumTriplet}
+TERMS = {"mh": HardestTripletLoss, "sh": SumTripletLoss}
 
 
 def build(**options):
     """The authors' defaults of a direction, with its two temperatures."""
     golden = golden_scores.load(SYSTEM)
     options = {**golden.meta["config"][options.get("cross_attn", "t2i")], **options}
-    return golden, scan(golden_scores.checkpoint(SYSTEM, **options)).build()
+    return golden, scan_options(golden_scores.checkpoint(SYSTEM, **options)).build()
 
 
 def embedded(key: str, **options) -> Tensor:
@@ -38,7 +38,7 @@ def embedded(key: str, **options) -> Tensor:
 def kernel(direction: str, norm: str, how: str, what: str) -> Tensor:
     golden, model = build(cross_attn=direction, raw_feature_norm=norm, agg_func=how)
     images, texts = golden_scores.kernel(golden.inputs)
-    scores = model.grid(images, texts)
+    scores = model.score_matrix(images, texts)
     if what == "scores":
         return scores
     leaf = {"grad_regions": images, "grad_words": texts}[what].tokens
@@ -61,10 +61,10 @@ def trained(direction: str, how: str, what: str) -> Tensor:
     images = model.encode_images(golden_scores.images(golden.inputs))
     texts = model.encode_texts(golden_scores.captions(golden.inputs))
     if what == "scores":
-        return model.grid(images, texts)
+        return model.score_matrix(images, texts)
     n = golden.meta["config"]["n_loss_batch"]
-    scores = model.grid(images.rows(slice(n)), texts.rows(slice(n)))
-    anchors = Grid(scores, torch.eye(n, dtype=torch.bool), scores.diagonal())
+    scores = model.score_matrix(images.rows(slice(n)), texts.rows(slice(n)))
+    anchors = ScoreMatrix(scores, torch.eye(n, dtype=torch.bool), scores.diagonal())
     kind = "sh" if what.endswith("sh") else "mh"
     term = TERMS[kind](margin=golden.meta["config"]["margin"], reduction="sum")
     value = term(Scores({"inference": anchors}))

@@ -13,18 +13,41 @@ from torch import Tensor
 import golden_scores
 import golden_vectors
 import uniter_cases
-from counterfoil.models.uniter_names import convert_uniter
-from counterfoil.models.uniter_start import begun
-from counterfoil.negatives.masks import chances, chosen, table, with_singles
-from counterfoil.negatives.masks import masked as masked_texts
-from counterfoil.negatives.readings import Shown, read, scored
-from counterfoil.negatives.refills import probabilities, refilled
-from counterfoil.negatives.tailored_words import Kept, judged
-from counterfoil.negatives.written_filters import copies, hardest, known, lowered, occurring, twice
-from counterfoil.objectives.triplet import RankedBelow
-from counterfoil.objectives.words import Words
-from counterfoil.reading import Slots, Want
-from counterfoil.records import Grid, Items, Role, Scores, WordTask
+from counterfoil.core.types import (
+    ModalityBatch,
+    Role,
+    ScoreMatrix,
+    Scores,
+    WordHead,
+    WordSlots,
+    WordTask,
+)
+from counterfoil.losses.tags import WordLoss
+from counterfoil.losses.triplet import MarginRankingLoss
+from counterfoil.models.layers.joint_encoder import initialized_from
+from counterfoil.models.uniter import convert_uniter
+from counterfoil.negatives.generation.inputs import (
+    PairInputs,
+    choose_spans,
+    copies_original,
+    duplicates_of,
+    hardest_kept,
+    is_true_caption,
+    lowercase_all,
+    mask_probabilities,
+    mask_spans,
+    mask_table,
+    occurs_in_captions,
+    read_in_parts,
+    score_in_parts,
+    with_singles,
+)
+from counterfoil.negatives.generation.tags import (
+    SelectedMasks,
+    fill_slots,
+    refill_probabilities,
+    word_tasks,
+)
 from papers.released_bugs import stray
 
 SYSTEM = "tags"
@@ -52,31 +75,33 @@ class Case:
         caption = self.inputs["anchor/caption"]
         self.text = uniter_cases.captions(SYSTEM, caption)
         width = self.inputs["anchor/input_ids"].shape[1]
-        self.text = Items(self.text.ids, self.text.values[:, :width], self.text.mask[:, :width])
+        self.text = ModalityBatch(
+            self.text.ids, self.text.values[:, :width], self.text.mask[:, :width]
+        )
         assert torch.equal(self.text.values, self.inputs["anchor/input_ids"])
         image = self.inputs["caption_image"][caption]
         self.image = self.model.encode_images(uniter_cases.images(SYSTEM, image))
         self.hidden = (self.inputs["mlm/labels"] >= 0).unsqueeze(0)
-        self.slots = Slots(*self.hidden[0].nonzero(as_tuple=True))
+        self.slots = WordSlots(*self.hidden[0].nonzero(as_tuple=True))
         self.labels = self.inputs["mlm/labels"][self.hidden[0]]
         drawn = self.inputs["fill/sampled_tokens"][self.slots.pair, self.slots.place]
-        self.written = refilled(self.inputs["mlm/input_ids"], self.slots, drawn)
+        self.written = fill_slots(self.inputs["mlm/input_ids"], self.slots, drawn)
 
-    def shown(self, values: Tensor) -> Shown:
+    def shown(self, values: Tensor) -> PairInputs:
         rows = torch.zeros(len(values), dtype=torch.long)
-        return Shown(self.image, Items(rows - 1, values, self.text.mask[rows]), rows)
+        return PairInputs(self.image, ModalityBatch(rows - 1, values, self.text.mask[rows]), rows)
 
     @property
     def copy(self) -> Tensor:
-        return copies(self.written[None], self.text.values)
+        return copies_original(self.written[None], self.text.values)
 
     @property
     def again(self) -> Tensor:
-        return twice(self.written[None])
+        return duplicates_of(self.written[None])
 
     def masked(self) -> WordTask:
         shown = self.shown(self.inputs["mlm/input_ids"])
-        logits = read(self.model, shown, frozenset({Want.FILL}), self.slots).fill
+        logits = read_in_parts(self.model, shown, frozenset({WordHead.FILL}), self.slots).fill
         return WordTask(logits, self.labels, torch.zeros_like(self.labels))
 
     def all_words(self) -> tuple[dict[str, WordTask], Tensor]:
@@ -85,40 +110,40 @@ class Case:
         none = torch.zeros(count, dtype=torch.long)
         masking = torch.arange(count) // (count // self.config["K"])
         shown = self.shown(self.written)
-        kept = Kept(none, torch.arange(count), masking, shown.texts)
-        scores, tasks = judged(
+        kept = SelectedMasks(none, torch.arange(count), masking, shown.texts)
+        scores, tasks = word_tasks(
             self.model, shown, kept, self.text, self.hidden, ("doubt", "correct")
         )
         return tasks, scores
 
     def chosen(self, scores: Tensor) -> Tensor:
-        low = lowered(scores[None], self.copy, self.again, scale="logits")
-        return hardest(low, torch.ones_like(low).bool(), self.config["m"])[0]
+        low = lowercase_all(scores[None], self.copy, self.again, scale="logits")
+        return hardest_kept(low, torch.ones_like(low).bool(), self.config["m"])[0]
 
     def scores(self) -> Tensor:
-        return scored(self.model, self.shown(self.written))
+        return score_in_parts(self.model, self.shown(self.written))
 
     def positive(self, form: str) -> Tensor:
         texts = self.model.encode_texts(self.text)
         if form == "released":
             return stray(self.model, self.image, texts)
-        return self.model.pairs(self.image, texts)
+        return self.model.score_pairs(self.image, texts)
 
     def ranked(self, form: str) -> tuple[Tensor, Tensor, Tensor]:
         """The positive and the chosen, their scores again with gradients, and the loss."""
         rows = self.chosen(self.scores())
         shown = self.shown(self.written[rows])
         texts = self.model.encode_texts(shown.texts)
-        wrong = self.model.pairs(self.image.rows(shown.image), texts)
+        wrong = self.model.score_pairs(self.image.rows(shown.image), texts)
         true = self.positive(form)
         grid = grid_of(true.sigmoid())
-        term = RankedBelow(role="written", margin=self.config["margin"])
+        term = MarginRankingLoss(role="written", margin=self.config["margin"])
         loss = term(Scores({"inference": grid}, {Role.WRITTEN: wrong.sigmoid()[None]}))
         return rows, torch.cat([true, wrong]), loss
 
     def task_loss(self, name: str, task: WordTask) -> Tensor:
         weights = self.config["disc_weights_mismatch_match"] if name == "doubt" else ()
-        term = Words(task=name, weights=tuple(weights))
+        term = WordLoss(task=name, weights=tuple(weights))
         return term(Scores({"inference": grid_of(torch.zeros(1))}, words={name: task}))
 
 
@@ -127,13 +152,13 @@ def case() -> Case:
     return Case()
 
 
-def grid_of(anchor: Tensor) -> Grid:
-    return Grid(anchor[None], torch.ones(1, 1, dtype=torch.bool), anchor)
+def grid_of(anchor: Tensor) -> ScoreMatrix:
+    return ScoreMatrix(anchor[None], torch.ones(1, 1, dtype=torch.bool), anchor)
 
 
 def costs(name: str, task: WordTask) -> Tensor:
     weights = case().config["disc_weights_mismatch_match"] if name == "doubt" else ()
-    return Words(task=name, weights=tuple(weights)).costs(task)
+    return WordLoss(task=name, weights=tuple(weights)).costs(task)
 
 
 def gradient(loss: Tensor, theirs: str) -> Tensor:
@@ -145,7 +170,7 @@ def gradient(loss: Tensor, theirs: str) -> Tensor:
 def masked(key: str) -> Tensor:
     task = case().masked()
     if key == "slot_probs":
-        return probabilities(task.logits, temperature=case().config["tau"])
+        return refill_probabilities(task.logits, temperature=case().config["tau"])
     if key == "corrects":
         return (task.logits.argmax(1) == task.labels).float()
     return {"slot_logits": task.logits, "loss": costs("masked", task)}[key]
@@ -158,10 +183,14 @@ def selected(key: str) -> Tensor:
     if key == "effective_number":
         return effective()
     if key == "exact_rows":
-        order = hardest(scores, ~copy, scores.shape[1])[0]  # equal captions have other scores here
+        order = hardest_kept(scores, ~copy, scores.shape[1])[
+            0
+        ]  # equal captions have other scores here
         order = order[order >= 0]
-        return order[~twice(case().written[order.flip(0)][None])[0].flip(0)]
-    rows = hardest(lowered(scores, copy, again, scale="logits"), torch.ones_like(copy), 10**3)[0]
+        return order[~duplicates_of(case().written[order.flip(0)][None])[0].flip(0)]
+    rows = hardest_kept(
+        lowercase_all(scores, copy, again, scale="logits"), torch.ones_like(copy), 10**3
+    )[0]
     return rows[: len(case().golden.outputs["select/released_rows"])]
 
 
@@ -195,7 +224,7 @@ def ranked(form: str, key: str) -> Tensor:
 def pool(key: str) -> Tensor:
     assert key == "exact_rows"
     one = case()
-    return hardest(one.scores()[None], ~(one.copy | one.again), one.config["m"])[0]
+    return hardest_kept(one.scores()[None], ~(one.copy | one.again), one.config["m"])[0]
 
 
 def doubted(key: str) -> Tensor:
@@ -221,8 +250,10 @@ def corrected(key: str) -> Tensor:
     one = case()
     if key in ("argmax_all_tokens", "all_token_corrects", "corrected_text"):
         pair, place = torch.ones_like(one.written).nonzero(as_tuple=True)
-        want = frozenset({Want.CORRECT})
-        logits = read(one.model, one.shown(one.written), want, Slots(pair, place)).correct
+        want = frozenset({WordHead.CORRECT})
+        logits = read_in_parts(
+            one.model, one.shown(one.written), want, WordSlots(pair, place)
+        ).correct
         best = logits.argmax(1).view(one.written.shape)
         if key == "all_token_corrects":
             return (best == one.text.values)[:, 1:-1]
@@ -252,7 +283,7 @@ def begin(key: str) -> Tensor:
     heads = ("rank_output", "disc_output", "correction_output")
     given = golden_scores.checkpoint(SYSTEM).state
     bare = {name: value for name, value in given.items() if not name.startswith(heads)}
-    return begun(convert_uniter(bare))[NAMES[key]]
+    return initialized_from(convert_uniter(bare))[NAMES[key]]
 
 
 def ours(key: str) -> Tensor:
@@ -289,7 +320,7 @@ def test_copies_and_repeats_are_there() -> None:
     one = case()
     assert one.copy.any()
     assert (one.again & ~one.copy).any()
-    rows = hardest(one.scores()[None], ~(one.copy | one.again), one.config["m"])[0]
+    rows = hardest_kept(one.scores()[None], ~(one.copy | one.again), one.config["m"])[0]
     assert not one.copy[0, rows].any()
 
 
@@ -303,10 +334,12 @@ def test_the_papers_rule() -> None:
     ids = torch.nn.utils.rnn.pad_sequence(captions, batch_first=True, padding_value=-1)
     largest = 1 + max(max(e["candidate"]) for e in given["examples"])
     size = 1, max(largest, 1 + int(ids.max()))
-    there = occurring(ids.clamp(min=0), ids >= 0, torch.zeros(len(ids), dtype=torch.long), size)
+    there = occurs_in_captions(
+        ids.clamp(min=0), ids >= 0, torch.zeros(len(ids), dtype=torch.long), size
+    )
     for example in given["examples"]:
         written = torch.tensor(example["candidate"])[None, None]
-        keep = not known(written, captions[0][None], there).item()
+        keep = not is_true_caption(written, captions[0][None], there).item()
         assert keep == example["keep"], example["why"]
 
 
@@ -321,17 +354,17 @@ def phrases_of(given: dict[str, Any]) -> Tensor:
     some = [phrase for name in names for phrase in tree[name] if phrase is not None]
     words = torch.ones(1, length, dtype=torch.bool)
     singles = "always" if given["kind"] == "eval" else "without phrases"
-    return with_singles(table([some], length), words, singles=singles)
+    return with_singles(mask_table([some], length), words, singles=singles)
 
 
 @pytest.mark.parametrize("given", mask_cases(), ids=lambda given: str(given.get("n_tokens")))
 def test_phrases_are_hidden_as_often_as_theirs(given: dict[str, Any]) -> None:
     exact, phrases = given["exact"], phrases_of(given)
-    q = chances(phrases)[0]
+    q = mask_probabilities(phrases)[0]
     real = phrases[0].any(1)
     assert sorted(q[real].tolist()) == pytest.approx(sorted(exact["phrase_prob"]))
     times = 200_000
-    slots = chosen(phrases, times=times, rng=torch.Generator().manual_seed(1))[0]
+    slots = choose_spans(phrases, times=times, rng=torch.Generator().manual_seed(1))[0]
     counts = torch.bincount(slots.sum(1), minlength=given["n_tokens"] + 1).double() / times
     for found, wanted in (
         (slots.double().mean(0), exact["slot_prob"]),
@@ -348,10 +381,10 @@ def test_what_happens_to_a_slot() -> None:
     given = json.loads((golden_vectors.folder(SYSTEM) / "phrase_mask.json").read_text())
     chance, words = given["cases"][0]["exact_kind_prob"], torch.arange(*given["v_range"])
     times, old = 100_000, int(words[5])
-    text = Items(torch.zeros(1).long(), torch.tensor([[old]]), torch.ones(1, 1).bool())
+    text = ModalityBatch(torch.zeros(1).long(), torch.tensor([[old]]), torch.ones(1, 1).bool())
     slots = torch.ones(1, times, 1, dtype=torch.bool)
     rng = torch.Generator().manual_seed(0)
-    found = masked_texts(text, slots, mask=given["mask_id"], words=words, rng=rng).texts.values
+    found = mask_spans(text, slots, mask=given["mask_id"], words=words, rng=rng).texts.values
     for wanted, share in (
         (chance["mask"], (found == given["mask_id"]).double().mean()),
         (chance["unchanged"], (found == old).double().mean()),

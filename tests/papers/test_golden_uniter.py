@@ -15,14 +15,17 @@ from torch import Tensor
 import golden_scores
 import golden_vectors
 import uniter_cases
-from counterfoil.models.blocks import paired
-from counterfoil.models.blocks.boxed import places
-from counterfoil.models.blocks.paired import packed
-from counterfoil.models.uniter import UNITER
-from counterfoil.models.uniter_names import VEIL, convert_uniter, official, renamed
-from counterfoil.models.uniter_start import begun
-from counterfoil.reading import Slots, Want
-from counterfoil.records import Encoded, Items, Pairs
+from counterfoil.core.types import Embeddings, ModalityBatch, Pairs, WordHead, WordSlots
+from counterfoil.models.layers import joint_encoder
+from counterfoil.models.layers.joint_encoder import initialized_from, pack_pairs
+from counterfoil.models.uniter import (
+    UNITER,
+    VEIL,
+    authors_state,
+    box_features,
+    convert_uniter,
+    renamed_state,
+)
 
 SYSTEM = "uniter"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
@@ -45,7 +48,7 @@ def inputs() -> dict[str, Tensor]:
     return golden_scores.load(SYSTEM).inputs
 
 
-def items() -> tuple[Items, Items]:
+def items() -> tuple[ModalityBatch, ModalityBatch]:
     rows = inputs()
     return (
         uniter_cases.images(SYSTEM, rows["pairs/image"]),
@@ -53,7 +56,7 @@ def items() -> tuple[Items, Items]:
     )
 
 
-def pools() -> tuple[Encoded, Encoded]:
+def pools() -> tuple[Embeddings, Embeddings]:
     images, texts = items()
     return model().encode_images(images), model().encode_texts(texts)
 
@@ -66,10 +69,10 @@ def batch(what: str) -> Tensor:
     longest = int(mask.sum(1).max())
     place = torch.arange(longest).expand(len(mask), longest)
     if what == "gather_index":  # what is behind a sequence stands where it stands
-        packing, _ = packed(*pools())
+        packing, _ = pack_pairs(*pools())
         index = place.flatten().index_copy(0, packing.at, packing.column)
         return index.view(place.shape)
-    boxes = places(images.boxes)
+    boxes = box_features(images.boxes)
     return {
         "input_ids": texts.values,
         "position_ids": torch.arange(long).unsqueeze(0),
@@ -86,7 +89,7 @@ def batch(what: str) -> Tensor:
 def layer(number: int) -> Tensor:
     """Output of a layer of the transformer, counted from 1; of what enters it, 0."""
     seen: list[Tensor] = []
-    host, (packing, tokens) = model(), packed(*pools())
+    host, (packing, tokens) = model(), pack_pairs(*pools())
     hook = host.body.layers[number - 1].register_forward_hook(
         lambda module, given, out: seen.append(out)
     )
@@ -140,16 +143,16 @@ def authors(host: UNITER) -> dict[str, Tensor]:
     """Parameters by the authors' names, those that both have whole."""
     own = dict(host.named_parameters())
     theirs = golden_scores.checkpoint(SYSTEM).state
-    return {name: own[renamed(name)] for name in theirs if renamed(name) in own}
+    return {name: own[renamed_state(name)] for name in theirs if renamed_state(name) in own}
 
 
 def filled() -> Tensor:
     rows, (images, _) = inputs(), items()
     texts = uniter_cases.captions(SYSTEM, rows["pairs/caption"], rows["mlm/masked_ids"])
     at = (rows["mlm/labels"] >= 0).nonzero()
-    host, slots = model(), Slots(at[:, 0], at[:, 1] + 1)  # behind [CLS]
+    host, slots = model(), WordSlots(at[:, 0], at[:, 1] + 1)  # behind [CLS]
     pools_ = host.encode_images(images), host.encode_texts(texts)
-    return host.read(*pools_, frozenset({Want.FILL}), slots).fill
+    return host.read(*pools_, frozenset({WordHead.FILL}), slots).fill
 
 
 def veiled() -> Tensor:
@@ -178,7 +181,7 @@ def ours(key: str) -> Tensor:
     return known[key]()
 
 
-def every() -> tuple[Encoded, Encoded]:
+def every() -> tuple[Embeddings, Embeddings]:
     rows = inputs()
     counts = (torch.arange(len(rows[name])) for name in ("num_bb", "caption_lens"))
     return uniter_cases.encoded(model(), SYSTEM, *counts)
@@ -199,18 +202,18 @@ def test_agrees_with_the_authors(key):
 
 @pytest.mark.parametrize("key", ["rank/pair_scores", "mlm/logits", "mrc/logits"])
 def test_one_pair_at_a_time_agrees_too(key, monkeypatch):
-    monkeypatch.setitem(paired.TOGETHER, "cpu", 1)
+    monkeypatch.setitem(joint_encoder.TOGETHER, "cpu", 1)
     test_agrees_with_the_authors(key)
 
 
 def test_recall_counts_hits_once():
     """E5: theirs counts both coordinates of what it finds."""
     golden = golden_scores.load(SYSTEM)
-    scores, owner = ours("eval/score_matrix").detach(), inputs()["caption_image"]
-    own = scores.gather(1, owner.unsqueeze(1))
+    scores, text_to_image = ours("eval/score_matrix").detach(), inputs()["caption_image"]
+    own = scores.gather(1, text_to_image.unsqueeze(1))
     rank = (scores > own).sum(1)
     by_text = golden.meta["itm_eval_image_retrieval_correct"]
-    truth = owner.unsqueeze(1) == torch.arange(scores.shape[1])
+    truth = text_to_image.unsqueeze(1) == torch.arange(scores.shape[1])
     best = scores.masked_fill(~truth, -torch.inf).amax(0)
     by_image = (scores > best).sum(0)
     for k in (1, 5, 10):
@@ -220,7 +223,7 @@ def test_recall_counts_hits_once():
 
 
 def test_every_tensor_goes_back_as_it_came():
-    theirs, back = golden_scores.checkpoint(SYSTEM).state, official(model().state_dict())
+    theirs, back = golden_scores.checkpoint(SYSTEM).state, authors_state(model().state_dict())
     assert set(theirs) == set(back)
     for name, value in theirs.items():
         if name == VEIL:  # row 0 is never read
@@ -235,11 +238,13 @@ def test_heads_of_tags_begin_as_theirs_do():
     golden = golden_scores.load("tags")
     state = convert_uniter(golden_scores.checkpoint("tags").state)
     made = ("says.rank.", "says.doubt.", "says.correct.")
-    new = begun({name: value for name, value in state.items() if not name.startswith(made)})
+    new = initialized_from(
+        {name: value for name, value in state.items() if not name.startswith(made)}
+    )
     found = 0
     for key, value in golden.outputs.items():
         if key.startswith("init/"):
-            assert torch.equal(new[renamed(key.removeprefix("init/"))], value), key
+            assert torch.equal(new[renamed_state(key.removeprefix("init/"))], value), key
             found += 1
     assert found
 
@@ -247,13 +252,15 @@ def test_heads_of_tags_begin_as_theirs_do():
 @golden_vectors.needs("tags")
 def test_tags_is_read_with_all_its_heads():
     host, golden = uniter_cases.build("tags"), golden_scores.load("tags")
-    assert {Want.DOUBT, Want.CORRECT, Want.FILL} < host.wants
-    back = official(host.state_dict())
+    assert {WordHead.DOUBT, WordHead.CORRECT, WordHead.FILL} < host.wants
+    back = authors_state(host.state_dict())
     for name, value in golden_scores.checkpoint("tags").state.items():
         assert name == VEIL or torch.equal(back[name], value), name
     rows = golden.outputs["fill/candidates"]
     image = golden.inputs["caption_image"][golden.inputs["anchor/caption"]]
     images = host.encode_images(uniter_cases.images("tags", image.repeat(len(rows))))
-    texts = host.encode_texts(Items(torch.arange(len(rows)), rows, torch.ones_like(rows).bool()))
-    doubt = host.read(images, texts, frozenset({Want.DOUBT})).doubt
+    texts = host.encode_texts(
+        ModalityBatch(torch.arange(len(rows)), rows, torch.ones_like(rows).bool())
+    )
+    doubt = host.read(images, texts, frozenset({WordHead.DOUBT})).doubt
     golden_scores.agrees(golden, "wod/logits", doubt)

@@ -15,12 +15,22 @@ from torch import Tensor
 import golden_scores
 import golden_vectors
 import uniter_cases
+from counterfoil.core.types import (
+    Batch,
+    Embeddings,
+    EncodedBatch,
+    EncodedViews,
+    ModalityBatch,
+    Pairs,
+    Role,
+    ScoreMatrix,
+    Scores,
+)
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.triplet import MarginRankingLoss
 from counterfoil.models.uniter import UNITER
-from counterfoil.negatives.screened import Screened
-from counterfoil.objectives.term import Objective
-from counterfoil.objectives.triplet import RankedBelow
-from counterfoil.records import Batch, Encoded, Grid, Items, Pairs, Role, Scores, View, Views
-from counterfoil.train.step import Step
+from counterfoil.negatives.online import TopScoringMiner
+from counterfoil.training.step import TrainingStep
 
 SYSTEM = "uniter"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
@@ -49,21 +59,21 @@ def rows(stream: str) -> Pairs:
     return Pairs(image.expand_as(texts), texts)
 
 
-def encoded(stream: str) -> tuple[Encoded, Encoded]:
+def encoded(stream: str) -> tuple[Embeddings, Embeddings]:
     """Images and texts of the rows; as the authors release it, with regions out of place."""
     pairs = rows(stream)
     images, texts = uniter_cases.encoded(model(), SYSTEM, pairs.image, pairs.text)
     return (misplaced(images, pairs, texts) if stream.endswith("released") else images), texts
 
 
-def misplaced(images: Encoded, pairs: Pairs, texts: Encoded) -> Encoded:
+def misplaced(images: Embeddings, pairs: Pairs, texts: Embeddings) -> Embeddings:
     """Regions taken from where they would begin if all captions were as long as the last."""
     read = uniter_cases.captions(SYSTEM, pairs.text)
     padding = torch.ones_like(read.mask)  # which the authors embed too
-    everything = model().encode_texts(Items(read.ids, read.values, padding))
+    everything = model().encode_texts(ModalityBatch(read.ids, read.values, padding))
     both = torch.cat([everything.tokens, images.tokens], 1)
     begin = int(texts.mask[-1].sum())
-    return Encoded(both[:, begin : begin + images.mask.shape[1]], images.mask)
+    return Embeddings(both[:, begin : begin + images.mask.shape[1]], images.mask)
 
 
 def gather(stream: str) -> Tensor:
@@ -111,8 +121,8 @@ def batch(stream: str) -> Batch:
     )
 
 
-def source() -> Screened:
-    return Screened(keep=golden().meta["config"]["hard_size"])
+def source() -> TopScoringMiner:
+    return TopScoringMiner(keep=golden().meta["config"]["hard_size"])
 
 
 @pytest.mark.parametrize("stream", STREAMS)
@@ -128,8 +138,8 @@ def test_the_hardest_by_score_and_what_they_cost(stream: str) -> None:
     hard = 1 + found[1:].topk(keep).indices.sort().values
     golden_vectors.same(golden(), f"{stream}/hard_rows", hard)
     chance = found.sigmoid()
-    grid = Grid(chance[:1].view(1, 1), torch.ones(1, 1).bool(), chance[:1])
-    term = RankedBelow(role="hard text", margin=golden().meta["config"]["margin"])
+    grid = ScoreMatrix(chance[:1].view(1, 1), torch.ones(1, 1).bool(), chance[:1])
+    term = MarginRankingLoss(role="hard text", margin=golden().meta["config"]["margin"])
     each = [
         term(Scores({"inference": grid}, {Role.HARD_TEXT: chance[row].view(1, 1)})) for row in hard
     ]
@@ -139,9 +149,9 @@ def test_the_hardest_by_score_and_what_they_cost(stream: str) -> None:
 @pytest.mark.parametrize("stream", list(RIGHT))
 def test_screened(stream: str) -> None:
     given, role = batch(stream), RIGHT[stream]
-    view = View(model().encode_images(given.images), model().encode_texts(given.texts))
+    view = EncodedBatch(model().encode_images(given.images), model().encode_texts(given.texts))
     found = source().propose(
-        model(), given, Views({"inference": view}), torch.zeros(1, 1), torch.Generator()
+        model(), given, EncodedViews({"inference": view}), torch.zeros(1, 1), torch.Generator()
     )
     new, place, all_rows = (
         (found.images, found.pairs[role].image, rows(stream).image)
@@ -159,14 +169,14 @@ def test_screened(stream: str) -> None:
 @pytest.mark.parametrize("stream", list(RIGHT))
 def test_trained_on(stream: str) -> None:
     """One step from the batch to the mean of the authors' losses, with a gradient."""
-    matcher = uniter_cases.build(SYSTEM)
-    matcher.score = "probability"
+    model = uniter_cases.build(SYSTEM)
+    model.score = "probability"
     margin = golden().meta["config"]["margin"]
-    term = RankedBelow(role=RIGHT[stream].value, margin=margin, reduction="mean")
-    step = Step(matcher, Objective(terms={"hard": (1.0, term)}), proposer=source()).train()
+    term = MarginRankingLoss(role=RIGHT[stream].value, margin=margin, reduction="mean")
+    step = TrainingStep(model, WeightedSum(terms={"hard": (1.0, term)}), proposer=source()).train()
     loss = step(batch(stream))["hard"]
     loss.backward()
     wanted = golden().outputs[f"{stream}/rank_loss"]
     atol = golden().atol(f"{stream}/rank_loss")
     torch.testing.assert_close(loss.detach(), wanted.mean(), rtol=0, atol=atol)
-    assert any(p.grad is not None and p.grad.any() for p in matcher.parameters())
+    assert any(p.grad is not None and p.grad.any() for p in model.parameters())

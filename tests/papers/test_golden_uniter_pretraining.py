@@ -16,14 +16,26 @@ from torch.nn.functional import cross_entropy
 import golden_scores
 import golden_vectors
 import uniter_cases
-from counterfoil.models.uniter import UNITER
-from counterfoil.models.uniter_names import official
-from counterfoil.objectives.region_tasks import classification, divergence, likeliest, regression
-from counterfoil.objectives.transport import alignment, cost, plan, transport
-from counterfoil.reading import Slots
-from counterfoil.records import Pairs
-from counterfoil.train.pretrain_batches import Task, TaskBatch, Tasks
-from counterfoil.train.pretrain_step import Pretraining, Said, asked
+from counterfoil.core.types import Pairs, WordSlots
+from counterfoil.losses.pretraining import (
+    likeliest_class,
+    optimal_transport,
+    region_classification,
+    region_kl_divergence,
+    region_regression,
+    transport_cost,
+    transport_plan,
+    word_region_alignment,
+)
+from counterfoil.models.uniter import UNITER, authors_state
+from counterfoil.training.pretrain import (
+    PretrainBatch,
+    PretrainStep,
+    PretrainTasks,
+    Task,
+    TaskAnswers,
+    task_inputs,
+)
 
 SYSTEM = "uniter"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
@@ -43,7 +55,7 @@ def inputs() -> dict[str, Tensor]:
     return golden_scores.load(SYSTEM).inputs
 
 
-def batch(task: Task) -> TaskBatch:
+def batch(task: Task) -> PretrainBatch:
     """Their joint batch with what they hid for a task."""
     rows = inputs()
     images = uniter_cases.images(SYSTEM, rows["pairs/image"])
@@ -52,13 +64,13 @@ def batch(task: Task) -> TaskBatch:
     regions = images.mask.shape[1]
     hides = task in ("mrfr", "mrc", "mrckl")
     at = (rows["mlm/labels"] >= 0).nonzero()
-    return TaskBatch(
+    return PretrainBatch(
         task=task,
         anchors=Pairs(images.ids, texts.ids),
         images=images,
         texts=texts,
         real=torch.ones(len(texts), dtype=torch.bool),
-        slots=Slots(at[:, 0], at[:, 1] + 1),  # behind [CLS]
+        slots=WordSlots(at[:, 0], at[:, 1] + 1),  # behind [CLS]
         labels=rows["mlm/labels"][at[:, 0], at[:, 1]],
         veiled=(rows["mrm/region_mask"][:, :regions].bool() & images.mask) & hides,
         matching=rows["caption_image"][texts.ids] == images.ids,
@@ -66,20 +78,20 @@ def batch(task: Task) -> TaskBatch:
     )
 
 
-def said(task: Task) -> Said:
+def said(task: Task) -> TaskAnswers:
     with torch.no_grad():
-        return asked(uniter_cases.build(SYSTEM), batch(task), moved=task == "itm")
+        return task_inputs(uniter_cases.build(SYSTEM), batch(task), moved=task == "itm")
 
 
 def gradients(task: Task) -> dict[str, Tensor]:
     """Of the mean loss, as the stage works it out, by the authors' names."""
     model: UNITER = uniter_cases.build(SYSTEM)
-    Pretraining(model, Tasks())(batch(task))[task].backward()
+    PretrainStep(model, PretrainTasks())(batch(task))[task].backward()
     grads = {
         name: torch.zeros_like(p) if p.grad is None else p.grad
         for name, p in model.named_parameters()
     }
-    return official(grads)
+    return authors_state(grads)
 
 
 def matching() -> dict[str, Tensor]:
@@ -90,7 +102,7 @@ def matching() -> dict[str, Tensor]:
         "loss": cross_entropy(found.answers, found.truth, reduction="none"),
         "ot_pos": found.distance[truth],
         "ot_neg": found.distance[~truth],
-        "wra_loss": alignment(found.distance, truth).mean(),
+        "wra_loss": word_region_alignment(found.distance, truth).mean(),
     }
 
 
@@ -98,13 +110,13 @@ def regions(task: Task) -> dict[str, Tensor]:
     found = said(task)
     if task == "mrfr":
         return {
-            "loss_mean": regression(found.answers, found.truth).mean(),
+            "loss_mean": region_regression(found.answers, found.truth).mean(),
             "target": found.truth,
         }
-    judged = {"mrc": classification, "mrckl": divergence}[task]
+    judged = {"mrc": region_classification, "mrckl": region_kl_divergence}[task]
     return {
         "loss": judged(found.answers, found.truth),
-        "label_target_argmax": likeliest(found.truth),
+        "label_target_argmax": likeliest_class(found.truth),
     }
 
 
@@ -118,12 +130,12 @@ def moved(what: str) -> Tensor:
     )
     if found := TURNED.fullmatch(what):
         how = {"beta": float(found[1]), "rounds": int(found[2])} if found[1] else {}
-        return transport(texts, images, words, seen, **how)
+        return optimal_transport(texts, images, words, seen, **how)
     if what.startswith("grad_"):
-        transport(texts, images, words, seen).sum().backward()
+        optimal_transport(texts, images, words, seen).sum().backward()
         return {"grad_txt": texts, "grad_img": images}[what].grad
-    pays = cost(texts, images).masked_fill(~(words.unsqueeze(2) & seen.unsqueeze(1)), 0)
-    return {"cost": pays, "plan": plan(pays, words, seen).mT}[what]
+    pays = transport_cost(texts, images).masked_fill(~(words.unsqueeze(2) & seen.unsqueeze(1)), 0)
+    return {"cost": pays, "plan": transport_plan(pays, words, seen).mT}[what]
 
 
 def ours(key: str) -> Tensor:
@@ -153,7 +165,7 @@ def test_agrees_with_the_authors(key):
 @pytest.mark.parametrize("task", ["mlm", "mrfr", "mrc", "mrckl", "itm"])
 def test_the_stage_takes_their_means(task):
     golden = golden_scores.load(SYSTEM)
-    found = Pretraining(uniter_cases.build(SYSTEM), Tasks())(batch(task))
+    found = PretrainStep(uniter_cases.build(SYSTEM), PretrainTasks())(batch(task))
     key = "loss_mean" if task == "mrfr" else "loss"
     expected = golden.outputs[f"{task}/{key}"].mean()
     torch.testing.assert_close(found[task], expected, rtol=1e-5, atol=golden.atol(f"{task}/{key}"))

@@ -10,9 +10,9 @@ from torch import Tensor
 
 import golden_scores
 import golden_vectors
-from counterfoil.models.scan_names import vsepp
-from counterfoil.objectives.triplet import HardestTriplet, SumTriplet
-from counterfoil.records import Grid, Scores
+from counterfoil.core.types import ScoreMatrix, Scores
+from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
+from counterfoil.models.convert import vsepp_options
 
 SYSTEM = "vsepp"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
@@ -21,12 +21,12 @@ OPTIONS = {
     "order": {"measure": "order", "use_abs": True},
     "no_imgnorm": {"no_imgnorm": True},
 }
-TERMS = {"mh": HardestTriplet, "sh": SumTriplet}
+TERMS = {"mh": HardestTripletLoss, "sh": SumTripletLoss}
 
 
 def block(scores: Tensor) -> Scores:
     eye = torch.eye(len(scores), dtype=torch.bool)
-    return Scores({"inference": Grid(scores, eye, scores.diagonal())})
+    return Scores({"inference": ScoreMatrix(scores, eye, scores.diagonal())})
 
 
 def loss(kind: str, scores: Tensor, margin: float) -> Tensor:
@@ -36,11 +36,11 @@ def loss(kind: str, scores: Tensor, margin: float) -> Tensor:
 class Case:
     def __init__(self, config: str) -> None:
         self.golden = golden_scores.load(SYSTEM)
-        converted = vsepp(golden_scores.checkpoint(SYSTEM, **OPTIONS[config]))
+        converted = vsepp_options(golden_scores.checkpoint(SYSTEM, **OPTIONS[config]))
         self.model = converted.build()
         self.image = self.model.encode_images(golden_scores.images(self.golden.inputs))
         self.text = self.model.encode_texts(golden_scores.captions(self.golden.inputs))
-        self.scores = self.model.grid(self.image, self.text)
+        self.scores = self.model.score_matrix(self.image, self.text)
         settings = self.golden.meta["config"]
         self.margin = settings["margin_order" if config == "order" else "margin_cosine"]
 
@@ -98,5 +98,7 @@ def test_grid_equals_pairs():
     for config in OPTIONS:
         case = Case(config)
         b = len(case.image)
-        torch.testing.assert_close(case.model.pairs(case.image, case.text), case.scores.diagonal())
+        torch.testing.assert_close(
+            case.model.score_pairs(case.image, case.text), case.scores.diagonal()
+        )
         assert case.scores.shape == (b, b)

@@ -11,10 +11,9 @@ from torch import Tensor
 
 import golden_scores
 import golden_vectors
-from counterfoil.models.vsrn import VSRN
-from counterfoil.models.vsrn_names import convert_vsrn, vsrn
-from counterfoil.objectives.triplet import HardestTriplet
-from counterfoil.records import Batch, Encoded, Grid, Items, Pairs, Scores
+from counterfoil.core.types import Batch, Embeddings, ModalityBatch, Pairs, ScoreMatrix, Scores
+from counterfoil.losses.triplet import HardestTripletLoss
+from counterfoil.models.vsrn import VSRN, convert_vsrn, vsrn_options
 
 SYSTEM = "vsrn"
 START = 1
@@ -29,7 +28,7 @@ def golden() -> golden_vectors.Golden:
 def model(config: str, *, training: bool = False) -> VSRN:
     longest = golden().meta["config"]["max_len"]
     options = {"data_name": f"{config}_precomp", "max_len": longest}
-    built = vsrn(golden_scores.checkpoint(SYSTEM, **options)).build()
+    built = vsrn_options(golden_scores.checkpoint(SYSTEM, **options)).build()
     assert isinstance(built, VSRN)
     return built.train(training)
 
@@ -39,11 +38,11 @@ def order() -> Tensor:
     return golden().inputs["lengths"].argsort(descending=True, stable=True)
 
 
-def images() -> Items:
+def images() -> ModalityBatch:
     return golden_scores.images(golden().inputs).rows(order())
 
 
-def captions() -> Items:
+def captions() -> ModalityBatch:
     return golden_scores.captions(golden().inputs).rows(order())
 
 
@@ -51,17 +50,17 @@ def batch() -> Batch:
     texts, seen = captions(), images()
     told = texts.values.masked_fill(~texts.mask, -1).unsqueeze(1)
     rows, eye = torch.arange(len(seen)), torch.eye(len(seen), dtype=torch.bool)
-    seen = Items(rows, seen.values, seen.mask, targets=told)
+    seen = ModalityBatch(rows, seen.values, seen.mask, targets=told)
     return Batch(0, rows, rows, seen, texts, eye.shape, eye, Pairs(rows, rows))
 
 
 def losses(host: VSRN) -> tuple[Tensor, Tensor]:
     """Hardest-negative and caption loss, in evaluation mode as the folder has them."""
     views = host(batch())
-    scores = host.grid(views.inference.images, views.inference.texts)
-    grid = Grid(scores, torch.eye(len(scores), dtype=torch.bool), scores.diagonal())
+    scores = host.score_matrix(views.inference.images, views.inference.texts)
+    grid = ScoreMatrix(scores, torch.eye(len(scores), dtype=torch.bool), scores.diagonal())
     margin = golden().meta["config"]["margin"]
-    hardest = HardestTriplet(margin=margin, reduction="sum")(Scores({"inference": grid}))
+    hardest = HardestTripletLoss(margin=margin, reduction="sum")(Scores({"inference": grid}))
     return hardest, views.auxiliary["caption"]
 
 
@@ -108,7 +107,7 @@ def encoder_value(config: str, mode: str, what: str) -> Tensor:
             return regions.tokens
         case "scores", _, _:
             texts = host.encode_texts(captions())
-            return host.grid(host.read(regions), texts)
+            return host.score_matrix(host.read(regions), texts)
         case "after", _, name:
             return host.state_dict()[next(iter(_named(name)))]
         case "vjp", _, name:
@@ -137,7 +136,7 @@ def total_value(config: str, what: str) -> Tensor:
     if what == "grad_gcn":
         regions = host.regions(images())
         leaf = regions.tokens.detach().requires_grad_()
-        told = host.captioner(Encoded(leaf, regions.mask), batch().images.targets[:, 0])
+        told = host.captioner(Embeddings(leaf, regions.mask), batch().images.targets[:, 0])
         return torch.autograd.grad(told / len(leaf), leaf)[0]
     return gradient(host, sum(losses(host)), what.removeprefix("grad/"))
 

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 import golden_vectors
-from counterfoil.objectives.term import total
-from counterfoil.objectives.triplet import RankedBelow
-from counterfoil.objectives.words import Words
-from counterfoil.records import INFERENCE, Grid, Role, Scores, WordTask
-from counterfoil.spec import part
+from counterfoil.core.config import lazy
+from counterfoil.core.types import INFERENCE, Role, ScoreMatrix, Scores, WordTask
+from counterfoil.losses.base import weighted_sum
+from counterfoil.losses.tags import WordLoss
+from counterfoil.losses.triplet import MarginRankingLoss
 
 pytestmark = [pytest.mark.golden, golden_vectors.needs("tags")]
 
@@ -26,7 +26,7 @@ def judged(
 ) -> Scores:
     """One anchor pair."""
     anchor = torch.zeros(1) if positive is None else positive.view(1)
-    grid = Grid(anchor.view(1, 1), torch.ones(1, 1).bool(), anchor)
+    grid = ScoreMatrix(anchor.view(1, 1), torch.ones(1, 1).bool(), anchor)
     return Scores({INFERENCE: grid}, {Role.WRITTEN: w for w in written.values()}, words or {})
 
 
@@ -54,44 +54,48 @@ def weights(golden: golden_vectors.Golden) -> tuple[float, ...]:
 
 
 def test_masked_words(golden: golden_vectors.Golden) -> None:
-    term, task = Words(task="masked"), masked(golden)
+    term, task = WordLoss(task="masked"), masked(golden)
     golden_vectors.same(golden, "mlm/loss", term.costs(task))
     loss = term(judged({"masked": task}))
     torch.testing.assert_close(loss, golden.outputs["mlm/loss"].mean())
 
 
 def test_doubted_words(golden: golden_vectors.Golden) -> None:
-    term, task = Words(task="doubt", weights=weights(golden)), doubt(golden)
+    term, task = WordLoss(task="doubt", weights=weights(golden)), doubt(golden)
     golden_vectors.same(golden, "wod/token_loss", term.costs(task))
     golden_vectors.same(golden, "wod/loss", term(judged({"doubt": task})))
 
 
 def test_corrected_words(golden: golden_vectors.Golden) -> None:
-    term, task = Words(task="correct"), correct(golden)
+    term, task = WordLoss(task="correct"), correct(golden)
     golden_vectors.same(golden, "woc/slot_loss", term.costs(task))
     golden_vectors.same(golden, "woc/loss", term(judged({"correct": task})))
 
 
 def test_a_mean_of_one_positive_is_its_sum(golden: golden_vectors.Golden) -> None:
     for name, task in (("doubt", doubt(golden)), ("correct", correct(golden))):
-        whole, mean = (Words(task=name, reduction=how) for how in ("sum", "mean"))
+        whole, mean = (WordLoss(task=name, reduction=how) for how in ("sum", "mean"))
         assert whole(judged({name: task})) == mean(judged({name: task}))
 
 
 @pytest.mark.parametrize("variant", ["released", "fixed"])
 def test_written_negatives(golden: golden_vectors.Golden, variant: str) -> None:
     raw = golden.outputs[f"istm/{variant}/selected_scores"].sigmoid()
-    term = RankedBelow(role="written", margin=golden.meta["config"]["margin"])
+    term = MarginRankingLoss(role="written", margin=golden.meta["config"]["margin"])
     loss = term(judged(positive=raw[:1], written=raw[1:].view(1, -1)))
     golden_vectors.same(golden, f"istm/{variant}/loss", loss)
 
 
 def test_weighted_sums(golden: golden_vectors.Golden) -> None:
     by = golden.meta["config"]["lambdas"]
-    written = part(RankedBelow, role="written", margin=golden.meta["config"]["margin"])
-    doubts = part(Words, task="doubt", weights=weights(golden))
-    first = total(masked=(by["mlm"], part(Words, task="masked")), written=(by["istm"], written))
-    second = total(doubt=(by["wod"], doubts), correct=(by["woc"], part(Words, task="correct")))
+    written = lazy(MarginRankingLoss, role="written", margin=golden.meta["config"]["margin"])
+    doubts = lazy(WordLoss, task="doubt", weights=weights(golden))
+    first = weighted_sum(
+        masked=(by["mlm"], lazy(WordLoss, task="masked")), written=(by["istm"], written)
+    )
+    second = weighted_sum(
+        doubt=(by["wod"], doubts), correct=(by["woc"], lazy(WordLoss, task="correct"))
+    )
     raw = golden.outputs["istm/fixed/selected_scores"].sigmoid()
     step1 = judged({"masked": masked(golden)}, raw[:1], written=raw[1:].view(1, -1))
     step2 = judged({"doubt": doubt(golden), "correct": correct(golden)})

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfoil.pipelines.grid_search import GridAxis, GridSearch, axis_labels, dependencies
+from counterfoil.pipelines.pipeline import Train
 from counterfoil.recipes import catalogue
-from counterfoil.recipes.recipe import Train
+from counterfoil.recipes.grid_search import GridAxis, GridSearch, axis_labels, dependencies
 
 parsed = GridAxis.parse
-DEMO = catalogue.find("demo")
+DEMO = catalogue.find_recipe("demo")
 RATES = GridAxis(keys=("online.rate",), values=("1e-4", "2e-4"))
 
 
@@ -79,7 +79,7 @@ def test_keys_are_kept_equal_and_values_are_of_any_kind() -> None:
 
 
 def test_seeds_are_added_to_those_of_trainings_alone() -> None:
-    recipe = catalogue.find("tags-dc/uniter-scenes")
+    recipe = catalogue.find_recipe("tags-dc/uniter-scenes")
     axes = (parsed("tags.rate=1e-4,2e-4"),)
     (one, _) = GridSearch(name="toy", recipe=recipe, axes=axes, seeds=(0, 4)).points()
     seeds = [[r.stage(s).plan.seed for s in ("pretrained", "tags", "tags-dc")] for r in one.recipes]
@@ -107,7 +107,7 @@ def test_another_seed_draws_other_points() -> None:
 def test_what_a_stage_depends_on() -> None:
     assert [s.name for s in dependencies(DEMO, "online")] == ["online"]
     assert [s.name for s in dependencies(DEMO, "adaptive")] == ["online", "lists", "adaptive"]
-    ndgl = catalogue.find("ndgl/gpo-scenes")
+    ndgl = catalogue.find_recipe("ndgl/gpo-scenes")
     assert [s.name for s in dependencies(ndgl, "student")][-1] == "student"
     assert all(s.kind != "evaluate" for s in dependencies(ndgl, "student"))
 

@@ -11,14 +11,14 @@ from statistics import mean, stdev
 import pytest
 
 import processes
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.pipelines import grid_search
-from counterfoil.pipelines.grid_search import run_grid as run
-from counterfoil.recipes import run as runs
-from counterfoil.recipes.measured import Measured
-from counterfoil.recipes.recipe import Evaluate
-from counterfoil.recipes.run import Source, execute
-from counterfoil.recipes.settings import apply
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.pipelines import run as run_module
+from counterfoil.pipelines.overrides import apply_overrides
+from counterfoil.pipelines.pipeline import Evaluate
+from counterfoil.pipelines.run import DataSource, run_pipeline
+from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
+from counterfoil.recipes import grid_search
+from counterfoil.recipes.grid_search import run_grid as run
 from grid_cases import results, source, toy
 from recipes_cases import snapshot
 
@@ -51,8 +51,8 @@ def test_a_point_is_what_a_run_of_its_own_finds(whole: Path, tmp_path: Path) -> 
     found = results(whole)["points"][3]
     assert found["settings"] == {"adaptive.draw.texts": "20", "adaptive.rate": "1e-2"}
     settings = [f"{key}={value}" for key, value in found["settings"].items()]
-    alone = apply(toy().recipe, settings)
-    assert execute(replace(alone, stages=alone.stages[:3]), source(), tmp_path)
+    alone = apply_overrides(toy().recipe, settings)
+    assert run_pipeline(replace(alone, stages=alone.stages[:3]), source(), tmp_path)
     card = json.loads((tmp_path / "adaptive" / "model" / "model.json").read_text())
     assert found["trained"][0]["dev"] == card["metrics"]
     assert found["mean"] == card["metrics"]["rsum"]
@@ -68,14 +68,14 @@ def test_the_best_on_dev_alone_is_measured_on_test(whole: Path) -> None:
     (test,) = found["tests"]
     best = whole / found["points"][found["ranked"][0]]["trained"][0]["folder"]
     assert trained(whole, "test-adaptive") == [best / "test-adaptive"]
-    report = Measured.open(best / "test-adaptive").report
+    report = RetrievalEvaluation.open(best / "test-adaptive").report
     assert test["numbers"]["RSum"] == pytest.approx(report.rsum, abs=1e-3)
     assert "scenes test" in test["protocol"]
 
 
 def test_again_nothing_is_run_and_the_table_is_the_same(whole: Path, monkeypatch) -> None:
     before = {k: v for k, v in snapshot(whole).items() if not k.startswith("sweep.")}
-    monkeypatch.setattr(runs, "_do", lambda *_, **__: pytest.fail("something was run"))
+    monkeypatch.setattr(run_module, "_do", lambda *_, **__: pytest.fail("something was run"))
     expected = results(whole)
     assert run(toy(), source(), whole, test=True)
     assert results(whole) == expected
@@ -125,21 +125,21 @@ def test_a_training_without_a_test_of_its_own_gets_one(tmp_path: Path) -> None:
 
 
 def test_a_point_that_cannot_be_trained_is_told_and_left_out(tmp_path: Path, monkeypatch) -> None:
-    do = runs._do
+    do = run_module._do
 
     def breaks(context, stage, **kwargs):
         if stage.name == "adaptive" and stage.plan.optimiser.rate == 1e-2:
             raise ValueError("the loss is nan")
         do(context, stage, **kwargs)
 
-    monkeypatch.setattr(runs, "_do", breaks)
+    monkeypatch.setattr(run_module, "_do", breaks)
     assert run(toy("adaptive.rate=1e-3,1e-2,2e-3"), source(), tmp_path)
     found = results(tmp_path)
     assert [point["failed"] for point in found["points"]] == [None, "the loss is nan", None]
     assert set(found["ranked"]) == {0, 2}
     page = (tmp_path / "sweep.html").read_text()
     assert "1e-2: the loss is nan" in page
-    monkeypatch.setattr(runs, "_do", do)
+    monkeypatch.setattr(run_module, "_do", do)
     assert run(toy("adaptive.rate=1e-3,1e-2,2e-3"), source(), tmp_path)
     assert [point["failed"] for point in results(tmp_path)["points"]] == [None] * 3
 
@@ -151,7 +151,7 @@ def test_what_all_points_share_and_cannot_be_run_is_tried_once(tmp_path: Path, m
         tried.append(stage.name)
         raise ValueError("no loss here")
 
-    monkeypatch.setattr(runs, "_do", breaks)
+    monkeypatch.setattr(run_module, "_do", breaks)
     with pytest.raises(ValueError, match="no point can be trained; of the first: no loss here"):
         run(toy(), source(), tmp_path)
     assert tried == ["online"]
@@ -203,7 +203,7 @@ def test_what_was_stopped_is_not_gone_on_with_unasked(tmp_path: Path, monkeypatc
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(runs, "_do", dies)
+        patched.setattr(run_module, "_do", dies)
         with pytest.raises(KeyboardInterrupt):
             run(toy(), source(), tmp_path)
     before = snapshot(tmp_path)
@@ -218,7 +218,7 @@ def test_what_was_stopped_here_and_finished_there_is_linked(tmp_path: Path, monk
 
     one, two = ("adaptive.rate=1e-3",), ("adaptive.rate=1e-2,1e-3",)
     with monkeypatch.context() as patched:
-        patched.setattr(runs, "_do", dies)
+        patched.setattr(run_module, "_do", dies)
         with pytest.raises(KeyboardInterrupt):
             run(toy(*one), source(), tmp_path)
     assert run(toy(*two), source(), tmp_path, resume=True)
@@ -240,9 +240,9 @@ def test_a_link_to_what_has_been_removed_is_run_again(tmp_path: Path) -> None:
 # refused before anything is run
 
 
-def without_dev() -> Corpus:
-    corpus = source().open()
-    return replace(corpus, splits=tuple("train" if s == "dev" else s for s in corpus.splits))
+def without_dev() -> ImageTextDataset:
+    dataset = source().open()
+    return replace(dataset, splits=tuple("train" if s == "dev" else s for s in dataset.splits))
 
 
 @pytest.mark.parametrize(
@@ -262,8 +262,8 @@ def test_grids_that_make_no_sense(over: tuple[str, ...], told: str, tmp_path: Pa
 
 
 def test_data_without_a_dev_split(tmp_path: Path, monkeypatch) -> None:
-    corpus = without_dev()
-    monkeypatch.setattr(Source, "open", lambda _: corpus)
+    dataset = without_dev()
+    monkeypatch.setattr(DataSource, "open", lambda _: dataset)
     with pytest.raises(ValueError, match="scenes has no dev split"):
         run(toy(), source(), tmp_path / "new")
     assert not (tmp_path / "new").exists()
@@ -273,7 +273,7 @@ def test_data_without_a_dev_split(tmp_path: Path, monkeypatch) -> None:
 def test_the_folder_of_another_sweep(what: str, whole: Path) -> None:
     before = snapshot(whole)
     other = toy("online.rate=1e-3,1e-2", stage="online") if what == "stage" else toy()
-    data = Source("scenes:images=36,seed=1") if what == "data" else source()
+    data = DataSource("scenes:images=36,seed=1") if what == "data" else source()
     with pytest.raises(ValueError, match="holds a sweep of another recipe, training or data"):
         run(other, data, whole)
     assert snapshot(whole) == before

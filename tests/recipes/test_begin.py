@@ -5,20 +5,20 @@ from dataclasses import replace
 import pytest
 import torch
 
-from counterfoil.corpus.lens import FeatureEye, Lens
-from counterfoil.corpus.words import SPECIAL, Words
+from counterfoil.core.config import Config, config, from_data
+from counterfoil.data.processor import FeatureProcessor, Processor
+from counterfoil.data.tokenizers import SPECIAL, WordTokenizer
+from counterfoil.model import save_model
 from counterfoil.models.uniter import UNITER
+from counterfoil.pipelines.overrides import apply_overrides
+from counterfoil.pipelines.pipeline import stage_digests
+from counterfoil.pipelines.run import DataSource
+from counterfoil.pipelines.stages.fitting import build_for_training, check_word_vectors
+from counterfoil.pipelines.state import RunContext
 from counterfoil.recipes import catalogue
-from counterfoil.recipes.begin import begun, check_word_vectors
-from counterfoil.recipes.context import Context
-from counterfoil.recipes.recipe import digests
-from counterfoil.recipes.run import Source
-from counterfoil.recipes.settings import apply
-from counterfoil.spec import Spec, late, of
-from counterfoil.train.saved import save_model
 from recipes_cases import SMALL, run
 
-LENS = Lens(FeatureEye(6), Words([*SPECIAL, "a", "dog"]))
+LENS = Processor(FeatureProcessor(6), WordTokenizer([*SPECIAL, "a", "dog"]))
 VECTORS = ["a 1 2 3 4 5 6 7 8", "red 8 7 6 5 4 3 2 1", "house 0 0 0 0 0 0 0 0"]
 
 
@@ -35,31 +35,33 @@ def vectors(tmp_path):
 
 
 def begin(*settings: str, change=None):
-    recipe = apply(catalogue.find("vsepp-scenes"), [*SMALL[1::2], *settings])
+    recipe = apply_overrides(catalogue.find_recipe("vsepp-scenes"), [*SMALL[1::2], *settings])
     stage = recipe.stages[0]
     stage = change(stage) if change else stage
-    corpus = Source("scenes:images=30").open()
-    return stage, begun(Context(recipe, corpus, None, {}), stage)
+    dataset = DataSource("scenes:images=30").open()
+    return stage, build_for_training(RunContext(recipe, dataset, None, {}), stage)
 
 
 def test_words_begin_with_their_vectors_and_the_others_at_random(vectors):
     stage, model = begin("online.model.text.word_width=8", f"online.word_vectors={vectors}")
     check_word_vectors(stage)
-    weight, words = model.matcher.text.embed.weight, model.lens.tokenizer.words
+    weight, words = model.model.text.embed.weight, model.processor.tokenizer.words
     assert weight[words.index("red")].tolist() == [8, 7, 6, 5, 4, 3, 2, 1]
     rest = [row for row, word in enumerate(words) if word not in ("a", "red")]
     assert weight[rest].std().item() == pytest.approx(1, abs=0.1)
-    assert "glove" not in str(model.spec.plain())
+    assert "glove" not in str(model.spec.to_dict())
     again = begin("online.model.text.word_width=8", f"online.word_vectors={vectors}")[1]
-    assert torch.equal(again.matcher.text.embed.weight, weight)
+    assert torch.equal(again.model.text.embed.weight, weight)
 
 
 def test_a_run_without_word_vectors_keeps_its_digest(vectors):
-    recipe = catalogue.find("vsepp-scenes")
-    given = apply(recipe, [f"online.word_vectors={vectors}"])
-    assert digests(given, "d")["online"] != digests(recipe, "d")["online"]
+    recipe = catalogue.find_recipe("vsepp-scenes")
+    given = apply_overrides(recipe, [f"online.word_vectors={vectors}"])
+    assert stage_digests(given, "d")["online"] != stage_digests(recipe, "d")["online"]
     same = replace(recipe.stages[0], word_vectors=None)
-    assert digests(replace(recipe, stages=(same, *recipe.stages[1:])), "d") == digests(recipe, "d")
+    assert stage_digests(replace(recipe, stages=(same, *recipe.stages[1:])), "d") == stage_digests(
+        recipe, "d"
+    )
 
 
 def test_vectors_of_another_width_are_refused(vectors):
@@ -76,9 +78,9 @@ def test_vectors_of_another_width_are_refused(vectors):
     ],
 )
 def test_word_vectors_that_nothing_would_read(vectors, changes, sentence):
-    stage = replace(catalogue.find("vsepp-scenes").stages[0], word_vectors=str(vectors))
+    stage = replace(catalogue.find_recipe("vsepp-scenes").stages[0], word_vectors=str(vectors))
     if "lens" in changes:
-        changes = {"lens": replace(stage.lens, texts=changes["lens"])}
+        changes = {"lens": replace(stage.processor, texts=changes["lens"])}
     with pytest.raises(ValueError, match=sentence):
         check_word_vectors(replace(stage, **changes))
 
@@ -91,29 +93,29 @@ def test_a_missing_file_is_refused_before_anything_is_done(tmp_path, capsys):
 
 def test_pretrained_weights_are_loaded_to_begin_and_not_to_open():
     def change(stage):
-        bidirectional = stage.model.arguments["text"].but(bidirectional=late("pretrained"))
-        return replace(stage, model=stage.model.but(text=bidirectional))
+        bidirectional = stage.model.arguments["text"].replace(bidirectional=from_data("pretrained"))
+        return replace(stage, model=stage.model.replace(text=bidirectional))
 
     _, model = begin(change=change)
-    assert model.matcher.text.rnn.bidirectional
+    assert model.model.text.rnn.bidirectional
     assert model.spec.arguments["text"].arguments["bidirectional"] is False
 
 
-def uniter(*outputs: str) -> Spec:
+def uniter(*outputs: str) -> Config:
     sizes = {"layers": 1, "width": 8, "heads": 2, "inner": 8, "vocabulary": 30}
-    return of(UNITER, features=6, outputs=outputs, **sizes)
+    return config(UNITER, features=6, outputs=outputs, **sizes)
 
 
 def test_a_model_begins_from_one_with_other_heads(tmp_path):
     before = uniter("match", "fill").build()
-    save_model(tmp_path / "before", spec=uniter("match", "fill"), matcher=before, lens=LENS)
-    recipe = catalogue.find("vsepp-scenes")
+    save_model(tmp_path / "before", spec=uniter("match", "fill"), model=before, processor=LENS)
+    recipe = catalogue.find_recipe("vsepp-scenes")
     stage = replace(recipe.stages[0], start="before", model=uniter("rank", "doubt"))
-    context = Context(recipe, Source("scenes:images=30").open(), tmp_path, {})
-    after = begun(context, stage).matcher
+    context = RunContext(recipe, DataSource("scenes:images=30").open(), tmp_path, {})
+    after = build_for_training(context, stage).model
     assert torch.equal(after.says.rank.weight, before.says.match.weight[1:])
     assert torch.equal(after.says.doubt.weight, before.says.match.weight)
     assert torch.equal(after.body.layers[0].enter.weight, before.body.layers[0].enter.weight)
-    deeper = replace(stage, model=uniter("rank").but(layers=2))
+    deeper = replace(stage, model=uniter("rank").replace(layers=2))
     with pytest.raises(ValueError, match=r"starts from 'before', which is another model: .*layers"):
-        begun(context, deeper)
+        build_for_training(context, deeper)

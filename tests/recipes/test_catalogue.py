@@ -8,19 +8,17 @@ from typing import get_args
 import pytest
 
 from counterfoil.cli import main
-from counterfoil.models.blocks.bert import Bert
-from counterfoil.models.blocks.graph import BatchGraph
-from counterfoil.models.blocks.grids import Grids
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.regions import Regions
-from counterfoil.models.blocks.vision import VisionModel
-from counterfoil.models.hrem import HREM
+from counterfoil.core.config import Config, config, config_from_dict
+from counterfoil.models.hrem import HREM, BatchGraph
+from counterfoil.models.layers.pretrained import BertTextTower, HFVisionTower, TimmGridTower
+from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.uniter import UNITER
-from counterfoil.recipes import ablations, catalogue, members, ndgl, ndgl_variants, rounds
-from counterfoil.recipes.profiles import Dataset
-from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Pretrain, Train, digests
-from counterfoil.recipes.settings import apply
-from counterfoil.spec import Spec, from_plain, of
+from counterfoil.pipelines import pipeline
+from counterfoil.pipelines.overrides import apply_overrides
+from counterfoil.pipelines.pipeline import Compare, Evaluate, Mine, Pretrain, Train, stage_digests
+from counterfoil.recipes import aoq, catalogue, models, ndgl
+from counterfoil.recipes.models import Dataset
+from counterfoil.recipes.ndgl_models import base_embeddings
 
 ALL = {recipe.name: recipe for recipe in catalogue.all_recipes()}
 
@@ -28,7 +26,7 @@ ALL = {recipe.name: recipe for recipe in catalogue.all_recipes()}
 def test_names_are_unique_and_found():
     assert len(ALL) == len(catalogue.all_recipes())
     for name, recipe in ALL.items():
-        assert catalogue.find(name) == recipe
+        assert catalogue.find_recipe(name) == recipe
         assert recipe.about
         assert recipe.data
 
@@ -64,7 +62,7 @@ def test_the_list_names_all(capsys, monkeypatch):
         if f"HOST-{what}" in family or "HOST-" not in family
     }
     assert shown == set(ALL)
-    assert all(loss in " ".join(lines) for loss in ablations.LOSSES)
+    assert all(loss in " ".join(lines) for loss in aoq.LOSSES)
 
 
 def test_every_recipe_that_can_be_run_is_told_of(capsys, monkeypatch):
@@ -72,8 +70,8 @@ def test_every_recipe_that_can_be_run_is_told_of(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     assert main(["plan"]) == 0
     shown = set(re.split(r"[\s,()]+", capsys.readouterr().out))
-    assert len(catalogue.names()) > len(ALL)
-    for name in catalogue.names():
+    assert len(catalogue.recipe_names()) > len(ALL)
+    for name in catalogue.recipe_names():
         begins, slash, last = name.rpartition("/")
         host = last.removesuffix("-vsrn-lists").rpartition("-")[0]
         families = {f"{begins}{slash}{one}" for one in (f"{host}-LARGE", "HOST-DATA", "HOST-LARGE")}
@@ -95,7 +93,7 @@ def test_written_calls_survive_json(name):
     for stage in ALL[name].stages:
         if isinstance(stage, Train):
             for spec in (stage.model, stage.objective):
-                back = from_plain(json.loads(json.dumps(spec.plain())))
+                back = config_from_dict(json.loads(json.dumps(spec.to_dict())))
                 assert back == spec
                 assert back.digest() == spec.digest()
                 assert repr(back) == repr(spec)
@@ -106,26 +104,26 @@ def test_models_and_objectives_build(name):
     known = {"words": 7, "features": 5, "size": 64, "classes": 3, "mask": None}
     for stage in ALL[name].stages:
         if isinstance(stage, Train | Pretrain):
-            small = _narrow(_offline(stage.model.resolve(known)))
+            small = _narrow(_offline(stage.model.fill(known)))
             assert sum(p.numel() for p in small.build().parameters()) > 0
         if isinstance(stage, Train):
             stage.objective.build()
 
 
-def _offline(spec: Spec) -> Spec:
+def _offline(spec: Config) -> Config:
     """The same without what a pretrained tower would have to be downloaded for."""
-    inner = {k: _offline(v) if isinstance(v, Spec) else v for k, v in spec.arguments.items()}
-    if spec.make is Bert:
-        return of(GRU, words=7, width=8)
-    seeing = spec.make in (Grids, VisionModel)
-    return of(Regions, features=5, width=8) if seeing else Spec(spec.make, inner)
+    inner = {k: _offline(v) if isinstance(v, Config) else v for k, v in spec.arguments.items()}
+    if spec.make is BertTextTower:
+        return config(GRU, words=7, width=8)
+    seeing = spec.make in (TimmGridTower, HFVisionTower)
+    return config(Regions, features=5, width=8) if seeing else Config(spec.make, inner)
 
 
-def _narrow(spec: Spec) -> Spec:
+def _narrow(spec: Config) -> Config:
     """The same at a width that builds at once."""
-    inner = {k: _narrow(v) if isinstance(v, Spec) else v for k, v in spec.arguments.items()}
+    inner = {k: _narrow(v) if isinstance(v, Config) else v for k, v in spec.arguments.items()}
     inner |= {"heads": 2} if spec.make in (HREM, BatchGraph, UNITER) else {}
-    return Spec(spec.make, inner | ({"width": 8} if "width" in inner else {}))
+    return Config(spec.make, inner | ({"width": 8} if "width" in inner else {}))
 
 
 def test_recipes_of_the_same_thing_share_digests():
@@ -133,14 +131,14 @@ def test_recipes_of_the_same_thing_share_digests():
     for name, recipe in ALL.items():
         start = next((s for s in ("aoq/ablations/", "aoq/") if name.startswith(s)), "")
         if start and not name.endswith("vsrn-lists"):
-            base, found = (digests(r, "d") for r in (ALL[name.removeprefix(start)], recipe))
+            base, found = (stage_digests(r, "d") for r in (ALL[name.removeprefix(start)], recipe))
             for stage in (s for s in base if s.startswith("online")):
                 assert found[stage] == base[stage]
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_smoke_is_short_and_else_the_same(name):
-    short = catalogue.smoke(ALL[name])
+    short = catalogue.smoke_recipe(ALL[name])
     for stage, was in zip(short.stages, ALL[name].stages):
         if isinstance(stage, Train):
             assert stage.plan.steps <= 20
@@ -153,12 +151,12 @@ def test_smoke_is_short_and_else_the_same(name):
             assert stage == was
 
 
-def _without_steps(spec: Spec) -> str:
+def _without_steps(spec: Config) -> str:
     return re.sub(r"steps=\d+", "", repr(spec))
 
 
 def test_smoke_meets_the_loss_after_the_warm_up():
-    objective = catalogue.smoke(ALL["aoq/vsepp-scenes"]).stage("adaptive").objective
+    objective = catalogue.smoke_recipe(ALL["aoq/vsepp-scenes"]).stage("adaptive").objective
     steps = [int(found) for found in re.findall(r"steps=(\d+)", repr(objective))]
     assert steps
     assert all(found < catalogue.SMOKE_STEPS for found in steps)
@@ -166,14 +164,16 @@ def test_smoke_meets_the_loss_after_the_warm_up():
 
 def test_smoke_leaves_a_warm_up_that_waits_for_lists():
     settings = ("refresh.every=1", "negatives=none", "objective.quintuplet.steps=400")
-    recipe = apply(ALL["aoq/vsepp-scenes"], [f"adaptive.{setting}" for setting in settings])
-    short = catalogue.smoke(recipe)
+    recipe = apply_overrides(
+        ALL["aoq/vsepp-scenes"], [f"adaptive.{setting}" for setting in settings]
+    )
+    short = catalogue.smoke_recipe(recipe)
     assert short.stage("adaptive").objective == recipe.stage("adaptive").objective
     assert short.stage("online").objective != recipe.stage("online").objective
 
 
 def test_the_released_code_of_vsrn_normalises_negatives_apart():
-    recipe = ablations.variant("released-code", "vsrn", "flickr30k")
+    recipe = aoq.ablation_variant("released-code", "vsrn", "flickr30k")
     for stage in (s for s in recipe.stages if isinstance(s, Train)):
         apart = stage.model.arguments.get("bn_passes") == "separate"
         assert apart == (stage.negatives is not None)
@@ -219,7 +219,7 @@ def test_a_student_is_set_beside_those_who_taught_it(name):
     student = recipe.stage("student")
     assert student.guide == "targets"
     own = recipe.stage(taught[0])
-    assert (student.model, student.lens) == (own.model, own.lens)
+    assert (student.model, student.processor) == (own.model, own.processor)
     terms = dict(student.objective.arguments["terms"])
     (mr, distribution), (hnr, rectified) = terms.pop("mr"), terms.pop("hnr")
     assert terms == own.objective.arguments["terms"]
@@ -229,14 +229,14 @@ def test_a_student_is_set_beside_those_who_taught_it(name):
     assert summed == {"mean" if host == "dive" else "sum"}
 
 
-@pytest.mark.parametrize("kind", ndgl_variants.VARIANTS)
+@pytest.mark.parametrize("kind", ndgl.VARIANTS)
 def test_comparisons_of_ndgl_are_found_and_share_their_teachers(kind, capsys):
-    hosts = ndgl_variants.VARIANTS[kind][1]
+    hosts = ndgl.VARIANTS[kind][1]
     for host in hosts:
-        for to in ndgl.sets(host):
-            recipe = catalogue.find(f"ndgl/{kind}/{host}-{to}")
-            first = digests(ALL[f"ndgl/{host}-{to}"], "d")
-            found = digests(recipe, "d")
+        for to in base_embeddings(host):
+            recipe = catalogue.find_recipe(f"ndgl/{kind}/{host}-{to}")
+            first = stage_digests(ALL[f"ndgl/{host}-{to}"], "d")
+            found = stage_digests(recipe, "d")
             assert all(found[f"teacher-{k}"] == first[f"teacher-{k}"] for k in (1, 2))
     assert main(["plan", f"ndgl/{kind}/{hosts[0]}-scenes"]) == 0
     assert "report" in capsys.readouterr().out
@@ -252,16 +252,16 @@ def test_coco_is_measured_both_ways():
 
 
 def test_members_of_an_ensemble_differ():
-    for name in members.NAMES:
-        found = members.members(name)
+    for name in pipeline.NAMES:
+        found = pipeline.ensemble_members(name)
         assert len({(one.host, one.seed) for one in found}) == len(found)
-        assert len({one.part for one in found}) == len(found)
+        assert len({one.split_name for one in found}) == len(found)
 
 
-@pytest.mark.parametrize("loss", ablations.LOSSES)
+@pytest.mark.parametrize("loss", aoq.LOSSES)
 def test_every_ablation_plans_and_differs_in_what_it_says(loss):
-    usual = ablations.variant("adapoffquin", "vsepp", "flickr30k")
-    recipe = catalogue.find(f"aoq/ablations/{loss}/vsepp-flickr30k")
+    usual = aoq.ablation_variant("adapoffquin", "vsepp", "flickr30k")
+    recipe = catalogue.find_recipe(f"aoq/ablations/{loss}/vsepp-flickr30k")
     assert recipe.stage(f"test-{loss}").using == (loss,)
     found, base = recipe.stage(loss), usual.stage("adapoffquin")
     assert (found == replace(base, name=loss)) == (loss in ("adapoffquin", "h300"))
@@ -270,17 +270,17 @@ def test_every_ablation_plans_and_differs_in_what_it_says(loss):
     assert (found.draw.texts, found.draw.images) == (lists.texts, lists.images)
     assert lists.texts == 5 * lists.images
     for to in get_args(Dataset):
-        for name in members.NAMES:
-            assert catalogue.find(f"aoq/ablations/{loss}/{name}-{to}").stages
+        for name in pipeline.NAMES:
+            assert catalogue.find_recipe(f"aoq/ablations/{loss}/{name}-{to}").stages
 
 
 def test_a_table_of_ablations_draws_from_one_list():
     for to in get_args(Dataset):
-        recipe = ablations.table("vsepp", to)
+        recipe = aoq.ablation_recipe("vsepp", to)
         (lists,) = [stage for stage in recipe.stages if isinstance(stage, Mine)]
         drawn = [s.draw.texts for s in recipe.stages if isinstance(s, Train) and s.negatives]
         assert lists.texts == max(drawn) == 1000
-        assert len(drawn) == len(ablations.LOSSES)
+        assert len(drawn) == len(aoq.LOSSES)
 
 
 def test_rates_are_those_of_the_papers():
@@ -288,29 +288,29 @@ def test_rates_are_those_of_the_papers():
         return plan.optimiser.rate, getattr(plan.schedule, "at", ()), plan.epochs
 
     for to in ("flickr30k", "coco"):
-        assert said(rounds.second("scan-i2t", to)) == (5e-4, (10,), 15)
-        assert said(rounds.second("bfan-prob", to)) == (5e-4, (10,), 15)
-        assert said(rounds.second("vsrn-single", to)) == (2e-4, (10,), 20)
-        assert said(rounds.first("vsepp", to)) == (2e-4, (15,), 30)
-    assert said(rounds.first("scan-t2i", "flickr30k")) == (2e-4, (15,), 30)
-    assert said(rounds.first("scan-t2i", "coco")) == (5e-4, (10,), 20)
-    assert said(rounds.first("bfan-equal", "flickr30k")) == (2e-4, (), 15)
-    assert said(rounds.first("bfan-equal", "coco")) == (5e-4, (15,), 20)
-    assert said(rounds.first("vsrn-single", "flickr30k")) == (2e-4, (10,), 20)
-    assert said(rounds.first("vsrn-single", "coco")) == (2e-4, (15,), 30)
-    assert rounds.released("bfan-prob", "coco").optimiser.rate == 2e-4
+        assert said(models.second_round_settings("scan-i2t", to)) == (5e-4, (10,), 15)
+        assert said(models.second_round_settings("bfan-prob", to)) == (5e-4, (10,), 15)
+        assert said(models.second_round_settings("vsrn-single", to)) == (2e-4, (10,), 20)
+        assert said(models.first_round("vsepp", to)) == (2e-4, (15,), 30)
+    assert said(models.first_round("scan-t2i", "flickr30k")) == (2e-4, (15,), 30)
+    assert said(models.first_round("scan-t2i", "coco")) == (5e-4, (10,), 20)
+    assert said(models.first_round("bfan-equal", "flickr30k")) == (2e-4, (), 15)
+    assert said(models.first_round("bfan-equal", "coco")) == (5e-4, (15,), 20)
+    assert said(models.first_round("vsrn-single", "flickr30k")) == (2e-4, (10,), 20)
+    assert said(models.first_round("vsrn-single", "coco")) == (2e-4, (15,), 30)
+    assert models.released_settings("bfan-prob", "coco").optimiser.rate == 2e-4
 
 
 def test_a_recipe_of_ones_own(tmp_path, capsys):
     path = tmp_path / "mine.py"
     path.write_text(
         "from counterfoil import Recipe, Train\n"
-        "from counterfoil.recipes.hosts import vsepp\n"
-        "from counterfoil.recipes.online import hardest\n"
+        "from counterfoil.recipes.models import vsepp_config\n"
+        "from counterfoil.recipes.models import hardest_triplet\n"
         "recipe = Recipe(name='mine', stages=(\n"
         "    Train(name='only', model=vsepp(width=8), objective=hardest(0)),\n"
         "))\n"
     )
-    assert catalogue.find(str(path)).name == "mine"
+    assert catalogue.find_recipe(str(path)).name == "mine"
     assert main(["plan", str(path), "--set", "only.seed=3"]) == 0
     assert "seed=3" in capsys.readouterr().out

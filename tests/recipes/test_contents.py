@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from corpus_cases import random_array, small_corpus, write_picture
-from counterfoil.corpus.pictures import PictureFiles
-from counterfoil.corpus.reading import open_corpus
-from counterfoil.corpus.regions import Features
-from counterfoil.recipes.contents import contents
+from counterfoil.data.features import FeatureArray
+from counterfoil.data.images import PictureFiles
+from counterfoil.data.readers import load_dataset
+from counterfoil.pipelines.pipeline import data_contents
 
 CORPUS = small_corpus((2, 1, 3), ["train", "train", "test"])
 
 
-def features(**more) -> Features:
-    return Features.of(random_array(3, 3, 4, **more))
+def features(**more) -> FeatureArray:
+    return FeatureArray.of(random_array(3, 3, 4, **more))
 
 
 @pytest.mark.parametrize(
@@ -25,20 +25,20 @@ def features(**more) -> Features:
         replace(CORPUS, splits=["train", "test", "test"]),
         replace(CORPUS, texts=["x", *CORPUS.texts[1:]]),
         replace(CORPUS, image_ids=["x", *CORPUS.image_ids[1:]]),
-        replace(CORPUS, owner=torch.tensor([0, 0, 2, 1, 2, 2])),
+        replace(CORPUS, text_to_image=torch.tensor([0, 0, 2, 1, 2, 2])),
         replace(CORPUS, features=features(seed=1)),
         replace(CORPUS, features=None),
-        replace(CORPUS, features=Features.of(random_array(3, 3, 4).astype(np.float16))),
-        replace(CORPUS, text_features=Features.of(random_array(6, 4))),
+        replace(CORPUS, features=FeatureArray.of(random_array(3, 3, 4).astype(np.float16))),
+        replace(CORPUS, text_features=FeatureArray.of(random_array(6, 4))),
     ],
 )
 def test_everything_counts(other):
-    assert contents(other) != contents(CORPUS)
+    assert data_contents(other) != data_contents(CORPUS)
 
 
 def test_the_name_and_the_place_do_not_count():
     again = replace(CORPUS, name="x", features=replace(CORPUS.features, where="elsewhere"))
-    assert contents(again) == contents(CORPUS)
+    assert data_contents(again) == data_contents(CORPUS)
 
 
 def test_pictures_count_by_content(tmp_path):
@@ -46,22 +46,22 @@ def test_pictures_count_by_content(tmp_path):
         for row in range(3):
             write_picture(tmp_path / folder / f"{row}.png", row + seed)
     found = [
-        contents(
+        data_contents(
             replace(CORPUS, pictures=PictureFiles([tmp_path / f / f"{r}.png" for r in range(3)]))
         )
         for f in "abc"
     ]
     assert found[0] == found[1]
-    assert len({contents(CORPUS), *found}) == 3
+    assert len({data_contents(CORPUS), *found}) == 3
 
 
 def test_a_picture_that_cannot_be_read_is_no_error_here(tmp_path):
     lost = PictureFiles([tmp_path / f"{row}.png" for row in range(3)])
-    assert contents(replace(CORPUS, pictures=lost)) != contents(CORPUS)
+    assert data_contents(replace(CORPUS, pictures=lost)) != data_contents(CORPUS)
 
 
 def test_scenes_by_seed_and_size():
     sources = ("scenes:images=12", "scenes:images=12,seed=1", "scenes:images=12,size=32")
-    found = [contents(open_corpus(source)) for source in sources]
+    found = [data_contents(load_dataset(source)) for source in sources]
     assert len(set(found)) == 3
-    assert found[0] == contents(open_corpus(sources[0]))
+    assert found[0] == data_contents(load_dataset(sources[0]))

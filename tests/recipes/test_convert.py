@@ -14,18 +14,16 @@ from torch import Tensor
 
 import hub_cases
 from corpus_cases import small_corpus
-from counterfoil import open_model
-from counterfoil.corpus.words import SPECIAL
-from counterfoil.matcher import Matcher
-from counterfoil.models import gpo_names, weights
-from counterfoil.models.blocks.bert import Bert
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.mlp import MLPRegions
+from counterfoil.cli.verbs import convert_checkpoint
+from counterfoil.core.types import ModalityBatch
+from counterfoil.data.tokenizers import SPECIAL
+from counterfoil.model import load_model
+from counterfoil.models import convert, gpo
+from counterfoil.models.base import RetrievalModel
 from counterfoil.models.gpo import GPO
-from counterfoil.models.uniter import UNITER
-from counterfoil.models.uniter_names import official
-from counterfoil.recipes.verbs import convert_checkpoint
-from counterfoil.records import Items
+from counterfoil.models.layers.pretrained import BertTextTower
+from counterfoil.models.layers.towers import GRU, MLPRegions
+from counterfoil.models.uniter import UNITER, authors_state
 
 WORDS = [*SPECIAL, "a", "dog", "in", "the", "snow"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "##s", "in", "snow"]
@@ -51,9 +49,9 @@ def bert(folder: Path) -> Path:
     return folder
 
 
-def saved(host: Matcher, path: Path) -> Path:
+def saved(host: RetrievalModel, path: Path) -> Path:
     """Its weights under the authors' names."""
-    theirs = {ours: name for name, ours in gpo_names.PREFIXES.items()}
+    theirs = {ours: name for name, ours in gpo.PREFIXES.items()}
     state: dict[str, Tensor] = {}
     for name, value in host.state_dict().items():
         ours = next(prefix for prefix in theirs if name.startswith(prefix))
@@ -62,7 +60,7 @@ def saved(host: Matcher, path: Path) -> Path:
     return path
 
 
-def host(text: GRU | Bert) -> GPO:
+def host(text: GRU | BertTextTower) -> GPO:
     return GPO(image=MLPRegions(features=4, width=6), text=text).eval()
 
 
@@ -71,27 +69,27 @@ def test_a_word_for_masks_may_have_been_added(tmp_path, masks):
     made = host(GRU(words=len(WORDS) + masks, word_width=5, width=6))
     checkpoint = saved(made, tmp_path / "a.safetensors")
     convert_checkpoint("gpo", checkpoint, vocabulary(tmp_path), tmp_path / "out", settings=())
-    opened = open_model(tmp_path / "out")
-    corpus = small_corpus((2, 1, 3, 2))
-    member, lens = opened.member(corpus), opened.on(corpus)
-    images = made.encode_images(lens.images(torch.arange(4)))
-    texts = made.encode_texts(lens.texts(torch.arange(8)))
-    found = member.matcher.grid(member.images, member.texts)
-    torch.testing.assert_close(found, made.grid(images, texts))
+    opened = load_model(tmp_path / "out")
+    dataset = small_corpus((2, 1, 3, 2))
+    member, processor = opened.embed(dataset), opened.process(dataset)
+    images = made.encode_images(processor.images(torch.arange(4)))
+    texts = made.encode_texts(processor.texts(torch.arange(8)))
+    found = member.model.score_matrix(member.images, member.texts)
+    torch.testing.assert_close(found, made.score_matrix(images, texts))
 
 
 def test_bert_comes_with_its_folder(tmp_path):
     folder = bert(tmp_path / "bert")
-    made = host(Bert(name=str(folder), width=6))
+    made = host(BertTextTower(name=str(folder), width=6))
     checkpoint = saved(made, tmp_path / "a.safetensors")
     convert_checkpoint("gpo", checkpoint, folder, tmp_path / "out", settings=())
-    opened = open_model(tmp_path / "out")
-    assert opened.lens.tokenizer.tokens(opened.lens.tokenizer.encode(["dogs"])[0]) == [
+    opened = load_model(tmp_path / "out")
+    assert opened.processor.tokenizer.tokens(opened.processor.tokenizer.encode(["dogs"])[0]) == [
         *("[CLS]", "dog", "##s", "[SEP]")
     ]
-    texts = opened.on(small_corpus((2, 1))).texts(torch.arange(3))
+    texts = opened.process(small_corpus((2, 1))).texts(torch.arange(3))
     torch.testing.assert_close(
-        opened.matcher.encode_texts(texts).tokens, made.encode_texts(texts).tokens
+        opened.model.encode_texts(texts).tokens, made.encode_texts(texts).tokens
     )
 
 
@@ -111,7 +109,7 @@ def test_another_vocabulary_is_refused(tmp_path, more):
 
 def test_words_and_pieces_are_not_confused(tmp_path):
     folder = bert(tmp_path / "bert")
-    made = host(Bert(name=str(folder), width=6))
+    made = host(BertTextTower(name=str(folder), width=6))
     refused("gpo", made, vocabulary(tmp_path), tmp_path, "by BERT and .*vocab.json is a file; give")
     made = host(GRU(words=len(WORDS), word_width=5, width=6))
     refused("gpo", made, folder, tmp_path, "reads words and .*bert is a folder; give its vocab")
@@ -120,7 +118,7 @@ def test_words_and_pieces_are_not_confused(tmp_path):
 
 def test_older_systems_add_no_word(tmp_path, monkeypatch):
     made = host(GRU(words=len(WORDS) + 1, word_width=5, width=6))
-    monkeypatch.setitem(weights.SYSTEMS, "scan", gpo_names.gpo)
+    monkeypatch.setitem(convert.SYSTEMS, "scan", gpo.gpo_options)
     refused("scan", made, vocabulary(tmp_path), tmp_path, "has 9 words and this .* with 10")
 
 
@@ -129,15 +127,17 @@ def test_uniter_brings_its_own_embeddings(tmp_path):
     made = UNITER(
         layers=1, width=64, heads=1, inner=8, vocabulary=12, features=4, mask=4, outputs=("match",)
     ).eval()
-    save_file(official(made.state_dict()), tmp_path / "uniter.safetensors")
+    save_file(authors_state(made.state_dict()), tmp_path / "uniter.safetensors")
     checkpoint, out = tmp_path / "uniter.safetensors", tmp_path / "out"
     convert_checkpoint("uniter", checkpoint, folder, out, settings=["score=logit"])
-    opened = open_model(out)
-    assert opened.lens.tokenizer.tokens([opened.matcher.text.mask_word]) == ["[MASK]"]
-    texts = opened.lens.read(["a dog in snow"])
-    images = Items(torch.zeros(1).long(), torch.rand(1, 3, 4), torch.ones(1, 3).bool(), BOXES)
-    score = opened.matcher.grid(
-        opened.matcher.encode_images(images), opened.matcher.encode_texts(texts)
+    opened = load_model(out)
+    assert opened.processor.tokenizer.tokens([opened.model.text.mask_word]) == ["[MASK]"]
+    texts = opened.processor.read(["a dog in snow"])
+    images = ModalityBatch(
+        torch.zeros(1).long(), torch.rand(1, 3, 4), torch.ones(1, 3).bool(), BOXES
+    )
+    score = opened.model.score_matrix(
+        opened.model.encode_images(images), opened.model.encode_texts(texts)
     )
     pooled = made.joint(made.encode_images(images), made.encode_texts(texts)).pooled
     torch.testing.assert_close(score[0], made.matched(pooled)[0, 1:])

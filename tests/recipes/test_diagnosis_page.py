@@ -8,13 +8,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.negatives.diagnosis import Ranks
-from counterfoil.negatives.hubs import Hubs
-from counterfoil.negatives.lists import Lists
-from counterfoil.negatives.suspects import Suspects, above, look
-from counterfoil.recipes import diagnosis_page
-from counterfoil.recipes.diagnosis import Diagnosis, Side
+from counterfoil.cli import diagnose
+from counterfoil.cli.diagnose import Diagnosis, DirectionDiagnosis
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.negatives.diagnose import (
+    HubStatistics,
+    RankStatistics,
+    SuspectedPositives,
+    inspect_pairs,
+    suspects_by_score,
+)
+from counterfoil.negatives.store import HardNegativeLists
 from counterfoil.report.page import write_page
 
 OWNER = (0, 0, 1, 2)  # of the captions
@@ -23,42 +27,46 @@ IMAGES = ((1, 2), (2, 1), (0, -1), (-1, -1))  # wrong images of the texts
 SCORES = torch.tensor([[0.9, 0.8, 0.1, 0.2], [0.3, 0.4, 0.5, 0.6], [0.7, 0.3, 0.2, 0.4]])
 
 
-def corpus() -> Corpus:
-    return Corpus(
+def dataset() -> ImageTextDataset:
+    return ImageTextDataset(
         name="few",
         image_ids=["a", "b", "c"],
         text_ids=[str(row) for row in range(4)],
         texts=[f"caption {row}" for row in range(4)],
-        owner=torch.tensor(OWNER),
+        text_to_image=torch.tensor(OWNER),
         splits=["train"] * 3,
     )
 
 
 def diagnosis(*, scored: bool = True) -> Diagnosis:
     """Of all captions; the hubs and ranks are made up."""
-    few = corpus()
-    lists = Lists(*(torch.tensor(rows, dtype=torch.int32) for rows in (TEXTS, IMAGES)))
+    few = dataset()
+    lists = HardNegativeLists(*(torch.tensor(rows, dtype=torch.int32) for rows in (TEXTS, IMAGES)))
     own = SCORES[torch.tensor(OWNER), torch.arange(4)]
     sides = []
-    for n, looked in enumerate(look(lists, few.relation, torch.arange(4))):
+    for n, looked in enumerate(inspect_pairs(lists, few.relation, torch.arange(4))):
         scores = SCORES[looked.pairs.image, looked.pairs.text]
         found = torch.zeros_like(looked.listed)
         found[0, 1] = True
-        worded = Suspects("similar words", "is worded alike", found, looked.listed)
-        estimates = (worded, above(looked, scores, own)) if scored else (worded,)
+        worded = SuspectedPositives("similar words", "is worded alike", found, looked.listed)
+        estimates = (worded, suspects_by_score(looked, scores, own)) if scored else (worded,)
         sides.append(
-            Side(
+            DirectionDiagnosis(
                 name=("wrong texts of images", "wrong images of texts")[n],
                 looked=looked,
                 scores=scores if scored else None,
                 gaps=scores - own.unsqueeze(1) if scored else None,
                 estimates=estimates,
                 ranks=(
-                    Ranks(1, 1, 1_234, -0.25 if scored else None, (12.5, None)[: len(estimates)]),
-                    Ranks(2, 2, 3, 0.5 if scored else None, (0.0, 50.0)[: len(estimates)]),
-                    Ranks(1, 2, 1_237, 0.0 if scored else None, (6.0, 50.0)[: len(estimates)]),
+                    RankStatistics(
+                        1, 1, 1_234, -0.25 if scored else None, (12.5, None)[: len(estimates)]
+                    ),
+                    RankStatistics(2, 2, 3, 0.5 if scored else None, (0.0, 50.0)[: len(estimates)]),
+                    RankStatistics(
+                        1, 2, 1_237, 0.0 if scored else None, (6.0, 50.0)[: len(estimates)]
+                    ),
                 ),
-                hubs=Hubs(2, 1.25, 25.0, 60.0, ((2, 1_500), (0, 2))),
+                hubs=HubStatistics(2, 1.25, 25.0, 60.0, ((2, 1_500), (0, 2))),
             )
         )
     own = own if scored else torch.full((4,), torch.nan)
@@ -66,7 +74,7 @@ def diagnosis(*, scored: bool = True) -> Diagnosis:
 
 
 def test_ranks_of_both_sides():
-    texts, images, _ = diagnosis_page.tables(diagnosis())
+    texts, images, _ = diagnose.diagnosis_tables(diagnosis())
     assert texts.title == "Wrong texts of images: hardness and suspects"
     assert texts.head == ("rank", "pairs", "median gap", "similar words, %", "above positive, %")
     assert texts.rows == (
@@ -81,7 +89,7 @@ def test_ranks_of_both_sides():
 
 
 def test_without_scores_no_gap_is_told():
-    for side in diagnosis_page.tables(diagnosis(scored=False))[:2]:
+    for side in diagnose.diagnosis_tables(diagnosis(scored=False))[:2]:
         assert side.head == ("rank", "pairs", "similar words, %")
         assert side.rows[0] == ("1", "1,234", "12.5")
         assert "gap" not in side.note.lower()
@@ -89,13 +97,13 @@ def test_without_scores_no_gap_is_told():
 
 def test_a_part_of_one_rank_only_is_no_whole():
     found = diagnosis()
-    one = replace(found.texts, ranks=(Ranks(1, 4, 7, None, (None, None)),))
-    (row,) = diagnosis_page.tables(replace(found, texts=one))[0].rows
+    one = replace(found.texts, ranks=(RankStatistics(1, 4, 7, None, (None, None)),))
+    (row,) = diagnose.diagnosis_tables(replace(found, texts=one))[0].rows
     assert row == ("1–4", "7", "–", "–", "–")
 
 
 def test_hubs_are_named():
-    *_, hubs = diagnosis_page.tables(diagnosis())
+    *_, hubs = diagnose.diagnosis_tables(diagnosis())
     assert hubs.rows == (
         ("wrong texts of images", "1.25", "25.0", "60.0"),
         ("wrong images of texts", "1.25", "25.0", "60.0"),
@@ -104,7 +112,7 @@ def test_hubs_are_named():
     assert "images of texts: c “caption 3” (1,500 of 4 lists); a “caption 0” (2 of 4" in hubs.note
     assert "share 33.3 % of their first 2 images" in hubs.note
     alone = replace(diagnosis(), overlap=None)
-    assert "share – % of" in diagnosis_page.tables(alone)[2].note
+    assert "share – % of" in diagnose.diagnosis_tables(alone)[2].note
 
 
 @pytest.fixture
@@ -116,10 +124,10 @@ def written(monkeypatch, tmp_path):
         pages.append(page)
         write_page(page, path)
 
-    monkeypatch.setattr(diagnosis_page, "write_page", keep)
+    monkeypatch.setattr(diagnose, "write_page", keep)
 
     def written(found: Diagnosis, examples: int = 9):
-        diagnosis_page.write(found, tmp_path / "page.html", title="few", examples=examples)
+        diagnose.write_diagnosis(found, tmp_path / "page.html", title="few", examples=examples)
         return pages[-1], (tmp_path / "page.html").read_text()
 
     return written

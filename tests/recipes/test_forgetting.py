@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import recipes_cases
-from counterfoil.evaluate.report import RunResult, results
-from counterfoil.evaluate.result import METRICS
 from counterfoil.evaluation.bootstrap import Comparison, Interval, compare
-from counterfoil.recipes.forgetting import sentence, told_of
-from counterfoil.recipes.measured import Measured
-from counterfoil.recipes.recipe import Compare, Evaluate, digests
-from counterfoil.recipes.tuned import Host, recipe
+from counterfoil.evaluation.metrics import METRICS
+from counterfoil.evaluation.results import RunResult, results
+from counterfoil.pipelines.forgetting import forgetting_note, forgetting_sentence
+from counterfoil.pipelines.pipeline import Compare, Evaluate, stage_digests
+from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
+from counterfoil.recipes.clip import FineTunedModel, fine_tune_recipe
 from recipes_cases import run
 
 SCENES, OTHER = "scenes:images=36", "scenes:images=60,seed=5"
@@ -51,7 +51,7 @@ def made(difference: float, low: float, high: float) -> RunResult:
 def test_a_sentence_says_what_the_interval_says(
     change: tuple[float, float, float], says: str
 ) -> None:
-    told = sentence("here", "clip", made(*change))
+    told = forgetting_sentence("here", "clip", made(*change))
     assert says in told
     assert "p 0.010" in told
 
@@ -69,14 +69,15 @@ def test_a_report_tells_what_is_forgotten_here_and_there(
     sizes = {}
     for kind in ("test", "other"):
         before, after = (
-            Measured.open(folder / f"{kind}-{one}").report for one in ("original", "tuned")
+            RetrievalEvaluation.open(folder / f"{kind}-{one}").report
+            for one in ("original", "tuned")
         )
         sizes[kind] = after.setting.images
         change = compare(before, after)[METRICS.index("RSum")]
         assert change.difference == pytest.approx(after.rsum - before.rsum)
         runs = results({str(model): before, "tuned": after})
         where = f"{OTHER if kind == 'other' else 'scenes'} test"
-        told = sentence(where, str(model), runs[1])
+        told = forgetting_sentence(where, str(model), runs[1])
         assert told in page
     assert sizes == {"test": 6, "other": 10}
     assert len(re.findall("has forgotten", page)) == 2
@@ -96,7 +97,7 @@ def test_what_was_trained_from_nothing_has_nothing_to_forget(folder: Path) -> No
 
 
 def test_both_rounds_are_measured_elsewhere(model: Path) -> None:
-    found = told_of(recipe("aoq", Host(model=str(model))), SCENES)
+    found = forgetting_note(fine_tune_recipe("aoq", FineTunedModel(model=str(model))), SCENES)
     report = found.stages[-1]
     assert isinstance(report, Compare)
     assert report.others == ("other-original", "other-online", "other-adaptive")
@@ -107,12 +108,12 @@ def test_both_rounds_are_measured_elsewhere(model: Path) -> None:
 
 
 def test_other_data_are_a_part_of_what_a_result_depends_on(model: Path) -> None:
-    plain = recipe("contrastive", Host(model=str(model)))
-    one, two = (digests(told_of(plain, data), "d") for data in (SCENES, OTHER))
+    plain = fine_tune_recipe("contrastive", FineTunedModel(model=str(model)))
+    one, two = (stage_digests(forgetting_note(plain, data), "d") for data in (SCENES, OTHER))
     assert one["other-tuned"] != two["other-tuned"]
     assert one["report"] != two["report"]
     assert all(one[name] == two[name] for name in ("tuned", "test-tuned", "test-original"))
-    before = digests(plain, "d")
+    before = stage_digests(plain, "d")
     assert all(one[name] == before[name] for name in before if name != "report")
 
 

@@ -6,12 +6,11 @@ from typing import get_args
 
 import pytest
 
-from counterfoil.pipelines.grid_search import GridSearch, jobs
+from counterfoil.pipelines.pipeline import Recipe, Train
 from counterfoil.recipes import catalogue
-from counterfoil.recipes.grids import find, grids, requested
-from counterfoil.recipes.profiles import LARGE, Dataset
-from counterfoil.recipes.recipe import Recipe, Train
-from counterfoil.recipes.tags_numbers import PAPER
+from counterfoil.recipes.grid_search import GridSearch, find, grids, jobs, requested
+from counterfoil.recipes.models import LARGE, Dataset
+from counterfoil.recipes.tags import PAPER
 
 SETS: tuple[Dataset, ...] = get_args(Dataset)
 
@@ -55,7 +54,7 @@ def test_points_differ_and_share_what_comes_before(sweep: GridSearch) -> None:
 @pytest.mark.parametrize("dataset", SETS)
 def test_the_first_step_is_searched_as_it_runs_in_the_recipe(dataset: Dataset) -> None:
     recipe = find(f"sweeps/tags-{dataset}").recipe
-    assert recipe == catalogue.find(f"tags/uniter-{dataset}")
+    assert recipe == catalogue.find_recipe(f"tags/uniter-{dataset}")
     if dataset not in LARGE:
         rates = {numbers(p.recipes[0], 0)[0] for p in find(f"sweeps/tags-{dataset}").points()}
         assert rates == {PAPER[dataset][0].rate}

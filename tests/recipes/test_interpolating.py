@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import recipes_cases
-from counterfoil import open_model
-from counterfoil.corpus.lens import Lens, PixelEye
+from counterfoil.data.processor import PixelProcessor, Processor
+from counterfoil.hub import interpolate, interpolate_models
+from counterfoil.model import load_model
 from counterfoil.models.clip import DualEncoder
-from counterfoil.recipes.interpolating import interpolate_with, interpolated
-from counterfoil.recipes.run import Source
+from counterfoil.pipelines.run import DataSource
 from recipes_cases import run
 
 SCENES = "scenes:images=36"
@@ -38,26 +38,26 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def both(models: Path, way: str = "full"):
-    return open_model(models / "clip"), open_model(models / way / "tuned")
+    return load_model(models / "clip"), load_model(models / way / "tuned")
 
 
 @pytest.mark.parametrize("way", ["full", "lora"])
 def test_the_ends_are_the_two_and_the_middle_is_their_mean(way, models):
     original, tuned = both(models, way)
     grids = []
-    corpus = Source(SCENES).split("test")
-    for model in (original, interpolated(original, tuned, 0), tuned):
-        member = model.member(corpus)
-        grids.append(member.matcher.grid(member.images, member.texts))
+    dataset = DataSource(SCENES).split("test")
+    for model in (original, interpolate_models(original, tuned, 0), tuned):
+        member = model.embed(dataset)
+        grids.append(member.model.score_matrix(member.images, member.texts))
     torch.testing.assert_close(grids[1], grids[0], rtol=1e-4, atol=1e-5)
     assert not torch.allclose(grids[2], grids[0], atol=1e-3)
-    end = interpolated(original, tuned, 1).member(corpus)
+    end = interpolate_models(original, tuned, 1).embed(dataset)
     torch.testing.assert_close(
-        end.matcher.grid(end.images, end.texts), grids[2], rtol=1e-4, atol=1e-5
+        end.model.score_matrix(end.images, end.texts), grids[2], rtol=1e-4, atol=1e-5
     )
-    half = interpolated(original, tuned, 0.5).matcher.state_dict()
-    first = original.matcher.state_dict()
-    last = interpolated(original, tuned, 1).matcher.state_dict()
+    half = interpolate_models(original, tuned, 0.5).model.state_dict()
+    first = original.model.state_dict()
+    last = interpolate_models(original, tuned, 1).model.state_dict()
     for name, tensor in half.items():
         if tensor.is_floating_point():
             torch.testing.assert_close(tensor, (first[name] + last[name]) / 2)
@@ -66,12 +66,12 @@ def test_the_ends_are_the_two_and_the_middle_is_their_mean(way, models):
 
 def test_the_best_on_dev_is_saved_and_what_is_forgotten_is_said(models, tmp_path, capsys):
     names = str(models / "clip"), str(models / "full" / "tuned")
-    chosen = interpolate_with(
+    chosen = interpolate(
         *names,
         tmp_path / "out",
         alphas=(1.0, 0.0, 0.5),
-        source=Source(SCENES),
-        other=Source("scenes:images=24,seed=9"),
+        source=DataSource(SCENES),
+        other=DataSource("scenes:images=24,seed=9"),
     )
     shown = " ".join(capsys.readouterr().out.split())
     assert list(chosen.rsum) == [0.0, 0.5, 1.0]
@@ -81,40 +81,42 @@ def test_the_best_on_dev_is_saved_and_what_is_forgotten_is_said(models, tmp_path
     assert shown.count("than original (95 % interval of the difference") == 4
     assert "scenes test; whole split: 6 images" in shown
     assert "scenes test; whole split: 4 images" in shown
-    saved = open_model(tmp_path / "out")
-    assert isinstance(saved.matcher, DualEncoder)
+    saved = load_model(tmp_path / "out")
+    assert isinstance(saved.model, DualEncoder)
     noted = saved.card.provenance["interpolated"]
     assert (noted["original"], noted["alpha"]) == (names[0], chosen.alpha)
-    made = interpolated(*both(models), chosen.alpha)
-    for name, tensor in saved.matcher.state_dict().items():
-        assert torch.equal(tensor, made.matcher.state_dict()[name])
+    made = interpolate_models(*both(models), chosen.alpha)
+    for name, tensor in saved.model.state_dict().items():
+        assert torch.equal(tensor, made.model.state_dict()[name])
 
 
 def test_one_alpha_needs_no_data(models, tmp_path):
     command = ("interpolate", models / "clip", models / "lora" / "tuned", "--alpha", "0.25")
     assert run(*command, "--out", tmp_path / "out") == 0
-    saved = open_model(tmp_path / "out")
+    saved = load_model(tmp_path / "out")
     assert saved.spec.arguments["lora"] == 0
-    assert not any(".lora_" in name for name in saved.matcher.state_dict())
+    assert not any(".lora_" in name for name in saved.model.state_dict())
 
 
 def test_what_is_refused(models, tmp_path):
     original, tuned = both(models)
     with pytest.raises(ValueError, match=r"alpha=1.5 is not between the two"):
-        interpolated(original, tuned, 1.5)
+        interpolate_models(original, tuned, 1.5)
     with pytest.raises(ValueError, match="is no saved model"):
-        interpolated(original, original, 0.5)
+        interpolate_models(original, original, 0.5)
     with pytest.raises(ValueError, match="has frozen towers"):
-        interpolated(original, open_model(models / "frozen" / "tuned"), 0.5)
-    other = open_model(recipes_cases.clip_like(tmp_path / "other", "siglip"))
+        interpolate_models(original, load_model(models / "frozen" / "tuned"), 0.5)
+    other = load_model(recipes_cases.clip_like(tmp_path / "other", "siglip"))
     with pytest.raises(ValueError, match="does not have the weights of"):
-        interpolated(other, tuned, 0.5)
-    larger = replace(original, lens=Lens(PixelEye(32), original.lens.tokenizer))
+        interpolate_models(other, tuned, 0.5)
+    larger = replace(
+        original, processor=Processor(PixelProcessor(32), original.processor.tokenizer)
+    )
     with pytest.raises(ValueError, match="sees pictures in another way"):
-        interpolated(larger, tuned, 0.5)
+        interpolate_models(larger, tuned, 0.5)
     names = str(models / "clip"), str(models / "full" / "tuned")
     with pytest.raises(ValueError, match="chosen on dev; name the photos with --data"):
-        interpolate_with(*names, tmp_path / "out")
+        interpolate(*names, tmp_path / "out")
     with pytest.raises(ValueError, match="exists and is left alone"):
-        interpolate_with(*names, tmp_path, alphas=(0.5,))
+        interpolate(*names, tmp_path, alphas=(0.5,))
     assert not (tmp_path / "out").exists()

@@ -6,17 +6,18 @@ import pytest
 import torch
 
 import recipes_cases
-from counterfoil import open_corpus, open_model
+from counterfoil.core.io import write_json
 from counterfoil.data.corrections import Correction, apply_corrections
-from counterfoil.evaluate import cascade
-from counterfoil.evaluate.cascade import Shortlisting
-from counterfoil.evaluate.protocols import WHOLE
-from counterfoil.files import write_json
-from counterfoil.recipes import comparison, many_true
-from counterfoil.recipes.measured import Measured
+from counterfoil.data.readers import load_dataset
+from counterfoil.evaluation import cascade, extended
+from counterfoil.evaluation.cascade import Shortlisting
+from counterfoil.evaluation.protocols import WHOLE
+from counterfoil.model import load_model
+from counterfoil.pipelines.stages import compare
+from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
 
 BEST = 0  # ranks count from 0
-SCENES = open_corpus("scenes:images=36").split("test")
+SCENES = load_dataset("scenes:images=36").split("test")
 
 
 def measured_model(root):
@@ -26,14 +27,14 @@ def measured_model(root):
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     folder = measured_model(tmp_path_factory.mktemp("model"))
-    return Measured.of([open_model(folder).member(SCENES)], SCENES, WHOLE, seed=3)
+    return RetrievalEvaluation.of([load_model(folder).embed(SCENES)], SCENES, WHOLE, seed=3)
 
 
 def test_round_trip(measured, tmp_path):
     measured.save(tmp_path / "e")
-    back = Measured.open(tmp_path / "e")
-    assert back.report.plain() == measured.report.plain()
-    assert back.corpus == SCENES.fingerprint
+    back = RetrievalEvaluation.open(tmp_path / "e")
+    assert back.report.to_dict() == measured.report.to_dict()
+    assert back.dataset == SCENES.fingerprint
     for one, two in zip(back.report.ranked, measured.report.ranked):
         assert one.direction == two.direction
         assert torch.equal(one.ranks, two.ranks.long())
@@ -44,8 +45,8 @@ def test_round_trip(measured, tmp_path):
 def test_the_first_items_fit_the_ranks(measured):
     """A query is ranked best exactly where its first item is its own."""
     found = {ranked.direction: ranked.ranks for ranked in measured.report.ranked}
-    of_images = SCENES.owner[measured.texts[:, 0].long()] == torch.arange(len(SCENES))
-    of_texts = measured.images[:, 0].long() == SCENES.owner
+    of_images = SCENES.text_to_image[measured.texts[:, 0].long()] == torch.arange(len(SCENES))
+    of_texts = measured.images[:, 0].long() == SCENES.text_to_image
     assert of_texts.any()
     assert not of_texts.all()
     for hit, ranks in ((of_images, found["i2t"]), (of_texts, found["t2i"])):
@@ -59,30 +60,30 @@ def test_what_was_decided_counts_and_is_told(measured, tmp_path):
     decisions = [
         Correction("true", SCENES.image_ids[image], SCENES.text_ids[text], SCENES.texts[text])
         for text, image in enumerate(images.tolist())
-        if image != int(SCENES.owner[text])
+        if image != int(SCENES.text_to_image[text])
     ]
-    corpus = apply_corrections(SCENES, decisions)
-    model = open_model(measured_model(tmp_path))
-    found = Measured.of([model.member(corpus)], corpus, WHOLE, seed=3)
+    dataset = apply_corrections(SCENES, decisions)
+    model = load_model(measured_model(tmp_path))
+    found = RetrievalEvaluation.of([model.embed(dataset)], dataset, WHOLE, seed=3)
     assert found.report.t2i.r1 == 100
     assert found.report.i2t.r1 >= measured.report.i2t.r1
     told = f"the data as decided: {len(decisions)} pairs true besides the captions' own"
     assert told in found.report.setting.line()
     assert "as decided" not in measured.report.setting.line()
     found.save(tmp_path / "e")
-    assert Measured.open(tmp_path / "e").report.plain() == found.report.plain()
+    assert RetrievalEvaluation.open(tmp_path / "e").report.to_dict() == found.report.to_dict()
 
 
 @pytest.mark.parametrize("full", [False, True])
 def test_a_cascade_round_trip(full, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cascade, "AFFORDABLE", 0)
     folders = [recipes_cases.pixel_model(tmp_path / name) for name in ("m", "n")]
-    one, two = (open_model(folder).member(SCENES) for folder in folders)
+    one, two = (load_model(folder).embed(SCENES) for folder in folders)
     by = Shortlisting((two,), "quick", 3, full)
-    found = Measured.of([one], SCENES, WHOLE, seed=3, by=by)
+    found = RetrievalEvaluation.of([one], SCENES, WHOLE, seed=3, by=by)
     found.save(tmp_path / "e")
-    back = Measured.open(tmp_path / "e")
-    assert back.plain() == found.plain()
+    back = RetrievalEvaluation.open(tmp_path / "e")
+    assert back.to_dict() == found.to_dict()
     assert back.shortlists is not None
     assert found.shortlists is not None
     assert back.shortlists.ceiling == found.shortlists.ceiling
@@ -112,7 +113,7 @@ def test_damage(damage, message, measured, tmp_path):
     measured.save(tmp_path)
     damage(tmp_path)
     with pytest.raises(ValueError, match=message):
-        Measured.open(tmp_path)
+        RetrievalEvaluation.open(tmp_path)
 
 
 def test_curve_of_metrics(tmp_path):
@@ -125,8 +126,8 @@ def test_curve_of_metrics(tmp_path):
     ]
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = comparison.curve("online", path)
-    assert found == comparison.Curve("online", (1.0, 2.0), (100.0, 120.0), (3.0, 1.0))
+    found = compare.learning_curve("online", path)
+    assert found == compare.Curve("online", (1.0, 2.0), (100.0, 120.0), (3.0, 1.0))
 
 
 def test_curve_without_dev(tmp_path):
@@ -134,35 +135,35 @@ def test_curve_without_dev(tmp_path):
     path.write_text(
         '{"step": 1, "epoch": 0.5, "loss": 4.0}\n{"step": 2, "epoch": 1.5, "loss": 2}\n'
     )
-    assert comparison.curve("a", path).epochs == (1.0, 2.0)
+    assert compare.learning_curve("a", path).epochs == (1.0, 2.0)
 
 
 def test_eccv_with_the_corpus_own_captions(tmp_path):
     """With only the captions of each image as truth, R@1 is the plain one."""
-    corpus = SCENES
-    members = [open_model(recipes_cases.pixel_model(tmp_path / "m")).member(corpus)]
+    dataset = SCENES
+    members = [load_model(recipes_cases.pixel_model(tmp_path / "m")).embed(dataset)]
     from dataclasses import replace
 
     numbered = replace(
-        corpus,
-        image_ids=[f"COCO_val2014_{n:012d}.jpg" for n in range(1, len(corpus) + 1)],
-        text_ids=[str(100 + n) for n in range(len(corpus.texts))],
+        dataset,
+        image_ids=[f"COCO_val2014_{n:012d}.jpg" for n in range(1, len(dataset) + 1)],
+        text_ids=[str(100 + n) for n in range(len(dataset.texts))],
     )
-    i2t = {str(n + 1): [100 + t for t in range(5 * n, 5 * n + 5)] for n in range(len(corpus))}
-    t2i = {str(100 + t): [t // 5 + 1] for t in range(len(corpus.texts))}
+    i2t = {str(n + 1): [100 + t for t in range(5 * n, 5 * n + 5)] for n in range(len(dataset))}
+    t2i = {str(100 + t): [t // 5 + 1] for t in range(len(dataset.texts))}
     write_json(tmp_path / "i2t.json", i2t)
     write_json(tmp_path / "t2i.json", t2i)
-    found = many_true.eccv_caption(members, numbered, tmp_path)
-    report = Measured.of(members, corpus, WHOLE).report
+    found = extended.eccv_caption(members, numbered, tmp_path)
+    report = RetrievalEvaluation.of(members, dataset, WHOLE).report
     assert found[0].r1 == pytest.approx(report.i2t.r1)
     assert found[1].r1 == pytest.approx(report.t2i.r1)
     assert found[1].r_precision == pytest.approx(found[1].r1)
-    assert found[0].queries == len(corpus)
+    assert found[0].queries == len(dataset)
     with pytest.raises(ValueError, match="is not a COCO id"):
-        many_true.eccv_caption(members, corpus_with_words(corpus), tmp_path)
+        extended.eccv_caption(members, corpus_with_words(dataset), tmp_path)
 
 
-def corpus_with_words(corpus):
+def corpus_with_words(dataset):
     from dataclasses import replace
 
-    return replace(corpus, image_ids=[f"photo-{name}-x" for name in corpus.image_ids])
+    return replace(dataset, image_ids=[f"photo-{name}-x" for name in dataset.image_ids])

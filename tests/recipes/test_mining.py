@@ -16,10 +16,10 @@ import torch
 
 import processes
 import recipes_cases
-from counterfoil.engine import sweep, tiles
 from counterfoil.negatives.store import NegativeStore
-from counterfoil.recipes import mining
-from counterfoil.recipes.run import Source
+from counterfoil.pipelines.run import DataSource
+from counterfoil.pipelines.stages import mine as mine_module
+from counterfoil.scoring import encode, stream
 from recipes_cases import aoq, run
 
 DATA = "scenes:images=80"
@@ -36,20 +36,20 @@ def model(tmp_path_factory) -> Path:
 def small_tiles(monkeypatch):
     """Many tiles, each saved after."""
     torch.set_num_threads(1)
-    monkeypatch.setattr(tiles, "_VECTORS", dict.fromkeys(("cpu", "cuda"), (16, 16)))
-    monkeypatch.setattr(mining, "EVERY", 0.0)
+    monkeypatch.setattr(encode, "_VECTORS", dict.fromkeys(("cpu", "cuda"), (16, 16)))
+    monkeypatch.setattr(mine_module, "EVERY", 0.0)
 
 
 @pytest.fixture
 def slow(monkeypatch):
     """Tiles that take a while."""
-    visit = sweep._Pass._visit
+    visit = stream._Pass._visit
 
     def late(self, place, tile):
         time.sleep(0.03)
         visit(self, place, tile)
 
-    monkeypatch.setattr(sweep._Pass, "_visit", late)
+    monkeypatch.setattr(stream._Pass, "_visit", late)
 
 
 def mine(model: Path, out: Path, *more: object) -> int:
@@ -162,8 +162,8 @@ def test_filters_and_guides_of_a_stage(tmp_path):
     settings = ("--set", "lists.filters.captions=0.9", "--set", "lists.filters.skip=1")
     guide = ("--set", "lists.filters.guided=-0.1", "--set", "lists.guides=['online']")
     assert aoq(tmp_path / "run", DATA_OF_RUNS, *settings, *guide) == 0
-    corpus = Source(DATA_OF_RUNS).split("train")
-    store = NegativeStore.open(tmp_path / "run" / "lists", fingerprint=corpus.fingerprint)
+    dataset = DataSource(DATA_OF_RUNS).split("train")
+    store = NegativeStore.open(tmp_path / "run" / "lists", fingerprint=dataset.fingerprint)
     said = store.manifest.filters
     assert said[0] == "texts within TF-IDF cosine 0.9 of a caption of the image"
     assert said[1].startswith("pairs that the guide scores above")
@@ -187,8 +187,8 @@ def test_one_model_proposes_and_another_looks_closer(model, whole, tmp_path, cap
     for name, expected in zip(FILES[2:], whole[2:], strict=True):
         scores = np.load(tmp_path / "a" / name), np.load(io.BytesIO(expected))
         np.testing.assert_allclose(*scores, rtol=1e-3)  # rounded to float16
-    corpus = Source(DATA).split("train")
-    found = NegativeStore.open(tmp_path / "a", fingerprint=corpus.fingerprint).manifest
+    dataset = DataSource(DATA).split("train")
+    found = NegativeStore.open(tmp_path / "a", fingerprint=dataset.fingerprint).manifest
     assert found.proposing == found.sources
     assert found.proposals == 2
     assert mine(model, tmp_path / "b", "--propose", model, "--filter", "highest=1") == 2
@@ -201,8 +201,8 @@ def test_half_precision_lists_the_same_and_says_why(model, whole, tmp_path, caps
     for name in FILES[2:]:
         scores = np.load(tmp_path / "a" / name), np.load(tmp_path / "b" / name)
         np.testing.assert_allclose(*scores, rtol=1e-3)  # rounded to float16
-    corpus = Source(DATA).split("train")
-    found = NegativeStore.open(tmp_path / "a", fingerprint=corpus.fingerprint).manifest
+    dataset = DataSource(DATA).split("train")
+    found = NegativeStore.open(tmp_path / "a", fingerprint=dataset.fingerprint).manifest
     assert found.precision.startswith("bfloat16, then float32: ")
     assert mine(model, tmp_path / "c", "--precision", "bf17") == 2
     assert "did you mean 'bf16'?" in said(capsys)
@@ -225,7 +225,7 @@ def test_half_precision_goes_on_where_it_was_stopped(model, tmp_path, slow, caps
 def test_a_stage_proposes(tmp_path):
     setting = ("--set", "lists.proposing=['online']", "--set", "lists.proposals=3")
     assert aoq(tmp_path / "run", DATA_OF_RUNS, *setting) == 0
-    corpus = Source(DATA_OF_RUNS).split("train")
-    store = NegativeStore.open(tmp_path / "run" / "lists", fingerprint=corpus.fingerprint)
+    dataset = DataSource(DATA_OF_RUNS).split("train")
+    store = NegativeStore.open(tmp_path / "run" / "lists", fingerprint=dataset.fingerprint)
     assert store.manifest.proposals == 3
     assert store.lists.texts.shape == (24, 20)

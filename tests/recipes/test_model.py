@@ -11,14 +11,12 @@ from PIL import Image
 
 import recipes_cases
 from corpus_cases import random_array, small_corpus, write_picture
-from counterfoil import open_model
-from counterfoil.corpus.embeddings import read_embeddings
-from counterfoil.corpus.reading import open_corpus
-from counterfoil.evaluate.protocols import evaluate
-from counterfoil.recipes.model import VECTORS
-from counterfoil.train.saved import save_model
+from counterfoil.data.readers import load_dataset
+from counterfoil.data.readers.embeddings import read_embeddings
+from counterfoil.evaluation.protocols import evaluate_protocol
+from counterfoil.model import VECTORS, load_model, save_model
 
-SCENES = open_corpus("scenes:images=12")
+SCENES = load_dataset("scenes:images=12")
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +34,13 @@ def folders(tmp_path_factory):
 
 def test_dropout_of_a_single_part_is_off_too(folders):
     """A part may have been set to train while the whole was not."""
-    model = open_model(folders / "clip")
-    parts = [
-        part for part in model.matcher.modules() if isinstance(vars(part).get("dropout"), float)
-    ]
+    model = load_model(folders / "clip")
+    parts = [part for part in model.model.modules() if isinstance(vars(part).get("dropout"), float)]
     want = model.encode(["a red circle"]).tokens
     parts[0].dropout = 0.9
     assert torch.equal(model.encode(["a red circle"]).tokens, want)
     parts[0].train()
-    assert not model.matcher.training
+    assert not model.model.training
     assert torch.equal(model.encode(["a red circle"]).tokens, want)
     assert not parts[0].training
 
@@ -54,8 +50,8 @@ READERS = ("pixels", "stage", "clip", "siglip", "vilt", "blip")
 
 @pytest.mark.parametrize("name", READERS)
 def test_encode_captions_and_pictures(name, folders, tmp_path):
-    model = open_model(folders / name)
-    assert not model.matcher.training
+    model = load_model(folders / name)
+    assert not model.model.training
     write_picture(tmp_path / "dog.png")
     picture = Image.open(tmp_path / "dog.png")
     texts = model.encode(["a dog in the snow", "a red circle"])
@@ -68,7 +64,7 @@ def test_encode_captions_and_pictures(name, folders, tmp_path):
 
 @pytest.mark.parametrize("name", READERS)
 def test_score_is_the_grid_of_what_was_encoded(name, folders, tmp_path):
-    model = open_model(str(folders / name))
+    model = load_model(str(folders / name))
     write_picture(tmp_path / "dog.png")
     captions = ["a dog", "the snow in a red circle", "a"]
     scores = model.score(tmp_path / "dog.png", captions)
@@ -80,9 +76,11 @@ def test_score_is_the_grid_of_what_was_encoded(name, folders, tmp_path):
 
 @pytest.mark.parametrize("name", READERS)
 def test_bare_items_score_as_in_a_corpus(name, folders):
-    model = open_model(folders / name)
-    member = model.member(SCENES)
-    inside = model.matcher.grid(member.images.rows(slice(0, 2)), member.texts.rows(slice(0, 3)))
+    model = load_model(folders / name)
+    member = model.embed(SCENES)
+    inside = model.model.score_matrix(
+        member.images.rows(slice(0, 2)), member.texts.rows(slice(0, 3))
+    )
     bare = torch.stack(
         [model.score(SCENES.pictures.open(row), SCENES.texts[:3]) for row in range(2)]
     )
@@ -91,7 +89,7 @@ def test_bare_items_score_as_in_a_corpus(name, folders):
 
 @pytest.mark.parametrize("name", READERS)
 def test_two_openings_are_equal(name, folders):
-    one, two = (open_model(folders / name) for _ in range(2))
+    one, two = (load_model(folders / name) for _ in range(2))
     assert one.digest() == two.digest()
     assert one.spec == two.spec
     first, second = (m.encode(["a dog"]).tokens for m in (one, two))
@@ -99,7 +97,7 @@ def test_two_openings_are_equal(name, folders):
 
 
 def test_digests_tell_models_apart(folders):
-    found = {open_model(folders / name).digest() for name in ("regions", *READERS)}
+    found = {load_model(folders / name).digest() for name in ("regions", *READERS)}
     assert len(found) == 6  # a stage is the model inside it
 
 
@@ -107,7 +105,7 @@ def test_siglip_against_transformers(folders):
     """The same numbers as the library's own forward pass."""
     import transformers
 
-    model = open_model(folders / "siglip")
+    model = load_model(folders / "siglip")
     body = transformers.AutoModel.from_pretrained(folders / "siglip").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folders / "siglip")
     picture = SCENES.pictures.open(0).resize((16, 16))
@@ -123,7 +121,7 @@ def test_siglip_against_transformers(folders):
 def test_clip_against_transformers(folders):
     import transformers
 
-    model = open_model(folders / "clip")
+    model = load_model(folders / "clip")
     body = transformers.AutoModel.from_pretrained(folders / "clip").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folders / "clip")
     picture = SCENES.pictures.open(0).resize((16, 16))
@@ -142,7 +140,7 @@ def test_vilt_against_transformers(folders):
     import transformers
 
     folder = folders / "vilt"
-    model = open_model(folder)
+    model = load_model(folder)
     body = transformers.ViltForImageAndTextRetrieval.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     processor = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
@@ -162,7 +160,7 @@ def test_blip_against_transformers(folders):
     import transformers
 
     folder = folders / "blip"
-    model = open_model(folder)
+    model = load_model(folder)
     body = transformers.BlipForImageTextRetrieval.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     processor = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
@@ -178,11 +176,11 @@ def test_blip_against_transformers(folders):
 
 @pytest.mark.parametrize("name", ["vilt", "blip"])
 def test_an_opened_fusion_host_is_saved_as_a_folder_of_its_own(name, folders, tmp_path):
-    model = open_model(folders / name)
-    assert model.lens is not None
-    save_model(tmp_path / "own", spec=model.spec, matcher=model.matcher, lens=model.lens)
-    again = open_model(tmp_path / "own")
-    assert again.lens.eye == model.lens.eye
+    model = load_model(folders / name)
+    assert model.processor is not None
+    save_model(tmp_path / "own", spec=model.spec, model=model.model, processor=model.processor)
+    again = load_model(tmp_path / "own")
+    assert again.processor.image_processor == model.processor.image_processor
     picture, captions = SCENES.pictures.open(1).resize((20, 40)), ["a dog", "a red circle"]
     assert torch.equal(again.score(picture, captions), model.score(picture, captions))
     assert again.digest() == model.digest()
@@ -192,20 +190,20 @@ def test_ready_made_vectors(tmp_path):
     images, texts = random_array(3, 4), random_array(6, 4, seed=1)
     np.save(tmp_path / "images.npy", images)
     np.save(tmp_path / "texts.npy", texts)
-    corpus, model = read_embeddings(tmp_path), open_model(VECTORS)
-    member = model.member(corpus)
-    scores = member.matcher.grid(member.images, member.texts)
+    dataset, model = read_embeddings(tmp_path), load_model(VECTORS)
+    member = model.embed(dataset)
+    scores = member.model.score_matrix(member.images, member.texts)
     images /= np.linalg.norm(images, axis=1, keepdims=True)
     texts /= np.linalg.norm(texts, axis=1, keepdims=True)
     np.testing.assert_allclose(scores.numpy(), images @ texts.T, rtol=1e-5)
-    assert evaluate([member], corpus.owner, len(corpus)).i2t.queries == 3
+    assert evaluate_protocol([member], dataset.text_to_image, len(dataset)).i2t.queries == 3
     with pytest.raises(ValueError, match="ready-made vectors have no encoder"):
         model.encode(["a dog"])
 
 
 def test_vectors_of_a_corpus_without_them():
     with pytest.raises(ValueError, match="scenes has no vectors of images to compare"):
-        open_model(VECTORS).member(SCENES)
+        load_model(VECTORS).embed(SCENES)
 
 
 @pytest.mark.parametrize(
@@ -218,31 +216,31 @@ def test_vectors_of_a_corpus_without_them():
 )
 def test_what_cannot_be_encoded(items, message, folders):
     with pytest.raises(ValueError, match=message):
-        open_model(folders / "pixels").encode(items)
+        load_model(folders / "pixels").encode(items)
 
 
 def test_a_bare_picture_for_a_model_of_features(folders):
-    model = open_model(folders / "regions")
+    model = load_model(folders / "regions")
     assert len(model.encode(["a dog"])) == 1
     with pytest.raises(ValueError, match="cannot look at a bare picture"):
         model.encode([Image.new("RGB", (4, 4))])
 
 
 def test_an_empty_split(folders):
-    corpus = small_corpus((0, 0))
+    dataset = small_corpus((0, 0))
     with pytest.raises(ValueError, match=r"small \(all\) has 2 images and 0 texts"):
-        open_model(folders / "regions").member(corpus)
+        load_model(folders / "regions").embed(dataset)
 
 
 def test_a_file_is_no_model(tmp_path):
     (tmp_path / "model.bin").write_bytes(b"x")
     with pytest.raises(ValueError, match=r"model\.bin"):
-        open_model(tmp_path / "model.bin")
+        load_model(tmp_path / "model.bin")
 
 
 def test_a_hub_name_without_network():
     with pytest.raises(ValueError, match="nobody/nothing cannot be loaded as a Hugging Face model"):
-        open_model("nobody/nothing")
+        load_model("nobody/nothing")
 
 
 @pytest.mark.parametrize("name", ["pixels", "clip", "vilt", "blip"])
@@ -260,5 +258,5 @@ def test_a_fresh_process_opens_it_in_one_line(name, folders, tmp_path):
         text=True,
         check=True,
     ).stdout
-    here = open_model(folders / name).score(tmp_path / "dog.png", ["a dog"]).item()
+    here = load_model(folders / name).score(tmp_path / "dog.png", ["a dog"]).item()
     assert float(out) == pytest.approx(here, abs=1e-6)

@@ -9,24 +9,24 @@ import pytest
 from PIL import Image
 
 import recipes_cases
-from counterfoil import open_model
 from counterfoil.cli import main
+from counterfoil.model import load_model
 from counterfoil.models.vilt import ViLT
-from counterfoil.recipes import members, modern, ndgl, own, tags_own
-from counterfoil.recipes.measures import Evaluate
-from counterfoil.recipes.recipe import Teach, Train
-from counterfoil.recipes.run import Source, execute
-from counterfoil.recipes.settings import apply
+from counterfoil.pipelines import pipeline
+from counterfoil.pipelines.overrides import apply_overrides
+from counterfoil.pipelines.pipeline import ComputeTargets, Evaluate, Train
+from counterfoil.pipelines.run import DataSource, run_pipeline
+from counterfoil.recipes import ndgl, ndgl_models, photos, tags
 
 SMALL = ("*.model.image.width=16", "*.model.text.width=16", "*.epochs=1", "*.steps=3", "*.batch=16")
 
 
 @pytest.mark.parametrize("pixels,sees", [(True, "pixels"), (False, "features")])
 def test_every_host_reads_what_there_is(pixels, sees):
-    for host in own.known("scenes" if pixels else "flickr8k"):
-        recipe = own.recipe(host, pixels=pixels)
+    for host in photos.known_models("scenes" if pixels else "flickr8k"):
+        recipe = photos.own_data_recipe(host, pixels=pixels)
         trained = [stage for stage in recipe.stages if isinstance(stage, Train)]
-        assert {stage.lens.images for stage in trained} == {sees}
+        assert {stage.processor.images for stage in trained} == {sees}
         tests = [stage for stage in recipe.stages if isinstance(stage, Evaluate)]
         assert {stage.protocol for stage in tests} == {"whole"}
         several = {"ndgl": ndgl.K + 1, "tags-dc": 2, "aoq": 2}
@@ -34,8 +34,8 @@ def test_every_host_reads_what_there_is(pixels, sees):
 
 
 def test_hosts_that_need_no_download_are_known():
-    known = own.known("scenes")
-    assert set(members.HOSTS) < set(known)
+    known = photos.known_models("scenes")
+    assert set(pipeline.HOSTS) < set(known)
     assert {"gpo", "chan", "esa", "hrem", "dive", "ndgl/gpo", "ndgl/vsrn"} < set(known)
     assert not any("bert" in name for name in known)
     assert len(known) == len(set(known))
@@ -44,27 +44,27 @@ def test_hosts_that_need_no_download_are_known():
 def test_unknown_hosts_are_told_the_nearest():
     for name, near in (("vseep", "vsepp"), ("chna", "chan"), ("ndgl/gpoo", "ndgl/gpo")):
         with pytest.raises(ValueError, match=f"did you mean '{near}'"):
-            own.recipe(name, pixels=True)
-    assert any("bert" in host for host in modern.HOSTS)
+            photos.own_data_recipe(name, pixels=True)
+    assert any("bert" in host for host in ndgl_models.HOSTS)
     with pytest.raises(ValueError, match="'gpo-bert' is not a model to train"):
-        own.recipe("gpo-bert", pixels=True)
+        photos.own_data_recipe("gpo-bert", pixels=True)
 
 
 def test_saved_models_take_the_place_of_teachers():
-    recipe = own.recipe("ndgl/chan", pixels=True, teachers=["runs/a", "runs/b"])
+    recipe = photos.own_data_recipe("ndgl/chan", pixels=True, teachers=["runs/a", "runs/b"])
     taught = recipe.stage("targets")
-    assert isinstance(taught, Teach)
+    assert isinstance(taught, ComputeTargets)
     assert (taught.using, taught.models) == ((), ("runs/a", "runs/b"))
     assert [stage.name for stage in recipe.stages] == ["targets", "student", "test-student"]
-    usual = own.recipe("ndgl/chan", pixels=True)
+    usual = photos.own_data_recipe("ndgl/chan", pixels=True)
     assert recipe.stage("student") == usual.stage("student")
     with pytest.raises(ValueError, match="'chan' learns from no teachers; name 'ndgl/chan'"):
-        own.recipe("chan", pixels=True, teachers=["runs/a"])
+        photos.own_data_recipe("chan", pixels=True, teachers=["runs/a"])
 
 
 def test_a_model_teaches_another_kind_by_the_command_line(tmp_path, capsys):
-    first = apply(own.recipe("vsepp", pixels=True), SMALL)
-    assert execute(first, Source("scenes:images=36"), tmp_path / "a")
+    first = apply_overrides(photos.own_data_recipe("vsepp", pixels=True), SMALL)
+    assert run_pipeline(first, DataSource("scenes:images=36"), tmp_path / "a")
     capsys.readouterr()
     settings = [word for setting in SMALL for word in ("--set", setting)]
     command = ["train", "ndgl/gpo", "--data", "scenes:images=36", "--folder", str(tmp_path / "b")]
@@ -80,7 +80,7 @@ VILT = ("*.lens.size=16", "*.lens.divisor=8", "*.lens.longest=12", "*.epochs=1",
 VILT += ("*.candidates.texts=9", "*.candidates.images=9")
 
 
-@pytest.mark.parametrize("name", tags_own.NAMES)
+@pytest.mark.parametrize("name", tags.NAMES)
 def test_photos_train_a_vilt_from_public_weights(name, tmp_path):
     """A folder in the place of the hub; the saved model does not ask for it again."""
     public = recipes_cases.vilt_like(tmp_path / "public")
@@ -89,11 +89,13 @@ def test_photos_train_a_vilt_from_public_weights(name, tmp_path):
     words = [word for setting in (*sizes, *VILT, *where) for word in ("--set", setting)]
     command = ["train", name, "--data", "scenes:images=24", "--folder", str(tmp_path / "run")]
     assert main([*command, *words]) == 0
-    last = own.recipe(name, pixels=True).stages[-2 if name.startswith("tags-dc") else -1]
+    last = photos.own_data_recipe(name, pixels=True).stages[
+        -2 if name.startswith("tags-dc") else -1
+    ]
     stage = last.using[0]
     shutil.rmtree(public)
-    model = open_model(tmp_path / "run" / stage)
-    assert isinstance(model.matcher, ViLT)
+    model = load_model(tmp_path / "run" / stage)
+    assert isinstance(model.model, ViLT)
     picture = Image.new("RGB", (40, 20), "red")
     assert model.score(picture, ["a dog", "a red circle"]).shape == (2,)
     told = json.loads((tmp_path / "run" / stage / "model" / "lens.json").read_text())
@@ -101,10 +103,12 @@ def test_photos_train_a_vilt_from_public_weights(name, tmp_path):
 
 
 def test_vilt_is_not_told_what_only_features_need():
-    assert not set(tags_own.NAMES) & set(own.known("flickr8k"))
-    for name in tags_own.NAMES:
-        first, *rest = [s for s in own.recipe(name, pixels=True).stages if isinstance(s, Train)]
+    assert not set(tags.NAMES) & set(photos.known_models("flickr8k"))
+    for name in tags.NAMES:
+        first, *rest = [
+            s for s in photos.own_data_recipe(name, pixels=True).stages if isinstance(s, Train)
+        ]
         assert first.start is None
         assert [stage.start for stage in rest] == ["tags"] * len(rest)
-        assert first.model.arguments["weights"] == first.lens.texts == "dandelin/vilt-b32-mlm"
+        assert first.model.arguments["weights"] == first.processor.texts == "dandelin/vilt-b32-mlm"
         assert first.plan.batch * first.plan.accumulate == 16

@@ -18,13 +18,12 @@ from torch.nn.functional import normalize
 import hub_cases
 import recipes_cases
 import vision_cases
-from counterfoil import open_model
-from counterfoil.corpus.framed import Framed
-from counterfoil.corpus.reading import open_corpus
-from counterfoil.models.adapted import Adapted
-from counterfoil.models.open_clip import OpenClip
-from counterfoil.models.vse import VSE
-from counterfoil.recipes.pairs import of_open_clip, pair_of
+from counterfoil.data.readers import load_dataset
+from counterfoil.data.transforms import ResizeCrop
+from counterfoil.model import load_model, open_clip_pair, pretrained_pair
+from counterfoil.models.frozen import FrozenWithAdapters
+from counterfoil.models.open_clip import OpenClipModel
+from counterfoil.models.vsepp import VSEPP
 from recipes_cases import run
 
 KINDS = ("clip", "siglip", "bert")
@@ -56,12 +55,12 @@ def pictures():
 
 def their_vectors(model, body):
     """What open_clip makes of the same pictures and captions."""
-    seen = np.stack([Framed(16, "longest", "bilinear").drawn(p) for p in pictures()])
+    seen = np.stack([ResizeCrop(16, "longest", "bilinear").drawn(p) for p in pictures()])
     form = vision_cases.MEAN, vision_cases.DEVIATION
     mean, deviation = (torch.tensor(t).view(3, 1, 1) for t in form)
     images = body.encode_image((torch.from_numpy(seen) / 255 - mean) / deviation)
-    ids = torch.full((len(CAPTIONS), 12), model.matcher.filler)
-    for row, found in enumerate(model.lens.tokenizer.encode(CAPTIONS)):
+    ids = torch.full((len(CAPTIONS), 12), model.model.filler)
+    for row, found in enumerate(model.processor.tokenizer.encode(CAPTIONS)):
         ids[row, : len(found)] = torch.tensor(found)
     return normalize(images, dim=1), normalize(body.encode_text(ids), dim=1)
 
@@ -75,25 +74,25 @@ def trained(folder: Path, name: str, model: str | Path, *more: object, settings=
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_folder_encodes_as_open_clip_does(kind, tmp_path):
     folder = vision_cases.clip_folder(tmp_path / kind, kind)
-    model = open_model(folder)
-    assert isinstance(model.matcher, OpenClip)
+    model = load_model(folder)
+    assert isinstance(model.model, OpenClipModel)
     with torch.inference_mode():
-        wanted = their_vectors(model, model.matcher.body)
+        wanted = their_vectors(model, model.model.body)
     for items, vectors in zip((pictures(), CAPTIONS), wanted):
         torch.testing.assert_close(model.encode(items).tokens[:, 0], vectors)
-    assert model.matcher.filler == {"clip": 0, "siglip": 1, "bert": 0}[kind]
-    assert open_model(f"open_clip:{folder}").digest() == model.digest()
-    assert all(len(row) <= 12 for row in model.lens.tokenizer.encode(CAPTIONS))
+    assert model.model.filler == {"clip": 0, "siglip": 1, "bert": 0}[kind]
+    assert load_model(f"open_clip:{folder}").digest() == model.digest()
+    assert all(len(row) <= 12 for row in model.processor.tokenizer.encode(CAPTIONS))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_saved_model_needs_nothing_of_the_folder(kind, tmp_path):
     folder = vision_cases.clip_folder(tmp_path / kind, kind)
-    before = open_model(folder)
+    before = load_model(folder)
     before.save_pretrained(tmp_path / "saved")
     shutil.rmtree(folder)
-    after = open_model(tmp_path / "saved")
-    assert after.lens.eye == before.lens.eye
+    after = load_model(tmp_path / "saved")
+    assert after.processor.image_processor == before.processor.image_processor
     for items in (pictures(), CAPTIONS):
         torch.testing.assert_close(after.encode(items).tokens, before.encode(items).tokens)
     assert str(folder) not in (tmp_path / "saved" / "README.md").read_text().replace("\n", "")
@@ -101,15 +100,15 @@ def test_a_saved_model_needs_nothing_of_the_folder(kind, tmp_path):
 
 def test_names_tags_and_the_hub(tmp_path, capsys):
     vision_cases.clip_folder(tmp_path / "hub")
-    tagged = open_model("open_clip:ViT-T-8/laion_s1")
-    hub = open_model("open_clip:hf-hub:user/model")
-    assert tagged.digest() == hub.digest() == open_model(tmp_path / "hub").digest()
-    assert tagged.matcher.body.quick_gelu, "as its weights were trained"
-    assert not hub.matcher.body.quick_gelu
-    assert tagged.lens.eye.mean == vision_cases.MEAN
-    assert tagged.lens.eye.frame == "shortest bicubic"
+    tagged = load_model("open_clip:ViT-T-8/laion_s1")
+    hub = load_model("open_clip:hf-hub:user/model")
+    assert tagged.digest() == hub.digest() == load_model(tmp_path / "hub").digest()
+    assert tagged.model.body.quick_gelu, "as its weights were trained"
+    assert not hub.model.body.quick_gelu
+    assert tagged.processor.image_processor.mean == vision_cases.MEAN
+    assert tagged.processor.image_processor.frame == "shortest bicubic"
     assert "random" not in capsys.readouterr().err
-    fresh = [open_model("open_clip:ViT-T-8").digest() for _ in range(2)]
+    fresh = [load_model("open_clip:ViT-T-8").digest() for _ in range(2)]
     assert fresh[0] == fresh[1] != tagged.digest()
     assert "random" in capsys.readouterr().err
 
@@ -129,14 +128,14 @@ def test_names_tags_and_the_hub(tmp_path, capsys):
 )
 def test_names_that_are_not_known(name, said):
     with pytest.raises(ValueError, match=said):
-        open_model(f"open_clip:{name}")
+        load_model(f"open_clip:{name}")
 
 
 def test_damaged_folders(tmp_path):
     folder = vision_cases.clip_folder(tmp_path / "clip")
     (folder / "open_clip_model.safetensors").rename(folder / "other.safetensors")
     with pytest.raises(ValueError, match=r"no weights; put open_clip_model\.safetensors beside"):
-        open_model(folder)
+        load_model(folder)
     (folder / "other.safetensors").rename(folder / "model.safetensors")
     config = json.loads((folder / "open_clip_config.json").read_text())
     wider, odd = (config["model_cfg"] | {"embed_dim": width} for width in (10, 9))
@@ -148,28 +147,28 @@ def test_damaged_folders(tmp_path):
     ):
         (folder / "open_clip_config.json").write_text(json.dumps(plain))
         with pytest.raises(ValueError, match=said):
-            open_model(folder)
+            load_model(folder)
 
 
 def test_pickles_are_read_as_tensors_alone(tmp_path):
     name = "open_clip_pytorch_model.bin"
     folder = vision_cases.clip_folder(tmp_path / "clip", file=name)
     assert (
-        open_model(folder).digest() == open_model(vision_cases.clip_folder(tmp_path / "b")).digest()
+        load_model(folder).digest() == load_model(vision_cases.clip_folder(tmp_path / "b")).digest()
     )
     torch.save({"a": Path("/tmp")}, folder / name)
     with pytest.raises(ValueError, match="cannot be loaded as a model of open_clip: Weights only"):
-        open_model(folder)
+        load_model(folder)
 
 
 def test_who_opens_a_folder(tmp_path):
     both = vision_cases.clip_folder(tmp_path / "both")
     (both / "config.json").write_text(json.dumps({"architecture": "vit_base"}))
-    assert of_open_clip(str(both)), "timm's file"
+    assert open_clip_pair(str(both)), "timm's file"
     (both / "config.json").write_text(json.dumps({"model_type": "clip"}))
-    assert not of_open_clip(str(both))
-    assert of_open_clip(f"open_clip:{both}")
-    assert not of_open_clip(str(tmp_path))
+    assert not open_clip_pair(str(both))
+    assert open_clip_pair(f"open_clip:{both}")
+    assert not open_clip_pair(str(tmp_path))
 
 
 def test_missing_libraries_name_the_extra(tmp_path, monkeypatch, towers):
@@ -178,35 +177,35 @@ def test_missing_libraries_name_the_extra(tmp_path, monkeypatch, towers):
         monkeypatch.setitem(sys.modules, library, None)
     for name in (folder, "open_clip:ViT-T-8", towers):
         with pytest.raises(ValueError, match=r'pip install "counterfoil\[vision\]"'):
-            open_model(name)
+            load_model(name)
 
 
 @pytest.mark.parametrize("way", ["full", "lora", "frozen"])
 def test_open_clip_is_trained_further(way, tmp_path):
     folder = vision_cases.clip_folder(tmp_path / "clip")
-    before = open_model(folder)
+    before = load_model(folder)
     assert trained(tmp_path / "run", "contrastive", folder, "--tune", way) == 0
     shutil.rmtree(folder)
-    after = open_model(tmp_path / "run" / "tuned")
-    assert isinstance(after.matcher, Adapted if way == "frozen" else OpenClip)
-    assert not any("lora_" in name for name in after.matcher.state_dict())
+    after = load_model(tmp_path / "run" / "tuned")
+    assert isinstance(after.model, FrozenWithAdapters if way == "frozen" else OpenClipModel)
+    assert not any("lora_" in name for name in after.model.state_dict())
     assert not torch.allclose(after.encode(CAPTIONS).tokens, before.encode(CAPTIONS).tokens)
     if way != "full":
         return
-    own, other = after.matcher.state_dict(), before.matcher.state_dict()
+    own, other = after.model.state_dict(), before.model.state_dict()
     moved = {name for name in own if not torch.allclose(own[name], other[name])}
     assert moved == set(own) - {"body.logit_scale"}
 
 
 def test_frozen_towers_of_open_clip_encode_once(tmp_path, monkeypatch):
     folder, calls = vision_cases.clip_folder(tmp_path / "clip"), []
-    whole = OpenClip.encode_images
+    whole = OpenClipModel.encode_images
 
-    def encode_images(matcher, items):
+    def encode_images(model, items):
         calls.append(len(items))
-        return whole(matcher, items)
+        return whole(model, items)
 
-    monkeypatch.setattr(OpenClip, "encode_images", encode_images)
+    monkeypatch.setattr(OpenClipModel, "encode_images", encode_images)
     assert trained(tmp_path / "run", "contrastive", folder, "--tune", "frozen") == 0
     assert sum(calls) == 24 + 6 + 6, "train, dev and test; the original takes what is kept"
 
@@ -216,7 +215,7 @@ def test_weights_in_between(tmp_path):
     assert trained(tmp_path / "run", "contrastive", folder, "--tune", "lora") == 0
     tuned = tmp_path / "run" / "tuned"
     assert run("interpolate", folder, tuned, "--alpha", 0.5, "--out", out) == 0
-    found = (open_model(name).matcher.state_dict() for name in (folder, tuned, out))
+    found = (load_model(name).model.state_dict() for name in (folder, tuned, out))
     for one, other, between in zip(*(state.values() for state in found), strict=True):
         torch.testing.assert_close(between, (one + other) / 2)
 
@@ -233,16 +232,16 @@ def test_open_clip_mines_and_is_indexed(tmp_path):
 
 @pytest.mark.parametrize("way", ["full", "frozen"])
 def test_towers_are_trained(way, tmp_path, towers, monkeypatch):
-    monkeypatch.setattr("counterfoil.recipes.timm_pairs.WIDTH", 16)
-    before = open_model(towers)
-    assert isinstance(before.matcher, VSE)
+    monkeypatch.setattr("counterfoil.model.WIDTH", 16)
+    before = load_model(towers)
+    assert isinstance(before.model, VSEPP)
     settings = (*SHORT, *LISTS)
     assert trained(tmp_path / "run", "aoq", towers, "--tune", way, settings=settings) == 0
     monkeypatch.setattr(sys.modules["timm"], "create_model", refuse_weights())
     shutil.rmtree(tmp_path / "bert")
-    after = open_model(tmp_path / "run" / "adaptive")
-    assert after.matcher.image.trained == (way == "full")
-    own, other = after.matcher.state_dict(), before.matcher.state_dict()
+    after = load_model(tmp_path / "run" / "adaptive")
+    assert after.model.image.trained == (way == "full")
+    own, other = after.model.state_dict(), before.model.state_dict()
     moved = {name for name in own if not torch.allclose(own[name], other[name])}
     assert {"image.fc.weight", "text.fc.weight"} <= moved
     assert any(".body." in name for name in moved) == (way == "full")
@@ -260,33 +259,33 @@ def refuse_weights():
 
 
 def test_towers_save_without_what_they_come_from(tmp_path, towers, monkeypatch):
-    before = open_model(towers)
-    assert before.digest() == open_model(towers).digest()
+    before = load_model(towers)
+    assert before.digest() == load_model(towers).digest()
     before.save_pretrained(tmp_path / "saved")
     shutil.rmtree(tmp_path / "bert")
     monkeypatch.setattr(sys.modules["timm"], "create_model", refuse_weights())
-    after = open_model(tmp_path / "saved")
+    after = load_model(tmp_path / "saved")
     for items in (pictures(), CAPTIONS):
         torch.testing.assert_close(after.encode(items).tokens, before.encode(items).tokens)
-    assert before.lens.eye.mean == vision_cases.MEAN
-    assert before.lens.eye.size == 16
+    assert before.processor.image_processor.mean == vision_cases.MEAN
+    assert before.processor.image_processor.size == 16
 
 
 def test_frozen_towers_look_at_a_picture_once(tmp_path, towers):
-    model = open_model(towers)
-    still = pair_of(towers).trained(frozen=True, lora=0)
-    still = still.resolve({"pretrained": True, "config": None})
+    model = load_model(towers)
+    still = pretrained_pair(towers).trained(frozen=True, lora=0)
+    still = still.fill({"pretrained": True, "config": None})
     matcher = still.build()
-    matcher.load_state_dict(model.matcher.state_dict())
+    matcher.load_state_dict(model.model.state_dict())
     calls = []
     matcher.image.body.register_forward_hook(lambda *_: calls.append(1))
-    frozen, corpus = replace(model, matcher=matcher.eval()), open_corpus("scenes:images=8")
-    first = frozen.member(corpus).images.tokens
+    frozen, dataset = replace(model, model=matcher.eval()), load_dataset("scenes:images=8")
+    first = frozen.embed(dataset).images.tokens
     many = len(calls)
-    torch.testing.assert_close(frozen.member(corpus).images.tokens, first)
+    torch.testing.assert_close(frozen.embed(dataset).images.tokens, first)
     assert many
     assert len(calls) == many
-    torch.testing.assert_close(first, model.member(corpus).images.tokens, rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(first, model.embed(dataset).images.tokens, rtol=1e-2, atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +304,7 @@ def test_frozen_towers_look_at_a_picture_once(tmp_path, towers):
 )
 def test_towers_that_are_not_known(name, said, tmp_path, towers):
     with pytest.raises(ValueError, match=said):
-        open_model(name.replace("BERT", str(tmp_path / "bert")))
+        load_model(name.replace("BERT", str(tmp_path / "bert")))
 
 
 def test_towers_have_no_adapters(tmp_path, towers, capsys):

@@ -10,13 +10,12 @@ import torch
 from PIL import Image
 
 import hub_cases
-from counterfoil import open_model
 from counterfoil.cli import main
-from counterfoil.corpus.reading import open_corpus
-from counterfoil.models.blocks.vision import VisionModel
-from counterfoil.recipes import own, photos
-from counterfoil.recipes.measures import Evaluate
-from counterfoil.recipes.recipe import Train
+from counterfoil.data.readers import load_dataset
+from counterfoil.model import load_model
+from counterfoil.models.layers.pretrained import HFVisionTower
+from counterfoil.pipelines.pipeline import Evaluate, Train
+from counterfoil.recipes import photos
 
 SMALL = ("*.model.image.width=16", "*.model.text.width=16", "*.model.text.word_width=8")
 SMALL += ("*.lens.size=48", "*.batch=16", "*.epochs=1", "*.steps=3")
@@ -37,10 +36,10 @@ def test_photos_train_beside_a_frozen_model(name, tmp_path):
     assert main(["train", name, "--data", data, "--folder", str(run), *settings(*more)]) == 0
 
     last = "adaptive" if name.startswith("aoq") else "online"
-    frozen = VisionModel(name=public).body.state_dict()
+    frozen = HFVisionTower(name=public).body.state_dict()
     shutil.rmtree(public)
-    model = open_model(run / last)
-    tower = next(part for part in model.matcher.modules() if isinstance(part, VisionModel))
+    model = load_model(run / last)
+    tower = next(part for part in model.model.modules() if isinstance(part, HFVisionTower))
     assert all(torch.equal(value, frozen[key]) for key, value in tower.body.state_dict().items())
     assert model.score(Image.new("RGB", (40, 20), "red"), ["a dog", "a star"]).shape == (2,)
     assert main(["evaluate", str(run / last), "--data", data]) == 0
@@ -51,32 +50,32 @@ def test_photos_train_beside_a_frozen_model(name, tmp_path):
 def test_a_second_training_begins_with_the_first(tmp_path):
     from dataclasses import replace
 
-    from counterfoil.recipes.recipe import Recipe
-    from counterfoil.recipes.run import Source, execute
-    from counterfoil.recipes.settings import apply
+    from counterfoil.pipelines.overrides import apply_overrides
+    from counterfoil.pipelines.pipeline import Recipe
+    from counterfoil.pipelines.run import DataSource, run_pipeline
 
     public = hub_cases.mobilenet(tmp_path / "public")
-    first = photos.own("mobilenet").stages[0]
+    first = photos.photo_settings("mobilenet").stages[0]
     assert isinstance(first, Train)
     again = replace(first, name="again", start="online")
-    both = apply(
+    both = apply_overrides(
         Recipe(name="both", stages=(first, again)), (*SMALL, f"*.model.image.name={public}")
     )
-    assert execute(both, Source("scenes:images=36"), tmp_path / "run")
+    assert run_pipeline(both, DataSource("scenes:images=36"), tmp_path / "run")
     shutil.rmtree(public)
-    corpus = open_corpus("scenes:images=36")
-    assert len(open_model(tmp_path / "run" / "again").member(corpus).images) == 36
+    dataset = load_dataset("scenes:images=36")
+    assert len(load_model(tmp_path / "run" / "again").embed(dataset).images) == 36
 
 
 def test_what_is_measured_and_how():
     for name in photos.NAMES:
-        mine = own.recipe(name, pixels=True)
-        assert mine == photos.own(name)
+        mine = photos.own_data_recipe(name, pixels=True)
+        assert mine == photos.photo_settings(name)
         tests = [stage for stage in mine.stages if isinstance(stage, Evaluate)]
         assert {stage.protocol for stage in tests} == {"whole"}
-        public = photos.recipe(name, "flickr8k")
+        public = photos.photo_recipe(name, "flickr8k")
         assert {s.protocol for s in public.stages if isinstance(s, Evaluate)} == {"flickr-1k"}
         assert [s for s in public.stages if isinstance(s, Train)] == [
             s for s in mine.stages if isinstance(s, Train)
         ]
-        assert own.recipe(name, pixels=False) == mine, "features are left alone"
+        assert photos.own_data_recipe(name, pixels=False) == mine, "features are left alone"

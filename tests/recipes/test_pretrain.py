@@ -12,38 +12,45 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from counterfoil.corpus.featurefolder import write_features
-from counterfoil.corpus.lens import LensPlan
-from counterfoil.corpus.reading import open_corpus
+from counterfoil.core.config import config, from_data, lazy
+from counterfoil.data.features import write_features
+from counterfoil.data.processor import ProcessorConfig
+from counterfoil.data.readers import load_dataset
+from counterfoil.losses.base import weighted_sum
+from counterfoil.losses.triplet import HardestTripletLoss
 from counterfoil.models.uniter import UNITER
-from counterfoil.objectives.term import total
-from counterfoil.objectives.triplet import HardestTriplet
-from counterfoil.recipes.catalogue import smoke
-from counterfoil.recipes.contents import contents
-from counterfoil.recipes.pretraining import Pretrain, pretrain_plan
-from counterfoil.recipes.recipe import Evaluate, Mine, Recipe, Train, digests, plain
-from counterfoil.recipes.run import Source, execute
-from counterfoil.recipes.settings import apply
-from counterfoil.spec import late, of, part
-from counterfoil.train.log import read_metrics
-from counterfoil.train.optimise import Optimiser
-from counterfoil.train.plan import TrainPlan
-from counterfoil.train.pretrain_batches import Tasks
+from counterfoil.pipelines.overrides import apply_overrides
+from counterfoil.pipelines.pipeline import (
+    Evaluate,
+    Mine,
+    Pretrain,
+    Recipe,
+    Train,
+    data_contents,
+    pretrain_config,
+    recipe_to_dict,
+    stage_digests,
+)
+from counterfoil.pipelines.run import DataSource, run_pipeline
+from counterfoil.recipes.catalogue import smoke_recipe
+from counterfoil.training.config import OptimizerConfig, TrainConfig
+from counterfoil.training.logging import read_metrics
+from counterfoil.training.pretrain import PretrainTasks
 
 DATA = "scenes:images=24,features=regions"
 
 
 def uniter(*outputs: str) -> Any:
-    return of(
+    return config(
         UNITER,
         layers=1,
         width=16,
         heads=2,
         inner=32,
-        vocabulary=late("words"),
+        vocabulary=from_data("words"),
         positions=64,
-        features=late("features"),
-        mask=late("mask"),
+        features=from_data("features"),
+        mask=from_data("mask"),
         outputs=outputs,
     )
 
@@ -53,13 +60,13 @@ def recipe(**changes: Any) -> Recipe:
     pretrained = Pretrain(
         name="pretrained",
         model=uniter("match", "fill", "regress"),
-        plan=replace(pretrain_plan(epochs=2, batch=16, rate=1e-3), log_every=1),
+        plan=replace(pretrain_config(epochs=2, batch=16, rate=1e-3), log_every=1),
     )
     online = Train(
         name="online",
         model=uniter("rank", "fill"),
-        objective=total(triplet=part(HardestTriplet, margin=0.2)),
-        plan=TrainPlan(epochs=1, batch=8, steps=2, optimiser=Optimiser(rate=1e-4)),
+        objective=weighted_sum(triplet=lazy(HardestTripletLoss, margin=0.2)),
+        plan=TrainConfig(epochs=1, batch=8, steps=2, optimiser=OptimizerConfig(rate=1e-4)),
         start="pretrained",
     )
     tests = [Evaluate(name=f"test-{name}", using=(name,)) for name in ("pretrained", "online")]
@@ -73,7 +80,7 @@ def weights(folder: Path, stage: str) -> dict[str, torch.Tensor]:
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pretrained") / "run"
-    assert execute(recipe(), Source(DATA), folder)
+    assert run_pipeline(recipe(), DataSource(DATA), folder)
     return folder
 
 
@@ -91,8 +98,8 @@ def test_it_runs_to_the_end(done: Path) -> None:
 def test_a_training_starts_from_its_weights(done: Path, tmp_path: Path) -> None:
     """With a rate of nearly nothing, all parts are as they were, the rank as the yes of match."""
     folder = tmp_path / "run"
-    still = apply(recipe(), ["online.rate=1e-12"])
-    assert execute(still, Source(DATA), folder)
+    still = apply_overrides(recipe(), ["online.rate=1e-12"])
+    assert run_pipeline(still, DataSource(DATA), folder)
     before, after = weights(folder, "pretrained"), weights(folder, "online")
     assert torch.allclose(after["says.rank.weight"], before["says.match.weight"][1:], atol=1e-9)
     shared = set(before) & set(after)
@@ -105,7 +112,7 @@ def test_a_training_starts_from_its_weights(done: Path, tmp_path: Path) -> None:
 def test_stopped_it_goes_on_to_the_same_weights(done: Path, tmp_path: Path) -> None:
     folder, stops = tmp_path / "run", 0
     slow = recipe(plan=replace(recipe().stages[0].plan, minutes=1e-9))  # type: ignore[union-attr]
-    while not execute(slow, Source(DATA), folder, resume=True):
+    while not run_pipeline(slow, DataSource(DATA), folder, resume=True):
         stops += 1
     assert stops > 3
     cut = weights(folder, "pretrained")
@@ -113,27 +120,27 @@ def test_stopped_it_goes_on_to_the_same_weights(done: Path, tmp_path: Path) -> N
 
 
 def test_it_says_what_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    small = smoke(recipe())
+    small = smoke_recipe(recipe())
     alone = Recipe(name="tiny", stages=small.stages[:1])
-    assert execute(alone, Source(DATA), tmp_path / "run")
+    assert run_pipeline(alone, DataSource(DATA), tmp_path / "run")
     out = " ".join(capsys.readouterr().err.split())
     assert "nobody says which classes the regions of scenes have, so mrckl left out" in out
     assert "best epoch 1 of 1, dev accuracy" in out
 
 
 def test_classes_beside_the_features_are_asked(tmp_path: Path) -> None:
-    found = open_corpus(DATA)
+    found = load_dataset(DATA)
     assert found.features is not None
     shape = (len(found), found.features.regions, 5)
     said = np.random.default_rng(0).dirichlet(np.ones(5), shape[:2]).astype(np.float32)
     with_classes = replace(found.features, classes=said)
     write_features(tmp_path / "features", found.image_ids, with_classes, kind="float32")
-    heads = uniter("match", "fill", "regress", "classify").but(classes=late("classes"))
-    stage = recipe(model=heads, tasks=Tasks(mlm=0, mrfr=0, mrc=1, mrckl=1, itm=0)).stages[0]
-    alone = smoke(Recipe(name="tiny", stages=(stage,)))
-    source = Source("scenes:images=24", features=tmp_path / "features")
-    assert contents(source.open()) != contents(replace(found, features=found.features))
-    assert execute(alone, source, tmp_path / "run")
+    heads = uniter("match", "fill", "regress", "classify").replace(classes=from_data("classes"))
+    stage = recipe(model=heads, tasks=PretrainTasks(mlm=0, mrfr=0, mrc=1, mrckl=1, itm=0)).stages[0]
+    alone = smoke_recipe(Recipe(name="tiny", stages=(stage,)))
+    source = DataSource("scenes:images=24", features=tmp_path / "features")
+    assert data_contents(source.open()) != data_contents(replace(found, features=found.features))
+    assert run_pipeline(alone, source, tmp_path / "run")
     told = set().union(*read_metrics(tmp_path / "run" / "pretrained" / "metrics.jsonl"))
     assert {"loss_mrc", "loss_mrckl"} <= told
     assert weights(tmp_path / "run", "pretrained")["says.classify.out.bias"].shape == (5,)
@@ -146,26 +153,29 @@ def test_classes_beside_the_features_are_asked(tmp_path: Path) -> None:
 
 
 def test_its_keys_can_be_set() -> None:
-    changed = apply(recipe(), ["pretrained.mlm=4", "pretrained.tasks.itm=1", "*.seed=3"])
+    changed = apply_overrides(recipe(), ["pretrained.mlm=4", "pretrained.tasks.itm=1", "*.seed=3"])
     stage = changed.stage("pretrained")
     assert isinstance(stage, Pretrain)
-    assert stage.tasks == Tasks(mlm=4.0, itm=1.0)
+    assert stage.tasks == PretrainTasks(mlm=4.0, itm=1.0)
     assert stage.plan.seed == 3
-    assert plain(stage)["tasks"]["mlm"] == 4.0
+    assert recipe_to_dict(stage)["tasks"]["mlm"] == 4.0
 
 
 def test_what_starts_from_it_depends_on_it() -> None:
-    one, other = (digests(recipe(tasks=tasks), "data") for tasks in (Tasks(), Tasks(mlm=3)))
+    one, other = (
+        stage_digests(recipe(tasks=tasks), "data")
+        for tasks in (PretrainTasks(), PretrainTasks(mlm=3))
+    )
     assert not {*one.values()} & {*other.values()}
     quiet = replace(recipe().stages[0].plan, minutes=5.0)  # type: ignore[union-attr]
-    assert digests(recipe(plan=quiet), "data") == digests(recipe(), "data")
+    assert stage_digests(recipe(plan=quiet), "data") == stage_digests(recipe(), "data")
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"lens": LensPlan(images="pixels")}, "its lens shows pixels and words"),
-        ({"lens": LensPlan(texts="vectors")}, "its lens shows features and vectors"),
+        ({"lens": ProcessorConfig(images="pixels")}, "its lens shows pixels and words"),
+        ({"lens": ProcessorConfig(texts="vectors")}, "its lens shows features and vectors"),
     ],
 )
 def test_a_lens_that_hides_nothing(change: dict[str, Any], told: str) -> None:
@@ -176,7 +186,7 @@ def test_a_lens_that_hides_nothing(change: dict[str, Any], told: str) -> None:
 def test_a_task_without_its_head(tmp_path: Path) -> None:
     wrong = recipe(model=uniter("match", "fill"))
     with pytest.raises(ValueError, match="draws the task 'mrfr', for which its model has no head"):
-        execute(wrong, Source(DATA), tmp_path / "run")
+        run_pipeline(wrong, DataSource(DATA), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -11,92 +11,94 @@ import numpy as np
 import pytest
 
 import train_cases
-from counterfoil.corpus.lens import LensPlan
-from counterfoil.corpus.regions import Features
+from counterfoil.core.config import config, from_data, lazy
+from counterfoil.data.features import FeatureArray
 from counterfoil.data.phrases import RulePhraseParser
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.patches import Patches
-from counterfoil.models.blocks.regions import Regions
+from counterfoil.data.processor import ProcessorConfig
+from counterfoil.losses.base import weighted_sum
+from counterfoil.losses.baselines import LSEHLoss, SelfAdjustedCFMLoss, SelfExploredCFMLoss
+from counterfoil.losses.tags import WordLoss
+from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
+from counterfoil.models.layers.towers import GRU, PatchTower, Regions
 from counterfoil.models.uniter import UNITER
-from counterfoil.models.vse import VSE
-from counterfoil.negatives.desk import Desk
-from counterfoil.negatives.edited import Edited
-from counterfoil.negatives.latent import SpacePlan
-from counterfoil.negatives.semantics import CaptionSpace
-from counterfoil.negatives.tailored import Tailored
-from counterfoil.objectives.counterfactual import SelfAdjusted, SelfExplored
-from counterfoil.objectives.semantic import SemanticMargin
-from counterfoil.objectives.term import total
-from counterfoil.objectives.triplet import HardestTriplet, RankedBelow
-from counterfoil.objectives.words import Words
-from counterfoil.recipes.context import Context
-from counterfoil.recipes.pretraining import Pretrain
-from counterfoil.recipes.proposing import check, proposer
-from counterfoil.recipes.recipe import Recipe, Semantics, Train, digests
-from counterfoil.recipes.run import Source, execute
-from counterfoil.recipes.settings import apply
-from counterfoil.recipes.show import plan as show
-from counterfoil.spec import late, of, part
-from counterfoil.train.plan import TrainPlan
+from counterfoil.models.vsepp import VSEPP
+from counterfoil.negatives.counterfactual import CounterfactualSampler
+from counterfoil.negatives.generation.inputs import GeneratorInputs
+from counterfoil.negatives.generation.tags import TagsGenerator
+from counterfoil.negatives.similarity import CaptionSpace, LatentSpaceConfig
+from counterfoil.pipelines.overrides import apply_overrides
+from counterfoil.pipelines.pipeline import CaptionSpaceStage, Pretrain, Recipe, Train, stage_digests
+from counterfoil.pipelines.plan import print_plan
+from counterfoil.pipelines.run import DataSource, run_pipeline
+from counterfoil.pipelines.stages.train import build_miner, check_miner
+from counterfoil.pipelines.state import RunContext
+from counterfoil.training.config import TrainConfig
 
 REGIONS = "scenes:images=24,features=regions"
-MODEL = of(
-    VSE,
-    image=part(Regions, features=late("features"), width=8),
-    text=part(GRU, words=late("words"), width=8, word_width=4, word_drop=0.2),
+MODEL = config(
+    VSEPP,
+    image=lazy(Regions, features=from_data("features"), width=8),
+    text=lazy(GRU, words=from_data("words"), width=8, word_width=4, word_drop=0.2),
 )
-PIXELS = MODEL.but(image=part(Patches, size=16, patch=8, width=8, channels=4))
-PLAN = TrainPlan(batch=16, steps=6)
-MEANT = Semantics(name="meant", space=SpacePlan(components=12))
+PIXELS = MODEL.replace(image=lazy(PatchTower, size=16, patch=8, width=8, channels=4))
+PLAN = TrainConfig(batch=16, steps=6)
+MEANT = CaptionSpaceStage(name="meant", space=LatentSpaceConfig(components=12))
 LSEH = Train(
     name="lseh",
     model=MODEL,
-    objective=total(triplet=part(SemanticMargin)),
+    objective=weighted_sum(triplet=lazy(LSEHLoss)),
     plan=PLAN,
     guide="meant",
 )
 CFM = Train(
     name="cfm",
     model=MODEL,
-    objective=total(
-        triplet=part(HardestTriplet), adjusted=part(SelfAdjusted), explored=part(SelfExplored)
+    objective=weighted_sum(
+        triplet=lazy(HardestTripletLoss),
+        adjusted=lazy(SelfAdjustedCFMLoss),
+        explored=lazy(SelfExploredCFMLoss),
     ),
     plan=PLAN,
-    proposer=of(Edited, adjust=1.0, explore=1.0),
+    proposer=config(CounterfactualSampler, adjust=1.0, explore=1.0),
 )
 
 
 def uniter(*outputs: str) -> Any:
-    return of(
+    return config(
         UNITER,
         layers=1,
         width=16,
         heads=2,
         inner=16,
-        vocabulary=late("words"),
-        features=late("features"),
-        mask=late("mask"),
+        vocabulary=from_data("words"),
+        features=from_data("features"),
+        mask=from_data("mask"),
         outputs=outputs,
     )
 
 
 def written(**options: Any) -> Any:
     """Few maskings and refills."""
-    desk = part(Desk, lens=late("lens"), parser=part(RulePhraseParser), mask=late("mask"))
-    return of(Tailored, desk=desk, masks=2, refills=3, keep=2, **options)
+    desk = lazy(
+        GeneratorInputs,
+        processor=from_data("lens"),
+        parser=lazy(RulePhraseParser),
+        mask=from_data("mask"),
+    )
+    return config(TagsGenerator, desk=desk, masks=2, refills=3, keep=2, **options)
 
 
-RANKED = part(RankedBelow, role="written")
+RANKED = lazy(MarginRankingLoss, role="written")
 WRITER = Pretrain(
     name="writer",
     model=uniter("match", "fill", "regress"),
-    plan=TrainPlan(epochs=1, batch=8, steps=2, select="accuracy"),
+    plan=TrainConfig(epochs=1, batch=8, steps=2, select="accuracy"),
 )
 TAGS = Train(
     name="tags",
     model=uniter("rank", "fill"),
-    objective=total(written=RANKED, masked=part(Words, task="masked")),
-    plan=TrainPlan(batch=4, steps=2, log_every=1),
+    objective=weighted_sum(written=RANKED, masked=lazy(WordLoss, task="masked")),
+    plan=TrainConfig(batch=4, steps=2, log_every=1),
     proposer=written(),
 )
 
@@ -110,8 +112,8 @@ def lines(folder: Path) -> list[dict[str, float]]:
 
 
 def test_both_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = Source(REGIONS)
-    assert execute(recipe(MEANT, LSEH, CFM), source, tmp_path / "run")
+    source = DataSource(REGIONS)
+    assert run_pipeline(recipe(MEANT, LSEH, CFM), source, tmp_path / "run")
     train = source.split("train")
     space = CaptionSpace.open(tmp_path / "run" / "meant", fingerprint=train.fingerprint)
     assert space.points.shape == (len(train.texts), 12)
@@ -120,24 +122,24 @@ def test_both_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert {"loss_triplet", "loss_adjusted", "loss_explored"} <= named
     for stage in ("lseh", "cfm"):
         assert (tmp_path / "run" / stage / "model" / "model.safetensors").is_file()
-    assert execute(recipe(MEANT, LSEH, CFM), source, tmp_path / "run")
+    assert run_pipeline(recipe(MEANT, LSEH, CFM), source, tmp_path / "run")
     assert "meant: kept" in capsys.readouterr().err
 
 
 def test_released_margins_train_on_the_diagonal(tmp_path: Path) -> None:
     released = replace(
-        LSEH, positives="diagonal", objective=total(t=part(SemanticMargin, same_image="no margin"))
+        LSEH, positives="diagonal", objective=weighted_sum(t=lazy(LSEHLoss, same_image="no margin"))
     )
-    assert execute(recipe(MEANT, released), Source(REGIONS), tmp_path / "run")
+    assert run_pipeline(recipe(MEANT, released), DataSource(REGIONS), tmp_path / "run")
 
 
 def test_a_damaged_space_is_told(tmp_path: Path) -> None:
-    source, folder = Source(REGIONS), tmp_path / "run"
-    assert execute(recipe(MEANT), source, folder)
+    source, folder = DataSource(REGIONS), tmp_path / "run"
+    assert run_pipeline(recipe(MEANT), source, folder)
     points = folder / "meant" / "points.npy"
     np.save(points, np.load(points)[:-1])
     with pytest.raises(ValueError, match="its manifest promises float32"):
-        execute(recipe(MEANT, LSEH), source, folder)
+        run_pipeline(recipe(MEANT, LSEH), source, folder)
 
 
 @pytest.mark.parametrize(
@@ -152,15 +154,15 @@ def test_a_damaged_space_is_told(tmp_path: Path) -> None:
         ),
         ((WRITER, replace(CFM, filler="writer")), "'cfm' names the filler 'writer', and nothing"),
         (
-            (WRITER, replace(TAGS, filler="writer", lens=LensPlan(min_count=2))),
+            (WRITER, replace(TAGS, filler="writer", processor=ProcessorConfig(min_count=2))),
             "'tags' reads with another lens than its filler 'writer', so it learns no words from",
         ),
         (
-            (replace(CFM, model=PIXELS, lens=LensPlan(images="pixels", size=16)),),
+            (replace(CFM, model=PIXELS, processor=ProcessorConfig(images="pixels", size=16)),),
             "'cfm' sees pixels and texts as 'words'; edited negatives need images of several",
         ),
         (
-            (replace(CFM, lens=LensPlan(texts="vectors")),),
+            (replace(CFM, processor=ProcessorConfig(texts="vectors")),),
             "texts as 'vectors'; edited negatives need images of several regions, and words",
         ),
     ],
@@ -169,39 +171,43 @@ def test_what_cannot_be_is_refused_before_anything_is_done(
     stages: tuple[Any, ...], words: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=words):
-        execute(recipe(*stages), Source(REGIONS), tmp_path / "run")
+        run_pipeline(recipe(*stages), DataSource(REGIONS), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_images_of_one_vector_cannot_be_edited(tmp_path: Path) -> None:
-    corpus = train_cases.corpus()
-    one = replace(corpus, features=Features.of(np.zeros((len(corpus), 1, 6), np.float32)))
-    context = Context(recipe(CFM), one, tmp_path, {})
+    dataset = train_cases.dataset()
+    one = replace(dataset, features=FeatureArray.of(np.zeros((len(dataset), 1, 6), np.float32)))
+    context = RunContext(recipe(CFM), one, tmp_path, {})
     with pytest.raises(ValueError, match="'cfm' sees one vector an image and texts as 'words'"):
-        check(context, CFM)
-    check(replace(context, corpus=corpus), CFM)
+        check_miner(context, CFM)
+    check_miner(replace(context, dataset=dataset), CFM)
 
 
 def test_a_model_without_a_mask_is_refused_when_it_is_built(tmp_path: Path) -> None:
-    text = part(GRU, words=late("words"), width=8, word_width=4)
-    plain = replace(CFM, model=MODEL.but(text=text))
+    text = lazy(GRU, words=from_data("words"), width=8, word_width=4)
+    plain = replace(CFM, model=MODEL.replace(text=text))
     with pytest.raises(ValueError, match="no token that hides a word; give its id as mask"):
-        execute(recipe(plain), Source(REGIONS), tmp_path / "run")
-    masked = replace(plain, proposer=of(Edited, adjust=1.0, explore=1.0, mask=3))
-    assert execute(recipe(masked), Source(REGIONS), tmp_path / "run")
+        run_pipeline(recipe(plain), DataSource(REGIONS), tmp_path / "run")
+    masked = replace(plain, proposer=config(CounterfactualSampler, adjust=1.0, explore=1.0, mask=3))
+    assert run_pipeline(recipe(masked), DataSource(REGIONS), tmp_path / "run")
 
 
 def test_digests() -> None:
     plain = replace(CFM, name="own", proposer=None)
-    known = digests(recipe(MEANT, LSEH, CFM, plain), "d")
-    changed = digests(apply(recipe(MEANT, LSEH, CFM, plain), ["meant.space.seed=1"]), "d")
+    known = stage_digests(recipe(MEANT, LSEH, CFM, plain), "d")
+    changed = stage_digests(
+        apply_overrides(recipe(MEANT, LSEH, CFM, plain), ["meant.space.seed=1"]), "d"
+    )
     assert {name for name in known if known[name] != changed[name]} == {"meant", "lseh"}
-    changed = digests(apply(recipe(MEANT, LSEH, CFM, plain), ["cfm.proposer.hidden=0.2"]), "d")
+    changed = stage_digests(
+        apply_overrides(recipe(MEANT, LSEH, CFM, plain), ["cfm.proposer.hidden=0.2"]), "d"
+    )
     assert {name for name in known if known[name] != changed[name]} == {"cfm"}
 
 
 def test_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    show(recipe(MEANT, LSEH, CFM))
+    print_plan(recipe(MEANT, LSEH, CFM))
     shown = " ".join(capsys.readouterr().out.split())
     assert "proposer: Edited(adjust=1.0, explore=1.0)" in shown
     assert "lseh train ← meant" in shown
@@ -209,12 +215,14 @@ def test_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_measure_that_is_none() -> None:
     with pytest.raises(ValueError, match="'dot' is not a measure"):
-        Semantics(name="s", measure="dot")  # type: ignore[arg-type]
+        CaptionSpaceStage(name="s", measure="dot")  # type: ignore[arg-type]
 
 
 def test_a_model_writes_for_itself_and_a_frozen_one_for_it(tmp_path: Path) -> None:
-    frozen = replace(TAGS, name="frozen", proposer=written(filler=late("filler")), filler="writer")
-    assert execute(recipe(WRITER, TAGS, frozen), Source(REGIONS), tmp_path / "run")
+    frozen = replace(
+        TAGS, name="frozen", proposer=written(filler=from_data("filler")), filler="writer"
+    )
+    assert run_pipeline(recipe(WRITER, TAGS, frozen), DataSource(REGIONS), tmp_path / "run")
     losses = {}
     for stage in ("tags", "frozen"):
         found = lines(tmp_path / "run" / stage)
@@ -228,29 +236,29 @@ def test_a_frozen_model_writes_for_one_of_another_kind(tmp_path: Path) -> None:
     host = Train(
         name="host",
         model=MODEL,
-        objective=total(triplet=part(HardestTriplet), written=RANKED),
-        lens=LensPlan(min_count=3),
-        plan=TrainPlan(batch=8, steps=2, log_every=1),
-        proposer=written(filler=late("filler"), reader=late("reader"), words=()),
+        objective=weighted_sum(triplet=lazy(HardestTripletLoss), written=RANKED),
+        processor=ProcessorConfig(min_count=3),
+        plan=TrainConfig(batch=8, steps=2, log_every=1),
+        proposer=written(filler=from_data("filler"), reader=from_data("reader"), words=()),
         filler="writer",
     )
-    whole, folder, source = recipe(WRITER, host), tmp_path / "run", Source(REGIONS)
-    assert execute(whole, source, folder)
+    whole, folder, source = recipe(WRITER, host), tmp_path / "run", DataSource(REGIONS)
+    assert run_pipeline(whole, source, folder)
     assert any(line.get("loss_written") for line in lines(folder / "host"))
-    context = Context(whole, source.open(), folder, digests(whole, "d"))
-    seen = host.lens.fit(context.train).on(context.train)
-    made = proposer(context, host, seen)
-    assert isinstance(made, Tailored)
+    context = RunContext(whole, source.open(), folder, stage_digests(whole, "d"))
+    seen = host.processor.fit(context.train).process(context.train)
+    made = build_miner(context, host, seen)
+    assert isinstance(made, TagsGenerator)
     assert made.reader is seen
-    assert made.desk.tokenizer.size > seen.lens.tokenizer.size
+    assert made.desk.tokenizer.size > seen.processor.tokenizer.size
     assert made.filler is not None
     assert not any(weight.requires_grad for weight in made.filler.parameters())
 
 
 def test_a_filler_is_part_of_the_digest_only_where_there_is_one() -> None:
     frozen = replace(TAGS, filler="writer")
-    first = digests(recipe(WRITER, TAGS), "d")
-    assert digests(recipe(TAGS), "d")["tags"] == first["tags"]
-    assert digests(recipe(WRITER, frozen), "d")["tags"] != first["tags"]
+    first = stage_digests(recipe(WRITER, TAGS), "d")
+    assert stage_digests(recipe(TAGS), "d")["tags"] == first["tags"]
+    assert stage_digests(recipe(WRITER, frozen), "d")["tags"] != first["tags"]
     with pytest.raises(ValueError, match="'tags' reads 'writer', which no earlier stage writes"):
         recipe(frozen)

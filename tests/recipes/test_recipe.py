@@ -4,22 +4,22 @@ from dataclasses import replace
 
 import pytest
 
-from counterfoil.negatives.filters import FilterPlan
-from counterfoil.negatives.together import Together
-from counterfoil.negatives.written import Written
-from counterfoil.recipes.catalogue import demo, find
-from counterfoil.recipes.recipe import (
+from counterfoil.core.config import config, digest, from_data
+from counterfoil.negatives.filters import FilterConfig
+from counterfoil.negatives.generation.store import GeneratedCaptions
+from counterfoil.negatives.online import MinerChain
+from counterfoil.pipelines.overrides import apply_overrides
+from counterfoil.pipelines.pipeline import (
     Compare,
+    ComputeTargets,
     Evaluate,
     Mine,
     Recipe,
-    Teach,
     Train,
-    digests,
-    plain,
+    recipe_to_dict,
+    stage_digests,
 )
-from counterfoil.recipes.settings import apply
-from counterfoil.spec import digest, late, of
+from counterfoil.recipes.catalogue import demo, find_recipe
 
 WHOLE = demo()
 ONLINE = WHOLE.stages[0]
@@ -69,11 +69,11 @@ def made(*stages) -> Recipe:
             "'b' needs a guide stage where it names 'a', a train stage",
         ),
         (
-            (train("a"), Teach(name="t", using=("a",)), train("b", negatives="t")),
+            (train("a"), ComputeTargets(name="t", using=("a",)), train("b", negatives="t")),
             "'b' needs a mine stage where it names 't', a teach stage",
         ),
         (
-            (train("a"), Teach(name="t", using=())),
+            (train("a"), ComputeTargets(name="t", using=())),
             "'t' names no stage whose results it uses",
         ),
         (
@@ -109,7 +109,10 @@ NAMES = [stage.name for stage in WHOLE.stages]
 
 def changed(setting: str, data: str = "d") -> list[str]:
     """Stages whose digest depends on a setting."""
-    before, after = digests(WHOLE, "d"), digests(apply(WHOLE, [setting] if setting else []), data)
+    before, after = (
+        stage_digests(WHOLE, "d"),
+        stage_digests(apply_overrides(WHOLE, [setting] if setting else []), data),
+    )
     assert list(before) == list(after) == NAMES
     return [name for name in NAMES if before[name] != after[name]]
 
@@ -150,55 +153,62 @@ def test_a_digest_depends_on_the_data():
 def test_a_folder_of_written_captions_counts_by_its_content(tmp_path):
     """It may be written again under the same name; nothing else changes a digest."""
     plain, foils = made(train("a")), tmp_path / "foils.jsonl"
-    drawing = of(Written, folder=str(tmp_path), lens=late("lens"))
-    wrapped = of(Together, proposers=(drawing,))
-    stored = made(train("a", proposer=of(Written, folder=late("written"), lens=late("lens"))))
-    unwritten = digests(plain, "d"), digests(stored, "d")
+    drawing = config(GeneratedCaptions, folder=str(tmp_path), processor=from_data("lens"))
+    wrapped = config(MinerChain, proposers=(drawing,))
+    stored = made(
+        train(
+            "a",
+            proposer=config(
+                GeneratedCaptions, folder=from_data("written"), processor=from_data("lens")
+            ),
+        )
+    )
+    unwritten = stage_digests(plain, "d"), stage_digests(stored, "d")
     for proposer in (drawing, wrapped):
         told = []
         for text in ("", "one\n", "two\n"):
             foils.write_text(text)
-            told.append(digests(made(train("a", proposer=proposer)), "d")["a"])
+            told.append(stage_digests(made(train("a", proposer=proposer)), "d")["a"])
         assert len(set(told)) == 3
         foils.write_text("one\n")
-        assert digests(made(train("a", proposer=proposer)), "d")["a"] == told[1]
+        assert stage_digests(made(train("a", proposer=proposer)), "d")["a"] == told[1]
     foils.unlink()
-    assert digests(made(train("a", proposer=drawing)), "d")["a"] not in told
-    assert (digests(plain, "d"), digests(stored, "d")) == unwritten
+    assert stage_digests(made(train("a", proposer=drawing)), "d")["a"] not in told
+    assert (stage_digests(plain, "d"), stage_digests(stored, "d")) == unwritten
 
 
 def test_digests_are_stable_and_distinct():
-    found = digests(WHOLE, "d")
-    assert found == digests(demo(), "d")
+    found = stage_digests(WHOLE, "d")
+    assert found == stage_digests(demo(), "d")
     assert len(set(found.values())) == len(NAMES)
     assert all(len(name) == 12 for name in found.values())
 
 
 def test_two_schedules_with_the_same_numbers_differ():
-    from counterfoil.train.schedule import Constant, Linear
+    from counterfoil.training.config import ConstantLR, LinearLR
 
-    one = made(train("a", plan=replace(ONLINE.plan, schedule=Constant(warmup=5))))
-    two = made(train("a", plan=replace(ONLINE.plan, schedule=Linear(warmup=5))))
-    assert digests(one, "d") != digests(two, "d")
+    one = made(train("a", plan=replace(ONLINE.plan, schedule=ConstantLR(warmup=5))))
+    two = made(train("a", plan=replace(ONLINE.plan, schedule=LinearLR(warmup=5))))
+    assert stage_digests(one, "d") != stage_digests(two, "d")
 
 
 def test_plain_is_json():
     import json
 
     for stage in WHOLE.stages:
-        written = plain(stage)
-        assert json.loads(json.dumps(written)) == json.loads(json.dumps(plain(stage)))
+        written = recipe_to_dict(stage)
+        assert json.loads(json.dumps(written)) == json.loads(json.dumps(recipe_to_dict(stage)))
         assert written["name"] == stage.name
 
 
 def test_later_fields_count_only_when_they_are_set():
     """Runs made before a stage had them are still known."""
     stages = (train("a"), Mine(name="m", using=("a",)))
-    known = digests(made(*stages), "data")
+    known = stage_digests(made(*stages), "data")
     old = {"texts": 300, "images": 60, "split": "train", "name": "m", "using": ["a"]}
     assert known["m"] == digest({"kind": "mine", "data": "data", **old, "reads": [known["a"]]})
-    for change in ({"filters": FilterPlan(skip=1)}, {"guides": ("a",)}):
-        other = digests(made(stages[0], replace(stages[1], **change)), "data")
+    for change in ({"filters": FilterConfig(skip=1)}, {"guides": ("a",)}):
+        other = stage_digests(made(stages[0], replace(stages[1], **change)), "data")
         assert other["a"] == known["a"]
         assert other["m"] != known["m"]
 
@@ -214,15 +224,15 @@ def test_guides_are_read_too():
 
 def test_runs_of_before_guides_keep_their_digests():
     known = {"online": "8139b56fa3f6", "lists": "2a3c68d57d15", "adaptive": "b699ffb93263"}
-    found = digests(find("aoq/vsepp-flickr8k"), "data")
+    found = stage_digests(find_recipe("aoq/vsepp-flickr8k"), "data")
     assert {name: found[name] for name in known} == known
 
 
 def test_a_guide_counts():
-    stages = (train("a"), Teach(name="t", using=("a",)), train("b"))
-    guided = digests(made(*stages[:2], train("b", guide="t")), "d")
-    assert guided["b"] != digests(made(*stages), "d")["b"]
-    other = digests(
+    stages = (train("a"), ComputeTargets(name="t", using=("a",)), train("b"))
+    guided = stage_digests(made(*stages[:2], train("b", guide="t")), "d")
+    assert guided["b"] != stage_digests(made(*stages), "d")["b"]
+    other = stage_digests(
         made(stages[0], replace(stages[1], standardise=True), train("b", guide="t")), "d"
     )
     assert other["b"] != guided["b"]
@@ -242,4 +252,4 @@ def test_a_guide_counts():
 )
 def test_teaching_that_cannot_be_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
-        Teach(name="t", using=("a",), **change)
+        ComputeTargets(name="t", using=("a",), **change)

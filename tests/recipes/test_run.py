@@ -9,9 +9,9 @@ import torch
 import hub_cases
 import recipes_cases
 from counterfoil.negatives.store import NegativeStore
-from counterfoil.recipes import catalogue, ndgl_variants, tags, tags_hosts
-from counterfoil.recipes.run import Source, execute
-from counterfoil.recipes.settings import apply
+from counterfoil.pipelines.overrides import apply_overrides
+from counterfoil.pipelines.run import DataSource, run_pipeline
+from counterfoil.recipes import catalogue, ndgl, tags
 from recipes_cases import SMALL, aoq, numbers, run, snapshot
 
 DATA = "scenes:images=36"
@@ -41,9 +41,9 @@ def check(folder, data=DATA) -> None:
         lines = (folder / stage / "metrics.jsonl").read_text().splitlines()
         assert max(json.loads(line)["step"] for line in lines) <= catalogue.SMOKE_STEPS
         assert not (folder / stage / "checkpoints").exists()
-    train = Source(data).split("train")
+    train = DataSource(data).split("train")
     store = NegativeStore.open(folder / "lists", fingerprint=train.fingerprint)
-    wrong = train.owner[store.lists.texts.long()] != torch.arange(len(train)).unsqueeze(1)
+    wrong = train.text_to_image[store.lists.texts.long()] != torch.arange(len(train)).unsqueeze(1)
     assert wrong.all()
     for found in numbers(folder).values():
         assert 0 <= found["i2t"]["r1"] <= found["i2t"]["r5"] <= found["i2t"]["r10"] <= 100
@@ -100,12 +100,12 @@ def of_scenes():
         long = "ablations" in recipe.name and "vsepp" not in recipe.name
         if "scenes" in recipe.name:
             yield pytest.param(recipe.name, marks=[pytest.mark.slow] if long else [])
-    for kind in ndgl_variants.VARIANTS:
+    for kind in ndgl.VARIANTS:
         yield pytest.param(f"ndgl/{kind}/gpo-scenes", marks=pytest.mark.slow)
     yield pytest.param("ndgl/mining/vsrn-scenes", marks=pytest.mark.slow)
     for kind in tags.VARIANTS:
         yield f"{kind}/uniter-scenes"
-    for kind, (_, hosts) in tags_hosts.VARIANTS.items():
+    for kind, (_, hosts) in tags.OTHER_VARIANTS.items():
         for host in hosts:
             long = host == "gpo" and kind != "tags/hosts"
             yield pytest.param(f"{kind}/{host}-scenes", marks=[pytest.mark.slow] if long else [])
@@ -116,16 +116,16 @@ def test_every_recipe_of_scenes(name, tmp_path):
     mines = "aoq" in name or "mining" in name
     small = list(DIVE if "dive" in name else UNITER if "uniter" in name else SMALL[1::2])
     small = [*UNITER, *VILT] if "vilt" in name else small
-    reads = "uniter" in name or name.startswith(tuple(tags_hosts.VARIANTS))
+    reads = "uniter" in name or name.startswith(tuple(tags.OTHER_VARIANTS))
     small += UNITER if reads else []
     small += ["*.draw.texts=10", "*.draw.images=5"] if mines else []
     small += [more for host, more in MORE.items() if host in name]
     if "mobilenet" in name:
         public = hub_cases.mobilenet(tmp_path / "public")
         small += [f"*.model.image.name={public}", "*.lens.size=48"]
-    recipe = catalogue.smoke(apply(catalogue.find(name), small))
+    recipe = catalogue.smoke_recipe(apply_overrides(catalogue.find_recipe(name), small))
     data = "scenes:images=30,features=regions" if reads else "scenes:images=30"
-    assert execute(recipe, Source(data), tmp_path / "run")
+    assert run_pipeline(recipe, DataSource(data), tmp_path / "run")
     for stage in recipe.stages:
         assert json.loads((tmp_path / "run" / f"{stage.name}.json").read_text())["state"] == "done"
 
@@ -217,19 +217,21 @@ def test_out_of_time_in_the_middle_gives_the_same_numbers(tmp_path, whole, monke
 
 
 def jump_after(monkeypatch, *, steps: int) -> None:
-    from counterfoil.train.stopping import Stopping
+    from counterfoil.training.stopping import StopMonitor
 
     calls = iter(range(10**6))
     monkeypatch.setattr(
-        Stopping,
+        StopMonitor,
         "decide",
         lambda self: ("minutes", True) if next(calls) >= steps else (None, False),
     )
 
 
 def test_no_time_at_all(tmp_path, capsys, monkeypatch):
-    recipe = catalogue.smoke(apply(catalogue.find("vsepp-scenes"), SMALL[1::2]))
-    assert not execute(recipe, Source(DATA), tmp_path / "run", minutes=0.0)
+    recipe = catalogue.smoke_recipe(
+        apply_overrides(catalogue.find_recipe("vsepp-scenes"), SMALL[1::2])
+    )
+    assert not run_pipeline(recipe, DataSource(DATA), tmp_path / "run", minutes=0.0)
     assert "online: stopped, the time is up; add --resume" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
@@ -260,8 +262,10 @@ def test_leftovers_of_a_kill_are_swept_up(copy):
 
 def test_start_from_another_stage(tmp_path):
     small = [*SMALL[1::2], "*.draw.texts=10", "*.draw.images=5", "adaptive.start=online"]
-    recipe = catalogue.smoke(apply(catalogue.find("aoq/vsepp-scenes"), small))
-    assert execute(recipe, Source("scenes:images=30"), tmp_path / "run")
+    recipe = catalogue.smoke_recipe(
+        apply_overrides(catalogue.find_recipe("aoq/vsepp-scenes"), small)
+    )
+    assert run_pipeline(recipe, DataSource("scenes:images=30"), tmp_path / "run")
     words = [
         json.loads((tmp_path / "run" / s / "model" / "tokenizer.json").read_text())["words"]
         for s in ("online", "adaptive")
@@ -270,8 +274,10 @@ def test_start_from_another_stage(tmp_path):
 
 
 def test_a_corpus_without_dev_keeps_the_last_epoch(tmp_path, capsys):
-    recipe = catalogue.smoke(apply(catalogue.find("vsepp-scenes"), SMALL[1::2]))
-    assert execute(recipe, Source("scenes:images=30,dev=0"), tmp_path / "run")
+    recipe = catalogue.smoke_recipe(
+        apply_overrides(catalogue.find_recipe("vsepp-scenes"), SMALL[1::2])
+    )
+    assert run_pipeline(recipe, DataSource("scenes:images=30,dev=0"), tmp_path / "run")
     assert "has no dev split" in capsys.readouterr().err
 
 

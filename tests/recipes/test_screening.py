@@ -9,45 +9,42 @@ from typing import Any
 
 import pytest
 
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.regions import Regions
-from counterfoil.models.vse import VSE
-from counterfoil.negatives.edited import Edited
-from counterfoil.negatives.mined import MinedPlan
-from counterfoil.negatives.offers import CandidatePlan
-from counterfoil.negatives.screened import Screened
-from counterfoil.negatives.together import Together
-from counterfoil.objectives.counterfactual import SelfAdjusted
-from counterfoil.objectives.term import total
-from counterfoil.objectives.triplet import RankedBelow, SumTriplet
-from counterfoil.recipes.recipe import Mine, Recipe, Train, digests
-from counterfoil.recipes.run import Source, execute
-from counterfoil.recipes.settings import apply
-from counterfoil.spec import late, of, part
-from counterfoil.train.plan import TrainPlan
-from counterfoil.train.refresh import Refresh
+from counterfoil.core.config import config, from_data, lazy
+from counterfoil.losses.base import weighted_sum
+from counterfoil.losses.baselines import SelfAdjustedCFMLoss
+from counterfoil.losses.triplet import MarginRankingLoss, SumTripletLoss
+from counterfoil.models.layers.towers import GRU, Regions
+from counterfoil.models.vsepp import VSEPP
+from counterfoil.negatives.counterfactual import CounterfactualSampler
+from counterfoil.negatives.online import MinerChain, TopScoringMiner
+from counterfoil.negatives.sampling import CandidateConfig, SamplingConfig
+from counterfoil.pipelines.overrides import apply_overrides
+from counterfoil.pipelines.pipeline import Mine, Recipe, Train, stage_digests
+from counterfoil.pipelines.run import DataSource, run_pipeline
+from counterfoil.training.config import TrainConfig
+from counterfoil.training.remine import RemineConfig
 
 DATA = "scenes:images=24,features=regions"
 HARD = Train(
     name="hard",
-    model=of(
-        VSE,
-        image=part(Regions, features=late("features"), width=8),
-        text=part(GRU, words=late("words"), width=8, word_width=4, word_drop=0.2),
+    model=config(
+        VSEPP,
+        image=lazy(Regions, features=from_data("features"), width=8),
+        text=lazy(GRU, words=from_data("words"), width=8, word_width=4, word_drop=0.2),
     ),
-    objective=total(
-        texts=part(RankedBelow, role="hard text", reduction="mean"),
-        images=part(RankedBelow, role="hard image", reduction="mean"),
+    objective=weighted_sum(
+        texts=lazy(MarginRankingLoss, role="hard text", reduction="mean"),
+        images=lazy(MarginRankingLoss, role="hard image", reduction="mean"),
     ),
-    plan=TrainPlan(batch=8, steps=6, log_every=2),
-    proposer=of(Screened, keep=3),
-    candidates=CandidatePlan(texts=9, images=7),
+    plan=TrainConfig(batch=8, steps=6, log_every=2),
+    proposer=config(TopScoringMiner, keep=3),
+    candidates=CandidateConfig(texts=9, images=7),
 )
 
 
 def run(place: Path, *stages: Any) -> Recipe:
     recipe = Recipe(name="mine", stages=stages)
-    assert execute(recipe, Source(DATA), place)
+    assert run_pipeline(recipe, DataSource(DATA), place)
     return recipe
 
 
@@ -68,7 +65,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(tmp_path: Path) -> N
     short = replace(whole, plan=replace(whole.plan, minutes=1e-4))
     recipe = Recipe(name="mine", stages=(short,))
     for time in range(100):
-        if execute(recipe, Source(DATA), tmp_path / "two", resume=time > 0):
+        if run_pipeline(recipe, DataSource(DATA), tmp_path / "two", resume=time > 0):
             break
     assert time > 1
     one, two = (
@@ -84,22 +81,28 @@ def test_mined_candidates_and_two_proposers(tmp_path: Path, streams: Any) -> Non
     begin = replace(
         HARD,
         name="begin",
-        objective=total(triplet=part(SumTriplet)),
+        objective=weighted_sum(triplet=lazy(SumTripletLoss)),
         proposer=None,
-        candidates=CandidatePlan(),
+        candidates=CandidateConfig(),
     )
     both = replace(
         HARD,
-        objective=total(
-            texts=part(RankedBelow, role="hard text", reduction="mean"),
-            images=part(RankedBelow, role="hard image", reduction="mean"),
-            adjusted=part(SelfAdjusted),
+        objective=weighted_sum(
+            texts=lazy(MarginRankingLoss, role="hard text", reduction="mean"),
+            images=lazy(MarginRankingLoss, role="hard image", reduction="mean"),
+            adjusted=lazy(SelfAdjustedCFMLoss),
         ),
         start="begin",
         negatives="lists",
-        draw=MinedPlan(texts=12, images=8),
-        candidates=CandidatePlan(texts=9, images=7, source="mined", streams=streams),
-        proposer=of(Together, proposers=(part(Screened, keep=3), part(Edited, adjust=1.0, mask=3))),
+        draw=SamplingConfig(texts=12, images=8),
+        candidates=CandidateConfig(texts=9, images=7, source="mined", streams=streams),
+        proposer=config(
+            MinerChain,
+            proposers=(
+                lazy(TopScoringMiner, keep=3),
+                lazy(CounterfactualSampler, adjust=1.0, mask=3),
+            ),
+        ),
     )
     mine = Mine(name="lists", using=("begin",), texts=20, images=10)
     run(tmp_path, begin, mine, both)
@@ -108,31 +111,31 @@ def test_mined_candidates_and_two_proposers(tmp_path: Path, streams: Any) -> Non
 
 
 def test_stages_without_candidates_keep_their_digests() -> None:
-    plain = replace(HARD, proposer=None, candidates=CandidatePlan())
-    before = digests(Recipe(name="mine", stages=(plain,)), "data")["hard"]
+    plain = replace(HARD, proposer=None, candidates=CandidateConfig())
+    before = stage_digests(Recipe(name="mine", stages=(plain,)), "data")["hard"]
     assert before == "b2324bd8507f"  # of a stage that names none
-    more = replace(plain, candidates=CandidatePlan(texts=1))
-    assert digests(Recipe(name="mine", stages=(more,)), "data")["hard"] != before
+    more = replace(plain, candidates=CandidateConfig(texts=1))
+    assert stage_digests(Recipe(name="mine", stages=(more,)), "data")["hard"] != before
 
 
 def test_numbers_are_set_by_name() -> None:
     recipe = Recipe(name="mine", stages=(HARD,))
-    changed = apply(
+    changed = apply_overrides(
         recipe,
         ["hard.candidates.texts=5", "hard.proposer.keep=2", "hard.candidates.streams=two"],
     ).stage("hard")
     assert isinstance(changed, Train)
-    assert changed.candidates == CandidatePlan(texts=5, images=7, streams="two")
-    assert changed.proposer == of(Screened, keep=2)
+    assert changed.candidates == CandidateConfig(texts=5, images=7, streams="two")
+    assert changed.proposer == config(TopScoringMiner, keep=2)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"candidates": CandidatePlan()}, "'hard image' and 'hard text' are to be screened"),
-        ({"candidates": CandidatePlan(texts=9)}, "'hard image' are to be screened, and none are"),
+        ({"candidates": CandidateConfig()}, "'hard image' and 'hard text' are to be screened"),
+        ({"candidates": CandidateConfig(texts=9)}, "'hard image' are to be screened, and none are"),
         ({"proposer": None}, "the proposer screens none"),
-        ({"proposer": of(Edited)}, "the proposer screens none"),
+        ({"proposer": config(CounterfactualSampler)}, "the proposer screens none"),
     ],
 )
 def test_what_does_not_go_together(changes: Any, words: str, tmp_path: Path) -> None:
@@ -142,17 +145,17 @@ def test_what_does_not_go_together(changes: Any, words: str, tmp_path: Path) -> 
 
 
 def test_mined_candidates_need_lists(tmp_path: Path) -> None:
-    mined = CandidatePlan(texts=9, images=7, source="mined")
+    mined = CandidateConfig(texts=9, images=7, source="mined")
     with pytest.raises(ValueError, match="the candidates of 'hard' are to come from mined lists"):
         replace(HARD, candidates=mined)
     with pytest.raises(ValueError, match="or offer random ones"):
-        replace(HARD, candidates=mined, negatives="lists", refresh=Refresh(every=1))
+        replace(HARD, candidates=mined, negatives="lists", refresh=RemineConfig(every=1))
     begin = replace(
         HARD,
         name="begin",
-        objective=total(triplet=part(SumTriplet)),
+        objective=weighted_sum(triplet=lazy(SumTripletLoss)),
         proposer=None,
-        candidates=CandidatePlan(),
+        candidates=CandidateConfig(),
     )
     mine = Mine(name="lists", using=("begin",), texts=8, images=10)
     with pytest.raises(ValueError, match="'hard' draws from the 9 hardest texts of an image"):

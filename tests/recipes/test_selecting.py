@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 
 import recipes_cases
-from counterfoil.evaluate.protocols import evaluate
+from counterfoil.evaluation.protocols import evaluate_protocol
+from counterfoil.model import load_model
+from counterfoil.pipelines.pipeline import Train
+from counterfoil.pipelines.run import DataSource
+from counterfoil.pipelines.stages.fitting import dev_measure, selection_note
+from counterfoil.pipelines.state import RunContext
 from counterfoil.recipes.catalogue import demo
-from counterfoil.recipes.context import Context
-from counterfoil.recipes.model import open_model
-from counterfoil.recipes.recipe import Train
-from counterfoil.recipes.run import Source
-from counterfoil.recipes.selecting import chosen_on, measure
-from counterfoil.train.log import read_metrics
+from counterfoil.training.logging import read_metrics
 
 DATA = "scenes:images=72,dev=12"
 ONLINE = demo().stages[0]
@@ -26,43 +26,43 @@ def stage(many: int) -> Train:
 
 @pytest.fixture
 def context(tmp_path):
-    return Context(demo(), Source(DATA).open(), tmp_path, {})
+    return RunContext(demo(), DataSource(DATA).open(), tmp_path, {})
 
 
 def test_a_sample_of_dev_has_all_captions_and_is_always_the_same(context, capsys):
     dev = context.dev
-    seven, four = chosen_on(context, stage(7)), chosen_on(context, stage(4))
+    seven, four = selection_note(context, stage(7)), selection_note(context, stage(4))
     assert "measured on 7 of the 12 images of dev, drawn by seed 0" in capsys.readouterr().err
     assert (len(seven), len(four)) == (7, 4)
     assert set(four.image_ids) < set(seven.image_ids) < set(dev.image_ids)
     reseeded = replace(stage(7), plan=replace(stage(7).plan, seed=9))
-    assert chosen_on(context, reseeded).fingerprint == seven.fingerprint
+    assert selection_note(context, reseeded).fingerprint == seven.fingerprint
     for row, name in enumerate(seven.image_ids):
-        theirs = dev.owner == dev.image_ids.index(name)
+        theirs = dev.text_to_image == dev.image_ids.index(name)
         wanted = [text for text, true in zip(dev.texts, theirs.tolist()) if true]
-        owned = seven.owner == row
+        owned = seven.text_to_image == row
         assert [text for text, true in zip(seven.texts, owned.tolist()) if true] == wanted
 
 
 @pytest.mark.parametrize("many", [0, 12, 99])
 def test_all_of_dev(many, context, capsys):
-    assert chosen_on(context, stage(many)) is context.dev
+    assert selection_note(context, stage(many)) is context.dev
     assert not capsys.readouterr().err
 
 
 def test_figures_are_those_of_the_sample(context, tmp_path):
-    model = open_model(recipes_cases.pixel_model(tmp_path / "m"))
-    sample = chosen_on(context, stage(7))
-    figures = measure(context, stage(7), model)
+    model = load_model(recipes_cases.pixel_model(tmp_path / "m"))
+    sample = selection_note(context, stage(7))
+    figures = dev_measure(context, stage(7), model)
     assert figures is not None
-    found = figures(model.matcher)
-    wanted = evaluate([model.member(sample)], sample.owner, 7)
+    found = figures(model.model)
+    wanted = evaluate_protocol([model.embed(sample)], sample.text_to_image, 7)
     assert found["rsum"] == wanted.rsum
     assert found["t2i_r1"] == wanted.t2i.r1
     assert found["images"] == 7
-    whole = measure(context, stage(0), model)
+    whole = dev_measure(context, stage(0), model)
     assert whole is not None
-    assert "images" not in whole(model.matcher)
+    assert "images" not in whole(model.model)
 
 
 def test_a_training_says_on_how_many(tmp_path, capsys):

@@ -3,17 +3,17 @@ from __future__ import annotations
 import pytest
 
 from counterfoil.models.scan import SCAN
-from counterfoil.models.vse import VSE
+from counterfoil.models.vsepp import VSEPP
+from counterfoil.pipelines.overrides import apply_overrides, changed_settings
 from counterfoil.recipes import catalogue
 from counterfoil.recipes.catalogue import demo
-from counterfoil.recipes.hosts import scan
-from counterfoil.recipes.settings import apply, changed
+from counterfoil.recipes.models import scan_config
 
 WHOLE = demo()
 
 
 def value(path: str, *settings: str):
-    found = apply(WHOLE, settings)
+    found = apply_overrides(WHOLE, settings)
     stage, *keys = path.split(".")
     reached = found.stage(stage)
     for key in keys:
@@ -72,11 +72,11 @@ def test_a_setting(setting, path, wanted):
 
 
 def test_nothing_else_changes():
-    found = apply(WHOLE, ["lists.texts=5"])
+    found = apply_overrides(WHOLE, ["lists.texts=5"])
     assert [s for s in found.stages if s.name != "lists"] == [
         s for s in WHOLE.stages if s.name != "lists"
     ]
-    assert apply(WHOLE, []) == WHOLE
+    assert apply_overrides(WHOLE, []) == WHOLE
 
 
 def test_the_last_one_counts():
@@ -85,7 +85,7 @@ def test_the_last_one_counts():
 
 
 def test_every_stage_that_has_the_key():
-    found = apply(WHOLE, ["*.seed=5", "*.split=dev"])
+    found = apply_overrides(WHOLE, ["*.seed=5", "*.split=dev"])
     assert found.stage("online").plan.seed == found.stage("adaptive").plan.seed == 5
     assert {found.stage(n).split for n in ("lists", "test-online", "test-adaptive")} == {"dev"}
 
@@ -130,24 +130,31 @@ def test_every_stage_that_has_the_key():
 )
 def test_what_is_no_setting(setting, message):
     with pytest.raises(ValueError, match=message):
-        apply(WHOLE, [setting])
+        apply_overrides(WHOLE, [setting])
 
 
 def test_a_written_call():
-    spec = changed(scan(width=8), "direction=i2t")
+    spec = changed_settings(scan_config(width=8), "direction=i2t")
     assert spec.make is SCAN
     assert spec.arguments["direction"] == "i2t"
-    assert changed(scan(width=8), "image.width=4").arguments["image"].arguments["width"] == 4
+    assert (
+        changed_settings(scan_config(width=8), "image.width=4")
+        .arguments["image"]
+        .arguments["width"]
+        == 4
+    )
     with pytest.raises(ValueError, match="'i2i' is not a value of 'direction'; did you mean 't2i'"):
-        changed(scan(width=8), "direction=i2i")
+        changed_settings(scan_config(width=8), "direction=i2i")
     with pytest.raises(ValueError, match="'direction' is no setting; write key=value"):
-        changed(scan(width=8), "direction")
-    assert WHOLE.stage("online").model.make is VSE
+        changed_settings(scan_config(width=8), "direction")
+    assert WHOLE.stage("online").model.make is VSEPP
 
 
 def test_each_of_several_proposers_is_named() -> None:
-    recipe = catalogue.find("tags-dc/uniter-scenes")
-    cooler = apply(recipe, ["*.proposer.tailored.temperature=1", "tags.proposer.screened.keep=5"])
+    recipe = catalogue.find_recipe("tags-dc/uniter-scenes")
+    cooler = apply_overrides(
+        recipe, ["*.proposer.tailored.temperature=1", "tags.proposer.screened.keep=5"]
+    )
     made = {}
     for stage in ("tags", "tags-dc"):
         screens, writes = cooler.stage(stage).proposer.arguments["proposers"]
@@ -160,4 +167,4 @@ def test_each_of_several_proposers_is_named() -> None:
         ("tags.proposer.proposers=3", "cannot be replaced whole"),
     ):
         with pytest.raises(ValueError, match=told):
-            apply(recipe, [wrong])
+            apply_overrides(recipe, [wrong])

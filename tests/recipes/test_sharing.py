@@ -13,18 +13,19 @@ import hub_cases
 import recipes_cases
 import vision_cases
 from corpus_cases import write_picture
-from counterfoil import Model, open_corpus, open_model, part
-from counterfoil.corpus.lens import Lens, PixelEye
-from counterfoil.corpus.words import Pieces
-from counterfoil.models.adapted import Adapted
-from counterfoil.models.blocks.bert import Bert
-from counterfoil.models.blocks.patches import Patches
+from counterfoil import model as model_module
+from counterfoil.core.config import config, lazy
+from counterfoil.data.processor import PixelProcessor, Processor
+from counterfoil.data.readers import load_dataset
+from counterfoil.data.tokenizers import WordPieceTokenizer
+from counterfoil.model import Model, load_model, read_card, save_model
 from counterfoil.models.clip import DualEncoder
-from counterfoil.models.open_clip import OpenClip
-from counterfoil.models.vse import VSE
-from counterfoil.recipes import hub, tuned
-from counterfoil.spec import of
-from counterfoil.train.saved import read_card, save_model
+from counterfoil.models.frozen import FrozenWithAdapters
+from counterfoil.models.layers.pretrained import BertTextTower
+from counterfoil.models.layers.towers import PatchTower
+from counterfoil.models.open_clip import OpenClipModel
+from counterfoil.models.vsepp import VSEPP
+from counterfoil.recipes import clip
 from recipes_cases import run
 
 
@@ -79,22 +80,26 @@ def test_it_opens_in_a_fresh_process_in_one_line(tmp_path):
 def test_towers_inside_take_their_configuration_along(tmp_path):
     hub_cases.bert(tmp_path / "bert")
     recipes_cases.clip_like(tmp_path / "clip")
-    towers = of(
-        VSE,
-        image=part(Patches, size=16, patch=8, width=8, channels=4),
-        text=part(Bert, name=str(tmp_path / "bert"), width=8),
+    towers = config(
+        VSEPP,
+        image=lazy(PatchTower, size=16, patch=8, width=8, channels=4),
+        text=lazy(BertTextTower, name=str(tmp_path / "bert"), width=8),
     )
-    head = of(Adapted, body=part(DualEncoder, name=str(tmp_path / "clip")), width=8, hidden=4)
-    lens = Lens(PixelEye(16), Pieces(str(tmp_path / "clip"), longest=12))
+    head = config(
+        FrozenWithAdapters, body=lazy(DualEncoder, name=str(tmp_path / "clip")), width=8, hidden=4
+    )
+    processor = Processor(
+        PixelProcessor(16), WordPieceTokenizer(str(tmp_path / "clip"), longest=12)
+    )
     models = {}
     for name, spec in (("towers", towers), ("head", head)):
-        save_model(tmp_path / name, spec=spec, matcher=spec.build(), lens=lens)
-        models[name] = open_model(tmp_path / name)
+        save_model(tmp_path / name, spec=spec, model=spec.build(), processor=processor)
+        models[name] = load_model(tmp_path / name)
         models[name].save_pretrained(tmp_path / f"{name}-saved")
     for gone in ("bert", "clip"):
         (tmp_path / gone).rename(tmp_path / f"{gone}-gone")
     for name, model in models.items():
-        again = open_model(tmp_path / f"{name}-saved")
+        again = load_model(tmp_path / f"{name}-saved")
         assert again.digest() == model.digest()
         found, wanted = again.encode(["a dog"]).tokens, model.encode(["a dog"]).tokens
         torch.testing.assert_close(found, wanted)
@@ -142,18 +147,22 @@ def test_evaluations_go_along_and_others_are_added(finished, tmp_path, capsys):
 
 
 def test_a_name_on_the_hub_is_the_base_and_a_folder_is_not(tmp_path):
-    from counterfoil.recipes.sharing_card import card
-    from counterfoil.train.saved import Card
+    from counterfoil.hub import model_card
+    from counterfoil.model import SavedModelCard
 
-    lens = Lens(PixelEye(16), None)
-    spec = of(DualEncoder, name="openai/clip-vit-base-patch32", pretrained=False, config="{}")
-    text = card(Card(model=spec), lens, [], "me/mine")
+    processor = Processor(PixelProcessor(16), None)
+    spec = config(DualEncoder, name="openai/clip-vit-base-patch32", pretrained=False, config="{}")
+    text = model_card(SavedModelCard(model=spec), processor, [], "me/mine")
     assert 'base_model: "openai/clip-vit-base-patch32"' in text
     assert "None were measured" in text
     assert "Model.from_pretrained('me/mine')" in text
-    assert "base_model" not in card(Card(model=spec.but(name="mine")), lens, [], "me/mine")
-    frozen = Card(model=of(Adapted, body=spec, width=8))
-    assert 'base_model: "openai/clip-vit-base-patch32"' in card(frozen, lens, [], "me/mine")
+    assert "base_model" not in model_card(
+        SavedModelCard(model=spec.replace(name="mine")), processor, [], "me/mine"
+    )
+    frozen = SavedModelCard(model=config(FrozenWithAdapters, body=spec, width=8))
+    assert 'base_model: "openai/clip-vit-base-patch32"' in model_card(
+        frozen, processor, [], "me/mine"
+    )
 
 
 @pytest.mark.parametrize(
@@ -170,16 +179,18 @@ def test_a_name_on_the_hub_is_the_base_and_a_folder_is_not(tmp_path):
 def test_models_of_open_clip_have_the_base_that_their_weights_are_from(
     name, base, tmp_path, monkeypatch
 ):
-    from counterfoil.recipes.sharing_card import card
-    from counterfoil.train.saved import Card
+    from counterfoil.hub import model_card
+    from counterfoil.model import SavedModelCard
 
     library = vision_cases.open_clip(tmp_path)
     tags = {("ViT-T-8", "laion_s1"): {"hf_hub": "laion/tiny/"}}
     library.get_pretrained_cfg = lambda model, tag: tags.get((model, tag), {})
     monkeypatch.setitem(sys.modules, "open_clip", library)
-    plain = of(OpenClip, name=name, pretrained=False, config="{}")
-    for spec in (plain, of(Adapted, body=plain, width=8)):
-        text = card(Card(model=spec), Lens(PixelEye(16), None), [], "me/mine")
+    plain = config(OpenClipModel, name=name, pretrained=False, config="{}")
+    for spec in (plain, config(FrozenWithAdapters, body=plain, width=8)):
+        text = model_card(
+            SavedModelCard(model=spec), Processor(PixelProcessor(16), None), [], "me/mine"
+        )
         assert (f'base_model: "{base}"' in text) == (base is not None)
         assert ("base_model" in text) == (base is not None)
         assert (f"began from: {base}" in text) == (base is not None)
@@ -205,7 +216,7 @@ def test_nothing_is_left_of_a_saving_that_failed(finished, tmp_path):
             tmp_path / "mine", evaluations=[tmp_path / "no.json"]
         )
     with pytest.raises(ValueError, match="ready-made vectors are no model"):
-        open_model("vectors").save_pretrained(tmp_path / "mine")
+        load_model("vectors").save_pretrained(tmp_path / "mine")
     assert [path.name for path in tmp_path.iterdir()] == ["no.json"]
 
 
@@ -291,9 +302,9 @@ def test_where_nobody_can_be_asked_one_sentence_says_so(monkeypatch):
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", nobody)
     with pytest.raises(ValueError, match="no folder here, and the hub cannot be asked"):
-        hub.fetched("nobody/nothing")
-    assert hub.fetched("bert-base-uncased") is None
-    assert hub.fetched("runs/deep/down") is None
+        model_module.download_model("nobody/nothing")
+    assert model_module.download_model("bert-base-uncased") is None
+    assert model_module.download_model("runs/deep/down") is None
 
 
 def test_a_model_of_another_library_that_was_opened_before_is_not_asked_for(monkeypatch):
@@ -305,9 +316,9 @@ def test_a_model_of_another_library_that_was_opened_before_is_not_asked_for(monk
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", nobody)
     known = {"openai/clip": "/cache/config.json", "me/mine": huggingface_hub._CACHED_NO_EXIST}
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda name, _: known[name])
-    assert hub.fetched("openai/clip") is None
+    assert model_module.download_model("openai/clip") is None
     with pytest.raises(AssertionError):  # it is known to be none of another library
-        hub.fetched("me/mine")
+        model_module.download_model("me/mine")
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
@@ -316,30 +327,30 @@ def test_folders_of_sentence_transformers_are_hosts(kind, tmp_path):
     modules = [{"path": "0_CLIPModel", "type": "sentence_transformers.models.CLIPModel"}]
     place = tmp_path / "st" / "modules.json"
     place.write_text(json.dumps(modules))
-    found, wanted = open_model(tmp_path / "st"), open_model(inner)
+    found, wanted = load_model(tmp_path / "st"), load_model(inner)
     picture = Image.new("RGB", (20, 16), "red")
     for items in (["a dog"], [picture]):
         assert torch.equal(found.encode(items).tokens, wanted.encode(items).tokens)
     dense = {"path": "1_Dense", "type": "sentence_transformers.models.Dense"}
     place.write_text(json.dumps([*modules, dense]))
     with pytest.raises(ValueError, match="module Dense after its encoder"):
-        open_model(tmp_path / "st")
+        load_model(tmp_path / "st")
     place.write_text(json.dumps([{**modules[0], "path": "../elsewhere"}]))
     with pytest.raises(ValueError, match=r"outside of .*refused"):
-        open_model(tmp_path / "st")
+        load_model(tmp_path / "st")
     place.write_text("{}")
     with pytest.raises(ValueError, match="is damaged"):
-        open_model(tmp_path / "st")
+        load_model(tmp_path / "st")
 
 
 def test_folders_of_sentence_transformers_are_trained_further(tmp_path):
     inner = recipes_cases.clip_like(tmp_path / "st" / "0_CLIPModel")
     modules = [{"path": "0_CLIPModel", "type": "sentence_transformers.models.CLIPModel"}]
     (tmp_path / "st" / "modules.json").write_text(json.dumps(modules))
-    scenes = open_corpus("scenes:images=36")
+    scenes = load_dataset("scenes:images=36")
     more = {"way": "full", "written": None, "teachers": ()}
-    whole = tuned.asked("contrastive", scenes, model=str(tmp_path / "st"), **more)
-    assert whole == tuned.asked("contrastive", scenes, model=str(inner), **more)
+    whole = clip.parse_model_name("contrastive", scenes, model=str(tmp_path / "st"), **more)
+    assert whole == clip.parse_model_name("contrastive", scenes, model=str(inner), **more)
 
 
 def test_the_folder_of_a_whole_sentence_transformer_is_a_host(tmp_path):
@@ -347,4 +358,4 @@ def test_the_folder_of_a_whole_sentence_transformer_is_a_host(tmp_path):
     inner = recipes_cases.clip_like(tmp_path / "st")
     modules = [{"path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}]
     (inner / "modules.json").write_text(json.dumps(modules))
-    assert len(open_model(inner).encode(["a dog"])) == 1
+    assert len(load_model(inner).encode(["a dog"])) == 1

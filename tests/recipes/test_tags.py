@@ -9,23 +9,23 @@ from typing import Any, get_args
 import pytest
 from safetensors.torch import load_file
 
+from counterfoil.core.config import FromData
 from counterfoil.models.vilt import ViLT
-from counterfoil.negatives.screened import Screened
-from counterfoil.negatives.tailored import Tailored
+from counterfoil.negatives.generation.tags import TagsGenerator
+from counterfoil.negatives.online import TopScoringMiner
+from counterfoil.pipelines.overrides import apply_overrides
+from counterfoil.pipelines.pipeline import Pretrain, Train, stage_digests
+from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.recipes import catalogue, tags
-from counterfoil.recipes.profiles import LARGE, Dataset
-from counterfoil.recipes.recipe import Pretrain, Train, digests
-from counterfoil.recipes.run import Source, execute
-from counterfoil.recipes.settings import apply
-from counterfoil.recipes.tags_numbers import CAPTIONS, PAPER, RELEASED, plan
-from counterfoil.spec import Late
+from counterfoil.recipes.models import LARGE, Dataset
+from counterfoil.recipes.tags import CAPTIONS, PAPER, RELEASED, tags_train_config
 
 SETS: tuple[Dataset, ...] = get_args(Dataset)
 TINY = ("*.model.layers=1", "*.model.width=16", "*.model.heads=2", "*.batch=8")
 
 
 def training(recipe: str, stage: str) -> Train:
-    found = catalogue.find(recipe).stage(stage)
+    found = catalogue.find_recipe(recipe).stage(stage)
     assert isinstance(found, Train)
     return found
 
@@ -34,7 +34,7 @@ def writer(stage: Train) -> dict[str, Any]:
     """Arguments of what writes for a training."""
     assert stage.proposer is not None
     screens, writes = stage.proposer.arguments["proposers"]
-    assert (screens.make, writes.make) == (Screened, Tailored)
+    assert (screens.make, writes.make) == (TopScoringMiner, TagsGenerator)
     assert screens.arguments["keep"] == writes.arguments["keep"]
     return dict(writes.arguments)
 
@@ -81,7 +81,7 @@ def test_the_released_code_is_told_apart() -> None:
 @pytest.mark.parametrize("dataset", SETS)
 def test_ablations_differ_in_one_thing(dataset: Dataset) -> None:
     usual = training(f"tags/uniter-{dataset}", "tags")
-    for way, changed in (("wm", {"singles": "only"}), ("static", {"filler": Late("filler")})):
+    for way, changed in (("wm", {"singles": "only"}), ("static", {"filler": FromData("filler")})):
         name = f"tags/ablations/{way}/uniter-{dataset}"
         assert training(name, "tags") == usual
         assert writer(training(name, way)) == writer(usual) | changed
@@ -92,7 +92,7 @@ def test_ablations_differ_in_one_thing(dataset: Dataset) -> None:
 @pytest.mark.parametrize("dataset", SETS)
 def test_all_begin_with_the_same_pre_training(dataset: Dataset) -> None:
     names = ["", "tags/", "tags-dc/", *(f"{kind}/" for kind in tags.VARIANTS)]
-    found = [digests(catalogue.find(f"{name}uniter-{dataset}"), "d") for name in names]
+    found = [stage_digests(catalogue.find_recipe(f"{name}uniter-{dataset}"), "d") for name in names]
     for stage in ("pretrained", "hard", "tags"):
         assert len({one[stage] for one in found if stage in one}) == 1
 
@@ -100,7 +100,7 @@ def test_all_begin_with_the_same_pre_training(dataset: Dataset) -> None:
 @pytest.mark.parametrize("dataset", SETS)
 def test_epochs_hold_all_steps_and_no_batch_is_cut(dataset: Dataset) -> None:
     for numbers in (*PAPER[dataset], *RELEASED[dataset]):
-        written = plan(numbers, dataset)
+        written = tags_train_config(numbers, dataset)
         batches = -(-CAPTIONS[dataset] // written.batch)
         assert written.total(batches) == numbers.steps
         assert written.batch * written.accumulate == numbers.batch
@@ -108,9 +108,11 @@ def test_epochs_hold_all_steps_and_no_batch_is_cut(dataset: Dataset) -> None:
 
 def test_heads_of_the_second_step_begin_as_they_were_pre_trained(tmp_path: Path) -> None:
     still = [*TINY, "tags.rate=1e-12", "tags-dc.rate=1e-12"]
-    recipe = catalogue.smoke(apply(catalogue.find("tags-dc/uniter-scenes"), still))
-    recipe = apply(replace(recipe, stages=recipe.stages[:4]), ["*.steps=2"])
-    assert execute(recipe, Source("scenes:images=30,features=regions"), tmp_path)
+    recipe = catalogue.smoke_recipe(
+        apply_overrides(catalogue.find_recipe("tags-dc/uniter-scenes"), still)
+    )
+    recipe = apply_overrides(replace(recipe, stages=recipe.stages[:4]), ["*.steps=2"])
+    assert run_pipeline(recipe, DataSource("scenes:images=30,features=regions"), tmp_path)
     before, after = (
         load_file(tmp_path / stage / "model" / "model.safetensors")
         for stage in ("pretrained", "tags-dc")
@@ -124,7 +126,7 @@ def test_large_sets_read_wordpieces_with_uniter_base() -> None:
     for dataset in SETS:
         stage = training(f"uniter-{dataset}", "hard")
         large = dataset in LARGE
-        assert (stage.lens.texts == "bert-base-cased") == large
+        assert (stage.processor.texts == "bert-base-cased") == large
         assert (stage.model.arguments["layers"] == 12) == large
 
 
@@ -148,8 +150,8 @@ def test_the_large_setting(
     batch: int,
 ) -> None:
     begins, ends = ("tags-dc/released/", "-released") if released else ("tags-dc/", "")
-    large = catalogue.find(f"{begins}uniter-large-{dataset}")
-    base = catalogue.find(f"{begins}uniter-{dataset}")
+    large = catalogue.find_recipe(f"{begins}uniter-large-{dataset}")
+    base = catalogue.find_recipe(f"{begins}uniter-{dataset}")
     assert [stage.name for stage in large.stages] == [stage.name for stage in base.stages]
     for stage in large.stages:
         if isinstance(stage, Train | Pretrain):
@@ -160,7 +162,7 @@ def test_the_large_setting(
         stage, small = large.stage(name), base.stage(name)
         assert isinstance(stage, Train)
         assert isinstance(small, Train)
-        assert (stage.start, stage.lens) == (small.start, small.lens)
+        assert (stage.start, stage.processor) == (small.start, small.processor)
         assert stage.plan.optimiser.rate == rates[step]
         assert stage.plan.batch * stage.plan.accumulate == batch
         asked = writer(stage)
@@ -177,34 +179,38 @@ def test_hard_negatives_of_the_large_model() -> None:
     assert stage.proposer is not None
     assert stage.proposer.arguments["keep"] == 23
     assert training("uniter-large-coco", "hard").model == stage.model
-    assert catalogue.find("tags/uniter-large-coco").about.startswith("UNITER-large;")
+    assert catalogue.find_recipe("tags/uniter-large-coco").about.startswith("UNITER-large;")
 
 
 def test_vilt_is_trained_as_uniter_is_on_pixels() -> None:
     """Only the model, what it sees, and what it is asked before differ."""
     for kind in ("", "tags/", "tags-dc/"):
-        uniter, vilt = (catalogue.find(f"{kind}{host}-scenes") for host in ("uniter", "vilt"))
+        uniter, vilt = (
+            catalogue.find_recipe(f"{kind}{host}-scenes") for host in ("uniter", "vilt")
+        )
         assert "features" not in vilt.data
         for one, other in zip(uniter.stages, vilt.stages, strict=True):
             if isinstance(one, Train | Pretrain):
                 assert other.model.make is ViLT
                 wanted = {*one.model.arguments["outputs"]} - {"regress", "classify"}
                 assert {*other.model.arguments["outputs"]} == wanted
-                assert other.lens.images == "pixels"
-                other = replace(other, model=one.model, lens=one.lens)
+                assert other.processor.images == "pixels"
+                other = replace(other, model=one.model, processor=one.processor)
             if isinstance(one, Pretrain):
                 assert not other.tasks.sighted
                 other = replace(other, tasks=one.tasks)
             assert one == other
     with pytest.raises(ValueError, match="'tags/vilt-coco' is not a recipe"):
-        catalogue.find("tags/vilt-coco")
+        catalogue.find_recipe("tags/vilt-coco")
 
 
 def test_what_a_vilt_of_scenes_doubts_begins_as_it_was_pre_trained(tmp_path: Path) -> None:
     still = [*TINY, "*.model.patch=32", "tags.rate=1e-12", "tags-dc.rate=1e-12"]
-    recipe = catalogue.smoke(apply(catalogue.find("tags-dc/vilt-scenes"), still))
-    recipe = apply(replace(recipe, stages=recipe.stages[:4]), ["*.steps=2"])
-    assert execute(recipe, Source("scenes:images=30"), tmp_path)
+    recipe = catalogue.smoke_recipe(
+        apply_overrides(catalogue.find_recipe("tags-dc/vilt-scenes"), still)
+    )
+    recipe = apply_overrides(replace(recipe, stages=recipe.stages[:4]), ["*.steps=2"])
+    assert run_pipeline(recipe, DataSource("scenes:images=30"), tmp_path)
     before, after = (
         load_file(tmp_path / stage / "model" / "model.safetensors")
         for stage in ("pretrained", "tags-dc")

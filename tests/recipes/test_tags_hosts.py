@@ -6,18 +6,18 @@ from typing import get_args
 
 import pytest
 
-from counterfoil.negatives.written import Written
-from counterfoil.objectives.curriculum import After, Then
-from counterfoil.recipes import catalogue, tags_hosts
-from counterfoil.recipes.profiles import Dataset
-from counterfoil.recipes.recipe import Evaluate, Recipe, Train, digests, plain
-from counterfoil.spec import from_plain, late
+from counterfoil.core.config import config_from_dict, from_data
+from counterfoil.losses.schedules import StartAt, SwitchAfter
+from counterfoil.negatives.generation.store import GeneratedCaptions
+from counterfoil.pipelines.pipeline import Evaluate, Recipe, Train, recipe_to_dict, stage_digests
+from counterfoil.recipes import catalogue, tags
+from counterfoil.recipes.models import Dataset
 from test_docs import ran
 
 SETS: tuple[Dataset, ...] = get_args(Dataset)
 NAMES = [
     f"{kind}/{host}-{dataset}"
-    for kind, (_, hosts) in tags_hosts.VARIANTS.items()
+    for kind, (_, hosts) in tags.OTHER_VARIANTS.items()
     for host in hosts
     for dataset in SETS
 ]
@@ -25,7 +25,7 @@ NAMES = [
 
 def pair(name: str) -> tuple[Train, Train]:
     """The training without written captions, and the one with them."""
-    recipe = catalogue.find(name)
+    recipe = catalogue.find_recipe(name)
     (taught,) = (s for s in recipe.stages if isinstance(s, Train) and s.written)
     alone = recipe.stage(taught.name.removesuffix("-written"))
     assert isinstance(alone, Train)
@@ -37,16 +37,16 @@ def test_the_foils_are_all_that_differs(name: str) -> None:
     alone, taught = pair(name)
     changed = {"name", "objective", "proposer", "written"}
     before, after = (
-        {key: value for key, value in plain(stage).items() if key not in changed}
+        {key: value for key, value in recipe_to_dict(stage).items() if key not in changed}
         for stage in (alone, taught)
     )
     assert before == after
     terms, more = (stage.objective.arguments["terms"] for stage in (alone, taught))
     assert {key: term for key, term in more.items() if key != "written"} == terms
     assert taught.proposer is not None
-    assert taught.proposer.make is Written
-    assert taught.proposer.arguments["folder"] == late("written")
-    assert from_plain(taught.objective.plain()) == taught.objective
+    assert taught.proposer.make is GeneratedCaptions
+    assert taught.proposer.arguments["folder"] == from_data("written")
+    assert config_from_dict(taught.objective.to_dict()) == taught.objective
     assert taught.objective.build().needs > alone.objective.build().needs
 
 
@@ -55,15 +55,15 @@ def test_foils_come_when_the_warm_up_is_over(name: str) -> None:
     _, taught = pair(name)
     terms = taught.objective.arguments["terms"]
     _, written = terms["written"]
-    warm = [term.arguments["steps"] for _, term in terms.values() if term.make is Then]
-    assert (written.make is After) == bool(warm)
+    warm = [term.arguments["steps"] for _, term in terms.values() if term.make is SwitchAfter]
+    assert (written.make is StartAt) == bool(warm)
     if warm:
         assert [written.arguments["steps"]] == warm
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_both_are_measured_and_set_side_by_side(name: str) -> None:
-    recipe, (alone, taught) = catalogue.find(name), pair(name)
+    recipe, (alone, taught) = catalogue.find_recipe(name), pair(name)
     used = [s.using for s in recipe.stages if isinstance(s, Evaluate)]
     assert {(alone.name,), (taught.name,)} == set(used)
     assert recipe.stages[-1].kind == "compare"
@@ -72,12 +72,12 @@ def test_both_are_measured_and_set_side_by_side(name: str) -> None:
 
 @pytest.mark.parametrize("dataset", SETS)
 def test_the_writer_is_that_of_tags(dataset: Dataset) -> None:
-    own = digests(catalogue.find(f"tags/uniter-{dataset}"), "d")
+    own = stage_digests(catalogue.find_recipe(f"tags/uniter-{dataset}"), "d")
     for name in (name for name in NAMES if name.endswith(dataset)):
-        found = digests(catalogue.find(name), "d")
+        found = stage_digests(catalogue.find_recipe(name), "d")
         assert found["pretrained"] == own["pretrained"]
         assert found["tags"] == own["tags"]
-        first = digests(catalogue.find(f"tags/hosts/vsepp-{dataset}"), "d")
+        first = stage_digests(catalogue.find_recipe(f"tags/hosts/vsepp-{dataset}"), "d")
         assert found["written"] == first["written"]
 
 
@@ -88,7 +88,7 @@ def test_hosts_are_those_of_their_own_recipes() -> None:
         ("gpo", "gpo-scenes", "online"),
     ):
         alone, _ = pair(f"tags/hosts/{host}-scenes")
-        there = catalogue.find(own).stage(stage)
+        there = catalogue.find_recipe(own).stage(stage)
         assert isinstance(there, Train)
         assert (alone.model, alone.objective, alone.plan) == (
             there.model,
@@ -98,7 +98,7 @@ def test_hosts_are_those_of_their_own_recipes() -> None:
 
 
 def test_smoke_meets_the_foils() -> None:
-    recipe = catalogue.smoke(catalogue.find("tags/hosts/gpo-scenes"))
+    recipe = catalogue.smoke_recipe(catalogue.find_recipe("tags/hosts/gpo-scenes"))
     (taught,) = (s for s in recipe.stages if isinstance(s, Train) and s.written)
     written = taught.objective.arguments["terms"]["written"][1]
     assert written.arguments["steps"] < taught.plan.steps
@@ -107,7 +107,7 @@ def test_smoke_meets_the_foils() -> None:
 def test_the_recipe_of_the_page() -> None:
     recipe = ran("docs/recipes.md", 2)["recipe"]
     assert isinstance(recipe, Recipe)
-    assert {"pretrained", "written", "host"} <= set(digests(recipe, "data"))
+    assert {"pretrained", "written", "host"} <= set(stage_digests(recipe, "data"))
     host = recipe.stage("host")
     assert isinstance(host, Train)
     assert host.written == "written"

@@ -14,13 +14,13 @@ import torch
 from PIL import Image
 
 import recipes_cases
-from counterfoil import open_model
-from counterfoil.models.adapted import Adapted
+from counterfoil.model import load_model
 from counterfoil.models.clip import DualEncoder
-from counterfoil.negatives.written_store import ROWS
-from counterfoil.recipes import tuned
-from counterfoil.recipes.recipe import Evaluate, Mine, Teach, Train
-from counterfoil.recipes.tuned import Host, recipe
+from counterfoil.models.frozen import FrozenWithAdapters
+from counterfoil.negatives.generation.store import ROWS
+from counterfoil.pipelines.pipeline import ComputeTargets, Evaluate, Mine, Train
+from counterfoil.recipes import clip
+from counterfoil.recipes.clip import FineTunedModel, fine_tune_recipe
 from recipes_cases import run
 
 SCENES = "scenes:images=36"
@@ -52,25 +52,25 @@ def trained(folder: Path, name: str, model: Path, *more: object, settings=SHORT)
     return run("train", name, "--model", model, *where, *words, *more)
 
 
-@pytest.mark.parametrize("way", tuned.WAYS)
-@pytest.mark.parametrize("name", tuned.NAMES)
+@pytest.mark.parametrize("way", clip.WAYS)
+@pytest.mark.parametrize("name", clip.NAMES)
 def test_every_loss_on_every_way(name, way, hub):
-    host = Host(model=str(hub["clip"]), way=way)
-    found = recipe(name, host)
+    host = FineTunedModel(model=str(hub["clip"]), way=way)
+    found = fine_tune_recipe(name, host)
     trainings = [stage for stage in found.stages if isinstance(stage, Train)]
-    assert all(stage.lens == host.lens for stage in trainings)
-    assert all(stage.model == host.matcher for stage in trainings)
+    assert all(stage.processor == host.processor for stage in trainings)
+    assert all(stage.model == host.model for stage in trainings)
     tests = [stage for stage in found.stages if isinstance(stage, Evaluate)]
     assert tests[-1].models == (host.model,)
     many = {"aoq": 2, "ndgl": 3}
     assert len(trainings) == many.get(name, 1)
     mines = any(isinstance(stage, Mine) for stage in found.stages)
     assert mines == (name in ("aoq", "negclip"))
-    assert any(isinstance(stage, Teach) for stage in found.stages) == (name == "ndgl")
+    assert any(isinstance(stage, ComputeTargets) for stage in found.stages) == (name == "ndgl")
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip2"])
-@pytest.mark.parametrize("way", tuned.WAYS)
+@pytest.mark.parametrize("way", clip.WAYS)
 def test_a_saved_model_needs_nothing_of_what_it_began_with(way, kind, hub, tmp_path):
     model = tmp_path / "hub"
     shutil.copytree(hub[kind], model)
@@ -78,24 +78,24 @@ def test_a_saved_model_needs_nothing_of_what_it_began_with(way, kind, hub, tmp_p
     assert trained(tmp_path / "run", "contrastive", model, "--tune", way, *more) == 0
     picture = tmp_path / "red.png"
     Image.new("RGB", (40, 20), "red").save(picture)
-    before = open_model(model).score(picture, ["a dog", "a red circle"])
+    before = load_model(model).score(picture, ["a dog", "a red circle"])
     shutil.rmtree(model)
-    found = open_model(tmp_path / "run" / "tuned")
-    assert isinstance(found.matcher, Adapted if way == "frozen" else DualEncoder)
-    assert not any(".lora_" in name for name in found.matcher.state_dict())
+    found = load_model(tmp_path / "run" / "tuned")
+    assert isinstance(found.model, FrozenWithAdapters if way == "frozen" else DualEncoder)
+    assert not any(".lora_" in name for name in found.model.state_dict())
     ours = found.score(picture, ["a dog", "a red circle"])
     assert not torch.allclose(ours, before, atol=1e-4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", tuned.WAYS)
+@pytest.mark.parametrize("way", clip.WAYS)
 def test_a_saved_model_opens_in_a_fresh_process(way, hub, tmp_path):
     assert trained(tmp_path / "run", "contrastive", hub["clip"], "--tune", way) == 0
     picture = tmp_path / "red.png"
     Image.new("RGB", (40, 20), "red").save(picture)
     command = [sys.executable, "-c", FRESH, str(tmp_path / "run" / "tuned"), str(picture)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    ours = open_model(tmp_path / "run" / "tuned").score(picture, ["a dog", "a red circle"])
+    ours = load_model(tmp_path / "run" / "tuned").score(picture, ["a dog", "a red circle"])
     assert json.loads(said) == pytest.approx(ours.tolist(), abs=1e-6)
 
 
@@ -144,22 +144,22 @@ def test_adapters_may_stay_apart(hub, tmp_path):
         trained(tmp_path / "run", "contrastive", hub["clip"], "--tune", "lora", settings=settings)
         == 0
     )
-    found = open_model(tmp_path / "run" / "tuned").matcher
+    found = load_model(tmp_path / "run" / "tuned").model
     assert isinstance(found, DualEncoder)
     assert found.lora == 2
     assert any(".lora_" in name for name in found.state_dict())
 
 
 def test_what_is_refused(hub):
-    host = Host(model=str(hub["clip"]))
+    host = FineTunedModel(model=str(hub["clip"]))
     with pytest.raises(ValueError, match="did you mean 'triplet'"):
-        recipe("tripelt", host)
+        fine_tune_recipe("tripelt", host)
     with pytest.raises(ValueError, match="'aoq' learns from no teachers"):
-        recipe("aoq", host, teachers=("a",))
+        fine_tune_recipe("aoq", host, teachers=("a",))
     with pytest.raises(ValueError, match="did you mean 'frozen'"):
-        Host(model="a", way="frozn")
+        FineTunedModel(model="a", way="frozn")
     with pytest.raises(ValueError, match="looks at pictures, and these data have none"):
-        recipe("aoq", host, pictures=False)
+        fine_tune_recipe("aoq", host, pictures=False)
 
 
 @pytest.mark.parametrize("way", ["full", "frozen"])
@@ -168,7 +168,10 @@ def test_negclip_mines_writes_and_trains(way, hub, tmp_path):
     folder = tmp_path / "run"
     more = ("--tune", way)
     assert trained(folder, "negclip", hub["clip"], *more, settings=settings) == 0
-    kinds = [stage.kind for stage in recipe("negclip", Host(model=str(hub["clip"]))).stages]
+    kinds = [
+        stage.kind
+        for stage in fine_tune_recipe("negclip", FineTunedModel(model=str(hub["clip"]))).stages
+    ]
     assert kinds[:3] == ["mine", "rewrite", "train"]
     assert np.load(folder / "lists" / "images.npy").shape == (120, 3)
     assert len((folder / "written" / ROWS).read_text().splitlines()) > 120, "of 120 captions"

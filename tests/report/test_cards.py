@@ -6,14 +6,7 @@ import re
 
 import pytest
 
-from counterfoil.report.page import (
-    CardColumn,
-    CardSection,
-    ExampleCard,
-    Page,
-    PageItem,
-    write_page,
-)
+from counterfoil.report.page import CardColumn, CardSection, ExampleCard, Page, PageItem, write_page
 
 PICTURE = "data:image/png;base64,AA=="
 NASTY = "<script>alert('x')</script> & \"so\""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from counterfoil import open_corpus
+from counterfoil.data.readers import load_dataset
 from counterfoil.search import ann
 from counterfoil.search.vector_index import VectorIndex
 from index_cases import clustered, empty, found, images, recall
@@ -209,12 +209,12 @@ def test_without_the_library(tmp_path, monkeypatch):
 def test_photos_are_found_as_the_exact_index_finds_them(tmp_path, backend):
     """Vectors of the photos of Flickr8k: the means of their regions, as a detector sees them."""
     data = Path(os.environ["COUNTERFOIL_DATA"])
-    corpus = open_corpus(data / "flickr8k", features=data / "flickr8k_regions")
-    parts = torch.split(torch.arange(len(corpus)), 500)
-    means = torch.cat([corpus.features.take(rows).values.float().mean(1) for rows in parts])
+    dataset = load_dataset(data / "flickr8k", features=data / "flickr8k_regions")
+    parts = torch.split(torch.arange(len(dataset)), 500)
+    means = torch.cat([dataset.features.take(rows).values.float().mean(1) for rows in parts])
     stored = torch.nn.functional.normalize(means, dim=1)
     index = empty(tmp_path / "x", stored.shape[1], backend=backend)
-    index.change(images=images(corpus.image_ids, stored))
+    index.change(images=images(dataset.image_ids, stored))
     asked = torch.nn.functional.normalize(stored[:200] + stored[200:400], dim=1)
     found = recall(index, asked, stored)
     print(f"{backend}: recall@10 {found:.4f} of {len(stored):,} vectors of width {stored.shape[1]}")

@@ -71,20 +71,20 @@ class Killed(Exception):
 
 def test_killed_before_it_counts(index, monkeypatch, tmp_path):
     """What had been sent is known to Milvus and not to the index; the next write replaces it."""
-    from counterfoil.search import vector_index as module
+    from counterfoil.search import vector_index
 
     stored = clustered(900, 32)
     index.change(images=images(names(500), stored[:500]))
     before = found(index, stored[500:510], 5)
-    real = module.write_state
+    real = vector_index.write_state
 
     def killed(*words):
         raise Killed
 
-    monkeypatch.setattr(module, "write_state", killed)
+    monkeypatch.setattr(vector_index, "write_state", killed)
     with pytest.raises(Killed):
         index.change(images=images(names(400, 500), stored[500:]))
-    monkeypatch.setattr(module, "write_state", real)
+    monkeypatch.setattr(vector_index, "write_state", real)
     assert found(index, stored[500:510], 5) == before
     again = VectorIndex(tmp_path / "x")
     assert found(again, stored[500:510], 5) == before

@@ -7,15 +7,18 @@ import pytest
 import torch
 
 import recipes_cases
-from counterfoil import build_index, open_corpus, open_index, open_model
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.folder import write_folder
-from counterfoil.corpus.pictures import open_picture
-from counterfoil.models.adapted import Adapted
+from counterfoil import model as model_module
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.images import open_picture
+from counterfoil.data.readers import load_dataset
+from counterfoil.data.readers.folder import write_folder
+from counterfoil.model import load_model
 from counterfoil.models.clip import vector_width
-from counterfoil.recipes import model as model_module
+from counterfoil.models.frozen import FrozenWithAdapters
+from counterfoil.scoring.encode import encode_images as encode_images_
 from counterfoil.search import index as index_module
 from counterfoil.search.collection import IndexEntry, NewVectors
+from counterfoil.search.index import build_index, open_index
 
 
 @pytest.fixture(scope="module")
@@ -25,28 +28,28 @@ def mine(tmp_path_factory) -> Path:
     return folder
 
 
-def few_from(start: int) -> Corpus:
-    return open_corpus("scenes:images=36").subset(torch.arange(start, start + 4))
+def few_from(start: int) -> ImageTextDataset:
+    return load_dataset("scenes:images=36").subset(torch.arange(start, start + 4))
 
 
-def few() -> Corpus:
+def few() -> ImageTextDataset:
     return few_from(0)
 
 
 def test_a_model_that_was_pushed_is_named(mine, tmp_path, monkeypatch):
     """It has a card, as a folder has, and lies in no folder that could be copied."""
-    pushed = replace(open_model(mine), name="me/mine")
+    pushed = replace(load_model(mine), name="me/mine")
     built = build_index(pushed, few(), tmp_path / "x")
     assert built.model_name == "me/mine"
     assert not (tmp_path / "x" / "model").exists()
-    monkeypatch.setattr(model_module, "open_model", {"me/mine": pushed}.__getitem__)
+    monkeypatch.setattr(model_module, "load_model", {"me/mine": pushed}.__getitem__)
     with open_index(tmp_path / "x") as index:
         assert len(index.search("a red circle", 9)) == 4
 
 
 def test_what_lies_outside_an_index_is_never_deleted(mine, tmp_path):
     """An index may come from anybody, and say that its pictures lie anywhere."""
-    index = build_index(open_model(mine), few(), tmp_path / "x")
+    index = build_index(load_model(mine), few(), tmp_path / "x")
     places = ("../mine.png", "pictures/../../mine.png", str(tmp_path / "mine.png"))
     (tmp_path / "mine.png").write_bytes(b"dear to me")
     entries = [IndexEntry(f"bad{row}", place=place) for row, place in enumerate(places)]
@@ -56,7 +59,7 @@ def test_what_lies_outside_an_index_is_never_deleted(mine, tmp_path):
 
 
 def test_who_adds_too_late_spoils_no_picture(mine, tmp_path):
-    index = build_index(open_model(mine), few(), tmp_path / "x")
+    index = build_index(load_model(mine), few(), tmp_path / "x")
     first, late = (few_from(start) for start in (4, 8))
     with open_index(tmp_path / "x") as other:
         index.add(first)
@@ -68,25 +71,25 @@ def test_who_adds_too_late_spoils_no_picture(mine, tmp_path):
 
 
 def test_a_model_that_does_not_fit_is_told_before_all_is_encoded(mine, tmp_path, monkeypatch):
-    counts, encode_images = [], index_module.encode_images
+    counts, encode_images = [], encode_images_
 
     def counting(matcher, look, count):
         counts.append(count)
         return encode_images(matcher, look, count)
 
     monkeypatch.setattr(index_module, "encode_images", counting)
-    model, corpus = open_model(mine), open_corpus("scenes:images=36")
-    build_index(model, corpus, tmp_path / "x").close()
+    model, dataset = load_model(mine), load_dataset("scenes:images=36")
+    build_index(model, dataset, tmp_path / "x").close()
     assert counts == [8, 36]
-    model.matcher.measure = "order"
+    model.model.measure = "order"
     with pytest.raises(ValueError, match="by inner product"):
-        build_index(model, corpus, tmp_path / "y")
+        build_index(model, dataset, tmp_path / "y")
     assert counts[2:] == [8]
 
 
 def test_a_path_that_is_text_is_a_picture_all_the_same(mine, tmp_path):
     write_folder(few(), tmp_path / "photos")
-    with build_index(open_model(mine), open_corpus(tmp_path / "photos"), tmp_path / "x") as index:
+    with build_index(load_model(mine), load_dataset(tmp_path / "photos"), tmp_path / "x") as index:
         path = index.image_path(few().image_ids[2])
         assert index.search_image(str(path), 3) == index.search_image(path, 3)
         with pytest.raises(ValueError, match=r"nowhere\.png does not exist"):
@@ -94,7 +97,7 @@ def test_a_path_that_is_text_is_a_picture_all_the_same(mine, tmp_path):
 
 
 def test_more_than_there_is_costs_no_more(mine, tmp_path):
-    with build_index(open_model(mine), few(), tmp_path / "x") as index:
+    with build_index(load_model(mine), few(), tmp_path / "x") as index:
         many = 10**15  # so many rows would fit in no memory
         assert index.search("a red circle", many) == index.search("a red circle", 4)
         assert len(index.search_id(few().image_ids[0], many, find="images")) == 3
@@ -102,9 +105,9 @@ def test_more_than_there_is_costs_no_more(mine, tmp_path):
 
 def test_captions_alone_are_added_by_a_model_with_frozen_towers(tmp_path, monkeypatch):
     monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "cache"))
-    clip = open_model(recipes_cases.clip_like(tmp_path / "clip"))
-    matcher = Adapted(body=clip.matcher, width=vector_width(clip.name)).eval()
-    index = build_index(replace(clip, matcher=matcher), few(), tmp_path / "x")
+    clip = load_model(recipes_cases.clip_like(tmp_path / "clip"))
+    model = FrozenWithAdapters(body=clip.model, width=vector_width(clip.name)).eval()
+    index = build_index(replace(clip, model=model), few(), tmp_path / "x")
     told = replace(few(), texts=["a dog in the snow", *few().texts[1:]])
     index.add(told)
     with open_index(tmp_path / "x", model=index.model) as found:

@@ -11,16 +11,18 @@ import torch
 from PIL import Image
 
 import recipes_cases
-from counterfoil import build_index, open_corpus, open_model
-from counterfoil.corpus.bare import read_bare
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.pictures import open_picture
-from counterfoil.corpus.regions import Features
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.features import FeatureArray
+from counterfoil.data.images import open_picture
+from counterfoil.data.readers import load_dataset
+from counterfoil.data.readers.folder import read_image_folder
+from counterfoil.model import load_model
+from counterfoil.scoring.encode import encode_images
 from counterfoil.search import changes
 from counterfoil.search import index as index_module
 from counterfoil.search.changes import file_stamp, image_digest, with_id_prefix
 from counterfoil.search.collection import IndexEntry, NewVectors
-from counterfoil.search.index import IMAGE_FOLDER, IndexUpdate, SearchIndex
+from counterfoil.search.index import IMAGE_FOLDER, IndexUpdate, SearchIndex, build_index
 
 
 def paint(path: Path, colour: str) -> None:
@@ -37,8 +39,8 @@ def photos(tmp_path) -> Path:
 
 @pytest.fixture
 def index(photos, tmp_path) -> SearchIndex:
-    model = open_model(recipes_cases.pixel_model(tmp_path / "model"))
-    return build_index(model, read_bare(photos), tmp_path / "x")
+    model = load_model(recipes_cases.pixel_model(tmp_path / "model"))
+    return build_index(model, read_image_folder(photos), tmp_path / "x")
 
 
 def vector(index: SearchIndex, name: str) -> torch.Tensor:
@@ -53,16 +55,16 @@ def stands(index: SearchIndex, name: str, picture: Path) -> None:
 
 def test_a_file_that_has_changed_is_looked_at_again(index, photos):
     paint(photos / "beach.png", "navy")
-    assert index.add(read_bare(photos)) == IndexUpdate(1, 0, 2, 1)
+    assert index.add(read_image_folder(photos)) == IndexUpdate(1, 0, 2, 1)
     stands(index, "beach.png", photos / "beach.png")
-    assert index.add(read_bare(photos)) == IndexUpdate(0, 0, 3)
+    assert index.add(read_image_folder(photos)) == IndexUpdate(0, 0, 3)
     assert len(index.vectors.images) == 3
 
 
 def test_another_picture_of_the_same_name_is_not_taken_for_it(index, photos, tmp_path):
     paint(tmp_path / "trip" / "beach.png", "navy")
     paint(tmp_path / "trip" / "hill.png", "red")
-    trip, state = read_bare(tmp_path / "trip"), index.vectors.state
+    trip, state = read_image_folder(tmp_path / "trip"), index.vectors.state
     with pytest.raises(ValueError, match=r"'beach.png' of trip is another picture .* --prefix"):
         index.add(trip)
     assert index.vectors.state == state
@@ -75,10 +77,10 @@ def test_another_picture_of_the_same_name_is_not_taken_for_it(index, photos, tmp
 
 def test_the_same_picture_elsewhere_is_the_same(index, photos, tmp_path):
     shutil.copytree(photos, tmp_path / "copy")
-    assert index.add(read_bare(tmp_path / "copy")) == IndexUpdate(0, 0, 3)
+    assert index.add(read_image_folder(tmp_path / "copy")) == IndexUpdate(0, 0, 3)
     stands(index, "beach.png", photos / "beach.png")
     photos.rename(tmp_path / "moved")
-    assert index.add(read_bare(tmp_path / "moved")) == IndexUpdate(3, 0, 0, 3)
+    assert index.add(read_image_folder(tmp_path / "moved")) == IndexUpdate(3, 0, 0, 3)
     stands(index, "beach.png", tmp_path / "moved" / "beach.png")
 
 
@@ -87,13 +89,13 @@ def test_a_picture_that_is_gone_does_not_make_room_for_another(index, photos, tm
     photos.rename(tmp_path / "away")
     paint(tmp_path / "trip" / "beach.png", "navy")
     with pytest.raises(ValueError, match="is another picture"):
-        index.add(read_bare(tmp_path / "trip"))
+        index.add(read_image_folder(tmp_path / "trip"))
 
 
 def test_a_known_picture_that_cannot_be_read_is_left_as_it_is(index, photos, tmp_path):
-    corpus = read_bare(photos)
+    dataset = read_image_folder(photos)
     (photos / "beach.png").unlink()
-    assert index.add(corpus) == IndexUpdate(0, 0, 3)
+    assert index.add(dataset) == IndexUpdate(0, 0, 3)
 
 
 def aged(photos: Path, seconds: int) -> None:
@@ -103,22 +105,22 @@ def aged(photos: Path, seconds: int) -> None:
 
 def test_files_as_old_and_large_as_they_were_are_not_read_again(photos, tmp_path, monkeypatch):
     aged(photos, 1000)
-    model = open_model(recipes_cases.pixel_model(tmp_path / "model"))
-    index = build_index(model, read_bare(photos), tmp_path / "x")
-    corpus, looked = read_bare(photos), []
+    model = load_model(recipes_cases.pixel_model(tmp_path / "model"))
+    index = build_index(model, read_image_folder(photos), tmp_path / "x")
+    dataset, looked = read_image_folder(photos), []
 
-    def noting(corpus: Corpus, row: int) -> str:
+    def noting(dataset: ImageTextDataset, row: int) -> str:
         looked.append(row)
-        return image_digest(corpus, row)
+        return image_digest(dataset, row)
 
     monkeypatch.setattr(changes, "image_digest", noting)
-    assert index.add(corpus) == IndexUpdate(0, 0, 3)
+    assert index.add(dataset) == IndexUpdate(0, 0, 3)
     assert looked == []
     aged(photos, 500)  # touched, and the same
-    assert index.add(corpus) == IndexUpdate(0, 0, 3)
+    assert index.add(dataset) == IndexUpdate(0, 0, 3)
     assert looked == [0, 1, 2]
     paint(photos / "beach.png", "navy")
-    assert index.add(corpus) == IndexUpdate(1, 0, 2, 1)
+    assert index.add(dataset) == IndexUpdate(1, 0, 2, 1)
     stands(index, "beach.png", photos / "beach.png")
 
 
@@ -128,28 +130,28 @@ def test_one_file_in_the_place_of_another_is_read(photos, tmp_path):
     for path in (tmp_path / "trip" / "beach.png", photos / "beach.png"):
         path.write_bytes(path.read_bytes().ljust(200, b"\0"))
         os.utime(path, (1000, 1000))
-    model = open_model(recipes_cases.pixel_model(tmp_path / "model"))
-    index = build_index(model, read_bare(photos), tmp_path / "x")
+    model = load_model(recipes_cases.pixel_model(tmp_path / "model"))
+    index = build_index(model, read_image_folder(photos), tmp_path / "x")
     with pytest.raises(ValueError, match="is another picture"):
-        index.add(read_bare(tmp_path / "trip"))
+        index.add(read_image_folder(tmp_path / "trip"))
 
 
 def test_a_file_that_changed_just_now_has_no_stamp(photos):
-    corpus = read_bare(photos)
+    dataset = read_image_folder(photos)
     aged(photos, 10)
-    assert [file_stamp(corpus, row).split()[0] for row in range(3)] == [
-        str(path.stat().st_size) for path in corpus.pictures.paths
+    assert [file_stamp(dataset, row).split()[0] for row in range(3)] == [
+        str(path.stat().st_size) for path in dataset.pictures.paths
     ]
     aged(photos, 0)
-    assert {file_stamp(corpus, row) for row in range(3)} == {""}
+    assert {file_stamp(dataset, row) for row in range(3)} == {""}
     aged(photos, -1000)  # by a clock that is ahead
-    assert {file_stamp(corpus, row) for row in range(3)} == {""}
+    assert {file_stamp(dataset, row) for row in range(3)} == {""}
 
 
 def test_what_changes_while_it_is_encoded_is_looked_at_again(photos, tmp_path, monkeypatch):
     aged(photos, 1000)
-    model = open_model(recipes_cases.pixel_model(tmp_path / "model"))
-    encode, colours = index_module.encode_images, iter(["navy", "red"])
+    model = load_model(recipes_cases.pixel_model(tmp_path / "model"))
+    encode, colours = encode_images, iter(["navy", "red"])
 
     def late(*given):
         found = encode(*given)
@@ -157,9 +159,9 @@ def test_what_changes_while_it_is_encoded_is_looked_at_again(photos, tmp_path, m
         return found
 
     monkeypatch.setattr(index_module, "encode_images", late)
-    index = build_index(model, read_bare(photos), tmp_path / "x")
+    index = build_index(model, read_image_folder(photos), tmp_path / "x")
     monkeypatch.undo()
-    assert index.add(read_bare(photos)) == IndexUpdate(1, 0, 2, 1)
+    assert index.add(read_image_folder(photos)) == IndexUpdate(1, 0, 2, 1)
     stands(index, "beach.png", photos / "beach.png")
 
 
@@ -168,15 +170,15 @@ def test_what_nobody_noted_is_known_by_its_id(index, photos):
     old = IndexEntry("snow.png", place=str(photos / "snow.png"))
     index.vectors.change(images=NewVectors([old], vector(index, "snow.png")), remove_images=[row])
     paint(photos / "snow.png", "red")
-    assert index.add(read_bare(photos)) == IndexUpdate(0, 0, 3)
+    assert index.add(read_image_folder(photos)) == IndexUpdate(0, 0, 3)
 
 
-def drawn(seed: int) -> Corpus:
-    return open_corpus(f"scenes:images=36,seed={seed}").subset(torch.arange(2))
+def drawn(seed: int) -> ImageTextDataset:
+    return load_dataset(f"scenes:images=36,seed={seed}").subset(torch.arange(2))
 
 
 def test_drawn_pictures_are_compared_and_exchanged_with_their_files(tmp_path):
-    model = open_model(recipes_cases.pixel_model(tmp_path / "model"))
+    model = load_model(recipes_cases.pixel_model(tmp_path / "model"))
     index, other = build_index(model, drawn(0), tmp_path / "x"), drawn(0)
     other = replace(other, pictures=drawn(1).pictures)
     assert index.add(drawn(0)).images == 0
@@ -190,21 +192,21 @@ def test_drawn_pictures_are_compared_and_exchanged_with_their_files(tmp_path):
 
 
 def test_a_caption_of_another_image_is_not_taken_for_it(tmp_path):
-    model, corpus = open_model(recipes_cases.pixel_model(tmp_path / "model")), drawn(0)
-    index = build_index(model, corpus, tmp_path / "x")
-    before = index.captions(corpus.image_ids[0])
-    turned = replace(corpus, owner=1 - corpus.owner)
+    model, dataset = load_model(recipes_cases.pixel_model(tmp_path / "model")), drawn(0)
+    index = build_index(model, dataset, tmp_path / "x")
+    before = index.captions(dataset.image_ids[0])
+    turned = replace(dataset, text_to_image=1 - dataset.text_to_image)
     with pytest.raises(ValueError, match=r"is another image's caption .* --exchange"):
         index.add(turned)
-    assert index.captions(corpus.image_ids[0]) == before
-    assert index.add(turned, replace=True) == IndexUpdate(0, len(corpus.texts), 2)
-    assert index.captions(corpus.image_ids[1]) == before
+    assert index.captions(dataset.image_ids[0]) == before
+    assert index.add(turned, replace=True) == IndexUpdate(0, len(dataset.texts), 2)
+    assert index.captions(dataset.image_ids[1]) == before
 
 
 def test_features_are_compared_where_there_are_no_pictures(tmp_path):
     values = torch.arange(12.0).view(2, 2, 3)
-    corpus = replace(drawn(0), pictures=None, features=Features.of(values.numpy()))
-    other = replace(corpus, features=Features.of((values + 1).numpy()))
-    assert image_digest(corpus, 0) == image_digest(corpus, 0)
-    assert len({image_digest(one, row) for one in (corpus, other) for row in (0, 1)}) == 4
-    assert image_digest(replace(corpus, features=None), 0) == ""
+    dataset = replace(drawn(0), pictures=None, features=FeatureArray.of(values.numpy()))
+    other = replace(dataset, features=FeatureArray.of((values + 1).numpy()))
+    assert image_digest(dataset, 0) == image_digest(dataset, 0)
+    assert len({image_digest(one, row) for one in (dataset, other) for row in (0, 1)}) == 4
+    assert image_digest(replace(dataset, features=None), 0) == ""

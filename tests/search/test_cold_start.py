@@ -6,7 +6,9 @@ import subprocess
 import sys
 
 import recipes_cases
-from counterfoil import build_index, open_corpus, open_model
+from counterfoil.data.readers import load_dataset
+from counterfoil.model import load_model
+from counterfoil.search.index import build_index
 
 MOST = 120  # modules of ours
 
@@ -21,8 +23,8 @@ print(code, len(ours), heavy)
 
 
 def test_a_search_loads_what_it_needs(tmp_path):
-    model = open_model(recipes_cases.pixel_model(tmp_path / "model"))
-    build_index(model, open_corpus("scenes:images=36"), tmp_path / "index").close()
+    model = load_model(recipes_cases.pixel_model(tmp_path / "model"))
+    build_index(model, load_dataset("scenes:images=36"), tmp_path / "index").close()
     words = [sys.executable, "-c", COUNTED, "search", str(tmp_path / "index"), "a red circle"]
     done = subprocess.run([*words, "--json"], capture_output=True, text=True, check=True)
     code, count, heavy = done.stdout.splitlines()[-1].split(maxsplit=2)

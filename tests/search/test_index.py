@@ -13,17 +13,17 @@ import torch
 
 import recipes_cases
 from corpus_cases import random_array, small_corpus, write_picture
-from counterfoil import build_index, open_corpus, open_index, open_model
-from counterfoil.corpus.bare import is_bare, read_bare
-from counterfoil.corpus.folder import write_folder
-from counterfoil.corpus.regions import Features
-from counterfoil.engine.sweep import sweep
-from counterfoil.engine.topk import TopK
+from counterfoil.core.config import config
+from counterfoil.data.features import FeatureArray
+from counterfoil.data.readers import load_dataset
+from counterfoil.data.readers.folder import is_image_folder, read_image_folder, write_folder
+from counterfoil.model import load_model
 from counterfoil.models.scan import SCAN
+from counterfoil.scoring.reducers import TopK
+from counterfoil.scoring.stream import stream_scores
 from counterfoil.search import index as index_module
-from counterfoil.search.index import IndexConfig, check_single_vectors
+from counterfoil.search.index import IndexConfig, build_index, check_single_vectors, open_index
 from counterfoil.search.rerank import Reranker
-from counterfoil.spec import of
 from engine_cases import vectors
 
 
@@ -33,12 +33,12 @@ def place(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("searching")
     recipes_cases.pixel_model(root / "mine")
     recipes_cases.clip_like(root / "clip")
-    write_folder(open_corpus("scenes:images=36"), root / "photos")
+    write_folder(load_dataset("scenes:images=36"), root / "photos")
     (root / "bare").mkdir()
     for path in sorted((root / "photos" / "images").iterdir())[:5]:
         shutil.copy(path, root / "bare" / f"bare-{path.name}")
-    model, corpus = open_model(root / "mine"), open_corpus(root / "photos")
-    build_index(model, corpus, root / "index").close()
+    model, dataset = load_model(root / "mine"), load_dataset(root / "photos")
+    build_index(model, dataset, root / "index").close()
     return root
 
 
@@ -49,20 +49,20 @@ def copy(place, tmp_path):
     return open_index(tmp_path / "index")
 
 
-def captions(corpus, row: int) -> list[int]:
-    return corpus.relation.captions(torch.tensor([row]))[0].tolist()
+def captions(dataset, row: int) -> list[int]:
+    return dataset.relation.captions(torch.tensor([row]))[0].tolist()
 
 
 def test_ranks_as_evaluation_does(place):
     """Both ways, the index finds what a sweep over the same model and data finds."""
-    model, corpus = open_model(place / "mine"), open_corpus(place / "photos")
-    member = model.member(corpus)
-    texts, images = TopK("image", 36, 7), TopK("text", len(corpus.texts), 7)
-    sweep([member], [texts, images])
+    model, dataset = load_model(place / "mine"), load_dataset(place / "photos")
+    member = model.embed(dataset)
+    texts, images = TopK("image", 36, 7), TopK("text", len(dataset.texts), 7)
+    stream_scores([member], [texts, images])
     with open_index(place / "index") as index:
         for lists, ids, asked, find in (
-            (texts, corpus.text_ids, corpus.image_ids, "captions"),
-            (images, corpus.image_ids, corpus.text_ids, "images"),
+            (texts, dataset.text_ids, dataset.image_ids, "captions"),
+            (images, dataset.image_ids, dataset.text_ids, "images"),
         ):
             for row in range(0, len(asked), 5):
                 hits = index.search_id(asked[row], 7, find=find)
@@ -77,24 +77,24 @@ def test_ranks_as_evaluation_does(place):
 
 
 def test_hits_say_what_they_are(place):
-    corpus = open_corpus(place / "photos")
+    dataset = load_dataset(place / "photos")
     with open_index(place / "index") as index:
         image = index.search("a red circle", 1)[0]
-        row = corpus.image_ids.index(image.id)
+        row = dataset.image_ids.index(image.id)
         assert image.image_id == image.id
-        assert image.captions == tuple(corpus.texts[t] for t in captions(corpus, row))
-        assert image.path == Path(corpus.pictures.place(row)).resolve()
+        assert image.captions == tuple(dataset.texts[t] for t in captions(dataset, row))
+        assert image.path == Path(dataset.pictures.place(row)).resolve()
         text = index.search_image(image.path, 1)[0]
-        row = corpus.text_ids.index(text.id)
-        assert text.captions == (corpus.texts[row],)
-        assert text.image_id == corpus.image_ids[int(corpus.owner[row])]
+        row = dataset.text_ids.index(text.id)
+        assert text.captions == (dataset.texts[row],)
+        assert text.image_id == dataset.image_ids[int(dataset.text_to_image[row])]
         assert text.path == index.image_path(text.image_id)
         assert json.loads(json.dumps(text.to_dict()))["path"] == str(text.path)
 
 
 def test_an_image_finds_itself_by_its_picture_and_others_by_its_id(place):
     with open_index(place / "index") as index:
-        name = open_corpus(place / "photos").image_ids[3]
+        name = load_dataset(place / "photos").image_ids[3]
         by_picture = index.search_image(index.image_path(name), 4, find="images")
         by_id = index.search_id(name, 3, find="images")
         assert by_picture[0].id == name
@@ -147,9 +147,9 @@ def test_another_model_is_refused(place, tmp_path):
 
 
 def test_a_model_that_was_trained_on_is_refused(place, copy):
-    saved = open_model(copy.folder / "model")
+    saved = load_model(copy.folder / "model")
     with torch.no_grad():
-        next(saved.matcher.parameters()).add_(0.1)
+        next(saved.model.parameters()).add_(0.1)
     with pytest.raises(ValueError, match="was trained on since"):
         open_index(copy.folder, model=saved)
     shutil.rmtree(copy.folder / "model")
@@ -159,7 +159,9 @@ def test_a_model_that_was_trained_on_is_refused(place, copy):
 
 
 def test_a_pretrained_model_is_named_and_not_copied(place, tmp_path):
-    built = build_index(open_model(place / "clip"), read_bare(place / "bare"), tmp_path / "x")
+    built = build_index(
+        load_model(place / "clip"), read_image_folder(place / "bare"), tmp_path / "x"
+    )
     assert not (tmp_path / "x" / "model").exists()
     assert built.model_name == str((place / "clip").resolve())
     with open_index(tmp_path / "x") as index:
@@ -170,34 +172,34 @@ def test_a_pretrained_model_is_named_and_not_copied(place, tmp_path):
 
 
 def test_add_takes_only_what_is_new(place, copy):
-    corpus = open_corpus(place / "photos")
-    assert copy.add(corpus) == index_module.IndexUpdate(0, 0, 36)
-    assert copy.add(read_bare(place / "bare")) == index_module.IndexUpdate(5, 0, 0)
+    dataset = load_dataset(place / "photos")
+    assert copy.add(dataset) == index_module.IndexUpdate(0, 0, 36)
+    assert copy.add(read_image_folder(place / "bare")) == index_module.IndexUpdate(5, 0, 0)
     assert len(copy.vectors.images) == 41
     twin = copy.search_id("bare-00.png", 1, find="images")[0]
     assert twin.score == pytest.approx(1, abs=1e-5)
 
 
 def test_add_puts_right_what_reads_otherwise_now(place, copy):
-    corpus = open_corpus(place / "photos")
-    texts = ["a dog in the snow" if row == 7 else text for row, text in enumerate(corpus.texts)]
-    assert copy.add(replace(corpus, texts=texts)) == index_module.IndexUpdate(0, 1, 36)
-    assert copy.search("a dog in the snow", 1, find="captions")[0].id == corpus.text_ids[7]
+    dataset = load_dataset(place / "photos")
+    texts = ["a dog in the snow" if row == 7 else text for row, text in enumerate(dataset.texts)]
+    assert copy.add(replace(dataset, texts=texts)) == index_module.IndexUpdate(0, 1, 36)
+    assert copy.search("a dog in the snow", 1, find="captions")[0].id == dataset.text_ids[7]
     assert len(copy.vectors.texts) == len(texts)
 
 
 def test_added_and_deleted_equals_made_at_once(place, tmp_path):
-    model, corpus = open_model(place / "mine"), open_corpus(place / "photos")
-    first, rest = corpus.subset(torch.arange(20)), corpus.subset(torch.arange(10, 36))
+    model, dataset = load_model(place / "mine"), load_dataset(place / "photos")
+    first, rest = dataset.subset(torch.arange(20)), dataset.subset(torch.arange(10, 36))
     grown = build_index(model, first, tmp_path / "grown")
     grown.add(rest)
-    gone = [corpus.image_ids[3], corpus.image_ids[30], corpus.text_ids[0]]
+    gone = [dataset.image_ids[3], dataset.image_ids[30], dataset.text_ids[0]]
     found = grown.delete(gone)
-    own = [captions(corpus, row) for row in (3, 30)]
+    own = [captions(dataset, row) for row in (3, 30)]
     assert found == index_module.IndexUpdate(2, 1 + sum(map(len, own)))
     kept = torch.tensor([row for row in range(36) if row not in (3, 30)])
-    once = build_index(model, corpus.subset(kept), tmp_path / "once")
-    once.delete([corpus.text_ids[0]])
+    once = build_index(model, dataset.subset(kept), tmp_path / "once")
+    once.delete([dataset.text_ids[0]])
     for query in ("a red circle", "snow"):
         for find in ("images", "captions"):
             one, two = (
@@ -218,15 +220,15 @@ def test_deleting_what_is_not_there_deletes_nothing(copy):
 
 
 def test_drawn_pictures_lie_in_the_index(place, tmp_path):
-    corpus = open_corpus("scenes:images=36").subset(torch.arange(4))
-    index = build_index(open_model(place / "mine"), corpus, tmp_path / "x")
+    dataset = load_dataset("scenes:images=36").subset(torch.arange(4))
+    index = build_index(load_model(place / "mine"), dataset, tmp_path / "x")
     moved = shutil.move(tmp_path / "x", tmp_path / "y")
     index = open_index(moved)
-    path = index.image_path(corpus.image_ids[2])
+    path = index.image_path(dataset.image_ids[2])
     assert path.is_file()
     assert path.is_relative_to(tmp_path / "y")
-    assert index.search_image(path, 1, find="images")[0].id == corpus.image_ids[2]
-    index.delete([corpus.image_ids[2]])
+    assert index.search_image(path, 1, find="images")[0].id == dataset.image_ids[2]
+    index.delete([dataset.image_ids[2]])
     assert not path.exists()
 
 
@@ -236,7 +238,7 @@ def test_a_killed_build_leaves_nothing(place, tmp_path, monkeypatch):
 
     monkeypatch.setattr(index_module, "_write", killed)
     with pytest.raises(KeyboardInterrupt):
-        build_index(open_model(place / "mine"), open_corpus(place / "photos"), tmp_path / "x")
+        build_index(load_model(place / "mine"), load_dataset(place / "photos"), tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -245,13 +247,13 @@ def test_vectors_are_asked_by_id(tmp_path):
     images, texts = random_array(4, 6), random_array(8, 6, seed=1)
     np.save(tmp_path / "v" / "images.npy", images)
     np.save(tmp_path / "v" / "texts.npy", texts)
-    corpus = open_corpus(tmp_path / "v")
+    dataset = load_dataset(tmp_path / "v")
     index = build_index(
-        open_model("vectors"), corpus, tmp_path / "x", config=IndexConfig(half=True)
+        load_model("vectors"), dataset, tmp_path / "x", config=IndexConfig(half=True)
     )
-    hits = index.search_id(corpus.text_ids[5], 4)
+    hits = index.search_id(dataset.text_ids[5], 4)
     order = np.argsort(-(images @ texts[5]))
-    assert [hit.id for hit in hits] == [corpus.image_ids[row] for row in order]
+    assert [hit.id for hit in hits] == [dataset.image_ids[row] for row in order]
     assert hits[0].path is None
     with pytest.raises(ValueError, match="ready-made vectors have no encoder"):
         index.search("a dog")
@@ -261,27 +263,26 @@ def test_vectors_are_asked_by_id(tmp_path):
 
 
 def scan(width: int = 4):
-    from counterfoil.models.blocks.gru import GRU
-    from counterfoil.models.blocks.regions import Regions
-    from counterfoil.spec import part
+    from counterfoil.core.config import lazy
+    from counterfoil.models.layers.towers import GRU, Regions
 
-    text = part(GRU, words=len(recipes_cases.WORDS), width=8, word_width=4)
-    return of(SCAN, image=part(Regions, features=width, width=8), text=text)
+    text = lazy(GRU, words=len(recipes_cases.WORDS), width=8, word_width=4)
+    return config(SCAN, image=lazy(Regions, features=width, width=8), text=text)
 
 
 def test_a_host_of_many_vectors_is_told_where_it_fits(tmp_path):
     model = recipes_cases.feature_model(tmp_path / "m")
-    many = replace(open_model(model), matcher=scan().build(), name="runs/scan")
+    many = replace(load_model(model), model=scan().build(), name="runs/scan")
     with pytest.raises(ValueError, match=r"one vector .* --rerank runs/scan"):
         build_index(many, small_corpus((2, 2)), tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 
 def test_a_score_that_is_no_product_is_refused(tmp_path):
-    model = open_model(recipes_cases.feature_model(tmp_path / "m"))
+    model = load_model(recipes_cases.feature_model(tmp_path / "m"))
     images, texts = vectors(torch.rand(3, 8)), vectors(torch.rand(4, 8))
     check_single_vectors(model, images, texts)
-    model.matcher.measure = "order"
+    model.model.measure = "order"
     with pytest.raises(ValueError, match="by inner product"):
         check_single_vectors(model, images, texts)
 
@@ -291,12 +292,12 @@ def test_a_score_that_is_no_product_is_refused(tmp_path):
 
 def test_reranked_by_another_model_of_pixels(place):
     """All of the first results, in the order of the other model's scores."""
-    other = open_model(place / "clip")
+    other = load_model(place / "clip")
     with open_index(place / "index") as index:
         first = index.search("a red circle", 12)
     with open_index(place / "index", rerank=Reranker(other, 12)) as index:
         hits = index.search("a red circle", 5)
-    scores = other.matcher.grid(
+    scores = other.model.score_matrix(
         other.encode([hit.path for hit in first]), other.encode(["a red circle"])
     )[:, 0]
     best = scores.topk(5)
@@ -305,7 +306,7 @@ def test_reranked_by_another_model_of_pixels(place):
 
 
 def test_reranked_by_a_host_that_reads_pairs(place, tmp_path):
-    other = open_model(recipes_cases.blip_like(tmp_path / "blip"))
+    other = load_model(recipes_cases.blip_like(tmp_path / "blip"))
     with open_index(place / "index") as index:
         first = index.search("a red circle", 8)
     with open_index(place / "index", rerank=Reranker(other, 8)) as index:
@@ -315,7 +316,7 @@ def test_reranked_by_a_host_that_reads_pairs(place, tmp_path):
 
 
 def test_captions_of_a_picture_reranked(place):
-    other, photo = open_model(place / "clip"), sorted((place / "bare").iterdir())[0]
+    other, photo = load_model(place / "clip"), sorted((place / "bare").iterdir())[0]
     with open_index(place / "index") as index:
         first = index.search_image(photo, 40)
     with open_index(place / "index", rerank=Reranker(other, 40)) as index:
@@ -333,28 +334,30 @@ def test_captions_of_a_picture_reranked(place):
 
 def test_reranked_by_a_host_of_regions(place, tmp_path):
     """SCAN reads features by id; the index was made of pixels."""
-    corpus = open_corpus(place / "photos")
-    corpus = replace(corpus, features=Features.of(random_array(36, 3, 4)))
-    model = open_model(recipes_cases.feature_model(tmp_path / "m"))
+    dataset = load_dataset(place / "photos")
+    dataset = replace(dataset, features=FeatureArray.of(random_array(36, 3, 4)))
+    model = load_model(recipes_cases.feature_model(tmp_path / "m"))
     torch.manual_seed(1)
-    many = replace(model, matcher=scan().build().eval(), name="runs/scan")
+    many = replace(model, model=scan().build().eval(), name="runs/scan")
     with pytest.raises(ValueError, match="name the data that have them"):
         Reranker(many, 10)
-    with open_index(place / "index", rerank=Reranker(many, 10, corpus)) as index:
+    with open_index(place / "index", rerank=Reranker(many, 10, dataset)) as index:
         hits = index.search("a red circle", 10)
-        again = index.search_id(corpus.image_ids[4], 3)
-    member = many.member(corpus)
-    scores = many.matcher.grid(member.images, many.encode(["a red circle"]))[:, 0]
-    rows = [corpus.image_ids.index(hit.id) for hit in hits]
+        again = index.search_id(dataset.image_ids[4], 3)
+    member = many.embed(dataset)
+    scores = many.model.score_matrix(member.images, many.encode(["a red circle"]))[:, 0]
+    rows = [dataset.image_ids.index(hit.id) for hit in hits]
     assert [hit.score for hit in hits] == pytest.approx(scores[rows].tolist(), abs=1e-5)
     assert scores[rows].diff().max() <= 1e-6
-    row = corpus.text_ids.index(again[0].id)
-    wanted = many.matcher.grid(
+    row = dataset.text_ids.index(again[0].id)
+    wanted = many.model.score_matrix(
         member.images.rows(slice(4, 5)), member.texts.rows(slice(row, row + 1))
     )
     assert again[0].score == pytest.approx(float(wanted), abs=1e-5)
     with (
-        open_index(place / "index", rerank=Reranker(many, 10, corpus.subset(torch.arange(3)))) as x,
+        open_index(
+            place / "index", rerank=Reranker(many, 10, dataset.subset(torch.arange(3)))
+        ) as x,
         pytest.raises(ValueError, match="holds no image"),
     ):
         x.search("a red circle", 10)
@@ -364,12 +367,12 @@ def test_reranked_by_a_host_of_regions(place, tmp_path):
 
 
 def test_bare_folders(place, tmp_path):
-    assert is_bare(place / "bare")
-    assert not is_bare(place / "photos")
-    assert not is_bare(tmp_path)
-    assert not is_bare(tmp_path / "nowhere")
-    corpus = read_bare(place / "bare")
-    assert corpus.name == "bare"
-    assert list(corpus.image_ids) == [f"bare-{n:02}.png" for n in range(5)]
+    assert is_image_folder(place / "bare")
+    assert not is_image_folder(place / "photos")
+    assert not is_image_folder(tmp_path)
+    assert not is_image_folder(tmp_path / "nowhere")
+    dataset = read_image_folder(place / "bare")
+    assert dataset.name == "bare"
+    assert list(dataset.image_ids) == [f"bare-{n:02}.png" for n in range(5)]
     (place / "bare" / "README.md").write_text("holiday")
-    assert is_bare(place / "bare")
+    assert is_image_folder(place / "bare")

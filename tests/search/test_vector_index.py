@@ -10,11 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfoil.engine.sweep import sweep
-from counterfoil.engine.tiles import Member
-from counterfoil.engine.topk import TopK
+from counterfoil.core.io import write_array, write_text
+from counterfoil.scoring.encode import EmbeddedDataset
+from counterfoil.scoring.reducers import TopK
+from counterfoil.scoring.stream import stream_scores
 from counterfoil.search import collection as collection_module
-from counterfoil.search import vector_index as index_module
+from counterfoil.search import vector_index
 from counterfoil.search.collection import IndexEntry, NewVectors
 from counterfoil.search.vector_index import VectorIndex, write_lock
 from engine_cases import Dot, vectors
@@ -31,7 +32,7 @@ def test_ranks_as_the_engine_does_with_ties(tmp_path):
     index.change(images=images(names(3000), stored[:3000]))
     index.change(images=images(names(2000, 3000), stored[3000:]))
     best = TopK("text", 20, 50)
-    sweep([Member(Dot(), vectors(stored), vectors(asked))], [best])
+    stream_scores([EmbeddedDataset(Dot(), vectors(stored), vectors(asked))], [best])
     rows, scores = index.images.search(asked, 50)
     assert torch.equal(rows, best.rows.long())
     assert torch.equal(scores, best.scores)
@@ -183,12 +184,10 @@ def test_killed_anywhere_it_is_as_before_or_as_after(tmp_path, monkeypatch, plac
 
             return counted
 
-        monkeypatch.setattr(
-            collection_module, "write_array", counting(collection_module.write_array)
-        )
-        monkeypatch.setattr(collection_module, "write_text", counting(collection_module.write_text))
-        monkeypatch.setattr(index_module, "write_state", counting(index_module.write_state))
-        monkeypatch.setattr(index_module, "_remove_unused", counting(index_module._remove_unused))
+        monkeypatch.setattr(collection_module, "write_array", counting(write_array))
+        monkeypatch.setattr(collection_module, "write_text", counting(write_text))
+        monkeypatch.setattr(vector_index, "write_state", counting(vector_index.write_state))
+        monkeypatch.setattr(vector_index, "_remove_unused", counting(vector_index._remove_unused))
         change(VectorIndex(tmp_path / "x"))
         os._exit(0)
     os.waitpid(child, 0)
@@ -234,14 +233,14 @@ def test_opened_while_another_process_writes(tmp_path, monkeypatch):
     writer = empty(tmp_path / "x")
     for n in range(16):
         writer.change(images=images(names(1, n), torch.eye(8)[:1]))
-    read, before = index_module.read_state, writer.state
+    read, before = vector_index.read_state, writer.state
 
     def late(folder):
-        monkeypatch.setattr(index_module, "read_state", read)
+        monkeypatch.setattr(vector_index, "read_state", read)
         writer.change(images=images(names(1, 16), torch.eye(8)[:1]))
         return before
 
-    monkeypatch.setattr(index_module, "read_state", late)
+    monkeypatch.setattr(vector_index, "read_state", late)
     reader = VectorIndex(tmp_path / "x")
     assert [part.name for part in reader.images.parts] == ["000016-images-joined"]
     assert len(reader.images) == 17

@@ -10,8 +10,8 @@ import pytest
 
 import explain_cases
 import recipes_cases
-from counterfoil import open_corpus
-from counterfoil.recipes.model import open_model
+from counterfoil.data.readers import load_dataset
+from counterfoil.model import load_model
 from counterfoil.search.index import build_index
 
 
@@ -20,8 +20,8 @@ def scenes(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("scenes")
     recipes_cases.pixel_model(root / "pixels")
     explain_cases.saved(root / "explainer")
-    corpus = open_corpus("scenes:images=36")
-    build_index(open_model(root / "pixels"), corpus, root / "index").close()
+    dataset = load_dataset("scenes:images=36")
+    build_index(load_model(root / "pixels"), dataset, root / "index").close()
     return root
 
 

@@ -12,8 +12,8 @@ from PIL import Image
 
 import explain_cases
 import recipes_cases
-from counterfoil import open_corpus
-from counterfoil.recipes.model import open_model
+from counterfoil.data.readers import load_dataset
+from counterfoil.model import load_model
 from counterfoil.search.index import build_index, open_index
 from counterfoil.serve.app import application
 from counterfoil.serve.service import SearchService, decode_upload
@@ -103,13 +103,13 @@ def test_explanation_by_leaving_words_out(app):
 @pytest.mark.parametrize("explainer, status", [("pixels", 200), ("regions", 422)])
 def test_uploads_need_an_explainer_that_reads_pixels(tmp_path, explainer, status):
     """The model of the index does not matter."""
-    corpus = open_corpus(explain_cases.SCENES)
+    dataset = load_dataset(explain_cases.SCENES)
     recipes_cases.pixel_model(tmp_path / "pixels")
     explain_cases.saved(tmp_path / "regions")
-    recipes_cases.feature_model(tmp_path / "features", corpus.features.width)
+    recipes_cases.feature_model(tmp_path / "features", dataset.features.width)
     made = {"pixels": "features", "regions": "pixels"}[explainer]
-    build_index(open_model(tmp_path / made), corpus, tmp_path / "index").close()
-    found = SearchService(open_index(tmp_path / "index"), open_model(tmp_path / explainer), corpus)
+    build_index(load_model(tmp_path / made), dataset, tmp_path / "index").close()
+    found = SearchService(open_index(tmp_path / "index"), load_model(tmp_path / explainer), dataset)
     app = application(found, ServerSettings(gather=0.0))
     assert got(app, "/about").json()["explains_pictures"] is (status == 200)
     files = {"picture": ("new.png", content(painted(3)))}

@@ -8,9 +8,9 @@ import pytest
 
 import explain_cases
 from browser_cases import least_contrast
-from counterfoil import open_corpus
+from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation.explain import DOUBT_THRESHOLD, explain
-from counterfoil.recipes.model import open_model
+from counterfoil.model import load_model
 from page_cases import LOOKS, READ, SHOWN, clean, drop, search, until
 from serve_cases import NASTY, content, indexed, names, painted, running
 
@@ -50,10 +50,10 @@ def test_type_look_and_explain(opened, explained, scenes):
     assert least_contrast(opened, READ) >= (4.5,)
     opened.locator("#found button").nth(1).click()
     opened.wait_for_selector(SHOWN)
-    corpus = open_corpus(explain_cases.SCENES)
-    model = open_model(scenes / "explainer")
+    dataset = load_dataset(explain_cases.SCENES)
+    model = load_model(scenes / "explainer")
     name = opened.locator("#why-name").text_content()
-    (want,) = explain(model, name, [CAPTION], dataset=corpus)
+    (want,) = explain(model, name, [CAPTION], dataset=dataset)
     rows = opened.locator("#words tr").all_inner_texts()
     assert len(rows) == len(want.words)
     for row, word in zip(rows, want.words, strict=True):

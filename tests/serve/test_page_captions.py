@@ -8,8 +8,8 @@ import pytest
 
 import recipes_cases
 from browser_cases import least_contrast
-from counterfoil import open_corpus
-from counterfoil.recipes.model import open_model
+from counterfoil.data.readers import load_dataset
+from counterfoil.model import load_model
 from counterfoil.search.index import open_index
 from counterfoil.search.rerank import Reranker
 from page_cases import LOOKS, READ, SHOWN, clean, drop, search, until
@@ -34,7 +34,7 @@ def test_drop_a_picture_and_read_captions_that_fit(opened, ordered, scenes):
     opened.goto(ordered)
     until(opened, "document.querySelector('#kinds').hidden === false")
     assert "put in order by clip" in opened.locator("#about").inner_text()
-    photo = content(open_corpus("scenes:images=36").pictures.open(7))
+    photo = content(load_dataset("scenes:images=36").pictures.open(7))
     drop(opened, "new.png", "image/png", photo)
     opened.wait_for_selector("#found li")
     assert opened.locator("#found img").count() == 12
@@ -42,7 +42,7 @@ def test_drop_a_picture_and_read_captions_that_fit(opened, ordered, scenes):
     opened.click("#given-captions")
     opened.wait_for_selector("#found.texts li")
     (path := scenes / "new.png").write_bytes(photo)
-    with open_index(scenes / "index", rerank=Reranker(open_model(scenes / "clip"), 12)) as index:
+    with open_index(scenes / "index", rerank=Reranker(load_model(scenes / "clip"), 12)) as index:
         want = index.search_image(path, 12)
     assert opened.locator("#found .caption").all_inner_texts() == [hit.captions[0] for hit in want]
     assert "put in order by clip" in opened.locator("#told").inner_text()

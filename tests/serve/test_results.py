@@ -12,10 +12,9 @@ import torch
 
 import explain_cases
 import recipes_cases
-from counterfoil import open_corpus
-from counterfoil.corpus.bare import read_bare
-from counterfoil.corpus.folder import write_folder
-from counterfoil.recipes.model import open_model
+from counterfoil.data.readers import load_dataset
+from counterfoil.data.readers.folder import read_image_folder, write_folder
+from counterfoil.model import load_model
 from counterfoil.search.collection import NewVectors
 from counterfoil.search.index import build_index, open_index
 from counterfoil.search.rerank import Reranker
@@ -34,13 +33,13 @@ def root(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("finding")
     recipes_cases.pixel_model(root / "mine")
     recipes_cases.clip_like(root / "clip")
-    write_folder(open_corpus("scenes:images=24"), root / "photos")
-    build_index(open_model(root / "mine"), open_corpus(root / "photos"), root / "index").close()
+    write_folder(load_dataset("scenes:images=24"), root / "photos")
+    build_index(load_model(root / "mine"), load_dataset(root / "photos"), root / "index").close()
     return root
 
 
 def reranker(root: Path, depth: int = DEPTH) -> Reranker:
-    return Reranker(open_model(root / "clip"), depth)
+    return Reranker(load_model(root / "clip"), depth)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +71,7 @@ def upload(**fields: object) -> dict[str, object]:
 def test_every_search_equals_offline_search(root, plain, ordered, find, again):
     """Only cross-modal results are reranked."""
     app = ordered if again else plain
-    image = open_corpus(root / "photos").image_ids[3]
+    image = load_dataset(root / "photos").image_ids[3]
     with (
         open_index(root / "index") as index,
         open_index(root / "index", rerank=reranker(root) if again else None) as other,
@@ -150,24 +149,24 @@ def test_upload_is_not_reranked_by_a_feature_model(root, tmp_path):
     """Its captions stay in the order of the index, and the answer names no reranker."""
     explain_cases.saved(tmp_path / "regions")
     recipes_cases.pixel_model(tmp_path / "mine")
-    corpus = open_corpus(explain_cases.SCENES)
-    build_index(open_model(tmp_path / "mine"), corpus, tmp_path / "index").close()
-    other = Reranker(replace(open_model(tmp_path / "regions"), name="regions"), 8, corpus)
-    app = application(SearchService(open_index(tmp_path / "index"), None, corpus, other), FREE)
+    dataset = load_dataset(explain_cases.SCENES)
+    build_index(load_model(tmp_path / "mine"), dataset, tmp_path / "index").close()
+    other = Reranker(replace(load_model(tmp_path / "regions"), name="regions"), 8, dataset)
+    app = application(SearchService(open_index(tmp_path / "index"), None, dataset, other), FREE)
     new = posted(app, "/search", **upload(find="captions", top=4))
     with open_index(tmp_path / "index") as index:
         assert online(new) == offline(index.search_image(painted(3), 4))
     assert new.json()["reranker"] is None
-    known = posted(app, "/similar", json={"id": corpus.image_ids[5], "find": "captions", "top": 4})
+    known = posted(app, "/similar", json={"id": dataset.image_ids[5], "find": "captions", "top": 4})
     with open_index(tmp_path / "index", rerank=other) as index:
-        assert online(known) == offline(index.search_id(corpus.image_ids[5], 4))
+        assert online(known) == offline(index.search_id(dataset.image_ids[5], 4))
     assert known.json()["reranker"] == "regions"
 
 
 def test_missing_picture_leaves_the_order_of_the_index(root, tmp_path, caplog):
     """The answer does not name the path of the picture."""
     shutil.copytree(root / "photos", tmp_path / "photos")
-    build_index(open_model(root / "mine"), open_corpus(tmp_path / "photos"), tmp_path / "mine")
+    build_index(load_model(root / "mine"), load_dataset(tmp_path / "photos"), tmp_path / "mine")
     library = SearchService(open_index(tmp_path / "mine"), reranker=reranker(root))
     app = application(library, FREE)
     query = {"text": TEXT, "top": 5}
@@ -187,10 +186,10 @@ def test_missing_picture_leaves_the_order_of_the_index(root, tmp_path, caplog):
 @pytest.mark.parametrize("name", ["clip", "regions"])
 def test_reranker_must_read_all_images(root, tmp_path, name):
     explain_cases.saved(tmp_path / "regions")
-    corpus = open_corpus(explain_cases.SCENES)
+    dataset = load_dataset(explain_cases.SCENES)
     model = tmp_path / "mine"
-    recipes_cases.feature_model(model, corpus.features.width)
-    build_index(open_model(model), corpus, tmp_path / "index").close()
+    recipes_cases.feature_model(model, dataset.features.width)
+    build_index(load_model(model), dataset, tmp_path / "index").close()
     index = open_index(tmp_path / "index")
     if name == "clip":
         some = index.vectors.images.entry(4)
@@ -202,9 +201,9 @@ def test_reranker_must_read_all_images(root, tmp_path, name):
         )
         other = reranker(root)
     else:
-        part = corpus.subset(torch.arange(1, len(corpus)))
-        other = Reranker(open_model(tmp_path / "regions"), 8, part)
-    with pytest.raises(ValueError, match=rf"{name} cannot look at 1 of the {len(corpus)} images"):
+        part = dataset.subset(torch.arange(1, len(dataset)))
+        other = Reranker(load_model(tmp_path / "regions"), 8, part)
+    with pytest.raises(ValueError, match=rf"{name} cannot look at 1 of the {len(dataset)} images"):
         SearchService(index, reranker=other)
 
 
@@ -224,7 +223,9 @@ def test_search_for_captions_without_captions_gives_422(root, tmp_path):
     app = served(indexed(tmp_path, 3))
     (bare := tmp_path / "bare").mkdir()
     painted(1).save(bare / "a.png")
-    index = build_index(open_model(tmp_path / "model"), read_bare(bare), tmp_path / "pictures")
+    index = build_index(
+        load_model(tmp_path / "model"), read_image_folder(bare), tmp_path / "pictures"
+    )
     alone = application(SearchService(index), FREE)
     assert got(alone, "/about").json()["captions"] == 0
     answer = posted(alone, "/search", json={"text": "a", "find": "captions"})

@@ -10,9 +10,9 @@ from PIL import Image
 
 import explain_cases
 import recipes_cases
-from counterfoil import open_corpus
+from counterfoil.data.readers import load_dataset
 from counterfoil.evaluation.explain import explain
-from counterfoil.recipes.model import open_model
+from counterfoil.model import load_model
 from counterfoil.search.collection import IndexEntry, NewVectors
 from counterfoil.search.index import build_index, open_index
 from counterfoil.serve.service import THUMBNAIL, SearchQuery, SearchService
@@ -31,8 +31,8 @@ def scenes(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("scenes")
     recipes_cases.pixel_model(root / "pixels")
     explain_cases.saved(root / "regions")
-    model = open_model(root / "pixels")
-    build_index(model, open_corpus("scenes:images=36"), root / "index").close()
+    model = load_model(root / "pixels")
+    build_index(model, load_dataset("scenes:images=36"), root / "index").close()
     return root
 
 
@@ -70,31 +70,31 @@ def test_image_that_is_not_its_own_best_match(tmp_path):
 
 
 def test_model_names_hide_folders(root, scenes):
-    made = library(root, explainer=open_model(scenes / "pixels"))
+    made = library(root, explainer=load_model(scenes / "pixels"))
     assert (made.name, made.explainer.name) == ("model", "pixels")
     inside = SearchService(open_index(scenes / "index"))
     assert inside.name == inside.explainer.name == "the model of index"
 
 
 def test_explainer_that_reads_features(scenes):
-    corpus = open_corpus(explain_cases.SCENES)
-    model = open_model(scenes / "regions")
-    made = SearchService(open_index(scenes / "index"), model, corpus)
-    name = corpus.image_ids[7]
+    dataset = load_dataset(explain_cases.SCENES)
+    model = load_model(scenes / "regions")
+    made = SearchService(open_index(scenes / "index"), model, dataset)
+    name = dataset.image_ids[7]
     assert made.image_input(name) == name
-    (want,) = explain(model, name, [CAPTION], dataset=corpus)
+    (want,) = explain(model, name, [CAPTION], dataset=dataset)
     assert made.explain(made.image_input(name), CAPTION) == want
 
 
 def test_explainer_that_reads_pixels(scenes):
     """Only the picture of this image is decoded."""
-    corpus = open_corpus(explain_cases.SCENES)
-    made = SearchService(open_index(scenes / "index"), open_model(scenes / "pixels"), corpus)
-    name = corpus.image_ids[7]
-    assert corpus.pictures is not None
+    dataset = load_dataset(explain_cases.SCENES)
+    made = SearchService(open_index(scenes / "index"), load_model(scenes / "pixels"), dataset)
+    name = dataset.image_ids[7]
+    assert dataset.pictures is not None
     seen = made.image_input(name)
     assert isinstance(seen, Image.Image)
-    assert seen.tobytes() == corpus.pictures.open(7).tobytes()
+    assert seen.tobytes() == dataset.pictures.open(7).tobytes()
 
 
 def test_thumbnails_are_small_and_carry_no_metadata(tmp_path):
@@ -112,16 +112,16 @@ def test_thumbnails_are_small_and_carry_no_metadata(tmp_path):
 
 def test_an_image_without_a_picture_has_no_thumbnail(scenes, tmp_path):
     recipes_cases.feature_model(
-        tmp_path / "model", open_corpus(explain_cases.SCENES).features.width
+        tmp_path / "model", load_dataset(explain_cases.SCENES).features.width
     )
-    corpus = open_corpus(explain_cases.SCENES)
-    index = build_index(open_model(tmp_path / "model"), corpus, tmp_path / "index")
+    dataset = load_dataset(explain_cases.SCENES)
+    index = build_index(load_model(tmp_path / "model"), dataset, tmp_path / "index")
     for path in (tmp_path / "index" / "pictures").glob("*"):
         path.unlink()
     made = SearchService(index)
     assert not made.sees_pictures
     with pytest.raises(HTTPException, match="cannot be read any more") as told:
-        made.thumbnail(corpus.image_ids[0])
+        made.thumbnail(dataset.image_ids[0])
     assert told.value.status_code == 404
 
 

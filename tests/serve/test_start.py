@@ -9,7 +9,7 @@ import pytest
 import explain_cases
 import recipes_cases
 from counterfoil.cli import main
-from counterfoil.recipes.run import Source
+from counterfoil.pipelines.run import DataSource
 from counterfoil.serve.app import application
 from counterfoil.serve.run import serve
 from counterfoil.serve.service import SearchService
@@ -84,7 +84,7 @@ def test_another_model_puts_results_in_order(root, ran, served_by, capsys):
     assert "model puts the first 4 results in order" in " ".join(capsys.readouterr().out.split())
     (library,) = served_by
     assert library.reranker.depth == 4
-    assert library.explainer.matcher is library.reranker.model.matcher  # opened once
+    assert library.explainer.model is library.reranker.model.model  # opened once
 
 
 def test_depth_needs_a_reranker(root, ran, capsys):
@@ -112,7 +112,7 @@ def test_models_that_do_not_fit_are_refused(root, ran, more, said):
 
 def test_data_of_other_images_are_refused(root, ran):
     with pytest.raises(ValueError, match=r"none of the images of .* is in scenes"):
-        serve(root / "index", settings=FREE, source=Source("scenes:images=36"))
+        serve(root / "index", settings=FREE, source=DataSource("scenes:images=36"))
 
 
 def test_a_taken_port_is_refused(root, ran, capsys):

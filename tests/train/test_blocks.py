@@ -10,44 +10,42 @@ import torch
 import processes
 import tailored_cases
 import train_cases as cases
-from counterfoil.corpus.collate import collate
-from counterfoil.negatives.edited import Edited
-from counterfoil.negatives.offers import CandidatePlan
-from counterfoil.negatives.proposal import reads_block
-from counterfoil.negatives.screened import Screened
-from counterfoil.negatives.together import Together
-from counterfoil.objectives.curriculum import After, Then
-from counterfoil.objectives.quintuplet import OfflineTriplet
-from counterfoil.objectives.term import Objective
-from counterfoil.objectives.triplet import HardestTriplet, RankedBelow
-from counterfoil.objectives.words import Words
-from counterfoil.records import Batch
-from counterfoil.train.step import Step
+from counterfoil.core.types import Batch
+from counterfoil.data.batching import collate
+from counterfoil.losses.aoq import OfflineTriplet
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.schedules import StartAt, SwitchAfter
+from counterfoil.losses.tags import WordLoss
+from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
+from counterfoil.negatives.counterfactual import CounterfactualSampler
+from counterfoil.negatives.online import MinerChain, TopScoringMiner, reads_whole_block
+from counterfoil.negatives.sampling import CandidateConfig
+from counterfoil.training.step import TrainingStep
 
 ANCHORS = [0, 1, 5, 7, 9]
 
 
-def below(role: str) -> RankedBelow:
-    return RankedBelow(role=role, margin=0.4, reduction="mean")
+def below(role: str) -> MarginRankingLoss:
+    return MarginRankingLoss(role=role, margin=0.4, reduction="mean")
 
 
-def step_of(kind: str, weight: float | None) -> tuple[Step, Batch]:
+def step_of(kind: str, weight: float | None) -> tuple[TrainingStep, Batch]:
     """A step and its batch; a weight of 0 adds a term that says nothing but looks at the block."""
     terms: Any = {"texts": (1.0, below("hard text")), "images": (1.0, below("hard image"))}
-    source: Any = Screened(keep=3, at_once=4)
-    lens = cases.lens()
+    source: Any = TopScoringMiner(keep=3, at_once=4)
+    processor = cases.processor()
     if kind == "uniter":
-        lens = tailored_cases.lens()
-        source = Together(proposers=(source, tailored_cases.writer(lens)))
-        terms |= {"written": (1.0, below("written")), "masked": (0.1, Words(task="masked"))}
+        processor = tailored_cases.processor()
+        source = MinerChain(proposers=(source, tailored_cases.writer(processor)))
+        terms |= {"written": (1.0, below("written")), "masked": (0.1, WordLoss(task="masked"))}
     if weight is not None:
-        terms["triplet"] = (weight, HardestTriplet(margin=0.4))
-    host = tailored_cases.host(lens) if kind == "uniter" else cases.host(kind, lens)
+        terms["triplet"] = (weight, HardestTripletLoss(margin=0.4))
+    host = tailored_cases.host(processor) if kind == "uniter" else cases.host(kind, processor)
     rows = torch.tensor(ANCHORS)
-    offer = CandidatePlan(texts=6, images=4).draws(lens.corpus.relation)
+    offer = CandidateConfig(texts=6, images=4).draws(processor.dataset.relation)
     drawn = offer.draw(rows, torch.Generator().manual_seed(1))
-    step = Step(host, Objective(terms=terms), proposer=source)
-    return step, collate(lens, rows, candidates=drawn, step=3)
+    step = TrainingStep(host, WeightedSum(terms=terms), proposer=source)
+    return step, collate(processor, rows, candidates=drawn, step=3)
 
 
 def found(kind: str, weight: float | None) -> dict[str, Any]:
@@ -75,33 +73,37 @@ def test_the_block_is_scored_where_somebody_looks(
 ) -> None:
     step, batch = step_of("bag", weight)
     asked: list[tuple[int, int]] = []
-    real = step.matcher.grid
+    real = step.model.score_matrix
 
     def grid(images: Any, texts: Any) -> Any:
         asked.append((len(images), len(texts)))
         return real(images, texts)
 
-    monkeypatch.setattr(step.matcher, "grid", grid)
+    monkeypatch.setattr(step.model, "grid", grid)
     step(batch)
     assert asked == ([] if weight is None else [batch.block])
 
 
 def test_what_proposes_says_whether_it_looks() -> None:
-    lens = tailored_cases.lens()
-    sparing = Screened(), tailored_cases.writer(lens)
-    assert not any(reads_block(one) for one in (None, *sparing, Together(proposers=sparing)))
-    edited = Edited()
-    assert reads_block(edited)
-    assert reads_block(Together(proposers=(Screened(), edited)))
+    processor = tailored_cases.processor()
+    sparing = TopScoringMiner(), tailored_cases.writer(processor)
+    assert not any(
+        reads_whole_block(one) for one in (None, *sparing, MinerChain(proposers=sparing))
+    )
+    edited = CounterfactualSampler()
+    assert reads_whole_block(edited)
+    assert reads_whole_block(MinerChain(proposers=(TopScoringMiner(), edited)))
 
 
 def test_which_terms_look() -> None:
-    below_, triplet = below("hard text"), HardestTriplet()
-    assert not Objective(terms={"a": (1.0, After(term=below_, steps=3))}).needs_block
-    assert Objective(terms={"a": (1.0, Then(first=below_, second=triplet, steps=3))}).needs_block
-    assert Objective(terms={"a": (1.0, below_), "b": (1.0, OfflineTriplet())}).needs_block
-    other = HardestTriplet(grid="enhanced")
-    assert not Objective(terms={"a": (1.0, below_), "b": (1.0, other)}).needs_block
+    below_, triplet = below("hard text"), HardestTripletLoss()
+    assert not WeightedSum(terms={"a": (1.0, StartAt(term=below_, steps=3))}).needs_block
+    assert WeightedSum(
+        terms={"a": (1.0, SwitchAfter(first=below_, second=triplet, steps=3))}
+    ).needs_block
+    assert WeightedSum(terms={"a": (1.0, below_), "b": (1.0, OfflineTriplet())}).needs_block
+    other = HardestTripletLoss(grid="enhanced")
+    assert not WeightedSum(terms={"a": (1.0, below_), "b": (1.0, other)}).needs_block
 
 
 def every(kinds: list[str]) -> list[dict[str, Any]]:

@@ -4,40 +4,39 @@ import pytest
 import torch
 
 import train_cases as cases
+from counterfoil.core.types import Batch
+from counterfoil.losses.aoq import OfflineQuintuplet
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.baselines import DistanceWeightedTripletLoss
+from counterfoil.losses.contrastive import InfoNCELoss
+from counterfoil.losses.triplet import SumTripletLoss
 from counterfoil.models.hrem import BOTH
-from counterfoil.objectives.distance_weighted import DistanceWeighted
-from counterfoil.objectives.infonce import InfoNCE
-from counterfoil.objectives.quintuplet import OfflineQuintuplet
-from counterfoil.objectives.term import Objective
-from counterfoil.objectives.triplet import SumTriplet
-from counterfoil.records import Batch
-from counterfoil.train import cached
-from counterfoil.train.cached import cached_backward
-from counterfoil.train.step import Step
+from counterfoil.training import step as step_module
+from counterfoil.training.step import TrainingStep, cached_backward
 
 ANCHORS = [0, 1, 5, 7, 9, 12, 30, 18, 21]
 
 
-def step(kind: str, dropout: float) -> Step:
+def step(kind: str, dropout: float) -> TrainingStep:
     terms = {
         "offline": (1.0, OfflineQuintuplet(reduction="mean")),
-        "nce": (0.2, InfoNCE(learnable=True)),
+        "nce": (0.2, InfoNCELoss(learnable=True)),
     }
-    matcher = cases.host(kind, cases.lens(), dropout=dropout)
-    return Step(matcher, Objective(terms=terms), provides=cases.Offline.provides)
+    model = cases.host(kind, cases.processor(), dropout=dropout)
+    return TrainingStep(model, WeightedSum(terms=terms), provides=cases.Offline.provides)
 
 
-def enhanced(dropout: float) -> Step:
-    terms = {"plain": SumTriplet(), "drawn": DistanceWeighted(grid=BOTH)}
-    objective = Objective(terms={name: (1.0, term) for name, term in terms.items()})
-    return Step(cases.host("hrem", cases.lens(), dropout=dropout), objective)
+def enhanced(dropout: float) -> TrainingStep:
+    terms = {"plain": SumTripletLoss(), "drawn": DistanceWeightedTripletLoss(grid=BOTH)}
+    objective = WeightedSum(terms={name: (1.0, term) for name, term in terms.items()})
+    return TrainingStep(cases.host("hrem", cases.processor(), dropout=dropout), objective)
 
 
 def batch(anchors: list[int] = ANCHORS) -> Batch:
-    return cases.batch_of(cases.lens(), anchors, offline=True)
+    return cases.batch_of(cases.processor(), anchors, offline=True)
 
 
-def plain(module: Step, made: Batch) -> dict[str, torch.Tensor]:
+def plain(module: TrainingStep, made: Batch) -> dict[str, torch.Tensor]:
     losses = module(made)
     torch.stack(list(losses.values())).sum().backward()
     return cases.gradients(module)
@@ -68,7 +67,7 @@ def test_dropout_is_the_same_both_times(kind: str) -> None:
     """The same pieces encoded once, with a graph, are the plain gradient under dropout."""
     one, other, made = step(kind, 0.5), step(kind, 0.5), batch()
     torch.manual_seed(1)
-    whole = cached._joined([one.encode(part) for part in cached._parts(made, 4)])
+    whole = step_module._joined([one.encode(part) for part in step_module._parts(made, 4)])
     torch.stack(list(one.judge(made, whole).values())).sum().backward()
     torch.manual_seed(1)
     cached_backward(other, made, 4)
@@ -76,7 +75,7 @@ def test_dropout_is_the_same_both_times(kind: str) -> None:
     torch.manual_seed(2)
     third = step(kind, 0.5)
     cached_backward(third, made, 4)
-    assert not torch.allclose(third.matcher.image.weight.grad, other.matcher.image.weight.grad)
+    assert not torch.allclose(third.model.image.weight.grad, other.model.image.weight.grad)
 
 
 def test_what_relates_a_whole_batch_equals_the_plain_gradient() -> None:
@@ -93,7 +92,7 @@ def test_the_generator_goes_on_from_the_first_encoding() -> None:
     cached_backward(module, made, 4)
     after = torch.get_rng_state()
     torch.manual_seed(1)
-    for part in cached._parts(made, 4):
+    for part in step_module._parts(made, 4):
         module.encode(part)
     assert torch.equal(torch.get_rng_state(), after)
 
@@ -108,14 +107,14 @@ def test_gradients_are_added_and_shared() -> None:
 
 def test_frozen_encoders_are_left_alone() -> None:
     module = step("global", 0.0)
-    module.matcher.image.requires_grad_(False)
+    module.model.image.requires_grad_(False)
     cached_backward(module, batch(), 3)
-    assert module.matcher.image.weight.grad is None
-    assert module.matcher.word.weight.grad is not None
+    assert module.model.image.weight.grad is None
+    assert module.model.word.weight.grad is not None
 
 
 def test_pieces_are_never_empty() -> None:
-    parts = list(cached._parts(batch([0, 1, 2, 3]), 2))
+    parts = list(step_module._parts(batch([0, 1, 2, 3]), 2))
     sizes = [(len(part.images), len(part.texts)) for part in parts]
     assert all(images and texts for images, texts in sizes)
     assert sum(images for images, _ in sizes) == len(batch([0, 1, 2, 3]).images)
@@ -123,8 +122,8 @@ def test_pieces_are_never_empty() -> None:
 
 def test_no_more_than_a_piece_is_encoded_at_once() -> None:
     module, most = step("global", 0.0), []
-    encode = module.matcher.encode_texts
-    module.matcher.encode_texts = lambda items: most.append(len(items)) or encode(items)
+    encode = module.model.encode_texts
+    module.model.encode_texts = lambda items: most.append(len(items)) or encode(items)
     cached_backward(module, batch(), 4)
     assert max(most) <= 4
     assert sum(most) == 2 * len(batch().texts)

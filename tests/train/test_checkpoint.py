@@ -10,22 +10,22 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from counterfoil.train.checkpoint import Best, Checkpoints, Moving, Progress
-from counterfoil.train.optimise import Average
-from counterfoil.train.tensors import read_tensors, write_tensors
+from counterfoil.core.tensors import read_tensors, write_tensors
+from counterfoil.training.checkpoint import BestEpoch, CheckpointFolder, TrainProgress, TrainState
+from counterfoil.training.config import WeightAverage
 
 
-def moving(seed: int = 0) -> Moving:
+def moving(seed: int = 0) -> TrainState:
     torch.manual_seed(seed)
     module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     module[2].bias.requires_grad_(False)
     parameters = [p for p in module.parameters() if p.requires_grad]
     groups = [{"params": parameters[1:]}, {"params": parameters[:1], "lr": 0.5}]
     optimiser = torch.optim.AdamW(groups, lr=0.1)
-    return Moving(module, optimiser, Average(module, 0.5).shadow)
+    return TrainState(module, optimiser, WeightAverage(module, 0.5).shadow)
 
 
-def walk(at: Moving, steps: int) -> list[float]:
+def walk(at: TrainState, steps: int) -> list[float]:
     """Losses of a few steps with random inputs."""
     losses = []
     for _ in range(steps):
@@ -38,9 +38,9 @@ def walk(at: Moving, steps: int) -> list[float]:
 
 
 def test_everything_comes_back(tmp_path: Path) -> None:
-    best = Best(3, 1, 210.5, {"rsum": 210.5})
-    progress = Progress(7, 12.5, 99, best, {"loss": 0.1}, 3, 5, True)
-    at, checkpoints = moving(), Checkpoints(tmp_path, "abc")
+    best = BestEpoch(3, 1, 210.5, {"rsum": 210.5})
+    progress = TrainProgress(7, 12.5, 99, best, {"loss": 0.1}, 3, 5, True)
+    at, checkpoints = moving(), CheckpointFolder(tmp_path, "abc")
     walk(at, 3)
     at.average["0.weight"].fill_(4.0)
     checkpoints.save(at, progress)
@@ -54,26 +54,26 @@ def test_everything_comes_back(tmp_path: Path) -> None:
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    assert Checkpoints(tmp_path / "none", "abc").restore(moving()) is None
+    assert CheckpointFolder(tmp_path / "none", "abc").restore(moving()) is None
 
 
 def test_the_best_weights(tmp_path: Path) -> None:
-    checkpoints, at = Checkpoints(tmp_path, "abc"), moving()
-    first, second = Best(3, 1, 1.0, {"rsum": 1.0}), Best(6, 2, 2.0, {"rsum": 2.0})
+    checkpoints, at = CheckpointFolder(tmp_path, "abc"), moving()
+    first, second = BestEpoch(3, 1, 1.0, {"rsum": 1.0}), BestEpoch(6, 2, 2.0, {"rsum": 2.0})
     checkpoints.save_best(first, {"w": torch.ones(2)})
-    checkpoints.save(at, Progress(best=first))
+    checkpoints.save(at, TrainProgress(best=first))
     checkpoints.save_best(second, {"w": torch.zeros(2)})
     assert checkpoints.load_best(first)["w"].sum() == 2, "still there until the next is named"
-    checkpoints.save(at, Progress(best=second))
+    checkpoints.save(at, TrainProgress(best=second))
     assert not checkpoints.best(first).exists()
     assert checkpoints.load_best(second)["w"].sum() == 0
     with pytest.raises(ValueError, match="belongs to another training"):
-        Checkpoints(tmp_path, "xyz").load_best(second)
+        CheckpointFolder(tmp_path, "xyz").load_best(second)
 
 
 def test_what_a_kill_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".last.safetensors.x.part").write_bytes(b"half")
-    Checkpoints(tmp_path, "abc").restore(moving())
+    CheckpointFolder(tmp_path, "abc").restore(moving())
     assert not list(tmp_path.iterdir())
 
 
@@ -123,8 +123,8 @@ def several(path: Path) -> None:
     ],
 )
 def test_damage_is_one_sentence(tmp_path: Path, damage: Any, words: str) -> None:
-    checkpoints = Checkpoints(tmp_path, "abc")
-    checkpoints.save(moving(), Progress())
+    checkpoints = CheckpointFolder(tmp_path, "abc")
+    checkpoints.save(moving(), TrainProgress())
     damage(checkpoints.last)
     before, at = checkpoints.last.read_bytes(), moving()
     wanted = {name: value.clone() for name, value in at.step.state_dict().items()}

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from counterfoil.train.collapse import Collapse
+from counterfoil.training.trainer import CollapseMonitor
 
 
 def test_it_must_stay() -> None:
-    watch = Collapse(steps=100)
+    watch = CollapseMonitor(steps=100)
     assert watch.warning(0, 51.2, 51.2) is None
     assert watch.warning(90, 51.21, 51.2) is None
     warning = watch.warning(100, 51.2, 51.2)
@@ -15,7 +15,7 @@ def test_it_must_stay() -> None:
 
 
 def test_a_loss_that_moves_is_none() -> None:
-    watch = Collapse(steps=100)
+    watch = CollapseMonitor(steps=100)
     watch.warning(0, 51.2, 51.2)
     assert watch.warning(60, 48.0, 51.2) is None
     assert watch.warning(120, 51.2, 51.2) is None, "it has been there since 120 only"
@@ -24,12 +24,12 @@ def test_a_loss_that_moves_is_none() -> None:
 
 
 def test_a_level_of_zero() -> None:
-    watch = Collapse(steps=1)
+    watch = CollapseMonitor(steps=1)
     assert watch.warning(0, 0.5, 0.0) is None
     assert watch.warning(5, 0.5, 0.0) is None
 
 
 def test_a_level_that_is_no_number() -> None:
-    watch = Collapse(steps=1)
+    watch = CollapseMonitor(steps=1)
     assert watch.warning(0, 0.5, float("nan")) is None
     assert watch.warning(5, 0.5, float("nan")) is None

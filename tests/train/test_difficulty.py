@@ -7,24 +7,23 @@ import statistics
 import pytest
 import torch
 
-from counterfoil.objectives.term import Objective
-from counterfoil.objectives.triplet import RankedBelow
-from counterfoil.records import INFERENCE, Grid, Role
-from counterfoil.train.difficulty import difficulty
-from counterfoil.train.guidance import Watch
-from counterfoil.train.step import Step
-from tailored_cases import batch_of, host, lens, writer
+from counterfoil.core.types import INFERENCE, Role, ScoreMatrix
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.triplet import MarginRankingLoss
+from counterfoil.training.logging import StepMonitor, generated_difficulty
+from counterfoil.training.step import TrainingStep
+from tailored_cases import batch_of, host, processor, writer
 
 
-def grid(anchor: torch.Tensor, scale: float = 1.0) -> Grid:
-    return Grid(torch.eye(len(anchor)), torch.eye(len(anchor)).bool(), anchor, scale=scale)
+def grid(anchor: torch.Tensor, scale: float = 1.0) -> ScoreMatrix:
+    return ScoreMatrix(torch.eye(len(anchor)), torch.eye(len(anchor)).bool(), anchor, scale=scale)
 
 
 def test_by_a_loop():
     rng = torch.Generator().manual_seed(0)
     written, anchor = torch.rand(5, 7, generator=rng), torch.rand(5, generator=rng)
     written[0, 3:] = written[4] = -torch.inf
-    found = difficulty(written, grid(anchor, scale=2.0))
+    found = generated_difficulty(written, grid(anchor, scale=2.0))
     gaps = [
         (score - true) / 2
         for line, true in zip(written.tolist(), anchor.tolist())
@@ -41,18 +40,18 @@ def test_by_a_loop():
 
 
 def test_a_tie_is_not_above():
-    found = difficulty(torch.tensor([[0.5, 0.6]]), grid(torch.tensor([0.5])))
+    found = generated_difficulty(torch.tensor([[0.5, 0.6]]), grid(torch.tensor([0.5])))
     assert found["written_above"].item() == 50
 
 
 def test_nothing_written():
-    assert difficulty(torch.full((2, 3), -torch.inf), grid(torch.zeros(2))) == {}
+    assert generated_difficulty(torch.full((2, 3), -torch.inf), grid(torch.zeros(2))) == {}
 
 
 def test_a_step_that_writes_is_looked_at_when_that_is_wanted():
-    seen = lens()
-    below = Objective(terms={"written": (1.0, RankedBelow(role="written"))})
-    step = Step(host(seen), below, proposer=writer(seen, words=()))
+    seen = processor()
+    below = WeightedSum(terms={"written": (1.0, MarginRankingLoss(role="written"))})
+    step = TrainingStep(host(seen), below, proposer=writer(seen, words=()))
     step(batch_of(seen))
     assert step.watch.take() == {}
     step.watch.wanted = True
@@ -63,7 +62,7 @@ def test_a_step_that_writes_is_looked_at_when_that_is_wanted():
 
 
 def test_other_roles_are_not_looked_at():
-    watch = Watch()
+    watch = StepMonitor()
     watch.wanted = True
     watch.look({INFERENCE: grid(torch.zeros(2))}, {}, {Role.HARD_TEXT: torch.zeros(2, 1)})
     assert watch.take() == {}

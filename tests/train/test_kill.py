@@ -18,32 +18,36 @@ from safetensors.torch import load_file, save_file
 
 import processes
 import train_cases as cases
-from counterfoil.negatives.mine import mine
-from counterfoil.objectives.infonce import InfoNCE
-from counterfoil.objectives.quintuplet import OfflineTriplet
-from counterfoil.objectives.term import Objective
-from counterfoil.train.log import read_metrics
-from counterfoil.train.loop import fit
-from counterfoil.train.optimise import Optimiser
-from counterfoil.train.plan import TrainPlan
-from counterfoil.train.refresh import Refresh
+from counterfoil.losses.aoq import OfflineTriplet
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.contrastive import InfoNCELoss
+from counterfoil.negatives.mining import mine_lists
+from counterfoil.training.config import OptimizerConfig, TrainConfig
+from counterfoil.training.logging import read_metrics
+from counterfoil.training.remine import RemineConfig
+from counterfoil.training.trainer import fit
 
 CLOCK = {"seconds", "dev_seconds", "mined_seconds", "pairs_per_second", "memory_mb"}
-PLAN = TrainPlan(
-    epochs=4, batch=6, optimiser=Optimiser(rate=0.02), log_every=3, average=0.8, save_minutes=0
+PLAN = TrainConfig(
+    epochs=4,
+    batch=6,
+    optimiser=OptimizerConfig(rate=0.02),
+    log_every=3,
+    average=0.8,
+    save_minutes=0,
 )
 
 
-NEVER = Refresh()
+NEVER = RemineConfig()
 
 
-def train(folder: Path, plan: TrainPlan, refresh: Refresh = NEVER) -> None:
+def train(folder: Path, plan: TrainConfig, refresh: RemineConfig = NEVER) -> None:
     """The whole training; the final weights are written beside the metrics."""
     torch.set_num_threads(1)
-    lens = cases.lens()
-    matcher = cases.host("bag", lens, dropout=0.4)
-    terms = {"offline": (1.0, OfflineTriplet()), "nce": (0.1, InfoNCE(learnable=True))}
-    draws = cases.Offline(lens.corpus.owner)
+    processor = cases.processor()
+    matcher = cases.host("bag", processor, dropout=0.4)
+    terms = {"offline": (1.0, OfflineTriplet()), "nce": (0.1, InfoNCELoss(learnable=True))}
+    draws = cases.Offline(processor.dataset.text_to_image)
 
     def evaluate(model: torch.nn.Module) -> dict[str, float]:
         return {"rsum": sum(p.abs().sum().item() for p in model.parameters())}
@@ -51,8 +55,8 @@ def train(folder: Path, plan: TrainPlan, refresh: Refresh = NEVER) -> None:
     fitted = fit(
         plan,
         matcher,
-        Objective(terms=terms),
-        lens,
+        WeightedSum(terms=terms),
+        processor,
         folder=folder,
         draws=draws,
         refresh=refresh,
@@ -64,7 +68,7 @@ def train(folder: Path, plan: TrainPlan, refresh: Refresh = NEVER) -> None:
     (folder / "final.part").rename(folder / "final")
 
 
-def killed(folder: Path, plan: TrainPlan, rng: random.Random, refresh: Refresh) -> int:
+def killed(folder: Path, plan: TrainConfig, rng: random.Random, refresh: RemineConfig) -> int:
     """Train in a process that is killed every few checkpoints; how often it was."""
     context, kills, mark = multiprocessing.get_context("fork"), 0, folder / "checkpoints"
     while not (folder / "final").exists():
@@ -98,7 +102,9 @@ def compare(one: Path, other: Path) -> None:
         assert first_path.is_dir() or first_path.read_bytes() == second_path.read_bytes()
 
 
-def cut_often(folder: Path, plan: TrainPlan, rng: random.Random, refresh: Refresh = NEVER) -> None:
+def cut_often(
+    folder: Path, plan: TrainConfig, rng: random.Random, refresh: RemineConfig = NEVER
+) -> None:
     """Kill and compare, until one training was killed twice: on a busy machine some get away."""
     for attempt in range(10):
         kills = killed(folder / f"cut-{attempt}", plan, rng, refresh)
@@ -114,7 +120,7 @@ def test_killed_at_random_points(tmp_path: Path) -> None:
 
 
 def test_killed_at_random_points_while_it_mines_anew(tmp_path: Path) -> None:
-    often = Refresh(every=1, texts=8, images=4)
+    often = RemineConfig(every=1, texts=8, images=4)
     train(tmp_path / "whole", PLAN, often)
     assert list((tmp_path / "whole" / "lists").iterdir())
     cut_often(tmp_path, PLAN, random.Random(1), often)
@@ -127,10 +133,10 @@ def test_killed_at_many_random_points_while_it_mines_anew(
     tmp_path: Path, seed: int, change: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mining in small tiles, kept after each, so that many kills come in the middle of one."""
-    small = partial(mine, tile=(3, 4), every=0.0)
-    monkeypatch.setattr("counterfoil.train.refresh.mine", small)
+    small = partial(mine_lists, tile=(3, 4), every=0.0)
+    monkeypatch.setattr("counterfoil.training.remine.mine_lists", small)
     plan = replace(PLAN, seed=seed, epochs=10, **change)
-    often = Refresh(every=1 + seed % 3, texts=8, images=4)
+    often = RemineConfig(every=1 + seed % 3, texts=8, images=4)
     train(tmp_path / "whole", plan, often)
     cut_often(tmp_path, plan, random.Random(seed), often)
 

@@ -8,25 +8,31 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from counterfoil.train.log import Metrics, Window, check_trackers, memory_mb, read_metrics
+from counterfoil.training.logging import (
+    MetricsLog,
+    MetricWindow,
+    check_trackers,
+    memory_mb,
+    read_metrics,
+)
 
 
 def test_lines_are_appended_after_what_stands(tmp_path: Path) -> None:
     path = tmp_path / "run" / "metrics.jsonl"
-    with Metrics(path) as metrics:
+    with MetricsLog(path) as metrics:
         metrics.write(1, {"loss": 0.5})
         kept = metrics.bytes
         metrics.write(2, {"loss": 0.25})
         metrics.write(3, {"warning": "stuck – étroit"})
     assert path.stat().st_size == metrics.bytes
-    with Metrics(path, keep=kept) as metrics:
+    with MetricsLog(path, keep=kept) as metrics:
         metrics.write(2, {"loss": 0.75})
     assert read_metrics(path) == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.75}]
 
 
 def test_a_file_that_has_become_shorter(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    with Metrics(path, keep=500) as metrics:
+    with MetricsLog(path, keep=500) as metrics:
         metrics.write(4, {"loss": 1.0})
     assert read_metrics(path) == [{"step": 4, "loss": 1.0}]
 
@@ -41,7 +47,7 @@ def test_a_cut_last_line_is_left_out(tmp_path: Path) -> None:
 
 def test_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    with Metrics(tmp_path / "metrics.jsonl", track=("tensorboard",)) as metrics:
+    with MetricsLog(tmp_path / "metrics.jsonl", track=("tensorboard",)) as metrics:
         metrics.write(1, {"loss": 0.5, "warning": "text is left out"})
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -57,7 +63,7 @@ def test_a_tracker_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, track:
 
 
 def test_windows() -> None:
-    window = Window()
+    window = MetricWindow()
     window.add({"loss": torch.tensor(1.0)}, 8)
     saved, steps = window.sums(), window.steps
     window.add({"loss": torch.tensor(2.0), "late": torch.tensor(4.0)}, 8)
@@ -65,7 +71,7 @@ def test_windows() -> None:
     assert counts == {"late": 1}
     assert window.take() == ({"loss": 1.5, "late": 4.0}, 16)
     assert window.take() == ({}, 0)
-    again = Window()
+    again = MetricWindow()
     again.restore(saved, steps)
     again.add({"loss": torch.tensor(2.0)}, 8)
     assert again.take() == ({"loss": 1.5}, 8)
@@ -89,6 +95,6 @@ def test_weights_and_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         return run
 
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
-    with Metrics(tmp_path / "vse" / "metrics.jsonl", track=("wandb",), step=3) as metrics:
+    with MetricsLog(tmp_path / "vse" / "metrics.jsonl", track=("wandb",), step=3) as metrics:
         metrics.write(4, {"loss": 0.5})
     assert calls == ["vse from step 3", ({"loss": 0.5}, 4), "end"]

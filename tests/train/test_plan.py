@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from counterfoil.train.plan import TrainPlan
-from counterfoil.train.schedule import Cosine, Linear
+from counterfoil.training.config import CosineLR, LinearLR, TrainConfig
 
 
 @pytest.mark.parametrize(
@@ -23,19 +22,19 @@ from counterfoil.train.schedule import Cosine, Linear
 )
 def test_bad_numbers(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        TrainPlan(**change)
+        TrainConfig(**change)
 
 
 def test_steps() -> None:
-    assert TrainPlan(epochs=3, accumulate=4).total(10) == 9
-    assert TrainPlan(epochs=3, accumulate=4, steps=5).total(10) == 5
-    assert TrainPlan(epochs=1, steps=500).total(10) == 10
+    assert TrainConfig(epochs=3, accumulate=4).total(10) == 9
+    assert TrainConfig(epochs=3, accumulate=4, steps=5).total(10) == 5
+    assert TrainConfig(epochs=1, steps=500).total(10) == 10
 
 
 def test_numbers_are_what_the_result_depends_on() -> None:
-    plan = TrainPlan()
+    plan = TrainConfig()
     assert replace(plan, minutes=5.0, ahead=9, save_minutes=1.0).numbers() == plan.numbers()
     assert replace(plan, seed=1).numbers() != plan.numbers()
     assert replace(plan, dev_images=9).numbers() == {**plan.numbers(), "dev_images": 9}
-    one, other = replace(plan, schedule=Cosine()), replace(plan, schedule=Linear())
+    one, other = replace(plan, schedule=CosineLR()), replace(plan, schedule=LinearLR())
     assert one.numbers() != other.numbers()

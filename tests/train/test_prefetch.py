@@ -8,19 +8,19 @@ import pytest
 import torch
 
 import train_cases as cases
-from counterfoil.corpus.sampler import Sampler
-from counterfoil.records import Batch
-from counterfoil.train.prefetch import Stream, ahead
+from counterfoil.core.types import Batch
+from counterfoil.data.batching import BatchSampler
+from counterfoil.training.batches import BatchStream, prefetch
 
 
-def stream(draws: bool = True) -> Stream:
-    lens = cases.lens()
-    return Stream(
-        lens=lens,
-        sampler=Sampler(lens.corpus.relation, batch=8, seed=3),
+def stream(draws: bool = True) -> BatchStream:
+    processor = cases.processor()
+    return BatchStream(
+        processor=processor,
+        sampler=BatchSampler(processor.dataset.relation, batch=8, seed=3),
         epochs=3,
         seed=3,
-        draws=cases.Offline(lens.corpus.owner) if draws else None,
+        draws=cases.Offline(processor.dataset.text_to_image) if draws else None,
     )
 
 
@@ -44,7 +44,7 @@ def test_every_batch_draws_something_new() -> None:
 
 
 def test_order_is_kept() -> None:
-    with ahead(lambda: iter(range(50)), 3) as values:
+    with prefetch(lambda: iter(range(50)), 3) as values:
         assert list(values) == list(range(50))
 
 
@@ -56,7 +56,7 @@ def test_no_further_ahead_than_asked() -> None:
             made.append(number)
             yield number
 
-    with ahead(slowly, 2) as values:
+    with prefetch(slowly, 2) as values:
         next(values)
         time.sleep(0.05)
         assert len(made) <= 4  # taken, two waiting, one in hand
@@ -67,7 +67,7 @@ def test_an_error_comes_where_the_value_would_have() -> None:
         yield 1
         raise ValueError("row 7 holds NaN")
 
-    with ahead(broken, 2) as values:
+    with prefetch(broken, 2) as values:
         assert next(values) == 1
         with pytest.raises(ValueError, match="row 7 holds NaN"):
             next(values)
@@ -75,7 +75,7 @@ def test_an_error_comes_where_the_value_would_have() -> None:
 
 def test_the_thread_ends_with_the_block() -> None:
     before = set(threading.enumerate())
-    with ahead(lambda: iter(range(10**6)), 2) as values:
+    with prefetch(lambda: iter(range(10**6)), 2) as values:
         next(values)
         (thread,) = set(threading.enumerate()) - before
     assert not thread.is_alive()
@@ -89,7 +89,7 @@ def test_it_reads_while_the_taker_is_busy() -> None:
         second.set()
         yield 2
 
-    with ahead(reading, 2) as values:
+    with prefetch(reading, 2) as values:
         assert next(values) == 1
         assert second.wait(60)
 

@@ -15,50 +15,59 @@ from torch.nn.functional import cross_entropy
 import pretrain_cases as cases
 import processes
 import train_cases
-from counterfoil.objectives.transport import transport
-from counterfoil.train.log import read_metrics
-from counterfoil.train.optimise import Optimiser
-from counterfoil.train.plan import TrainPlan
-from counterfoil.train.pretrain import Measured, pretrain, words_of
-from counterfoil.train.pretrain_batches import TASKS, Task, TaskBatch, Tasks, TaskStream
-from counterfoil.train.pretrain_step import Pretraining, mask_word
-from counterfoil.train.schedule import Linear
-from counterfoil.train.training import Fitted
+from counterfoil.losses.pretraining import optimal_transport
+from counterfoil.training.config import LinearLR, OptimizerConfig, TrainConfig
+from counterfoil.training.logging import read_metrics
+from counterfoil.training.pretrain import (
+    TASKS,
+    DevMeasure,
+    PretrainBatch,
+    PretrainStep,
+    PretrainStream,
+    PretrainTasks,
+    Task,
+    mask_word,
+    pretrain,
+    vocabulary_of,
+)
+from counterfoil.training.trainer import TrainResult
 
-LENS = cases.lens()
-RATES = Optimiser(rule="adamw", rate=5e-3, betas=(0.9, 0.98), epsilon=1e-6, decay=0.01, clip=5.0)
-PLAN = TrainPlan(
+LENS = cases.processor()
+RATES = OptimizerConfig(
+    rule="adamw", rate=5e-3, betas=(0.9, 0.98), epsilon=1e-6, decay=0.01, clip=5.0
+)
+PLAN = TrainConfig(
     epochs=2,
     batch=6,
     optimiser=RATES,
-    schedule=Linear(warmup=2),
+    schedule=LinearLR(warmup=2),
     log_every=2,
     select="accuracy",
 )
 CLOCK = {"seconds", "dev_seconds", "pairs_per_second", "memory_mb"}
 
 
-def batch(task: Task) -> TaskBatch:
+def batch(task: Task) -> PretrainBatch:
     model = cases.model(LENS)
-    found = TaskStream(
-        lens=LENS,
-        sampler=Measured(Tasks(), LENS, 8).sampler,
+    found = PretrainStream(
+        processor=LENS,
+        sampler=DevMeasure(PretrainTasks(), LENS, 8).sampler,
         epochs=1,
         seed=3,
-        tasks=Tasks().only(task),
+        tasks=PretrainTasks().only(task),
         mask=mask_word(model),
-        words=words_of(LENS),
+        words=vocabulary_of(LENS),
         classes=cases.Detector(),
     )
     return next(found.batches())
 
 
-def run(folder: Path, plan: TrainPlan = PLAN, **more: Any) -> tuple[Fitted, dict[str, Any]]:
+def run(folder: Path, plan: TrainConfig = PLAN, **more: Any) -> tuple[TrainResult, dict[str, Any]]:
     model = cases.model(LENS, dropout=more.pop("dropout", 0.0))
     fitted = pretrain(
         plan,
         model,
-        more.pop("tasks", Tasks()),
+        more.pop("tasks", PretrainTasks()),
         LENS,
         folder=folder,
         classes=more.pop("classes", cases.Detector()),
@@ -93,7 +102,7 @@ def test_losses_are_those_of_pair_after_pair(task: Task) -> None:
         elif task == "itm":
             match = int(whole.matching[p])
             rows += [-model.matched(joint.pooled)[0].log_softmax(0)[match]]
-            cost = transport(
+            cost = optimal_transport(
                 joint.texts.tokens, joint.images.tokens, text.mask, image.mask
             ).squeeze()
             moved.append(cost if match else -cost)
@@ -109,7 +118,7 @@ def test_losses_are_those_of_pair_after_pair(task: Task) -> None:
                     rows.append(-says[1 + truth[1:].argmax()])
                 else:
                     rows += truth * (truth.log() - says)
-    found = Pretraining(model, Tasks())(whole)
+    found = PretrainStep(model, PretrainTasks())(whole)
     torch.testing.assert_close(found[task].double(), torch.stack(rows).mean(), rtol=1e-5, atol=1e-6)
     if task == "itm":
         expected = 0.1 * torch.stack(moved).mean()
@@ -118,13 +127,15 @@ def test_losses_are_those_of_pair_after_pair(task: Task) -> None:
 
 
 def test_no_transport_where_it_weighs_nothing() -> None:
-    assert set(Pretraining(cases.model(LENS), Tasks(transport=0.0))(batch("itm"))) == {"itm"}
+    assert set(PretrainStep(cases.model(LENS), PretrainTasks(transport=0.0))(batch("itm"))) == {
+        "itm"
+    }
 
 
 def test_it_learns(tmp_path: Path) -> None:
     """Hidden words of captions that name what is in the picture; pairs that match."""
-    tasks = Tasks(mlm=1, itm=1, mrfr=0, mrckl=0)
-    before = Measured(tasks, LENS, 8)(cases.model(LENS).eval())
+    tasks = PretrainTasks(mlm=1, itm=1, mrfr=0, mrckl=0)
+    before = DevMeasure(tasks, LENS, 8)(cases.model(LENS).eval())
     plan = replace(PLAN, epochs=40, batch=12, optimiser=replace(RATES, rate=1e-2))
     fitted, _ = run(tmp_path, plan, tasks=tasks)
     assert fitted.best is not None
@@ -200,13 +211,13 @@ def test_without_classes_their_task_is_never_drawn(tmp_path: Path) -> None:
 def test_other_tasks_are_another_training(tmp_path: Path) -> None:
     run(tmp_path, replace(PLAN, minutes=1e-9))
     with pytest.raises(ValueError, match="belongs to another training"):
-        run(tmp_path, tasks=Tasks(mlm=5), resume=True)
+        run(tmp_path, tasks=PretrainTasks(mlm=5), resume=True)
 
 
 def test_half_precision_is_judged_in_full() -> None:
     model = cases.model(LENS)
-    full = Pretraining(model, Tasks())(batch("itm"))
-    half = Pretraining(model, Tasks(), precision="bf16")(batch("itm"))
+    full = PretrainStep(model, PretrainTasks())(batch("itm"))
+    half = PretrainStep(model, PretrainTasks(), precision="bf16")(batch("itm"))
     for name, loss in half.items():
         assert loss.dtype == torch.float
         torch.testing.assert_close(loss, full[name], rtol=0.1, atol=0.02)
@@ -214,7 +225,7 @@ def test_half_precision_is_judged_in_full() -> None:
 
 def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"Bag cannot be pre-trained.*use UNITER"):
-        pretrain(PLAN, train_cases.host("bag", LENS), Tasks(), LENS, folder=tmp_path)
+        pretrain(PLAN, train_cases.host("bag", LENS), PretrainTasks(), LENS, folder=tmp_path)
     with pytest.raises(ValueError, match="chunk=4 is for losses that compare"):
         run(tmp_path, replace(PLAN, chunk=4))
     with pytest.raises(ValueError, match="'rsum' is not a dev figure"):

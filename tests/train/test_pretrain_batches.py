@@ -11,40 +11,40 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pretrain_cases as cases
-from counterfoil.corpus.sampler import Sampler
-from counterfoil.train.pretrain import words_of
-from counterfoil.train.pretrain_batches import (
+from counterfoil.data.batching import BatchSampler
+from counterfoil.training.pretrain import (
     TASKS,
+    PretrainBatch,
+    PretrainStream,
+    PretrainTasks,
     Task,
-    TaskBatch,
-    Tasks,
-    TaskStream,
-    hidden,
-    mismatched,
-    spoken,
+    hide_words,
+    mismatch_pairs,
+    speaks_for,
+    vocabulary_of,
 )
 
-LENS = cases.lens()
+LENS = cases.processor()
 MASK = 99
 
 
-def stream(tasks: Tasks, *, seed: int = 0, batch: int = 6, **more: Any) -> TaskStream:
-    sampler = Sampler(LENS.corpus.relation, batch=batch, seed=seed)
-    return TaskStream(
-        lens=LENS,
+def stream(tasks: PretrainTasks, *, seed: int = 0, batch: int = 6, **more: Any) -> PretrainStream:
+    sampler = BatchSampler(LENS.dataset.relation, batch=batch, seed=seed)
+    return PretrainStream(
+        processor=LENS,
         sampler=sampler,
         epochs=more.pop("epochs", 2),
         seed=seed,
         tasks=tasks,
         mask=MASK,
-        words=words_of(LENS),
+        words=vocabulary_of(LENS),
         classes=cases.Detector(),
         **more,
     )
 
 
-def batches(task: Task, **more: Any) -> list[TaskBatch]:
-    return list(stream(Tasks().only(task), **more).batches())
+def batches(task: Task, **more: Any) -> list[PretrainBatch]:
+    return list(stream(PretrainTasks().only(task), **more).batches())
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -52,7 +52,7 @@ def rng(seed: int = 0) -> torch.Generator:
 
 
 def test_tasks_come_by_their_ratios() -> None:
-    tasks = Tasks(mlm=3, mrfr=1, mrckl=0, itm=4)
+    tasks = PretrainTasks(mlm=3, mrfr=1, mrckl=0, itm=4)
     found = Counter(tasks.draw(seed) for seed in range(4000))
     assert set(found) == {"mlm", "mrfr", "itm"}
     for task, share in {"mlm": 3 / 8, "mrfr": 1 / 8, "itm": 4 / 8}.items():
@@ -69,13 +69,13 @@ def test_tasks_come_by_their_ratios() -> None:
 )
 def test_tasks_out_of_range(change: dict[str, float], told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        Tasks(**change)
+        PretrainTasks(**change)
 
 
 def test_without_classes_two_tasks_are_left_out() -> None:
-    assert Tasks(mrc=3).without_classes() == Tasks(mrc=0, mrckl=0)
+    assert PretrainTasks(mrc=3).without_classes() == PretrainTasks(mrc=0, mrckl=0)
     with pytest.raises(ValueError, match="no task is left"):
-        Tasks().only("mrc").without_classes()
+        PretrainTasks().only("mrc").without_classes()
 
 
 def test_hidden_words_keep_their_truth() -> None:
@@ -87,14 +87,14 @@ def test_hidden_words_keep_their_truth() -> None:
         rest = torch.ones_like(original.mask)
         rest[at] = False
         assert torch.equal(batch.texts.values[rest], original.values[rest])
-        assert spoken(original, words_of(LENS))[at].all()
+        assert speaks_for(original, vocabulary_of(LENS))[at].all()
         assert set(batch.slots.pair.tolist()) == set(range(len(batch.anchors.text)))
         new = batch.texts.values[at]
         for was, now in zip(batch.labels.tolist(), new.tolist()):
             changed["hidden" if now == MASK else "kept" if now == was else "other"] += 1
-            assert now == MASK or now in words_of(LENS)
+            assert now == MASK or now in vocabulary_of(LENS)
         shares[0] += len(new)
-        shares[1] += int(spoken(original, words_of(LENS)).sum())
+        shares[1] += int(speaks_for(original, vocabulary_of(LENS)).sum())
     total = sum(changed.values())
     assert abs(changed["hidden"] / total - 0.8) < 0.06
     assert changed["other"] / total < 0.16
@@ -103,7 +103,7 @@ def test_hidden_words_keep_their_truth() -> None:
 
 def test_the_first_word_where_none_is_drawn() -> None:
     for batch in batches("mlm", batch=24)[:1]:
-        only = stream(Tasks(words=0.0).only("mlm"), batch=24).batches()
+        only = stream(PretrainTasks(words=0.0).only("mlm"), batch=24).batches()
         assert torch.equal(next(only).slots.place, torch.ones(24).long())  # behind <start>
         assert (batch.slots.place >= 1).all()
 
@@ -113,7 +113,7 @@ def test_the_first_word_where_none_is_drawn() -> None:
 def test_one_region_of_each_image_at_least_is_hidden(seed: int, share: float) -> None:
     mask = torch.arange(5) < torch.randint(1, 6, (7, 1), generator=rng(seed))
     chance = torch.rand(7, 5, generator=rng(seed + 1))
-    found = hidden(mask, chance, share=share)
+    found = hide_words(mask, chance, share=share)
     assert found.any(1).all()
     assert not (found & ~mask).any()
     assert (found | ~mask | (chance >= share)).all()
@@ -123,7 +123,7 @@ def test_one_region_of_each_image_at_least_is_hidden(seed: int, share: float) ->
 
 def test_hidden_regions_are_few() -> None:
     mask = torch.ones(2000, 36, dtype=torch.bool)
-    found = hidden(mask, torch.rand(2000, 36, generator=rng()), share=0.15)
+    found = hide_words(mask, torch.rand(2000, 36, generator=rng()), share=0.15)
     assert abs(found.float().mean() - 0.15) < 0.01
 
 
@@ -131,14 +131,14 @@ def test_hidden_regions_are_few() -> None:
 @settings(max_examples=30, deadline=None)
 def test_another_image_is_another_one(seed: int, count: int) -> None:
     images = torch.randint(count, (50,), generator=rng(seed))
-    found, same = mismatched(images, count, share=0.5, rng=rng(seed + 1))
+    found, same = mismatch_pairs(images, count, share=0.5, rng=rng(seed + 1))
     assert torch.equal(found == images, same)
     assert 0 <= int(found.min()) <= int(found.max()) < count
 
 
 def test_every_other_image_is_as_likely() -> None:
     images = torch.full((6000,), 1)
-    found, same = mismatched(images, 4, share=0.5, rng=rng())
+    found, same = mismatch_pairs(images, 4, share=0.5, rng=rng())
     assert abs(same.float().mean() - 0.5) < 0.03
     shares = found[~same].bincount(minlength=4) / int((~same).sum())
     assert shares[1] == 0
@@ -146,7 +146,7 @@ def test_every_other_image_is_as_likely() -> None:
 
 
 def test_one_image_alone_always_matches() -> None:
-    found, same = mismatched(torch.zeros(3).long(), 1, share=1.0, rng=rng())
+    found, same = mismatch_pairs(torch.zeros(3).long(), 1, share=1.0, rng=rng())
     assert found.tolist() == [0, 0, 0]
     assert same.all()
 
@@ -160,17 +160,19 @@ def test_what_is_not_asked_is_not_hidden(task: Task) -> None:
         assert torch.equal(batch.texts.values, original.values) == (task != "mlm")
         assert bool(batch.veiled.any()) == (task in ("mrfr", "mrc", "mrckl"))
         assert (batch.classes is not None) == (task in ("mrc", "mrckl"))
-        owner = LENS.corpus.relation.owner[batch.anchors.text]
-        assert torch.equal(batch.anchors.image == owner, batch.matching)
+        text_to_image = LENS.dataset.relation.text_to_image[batch.anchors.text]
+        assert torch.equal(batch.anchors.image == text_to_image, batch.matching)
         assert torch.equal(batch.images.ids, batch.anchors.image)
         if task != "itm":
             assert batch.matching.all()
 
 
 def test_batches_from_anywhere_are_the_same() -> None:
-    whole = list(stream(Tasks(), batch=5, accumulate=2).batches())
+    whole = list(stream(PretrainTasks(), batch=5, accumulate=2).batches())
     for start in (1, 4, 5, 7):
-        for one, other in zip(whole[start:], stream(Tasks(), batch=5, accumulate=2).batches(start)):
+        for one, other in zip(
+            whole[start:], stream(PretrainTasks(), batch=5, accumulate=2).batches(start)
+        ):
             assert one.task == other.task
             assert torch.equal(one.texts.values, other.texts.values)
             assert torch.equal(one.veiled, other.veiled)

@@ -13,54 +13,58 @@ import torch
 
 import processes
 import train_cases as cases
-from counterfoil import world
-from counterfoil.engine.encode import encode_images, encode_texts
-from counterfoil.engine.kept import weights_digest
-from counterfoil.engine.tiles import Member
-from counterfoil.matcher import Matcher
-from counterfoil.negatives.filters import FilterPlan
-from counterfoil.negatives.mine import mine
-from counterfoil.negatives.mined import Mined, MinedPlan
+from counterfoil.core import distributed
+from counterfoil.losses.aoq import AdaptiveQuintuplet, OfflineTriplet
+from counterfoil.losses.base import Loss, WeightedSum
+from counterfoil.losses.schedules import SwitchAfter
+from counterfoil.losses.triplet import MarginRankingLoss, SumTripletLoss
+from counterfoil.models.base import RetrievalModel
+from counterfoil.negatives.filters import FilterConfig
+from counterfoil.negatives.mining import mine_lists
+from counterfoil.negatives.sampling import OfflineNegativeSampler, SamplingConfig
 from counterfoil.negatives.store import NegativeStore
-from counterfoil.objectives.curriculum import Then
-from counterfoil.objectives.quintuplet import AdaptiveQuintuplet, OfflineTriplet
-from counterfoil.objectives.term import Objective, Term
-from counterfoil.objectives.triplet import RankedBelow, SumTriplet
-from counterfoil.train.log import read_metrics
-from counterfoil.train.loop import Fitted, fit
-from counterfoil.train.optimise import Optimiser
-from counterfoil.train.plan import TrainPlan
-from counterfoil.train.refresh import Refresh, Relisting
-from counterfoil.train.stopping import Stopping
+from counterfoil.scoring.checkpoint import weights_digest
+from counterfoil.scoring.encode import EmbeddedDataset, encode_images, encode_texts
+from counterfoil.training.config import OptimizerConfig, TrainConfig
+from counterfoil.training.logging import read_metrics
+from counterfoil.training.remine import RemineConfig, Reminer
+from counterfoil.training.stopping import StopMonitor
+from counterfoil.training.trainer import TrainResult, fit
 
-PLAN = TrainPlan(epochs=5, batch=8, optimiser=Optimiser(rate=0.02), log_every=2)
+PLAN = TrainConfig(epochs=5, batch=8, optimiser=OptimizerConfig(rate=0.02), log_every=2)
 CLOCK = {"seconds", "dev_seconds", "mined_seconds", "pairs_per_second", "memory_mb"}
-EVERY_2 = Refresh(every=2)
+EVERY_2 = RemineConfig(every=2)
 BATCHES = 5  # of 36 captions
 
 
-def first_lists(lens: Any, host: Matcher, texts: int = 6, images: int = 3) -> Any:
-    rows = len(lens.corpus), len(lens.corpus.texts)
-    member = Member(
-        host, encode_images(host, lens.images, rows[0]), encode_texts(host, lens.texts, rows[1])
+def first_lists(processor: Any, host: RetrievalModel, texts: int = 6, images: int = 3) -> Any:
+    rows = len(processor.dataset), len(processor.dataset.texts)
+    member = EmbeddedDataset(
+        host,
+        encode_images(host, processor.images, rows[0]),
+        encode_texts(host, processor.texts, rows[1]),
     )
-    return mine([member], lens.corpus.owner, texts_per_image=texts, images_per_text=images)
+    return mine_lists(
+        [member], processor.dataset.text_to_image, texts_per_image=texts, images_per_text=images
+    )
 
 
 def train(
     folder: Path,
-    plan: TrainPlan = PLAN,
+    plan: TrainConfig = PLAN,
     *,
-    refresh: Refresh = EVERY_2,
-    term: Term | None = None,
+    refresh: RemineConfig = EVERY_2,
+    term: Loss | None = None,
     listed: bool = True,
     states: list[dict[str, torch.Tensor]] | None = None,
     **more: Any,
-) -> tuple[Fitted, Matcher]:
-    lens = cases.lens()
-    matcher = cases.host(more.pop("kind", "bag"), lens, dropout=0.3)
-    lists = first_lists(lens, cases.host("bag", lens, seed=5))
-    draws = Mined(lists=lists, relation=lens.corpus.relation) if listed else None
+) -> tuple[TrainResult, RetrievalModel]:
+    processor = cases.processor()
+    matcher = cases.host(more.pop("kind", "bag"), processor, dropout=0.3)
+    lists = first_lists(processor, cases.host("bag", processor, seed=5))
+    draws = (
+        OfflineNegativeSampler(lists=lists, relation=processor.dataset.relation) if listed else None
+    )
 
     def evaluate(model: torch.nn.Module) -> dict[str, float]:
         if states is not None:
@@ -70,8 +74,8 @@ def train(
     fitted = fit(
         plan,
         matcher,
-        Objective(terms={"t": (1.0, term or AdaptiveQuintuplet())}),
-        lens,
+        WeightedSum(terms={"t": (1.0, term or AdaptiveQuintuplet())}),
+        processor,
         folder=folder,
         draws=draws,
         refresh=refresh,
@@ -83,7 +87,7 @@ def train(
 
 def stores(folder: Path) -> dict[int, NegativeStore]:
     """Those on disk, by the epoch they were mined at."""
-    fingerprint = cases.lens().corpus.fingerprint
+    fingerprint = cases.processor().dataset.fingerprint
     found = (p for p in (folder / "lists").glob("*") if p.suffix != ".partial")
     return {
         int(path.name.split("-")[1]): NegativeStore.open(path, fingerprint=fingerprint)
@@ -108,9 +112,9 @@ def test_the_lists_are_those_of_the_model_at_that_epoch(tmp_path: Path) -> None:
     assert [(line["epoch"], line["step"]) for line in mined] == [(2, 2 * BATCHES), (4, 4 * BATCHES)]
     ((epoch, store),) = stores(tmp_path).items()
     assert epoch == 4
-    host = cases.host("bag", cases.lens())
+    host = cases.host("bag", cases.processor())
     host.load_state_dict(states[3])
-    wanted = first_lists(cases.lens(), host)
+    wanted = first_lists(cases.processor(), host)
     assert torch.equal(store.lists.texts, wanted.texts)
     assert torch.equal(store.lists.images, wanted.images)
     assert store.manifest.sources[0].checkpoint == weights_digest(host)
@@ -118,15 +122,15 @@ def test_the_lists_are_those_of_the_model_at_that_epoch(tmp_path: Path) -> None:
 
 def test_the_draws_change_with_the_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every batch's negatives stand in the lists of its epoch, read ahead or not."""
-    drawn: list[tuple[Mined, int]] = []
-    draw = Mined.draw
+    drawn: list[tuple[OfflineNegativeSampler, int]] = []
+    draw = OfflineNegativeSampler.draw
 
-    def noted(self: Mined, texts: torch.Tensor, rng: torch.Generator) -> Any:
+    def noted(self: OfflineNegativeSampler, texts: torch.Tensor, rng: torch.Generator) -> Any:
         found = draw(self, texts, rng)
         drawn.append((self, len(texts)))
         return found
 
-    monkeypatch.setattr(Mined, "draw", noted)
+    monkeypatch.setattr(OfflineNegativeSampler, "draw", noted)
     train(tmp_path, replace(PLAN, ahead=7))
     sources = [id(source) for source, _ in drawn]
     changes = [n for n in range(1, len(sources)) if sources[n] != sources[n - 1]]
@@ -138,8 +142,8 @@ def test_the_draws_change_with_the_lists(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_without_refresh_nothing_is_mined(tmp_path: Path) -> None:
-    train(tmp_path / "never", refresh=Refresh())
-    train(tmp_path / "later", refresh=Refresh(every=9))
+    train(tmp_path / "never", refresh=RemineConfig())
+    train(tmp_path / "later", refresh=RemineConfig(every=9))
     assert not (tmp_path / "never" / "lists").exists()
     assert lines(tmp_path / "never") == lines(tmp_path / "later")
 
@@ -147,7 +151,7 @@ def test_without_refresh_nothing_is_mined(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", [{}, {"average": 0.8}, {"accumulate": 2}], ids=str)
 def test_stopped_at_every_step(tmp_path: Path, change: dict[str, Any]) -> None:
     plan = replace(PLAN, **change)
-    whole, matcher = train(tmp_path / "whole", plan)
+    whole, model = train(tmp_path / "whole", plan)
     fitted, sessions = whole, 0
     while sessions == 0 or not fitted.finished:
         short = replace(plan, minutes=1e-9)
@@ -156,27 +160,27 @@ def test_stopped_at_every_step(tmp_path: Path, change: dict[str, Any]) -> None:
         assert len(stores(tmp_path / "cut")) <= 2
     assert sessions > 10
     assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
-    assert same(matcher, again)
+    assert same(model, again)
     names = [sorted(p.name for p in (tmp_path / f / "lists").iterdir()) for f in ("cut", "whole")]
     assert names[0] == names[1]
     assert len(names[0]) == 1
 
 
 def test_stopped_in_the_middle_of_mining(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, matcher = train(tmp_path / "whole")
-    monkeypatch.setattr("counterfoil.train.refresh.mine", partial(mine, tile=(4, 4)))
+    _, model = train(tmp_path / "whole")
+    monkeypatch.setattr("counterfoil.training.remine.mine_lists", partial(mine_lists, tile=(4, 4)))
     asked = iter([True])
-    monkeypatch.setattr(Stopping, "wanted", lambda self: next(asked, False))
-    monkeypatch.setattr(Stopping, "decide", stop_while(asked))
+    monkeypatch.setattr(StopMonitor, "wanted", lambda self: next(asked, False))
+    monkeypatch.setattr(StopMonitor, "decide", stop_while(asked))
     fitted, _ = train(tmp_path / "cut")
     assert (fitted.finished, fitted.steps) == (False, 2 * BATCHES)
     assert [path.suffix for path in (tmp_path / "cut" / "lists").iterdir()] == [".partial"]
     monkeypatch.undo()
-    monkeypatch.setattr("counterfoil.train.refresh.mine", partial(mine, tile=(4, 4)))
+    monkeypatch.setattr("counterfoil.training.remine.mine_lists", partial(mine_lists, tile=(4, 4)))
     fitted, again = train(tmp_path / "cut", resume=True)
     assert fitted.finished
     assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
-    assert same(matcher, again)
+    assert same(model, again)
 
 
 def stop_while(asked: Any) -> Any:
@@ -186,34 +190,34 @@ def stop_while(asked: Any) -> Any:
 
 def test_mining_moves_nothing(tmp_path: Path) -> None:
     """Neither generators nor running statistics nor modes."""
-    lens = cases.lens()
-    host = cases.host("vsrn", lens).train()
+    processor = cases.processor()
+    host = cases.host("vsrn", processor).train()
     host.text.eval()
     modes = [module.training for module in host.modules()]
     before, weights = torch.get_rng_state(), weights_digest(host)
-    relisting(tmp_path, lens).mine("a-2", host, lambda: False)
+    relisting(tmp_path, processor).mine("a-2", host, lambda: False)
     assert torch.equal(torch.get_rng_state(), before)
     assert weights_digest(host) == weights
     assert [module.training for module in host.modules()] == modes
 
 
-def relisting(folder: Path, lens: Any, refresh: Refresh = EVERY_2) -> Relisting:
-    from counterfoil.corpus.sampler import Sampler
-    from counterfoil.train.prefetch import Stream
+def relisting(folder: Path, processor: Any, refresh: RemineConfig = EVERY_2) -> Reminer:
+    from counterfoil.data.batching import BatchSampler
+    from counterfoil.training.batches import BatchStream
 
-    sampler = Sampler(lens.corpus.relation, batch=8, seed=0)
-    stream = Stream(lens=lens, sampler=sampler, epochs=3, seed=0)
-    return Relisting(refresh, stream, MinedPlan(), OfflineTriplet.needs, folder / "lists", "a")
+    sampler = BatchSampler(processor.dataset.relation, batch=8, seed=0)
+    stream = BatchStream(processor=processor, sampler=sampler, epochs=3, seed=0)
+    return Reminer(refresh, stream, SamplingConfig(), OfflineTriplet.needs, folder / "lists", "a")
 
 
 def mined_by_unlike_processors(folder: str) -> tuple[str, str]:
-    lens = cases.lens()
-    host = cases.host("bag", lens)
+    processor = cases.processor()
+    host = cases.host("bag", processor)
     with torch.no_grad():
         for parameter in host.parameters():
-            parameter *= 1 + 1e-6 * world.rank()
-    relisting(Path(folder), lens).mine("a-2", host, lambda: False)
-    return weights_digest(host), weights_digest(cases.host("bag", lens))
+            parameter *= 1 + 1e-6 * distributed.rank()
+    relisting(Path(folder), processor).mine("a-2", host, lambda: False)
+    return weights_digest(host), weights_digest(cases.host("bag", processor))
 
 
 def test_processes_whose_weights_have_drifted_mine_with_the_first_ones(tmp_path: Path) -> None:
@@ -223,14 +227,14 @@ def test_processes_whose_weights_have_drifted_mine_with_the_first_ones(tmp_path:
 
 
 def test_a_store_is_taken_up_and_one_of_other_weights_is_not(tmp_path: Path) -> None:
-    lens = cases.lens()
-    again = relisting(tmp_path, lens, Refresh(every=2, texts=5, images=2))
-    again.mine("a-2", cases.host("bag", lens), lambda: False)
+    processor = cases.processor()
+    again = relisting(tmp_path, processor, RemineConfig(every=2, texts=5, images=2))
+    again.mine("a-2", cases.host("bag", processor), lambda: False)
     place = tmp_path / "lists" / "a-2"
     first = (place / "texts.npy").stat().st_mtime_ns
-    again.mine("a-2", cases.host("bag", lens), lambda: False)
+    again.mine("a-2", cases.host("bag", processor), lambda: False)
     assert (place / "texts.npy").stat().st_mtime_ns == first
-    again.mine("a-2", cases.host("bag", lens, seed=3), lambda: False)
+    again.mine("a-2", cases.host("bag", processor, seed=3), lambda: False)
     assert (place / "texts.npy").stat().st_mtime_ns != first
     assert stores(tmp_path)[2].lists.texts.shape == (12, 5)
     again.tidy("")
@@ -238,21 +242,21 @@ def test_a_store_is_taken_up_and_one_of_other_weights_is_not(tmp_path: Path) -> 
 
 
 def test_filters_hold_for_what_is_mined_anew(tmp_path: Path) -> None:
-    lens = cases.lens()
-    plan = Refresh(every=1, texts=4, images=2, filters=FilterPlan(skip=2))
-    relisting(tmp_path, lens, plan).mine("a-1", cases.host("bag", lens), lambda: False)
+    processor = cases.processor()
+    plan = RemineConfig(every=1, texts=4, images=2, filters=FilterConfig(skip=2))
+    relisting(tmp_path, processor, plan).mine("a-1", cases.host("bag", processor), lambda: False)
     store = stores(tmp_path)[1]
-    whole = first_lists(lens, cases.host("bag", lens))
+    whole = first_lists(processor, cases.host("bag", processor))
     assert torch.equal(store.lists.texts, whole.texts[:, 2:])
-    assert store.manifest.filters == FilterPlan(skip=2).in_words()
+    assert store.manifest.filters == FilterConfig(skip=2).describe()
 
 
 def test_lists_begin_with_the_first_mining(tmp_path: Path) -> None:
     """Online until then; nothing is drawn."""
-    late = Then(first=SumTriplet(), second=AdaptiveQuintuplet(), steps=2 * BATCHES)
+    late = SwitchAfter(first=SumTripletLoss(), second=AdaptiveQuintuplet(), steps=2 * BATCHES)
     train(tmp_path, term=late, listed=False)
-    plain = Then(first=SumTriplet(), second=SumTriplet(), steps=2 * BATCHES)
-    train(tmp_path / "plain", term=plain, listed=False, refresh=Refresh())
+    plain = SwitchAfter(first=SumTripletLoss(), second=SumTripletLoss(), steps=2 * BATCHES)
+    train(tmp_path / "plain", term=plain, listed=False, refresh=RemineConfig())
     found, wanted = lines(tmp_path), lines(tmp_path / "plain")
     assert [line for line in found if line["step"] <= 2 * BATCHES and "lists" not in line] == [
         line for line in wanted if line["step"] <= 2 * BATCHES
@@ -267,21 +271,24 @@ def test_lists_begin_with_the_first_mining(tmp_path: Path) -> None:
         (
             {
                 "listed": False,
-                "term": Then(first=SumTriplet(), second=OfflineTriplet(), steps=9),
+                "term": SwitchAfter(first=SumTripletLoss(), second=OfflineTriplet(), steps=9),
             },
             "needs them from batch 9 on",
         ),
-        ({"term": SumTriplet()}, "no term of the objective needs them"),
-        ({"term": RankedBelow(role="written")}, "no term of the objective needs them"),
+        ({"term": SumTripletLoss()}, "no term of the objective needs them"),
+        ({"term": MarginRankingLoss(role="written")}, "no term of the objective needs them"),
         (
-            {"refresh": Refresh(every=2, texts=5), "draw": MinedPlan(texts=6)},
+            {"refresh": RemineConfig(every=2, texts=5), "draw": SamplingConfig(texts=6)},
             "6 texts are to be drawn from, but lists of 5 are to be mined; set refresh.texts to 6",
         ),
-        ({"refresh": Refresh(every=2, images=1), "draw": MinedPlan(images=2)}, "2 images are to"),
+        (
+            {"refresh": RemineConfig(every=2, images=1), "draw": SamplingConfig(images=2)},
+            "2 images are to",
+        ),
     ],
 )
 def test_what_cannot_be(more: dict[str, Any], message: str, tmp_path: Path) -> None:
-    if isinstance(more.get("term"), SumTriplet | RankedBelow):
+    if isinstance(more.get("term"), SumTripletLoss | MarginRankingLoss):
         more = {**more, "listed": False}
     with pytest.raises(ValueError, match=message):
         train(tmp_path, **more)
@@ -293,12 +300,12 @@ def test_what_cannot_be(more: dict[str, Any], message: str, tmp_path: Path) -> N
     [
         ({"every": -1}, "every=-1"),
         ({"texts": -2}, "texts=-2"),
-        ({"filters": FilterPlan(guided=0.0)}, "a guide cannot judge lists that are mined while"),
+        ({"filters": FilterConfig(guided=0.0)}, "a guide cannot judge lists that are mined while"),
     ],
 )
 def test_plans_out_of_range(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Refresh(**given)
+        RemineConfig(**given)
 
 
 def test_lists_that_are_gone(tmp_path: Path) -> None:

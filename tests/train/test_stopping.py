@@ -7,23 +7,23 @@ import time
 
 import pytest
 
-from counterfoil.train.stopping import Stopping, stopping
+from counterfoil.training.stopping import StopMonitor, watch_for_stop
 
 
 def test_nothing_is_due() -> None:
-    with stopping(0, 10) as watch:
+    with watch_for_stop(0, 10) as watch:
         assert watch.decide() == (None, False)
 
 
 def test_time_is_up() -> None:
-    with stopping(1e-9, 10) as watch:
+    with watch_for_stop(1e-9, 10) as watch:
         assert watch.decide() == ("minutes", True)
 
 
 def test_a_checkpoint_is_due_until_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    watch = Stopping(0, 10)
+    watch = StopMonitor(0, 10)
     now[0] = 599.0
     assert watch.decide() == (None, False)
     now[0] = 601.0
@@ -37,7 +37,7 @@ def test_a_checkpoint_is_due_until_it_is_written(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_asks_and_handlers_come_back(number: int) -> None:
     before = signal.getsignal(number)
-    with stopping(0, 10) as watch:
+    with watch_for_stop(0, 10) as watch:
         os.kill(os.getpid(), number)
         assert watch.decide() == ("signal", True)
         watch.heed()
@@ -48,7 +48,7 @@ def test_a_signal_that_stopped_nothing_is_passed_on() -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
     try:
-        with stopping(0, 10) as watch:
+        with watch_for_stop(0, 10) as watch:
             os.kill(os.getpid(), signal.SIGTERM)
             assert watch.decide()[0] == "signal"
             assert not heard
@@ -58,7 +58,7 @@ def test_a_signal_that_stopped_nothing_is_passed_on() -> None:
 
 
 def test_a_second_interrupt_forces() -> None:
-    with stopping(0, 10) as watch:
+    with watch_for_stop(0, 10) as watch:
         os.kill(os.getpid(), signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
@@ -69,7 +69,7 @@ def test_outside_the_main_thread_signals_are_left_alone() -> None:
     before, seen = signal.getsignal(signal.SIGTERM), []
 
     def work() -> None:
-        with stopping(1e-9, 10) as watch:
+        with watch_for_stop(1e-9, 10) as watch:
             seen.append((signal.getsignal(signal.SIGTERM), watch.decide()[0]))
 
     thread = threading.Thread(target=work)

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
 
-from counterfoil import world
-from counterfoil.analysis.base import (
+from counterfoil.analysis.runs import METRICS, training_folders
+from counterfoil.core import distributed
+from counterfoil.core.console import progress
+from counterfoil.core.io import read_json
+from counterfoil.data.dataset import ImageTextDataset, Relation
+from counterfoil.evaluation.galleries import Exhibits, shown_caption, shown_image
+from counterfoil.evaluation.metrics import check_owner
+from counterfoil.negatives.sampling import images_per_batch
+from counterfoil.negatives.store import HardNegativeLists, NegativeStore
+from counterfoil.pipelines.publishing import (
     MISSING,
     Analysis,
     check_page_path,
@@ -20,28 +28,8 @@ from counterfoil.analysis.base import (
     open_scorers,
     short_names,
 )
-from counterfoil.analysis.runs import METRICS, training_folders
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.engine.pair_ranks import PairRanks
-from counterfoil.engine.ranks import Ranks
-from counterfoil.engine.sweep import MEMORY, sweep
-from counterfoil.engine.tiles import Member
-from counterfoil.evaluate.gallery import Exhibits, shown_caption, shown_image
-from counterfoil.evaluate.recall import check_owner
-from counterfoil.files import read_json
-from counterfoil.negatives.examples import Example, Kinds, Listed
-from counterfoil.negatives.examples import examples as draw_examples
-from counterfoil.negatives.mined import as_many_images
-from counterfoil.negatives.online_rank import (
-    Direction,
-    OnlineRanks,
-    chance_of_top,
-    expected_rank,
-    online_ranks,
-)
-from counterfoil.negatives.store import NegativeStore
-from counterfoil.recipes.comparison import curve
-from counterfoil.recipes.run import Source
+from counterfoil.pipelines.run import DataSource
+from counterfoil.pipelines.stages.compare import learning_curve
 from counterfoil.report.figures import (
     ExpectedCurve,
     LearningCurve,
@@ -51,6 +39,398 @@ from counterfoil.report.figures import (
 )
 from counterfoil.report.page import CardColumn, CardSection, ExampleCard, Figure, TableBlock
 from counterfoil.report.tables import format_number
+from counterfoil.scoring.encode import EmbeddedDataset
+from counterfoil.scoring.reducers import DenseScores, PairRanks, Ranks
+from counterfoil.scoring.stream import MEMORY, stream_scores
+
+# Where the hardest negative of a random batch ranks in the whole training set.
+#
+# AOQ (https://arxiv.org/abs/2003.03669), section 1: with 500K pairs and batches of 128 the expected
+# rank is about 4000, and the chance of one of the 100 hardest about 2.2 %.
+#
+# Both follow from counting, whatever the model. A batch holds an anchor caption and B - 1 of the
+# T - 1 others, any of them as likely. Its hardest negative text ranks behind the k hardest when
+# none
+# of those k is drawn: P(R > k) = C(T-1-k, B-1) / C(T-1, B-1), and the sum over k is E[R] = T / B,
+# exactly, as long as B exceeds the captions of one image. Images come with their captions, c each,
+# so
+# k hard images are missed when k c captions are.
+#
+# The paper's two numbers take two sizes of MS-COCO: 500K / 128 = 3906, while 2.2 % is the chance in
+# the 566,435 captions of its training split; in 500K it would be 2.5 %.
+#
+# '3906 2.51'
+# '4425 2.22'
+
+
+Direction = Literal["i2t", "t2i"]
+_NUMBERS = 2**25  # scores held at once
+
+
+def missed(count: Tensor, texts: int, batch: int) -> Tensor:
+    """Chance that none of so many captions is in the batch of another one.
+
+    Args:
+        count: (n,) how many captions.
+        texts: captions that batches are drawn from, T.
+        batch: captions in a batch, B.
+    """
+    left, drawn = texts - 1, batch - 1
+    rest = (left - count.double()).clamp(min=0)
+    chance = (
+        torch.lgamma(rest + 1)
+        - torch.lgamma((rest - drawn).clamp(min=0) + 1)
+        - torch.lgamma(torch.tensor(left + 1.0, dtype=torch.double))
+        + torch.lgamma(torch.tensor(left - drawn + 1.0, dtype=torch.double))
+    ).exp()
+    return chance.where(rest >= drawn, 0.0)
+
+
+def chance_of_top(k: int, texts: int, batch: int, *, captions: float = 1) -> float:
+    """Chance that the hardest negative of a batch is one of the k hardest of all.
+
+    Args:
+        k: how many count as hardest.
+        texts: captions that batches are drawn from.
+        batch: captions in a batch, the anchor among them.
+        captions: per negative; 1 for texts, captions per image for images.
+    """
+    return 1 - float(missed(torch.tensor([k * captions]), texts, batch))
+
+
+def expected_rank(texts: int, batch: int, *, captions: float = 1) -> float:
+    """Expected rank, from 1, of the hardest negative of a batch; T / B for texts.
+
+    Args:
+        texts: captions that batches are drawn from.
+        batch: captions in a batch, the anchor among them, more than one image has.
+        captions: per negative, see `chance_of_top`.
+    """
+    if captions == 1:
+        return texts / batch
+    ranks = torch.arange(int((texts - 1) / captions), dtype=torch.double)
+    return float(missed(ranks * captions, texts, batch).sum())
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class OnlineRanks:
+    """Online hard negatives of S anchors in each of D batches, at each of N batch sizes.
+
+    Attributes:
+        direction: "i2t", images ask for texts, or "t2i".
+        batches: the sizes.
+        ranks: (N, S, D) long, rank among all wrong counterparts from 1; 0 where a batch has none.
+        gaps: (N, S, D) score of the negative minus score of the anchor pair; NaN where none.
+    """
+
+    direction: Direction
+    batches: tuple[int, ...]
+    ranks: Tensor
+    gaps: Tensor
+
+    def mean(self, place: int) -> tuple[float, float]:
+        """Mean rank at one batch size, and half of its 95 % interval over anchors."""
+        ranks = self.ranks[place].double()
+        ranks = ranks.masked_fill(ranks == 0, torch.nan).nanmean(1)
+        ranks = ranks[ranks.isfinite()]
+        spread = ranks.std().item() if len(ranks) > 1 else float("nan")
+        return ranks.mean().item(), 1.96 * spread / len(ranks) ** 0.5
+
+    def top(self, place: int, k: int) -> float:
+        """Percent of batches whose negative is one of the k hardest of all."""
+        ranks = self.ranks[place]
+        return 100 * ((ranks > 0) & (ranks <= k)).double().mean().item()
+
+    def gap(self, place: int) -> float:
+        """Median score of the negative minus the positive's."""
+        return self.gaps[place].nanmedian().item()
+
+
+def online_ranks(
+    members: Sequence[EmbeddedDataset],
+    relation: Relation,
+    *,
+    batches: Sequence[int],
+    anchors: int,
+    draws: int,
+    rng: torch.Generator,
+) -> tuple[OnlineRanks, OnlineRanks]:
+    """Measure both directions: images ask for texts, texts for images.
+
+    Anchor captions and the rest of their batches are drawn from the captions that describe an
+    image, as in training; smaller batches are the heads of larger ones. Each anchor is compared
+    with everything, and of equal scores the lower row ranks first.
+
+    Args:
+        members: models with what they encoded; several are an ensemble.
+        relation: who describes whom.
+        batches: sizes, in captions.
+        anchors: how many anchor captions.
+        draws: batches of each size for each anchor.
+        rng: of anchors and batches.
+
+    Raises:
+        ValueError: a batch of fewer than 2 captions, or of more than there are.
+    """
+    owned = (relation.text_to_image >= 0).nonzero().squeeze(1)
+    sizes = tuple(sorted(set(batches)))
+    if not sizes or sizes[0] < 2 or sizes[-1] > len(owned):
+        raise ValueError(
+            f"batches of {', '.join(map(str, sizes)) or 'nothing'} cannot be drawn from "
+            f"{len(owned):,} captions; each needs 2 to {len(owned):,}"
+        )
+    chosen = owned[torch.randperm(len(owned), generator=rng)[:anchors]]
+    found: list[list[tuple[Tensor, Tensor]]] = []
+    most = max(1, _NUMBERS // max(len(relation.text_to_image), relation.images))
+    with progress("anchors ranked", len(chosen)) as advance:
+        for part in torch.split(chosen, most):
+            for anchor in zip(part, *anchor_scores(members, relation, part)):
+                found.append(_measure(anchor, relation, owned, sizes, draws, rng))
+                advance(1)
+    return _stacked("i2t", sizes, found, 0), _stacked("t2i", sizes, found, 1)
+
+
+def anchor_scores(
+    members: Sequence[EmbeddedDataset], relation: Relation, anchors: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(S, T) scores of the anchor captions' images with all texts, and (S, I) of the captions.
+
+    Args:
+        members: models with what they encoded.
+        relation: who describes whom.
+        anchors: (S,) text rows, each of an image.
+    """
+    images = relation.text_to_image[anchors]
+    asked = [EmbeddedDataset(m.model, m.images.rows(images), m.texts) for m in members]
+    asking = [EmbeddedDataset(m.model, m.images, m.texts.rows(anchors)) for m in members]
+    texts = DenseScores(len(anchors), len(relation.text_to_image))
+    pictures = DenseScores(relation.images, len(anchors))
+    stream_scores(asked, [texts])
+    stream_scores(asking, [pictures])
+    return texts.scores.cpu(), pictures.scores.T.contiguous().cpu()
+
+
+def places(scores: Tensor, wrong: Tensor) -> Tensor:
+    """(n,) rank of each wrong item among the wrong ones, from 1; n + 1 for all that are not."""
+    order = scores.masked_fill(~wrong, -torch.inf).argsort(descending=True, stable=True)
+    order = order[wrong[order]]
+    found = torch.full((len(scores),), len(scores) + 1)
+    found[order] = torch.arange(1, len(order) + 1)
+    return found
+
+
+def _measure(
+    anchor: tuple[Tensor, ...],
+    relation: Relation,
+    owned: Tensor,
+    sizes: tuple[int, ...],
+    draws: int,
+    rng: torch.Generator,
+) -> list[tuple[Tensor, Tensor]]:
+    """For one anchor, (N, D) ranks and gaps: its image's, then its own."""
+    row, texts, images = int(anchor[0]), anchor[1], anchor[2]
+    own = int(relation.text_to_image[row])
+    text_place = places(texts, (relation.text_to_image >= 0) & (relation.text_to_image != own))
+    image_place = places(images, (relation.counts > 0) & (relation.rows() != own))
+    others = owned[owned != row]
+    drawn = torch.stack(
+        [others[torch.randperm(len(others), generator=rng)[: sizes[-1] - 1]] for _ in range(draws)]
+    )
+    return [
+        _hardest(text_place[drawn], texts[drawn] - texts[row], sizes, len(texts)),
+        _hardest(
+            image_place[relation.text_to_image[drawn]],
+            images[relation.text_to_image[drawn]] - images[own],
+            sizes,
+            len(images),
+        ),
+    ]
+
+
+def _hardest(
+    place: Tensor, gaps: Tensor, sizes: tuple[int, ...], count: int
+) -> tuple[Tensor, Tensor]:
+    """(N, D) best place in the head of each size, and the gap there."""
+    best, at = place.cummin(1)
+    heads = torch.tensor(sizes) - 2  # of a batch, the anchor is not drawn
+    best, gap = best[:, heads].T, gaps.gather(1, at)[:, heads].T
+    none = best > count
+    return best.masked_fill(none, 0), gap.masked_fill(none, torch.nan)
+
+
+def _stacked(
+    direction: Direction,
+    sizes: tuple[int, ...],
+    found: list[list[tuple[Tensor, Tensor]]],
+    side: int,
+) -> OnlineRanks:
+    ranks, gaps = (torch.stack([one[side][part] for one in found], 1) for part in (0, 1))
+    return OnlineRanks(direction, sizes, ranks, gaps)
+
+
+# Anchors with their online and offline negatives, to be looked at.
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Some counterparts of an anchor, hardest first.
+
+    Attributes:
+        rows: of texts or images.
+        places: rank of each among all wrong counterparts, from 1; for a true one, before how many
+            wrong ones it is preceded, plus one.
+        scores: of the pairs.
+    """
+
+    rows: tuple[int, ...]
+    places: tuple[int, ...]
+    scores: tuple[float, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One side of an anchor pair.
+
+    Attributes:
+        row: the image or the text that asks.
+        true: its true counterparts.
+        online: the hardest negatives of random batches, each once.
+        offline: drawn uniformly from the hardest of all.
+    """
+
+    row: int
+    true: Listed
+    online: Listed
+    offline: Listed
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Kinds:
+    """How negatives are chosen.
+
+    Attributes:
+        batch: captions in a batch, the anchor among them.
+        texts: draw offline from the so many hardest texts of an image.
+        images: draw offline from the so many hardest images of a text.
+        shown: how many of each kind, at most.
+    """
+
+    batch: int
+    texts: int
+    images: int
+    shown: int
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Side:
+    """All that could be counterparts of one anchor."""
+
+    row: int
+    scores: Tensor
+    wrong: Tensor
+    true: Tensor
+
+    def listed(self, rows: Tensor) -> Listed:
+        """These rows, hardest first."""
+        place = places(self.scores, self.wrong)
+        rows = rows[self.scores[rows].argsort(descending=True, stable=True)]
+        ahead = [
+            int(place[row])
+            if self.wrong[row]
+            else 1 + int((self.wrong & (self.scores > self.scores[row])).sum())
+            for row in rows
+        ]
+        return Listed(tuple(rows.tolist()), tuple(ahead), tuple(self.scores[rows].tolist()))
+
+    def example(self, batches: Tensor, mined: Tensor, shown: int, rng: torch.Generator) -> Example:
+        """The hardest of each batch of counterparts, and a draw from the list."""
+        place = places(self.scores, self.wrong)
+        hardest = batches.gather(1, place[batches].argmin(1, keepdim=True)).squeeze(1)
+        hardest = torch.tensor(sorted({*hardest[self.wrong[hardest]].tolist()}), dtype=torch.long)
+        drawn = mined[torch.randperm(len(mined), generator=rng)[:shown]]
+        return Example(self.row, *(self.listed(rows) for rows in (self.true, hardest, drawn)))
+
+
+def examples(
+    members: Sequence[EmbeddedDataset],
+    relation: Relation,
+    *,
+    kinds: Kinds,
+    anchors: int,
+    rng: torch.Generator,
+    lists: HardNegativeLists | None = None,
+) -> list[tuple[Example, Example]]:
+    """Images and one caption of each, with online and offline negatives (AOQ, Fig. 3).
+
+    Args:
+        members: models with what they encoded; several are an ensemble.
+        relation: who describes whom.
+        kinds: how negatives are chosen.
+        anchors: how many images, at most.
+        rng: of anchors, batches and draws.
+        lists: mined before, perhaps by others; without them the members' own hardest.
+
+    Returns:
+        For each anchor pair the image's side and the text's side.
+
+    Raises:
+        ValueError: no two images are described.
+    """
+    described = (relation.counts > 0).nonzero().squeeze(1)
+    if len(described) < 2:
+        raise ValueError(f"{len(described)} images have captions; negatives need at least 2")
+    images = described[torch.randperm(len(described), generator=rng)[:anchors]]
+    texts = relation.random_caption(images, rng)
+    found = []
+    for image, text, row, column in zip(images, texts, *anchor_scores(members, relation, texts)):
+        text_to_image = relation.text_to_image
+        left = _Side(
+            int(image),
+            row,
+            (text_to_image >= 0) & (text_to_image != image),
+            _at(text_to_image == image),
+        )
+        wrong = (relation.counts > 0) & (relation.rows() != image)
+        right = _Side(int(text), column, wrong, image.unsqueeze(0))
+        batches = _batches(relation, int(text), kinds, rng)
+        mined = (
+            _hardest_examples(left, kinds.texts, lists.texts[image] if lists else None),
+            _hardest_examples(right, kinds.images, lists.images[text] if lists else None),
+        )
+        found.append(
+            (
+                left.example(batches, mined[0], kinds.shown, rng),
+                right.example(text_to_image[batches], mined[1], kinds.shown, rng),
+            )
+        )
+    return found
+
+
+def _at(chosen: Tensor) -> Tensor:
+    return chosen.nonzero().squeeze(1)
+
+
+def _batches(relation: Relation, text: int, kinds: Kinds, rng: torch.Generator) -> Tensor:
+    """(shown, B - 1) the other captions of as many batches."""
+    others = _at(relation.text_to_image >= 0)
+    others = others[others != text]
+    rest = min(kinds.batch, len(others) + 1) - 1
+    drawn = [torch.randperm(len(others), generator=rng)[:rest] for _ in range(kinds.shown)]
+    return others[torch.stack(drawn)]
+
+
+def _hardest_examples(side: _Side, count: int, mined: Tensor | None) -> Tensor:
+    """The hardest wrong rows: as mined, or by the side's own scores."""
+    if mined is not None:
+        return mined[mined >= 0][:count].long()
+    place = places(side.scores, side.wrong)
+    return _at(side.wrong & (place <= count))
+
 
 # -- Section 1: rank of the hardest negative of a random batch ----------------------------------
 
@@ -88,7 +468,7 @@ class OnlineRankLine:
 
 def online_rank(
     name: str,
-    source: Source,
+    source: DataSource,
     out: Path,
     *,
     split: str = "train",
@@ -121,31 +501,31 @@ def online_rank(
         ValueError: the page exists, model and data do not fit, or a batch cannot be drawn.
     """
     check_page_path(out)
-    world.join()
-    corpus = source.split(split)
+    distributed.init()
+    dataset = source.split(split)
     scorers = open_scorers([name])
-    owned = int((corpus.owner >= 0).sum())
+    owned = int((dataset.text_to_image >= 0).sum())
     sizes = tuple(batches) or tuple(b for b in BATCHES if b <= owned) or (owned,)
     ranks = online_ranks(
-        scorers[0].on(corpus),
-        corpus.relation,
+        scorers[0].on(dataset),
+        dataset.relation,
         batches=sizes,
         anchors=anchors,
         draws=draws,
         rng=torch.Generator().manual_seed(seed),
     )
-    i2t, t2i = (_online_lines(side, corpus, top) for side in ranks)
+    i2t, t2i = (_online_lines(side, dataset, top) for side in ranks)
     shown = next((line for line in i2t if line.batch == 128), i2t[-1])
     Analysis(
         title="How hard online negatives are",
         headline=(
             f"The hardest wrong caption of a batch of {shown.batch:,} has rank "
-            f"{_rank(shown.mean_rank)} on average in {len(corpus.texts):,} captions (by counting "
+            f"{_rank(shown.mean_rank)} on average in {len(dataset.texts):,} captions (by counting "
             f"{_rank(shown.expected_rank)}) and is one of the {shown.hardest:,} hardest in "
             f"{shown.top:.1f} % of batches (by counting {shown.expected_top:.1f} %)."
         ),
         protocol=(
-            f"{describe_protocol(corpus, scorers, seed=seed)}; {min(anchors, owned):,} anchors, "
+            f"{describe_protocol(dataset, scorers, seed=seed)}; {min(anchors, owned):,} anchors, "
             f"{draws} batches of each size for each"
         ),
         numbers={
@@ -159,9 +539,9 @@ def online_rank(
     return ranks
 
 
-def _online_lines(ranks: OnlineRanks, corpus: Corpus, top: int) -> list[OnlineRankLine]:
-    texts = int((corpus.owner >= 0).sum())
-    described = int((corpus.relation.counts > 0).sum())
+def _online_lines(ranks: OnlineRanks, dataset: ImageTextDataset, top: int) -> list[OnlineRankLine]:
+    texts = int((dataset.text_to_image >= 0).sum())
+    described = int((dataset.relation.counts > 0).sum())
     captions = 1.0 if ranks.direction == "i2t" else texts / described
     hardest = max(1, round(top / captions))
     return [
@@ -237,7 +617,7 @@ ExamplePairs = list[tuple[Example, Example]]
 
 def negative_examples(
     name: str,
-    source: Source,
+    source: DataSource,
     out: Path,
     *,
     split: str = "train",
@@ -269,26 +649,26 @@ def negative_examples(
         ValueError: the page exists, or model, lists and data do not fit.
     """
     check_page_path(out)
-    world.join()
-    corpus = source.split(split)
+    distributed.init()
+    dataset = source.split(split)
     scorers = open_scorers([name])
-    store = NegativeStore.open(lists, fingerprint=corpus.fingerprint) if lists else None
-    kinds = _example_sizes(corpus, store, batch=batch, top=top, shown=shown)
-    pairs = draw_examples(
-        scorers[0].on(corpus),
-        corpus.relation,
+    store = NegativeStore.open(lists, fingerprint=dataset.fingerprint) if lists else None
+    kinds = _example_sizes(dataset, store, batch=batch, top=top, shown=shown)
+    pairs = examples(
+        scorers[0].on(dataset),
+        dataset.relation,
         kinds=kinds,
         anchors=anchors,
         rng=torch.Generator().manual_seed(seed),
         lists=store.lists if store else None,
     )
     origin = f"lists of {lists}" if lists else "the model's own lists"
-    totals = f"{len(corpus.texts):,} captions and {len(corpus):,} images"
+    totals = f"{len(dataset.texts):,} captions and {len(dataset):,} images"
     Analysis(
         title="Online and offline negatives",
         headline=f"Negatives of a batch of {kinds.batch}, and of {totals}.",
         protocol=(
-            f"{describe_protocol(corpus, scorers, seed=seed)}; batches of {kinds.batch}; offline: "
+            f"{describe_protocol(dataset, scorers, seed=seed)}; batches of {kinds.batch}; offline: "
             f"drawn from {kinds.texts} texts and {kinds.images} images, {origin}"
         ),
         numbers={
@@ -297,8 +677,8 @@ def negative_examples(
             **asdict(kinds),
             "anchors": [
                 {
-                    "image": corpus.image_ids[image.row],
-                    "caption": corpus.texts[text.row],
+                    "image": dataset.image_ids[image.row],
+                    "caption": dataset.texts[text.row],
                     "texts": asdict(image),
                     "images": asdict(text),
                 }
@@ -306,18 +686,18 @@ def negative_examples(
             ],
         },
         tables=(_example_table(pairs),),
-        sections=tuple(_example_cards(pairs, exhibits(corpus), kinds)),
+        sections=tuple(_example_cards(pairs, exhibits(dataset), kinds)),
     ).publish(out)
     return pairs
 
 
 def _example_sizes(
-    corpus: Corpus, store: NegativeStore | None, *, batch: int, top: int, shown: int
+    dataset: ImageTextDataset, store: NegativeStore | None, *, batch: int, top: int, shown: int
 ) -> Kinds:
     """The requested sizes, limited by the split and the lists."""
-    most = max(1, len(corpus.texts))
+    most = max(1, len(dataset.texts))
     texts = min(top, most)
-    images = as_many_images(texts, corpus.relation)
+    images = images_per_batch(texts, dataset.relation)
     if store is not None:
         texts = min(texts, store.lists.texts.shape[1])
         images = min(images, store.lists.images.shape[1])
@@ -435,7 +815,7 @@ def curves(folders: Sequence[Path], out: Path) -> tuple[TrainingCurve, ...]:
 
 
 def _read_training(name: str, folder: Path) -> TrainingCurve:
-    metrics = curve(name, folder / METRICS)
+    metrics = learning_curve(name, folder / METRICS)
     if not metrics.epochs:
         raise ValueError(f"{folder / METRICS} holds no epoch; was the training stopped at once?")
     note = folder.with_name(f"{folder.name}.json")
@@ -532,7 +912,9 @@ class CrossRanks:
         return tuple((100 * torch.bincount(place, minlength=len(BINS)) / len(place)).tolist())
 
 
-def cross_ranks(members: Sequence[Member], owner: Tensor, *, memory: int = MEMORY) -> CrossRanks:
+def cross_ranks(
+    members: Sequence[EmbeddedDataset], text_to_image: Tensor, *, memory: int = MEMORY
+) -> CrossRanks:
     """Rank every true pair in one pass over the scores.
 
     Other true texts of the image count neither for nor against a pair; of equal scores the lower
@@ -540,25 +922,27 @@ def cross_ranks(members: Sequence[Member], owner: Tensor, *, memory: int = MEMOR
 
     Args:
         members: models with their encodings; several are an ensemble.
-        owner: (T,) image of each text, -1 for none.
+        text_to_image: (T,) image of each text, -1 for none.
         memory: bytes, see `sweep`.
 
     Raises:
-        ValueError: `owner` does not fit the encodings, or no text describes an image.
+        ValueError: `text_to_image` does not fit the encodings, or no text describes an image.
     """
     images = len(members[0].images) if members else 0
-    check_owner(owner, images, len(members[0].texts) if members else 0)
-    paired = owner >= 0
+    check_owner(text_to_image, images, len(members[0].texts) if members else 0)
+    paired = text_to_image >= 0
     if not bool(paired.any()):
-        raise ValueError(f"none of the {len(owner)} texts describes an image; there is no pair")
-    texts, pictures = PairRanks(owner), Ranks("text", len(owner), owner)
-    sweep(members, [texts, pictures], memory=memory)
+        raise ValueError(
+            f"none of the {len(text_to_image)} texts describes an image; there is no pair"
+        )
+    texts, pictures = PairRanks(text_to_image), Ranks("text", len(text_to_image), text_to_image)
+    stream_scores(members, [texts, pictures], memory=memory)
     r_t, r_i = texts.ranks().cpu()[paired.cpu()], pictures.ranks().cpu()[paired.cpu()]
     return CrossRanks(r_t + 1, r_i + 1, len(r_t) / images)
 
 
 def cross_rank(
-    names: Sequence[str], source: Source, out: Path, *, split: str = "test"
+    names: Sequence[str], source: DataSource, out: Path, *, split: str = "test"
 ) -> dict[str, CrossRanks]:
     """Count true pairs by their cross-retrieval rank under each model (Figure 5).
 
@@ -575,10 +959,10 @@ def cross_rank(
         ValueError: the page exists, or model and data do not fit.
     """
     check_page_path(out)
-    world.join()
-    corpus = source.split(split)
+    distributed.init()
+    dataset = source.split(split)
     scorers = open_scorers(names)
-    ranks = {s.name: cross_ranks(s.on(corpus), corpus.owner) for s in scorers}
+    ranks = {s.name: cross_ranks(s.on(dataset), dataset.text_to_image) for s in scorers}
     shares = {name: one.shares() for name, one in ranks.items()}
     first = next(iter(ranks.values()))
     pairs, ratio = first.cross.numel(), first.ratio
@@ -596,7 +980,7 @@ def cross_rank(
     Analysis(
         title="Cross-retrieval ranks",
         headline=f"Above every wrong pair: {best}. Beyond rank 200: {far}.",
-        protocol=describe_protocol(corpus, scorers),
+        protocol=describe_protocol(dataset, scorers),
         numbers={
             "models": {scorer.name: scorer.given for scorer in scorers},
             "pairs": pairs,

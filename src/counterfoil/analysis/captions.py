@@ -10,17 +10,22 @@ from typing import final
 import torch
 from torch import Tensor
 
-from counterfoil.analysis.base import Scorer, check_different, score_unit, short_names
-from counterfoil.corpus.corpus import Corpus
+from counterfoil.core.types import WordHead, WordHeadModel
+from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.phrases import RulePhraseParser
-from counterfoil.engine.scored import score_pairs
-from counterfoil.negatives.desk import Desk
-from counterfoil.negatives.hand import Hand
-from counterfoil.negatives.model_writer import ModelWriter
-from counterfoil.negatives.written_store import WRITTEN, WrittenFoil, WrittenManifest, WrittenStore
-from counterfoil.reading import ReadsWords, Want
-from counterfoil.recipes.model import Model
-from counterfoil.recipes.run import Source
+from counterfoil.model import Model
+from counterfoil.negatives.generation.inputs import GeneratorInputs
+from counterfoil.negatives.generation.store import (
+    WRITTEN,
+    GeneratedCaption,
+    GeneratedManifest,
+    GeneratedStore,
+)
+from counterfoil.negatives.generation.tags import MaskRefill
+from counterfoil.negatives.generation.writer import ModelGenerator
+from counterfoil.pipelines.publishing import Scorer, check_different, score_unit, short_names
+from counterfoil.pipelines.run import DataSource
+from counterfoil.scoring.pairs import score_index_pairs
 
 INTERVALS = "95 % intervals: images drawn anew with all that belongs to them, 1,000 times"
 
@@ -33,16 +38,16 @@ class StoredCaptions:
     Attributes:
         name: short name of the folder.
         manifest: how they were generated.
-        corpus: the split.
+        dataset: the split.
         foils: all captions, in the order in which they were generated.
         images: rows of their images.
         texts: rows of the captions they were made of.
     """
 
     name: str
-    manifest: WrittenManifest
-    corpus: Corpus
-    foils: tuple[WrittenFoil, ...]
+    manifest: GeneratedManifest
+    dataset: ImageTextDataset
+    foils: tuple[GeneratedCaption, ...]
     images: tuple[int, ...]
     texts: tuple[int, ...]
 
@@ -51,20 +56,21 @@ class StoredCaptions:
         made = self.manifest
         return f"{self.name}: {len(self.foils):,} by {made.writer}, seed {made.seed}"
 
-    def check_split(self, corpus: Corpus, folder: Path) -> None:
+    def check_split(self, dataset: ImageTextDataset, folder: Path) -> None:
         """Refuse captions that were generated for another split.
 
         Raises:
             ValueError: they were.
         """
-        if self.corpus.part != corpus.part:
+        if self.dataset.split_name != dataset.split_name:
             raise ValueError(
-                f"{folder} was written for split {self.corpus.part!r}, and the analysis is of "
-                f"{corpus.part!r}; name it with --split"
+                f"{folder} was written for split {self.dataset.split_name!r}, and the analysis is "
+                f"of "
+                f"{dataset.split_name!r}; name it with --split"
             )
 
 
-def open_stores(folders: Sequence[Path], source: Source) -> tuple[StoredCaptions, ...]:
+def open_stores(folders: Sequence[Path], source: DataSource) -> tuple[StoredCaptions, ...]:
     """Open generated captions of one split.
 
     Raises:
@@ -74,23 +80,23 @@ def open_stores(folders: Sequence[Path], source: Source) -> tuple[StoredCaptions
     check_different(folders, "folder")
     names = short_names([str(path) for path in folders])
     stores = tuple(_open_store(path, name, source) for path, name in zip(folders, names))
-    splits = {one.corpus.part: one.name for one in stores}
+    splits = {one.dataset.split_name: one.name for one in stores}
     if len(splits) > 1:
         listed = ", ".join(f"{name} for {split!r}" for split, name in splits.items())
         raise ValueError(f"captions of one split can be compared, but {listed} were written")
     return stores
 
 
-def _open_store(folder: Path, name: str, source: Source) -> StoredCaptions:
+def _open_store(folder: Path, name: str, source: DataSource) -> StoredCaptions:
     made = WRITTEN.read_manifest(folder)
     whole = source.open()
     parts = made.split.split("+")
-    corpus = whole if set(parts) - set(whole.split_names) else whole.split(*parts)
-    foils = tuple(WrittenStore.open(folder, fingerprint=corpus.fingerprint).foils())
+    dataset = whole if set(parts) - set(whole.split_names) else whole.split(*parts)
+    foils = tuple(GeneratedStore.open(folder, fingerprint=dataset.fingerprint).foils())
     if not foils:
         raise ValueError(f"{folder} holds no written captions; write again")
-    images = {name: row for row, name in enumerate(corpus.image_ids)}
-    texts = {name: row for row, name in enumerate(corpus.text_ids)}
+    images = {name: row for row, name in enumerate(dataset.image_ids)}
+    texts = {name: row for row, name in enumerate(dataset.text_ids)}
     strange = next((f for f in foils if f.image not in images or f.text not in texts), None)
     if strange is not None:
         raise ValueError(
@@ -98,7 +104,7 @@ def _open_store(folder: Path, name: str, source: Source) -> StoredCaptions:
             "data do not have; write again"
         )
     rows = tuple(images[foil.image] for foil in foils), tuple(texts[foil.text] for foil in foils)
-    return StoredCaptions(name, made, corpus, foils, *rows)
+    return StoredCaptions(name, made, dataset, foils, *rows)
 
 
 @final
@@ -119,9 +125,9 @@ class GenerationSettings:
     temperature: float = 1.5
 
     @property
-    def hand(self) -> Hand:
+    def hand(self) -> MaskRefill:
         """The mask-and-refill settings."""
-        return Hand(masks=self.masks, refills=self.refills, temperature=self.temperature)
+        return MaskRefill(masks=self.masks, refills=self.refills, temperature=self.temperature)
 
     def describe(self) -> str:
         """In words."""
@@ -131,27 +137,27 @@ class GenerationSettings:
         )
 
 
-def generator_inputs(model: Model, corpus: Corpus) -> Desk:
+def generator_inputs(model: Model, dataset: ImageTextDataset) -> GeneratorInputs:
     """Inputs with which a model generates captions of a split.
 
     Raises:
         ValueError: the model reads ready-made vectors, or the data do not fit.
     """
-    return Desk(lens=model.on(corpus), parser=RulePhraseParser())
+    return GeneratorInputs(processor=model.process(dataset), parser=RulePhraseParser())
 
 
 def caption_generator(
-    scorer: Scorer, corpus: Corpus, settings: GenerationSettings, seed: int
-) -> ModelWriter:
+    scorer: Scorer, dataset: ImageTextDataset, settings: GenerationSettings, seed: int
+) -> ModelGenerator:
     """Make a model generate captions of a split.
 
     Raises:
         ValueError: it is an ensemble, fills no hidden words, or the data do not fit.
     """
     model = scorer.single()
-    return ModelWriter(
-        desk=generator_inputs(model, corpus),
-        matcher=model.matcher,
+    return ModelGenerator(
+        desk=generator_inputs(model, dataset),
+        model=model.model,
         hand=settings.hand,
         keep=settings.keep,
         seed=seed,
@@ -160,27 +166,36 @@ def caption_generator(
 
 def can_generate(scorer: Scorer) -> bool:
     """Whether this is one model that fills hidden words."""
-    matcher = scorer.models[0].matcher
+    model = scorer.models[0].model
     return (
-        len(scorer.models) == 1 and isinstance(matcher, ReadsWords) and Want.FILL in matcher.wants
+        len(scorer.models) == 1
+        and isinstance(model, WordHeadModel)
+        and WordHead.FILL in model.wants
     )
 
 
-def draw_captions(corpus: Corpus, count: int, rng: torch.Generator) -> Tensor:
+def draw_captions(dataset: ImageTextDataset, count: int, rng: torch.Generator) -> Tensor:
     """(S,) rows of captions of different images, in the order of the images.
 
     Raises:
         ValueError: no text describes an image.
     """
-    described = (corpus.relation.counts > 0).nonzero().squeeze(1)
+    described = (dataset.relation.counts > 0).nonzero().squeeze(1)
     if not len(described):
-        raise ValueError(f"{corpus.name} {corpus.part} has no caption that describes an image")
+        raise ValueError(
+            f"{dataset.name} {dataset.split_name} has no caption that describes an image"
+        )
     images = described[torch.randperm(len(described), generator=rng)[:count].sort().values]
-    return corpus.relation.random_caption(images, rng)
+    return dataset.relation.random_caption(images, rng)
 
 
 def score_captions(
-    scorer: Scorer, corpus: Corpus, images: Tensor, texts: Sequence[str], *, scaled: bool = True
+    scorer: Scorer,
+    dataset: ImageTextDataset,
+    images: Tensor,
+    texts: Sequence[str],
+    *,
+    scaled: bool = True,
 ) -> Tensor:
     """(P,) scores of images with captions that need not be in the split.
 
@@ -188,7 +203,7 @@ def score_captions(
 
     Args:
         scorer: the model.
-        corpus: has the images.
+        dataset: has the images.
         images: (P,) rows of it.
         texts: P captions.
         scaled: whether to divide by the score's unit.
@@ -199,14 +214,14 @@ def score_captions(
     seen, image = images.unique(return_inverse=True)  # type: ignore[no-untyped-call]
     number = {text: row for row, text in enumerate(dict.fromkeys(texts))}
     shown = replace(
-        corpus.subset(seen),
+        dataset.subset(seen),
         texts=list(number),
         text_ids=[str(row) for row in range(len(number))],
-        owner=torch.full((len(number),), -1),
+        text_to_image=torch.full((len(number),), -1),
         text_features=None,
     )
     pairs = image * len(number) + torch.tensor([number[text] for text in texts], dtype=torch.long)
     once, place = pairs.unique(return_inverse=True)
     members = scorer.on(shown)
-    scores = score_pairs(members, once // len(number), once % len(number))[place]
+    scores = score_index_pairs(members, once // len(number), once % len(number))[place]
     return scores.double() / score_unit(members) if scaled else scores

@@ -12,8 +12,21 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final, get_args
 import torch
 from torch import Tensor
 
-from counterfoil import world
-from counterfoil.analysis.base import (
+from counterfoil.analysis.runs import FinishedEvaluation, common_setting, finished_evaluations
+from counterfoil.core import distributed
+from counterfoil.core.config import unknown_name
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.evaluation.bootstrap import Comparison, compare, sums
+from counterfoil.evaluation.galleries import shown_caption, shown_image
+from counterfoil.evaluation.metrics import (
+    MEAN_OF_BAGS,
+    Direction,
+    check_owner,
+    holds_bags,
+    single_unit_vectors,
+)
+from counterfoil.evaluation.results import chance, signed
+from counterfoil.pipelines.publishing import (
     MISSING,
     Analysis,
     check_page_path,
@@ -22,18 +35,7 @@ from counterfoil.analysis.base import (
     open_scorers,
     score_unit,
 )
-from counterfoil.analysis.runs import FinishedEvaluation, common_setting, finished_evaluations
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.engine.sweep import MEMORY, sweep
-from counterfoil.engine.tiles import Member
-from counterfoil.engine.topk import TopK
-from counterfoil.engine.true_scores import TrueScores
-from counterfoil.evaluate.embeddings import MEAN_OF_BAGS, holds_bags, unit_vectors
-from counterfoil.evaluate.gallery import shown_caption, shown_image
-from counterfoil.evaluate.recall import Direction, check_owner
-from counterfoil.evaluate.report import chance, signed
-from counterfoil.evaluation.bootstrap import Comparison, compare, sums
-from counterfoil.recipes.run import Source
+from counterfoil.pipelines.run import DataSource
 from counterfoil.report.figures import (
     MapPoints,
     NamedSample,
@@ -47,10 +49,13 @@ from counterfoil.report.figures import (
 )
 from counterfoil.report.page import CardColumn, CardSection, ExampleCard, Figure, TableBlock
 from counterfoil.report.tables import format_number
-from counterfoil.spec import unknown
+from counterfoil.scoring.encode import EmbeddedDataset
+from counterfoil.scoring.reducers import TopK, TrueScores
+from counterfoil.scoring.stream import MEMORY, stream_scores
 
 if TYPE_CHECKING:
     from sklearn.manifold import TSNE
+
 
 # -- Figure 3b: margins ---------------------------------------------------------------------------
 
@@ -94,29 +99,34 @@ class QueryMargins:
 MarginPair: TypeAlias = tuple[QueryMargins, QueryMargins]
 
 
-def margins(members: Sequence[Member], owner: Tensor, *, memory: int = MEMORY) -> MarginPair:
+def margins(
+    members: Sequence[EmbeddedDataset], text_to_image: Tensor, *, memory: int = MEMORY
+) -> MarginPair:
     """Measure margins in both directions in one pass over the scores.
 
     Args:
         members: models with their encodings; several are an ensemble.
-        owner: (T,) image of each text, -1 for none.
+        text_to_image: (T,) image of each text, -1 for none.
         memory: bytes, see `sweep`.
 
     Returns:
         Images asking for texts, and texts for images.
 
     Raises:
-        ValueError: `owner` does not fit the encodings, or no query has both a positive and a
-            negative.
+        ValueError: `text_to_image` does not fit the encodings, or no query has both a positive and
+            a negative.
     """
     images = len(members[0].images) if members else 0
-    check_owner(owner, images, len(members[0].texts) if members else 0)
-    true = TrueScores(owner)
-    texts, pictures = TopK("image", images, 1, owner), TopK("text", len(owner), 1, owner)
-    sweep(members, [true, texts, pictures], memory=memory)
-    level, owner = true.scores.double().cpu(), owner.cpu()
+    check_owner(text_to_image, images, len(members[0].texts) if members else 0)
+    true = TrueScores(text_to_image)
+    texts, pictures = (
+        TopK("image", images, 1, text_to_image),
+        TopK("text", len(text_to_image), 1, text_to_image),
+    )
+    stream_scores(members, [true, texts, pictures], memory=memory)
+    level, text_to_image = true.scores.double().cpu(), text_to_image.cpu()
     best = torch.full((images,), -torch.inf, dtype=torch.double)
-    best.scatter_reduce_(0, owner[owner >= 0], level[owner >= 0], "amax")
+    best.scatter_reduce_(0, text_to_image[text_to_image >= 0], level[text_to_image >= 0], "amax")
     unit = score_unit(members)
     return (
         _query_margins("i2t", best, texts.scores, unit),
@@ -138,7 +148,7 @@ def _query_margins(
 
 
 def margin_distributions(
-    names: Sequence[str], source: Source, out: Path, *, split: str = "test"
+    names: Sequence[str], source: DataSource, out: Path, *, split: str = "test"
 ) -> dict[str, MarginPair]:
     """Draw how far positives score above the hardest negatives, under each model (Figure 3b).
 
@@ -155,10 +165,10 @@ def margin_distributions(
         ValueError: the page exists, or model and data do not fit.
     """
     check_page_path(out)
-    world.join()
-    corpus = source.split(split)
+    distributed.init()
+    dataset = source.split(split)
     scorers = open_scorers(names)
-    by_model = {s.name: margins(s.on(corpus), corpus.owner) for s in scorers}
+    by_model = {s.name: margins(s.on(dataset), dataset.text_to_image) for s in scorers}
     bins = histogram_bins(
         [NamedSample(name, side.values.numpy()) for name, both in by_model.items() for side in both]
     )
@@ -171,7 +181,7 @@ def margin_distributions(
     Analysis(
         title="Margins",
         headline=f"{'; '.join(words)}.",
-        protocol=describe_protocol(corpus, scorers),
+        protocol=describe_protocol(dataset, scorers),
         figures=tuple(
             histograms(
                 [NamedSample(name, both[side].values.numpy()) for name, both in by_model.items()],
@@ -258,13 +268,17 @@ SimilarityPair: TypeAlias = tuple[NegativeSimilarities, NegativeSimilarities]
 
 
 def negative_similarities(
-    members: Sequence[Member], owner: Tensor, *, top: int = TOP, memory: int = MEMORY
+    members: Sequence[EmbeddedDataset],
+    text_to_image: Tensor,
+    *,
+    top: int = TOP,
+    memory: int = MEMORY,
 ) -> SimilarityPair:
     """Similarities of the `top` hardest negatives of every query in one pass over the scores.
 
     Args:
         members: models with their encodings; several are an ensemble.
-        owner: (T,) image of each text, -1 for none.
+        text_to_image: (T,) image of each text, -1 for none.
         top: negatives of a query; at most all.
         memory: bytes, see `sweep`.
 
@@ -272,16 +286,19 @@ def negative_similarities(
         Images asking for texts, and texts for images.
 
     Raises:
-        ValueError: `owner` does not fit the encodings, or there is no wrong pair.
+        ValueError: `text_to_image` does not fit the encodings, or there is no wrong pair.
     """
     images = len(members[0].images) if members else 0
-    check_owner(owner, images, len(members[0].texts) if members else 0)
-    texts, pictures = TopK("image", images, top, owner), TopK("text", len(owner), top, owner)
-    sweep(members, [texts, pictures], memory=memory)
+    check_owner(text_to_image, images, len(members[0].texts) if members else 0)
+    texts, pictures = (
+        TopK("image", images, top, text_to_image),
+        TopK("text", len(text_to_image), top, text_to_image),
+    )
+    stream_scores(members, [texts, pictures], memory=memory)
     unit = score_unit(members)
     return (
-        _similarities("i2t", texts, unit_vectors([m.texts for m in members]), unit),
-        _similarities("t2i", pictures, unit_vectors([m.images for m in members]), unit),
+        _similarities("i2t", texts, single_unit_vectors([m.texts for m in members]), unit),
+        _similarities("t2i", pictures, single_unit_vectors([m.images for m in members]), unit),
     )
 
 
@@ -312,7 +329,7 @@ def _similarities(
 
 def quantiles(
     name: str,
-    source: Source,
+    source: DataSource,
     out: Path,
     *,
     split: str = "test",
@@ -339,11 +356,11 @@ def quantiles(
         ValueError: the page exists, or model and data do not fit.
     """
     check_page_path(out)
-    world.join()
-    corpus = source.split(split)
+    distributed.init()
+    dataset = source.split(split)
     scorers = open_scorers([name])
-    members = scorers[0].on(corpus)
-    both = negative_similarities(members, corpus.owner, top=top)
+    members = scorers[0].on(dataset)
+    both = negative_similarities(members, dataset.text_to_image, top=top)
     samples: dict[str, list[NamedSample]] = {"query": [], "hardest negative": []}
     for side, what in zip(both, ("texts", "images")):
         samples["query"].append(NamedSample(f"{what}, hardest", side.hardest.numpy()))
@@ -358,7 +375,7 @@ def quantiles(
         title="Similarities of negatives",
         headline=_similarity_headline(both, top, level),
         protocol=(
-            f"{describe_protocol(corpus, scorers)}; the {top} hardest negatives of each query"
+            f"{describe_protocol(dataset, scorers)}; the {top} hardest negatives of each query"
         ),
         figures=tuple(
             cumulative(some, level, f"similarity to the {to}", to.split()[0], caption)
@@ -539,8 +556,8 @@ def _mean(values: Tensor) -> float | None:
 
 
 def neighbourhood(
-    members: Sequence[Member],
-    owner: Tensor,
+    members: Sequence[EmbeddedDataset],
+    text_to_image: Tensor,
     direction: Direction,
     row: int,
     *,
@@ -551,27 +568,27 @@ def neighbourhood(
 
     Args:
         members: models with their encodings; vectors of an ensemble are concatenated.
-        owner: (T,) image of each text, -1 for none.
+        text_to_image: (T,) image of each text, -1 for none.
         direction: "i2t", the query is an image, or "t2i".
         row: of the query.
         negatives: number of negatives; at most all.
         method: t-SNE or principal components.
 
     Raises:
-        ValueError: `owner` does not fit the encodings, the query has no negative, images and texts
-            are vectors of different widths, or scikit-learn is needed and not installed.
+        ValueError: `text_to_image` does not fit the encodings, the query has no negative, images
+            and texts are vectors of different widths, or scikit-learn is needed and not installed.
     """
-    check_owner(owner, len(members[0].images), len(members[0].texts))
+    check_owner(text_to_image, len(members[0].images), len(members[0].texts))
     if direction == "i2t":
-        true = (owner == row).nonzero().flatten()
+        true = (text_to_image == row).nonzero().flatten()
         query, others = [m.images for m in members], [m.texts for m in members]
     else:
-        true = owner[row : row + 1]
+        true = text_to_image[row : row + 1]
         true = true[true >= 0]
         query, others = [m.texts for m in members], [m.images for m in members]
-    wrong = _nearest_negatives(members, owner, direction, row, negatives)
-    own = unit_vectors([side.rows(torch.tensor([row])) for side in query])
-    around = unit_vectors([side.rows(torch.cat([true, wrong])) for side in others])
+    wrong = _nearest_negatives(members, text_to_image, direction, row, negatives)
+    own = single_unit_vectors([side.rows(torch.tensor([row])) for side in query])
+    around = single_unit_vectors([side.rows(torch.cat([true, wrong])) for side in others])
     if own.shape[1] != around.shape[1]:
         raise ValueError(
             f"images and texts of this model are vectors of {own.shape[1]} and "
@@ -583,17 +600,21 @@ def neighbourhood(
 
 
 def _nearest_negatives(
-    members: Sequence[Member], owner: Tensor, direction: Direction, row: int, negatives: int
+    members: Sequence[EmbeddedDataset],
+    text_to_image: Tensor,
+    direction: Direction,
+    row: int,
+    negatives: int,
 ) -> Tensor:
     """Rows of the negatives that score highest."""
     one = torch.tensor([row])
     if direction == "i2t":
-        alone = [Member(m.matcher, m.images.rows(one), m.texts) for m in members]
-        best = TopK("image", 1, negatives, torch.where(owner == row, 0, -1))
+        alone = [EmbeddedDataset(m.model, m.images.rows(one), m.texts) for m in members]
+        best = TopK("image", 1, negatives, torch.where(text_to_image == row, 0, -1))
     else:
-        alone = [Member(m.matcher, m.images, m.texts.rows(one)) for m in members]
-        best = TopK("text", 1, negatives, owner[one])
-    sweep(alone, [best])
+        alone = [EmbeddedDataset(m.model, m.images, m.texts.rows(one)) for m in members]
+        best = TopK("text", 1, negatives, text_to_image[one])
+    stream_scores(alone, [best])
     rows = best.rows[0].long().cpu()
     rows = rows[rows >= 0]
     if not len(rows):
@@ -606,7 +627,7 @@ def _nearest_negatives(
 
 def maps(
     name: str,
-    source: Source,
+    source: DataSource,
     out: Path,
     *,
     split: str = "test",
@@ -635,17 +656,19 @@ def maps(
     """
     by: Projection | None = next((one for one in get_args(Projection) if one == method), None)
     if by is None:
-        raise ValueError(unknown(method, list(get_args(Projection)), "a way to draw a map"))
+        raise ValueError(unknown_name(method, list(get_args(Projection)), "a way to draw a map"))
     if by == "tsne":
         _sklearn_tsne()
     check_page_path(out)
-    world.join()
-    corpus = source.split(split)
-    rows = [find_query(query, corpus) for query in queries] or _random_queries(corpus, count, seed)
+    distributed.init()
+    dataset = source.split(split)
+    rows = [find_query(query, dataset) for query in queries] or _random_queries(
+        dataset, count, seed
+    )
     scorers = open_scorers([name])
-    members = scorers[0].on(corpus)
+    members = scorers[0].on(dataset)
     around = tuple(
-        neighbourhood(members, corpus.owner, side, row, negatives=negatives, method=by)
+        neighbourhood(members, dataset.text_to_image, side, row, negatives=negatives, method=by)
         for side, row in rows
     )
     sampling, bags = None if queries else seed, holds_bags(members)
@@ -658,59 +681,64 @@ def maps(
     Analysis(
         title="Maps of embeddings",
         headline=f"Mean cosine of two of a query's nearest wrong counterparts: {', '.join(words)}.",
-        protocol=f"{describe_protocol(corpus, scorers, seed=sampling)}; {_METHODS[by]}",
-        figures=tuple(_map_figure(one, corpus, place) for place, one in enumerate(around)),
-        tables=(_map_table(around, corpus, bags=bags),),
+        protocol=f"{describe_protocol(dataset, scorers, seed=sampling)}; {_METHODS[by]}",
+        figures=tuple(_map_figure(one, dataset, place) for place, one in enumerate(around)),
+        tables=(_map_table(around, dataset, bags=bags),),
         sections=(
-            CardSection("On the maps", legend, tuple(_map_card(one, corpus) for one in around)),
+            CardSection("On the maps", legend, tuple(_map_card(one, dataset) for one in around)),
         ),
         numbers={
             "models": [name],
             "method": by,
             "seed": sampling,
             "bags": bags,
-            "maps": [_map_numbers(one, corpus) for one in around],
+            "maps": [_map_numbers(one, dataset) for one in around],
         },
     ).publish(out)
     return around
 
 
-def find_query(query: str, corpus: Corpus) -> tuple[Direction, int]:
+def find_query(query: str, dataset: ImageTextDataset) -> tuple[Direction, int]:
     """Direction and row of a caption or an image id.
 
     Raises:
         ValueError: the query is neither; the nearest one is named.
     """
-    if query in corpus.image_ids:
-        return "i2t", list(corpus.image_ids).index(query)
-    if query in corpus.texts:
-        return "t2i", list(corpus.texts).index(query)
-    near = difflib.get_close_matches(query, [*corpus.image_ids, *corpus.texts], 1, cutoff=0.5)
+    if query in dataset.image_ids:
+        return "i2t", list(dataset.image_ids).index(query)
+    if query in dataset.texts:
+        return "t2i", list(dataset.texts).index(query)
+    near = difflib.get_close_matches(query, [*dataset.image_ids, *dataset.texts], 1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}" if near else "leave --query out to have some chosen"
     raise ValueError(
-        f"{query!r} is neither a caption nor an image id of {corpus.name} {corpus.part}; {hint}"
+        f"{query!r} is neither a caption nor an image id of {dataset.name} {dataset.split_name}; "
+        f"{hint}"
     )
 
 
-def _random_queries(corpus: Corpus, count: int, seed: int) -> list[tuple[Direction, int]]:
+def _random_queries(
+    dataset: ImageTextDataset, count: int, seed: int
+) -> list[tuple[Direction, int]]:
     """Images and captions at random, of those that have a positive."""
     rng = torch.Generator().manual_seed(seed)
-    described = (corpus.relation.counts > 0).nonzero().flatten()
-    owned = (corpus.owner >= 0).nonzero().flatten()
+    described = (dataset.relation.counts > 0).nonzero().flatten()
+    owned = (dataset.text_to_image >= 0).nonzero().flatten()
     if not len(described):
-        raise ValueError(f"no text of {corpus.name} {corpus.part} describes an image; name queries")
+        raise ValueError(
+            f"no text of {dataset.name} {dataset.split_name} describes an image; name queries"
+        )
     images = described[torch.randperm(len(described), generator=rng)[:count]]
     texts = owned[torch.randperm(len(owned), generator=rng)[:count]]
     return [*(("i2t", row) for row in images.tolist()), *(("t2i", row) for row in texts.tolist())]
 
 
-def _query_name(corpus: Corpus, one: Neighbourhood) -> str:
-    return corpus.image_ids[one.row] if one.direction == "i2t" else corpus.texts[one.row]
+def _query_name(dataset: ImageTextDataset, one: Neighbourhood) -> str:
+    return dataset.image_ids[one.row] if one.direction == "i2t" else dataset.texts[one.row]
 
 
-def _map_figure(one: Neighbourhood, corpus: Corpus, place: int) -> Figure:
+def _map_figure(one: Neighbourhood, dataset: ImageTextDataset, place: int) -> Figure:
     query, others = _MAP_SIDES[one.direction]
-    shown, item = exhibits(corpus), shown_caption if one.direction == "i2t" else shown_image
+    shown, item = exhibits(dataset), shown_caption if one.direction == "i2t" else shown_image
     edge = 1 + len(one.true)
 
     def words(rows: Tensor) -> tuple[str, ...]:
@@ -726,12 +754,12 @@ def _map_figure(one: Neighbourhood, corpus: Corpus, place: int) -> Figure:
             MapPoints(f"wrong {others}", points[edge:], numbers, words(one.wrong[:LABELLED])),
         ),
         f"map-{place}",
-        f"The {query} “{_query_name(corpus, one)}” and its nearest {others}.",
+        f"The {query} “{_query_name(dataset, one)}” and its nearest {others}.",
     )
 
 
-def _map_card(one: Neighbourhood, corpus: Corpus) -> ExampleCard:
-    shown = exhibits(corpus)
+def _map_card(one: Neighbourhood, dataset: ImageTextDataset) -> ExampleCard:
+    shown = exhibits(dataset)
     query, item = (
         (shown_image, shown_caption) if one.direction == "i2t" else (shown_caption, shown_image)
     )
@@ -749,10 +777,12 @@ def _map_card(one: Neighbourhood, corpus: Corpus) -> ExampleCard:
     )
 
 
-def _map_table(around: Sequence[Neighbourhood], corpus: Corpus, *, bags: bool) -> TableBlock:
+def _map_table(
+    around: Sequence[Neighbourhood], dataset: ImageTextDataset, *, bags: bool
+) -> TableBlock:
     rows = tuple(
         (
-            _query_name(corpus, one),
+            _query_name(dataset, one),
             f"{len(one.true)}",
             f"{len(one.wrong)}",
             *(
@@ -767,11 +797,11 @@ def _map_table(around: Sequence[Neighbourhood], corpus: Corpus, *, bags: bool) -
     return TableBlock("Mean cosines", head, rows, note)
 
 
-def _map_numbers(one: Neighbourhood, corpus: Corpus) -> dict[str, Any]:
-    names = corpus.text_ids if one.direction == "i2t" else corpus.image_ids
+def _map_numbers(one: Neighbourhood, dataset: ImageTextDataset) -> dict[str, Any]:
+    names = dataset.text_ids if one.direction == "i2t" else dataset.image_ids
     return {
         "direction": one.direction,
-        "query": _query_name(corpus, one),
+        "query": _query_name(dataset, one),
         "true": [names[row] for row in one.true.tolist()],
         "wrong": [names[row] for row in one.wrong.tolist()],
         "points": [[round(x, 3) for x in point] for point in one.points.tolist()],
@@ -817,7 +847,7 @@ def student(folders: Sequence[Path], out: Path) -> tuple[StudentResult, ...]:
     """Compare single models, their ensemble and the student they taught, by run (Figure 3a).
 
     Args:
-        folders: of finished runs, one for each host model.
+        folders: of finished runs, one for each model model.
         out: page to write; the numbers go beside it as JSON.
 
     Raises:
@@ -918,7 +948,7 @@ def _student_numbers(one: StudentResult) -> dict[str, Any]:
         "teachers": [_evaluation_numbers(e) for e in one.teachers],
         "ensemble": _evaluation_numbers(one.ensemble) if one.ensemble else None,
         "student": _evaluation_numbers(one.student),
-        "differences": {" + ".join(e.models): one.against(e).plain() for e in one.others},
+        "differences": {" + ".join(e.models): one.against(e).to_dict() for e in one.others},
     }
 
 
@@ -931,8 +961,8 @@ def _evaluation_numbers(one: FinishedEvaluation) -> dict[str, Any]:
         "teachers": list(one.teachers),
         "seeds": list(one.seeds),
         "batch": one.batch,
-        "intervals": {"rsum": total.plain(), "i2t": i2t.plain(), "t2i": t2i.plain()},
-        "result": one.report.plain(),
+        "intervals": {"rsum": total.to_dict(), "i2t": i2t.to_dict(), "t2i": t2i.to_dict()},
+        "result": one.report.to_dict(),
     }
 
 
@@ -981,7 +1011,9 @@ def against(quantity: str, folders: Sequence[Path], out: Path) -> tuple[SeriesPo
             protocols differ.
     """
     if quantity not in get_args(Quantity):
-        raise ValueError(unknown(quantity, list(get_args(Quantity)), "a number to draw against"))
+        raise ValueError(
+            unknown_name(quantity, list(get_args(Quantity)), "a number to draw against")
+        )
     check_page_path(out)
     place = _by_teachers if quantity == "teachers" else _by_batch
     points = place(finished_evaluations(folders), several=len(folders) > 1)

@@ -13,27 +13,25 @@ import torch
 from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
-from counterfoil.analysis.base import (
+from counterfoil.core.console import output
+from counterfoil.core.io import read_json
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.evaluation.bootstrap import Counted, Share, shares
+from counterfoil.evaluation.cascade import DEPTH
+from counterfoil.evaluation.galleries import differ, shown_caption, shown_image
+from counterfoil.evaluation.metrics import EvaluationReport
+from counterfoil.evaluation.results import RunResult, headline, result_table, results
+from counterfoil.pipelines.pipeline import evaluation_title
+from counterfoil.pipelines.publishing import (
     Analysis,
     check_different,
     check_page_path,
     exhibits,
     short_names,
 )
-from counterfoil.core.console import output
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.evaluate.cascade import DEPTH
-from counterfoil.evaluate.differ import differ
-from counterfoil.evaluate.gallery import shown_caption, shown_image
-from counterfoil.evaluate.report import RunResult, headline, result_table, results
-from counterfoil.evaluate.result import Report
-from counterfoil.evaluation.bootstrap import Counted, Share, shares
-from counterfoil.files import read_json
-from counterfoil.recipes.comparison import HARDNESS, curve, hardness_at
-from counterfoil.recipes.measured import NUMBERS, Measured
-from counterfoil.recipes.measures import called
-from counterfoil.recipes.notes import notes_in
-from counterfoil.recipes.run import Source
+from counterfoil.pipelines.run import DataSource, stage_records
+from counterfoil.pipelines.stages.compare import HARDNESS, hardness_at, learning_curve
+from counterfoil.pipelines.stages.evaluate import NUMBERS, RetrievalEvaluation
 from counterfoil.report.figures import (
     NamedSample,
     gap_histograms,
@@ -50,7 +48,7 @@ from counterfoil.report.page import (
     PageItem,
     TableBlock,
 )
-from counterfoil.train.log import read_metrics
+from counterfoil.training.logging import read_metrics
 
 METRICS = "metrics.jsonl"
 
@@ -93,7 +91,7 @@ class FinishedEvaluation:
         batch: batch size of the training, the first one's for an ensemble; None if not noted.
         teachers: stages that taught the model; empty for an ensemble.
         report: the numbers.
-        corpus: fingerprint of the split.
+        dataset: fingerprint of the split.
         folder: of the evaluation.
         trained: folders of the models' trainings, as far as they are in the run.
         name: the models, and whose shortlists they re-rank.
@@ -104,8 +102,8 @@ class FinishedEvaluation:
     seeds: tuple[int, ...]
     batch: int | None
     teachers: tuple[str, ...]
-    report: Report
-    corpus: str
+    report: EvaluationReport
+    dataset: str
     folder: Path
     trained: tuple[Path, ...]
     name: str
@@ -140,7 +138,7 @@ def common_setting(evaluations: Sequence[FinishedEvaluation]) -> str:
         s = one.report.setting
         place = " ".join(part for part in (s.dataset, s.split) if part)
         words = f"{place}, {s.protocol.name}: {s.images:,} images, {s.texts:,} texts"
-        settings[words, one.corpus] = one
+        settings[words, one.dataset] = one
     if len(settings) > 1:
         (first, one), (second, other) = list(settings.items())[:2]
         what = "" if first[0] != second[0] else ", with other captions"
@@ -155,7 +153,7 @@ def common_setting(evaluations: Sequence[FinishedEvaluation]) -> str:
 
 
 def _of_run(run: str, folder: Path) -> list[FinishedEvaluation]:
-    contents = notes_in(folder)
+    contents = stage_records(folder)
     if not contents:
         raise ValueError(f"{folder} holds no note of a stage; name the folder of a run")
     notes = {path.stem: _read_note(path, content) for path, content in contents.items()}
@@ -179,7 +177,7 @@ def _evaluation(
     plans = [one.plan for one in trained if one.plan is not None]
     guide = trained[0].guide if len(trained) == len(models) == 1 else None
     teach = notes.get(guide or "")
-    measured = Measured.open(folder / stage.name)
+    measured = RetrievalEvaluation.open(folder / stage.name)
     return FinishedEvaluation(
         run,
         models,
@@ -187,10 +185,10 @@ def _evaluation(
         plans[0].batch if plans else None,
         teach.stage.using + teach.stage.models if teach and teach.kind == "teach" else (),
         measured.report,
-        measured.corpus,
+        measured.dataset,
         folder / stage.name,
         tuple(folder / name for name in stage.using if (folder / name / METRICS).is_file()),
-        called(models, stage.first, stage.depth),
+        evaluation_title(models, stage.first, stage.depth),
     )
 
 
@@ -275,7 +273,7 @@ class CaptionDifficulty:
             torch.tensor(losses if len(losses) == len(lines) else [], dtype=torch.double),
         )
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
         return {
             "training": self.name,
@@ -304,13 +302,13 @@ class StepRange:
     above: Share
     gap: Share
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
         return {
             "from": self.first,
             "to": self.last,
-            "percent_above": self.above.plain(),
-            "gap": self.gap.plain(),
+            "percent_above": self.above.to_dict(),
+            "gap": self.gap.to_dict(),
         }
 
 
@@ -398,7 +396,7 @@ class TrainingCost:
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{folder / METRICS} is no log of a training: {error!r}") from error
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON-ready form, null where the log has no number."""
         return {
             name: None if isinstance(value, float) and math.isnan(value) else value
@@ -423,7 +421,7 @@ class ReportPlan:
         foils: files that ``counterfoil foils --json`` wrote.
     """
 
-    source: Source | None = None
+    source: DataSource | None = None
     foils: tuple[Path, ...] = ()
 
 
@@ -449,7 +447,7 @@ def report_with(folders: Sequence[Path], plan: ReportPlan, out: Path) -> tuple[R
     foils, courses = _foil_accuracies(plan.foils), _courses(trained)
     cards, queries = _differing_queries(plan.source, same) if plan.source else ((), ())
     runs = results({name: one.report for name, one in same})
-    curves = [curve(name, place / METRICS) for name, place in trained.items()]
+    curves = [learning_curve(name, place / METRICS) for name, place in trained.items()]
     gaps = _gap_samples(named)
     Analysis(
         title=_title([name for name, _ in same]),
@@ -475,10 +473,10 @@ def report_with(folders: Sequence[Path], plan: ReportPlan, out: Path) -> tuple[R
             "runs": [asdict(run) for run in runs],
             "curves": [asdict(one) for one in curves],
             "hardness": [one.gap_summary() for one in gaps],
-            "apart": {name: one.report.plain() for name, one in others},
-            "cost": [one.plain() for one in costs],
+            "apart": {name: one.report.to_dict() for name, one in others},
+            "cost": [one.to_dict() for one in costs],
             "foils": foils,
-            "written": [one.plain() for one in courses],
+            "written": [one.to_dict() for one in courses],
             "queries": queries,
         },
     ).publish(out)
@@ -519,7 +517,9 @@ def _named(folders: Sequence[Path]) -> NamedEvaluations:
 
 def _in_order(run: Path, evaluations: Sequence[FinishedEvaluation]) -> list[FinishedEvaluation]:
     """Sort evaluations as the run's own report has them, others behind them."""
-    order = [name for note in notes_in(run).values() for name in note["stage"].get("results", ())]
+    order = [
+        name for note in stage_records(run).values() for name in note["stage"].get("results", ())
+    ]
 
     def place(one: FinishedEvaluation) -> tuple[bool, int]:
         name = one.folder.name
@@ -543,7 +543,7 @@ def _comparable(one: FinishedEvaluation, other: FinishedEvaluation) -> bool:
     """Whether two evaluations have the same queries under the same protocol."""
     a, b = one.report.setting, other.report.setting
     keys = [(s.protocol, s.split, s.images, s.texts, s.tie) for s in (a, b)]
-    return keys[0] == keys[1] and one.corpus == other.corpus
+    return keys[0] == keys[1] and one.dataset == other.dataset
 
 
 def _title(names: Sequence[str]) -> str:
@@ -651,24 +651,28 @@ def _apart_table(others: NamedEvaluations) -> TableBlock:
         (name, f"{one.report.rsum:.1f}", one.report.setting.line()) for name, one in others
     )
     note = "Other data, another split or another protocol: these do not compare with those above."
-    return TableBlock("Measured otherwise", ("run", "RSum", "how"), rows, note)
+    return TableBlock("RetrievalEvaluation otherwise", ("run", "RSum", "how"), rows, note)
 
 
 def _differing_queries(
-    source: Source, same: NamedEvaluations
+    source: DataSource, same: NamedEvaluations
 ) -> tuple[tuple[CardSection, ...], Sequence[dict[str, object]]]:
     """Queries on which the first and the last run differ most (AOQ, Figure 6), and their JSON."""
     if len(same) < 2:
         return (), ()
     (first, one), (last, other) = same[0], same[-1]
-    corpus = source.split(one.report.setting.split)
-    if corpus.fingerprint != one.corpus:
+    dataset = source.split(one.report.setting.split)
+    if dataset.fingerprint != one.dataset:
         raise ValueError(
-            f"{first} was measured on other data than {corpus.name} {corpus.part} as they are now; "
+            f"{first} was measured on other data than {dataset.name} {dataset.split_name} as they "
+            f"are now; "
             "name the data of the run with --data, and its --decisions where it had some, or leave "
             "them out for a report without pictures"
         )
-    both = {first: Measured.open(one.folder), last: Measured.open(other.folder)}
+    both = {
+        first: RetrievalEvaluation.open(one.folder),
+        last: RetrievalEvaluation.open(other.folder),
+    }
     sections, queries = [], []
     for side, title in enumerate(("Image to text", "Text to image")):
         ranks = [measured.report.ranked[side] for measured in both.values()]
@@ -676,14 +680,16 @@ def _differing_queries(
         what = "images for a caption" if side else "captions for an image"
         for name, rows in ((last, better), (first, worse)):
             note = f"Where {name} ranks the best true one highest above the other; {what}."
-            cards = tuple(_difference_card(corpus, both, side, row) for row in rows)
+            cards = tuple(_difference_card(dataset, both, side, row) for row in rows)
             if cards:
                 sections.append(CardSection(f"{title}: for {name}", note, cards))
-            queries += [_difference_numbers(corpus, both, side, row) for row in rows]
+            queries += [_difference_numbers(dataset, both, side, row) for row in rows]
     return tuple(sections), queries
 
 
-def _first_items(measured: Measured, side: int, row: int) -> tuple[list[int], list[float]]:
+def _first_items(
+    measured: RetrievalEvaluation, side: int, row: int
+) -> tuple[list[int], list[float]]:
     rows, scores, count = (
         (measured.images, measured.image_scores, IMAGES)
         if side
@@ -692,15 +698,15 @@ def _first_items(measured: Measured, side: int, row: int) -> tuple[list[int], li
     return rows[row, :count].tolist(), scores[row, :count].tolist()
 
 
-def _match_rank(measured: Measured, side: int, row: int) -> int:
+def _match_rank(measured: RetrievalEvaluation, side: int, row: int) -> int:
     """Rank of the best match, from 1; below 1 if the query has none."""
     return int(measured.report.ranked[side].ranks[row]) + 1
 
 
 def _difference_card(
-    corpus: Corpus, both: Mapping[str, Measured], side: int, row: int
+    dataset: ImageTextDataset, both: Mapping[str, RetrievalEvaluation], side: int, row: int
 ) -> ExampleCard:
-    shown = exhibits(corpus)
+    shown = exhibits(dataset)
     query, item = (shown_caption, shown_image) if side else (shown_image, shown_caption)
     columns = []
     for name, measured in both.items():
@@ -715,12 +721,12 @@ def _difference_card(
 
 
 def _difference_numbers(
-    corpus: Corpus, both: Mapping[str, Measured], side: int, row: int
+    dataset: ImageTextDataset, both: Mapping[str, RetrievalEvaluation], side: int, row: int
 ) -> dict[str, object]:
-    names = corpus.image_ids if side else corpus.text_ids
+    names = dataset.image_ids if side else dataset.text_ids
     return {
         "direction": "t2i" if side else "i2t",
-        "query": corpus.texts[row] if side else corpus.image_ids[row],
+        "query": dataset.texts[row] if side else dataset.image_ids[row],
         "rank": {name: _match_rank(measured, side, row) for name, measured in both.items()},
         "found": {
             name: [names[r] for r in _first_items(measured, side, row)[0] if r >= 0]

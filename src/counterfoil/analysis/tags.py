@@ -10,18 +10,6 @@ from typing import Any, TypeAlias, final
 import torch
 from torch import Tensor
 
-from counterfoil import world
-from counterfoil.analysis.base import (
-    MISSING,
-    Analysis,
-    Scorer,
-    check_page_path,
-    describe_models,
-    format_share,
-    open_scorers,
-    share_point,
-    short_names,
-)
 from counterfoil.analysis.captions import (
     INTERVALS,
     GenerationSettings,
@@ -38,27 +26,32 @@ from counterfoil.analysis.runs import (
     first_and_last,
     training_folders,
 )
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.relation import Relation
+from counterfoil.core import distributed
+from counterfoil.core.io import read_json
 from counterfoil.data.caption_edits import RULE_KINDS
-from counterfoil.engine.dense import Dense
-from counterfoil.engine.sweep import sweep
-from counterfoil.engine.tiles import Member
-from counterfoil.evaluate.ngrams import NGrams
+from counterfoil.data.dataset import ImageTextDataset, Relation
 from counterfoil.evaluation.bootstrap import Counted, Share, shares
-from counterfoil.files import read_json
-from counterfoil.negatives.rule_writer import RuleWriter, frequent_nouns
-from counterfoil.negatives.written_store import WrittenFoil
-from counterfoil.recipes.run import Source
-from counterfoil.report.figures import (
-    dot_plot,
-    score_scatter,
+from counterfoil.evaluation.language_models import NGrams
+from counterfoil.negatives.generation.rules import RuleGenerator, frequent_nouns
+from counterfoil.negatives.generation.store import GeneratedCaption
+from counterfoil.pipelines.publishing import (
+    MISSING,
+    Analysis,
+    Scorer,
+    check_page_path,
+    describe_models,
+    format_share,
+    open_scorers,
+    share_point,
+    short_names,
 )
-from counterfoil.report.page import (
-    Figure,
-    TableBlock,
-)
-from counterfoil.train.log import read_metrics
+from counterfoil.pipelines.run import DataSource
+from counterfoil.report.figures import dot_plot, score_scatter
+from counterfoil.report.page import Figure, TableBlock
+from counterfoil.scoring.encode import EmbeddedDataset
+from counterfoil.scoring.reducers import DenseScores
+from counterfoil.scoring.stream import stream_scores
+from counterfoil.training.logging import read_metrics
 
 # -- Figure 1a: triples of an image, its caption and a negative -----------------------------------
 
@@ -133,16 +126,16 @@ def triple_difficulty(
     return TripleDifficulty(above, below, gap)
 
 
-def all_scores(members: Sequence[Member], images: Tensor) -> Tensor:
+def all_scores(members: Sequence[EmbeddedDataset], images: Tensor) -> Tensor:
     """(S, T) scores of some images with all texts.
 
     Args:
         members: models with what they encoded; several are an ensemble.
         images: (S,) rows.
     """
-    some = [Member(m.matcher, m.images.rows(images), m.texts) for m in members]
-    found = Dense(len(images), len(some[0].texts))
-    sweep(some, [found])
+    some = [EmbeddedDataset(m.model, m.images.rows(images), m.texts) for m in members]
+    found = DenseScores(len(images), len(some[0].texts))
+    stream_scores(some, [found])
     return found.scores.cpu()
 
 
@@ -158,12 +151,12 @@ def in_batches(
         batch: captions in a batch, the anchor among them.
         rng: of the batches.
     """
-    owned = (relation.owner >= 0).nonzero().squeeze(1)
+    owned = (relation.text_to_image >= 0).nonzero().squeeze(1)
     out = torch.full_like(anchors, -1)
     for place, row in enumerate(anchors.tolist()):
         others = owned[owned != row]
         drawn = others[torch.randperm(len(others), generator=rng)[: batch - 1]]
-        wrong = drawn[relation.owner[drawn] != relation.owner[row]].sort().values
+        wrong = drawn[relation.text_to_image[drawn] != relation.text_to_image[row]].sort().values
         if len(wrong):
             out[place] = wrong[scores[place, wrong].argmax()]
     return out
@@ -171,7 +164,9 @@ def in_batches(
 
 def in_all(scores: Tensor, anchors: Tensor, relation: Relation) -> Tensor:
     """(S,) hardest wrong caption of all; -1 where every caption is the image's own."""
-    wrong = (relation.owner >= 0) & (relation.owner != relation.owner[anchors].unsqueeze(1))
+    wrong = (relation.text_to_image >= 0) & (
+        relation.text_to_image != relation.text_to_image[anchors].unsqueeze(1)
+    )
     best = scores.masked_fill(~wrong, -torch.inf).argmax(1)
     return best.masked_fill(~wrong.any(1), -1)
 
@@ -225,7 +220,7 @@ CaptionsByRow: TypeAlias = Mapping[int, Sequence[str]]
 
 def triples(
     names: Sequence[str],
-    source: Source,
+    source: DataSource,
     out: Path,
     *,
     judges: Sequence[str] = (),
@@ -247,25 +242,25 @@ def triples(
         ValueError: the page exists, a model cannot generate or read, or does not fit the data.
     """
     check_page_path(out)
-    world.join()
+    distributed.init()
     plan = plan or TripleSettings()
     if plan.written is not None and plan.writer is not None:
         raise ValueError("captions are given with --written and a writer with --writer; drop one")
-    corpus = source.split(plan.split)
-    if plan.batch > int((corpus.owner >= 0).sum()):
+    dataset = source.split(plan.split)
+    if plan.batch > int((dataset.text_to_image >= 0).sum()):
         raise ValueError(
-            f"batches of {plan.batch} cannot be drawn from {len(corpus.texts):,} captions; give "
+            f"batches of {plan.batch} cannot be drawn from {len(dataset.texts):,} captions; give "
             "less with --batch"
         )
     scorers = open_scorers([*names, *judges])
     for scorer in scorers:
         scorer.check_reads()
-    rows = draw_captions(corpus, plan.anchors, torch.Generator().manual_seed(plan.seed))
-    stored = _stored_captions(plan, source, corpus, rows)
+    rows = draw_captions(dataset, plan.anchors, torch.Generator().manual_seed(plan.seed))
+    stored = _stored_captions(plan, source, dataset, rows)
     every = tuple(
         one
         for scorer in scorers[: len(names)]
-        for one in _triples_of(scorer, scorers[len(names) :], corpus, rows, plan, stored)
+        for one in _triples_of(scorer, scorers[len(names) :], dataset, rows, plan, stored)
     )
     hard = [triple_difficulty(one, level=plan.level, seed=plan.seed) for one in every]
     origin = f"of {plan.written}"
@@ -281,7 +276,8 @@ def triples(
         title="Triples",
         headline=f"Negatives that {first.scored_by} scores above the positive: {shown}.",
         protocol=(
-            f"{corpus.name} {corpus.part}, {len(corpus.texts):,} captions: a caption each of "
+            f"{dataset.name} {dataset.split_name}, {len(dataset.texts):,} captions: a caption "
+            f"each of "
             f"{len(rows):,} images; written {origin}; a tie is not above; "
             f"{describe_models(scorers)}; sampling seed {plan.seed}; {INTERVALS}"
         ),
@@ -297,7 +293,7 @@ def triples(
 
 
 def _stored_captions(
-    plan: TripleSettings, source: Source, corpus: Corpus, rows: Tensor
+    plan: TripleSettings, source: DataSource, dataset: ImageTextDataset, rows: Tensor
 ) -> CaptionsByRow | None:
     """Stored captions by the row of the caption they were made of; None if models generate.
 
@@ -307,7 +303,7 @@ def _stored_captions(
     if plan.written is None:
         return None
     store = open_stores([plan.written], source)[0]
-    store.check_split(corpus, plan.written)
+    store.check_split(dataset, plan.written)
     wanted = set(rows.tolist())
     captions: dict[int, list[str]] = {}
     for row, foil in zip(store.texts, store.foils, strict=True):
@@ -322,7 +318,7 @@ def _stored_captions(
 
 
 def _generated_captions(
-    scorer: Scorer, corpus: Corpus, rows: Tensor, plan: TripleSettings
+    scorer: Scorer, dataset: ImageTextDataset, rows: Tensor, plan: TripleSettings
 ) -> CaptionsByRow:
     """Captions that a model, or another one for it, generates.
 
@@ -335,9 +331,9 @@ def _generated_captions(
             f"{writer.given} writes no captions; name one model with a head for hidden words with "
             "--writer, or captions that are written with --written"
         )
-    number = {name: row for row, name in enumerate(corpus.text_ids)}
+    number = {name: row for row, name in enumerate(dataset.text_ids)}
     captions: dict[int, list[str]] = {}
-    generator = caption_generator(writer, corpus, plan.generation, plan.seed)
+    generator = caption_generator(writer, dataset, plan.generation, plan.seed)
     for foil in generator.foils(rows.tolist()):
         captions.setdefault(number[foil.text], []).append(foil.foil)
     return captions
@@ -346,37 +342,37 @@ def _generated_captions(
 def _triples_of(
     scorer: Scorer,
     judges: Sequence[Scorer],
-    corpus: Corpus,
+    dataset: ImageTextDataset,
     rows: Tensor,
     plan: TripleSettings,
     stored: CaptionsByRow | None,
 ) -> Iterator[Triples]:
     """Triples that one model chose, by its own scores and by those of the judges."""
-    captions = _generated_captions(scorer, corpus, rows, plan) if stored is None else stored
-    scores = all_scores(scorer.on(corpus), corpus.owner[rows])
+    captions = _generated_captions(scorer, dataset, rows, plan) if stored is None else stored
+    scores = all_scores(scorer.on(dataset), dataset.text_to_image[rows])
     rng = torch.Generator().manual_seed(plan.seed + 1)
-    batch = in_batches(scores, rows, corpus.relation, batch=plan.batch, rng=rng)
-    whole = in_all(scores, rows, corpus.relation)
+    batch = in_batches(scores, rows, dataset.relation, batch=plan.batch, rng=rng)
+    whole = in_all(scores, rows, dataset.relation)
     sources = {
-        f"batch of {plan.batch}": [corpus.texts[row] if row >= 0 else "" for row in batch],
-        "whole set": [corpus.texts[row] if row >= 0 else "" for row in whole],
-        "written": _hardest_captions(scorer, corpus, rows, captions),
+        f"batch of {plan.batch}": [dataset.texts[row] if row >= 0 else "" for row in batch],
+        "whole set": [dataset.texts[row] if row >= 0 else "" for row in whole],
+        "written": _hardest_captions(scorer, dataset, rows, captions),
     }
     for judge in (scorer, *judges):
         for name, negatives in sources.items():
             there = torch.tensor([bool(text) for text in negatives])
-            kept, images = rows[there], corpus.owner[rows[there]]
-            texts = [corpus.texts[row] for row in kept.tolist()]
+            kept, images = rows[there], dataset.text_to_image[rows[there]]
+            texts = [dataset.texts[row] for row in kept.tolist()]
             both = [*texts, *(text for text in negatives if text)]
             positive, negative = score_captions(
-                judge, corpus, torch.cat([images, images]), both
+                judge, dataset, torch.cat([images, images]), both
             ).view(2, -1)
             missing = int((~there).sum())
             yield Triples(name, images, positive, negative, missing, scorer.name, judge.name)
 
 
 def _hardest_captions(
-    scorer: Scorer, corpus: Corpus, rows: Tensor, captions: CaptionsByRow
+    scorer: Scorer, dataset: ImageTextDataset, rows: Tensor, captions: CaptionsByRow
 ) -> list[str]:
     """The generated caption that a model scores highest, of each caption; "" for none."""
     flat = [
@@ -385,8 +381,8 @@ def _hardest_captions(
     if not flat:
         return [""] * len(rows)
     group = torch.tensor([place for place, _ in flat])
-    images = corpus.owner[rows[group]]
-    scores = score_captions(scorer, corpus, images, [foil for _, foil in flat])
+    images = dataset.text_to_image[rows[group]]
+    scores = score_captions(scorer, dataset, images, [foil for _, foil in flat])
     best = hardest_of(scores, group, len(rows)).tolist()
     return [flat[place][1] if place >= 0 else "" for place in best]
 
@@ -430,9 +426,9 @@ def _triple_numbers(one: Triples, difficulty: TripleDifficulty) -> dict[str, Any
         "scored_by": one.scored_by,
         "negatives": one.source,
         "left_out": one.left_out,
-        "percent_above": difficulty.above.plain(),
-        "percent_far_below": difficulty.below.plain(),
-        "mean_gap": difficulty.gap.plain(),
+        "percent_above": difficulty.above.to_dict(),
+        "percent_far_below": difficulty.below.to_dict(),
+        "mean_gap": difficulty.gap.to_dict(),
         "positive": one.positive.tolist(),
         "negative": one.negative.tolist(),
     }
@@ -503,12 +499,12 @@ def difficulty(folders: Sequence[Path], out: Path) -> tuple[GeneratingTraining, 
         ]
         numbers.append(
             {
-                **one.course.plain(),
+                **one.course.to_dict(),
                 "folder": one.folder,
                 "writer": one.writer,
                 "seed": one.seed,
-                "first": first.plain(),
-                "last": last.plain(),
+                "first": first.to_dict(),
+                "last": last.to_dict(),
             }
         )
     head = "training", "writer", "seed", "steps", "above, %", "score − the original's"
@@ -621,12 +617,12 @@ class FoilAccuracies:
         values = (self.pairs, 50.0), (self.hardest, 50.0), (self.every, self.chance)
         return dict(zip(_ACCURACIES, values, strict=True))
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
         return {
-            "pairs": self.pairs.plain(),
-            "hardest": self.hardest.plain() if self.hardest else None,
-            "every": self.every.plain(),
+            "pairs": self.pairs.to_dict(),
+            "hardest": self.hardest.to_dict() if self.hardest else None,
+            "every": self.every.to_dict(),
             "chance": {"pairs": 50.0, "hardest": 50.0, "every": self.chance},
         }
 
@@ -674,11 +670,11 @@ class SourceFoils:
     texts: tuple[str, ...]
     ranked: bool = False
 
-    def pairs(self, owner: Tensor) -> FoilPairs:
+    def pairs(self, text_to_image: Tensor) -> FoilPairs:
         """The pairs they are part of."""
         before = torch.cat([self.rows.new_full((1,), -1), self.rows[:-1]])
         hardest = self.rows != before if self.ranked else None
-        return FoilPairs(owner[self.rows], self.rows, hardest)
+        return FoilPairs(text_to_image[self.rows], self.rows, hardest)
 
 
 @final
@@ -712,7 +708,11 @@ ScoreCaptions: TypeAlias = Callable[[Tensor, Sequence[str]], Tensor]
 
 
 def discrimination(
-    names: Sequence[str], source: Source, out: Path, *, plan: DiscriminationSettings | None = None
+    names: Sequence[str],
+    source: DataSource,
+    out: Path,
+    *,
+    plan: DiscriminationSettings | None = None,
 ) -> AccuracyMatrix:
     """Measure whether captions score above foils of several sources (Table 4).
 
@@ -730,21 +730,21 @@ def discrimination(
             fit.
     """
     check_page_path(out)
-    world.join()
+    distributed.init()
     plan = plan or DiscriminationSettings()
-    corpus, scorers = source.split(plan.split), open_scorers(names)
+    dataset, scorers = source.split(plan.split), open_scorers(names)
     for scorer in scorers:
         scorer.check_reads()
-    rows = draw_captions(corpus, plan.anchors, torch.Generator().manual_seed(plan.seed))
-    foils = tuple(_all_foils(scorers, source, corpus, rows, plan))
+    rows = draw_captions(dataset, plan.anchors, torch.Generator().manual_seed(plan.seed))
+    foils = tuple(_all_foils(scorers, source, dataset, rows, plan))
     if not foils:
         raise ValueError(
             "there is nothing to tell apart; name stores with --foils, writers with --writer, or "
             "let rules write"
         )
-    blind, control = _blind_control(source, corpus, foils)
-    models: dict[str, ScoreCaptions] = {s.name: _scores_of(s, corpus) for s in scorers}
-    matrix = _accuracy_matrix({**models, BLIND: blind}, foils, corpus, plan.seed)
+    blind, control = _blind_control(source, dataset, foils)
+    models: dict[str, ScoreCaptions] = {s.name: _scores_of(s, dataset) for s in scorers}
+    matrix = _accuracy_matrix({**models, BLIND: blind}, foils, dataset, plan.seed)
     words = [
         f"{line}: " + ", ".join(f"{name} {one.pairs.value:.1f} %" for name, one in found.items())
         for line, found in matrix.items()
@@ -753,7 +753,8 @@ def discrimination(
         title="Captions and foils told apart",
         headline=f"Captions above a foil. {'; '.join(words)}.",
         protocol=(
-            f"{corpus.name} {corpus.part}: a caption each of {len(rows):,} images; models write "
+            f"{dataset.name} {dataset.split_name}: a caption each of {len(rows):,} images; models "
+            f"write "
             f"with {plan.generation.describe()}; ties wrong; {describe_models(scorers)}; "
             f"{control}; seed {plan.seed}; {INTERVALS}"
         ),
@@ -763,7 +764,7 @@ def discrimination(
         numbers={
             "models": {scorer.name: scorer.given for scorer in scorers},
             "foils": {
-                line: {name: one.plain() for name, one in found.items()}
+                line: {name: one.to_dict() for name, one in found.items()}
                 for line, found in matrix.items()
             },
         },
@@ -771,21 +772,21 @@ def discrimination(
     return matrix
 
 
-def _scores_of(scorer: Scorer, corpus: Corpus) -> ScoreCaptions:
-    return lambda images, texts: score_captions(scorer, corpus, images, texts)
+def _scores_of(scorer: Scorer, dataset: ImageTextDataset) -> ScoreCaptions:
+    return lambda images, texts: score_captions(scorer, dataset, images, texts)
 
 
 def _all_foils(
     scorers: Sequence[Scorer],
-    source: Source,
-    corpus: Corpus,
+    source: DataSource,
+    dataset: ImageTextDataset,
     rows: Tensor,
     plan: DiscriminationSettings,
 ) -> Iterator[SourceFoils]:
     """Foils of stores, of models that generate now, by rule, and random captions."""
     for folder, store in zip(plan.stores, open_stores(plan.stores, source) if plan.stores else ()):
-        store.check_split(corpus, folder)
-        of_store = list(_by_kind(store.name, store.foils, corpus, rows))
+        store.check_split(dataset, folder)
+        of_store = list(_by_kind(store.name, store.foils, dataset, rows))
         if not of_store:
             raise ValueError(
                 f"{folder} has no foil of the {len(rows):,} captions that were drawn; draw more "
@@ -801,40 +802,45 @@ def _all_foils(
         for writer in writers:
             writer.check_reads()
     for writer in writers:
-        generator = caption_generator(writer, corpus, plan.generation, plan.seed)
-        yield from _by_kind(f"by {writer.name}", generator.foils(rows.tolist()), corpus, rows)
+        generator = caption_generator(writer, dataset, plan.generation, plan.seed)
+        yield from _by_kind(f"by {writer.name}", generator.foils(rows.tolist()), dataset, rows)
     if plan.rules:  # VSE-C's rules, with nouns of the training split
         nouns = frequent_nouns(source.split("train").texts)
         most = plan.generation.keep
-        by_rule = RuleWriter(nouns=nouns, kinds=RULE_KINDS, most=most, seed=plan.seed)
-        foils = by_rule.foils(corpus.subset(corpus.owner[rows]))
-        yield from _by_kind("rules", foils, corpus, rows)
-    yield from random_captions(corpus, rows, plan.others, plan.seed)
+        by_rule = RuleGenerator(nouns=nouns, kinds=RULE_KINDS, most=most, seed=plan.seed)
+        foils = by_rule.foils(dataset.subset(dataset.text_to_image[rows]))
+        yield from _by_kind("rules", foils, dataset, rows)
+    yield from random_captions(dataset, rows, plan.others, plan.seed)
 
 
-def random_captions(corpus: Corpus, rows: Tensor, count: int, seed: int) -> Iterator[SourceFoils]:
+def random_captions(
+    dataset: ImageTextDataset, rows: Tensor, count: int, seed: int
+) -> Iterator[SourceFoils]:
     """Random captions of other images, an easy control.
 
     A caption that is word for word a caption of the image itself is not drawn.
     """
     rng = torch.Generator().manual_seed(seed)
-    owner, made_of, texts = corpus.owner, [], []
+    text_to_image, made_of, texts = dataset.text_to_image, [], []
     for row in rows.tolist():
-        own = {corpus.texts[one] for one in (owner == owner[row]).nonzero().squeeze(1).tolist()}
-        wrong = ((owner >= 0) & (owner != owner[row])).nonzero().squeeze(1)
+        own = {
+            dataset.texts[one]
+            for one in (text_to_image == text_to_image[row]).nonzero().squeeze(1).tolist()
+        }
+        wrong = ((text_to_image >= 0) & (text_to_image != text_to_image[row])).nonzero().squeeze(1)
         order = wrong[torch.randperm(len(wrong), generator=rng)].tolist()
-        drawn = [other for other in order if corpus.texts[other] not in own][:count]
+        drawn = [other for other in order if dataset.texts[other] not in own][:count]
         made_of += [row] * len(drawn)
-        texts += [corpus.texts[other] for other in drawn]
+        texts += [dataset.texts[other] for other in drawn]
     if texts:
         yield SourceFoils("random captions", torch.tensor(made_of), tuple(texts))
 
 
 def _by_kind(
-    name: str, foils: Iterable[WrittenFoil], corpus: Corpus, rows: Tensor
+    name: str, foils: Iterable[GeneratedCaption], dataset: ImageTextDataset, rows: Tensor
 ) -> Iterator[SourceFoils]:
     """Foils of drawn captions; by kind of change if their writer did not score them."""
-    number = {text: row for row, text in enumerate(corpus.text_ids)}
+    number = {text: row for row, text in enumerate(dataset.text_ids)}
     wanted = set(rows.tolist())
     own = [(number[foil.text], foil) for foil in foils if number[foil.text] in wanted]
     own.sort(key=lambda pair: pair[0])  # stable: the hardest of each caption stays first
@@ -848,16 +854,17 @@ def _by_kind(
 
 
 def _blind_control(
-    source: Source, corpus: Corpus, foils: Sequence[SourceFoils]
+    source: DataSource, dataset: ImageTextDataset, foils: Sequence[SourceFoils]
 ) -> tuple[ScoreCaptions, str]:
     """A language model of training captions that are not evaluated, and its description."""
-    evaluated = {corpus.texts[row] for one in foils for row in one.rows.tolist()}
+    evaluated = {dataset.texts[row] for one in foils for row in one.rows.tolist()}
     evaluated |= {text for one in foils for text in one.texts}
     train = source.split("train").texts
     kept = [text for text in train if text not in evaluated]
     if not kept:
         raise ValueError(
-            f"all {len(train):,} training captions of {corpus.name} are asked, and the blind model "
+            f"all {len(train):,} training captions of {dataset.name} are asked, and the blind "
+            f"model "
             "has none to learn from; ask fewer with --anchors"
         )
     model = NGrams.of(kept)
@@ -866,17 +873,20 @@ def _blind_control(
 
 
 def _accuracy_matrix(
-    models: Mapping[str, ScoreCaptions], foils: Sequence[SourceFoils], corpus: Corpus, seed: int
+    models: Mapping[str, ScoreCaptions],
+    foils: Sequence[SourceFoils],
+    dataset: ImageTextDataset,
+    seed: int,
 ) -> dict[str, dict[str, FoilAccuracies]]:
-    images = [corpus.owner[one.rows] for one in foils]
-    texts = [corpus.texts[row] for one in foils for row in one.rows.tolist()]
+    images = [dataset.text_to_image[one.rows] for one in foils]
+    texts = [dataset.texts[row] for one in foils for row in one.rows.tolist()]
     texts += [text for one in foils for text in one.texts]
     matrix: dict[str, dict[str, FoilAccuracies]] = {one.source: {} for one in foils}
     for name, score in models.items():
         scores = score(torch.cat([*images, *images]), texts)
         parts = scores.view(2, -1).split([len(one.rows) for one in foils], 1)  # type: ignore[no-untyped-call]
         for one, (positive, negative) in zip(foils, parts, strict=True):
-            pairs = one.pairs(corpus.owner)
+            pairs = one.pairs(dataset.text_to_image)
             matrix[one.source][name] = foil_accuracies(pairs, positive, negative, seed=seed)
     return matrix
 

@@ -11,17 +11,6 @@ from typing import Any, TypeAlias, final
 import torch
 from torch import Tensor
 
-from counterfoil import world
-from counterfoil.analysis.base import (
-    MISSING,
-    Analysis,
-    Scorer,
-    check_page_path,
-    describe_models,
-    format_share,
-    open_scorers,
-    share_point,
-)
 from counterfoil.analysis.captions import (
     INTERVALS,
     GenerationSettings,
@@ -31,11 +20,10 @@ from counterfoil.analysis.captions import (
     open_stores,
     score_captions,
 )
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.lens import CorpusLens
-from counterfoil.engine.modes import evaluating
-from counterfoil.evaluate.fluency import CausalLM, Fluency, Spoken, fluency, spoken_by_ngrams
-from counterfoil.evaluate.ngrams import NGrams
+from counterfoil.core import distributed
+from counterfoil.core.types import WordHead, WordHeadModel, WordSlots
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.processor import ProcessedDataset
 from counterfoil.evaluation.bootstrap import Share, shares
 from counterfoil.evaluation.explain import (
     DOUBT_THRESHOLD,
@@ -49,15 +37,35 @@ from counterfoil.evaluation.explain import (
     text_processor,
 )
 from counterfoil.evaluation.explanation_page import DOUBT_NOTE, GAIN_NOTE, ExplainedCard
+from counterfoil.evaluation.language_models import (
+    CausalLM,
+    Fluency,
+    NGrams,
+    Spoken,
+    fluency,
+    spoken_by_ngrams,
+)
 from counterfoil.evaluation.word_accuracy import THRESHOLD, Task, WordsRead, joined, readings
-from counterfoil.negatives.candidates import Sieve
-from counterfoil.negatives.desk import Desk
-from counterfoil.negatives.hand import able
-from counterfoil.negatives.readings import Shown, read
-from counterfoil.negatives.written_items import WrittenItems, write_items
-from counterfoil.reading import ReadsWords, Slots, Want
-from counterfoil.recipes.model import Model, open_model
-from counterfoil.recipes.run import Source
+from counterfoil.model import Model, load_model
+from counterfoil.negatives.generation.inputs import (
+    CandidateFilter,
+    GeneratorInputs,
+    PairInputs,
+    read_in_parts,
+)
+from counterfoil.negatives.generation.tags import check_heads
+from counterfoil.negatives.generation.writer import GeneratedItems, generate_items
+from counterfoil.pipelines.publishing import (
+    MISSING,
+    Analysis,
+    Scorer,
+    check_page_path,
+    describe_models,
+    format_share,
+    open_scorers,
+    share_point,
+)
+from counterfoil.pipelines.run import DataSource
 from counterfoil.report.figures import dot_plot, doubt_histograms, grouped_bars
 from counterfoil.report.page import (
     CardColumn,
@@ -70,6 +78,7 @@ from counterfoil.report.page import (
     thumbnail,
 )
 from counterfoil.report.tables import format_number
+from counterfoil.scoring.encode import evaluation_mode
 
 # -- Section 4.4: words doubted and corrected -----------------------------------------------------
 
@@ -96,20 +105,20 @@ class WordAccuracy:
     hardest: Share
     idle: float
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
         return {
             "task": self.task,
             "of": self.of,
-            "all": self.every.plain(),
-            "hardest": self.hardest.plain(),
+            "all": self.every.to_dict(),
+            "hardest": self.hardest.to_dict(),
             "idle": self.idle if self.every.count else None,
         }
 
 
 def words(
     name: str,
-    source: Source,
+    source: DataSource,
     out: Path,
     *,
     split: str = "test",
@@ -138,22 +147,22 @@ def words(
             corrections, it and the writer read different tokens, or model and data do not fit.
     """
     check_page_path(out)
-    world.join()
-    corpus, settings = source.split(split), settings or GenerationSettings()
+    distributed.init()
+    dataset, settings = source.split(split), settings or GenerationSettings()
     scorers = open_scorers([name] if writer in (None, name) else [name, writer or name])
     for scorer in scorers:
         scorer.check_reads()
     model, author = scorers[0].single(), scorers[-1].single()
     _check_same_tokens(model, author)
-    rows = draw_captions(corpus, anchors, torch.Generator().manual_seed(seed))
-    answers = _word_answers(model, author, corpus, rows, settings, seed)
-    accuracies = tuple(_accuracies(answers, corpus.owner, seed))
+    rows = draw_captions(dataset, anchors, torch.Generator().manual_seed(seed))
+    answers = _word_answers(model, author, dataset, rows, settings, seed)
+    accuracies = tuple(_accuracies(answers, dataset.text_to_image, seed))
     by = f", written by {scorers[1].name}: {scorers[1].describe()}" if len(scorers) > 1 else ""
     Analysis(
         title="Words doubted and corrected",
         headline=_words_headline(accuracies),
         protocol=(
-            f"{corpus.name} {corpus.part}: {len(answers.rows):,} captions written for "
+            f"{dataset.name} {dataset.split_name}: {len(answers.rows):,} captions written for "
             f"{len(rows):,} captions of different images ({settings.describe()}{by}); a word is "
             f"doubted that is right with {THRESHOLD:g} or less; {scorers[0].describe()}; sampling "
             f"seed {seed}; {INTERVALS}"
@@ -168,7 +177,7 @@ def words(
         numbers={
             "model": name,
             "writer": writer or name,
-            "readings": [one.plain() for one in accuracies],
+            "readings": [one.to_dict() for one in accuracies],
         },
     ).publish(out)
     return accuracies
@@ -196,13 +205,15 @@ def _check_same_tokens(model: Model, author: Model) -> None:
     Raises:
         ValueError: it has no head for that, or they read different tokens.
     """
-    matcher = model.matcher
-    if not (isinstance(matcher, ReadsWords) and matcher.wants & {Want.DOUBT, Want.CORRECT}):
+    matcher = model.model
+    if not (
+        isinstance(matcher, WordHeadModel) and matcher.wants & {WordHead.DOUBT, WordHead.CORRECT}
+    ):
         instead = (
             "name a model with heads for words, such as one trained with tags-dc/uniter-scenes"
         )
-        able(matcher, {Want.DOUBT, Want.CORRECT}, f"{model.name}, a", instead)
-    ours, theirs = (one.lens.tokenizer for one in (model, author) if one.lens)
+        check_heads(matcher, {WordHead.DOUBT, WordHead.CORRECT}, f"{model.name}, a", instead)
+    ours, theirs = (one.processor.tokenizer for one in (model, author) if one.processor)
     assert ours is not None
     assert theirs is not None
     if ours.digest != theirs.digest:
@@ -215,7 +226,7 @@ def _check_same_tokens(model: Model, author: Model) -> None:
 def _word_answers(
     model: Model,
     author: Model,
-    corpus: Corpus,
+    dataset: ImageTextDataset,
     rows: Tensor,
     settings: GenerationSettings,
     seed: int,
@@ -225,35 +236,50 @@ def _word_answers(
     Raises:
         ValueError: nothing was generated.
     """
-    desk, lens, parts, answers = generator_inputs(author, corpus), model.on(corpus), [], []
-    for part in write_items(
-        author.matcher, desk, rows, hand=settings.hand, sieve=Sieve(), keep=settings.keep, seed=seed
+    desk, processor, parts, answers = (
+        generator_inputs(author, dataset),
+        model.process(dataset),
+        [],
+        [],
+    )
+    for part in generate_items(
+        author.model,
+        desk,
+        rows,
+        hand=settings.hand,
+        sieve=CandidateFilter(),
+        keep=settings.keep,
+        seed=seed,
     ):
         if len(part):
             parts.append(part)
-            answers.append(_read_words(model, lens, desk, part))
+            answers.append(_read_words(model, processor, desk, part))
     if not parts:
         raise ValueError(
-            f"nothing that may be false was written for {len(rows):,} captions of {corpus.name} "
-            f"{corpus.part}; ask for more with --anchors"
+            f"nothing that may be false was written for {len(rows):,} captions of {dataset.name} "
+            f"{dataset.split_name}; ask for more with --anchors"
         )
     made_of = torch.cat([part.rows for part in parts])
     return _WordAnswers(joined(answers), made_of, torch.cat([part.place for part in parts]))
 
 
-def _read_words(model: Model, lens: CorpusLens, desk: Desk, items: WrittenItems) -> WordsRead:
+def _read_words(
+    model: Model, processor: ProcessedDataset, desk: GeneratorInputs, items: GeneratedItems
+) -> WordsRead:
     """The model's answers to every word of some generated captions, on the CPU."""
-    matcher, texts = model.matcher, items.texts
-    assert isinstance(matcher, ReadsWords)
-    owner, image = torch.unique(lens.corpus.owner[items.rows], return_inverse=True)
+    matcher, texts = model.model, items.texts
+    assert isinstance(matcher, WordHeadModel)
+    text_to_image, image = torch.unique(
+        processor.dataset.text_to_image[items.rows], return_inverse=True
+    )
     device = texts.values.device
     counted = texts.mask & ~desk.banned.to(device)[items.original]
     pair, place = counted.nonzero(as_tuple=True)
-    want = matcher.wants & {Want.DOUBT, Want.CORRECT}
-    with evaluating([matcher]):
-        images = matcher.encode_images(lens.images(owner).to(device))
-        shown = Shown(images, texts, image.to(device))
-        answers = read(matcher, shown, want, Slots(pair, place))
+    want = matcher.wants & {WordHead.DOUBT, WordHead.CORRECT}
+    with evaluation_mode([matcher]):
+        images = matcher.encode_images(processor.images(text_to_image).to(device))
+        shown = PairInputs(images, texts, image.to(device))
+        answers = read_in_parts(matcher, shown, want, WordSlots(pair, place))
     better = None
     if answers.correct is not None:
         best = answers.correct.argmax(1)
@@ -270,11 +296,11 @@ def _read_words(model: Model, lens: CorpusLens, desk: Desk, items: WrittenItems)
     )
 
 
-def _accuracies(answers: _WordAnswers, owner: Tensor, seed: int) -> Iterator[WordAccuracy]:
+def _accuracies(answers: _WordAnswers, text_to_image: Tensor, seed: int) -> Iterator[WordAccuracy]:
     """All readings, each over all captions and over the hardest of each."""
     first = (answers.place == 0).nonzero().squeeze(1)
     every, hardest = readings(answers.read), readings(answers.read.rows(first))
-    images = owner[answers.rows]
+    images = text_to_image[answers.rows]
     idle = shares([one.idle for one in every], images, scale=100, resamples=1)
     sides = [
         shares([one.found for one in side], rows, scale=100, seed=seed)
@@ -367,14 +393,14 @@ class FluencyLine:
         if self.corrected:
             yield "corrected", self.corrected
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
         return {
             "name": self.name,
-            "captions": self.captions.plain(),
-            "written": self.written.plain(),
-            "corrected": self.corrected.plain() if self.corrected else None,
-            "kinds": {kind: found.plain() for kind, found in self.kinds},
+            "captions": self.captions.to_dict(),
+            "written": self.written.to_dict(),
+            "corrected": self.corrected.to_dict() if self.corrected else None,
+            "kinds": {kind: found.to_dict() for kind, found in self.kinds},
         }
 
 
@@ -390,7 +416,7 @@ class _Selected:
 
 def caption_fluency(
     folders: Sequence[Path],
-    source: Source,
+    source: DataSource,
     out: Path,
     *,
     lm: str | None = None,
@@ -415,7 +441,7 @@ def caption_fluency(
             is left to train one on, or the corrector corrects nothing.
     """
     check_page_path(out)
-    world.join()
+    distributed.init()
     stores = open_stores(folders, source)
     model = _open_corrector(corrector) if corrector else None
     selected = [_select(one, each, model) for one in stores]
@@ -424,7 +450,7 @@ def caption_fluency(
     some = f"the first {each} of each caption; " if each else ""
     if model:
         some += f"words that {corrector} doubts with {DOUBT_THRESHOLD:g} or more corrected; "
-    corpus = stores[0].corpus
+    dataset = stores[0].dataset
     points = [
         share_point(name, one.typical, group=line.name)
         for line in lines
@@ -434,7 +460,8 @@ def caption_fluency(
         title="Fluency of written captions",
         headline=" ".join(map(_fluency_headline, lines)),
         protocol=(
-            f"{corpus.name} {corpus.part}; {'; '.join(one.describe() for one in stores)}; {some}"
+            f"{dataset.name} {dataset.split_name}; {'; '.join(one.describe() for one in stores)}; "
+            f"{some}"
             f"{description}; seed {seed}"
         ),
         seed=seed,
@@ -444,7 +471,7 @@ def caption_fluency(
             "seed": seed,
             "lm": lm,
             "corrector": corrector,
-            "sets": [line.plain() for line in lines],
+            "sets": [line.to_dict() for line in lines],
         },
     ).publish(out)
     return lines
@@ -456,8 +483,8 @@ def _open_corrector(name: str) -> Model:
     Raises:
         ValueError: there is none of this name, or it does not.
     """
-    model = open_model(name)
-    if not (has_doubt_head(model.matcher) and has_correction_head(model.matcher)):
+    model = load_model(name)
+    if not (has_doubt_head(model.model) and has_correction_head(model.model)):
         raise ValueError(
             f"{describe_missing_heads(model)}; name one that has both with --corrector"
         )
@@ -475,10 +502,10 @@ def _select(one: StoredCaptions, each: int | None, model: Model | None) -> _Sele
     if model is None:
         return _Selected(one, tuple(rows), ())
     written = replace(
-        one.corpus,
+        one.dataset,
         texts=[one.foils[row].foil for row in rows],
         text_ids=[f"written {row}" for row in rows],
-        owner=torch.tensor([one.images[row] for row in rows]),
+        text_to_image=torch.tensor([one.images[row] for row in rows]),
         text_features=None,
     )
     explained = [found for _, found in explain_dataset(model, written, ExplainConfig())]
@@ -487,22 +514,24 @@ def _select(one: StoredCaptions, each: int | None, model: Model | None) -> _Sele
 
 
 def _causal(name: str) -> tuple[Speaks, str]:
-    model = CausalLM(name, world.device())
+    model = CausalLM(name, distributed.device())
     begin = f"behind {model.begins}" if model.begins else "first tokens not counted"
     return model.spoken, f"language model {name}, captions {begin}"
 
 
-def _ngrams(selected: Sequence[_Selected], source: Source) -> tuple[Speaks, str]:
+def _ngrams(selected: Sequence[_Selected], source: DataSource) -> tuple[Speaks, str]:
     """N-grams of training captions, none of a measured image or equal to a measured caption."""
     train = source.split("train")
     foils = [foil for one in selected for foil in one.stored.foils]
     images = {foil.image for foil in foils}
     measured = {text for foil in foils for text in (foil.caption, foil.foil)}
     measured |= {text for one in selected for text in one.corrected}
-    owner = [train.image_ids[row] if row >= 0 else "" for row in train.owner.tolist()]
+    text_to_image = [
+        train.image_ids[row] if row >= 0 else "" for row in train.text_to_image.tolist()
+    ]
     kept = [
         text
-        for text, image in zip(train.texts, owner, strict=True)
+        for text, image in zip(train.texts, text_to_image, strict=True)
         if image not in images and text not in measured
     ]
     if not kept:
@@ -623,7 +652,7 @@ class ModelCase:
     written: Explanation
     scores: tuple[ScorePair, ScorePair, ScorePair | None]
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
         scores = (list(pair) if pair else None for pair in self.scores)
         return {
@@ -708,7 +737,7 @@ def choose_cases(gaps: Tensor, images: Tensor, count: int, *, seed: int = 0) -> 
 
 
 def cases(
-    names: Sequence[str], folder: Path, source: Source, settings: CasesSettings, out: Path
+    names: Sequence[str], folder: Path, source: DataSource, settings: CasesSettings, out: Path
 ) -> tuple[CaseGroup, ...]:
     """Show captions, generated captions and corrections with the scores of two models (Figure 4).
 
@@ -726,7 +755,7 @@ def cases(
     if len(names) != 2:
         raise ValueError(f"{len(names)} models are given, but the cases of two are shown")
     check_page_path(out)
-    world.join()
+    distributed.init()
     (stored,) = open_stores([folder], source)
     scorers = open_scorers(names)
     for model in (model for scorer in scorers for model in scorer.models):
@@ -739,7 +768,8 @@ def cases(
     first, second = (scorer.name for scorer in scorers)
     by = next(s.name for s in scorers if any(one is explains for one in s.models))
     parts = [
-        f"{stored.corpus.name} {stored.corpus.part}; {stored.describe()}, {len(rows):,} of them "
+        f"{stored.dataset.name} {stored.dataset.split_name}; {stored.describe()}, {len(rows):,} "
+        f"of them "
         "scored",
         describe_models(scorers),
         f"words by {by}",
@@ -748,7 +778,7 @@ def cases(
         "their standard deviation; one case a picture",
         f"seed {settings.seed}",
     ]
-    note = DOUBT_NOTE if has_doubt_head(explains.matcher) else GAIN_NOTE
+    note = DOUBT_NOTE if has_doubt_head(explains.model) else GAIN_NOTE
     Analysis(
         title=f"Cases of {first} and {second}",
         headline=f"Scores of {first} and {second} for captions, what was written of them, and the "
@@ -776,7 +806,7 @@ def cases(
             "models": [first, second],
             "seed": settings.seed,
             "groups": [
-                {"title": group.title, "cases": [case.plain() for case in group.cases]}
+                {"title": group.title, "cases": [case.to_dict() for case in group.cases]}
                 for group in groups
             ],
         },
@@ -788,7 +818,7 @@ def _explaining_model(scorers: Sequence[Scorer]) -> Model:
     single = [scorer.models[0] for scorer in reversed(scorers) if len(scorer.models) == 1]
     if not single:
         raise ValueError("two ensembles are given, and an ensemble cannot explain; give one model")
-    return next((model for model in single if has_doubt_head(model.matcher)), single[0])
+    return next((model for model in single if has_doubt_head(model.model)), single[0])
 
 
 def _case_groups(
@@ -798,11 +828,11 @@ def _case_groups(
     model: Model,
     settings: CasesSettings,
 ) -> tuple[CaseGroup, ...]:
-    corpus, foils = stored.corpus, [stored.foils[row] for row in rows]
+    dataset, foils = stored.dataset, [stored.foils[row] for row in rows]
     images = torch.tensor([stored.images[row] for row in rows])
     sentences = [*(foil.caption for foil in foils), *(foil.foil for foil in foils)]
     both = [  # of each model, (2, N) scores of originals and generated captions
-        score_captions(s, corpus, images.repeat(2), sentences, scaled=False).view(2, -1)
+        score_captions(s, dataset, images.repeat(2), sentences, scaled=False).view(2, -1)
         for s in scorers
     ]
     gaps = margin_differences(*(scores[0] - scores[1] for scores in both))
@@ -818,15 +848,15 @@ def _case_groups(
         for at in some:
             foil, image = foils[at], int(images[at])
             found = explain(
-                model, foil.image, foil.foil, dataset=corpus, threshold=settings.threshold
+                model, foil.image, foil.foil, dataset=dataset, threshold=settings.threshold
             )
             better = None
             if found.corrected:
                 texts, here = [found.corrected.text], images[at : at + 1]
-                one, two = (score_captions(s, corpus, here, texts, scaled=False) for s in scorers)
+                one, two = (score_captions(s, dataset, here, texts, scaled=False) for s in scorers)
                 better = float(one[0]), float(two[0])
             pairs = [(float(both[0][side, at]), float(both[1][side, at])) for side in (0, 1)]
-            picture = thumbnail(corpus.pictures.open(image)) if corpus.pictures else None
+            picture = thumbnail(dataset.pictures.open(image)) if dataset.pictures else None
             made.append(
                 ModelCase(foil.image, picture, foil.caption, found, (pairs[0], pairs[1], better))
             )

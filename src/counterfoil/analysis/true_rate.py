@@ -18,8 +18,30 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from counterfoil import world
-from counterfoil.analysis.base import (
+from counterfoil.analysis.captions import StoredCaptions, open_stores, score_captions
+from counterfoil.core import distributed
+from counterfoil.core.console import output, progress
+from counterfoil.core.io import ensure_absent, ensure_writable_file, read_text, write_text
+from counterfoil.data.caption_edits import wordnet_synonyms
+from counterfoil.data.corrections import read_crowd_votes
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.scenes import graphs
+from counterfoil.data.scenes.truth import is_true
+from counterfoil.evaluation.bootstrap import CELLS, Counted, Interval, Share, shares
+from counterfoil.evaluation.foils.measures import roc_area
+from counterfoil.evaluation.galleries import shown_image
+from counterfoil.negatives.generation.judges import CaptionNearness
+from counterfoil.negatives.generation.rules import (
+    Exchanged,
+    FilterDecision,
+    Rule,
+    exchanged_words,
+    words_added,
+    words_removed,
+)
+from counterfoil.negatives.generation.store import GeneratedCaption
+from counterfoil.negatives.similarity import SentenceEncoder
+from counterfoil.pipelines.publishing import (
     Analysis,
     Scorer,
     check_page_path,
@@ -28,38 +50,8 @@ from counterfoil.analysis.base import (
     open_scorers,
     share_point,
 )
-from counterfoil.analysis.captions import (
-    StoredCaptions,
-    open_stores,
-    score_captions,
-)
-from counterfoil.core.console import output, progress
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.lines import read_text
-from counterfoil.corpus.meanings import Meanings
-from counterfoil.corpus.scenes import graphs, is_true
-from counterfoil.data.caption_edits import wordnet_synonyms
-from counterfoil.data.corrections import read_crowd_votes
-from counterfoil.evaluate.gallery import shown_image
-from counterfoil.evaluation.bootstrap import CELLS, Counted, Interval, Share, shares
-from counterfoil.evaluation.foils.measures import roc_area
-from counterfoil.files import check_file, check_new, write_text
-from counterfoil.negatives.paraphrase import Nearness
-from counterfoil.negatives.word_rules import (
-    Exchanged,
-    Rule,
-    Told,
-    exchanged,
-    left_out,
-    written_anew,
-)
-from counterfoil.negatives.written_store import WrittenFoil
-from counterfoil.recipes.run import Source
-from counterfoil.report.figures import (
-    ResultPoint,
-    grouped_bars,
-    result_curves,
-)
+from counterfoil.pipelines.run import DataSource
+from counterfoil.report.figures import ResultPoint, grouped_bars, result_curves
 from counterfoil.report.page import (
     CardColumn,
     CardSection,
@@ -104,7 +96,7 @@ class FilterResult:
     caught: Share
     lost: Share
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
         rates = {name: getattr(self, name).plain() for name in RATES}
         return {"name": self.name, "kept": self.kept, "true": self.true, **rates}
@@ -192,7 +184,7 @@ class JudgedCaptions:
     Attributes:
         name: of the set.
         description: its origin and who decided, in words.
-        corpus: has the images and their own captions.
+        dataset: has the images and their own captions.
         captions: N of them.
         true: (N,) bool.
         images: (N,) long, rows of the images.
@@ -204,7 +196,7 @@ class JudgedCaptions:
 
     name: str
     description: str
-    corpus: Corpus
+    dataset: ImageTextDataset
     captions: tuple[str, ...]
     true: Tensor
     images: Tensor
@@ -225,23 +217,23 @@ class JudgedCaptions:
         guide.check_reads()
         own, whose = self._references()
         images = torch.cat([self.images, self.images[whose]])
-        texts = [*self.captions, *(self.corpus.texts[row] for row in own.tolist())]
-        scores = score_captions(guide, self.corpus, images, texts, scaled=False)
+        texts = [*self.captions, *(self.dataset.texts[row] for row in own.tolist())]
+        scores = score_captions(guide, self.dataset, images, texts, scaled=False)
         count = len(self.captions)
         sums = torch.zeros(count).index_add_(0, whose, scores[count:])
         return scores[:count], sums / whose.bincount(minlength=count)
 
-    def nearness(self, meanings: Meanings) -> tuple[Tensor, Tensor]:
+    def nearness(self, meanings: SentenceEncoder) -> tuple[Tensor, Tensor]:
         """(N,) cosine to the image's nearest caption, and that of the captions compared with.
 
         The caption that each was made of does not count. -inf for an image without another caption.
         """
-        relation = self.corpus.relation
+        relation = self.dataset.relation
         described = relation.captions(self.images.unique())[0].sort().values  # type: ignore[no-untyped-call]
-        texts = meanings.vectors([self.corpus.texts[row] for row in described.tolist()])
-        near = Nearness(relation, described, texts)
+        texts = meanings.vectors([self.dataset.texts[row] for row in described.tolist()])
+        near = CaptionNearness(relation, described, texts)
         new = near.nearest(meanings.vectors(self.captions), self.images, self.made_of)
-        each = near.nearest(texts, relation.owner[described], described)
+        each = near.nearest(texts, relation.text_to_image[described], described)
         own, whose = self._references()
         count = len(self.captions)
         values = each[torch.searchsorted(described, own)]
@@ -250,7 +242,7 @@ class JudgedCaptions:
 
     def _references(self) -> tuple[Tensor, Tensor]:
         """Rows of the captions compared with, and the row of the caption each belongs to."""
-        own, counts = self.corpus.relation.captions(self.images)
+        own, counts = self.dataset.relation.captions(self.images)
         whose = torch.arange(len(self.captions)).repeat_interleave(counts)
         kept = (self.made_of[whose] < 0) | (self.made_of[whose] == own)
         return own[kept], whose[kept]
@@ -271,10 +263,10 @@ class ScoreFilters:
     auc: Share
     below: tuple[FilterResult, ...]
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
-        below = [one.plain() for one in self.below]
-        return {"name": self.name, "told_apart": self.auc.plain(), "below": below}
+        below = [one.to_dict() for one in self.below]
+        return {"name": self.name, "told_apart": self.auc.to_dict(), "below": below}
 
 
 @final
@@ -294,7 +286,7 @@ class TrueRate:
     scores: tuple[ScoreFilters, ...]
     survivors: tuple[int, ...]
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
         agreement = self.judged.agreement
         return {
@@ -302,14 +294,14 @@ class TrueRate:
             "captions": len(self.judged.captions),
             "true": int(self.judged.true.sum()),
             **({"agreement": list(agreement)} if agreement else {}),
-            "filters": [one.plain() for one in self.filters],
-            "scores": [one.plain() for one in self.scores],
+            "filters": [one.to_dict() for one in self.filters],
+            "scores": [one.to_dict() for one in self.scores],
         }
 
 
 def true_rate(
     folders: Sequence[Path],
-    source: Source,
+    source: DataSource,
     out: Path,
     *,
     crowd: Path | None = None,
@@ -330,8 +322,8 @@ def true_rate(
         crowd: judgements of captions of other images, see `counterfoil.data.corrections`.
         answers: sheets of `export_sheet`, filled in by one person each.
         guide: model whose scores filter; joined by ``+``, an ensemble.
-        encoder: sentence encoder that filters, see `counterfoil.negatives.paraphrase`.
-        slack: of both, see `counterfoil.negatives.second_opinion.SecondOpinion`.
+        encoder: sentence encoder that filters, see `counterfoil.negatives.generation.judges`.
+        slack: of both, see `counterfoil.negatives.generation.judges.JudgeModel`.
         examples: true captions to show that every filter keeps.
         seed: of intervals and examples.
 
@@ -345,9 +337,9 @@ def true_rate(
             "nothing is to be judged; name folders of captions written for scenes, or a file of "
             "judgements with --crowd"
         )
-    world.join()
+    distributed.init()
     scorer = open_scorers([guide])[0] if guide else None
-    meanings = Meanings(encoder, device=world.device()) if encoder else None
+    meanings = SentenceEncoder(encoder, device=distributed.device()) if encoder else None
     sheets = [_read_sheet(path) for path in answers]
     judged = [
         _by_people(stored, sheets) if sheets else _by_scene(stored)
@@ -373,7 +365,7 @@ def true_rate(
             "guide": guide,
             "encoder": encoder,
             "slack": slack,
-            "sets": [one.plain() for one in rates],
+            "sets": [one.to_dict() for one in rates],
         },
     ).publish(out)
     return rates
@@ -382,7 +374,7 @@ def true_rate(
 def _true_rate(
     judged: JudgedCaptions,
     guide: Scorer | None,
-    meanings: Meanings | None,
+    meanings: SentenceEncoder | None,
     slack: float,
     examples: int,
     seed: int,
@@ -420,14 +412,14 @@ def _filters(judged: JudgedCaptions, opinions: Mapping[str, Tensor]) -> dict[str
         judged: the captions.
         opinions: (N,) bool, captions that models consider false, by name.
     """
-    corpus, own = judged.corpus, {}
+    dataset, own = judged.dataset, {}
     for image in judged.images.unique().tolist():  # type: ignore[no-untyped-call]
-        rows = corpus.relation.captions(torch.tensor([image]))[0].tolist()
-        own[image] = Told([corpus.texts[row] for row in rows])
+        rows = dataset.relation.captions(torch.tensor([image]))[0].tolist()
+        own[image] = FilterDecision([dataset.texts[row] for row in rows])
     pairs = list(zip(judged.images.tolist(), judged.words, strict=True))
 
     def keeps(rule: Rule) -> Tensor:
-        return torch.tensor([not left_out(rule, own[row], words) for row, words in pairs])
+        return torch.tensor([not words_removed(rule, own[row], words) for row, words in pairs])
 
     more: dict[str, Tensor] = {rule: keeps(rule) for rule in _MORE_RULES if _possible(rule, judged)}
     more |= opinions
@@ -468,11 +460,11 @@ def _judged(
     return JudgedCaptions(
         name=stored.name,
         description=f"{stored.describe()}; {description}",
-        corpus=stored.corpus,
+        dataset=stored.dataset,
         captions=tuple(foil.foil for foil in foils),
         true=torch.tensor([bool(truth[row]) for row in rows], dtype=torch.bool),
         images=torch.tensor(stored.images)[rows],
-        words=tuple(map(exchanged, foils)),
+        words=tuple(map(exchanged_words, foils)),
         made_of=torch.tensor(stored.texts)[rows],
         scores=scores,
         agreement=agreement,
@@ -486,10 +478,10 @@ def _by_scene(stored: StoredCaptions) -> JudgedCaptions:
         ValueError: they were generated for other images.
     """
     try:
-        scenes = graphs(stored.corpus)
+        scenes = graphs(stored.dataset)
     except ValueError:
         raise ValueError(
-            f"{stored.name} was written for {stored.corpus.name}, and only of scenes can it be "
+            f"{stored.name} was written for {stored.dataset.name}, and only of scenes can it be "
             "decided what is true; name judgements with --crowd, or have people fill in a sheet of "
             "`counterfoil analyse sheet` and name it with --answers"
         ) from None
@@ -502,7 +494,7 @@ def _by_scene(stored: StoredCaptions) -> JudgedCaptions:
     return _judged(stored, truth, outside)
 
 
-def _by_crowd(path: Path, source: Source) -> JudgedCaptions:
+def _by_crowd(path: Path, source: DataSource) -> JudgedCaptions:
     """Captions of other images that a crowd judged; true if half or more said so.
 
     Raises:
@@ -510,12 +502,12 @@ def _by_crowd(path: Path, source: Source) -> JudgedCaptions:
     """
     whole = source.open()
     crowd = read_crowd_votes(path, whole)
-    rows = torch.cat([crowd.images, whole.owner[crowd.texts]]).unique()  # type: ignore[no-untyped-call]
-    corpus = whole.subset(rows[rows >= 0])
-    others = read_crowd_votes(path, corpus)
+    rows = torch.cat([crowd.images, whole.text_to_image[crowd.texts]]).unique()  # type: ignore[no-untyped-call]
+    dataset = whole.subset(rows[rows >= 0])
+    others = read_crowd_votes(path, dataset)
     every = len(others)
-    others = others.rows(corpus.owner[others.texts] != others.images)
-    captions = tuple(corpus.texts[row] for row in others.texts.tolist())
+    others = others.rows(dataset.text_to_image[others.texts] != others.images)
+    captions = tuple(dataset.texts[row] for row in others.texts.tolist())
     return JudgedCaptions(
         name=path.stem,
         description=(
@@ -523,11 +515,11 @@ def _by_crowd(path: Path, source: Source) -> JudgedCaptions:
             f"true where half of the crowd or more says so; {every - len(others):,} shown with "
             "their own left out"
         ),
-        corpus=corpus,
+        dataset=dataset,
         captions=captions,
         true=others.true,
         images=others.images,
-        words=tuple(map(written_anew, captions)),
+        words=tuple(map(words_added, captions)),
         made_of=torch.full((len(others),), -1),
         scores={},
     )
@@ -602,10 +594,10 @@ def _true_rate_figures(rates: Sequence[TrueRate]) -> Iterator[Figure]:
 
 
 def _survivors(one: TrueRate) -> Iterator[CardSection]:
-    judged, shown, cards = one.judged, exhibits(one.judged.corpus), []
+    judged, shown, cards = one.judged, exhibits(one.judged.dataset), []
     for row in one.survivors:
         old = int(judged.made_of[row])
-        title = f"made of: {judged.corpus.texts[old]}" if old >= 0 else "true"
+        title = f"made of: {judged.dataset.texts[old]}" if old >= 0 else "true"
         column = CardColumn(title, "", (PageItem(judged.captions[row]),))
         cards.append(ExampleCard(shown_image(shown, int(judged.images[row])), "", (column,)))
     if cards:
@@ -620,7 +612,7 @@ ANSWERS = {"true": True, "false": False, "unsure": None, "": None}
 
 
 def export_sheet(
-    folders: Sequence[Path], source: Source, out: Path, *, count: int = 200, seed: int = 0
+    folders: Sequence[Path], source: DataSource, out: Path, *, count: int = 200, seed: int = 0
 ) -> int:
     """Write a CSV sheet on which people judge whether generated captions are true.
 
@@ -642,13 +634,14 @@ def export_sheet(
         ValueError: the file exists, there are too few images or no pictures, or data and captions
             do not fit.
     """
-    check_new(out, "a new file with --out")
-    check_file(out)
+    ensure_absent(out, "a new file with --out")
+    ensure_writable_file(out)
     stores = open_stores(folders, source)
-    pictures = stores[0].corpus.pictures
+    pictures = stores[0].dataset.pictures
     if pictures is None:
         raise ValueError(
-            f"{stores[0].corpus.name} comes without pictures, which judges have to see; name their "
+            f"{stores[0].dataset.name} comes without pictures, which judges have to see; name "
+            f"their "
             "folder with --images"
         )
     rng = torch.Generator().manual_seed(seed)
@@ -676,7 +669,7 @@ def export_sheet(
     return len(rows)
 
 
-def _sheet_item(foil: WrittenFoil) -> str:
+def _sheet_item(foil: GeneratedCaption) -> str:
     """Identify a sentence about an image; the prefix keeps spreadsheets from reading a number."""
     content = f"{foil.image}\n{foil.foil}".encode()
     return f"s{hashlib.sha256(content).hexdigest()[:16]}"

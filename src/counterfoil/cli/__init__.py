@@ -19,14 +19,12 @@ from counterfoil.cli import (
     index,
     interpolate,
     mine,
-    negatives,
     report,
     search,
     serve,
     train,
     write,
 )
-from counterfoil.cli.answer import answer
 from counterfoil.cli.options import (
     STOPPED,
     Data,
@@ -38,13 +36,15 @@ from counterfoil.cli.options import (
     Resume,
     Settings,
     Smoke,
+    answer,
     example,
+    refuse_without,
 )
-from counterfoil.cli.unread import refuse_without
 
 if TYPE_CHECKING:
-    from counterfoil.recipes.recipe import Recipe
-    from counterfoil.recipes.run import Source
+    from counterfoil.pipelines.pipeline import Recipe
+    from counterfoil.pipelines.run import DataSource
+
 
 app = typer.Typer(
     name="counterfoil",
@@ -71,7 +71,7 @@ app.add_typer(index.app)
 app.add_typer(search.app)
 app.add_typer(serve.app)
 app.add_typer(grid.app)
-app.add_typer(negatives.app, name="negatives")
+app.add_typer(mine.app_negatives, name="negatives")
 app.add_typer(analyse.app, name="analyse")
 app.add_typer(write.app, name="write")
 
@@ -107,14 +107,15 @@ def plan(
     settings: Settings = None,
 ) -> None:
     """Show what a recipe would do; list the recipes when none is named."""
-    from counterfoil.recipes import catalogue, show
-    from counterfoil.recipes.settings import apply
+    from counterfoil.pipelines import plan as plan_module
+    from counterfoil.pipelines.overrides import apply_overrides
+    from counterfoil.recipes import catalogue
 
     refuse_without(context, "recipe", ("settings",), argument=True)
     if recipe is None:
         catalogue.print_catalogue()
     else:
-        show.plan(apply(catalogue.find(recipe), settings or ()))
+        plan_module.print_plan(apply_overrides(catalogue.find_recipe(recipe), settings or ()))
 
 
 @app.command(
@@ -137,14 +138,14 @@ def run(
     minutes: Minutes = None,
 ) -> None:
     """Run what is missing of a recipe."""
+    from counterfoil.pipelines.overrides import apply_overrides
+    from counterfoil.pipelines.run import DataSource
     from counterfoil.recipes import catalogue
-    from counterfoil.recipes.run import Source
-    from counterfoil.recipes.settings import apply
 
-    found = apply(catalogue.find(recipe), settings or ())
+    found = apply_overrides(catalogue.find_recipe(recipe), settings or ())
     if smoke:
-        found = catalogue.smoke(found)
-    source = Source(data or found.data, features, images, decisions)
+        found = catalogue.smoke_recipe(found)
+    source = DataSource(data or found.data, features, images, decisions)
     _execute(found, source, folder, resume=resume, minutes=minutes)
 
 
@@ -157,10 +158,10 @@ def check(
     quick: Annotated[bool, typer.Option(help="Do not open every picture.")] = False,
 ) -> None:
     """Say what is there; exit 2 with the reasons when it cannot be trained on."""
-    from counterfoil.recipes.run import Source
-    from counterfoil.recipes.verbs import check_data
+    from counterfoil.cli.verbs import check_data
+    from counterfoil.pipelines.run import DataSource
 
-    if not check_data(Source(data, features, images, decisions), quick=quick):
+    if not check_data(DataSource(data, features, images, decisions), quick=quick):
         raise typer.Exit(2)
 
 
@@ -177,10 +178,10 @@ def features(
     grid: Annotated[int | None, typer.Option(min=1, help="Average to GRID x GRID cells.")] = None,
 ) -> None:
     """Extract patch or grid features; run it again to go on where it was stopped."""
-    from counterfoil.recipes.run import Source
-    from counterfoil.recipes.verbs import extract_features
+    from counterfoil.cli.verbs import extract_features
+    from counterfoil.pipelines.run import DataSource
 
-    source = Source(data, images=images, decisions=decisions)
+    source = DataSource(data, images=images, decisions=decisions)
     extract_features(source, out, model=model, batch=batch, grid=grid)
 
 
@@ -199,18 +200,18 @@ def convert(
     ] = None,
 ) -> None:
     """Turn an authors' checkpoint into a model folder."""
-    from counterfoil.recipes.verbs import convert_checkpoint
+    from counterfoil.cli.verbs import convert_checkpoint
 
     convert_checkpoint(host, checkpoint, vocabulary, out, settings=settings or ())
 
 
 def _execute(
-    recipe: Recipe, source: Source, folder: Path | None, *, resume: bool, minutes: float | None
+    recipe: Recipe, source: DataSource, folder: Path | None, *, resume: bool, minutes: float | None
 ) -> None:
-    from counterfoil.recipes.run import execute
+    from counterfoil.pipelines.run import run_pipeline
 
     place = folder or Path("runs") / recipe.name
-    if not execute(recipe, source, place, resume=resume, minutes=minutes):
+    if not run_pipeline(recipe, source, place, resume=resume, minutes=minutes):
         raise typer.Exit(STOPPED)
 
 

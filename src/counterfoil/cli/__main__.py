@@ -1,5 +1,7 @@
 """``python -m counterfoil.cli``."""
 
+from __future__ import annotations
+
 import sys
 
 from counterfoil.cli import main

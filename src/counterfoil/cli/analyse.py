@@ -18,8 +18,9 @@ from counterfoil.cli.options import (
     Split,
     data_options,
     example,
+    refuse,
+    refuse_without,
 )
-from counterfoil.cli.unread import refuse, refuse_without
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -70,9 +71,16 @@ def online_rank(
     from counterfoil.analysis import aoq
 
     aoq.online_rank(
-        model, data.source(), out, split=split, batches=batch or (), anchors=anchors, draws=draws,
-        top=top, seed=seed,
-    )  # fmt: skip
+        model,
+        data.source(),
+        out,
+        split=split,
+        batches=batch or (),
+        anchors=anchors,
+        draws=draws,
+        top=top,
+        seed=seed,
+    )
 
 
 @app.command(
@@ -100,9 +108,17 @@ def negatives(
     from counterfoil.analysis import aoq
 
     aoq.negative_examples(
-        model, data.source(), out, split=split, lists=lists, anchors=anchors, batch=batch, top=top,
-        shown=shown, seed=seed,
-    )  # fmt: skip
+        model,
+        data.source(),
+        out,
+        split=split,
+        lists=lists,
+        anchors=anchors,
+        batch=batch,
+        top=top,
+        shown=shown,
+        seed=seed,
+    )
 
 
 @app.command(epilog=example("counterfoil analyse curves runs/demo --out curves.html"))
@@ -182,9 +198,16 @@ def neighbourhood_map(
     from counterfoil.analysis import ndgl
 
     ndgl.maps(
-        model, data.source(), out, split=split, queries=query or (), count=count,
-        negatives=negatives, method=method, seed=seed,
-    )  # fmt: skip
+        model,
+        data.source(),
+        out,
+        split=split,
+        queries=query or (),
+        count=count,
+        negatives=negatives,
+        method=method,
+        seed=seed,
+    )
 
 
 @app.command(
@@ -193,7 +216,7 @@ def neighbourhood_map(
     )
 )
 def student(folders: Runs, out: Page) -> None:
-    """Compare students with their teachers and the teachers' ensemble, one run a host."""
+    """Compare students with their teachers and the teachers' ensemble, one run a model."""
     from counterfoil.analysis import ndgl
 
     ndgl.student(folders, out)
@@ -260,9 +283,15 @@ def triples(
         masks=masks, refills=refills, keep=keep, temperature=temperature
     )
     plan = tags.TripleSettings(
-        split=split, anchors=anchors, batch=batch, level=level, writer=writer, written=written,
-        generation=generation, seed=seed,
-    )  # fmt: skip
+        split=split,
+        anchors=anchors,
+        batch=batch,
+        level=level,
+        writer=writer,
+        written=written,
+        generation=generation,
+        seed=seed,
+    )
     tags.triples(models, data.source(), out, judges=judge or (), plan=plan)
 
 
@@ -320,10 +349,15 @@ def discrimination(
         masks=masks, refills=refills, keep=keep, temperature=temperature
     )
     plan = tags.DiscriminationSettings(
-        split=split, anchors=anchors, stores=tuple(foils or ()),
-        writers=tuple(writer) if writer else None, rules=rules, others=others,
-        generation=generation, seed=seed,
-    )  # fmt: skip
+        split=split,
+        anchors=anchors,
+        stores=tuple(foils or ()),
+        writers=tuple(writer) if writer else None,
+        rules=rules,
+        others=others,
+        generation=generation,
+        seed=seed,
+    )
     tags.discrimination(models, data.source(), out, plan=plan)
 
 
@@ -368,12 +402,20 @@ def true_rate(
     """Count how many written captions are true, before and after each filter."""
     if encoder is None:
         refuse_without(context, "guide", ("slack",))
-    from counterfoil.analysis import true_rate as analysis
+    from counterfoil.analysis import true_rate as true_rate_module
 
-    analysis.true_rate(
-        stores or (), data.source(), out, crowd=crowd, answers=answers or (), guide=guide,
-        encoder=encoder, slack=slack, examples=examples, seed=seed,
-    )  # fmt: skip
+    true_rate_module.true_rate(
+        stores or (),
+        data.source(),
+        out,
+        crowd=crowd,
+        answers=answers or (),
+        guide=guide,
+        encoder=encoder,
+        slack=slack,
+        examples=examples,
+        seed=seed,
+    )
 
 
 @app.command(
@@ -423,9 +465,15 @@ def words(
 
     settings = GenerationSettings(masks=masks, refills=refills, keep=keep, temperature=temperature)
     tags_dc.words(
-        model, data.source(), out, split=split, anchors=anchors, writer=writer, settings=settings,
+        model,
+        data.source(),
+        out,
+        split=split,
+        anchors=anchors,
+        writer=writer,
+        settings=settings,
         seed=seed,
-    )  # fmt: skip
+    )
 
 
 @app.command(

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Decisions, Features, Images, example
-from counterfoil.cli.unread import refuse, refuse_without
+from counterfoil.cli.options import Decisions, Features, Images, example, refuse, refuse_without
 
 PAGE_FILE, JSON_FILE = "audit.html", "audit.json"
 
@@ -55,15 +54,15 @@ def audit(
     top: Annotated[int, typer.Option(min=1, help="Findings of each kind on the page.")] = 100,
 ) -> None:
     """Find suspicious captions, leaked images and false negatives, and review them on a page."""
-    from counterfoil import world
     from counterfoil.audit import AuditConfig, AuditPage, audit_dataset, render_audit
+    from counterfoil.core import distributed
     from counterfoil.core.console import console, output
+    from counterfoil.core.io import ensure_absent, ensure_writable_folder, write_json, write_text
     from counterfoil.data.corrections import corrections_beside, read_corrections
-    from counterfoil.files import check_folder, check_new, write_json, write_text
+    from counterfoil.model import load_model
     from counterfoil.negatives.store import MINED, NegativeStore
-    from counterfoil.recipes.model import open_model
-    from counterfoil.recipes.provenance import made_now
-    from counterfoil.recipes.run import Source
+    from counterfoil.pipelines.run import DataSource
+    from counterfoil.pipelines.state import current_provenance
     from counterfoil.report.page import TableBlock
     from counterfoil.report.tables import terminal_table
 
@@ -71,16 +70,16 @@ def audit(
         refuse(context, ("split",), "with --model or --explainer")
     refuse_without(context, "negatives", ("alike",))
     config = AuditConfig(split, near, alike, top)
-    check_folder(folder / PAGE_FILE)
+    ensure_writable_folder(folder / PAGE_FILE)
     for name in (PAGE_FILE, JSON_FILE):
-        check_new(folder / name, "a new folder with --folder")
-    world.join()
-    source = Source(data, features, images, decisions)
+        ensure_absent(folder / name, "a new folder with --folder")
+    distributed.init()
+    source = DataSource(data, features, images, decisions)
     dataset, corrections = source.open(), decisions or corrections_beside(data)
     earlier = read_corrections(corrections) if corrections is not None else ()
     names = tuple(model or ())
-    models = [open_model(name) for name in names]
-    explainer_model = open_model(explainer) if explainer else None
+    models = [load_model(name) for name in names]
+    explainer_model = load_model(explainer) if explainer else None
     store = None
     if negatives is not None:
         mined = source.split(MINED.read_manifest(negatives).split)
@@ -88,7 +87,7 @@ def audit(
     sections = audit_dataset(
         dataset, config, models=models, explainer=explainer_model, negatives=store
     )
-    if world.rank():
+    if distributed.rank():
         return
     judged = f"{dataset.name} {split}" if split != "all" else "all splits"
     protocol = (
@@ -97,7 +96,7 @@ def audit(
         f"words judged by {explainer}" if explainer else "",
         f"negatives of {negatives}" if negatives else "",
         "" if names or explainer else "no model was asked",
-        f"decided before: {dataset.decided}" if dataset.decided else "",
+        f"decided before: {dataset.corrections}" if dataset.corrections else "",
     )
     page = AuditPage(
         title=f"Audit of {dataset.name}",
@@ -105,7 +104,7 @@ def audit(
         sections=sections,
         earlier=earlier,
         key=f"{dataset.name} {dataset.fingerprint}",
-        provenance=made_now(),
+        provenance=current_provenance(),
     )
     rows = tuple((one.title, f"{one.found:,}", f"{one.shown:,}") for one in sections)
     console().print(

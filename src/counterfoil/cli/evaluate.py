@@ -54,10 +54,10 @@ def evaluate(
     out: Numbers = None,
 ) -> None:
     """Measure retrieval both ways and say by which protocol."""
-    from counterfoil.recipes.verbs import evaluate_with
+    from counterfoil.cli.verbs import evaluate as evaluate_verbs
 
     where = source(data, features, images, decisions)
-    evaluate_with(
+    evaluate_verbs(
         model,
         where,
         split,

@@ -13,23 +13,28 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, final
 
 import typer
 
-from counterfoil.cli.options import Data, Decisions, Features, Images, Split, example
-from counterfoil.cli.unread import refuse, refuse_without
+from counterfoil.cli.options import (
+    Data,
+    Decisions,
+    Features,
+    Images,
+    Split,
+    example,
+    refuse,
+    refuse_without,
+)
 
 if TYPE_CHECKING:
     from PIL import Image
     from rich.style import Style
     from rich.text import Text
 
-    from counterfoil.corpus.corpus import Corpus
-    from counterfoil.evaluation.explain import (
-        ExplainConfig,
-        Explanation,
-        ExplanationCheckpoint,
-    )
+    from counterfoil.data.dataset import ImageTextDataset
+    from counterfoil.evaluation.explain import ExplainConfig, Explanation, ExplanationCheckpoint
     from counterfoil.evaluation.explanation_page import ExplainedCard
-    from counterfoil.recipes.model import Model
-    from counterfoil.recipes.run import Source
+    from counterfoil.model import Model
+    from counterfoil.pipelines.run import DataSource
+
 
 Ranked: TypeAlias = "tuple[float, int, Explanation]"  # suspicion, negated caption row
 TINTS = ((0.75, "bold red"), (0.5, "red"), (0.25, "yellow"))
@@ -82,11 +87,11 @@ def explain(
 ) -> None:
     """Find wrong words of a caption and correct them; or of all captions of a data set."""
     from counterfoil.evaluation.explain import ExplainConfig
-    from counterfoil.recipes.run import Source
+    from counterfoil.pipelines.run import DataSource
 
     _check_options(context, single=image is not None)
     config = ExplainConfig(threshold=threshold, corrections=corrections, rank=rank)
-    source = Source(data or "", features, images, decisions)
+    source = DataSource(data or "", features, images, decisions)
     outputs = ExplainOutputs(html, json, resume)
     if image is None and (file is not None or data is not None):
         explain_many(model, source, split, file, config, top, outputs)
@@ -121,34 +126,35 @@ class ExplainOutputs:
 
     def check(self) -> None:
         """Fail early where a file cannot be written, or nothing can be resumed."""
-        from counterfoil.files import check_file
+        from counterfoil.core.io import ensure_writable_file
 
         if self.resume and self.json is None:
             raise ValueError("--resume goes on with what --json has begun; name that file")
         for path in (self.html, self.json):
             if path is not None:
-                check_file(path)
+                ensure_writable_file(path)
 
 
 def explain_one(
     model_name: str,
     image: str,
     caption: str,
-    source: Source | None,
+    source: DataSource | None,
     config: ExplainConfig,
     outputs: ExplainOutputs,
 ) -> Explanation:
     """Explain a caption of an image, given by path, or by id where `source` is given."""
-    from counterfoil import world
+    from counterfoil.core import distributed
     from counterfoil.core.console import output
-    from counterfoil.corpus.pictures import is_picture_name, open_picture
-    from counterfoil.evaluation.explain import explain, find_image_row
+    from counterfoil.core.io import write_json
+    from counterfoil.data.images import is_picture_name, open_picture
+    from counterfoil.evaluation.explain import explain as explain_explain
+    from counterfoil.evaluation.explain import find_image_row
     from counterfoil.evaluation.explanation_page import ExplainedCard, headline, picture_of
-    from counterfoil.files import write_json
-    from counterfoil.recipes.model import open_model
+    from counterfoil.model import load_model
 
     outputs.check()
-    world.join()
+    distributed.init()
     dataset = None if source is None else source.open()
     if dataset is not None:
         picture = _open_picture(dataset, find_image_row(dataset, image))
@@ -159,8 +165,8 @@ def explain_one(
             f"{image!r} is no picture; give the path of one, or name with --data the data whose "
             "image it is"
         )
-    model = open_model(model_name)
-    explanation = explain(
+    model = load_model(model_name)
+    explanation = explain_explain(
         model,
         image if dataset is not None or picture is None else picture,
         caption,
@@ -168,7 +174,7 @@ def explain_one(
         threshold=config.threshold,
         corrections=config.corrections,
     )
-    if world.rank() == 0:
+    if distributed.rank() == 0:
         card = ExplainedCard(picture_of(image, picture), explanation, config.threshold)
         _print_missing_heads(model)
         print_caption(card)
@@ -184,7 +190,7 @@ def explain_one(
 
 def explain_many(
     model_name: str,
-    source: Source,
+    source: DataSource,
     split: str,
     file: Path | None,
     config: ExplainConfig,
@@ -192,14 +198,14 @@ def explain_many(
     outputs: ExplainOutputs,
 ) -> list[Explanation]:
     """Explain all captions of a split or a file; returns the most suspicious, which are shown."""
-    from counterfoil import world
+    from counterfoil.core import distributed
     from counterfoil.evaluation.explain import explain_dataset
-    from counterfoil.recipes.model import open_model
+    from counterfoil.model import load_model
 
     outputs.check()
-    world.join()
+    distributed.init()
     dataset = source.split(split) if file is None else read_caption_file(file, source)
-    model = open_model(model_name)
+    model = load_model(model_name)
     rank_by = config.rank_by(model)
     checkpoint = _open_checkpoint(model, dataset, config, outputs)
     captions = doubted = truncated = 0
@@ -209,7 +215,7 @@ def explain_many(
             suspicion = (one.doubt or 0.0) if rank_by == "doubt" else -one.score
             ids = {
                 "id": dataset.text_ids[row],
-                "image": dataset.image_ids[int(dataset.owner[row])],
+                "image": dataset.image_ids[int(dataset.text_to_image[row])],
             }
             write(suspicion, {**ids, "suspicion": suspicion, **one.to_dict()})
             captions += 1
@@ -222,7 +228,7 @@ def explain_many(
     if checkpoint is not None:
         checkpoint.delete()
     best.sort(key=lambda ranked: ranked[:2], reverse=True)
-    if world.rank() == 0:
+    if distributed.rank() == 0:
         order = "greatest doubt" if rank_by == "doubt" else "lowest score"
         protocol = f"{dataset.name}: {captions:,} captions; {order} first"
         if truncated:
@@ -237,9 +243,9 @@ def explain_many(
     return [one for _, _, one in best]
 
 
-def read_caption_file(file: Path, source: Source) -> Corpus:
+def read_caption_file(file: Path, source: DataSource) -> ImageTextDataset:
     """A data set of the lines of a file; its images may come from other data."""
-    from counterfoil.corpus.folder import LISTS, read_folder
+    from counterfoil.data.readers.folder import LISTS, read_folder
     from counterfoil.evaluation.explain import find_image_row
 
     if not file.is_file():
@@ -253,23 +259,27 @@ def read_caption_file(file: Path, source: Source) -> Corpus:
     for name in lines.image_ids:
         if name not in known:
             find_image_row(data, name)  # raises with the known ids
-    owner = lines.owner.clone()
+    text_to_image = lines.text_to_image.clone()
     for row, name in enumerate(lines.image_ids):
-        owner[lines.owner == row] = known[name]
+        text_to_image[lines.text_to_image == row] = known[name]
     return replace(
-        data, name=file.name, texts=lines.texts, text_ids=lines.text_ids, owner=owner,
+        data,
+        name=file.name,
+        texts=lines.texts,
+        text_ids=lines.text_ids,
+        text_to_image=text_to_image,
         text_features=None,
-    )  # fmt: skip
+    )
 
 
 def _open_checkpoint(
-    model: Model, dataset: Corpus, config: ExplainConfig, outputs: ExplainOutputs
+    model: Model, dataset: ImageTextDataset, config: ExplainConfig, outputs: ExplainOutputs
 ) -> ExplanationCheckpoint | None:
     """Checkpoint of JSON lines; None without them and in all processes but the first."""
-    from counterfoil import world
+    from counterfoil.core import distributed
     from counterfoil.evaluation.explain import ExplanationCheckpoint
 
-    if outputs.json is None or world.rank():
+    if outputs.json is None or distributed.rank():
         return None
     facts = {
         "model": model.identity(),
@@ -283,10 +293,10 @@ def _open_checkpoint(
 @contextmanager
 def _sorted_lines(path: Path | None) -> Iterator[Callable[[float, dict[str, Any]], None]]:
     """Collect JSON lines in a temporary file; on success write them, most suspicious first."""
-    from counterfoil import world
-    from counterfoil.files import replacing
+    from counterfoil.core import distributed
+    from counterfoil.core.io import atomic_write
 
-    if path is None or world.rank():
+    if path is None or distributed.rank():
         yield lambda suspicion, values: None
         return
     with tempfile.TemporaryFile() as spool:
@@ -298,7 +308,7 @@ def _sorted_lines(path: Path | None) -> Iterator[Callable[[float, dict[str, Any]
             spool.write(line)
 
         yield write
-        with replacing(path) as temporary, temporary.open("wb") as file:
+        with atomic_write(path) as temporary, temporary.open("wb") as file:
             for _, offset, length in sorted(lines):
                 spool.seek(offset)
                 file.write(spool.read(length))
@@ -306,7 +316,7 @@ def _sorted_lines(path: Path | None) -> Iterator[Callable[[float, dict[str, Any]
 
 def _show_ranking(
     model: Model,
-    dataset: Corpus,
+    dataset: ImageTextDataset,
     best: Sequence[Ranked],
     sentences: tuple[str, str],
     config: ExplainConfig,
@@ -318,7 +328,7 @@ def _show_ranking(
 
     cards = []
     for place, (_, negated_row, explanation) in enumerate(best, 1):
-        image = int(dataset.owner[-negated_row])
+        image = int(dataset.text_to_image[-negated_row])
         picture = _open_picture(dataset, image) if outputs.html is not None else None
         shown = picture_of(dataset.image_ids[image], picture)
         cards.append(ExplainedCard(shown, explanation, config.threshold, place))
@@ -334,7 +344,7 @@ def _show_ranking(
         output(f"{outputs.json}")
 
 
-def _open_picture(dataset: Corpus, row: int) -> Image.Image | None:
+def _open_picture(dataset: ImageTextDataset, row: int) -> Image.Image | None:
     return dataset.pictures.open(row) if dataset.pictures else None
 
 
@@ -343,7 +353,7 @@ def _print_missing_heads(model: Model) -> None:
     from counterfoil.evaluation.explain import describe_missing_heads, has_doubt_head
 
     if missing := describe_missing_heads(model):
-        doubts = has_doubt_head(model.matcher)
+        doubts = has_doubt_head(model.model)
         output(f"{missing}; {'nothing is corrected' if doubts else 'words are left out instead'}")
 
 
@@ -356,14 +366,14 @@ def _write_page(
     data: str,
 ) -> None:
     from counterfoil.core.console import output
+    from counterfoil.core.io import write_text
     from counterfoil.evaluation.explain import describe_missing_heads
     from counterfoil.evaluation.explanation_page import render_explanations
-    from counterfoil.files import write_text
-    from counterfoil.recipes.provenance import made_now
+    from counterfoil.pipelines.state import current_provenance
 
     protocol = "; ".join(filter(None, (model.name, data, describe_missing_heads(model))))
     page = render_explanations(
-        cards, title=title, headline=headline, protocol=protocol, provenance=made_now()
+        cards, title=title, headline=headline, protocol=protocol, provenance=current_provenance()
     )
     write_text(path, page)
     output(f"{path}")

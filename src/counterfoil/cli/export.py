@@ -8,8 +8,16 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Data, Decisions, Features, Images, Split, example, source
-from counterfoil.cli.unread import refuse
+from counterfoil.cli.options import (
+    Data,
+    Decisions,
+    Features,
+    Images,
+    Split,
+    example,
+    refuse,
+    source,
+)
 
 MOST, OURS = 8, "counterfoil"
 
@@ -54,7 +62,7 @@ def export(
 ) -> None:
     """Write a model or negatives as other tools read them."""
     from counterfoil.core.console import output
-    from counterfoil.export.negatives import check_export, export_negatives, kind_of
+    from counterfoil.export.negatives import check_negatives_export, export_negatives, kind_of
 
     if kind_of(Path(given)) is None:
         refuse(
@@ -67,9 +75,9 @@ def export(
     elif evaluation:
         raise ValueError(f"--evaluation is for the card of a model, and {given} holds negatives")
     else:
-        check_export(Path(given), to, folder)
-        corpus = source(data, features, images, decisions).split(split)
-        for line in export_negatives(Path(given), to, folder, corpus, most=most or MOST):
+        check_negatives_export(Path(given), to, folder)
+        dataset = source(data, features, images, decisions).split(split)
+        for line in export_negatives(Path(given), to, folder, dataset, most=most or MOST):
             output(line)
     output(f"{folder}")
 
@@ -77,13 +85,13 @@ def export(
 def _model(given: str, to: str, folder: Path, evaluations: Sequence[Path]) -> None:
     """Write a model for this library or for another."""
     from counterfoil.export.models import check_export, export_model
-    from counterfoil.recipes.model import open_model
+    from counterfoil.model import load_model
 
     if to == OURS:
-        open_model(given).save_pretrained(folder, evaluations=evaluations)
+        load_model(given).save_pretrained(folder, evaluations=evaluations)
         return
     if evaluations:
         raise ValueError(f"--evaluation is for a card, which only --to {OURS} writes")
     check_export(to, folder)
-    model = open_model(given)
-    export_model(model.matcher, model.lens, to, folder, name=given)
+    model = load_model(given)
+    export_model(model.model, model.processor, to, folder, name=given)

@@ -8,14 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from counterfoil.cli.options import Decisions, Features, Images, Split, example
-from counterfoil.cli.unread import refuse, refuse_without
+from counterfoil.cli.options import (
+    Decisions,
+    Features,
+    Images,
+    Split,
+    example,
+    refuse,
+    refuse_without,
+)
 
 if TYPE_CHECKING:
     from counterfoil.evaluation.foils.measures import BlindControl, FoilReport, FoilScore, TieRule
     from counterfoil.evaluation.foils.sets import FoilItem, FoilSet
-    from counterfoil.recipes.model import Model
+    from counterfoil.model import Model
     from counterfoil.report.page import ExampleCard, TableBlock
+
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -66,11 +74,11 @@ def foils(
     json: Annotated[Path | None, typer.Option(help="Numbers, and scores of every item.")] = None,
 ) -> None:
     """Ask which caption is true, and which is wrong by one detail."""
-    from counterfoil import world
+    from counterfoil.core import distributed
+    from counterfoil.core.config import unknown_name
+    from counterfoil.core.io import ensure_writable_file
     from counterfoil.evaluation.foils.measures import TIES
     from counterfoil.evaluation.foils.sets import is_scenes, open_foil_set
-    from counterfoil.files import check_file
-    from counterfoil.spec import unknown
 
     refuse_without(context, "html", ("examples",))
     if not is_scenes(foil_set[0]):
@@ -79,16 +87,16 @@ def foils(
         refuse(context, ("decisions",), "with --blind and data, whose captions they are about")
     tie_rule = next((rule for rule in TIES if rule == ties), None)
     if tie_rule is None:
-        raise ValueError(unknown(ties, list(TIES), "a rule for ties"))
+        raise ValueError(unknown_name(ties, list(TIES), "a rule for ties"))
     if model == BLIND and blind is None:
         raise ValueError("the blind model learns from captions; name them with --blind")
     for path in (html, json):
         if path is not None:
-            check_file(path)
-    world.join()
+            ensure_writable_file(path)
+    distributed.init()
     questions = open_foil_set(foil_set, images=images, features=features, split=split, seed=seed)
     report = _report(model, questions, blind, decisions, tie_rule, seed)
-    if world.rank() == 0:
+    if distributed.rank() == 0:
         _show(report, html, examples, seed)
         if json is not None:
             _write(json, {"model": model, "seed": seed, "ties": ties, **report.to_dict()})
@@ -103,15 +111,18 @@ def _report(
     seed: int,
 ) -> FoilReport:
     """The numbers of a model or an ensemble, or of the blind control alone."""
-    from counterfoil.analysis.base import open_scorers
     from counterfoil.evaluation.foils.measures import evaluate_foils, score_foils
+    from counterfoil.pipelines.publishing import open_scorers
 
     scorer = None if name == BLIND else open_scorers([name])[0]
     for model in scorer.models if scorer else ():
         _check_readable(model, questions)
     control = _blind_control(blind, decisions, questions) if blind else None
     if scorer is not None:
-        scores, description = score_foils(scorer.on(questions.corpus), questions), scorer.describe()
+        scores, description = (
+            score_foils(scorer.on(questions.dataset), questions),
+            scorer.describe(),
+        )
     else:
         assert control is not None
         scores, description = control.scores, "the blind model alone"
@@ -121,7 +132,7 @@ def _report(
 def _show(report: FoilReport, html: Path | None, examples: int, seed: int) -> None:
     """Print the tables and write the page."""
     from counterfoil.core.console import console, output
-    from counterfoil.files import write_text
+    from counterfoil.core.io import write_text
     from counterfoil.report.tables import terminal_table
 
     for table in _tables(report):
@@ -134,7 +145,7 @@ def _show(report: FoilReport, html: Path | None, examples: int, seed: int) -> No
 
 def _write(path: Path, numbers: dict[str, Any]) -> None:
     from counterfoil.core.console import output
-    from counterfoil.files import write_json
+    from counterfoil.core.io import write_json
 
     write_json(path, numbers)
     output(f"{path}")
@@ -142,38 +153,39 @@ def _write(path: Path, numbers: dict[str, Any]) -> None:
 
 def _check_readable(model: Model, questions: FoilSet) -> None:
     """Refuse a model that cannot read the images or captions, before anything is encoded."""
-    from counterfoil.corpus.lens import FeatureEye
+    from counterfoil.data.processor import FeatureProcessor
 
-    corpus = questions.corpus
-    if model.lens is None or model.lens.tokenizer is None:
+    dataset = questions.dataset
+    if model.processor is None or model.processor.tokenizer is None:
         raise ValueError(
             f"{model.name} compares ready-made vectors and cannot read the captions of "
             f"{questions.name}; give a model folder or the name of a model"
         )
-    needs_features = isinstance(model.lens.eye, FeatureEye)
-    if needs_features and corpus.features is None:
+    needs_features = isinstance(model.processor.image_processor, FeatureProcessor)
+    if needs_features and dataset.features is None:
         raise ValueError(
             f"{model.name} reads stored features of pictures and {questions.name} comes without; "
             f"extract those of its pictures and name their folder with --features; a picture is "
-            f"called as in {corpus.image_ids[0]!r}"
+            f"called as in {dataset.image_ids[0]!r}"
         )
-    if not needs_features and corpus.pictures is None:
+    if not needs_features and dataset.pictures is None:
         raise ValueError(
-            f"{questions.name} comes without pictures, such as {corpus.image_ids[0]!r}; name their "
+            f"{questions.name} comes without pictures, such as {dataset.image_ids[0]!r}; name "
+            f"their "
             "folder with --images"
         )
 
 
 def _blind_control(source: str, decisions: Path | None, questions: FoilSet) -> BlindControl:
     """The blind control, trained on a text file or on the training split of data."""
-    from counterfoil.corpus.lines import read_lines
-    from counterfoil.corpus.reading import open_corpus
+    from counterfoil.core.io import read_text_lines
+    from counterfoil.data.readers import load_dataset
     from counterfoil.evaluation.foils.measures import train_blind_control
 
     if source.endswith(".txt"):
-        captions = [line for line in read_lines(Path(source), "captions") if line.strip()]
+        captions = [line for line in read_text_lines(Path(source), "captions") if line.strip()]
     else:
-        captions = list(open_corpus(source, decisions=decisions).split("train").texts)
+        captions = list(load_dataset(source, decisions=decisions).split("train").texts)
     return train_blind_control(captions, source, questions)
 
 
@@ -222,7 +234,7 @@ def _control_cells(line: FoilScore | None) -> tuple[str, str]:
 def _page(report: FoilReport, examples: int, seed: int) -> str:
     """The page as HTML: the tables, and cards of the items with the lowest margins."""
     from counterfoil.evaluation.foils.measures import item_margins
-    from counterfoil.recipes.provenance import made_now
+    from counterfoil.pipelines.state import current_provenance
     from counterfoil.report.page import CardSection, Page, render_page
 
     definition = {
@@ -241,7 +253,7 @@ def _page(report: FoilReport, examples: int, seed: int) -> str:
         title=report.foils.name,
         headline=report.headline(),
         protocol=report.protocol,
-        provenance=made_now(seed=seed),
+        provenance=current_provenance(seed=seed),
         tables=_tables(report),
         sections=(CardSection("Most wrong", note, cards),) if cards else (),
     )
@@ -254,7 +266,7 @@ def _cards(
     """One card for each image of an item, with the captions by score."""
     from counterfoil.report.page import CardColumn, ExampleCard, PageItem, thumbnail
 
-    corpus, many = questions.corpus, len(item.texts)
+    dataset, many = questions.dataset, len(item.texts)
     minus = f"{margin:.3f}".replace("-", "−")
     title = f"{item.category or 'item'} · {item.id} · margin {minus}"
     for place, image in enumerate(item.images):
@@ -262,9 +274,9 @@ def _cards(
         true = place if questions.task == "crossed" else 0
         ranked = sorted(range(many), key=lambda at: (-own[at], at == true))
         captions = tuple(
-            PageItem(corpus.texts[item.texts[at]], None, rank, at == true and item.true, own[at])
+            PageItem(dataset.texts[item.texts[at]], None, rank, at == true and item.true, own[at])
             for rank, at in enumerate(ranked, 1)
         )
-        picture = thumbnail(corpus.pictures.open(image)) if corpus.pictures else None
-        query = PageItem(corpus.image_ids[image], picture)
+        picture = thumbnail(dataset.pictures.open(image)) if dataset.pictures else None
+        query = PageItem(dataset.image_ids[image], picture)
         yield ExampleCard(query, "", (CardColumn(title, "", captions),))

@@ -20,11 +20,13 @@ from counterfoil.cli.options import (
     Settings,
     Smoke,
     example,
+    refuse,
+    refuse_without,
 )
-from counterfoil.cli.unread import refuse, refuse_without
 
 if TYPE_CHECKING:
-    from counterfoil.pipelines.grid_search import GridSearch
+    from counterfoil.recipes.grid_search import GridSearch
+
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -50,8 +52,15 @@ Test = Annotated[bool, typer.Option(help="Measure the best point on test.")]
 Dry = Annotated[bool, typer.Option(help="Only show the points and count the stages.")]
 
 UNREAD_DRY = (
-    "data", "features", "images", "decisions", "folder", "resume", "minutes", "test_best",
-)  # fmt: skip
+    "data",
+    "features",
+    "images",
+    "decisions",
+    "folder",
+    "resume",
+    "minutes",
+    "test_best",
+)
 
 
 @app.command(
@@ -83,21 +92,27 @@ def sweep(
     dry: Dry = False,
 ) -> None:
     """Train a recipe at many settings and rank them on dev; what they share is run once."""
-    from counterfoil.pipelines.grid_search import run_grid, show_grid
-    from counterfoil.recipes import grids
-    from counterfoil.recipes.run import Source
+    from counterfoil.pipelines.run import DataSource
+    from counterfoil.recipes import grid_search
+    from counterfoil.recipes.grid_search import run_grid, show_grid
 
     _check(context)
     if recipe is None:
-        _list(grids.grids())
+        _list(grid_search.grids())
         return
-    grid = grids.requested(
-        recipe, over or (), stage=stage, settings=settings or (), draw=draw, seed=seed,
-        seeds=seeds, smoke=smoke,
-    )  # fmt: skip
+    grid = grid_search.requested(
+        recipe,
+        over or (),
+        stage=stage,
+        settings=settings or (),
+        draw=draw,
+        seed=seed,
+        seeds=seeds,
+        smoke=smoke,
+    )
     if not grid.draw:
         refuse(context, ("seed",), "with --draw")
-    source = Source(data or grid.recipe.data, features, images, decisions)
+    source = DataSource(data or grid.recipe.data, features, images, decisions)
     place = folder or grid.folder
     if dry:
         show_grid(grid)
@@ -106,7 +121,7 @@ def sweep(
 
 
 def _list(grids: Iterable[GridSearch]) -> None:
-    from counterfoil.recipes.show import console
+    from counterfoil.pipelines.plan import console
     from counterfoil.report.page import TableBlock
     from counterfoil.report.tables import terminal_table
 

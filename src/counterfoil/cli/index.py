@@ -7,13 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from counterfoil.cli.options import Decisions, Features, Images, Split, example
-from counterfoil.cli.unread import refuse, refuse_without
+from counterfoil.cli.options import (
+    Decisions,
+    Features,
+    Images,
+    Split,
+    example,
+    refuse,
+    refuse_without,
+)
 
 if TYPE_CHECKING:
-    from counterfoil.corpus.corpus import Corpus
-    from counterfoil.recipes.run import Source
+    from counterfoil.data.dataset import ImageTextDataset
+    from counterfoil.pipelines.run import DataSource
     from counterfoil.search.index import IndexUpdate
+
 
 BackendOption = Literal["exact", "faiss", "faiss-hnsw", "faiss-ivf-pq", "milvus"]
 
@@ -104,14 +112,14 @@ def index(
             f"how {folder} is kept was settled when it was made; leave out --backend, "
             "--address and --half, or make another index"
         )
-    from counterfoil import world
+    from counterfoil.core import distributed
     from counterfoil.core.console import output
-    from counterfoil.recipes.model import open_model
-    from counterfoil.recipes.run import Source
+    from counterfoil.model import load_model
+    from counterfoil.pipelines.run import DataSource
     from counterfoil.search.index import IndexConfig, build_index, open_index
 
-    world.join()
-    source = Source(data, features, images, decisions)
+    distributed.init()
+    source = DataSource(data, features, images, decisions)
     if add:
         with open_index(folder, model=model) as opened:
             update = opened.add(_dataset(source, split, prefix), replace=exchange)
@@ -122,7 +130,7 @@ def index(
         name = "faiss-hnsw" if backend == "faiss" else backend or "exact"
         config = IndexConfig(backend=name, address=address or "", half=half)
         dataset = _dataset(source, split, prefix)
-        build_index(open_model(model), dataset, folder, config=config).close()
+        build_index(load_model(model), dataset, folder, config=config).close()
     _describe(folder)
 
 
@@ -144,21 +152,21 @@ def _describe(folder: Path) -> None:
         output(f"{folder}: {opened.description}, by {opened.model_name}; {state.backend}{address}")
 
 
-def _dataset(source: Source, split: str, prefix: str) -> Corpus:
+def _dataset(source: DataSource, split: str, prefix: str) -> ImageTextDataset:
     """The data set; a folder of images needs no captions."""
-    from counterfoil.corpus.bare import is_bare
+    from counterfoil.data.readers.folder import is_image_folder
     from counterfoil.search.changes import with_id_prefix
 
-    bare = split == "all" and is_bare(Path(source.data))
-    corpus = _image_folder(source) if bare else source.split(split)
-    return with_id_prefix(corpus, prefix) if prefix else corpus
+    bare = split == "all" and is_image_folder(Path(source.data))
+    dataset = _image_folder(source) if bare else source.split(split)
+    return with_id_prefix(dataset, prefix) if prefix else dataset
 
 
-def _image_folder(source: Source) -> Corpus:
+def _image_folder(source: DataSource) -> ImageTextDataset:
     """A folder of images without captions, and without images that an audit dropped."""
     from counterfoil.core.console import output
-    from counterfoil.corpus.bare import read_bare
     from counterfoil.data.corrections import apply_corrections, corrections_beside, read_corrections
+    from counterfoil.data.readers.folder import read_image_folder
 
     folder, decisions = Path(source.data), source.decisions or corrections_beside(source.data)
     if source.features is not None or source.images is not None:
@@ -166,12 +174,12 @@ def _image_folder(source: Source) -> Corpus:
             f"{folder} holds pictures alone; --features and --images are read only with captions, "
             "leave them out"
         )
-    corpus = read_bare(folder)
+    dataset = read_image_folder(folder)
     if decisions is None:
-        return corpus
-    corpus = apply_corrections(corpus, read_corrections(Path(decisions)))
-    output(f"{corpus.name}, as decided: {corpus.decided}")
-    return corpus
+        return dataset
+    dataset = apply_corrections(dataset, read_corrections(Path(decisions)))
+    output(f"{dataset.name}, as decided: {dataset.corrections}")
+    return dataset
 
 
 def _counts(update: IndexUpdate) -> str:

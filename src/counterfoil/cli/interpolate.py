@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Data, Decisions, Images, example, source
-from counterfoil.cli.unread import refuse_without
+from counterfoil.cli.options import Data, Decisions, Images, example, refuse_without, source
 
 Alpha = Annotated[
     list[float] | None,
@@ -43,15 +42,15 @@ def interpolate(
     other: Other = None,
 ) -> None:
     """Mix the weights of a model and of what it was tuned to; say what each of them forgets."""
-    from counterfoil.recipes.interpolating import interpolate_with
-    from counterfoil.recipes.run import Source
+    from counterfoil.hub import interpolate as interpolate_hub
+    from counterfoil.pipelines.run import DataSource
 
     refuse_without(context, "data", ("images", "decisions"))
-    interpolate_with(
+    interpolate_hub(
         original,
         tuned,
         out,
         alphas=alpha or (),
         source=source(data, None, images, decisions) if data else None,
-        other=Source(other) if other else None,
+        other=DataSource(other) if other else None,
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, final, get_type_hints
@@ -12,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, final, get_type_hints
 import typer
 
 if TYPE_CHECKING:
-    from counterfoil.recipes.run import Source
+    from counterfoil.pipelines.run import DataSource
+
 
 Data = Annotated[
     str | None,
@@ -60,11 +63,11 @@ def source(
     features: Path | None,
     images: Path | None,
     decisions: Path | None = None,
-) -> Source:
+) -> DataSource:
     """Where the data are; the rendered toy where the user names none."""
-    from counterfoil.recipes.run import Source
+    from counterfoil.pipelines.run import DataSource
 
-    return Source(data or "scenes", features=features, images=images, decisions=decisions)
+    return DataSource(data or "scenes", features=features, images=images, decisions=decisions)
 
 
 @final
@@ -80,7 +83,7 @@ class DataOptions:
     images: Images = None
     decisions: Decisions = None
 
-    def source(self) -> Source:
+    def source(self) -> DataSource:
         """The data; rendered scenes if the user names none."""
         return source(self.data, self.features, self.images, self.decisions)
 
@@ -124,3 +127,113 @@ def data_options(command: Callable[..., None]) -> Callable[..., None]:
 def example(*lines: str) -> str:
     """Commands to try, as the last lines of a verb's help."""
     return "**Example**\n\n" + "\n\n".join(f"`{line}`" for line in lines)
+
+
+# How the command line ends: a code, and one sentence where the input was at fault.
+
+
+INTERRUPTED = 130
+
+_Usage: type[Exception] = next(  # the parent of all complaints, which is in no public module
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
+
+
+def answer(app: typer.Typer, arguments: Sequence[str] | None) -> int:
+    """Run a command line and say in one sentence what was wrong with it, if anything was.
+
+    Our own bugs are raised; with ``COUNTERFOIL_TRACEBACK`` set, so is all else.
+    """
+    try:
+        code = app(arguments, prog_name="counterfoil", standalone_mode=False)
+    except _Usage as error:
+        return _refuse(_usage(error))
+    except (ValueError, OSError) as error:
+        if os.environ.get("COUNTERFOIL_TRACEBACK"):
+            raise
+        return _refuse(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    if code == INTERRUPTED:  # some versions of typer turn the interrupt into this
+        print("counterfoil: interrupted", file=sys.stderr)
+    return code if isinstance(code, int) else 0
+
+
+def _usage(error: Exception) -> str:
+    """What was wrong with the command line, and where to look; "" when help was shown instead."""
+    message = str(getattr(error, "format_message", error.__str__)()).strip().rstrip(".")
+    given = _given(error)
+    if given and given not in message:
+        message = f"{message}, not {given}"
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context is not None else "counterfoil"
+    return f"{message}; `{where} --help` shows an example" if message else ""
+
+
+def _given(error: Exception) -> str:
+    """What a value was that typer's validation refused without naming it."""
+    found = getattr(error.__cause__ or error.__context__, "errors", None)
+    details = found() if callable(found) else []
+    return repr(details[0]["input"]) if details else ""
+
+
+def _refuse(sentence: str) -> int:
+    if sentence:
+        print(f"counterfoil: {' '.join(sentence.split())}", file=sys.stderr)
+    return 2
+
+
+# Options that were typed and that nothing would read: refused in one sentence.
+
+
+def refuse(context: typer.Context, names: Sequence[str], when: str) -> None:
+    """Refuse options that stand on the command line and would have no effect.
+
+    Args:
+        context: of the verb.
+        names: of its parameters.
+        when: they would be read, as in "with --data".
+
+    Raises:
+        ValueError: one of them was typed.
+    """
+    given = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name in names and _typed(context, option.name)
+    ]
+    if given:
+        *most, last = given
+        listed = f"{', '.join(most)} and {last}" if most else last
+        are, them = ("are", "them") if most else ("is", "it")
+        raise ValueError(f"{listed} {are} read only {when}; leave {them} out")
+
+
+def refuse_without(
+    context: typer.Context,
+    name: str,
+    names: Sequence[str],
+    *,
+    alone: bool = False,
+    argument: bool = False,
+) -> None:
+    """Refuse options that go with another one, where that one is not there.
+
+    Args:
+        context: of the verb.
+        name: the parameter that they go with.
+        names: of those parameters.
+        alone: they go without it: refuse them where it is there.
+        argument: it is no option.
+
+    Raises:
+        ValueError: one of them was typed.
+    """
+    if bool(context.params[name]) == alone:
+        told = f"a {name}" if argument else f"--{name.replace('_', '-')}"
+        refuse(context, names, f"{'without' if alone else 'with'} {told}")
+
+
+def _typed(context: typer.Context, name: str | None) -> bool:
+    source = context.get_parameter_source(name) if name else None
+    return source is not None and source.name == "COMMANDLINE"

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Decisions, Features, Images, example
-from counterfoil.cli.unread import refuse_without
+from counterfoil.cli.options import Decisions, Features, Images, example, refuse_without
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -39,8 +38,8 @@ def report(
 ) -> None:
     """Compare finished runs on one page: tests, curves, hardness, foils, cost, pictures."""
     from counterfoil.analysis.runs import ReportPlan, report_with
-    from counterfoil.recipes.run import Source
+    from counterfoil.pipelines.run import DataSource
 
     refuse_without(context, "data", ("features", "images", "decisions"))
-    source = Source(data, features, images, decisions) if data else None
+    source = DataSource(data, features, images, decisions) if data else None
     report_with(runs, ReportPlan(source, tuple(foils or ())), out)

@@ -9,14 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from counterfoil.cli.options import Data, Decisions, Features, Images, Split, example
-from counterfoil.cli.unread import refuse, refuse_without
+from counterfoil.cli.options import (
+    Data,
+    Decisions,
+    Features,
+    Images,
+    Split,
+    example,
+    refuse,
+    refuse_without,
+)
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from counterfoil.recipes.run import Source
+    from counterfoil.pipelines.run import DataSource
     from counterfoil.search.index import SearchHit, SearchIndex, SearchTarget
+
 
 QueryKind = Literal["caption", "picture", "id"]
 
@@ -90,26 +99,26 @@ def search(
                 f"{given[0]} goes with an index, and {where} is none; make one with `counterfoil "
                 "index`"
             )
-        from counterfoil.recipes.run import Source
+        from counterfoil.pipelines.run import DataSource
 
-        source = Source(data or "scenes", features, images, decisions)
+        source = DataSource(data or "scenes", features, images, decisions)
         _search_dataset(where, query, source, split, top, page or PAGE)
         return
     refuse(context, ("split",), f"with a model, and {where} is an index, which is searched whole")
     refuse_without(context, "data", ("features", "images", "decisions"))
     from counterfoil.core.console import output
-    from counterfoil.files import check_file
+    from counterfoil.core.io import ensure_writable_file
     from counterfoil.search.index import open_index
     from counterfoil.search.rerank import open_reranker
 
     if page is not None:
-        check_file(page)
-    corpus = None
+        ensure_writable_file(page)
+    dataset = None
     if data and rerank:
-        from counterfoil.recipes.run import Source
+        from counterfoil.pipelines.run import DataSource
 
-        corpus = Source(data, features, images, decisions).open()
-    reranker = open_reranker(rerank, depth, corpus)
+        dataset = DataSource(data, features, images, decisions).open()
+    reranker = open_reranker(rerank, depth, dataset)
     with open_index(folder, model=model, rerank=reranker) as index:
         kind = kind or _guess_kind(index, query)
         find = find or _default_target(index, query, kind)
@@ -130,36 +139,37 @@ def search(
 
 
 def _search_dataset(
-    name: str, query: str, source: Source, split: str, top_k: int, page: Path
+    name: str, query: str, source: DataSource, split: str, top_k: int, page: Path
 ) -> None:
     from counterfoil.core.console import output
-    from counterfoil.corpus.pictures import is_picture_name
-    from counterfoil.files import check_file
-    from counterfoil.recipes.model import open_model
+    from counterfoil.core.io import ensure_writable_file
+    from counterfoil.data.images import is_picture_name
+    from counterfoil.model import load_model
     from counterfoil.search.index import search_dataset
 
-    check_file(page)
+    ensure_writable_file(page)
     path = Path(query)
     is_image = is_picture_name(path)
     if is_image and not path.is_file():
         raise ValueError(f"{path} does not exist; give a caption in quotes or an existing picture")
     find: SearchTarget = "captions" if is_image else "images"
-    corpus = source.split(split)
-    hits = search_dataset(open_model(name), path if is_image else query, corpus, top_k)
+    dataset = source.split(split)
+    hits = search_dataset(load_model(name), path if is_image else query, dataset, top_k)
     print_hits(query, hits, find)
-    rows = {image_id: row for row, image_id in enumerate(corpus.image_ids)}
+    rows = {image_id: row for row, image_id in enumerate(dataset.image_ids)}
 
     def open_image(hit: SearchHit) -> Image.Image | None:
-        return None if corpus.pictures is None else corpus.pictures.open(rows[hit.image_id])
+        return None if dataset.pictures is None else dataset.pictures.open(rows[hit.image_id])
 
-    note = f"{corpus.name} {corpus.part}: {len(corpus):,} images, {len(corpus.texts):,} texts"
+    size = f"{len(dataset):,} images, {len(dataset.texts):,} texts"
+    note = f"{dataset.name} {dataset.split_name}: {size}"
     write_hits_page(query, hits, find, note, page, open_image)
     output(str(page))
 
 
 def _guess_kind(index: SearchIndex, query: str) -> QueryKind:
     """What a query is: an existing image file, else an id of the index, else a caption."""
-    from counterfoil.corpus.pictures import is_picture_name
+    from counterfoil.data.images import is_picture_name
 
     path = Path(query)
     if is_picture_name(path) and path.is_file():
@@ -202,7 +212,7 @@ def print_hits(query: str, hits: Sequence[SearchHit], find: SearchTarget) -> Non
 
 def _open_file(hit: SearchHit) -> Image.Image | None:
     """The image of a hit; None if its file is unknown, moved or damaged."""
-    from counterfoil.corpus.pictures import open_picture
+    from counterfoil.data.images import open_picture
 
     try:
         return None if hit.path is None else open_picture(hit.path)
@@ -223,11 +233,11 @@ def write_hits_page(
         CardColumn,
         CardSection,
         ExampleCard,
-        Page,
         PageItem,
         thumbnail,
         write_page,
     )
+    from counterfoil.report.page import Page as Page_page
 
     def card(hit: SearchHit) -> PageItem:
         if find == "captions":
@@ -238,7 +248,7 @@ def write_hits_page(
 
     column = CardColumn("", "", tuple(card(hit) for hit in hits))
     results = CardSection("Results", "", (ExampleCard(PageItem(query), "", (column,)),))
-    write_page(Page(query, "", note, sections=(results,)), page)
+    write_page(Page_page(query, "", note, sections=(results,)), page)
 
 
 def _image_label(hit: SearchHit) -> str:

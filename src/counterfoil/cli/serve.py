@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Data, Decisions, Features, Images, example
-from counterfoil.cli.unread import refuse_without
+from counterfoil.cli.options import Data, Decisions, Features, Images, example, refuse_without
 
 Explainer = Annotated[
     str | None, typer.Option(help="Model that explains captions, as one of TAGS-DC.")
@@ -52,7 +51,7 @@ def serve(
     seconds: Annotated[float, typer.Option(min=0.1, help="That a request may take.")] = 30,
 ) -> None:
     """Search and explain over HTTP, with a page for people."""
-    from counterfoil.recipes.run import Source
+    from counterfoil.pipelines.run import DataSource
     from counterfoil.serve.run import serve as start
     from counterfoil.serve.settings import MEGABYTE, ServerSettings
 
@@ -61,8 +60,13 @@ def serve(
         host=host, port=port, key=key, upload=int(upload * MEGABYTE), seconds=seconds
     )
     name, folder = (None, model) if index is None else (model, index)
-    source = Source(data, features, images, decisions) if data else None
+    source = DataSource(data, features, images, decisions) if data else None
     start(
-        Path(folder), model=name, explainer=explainer, rerank=rerank, depth=depth, source=source,
+        Path(folder),
+        model=name,
+        explainer=explainer,
+        rerank=rerank,
+        depth=depth,
+        source=source,
         settings=settings,
-    )  # fmt: skip
+    )

@@ -18,9 +18,9 @@ from counterfoil.cli.options import (
     Resume,
     Settings,
     example,
+    refuse_without,
     source,
 )
-from counterfoil.cli.unread import refuse_without
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -80,13 +80,13 @@ def train(
     minutes: Minutes = None,
 ) -> None:
     """Train one model with its own loss, or taught by others, and measure it."""
-    from counterfoil.recipes import tuned
-    from counterfoil.recipes.run import execute
-    from counterfoil.recipes.settings import apply
+    from counterfoil.pipelines.overrides import apply_overrides
+    from counterfoil.pipelines.run import run_pipeline
+    from counterfoil.recipes import clip
 
     refuse_without(context, "model", ("tune", "written"))
     where = source(data, features, images, decisions)
-    found = tuned.asked(
+    found = clip.parse_model_name(
         what,
         where.open(),
         model=model,
@@ -95,7 +95,7 @@ def train(
         teachers=teacher or (),
         other=other,
     )
-    found = apply(found, settings or ())
+    found = apply_overrides(found, settings or ())
     place = folder or Path("runs") / found.name
-    if not execute(found, where, place, resume=resume, minutes=minutes):
+    if not run_pipeline(found, where, place, resume=resume, minutes=minutes):
         raise typer.Exit(STOPPED)

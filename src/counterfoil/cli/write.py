@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -16,8 +18,26 @@ from counterfoil.cli.options import (
     Seed,
     Split,
     example,
+    refuse,
+    refuse_without,
 )
-from counterfoil.cli.unread import refuse, refuse_without
+from counterfoil.core import distributed
+from counterfoil.core.config import Config, config, unknown_name
+from counterfoil.core.console import info, output
+from counterfoil.core.io import ensure_absent, ensure_writable_folder
+from counterfoil.data.phrases import PhraseFile, PhraseParser, RulePhraseParser, SpacyPhraseParser
+from counterfoil.negatives.generation.inputs import Rule
+from counterfoil.negatives.generation.inputs import Singles as Singles_inputs
+from counterfoil.negatives.generation.store import ROWS, GeneratedStore
+from counterfoil.pipelines.pipeline import Generate, RuleConfig
+from counterfoil.pipelines.run import DataSource
+from counterfoil.pipelines.stages.generate import (
+    describe_generation,
+    generate_captions,
+    rewrite_captions,
+)
+from counterfoil.pipelines.stages.mine import partial_folder
+from counterfoil.pipelines.state import RunStopped
 
 Out = Annotated[Path, typer.Option(help="Folder of the foils; must not exist yet.")]
 Rules = Annotated[
@@ -71,13 +91,14 @@ def rules(
     seed: Seed = 0,
 ) -> None:
     """Change a noun, a number or a relation of every caption; `counterfoil foils` asks them."""
-    from counterfoil.recipes.run import Source
-    from counterfoil.recipes.writes import RulePlan
-    from counterfoil.recipes.writing import write_rules
+    from counterfoil.pipelines.pipeline import RuleConfig
+    from counterfoil.pipelines.run import DataSource
+
+    pass
 
     if kind and "noun" not in kind:
         refuse(context, ("frequency", "synonyms"), "where nouns are changed, with --kind noun")
-    plan = RulePlan(
+    plan = RuleConfig(
         split=split,
         kinds=tuple(kind or ()),
         most=most,
@@ -85,7 +106,7 @@ def rules(
         synonyms=synonyms,
         seed=seed,
     )
-    write_rules(Source(data, images=images, decisions=decisions), plan, out)
+    write_rules(DataSource(data, images=images, decisions=decisions), plan, out)
 
 
 @app.command(
@@ -121,16 +142,147 @@ def tags(
     minutes: Minutes = None,
 ) -> None:
     """Let a model that looks at the pictures change phrases of every caption (TAGS)."""
-    from counterfoil.recipes.run import Source
-    from counterfoil.recipes.writing import asked, write_tags
+    from counterfoil.pipelines.run import DataSource
+
+    pass
 
     if encoder is None:
         refuse_without(context, "guide", ("slack",))
-    stage = asked(
-        model, split, phrases=phrases, masks=masks, refills=refills, keep=keep,
-        temperature=temperature, singles=singles, rules=rule or ("captions",), guide=guide,
-        encoder=encoder, slack=slack, seed=seed,
-    )  # fmt: skip
-    source = Source(data, features, images, decisions)
+    stage = generator_settings(
+        model,
+        split,
+        phrases=phrases,
+        masks=masks,
+        refills=refills,
+        keep=keep,
+        temperature=temperature,
+        singles=singles,
+        rules=rule or ("captions",),
+        guide=guide,
+        encoder=encoder,
+        slack=slack,
+        seed=seed,
+    )
+    source = DataSource(data, features, images, decisions)
     if not write_tags(stage, source, out, resume=resume, minutes=minutes):
         raise typer.Exit(STOPPED)
+
+
+# Captions that are written and stored, for any model to train on and to be asked.
+
+
+NONE = "none"  # no rule
+
+
+def write_rules(source: DataSource, plan: RuleConfig, out: Path) -> GeneratedStore:
+    """Write foils of a split by rule; the nouns come from the training split alone.
+
+    Raises:
+        ValueError: `out` exists or cannot be written, there is no such split or none to train on,
+            or a setting is not possible.
+    """
+    ensure_absent(out, "a new folder with --out")
+    ensure_writable_folder(out)
+    dataset = source.split(plan.split)
+    store = rewrite_captions(plan, dataset, source.split("train"), out)
+    output(f"{describe_generation(store, dataset)}: {out / ROWS}")
+    return store
+
+
+def generator_settings(
+    model: str,
+    split: str,
+    *,
+    phrases: str,
+    masks: int,
+    refills: int,
+    keep: int,
+    temperature: float,
+    singles: str,
+    rules: Sequence[str],
+    guide: str | None,
+    encoder: str | None,
+    slack: float,
+    seed: int,
+) -> Generate:
+    """The stage that a command line asks for; see `Generate`.
+
+    Raises:
+        ValueError: something unknown, or a number that is not possible.
+    """
+    return Generate(
+        name="written",
+        using=model,
+        split=split,
+        parser=_parser(phrases),
+        masks=masks,
+        refills=refills,
+        keep=keep,
+        temperature=temperature,
+        singles=cast(Singles_inputs, singles),  # the stage checks both
+        rules=cast(tuple[Rule, ...], () if tuple(rules) == (NONE,) else tuple(rules)),
+        guide=guide,
+        encoder=encoder,
+        slack=slack,
+        seed=seed,
+    )
+
+
+def write_tags(
+    stage: Generate,
+    source: DataSource,
+    out: Path,
+    *,
+    resume: bool = False,
+    minutes: float | None = None,
+) -> bool:
+    """Let a frozen model write foils of a split, and store them.
+
+    Args:
+        stage: who writes, and how, with names that `load_model` opens.
+        source: from which data.
+        out: the new folder.
+        resume: go on with what was stopped; without it such a writing is refused.
+        minutes: stop by itself after this long.
+
+    Returns:
+        Whether all is written; False when it was stopped first.
+
+    Raises:
+        ValueError: `out` exists, or models and data do not fit.
+    """
+    began = time.monotonic()
+    ensure_absent(out, "a new folder with --out")
+    ensure_writable_folder(out)
+    if partial_folder(out).exists() and not resume:
+        raise ValueError(
+            f"{partial_folder(out)} holds a writing that was stopped; add --resume to go on with "
+            f"it, or "
+            "delete it"
+        )
+    distributed.init()
+    distributed.barrier()  # nobody begins before everybody has looked
+    dataset = source.split(stage.split)
+
+    def left() -> float | None:
+        return None if minutes is None else minutes - (time.monotonic() - began) / 60
+
+    try:
+        store = generate_captions(stage, dataset, out, left=left)
+    except RunStopped as stopped:
+        info(f"stopped, {stopped}; add --resume to go on")
+        return False
+    output(f"{describe_generation(store, dataset)}: {out / ROWS}")
+    return True
+
+
+def _parser(phrases: str) -> Config[PhraseParser]:
+    """What finds phrases: by rule, by spaCy, or what a file says."""
+    if phrases.endswith(".json"):
+        return config(PhraseFile, path=phrases)
+    if phrases == "spacy":
+        return config(SpacyPhraseParser)
+    if phrases != "rules":
+        known = ["rules", "spacy", "a file that ends in .json"]
+        raise ValueError(unknown_name(phrases, known, "a way to find phrases"))
+    return config(RulePhraseParser)

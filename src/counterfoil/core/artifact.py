@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from counterfoil.files import read_array, read_json, replacing_folder, write_array, write_json
+from counterfoil.core.io import atomic_folder, read_array, read_json, write_array, write_json
 
 MANIFEST = "manifest.json"
 KIND = "artifact"  # key of the manifest file that names the format; absent in files of 0.1
@@ -82,7 +82,7 @@ class ArtifactFormat(Generic[Model]):
 
         The block has to call `write_manifest` on it.
         """
-        with replacing_folder(folder) as temporary:
+        with atomic_folder(folder) as temporary:
             yield temporary
             if not self.exists(temporary):
                 raise RuntimeError(f"no manifest was written for {folder}")
@@ -115,7 +115,7 @@ class ArtifactFormat(Generic[Model]):
 
         Args:
             folder: its path.
-            fingerprint: of the data that the folder must belong to, its manifest's `corpus`.
+            fingerprint: of the data that the folder must belong to, its manifest's `dataset`.
 
         Raises:
             ValueError: there is none, it is damaged, of another kind, of other data, or of a newer

@@ -99,6 +99,6 @@ def _is_first_process() -> bool:
     # Without torch.distributed there is no group; `--help` must not load torch to learn that.
     if "torch.distributed" not in sys.modules:
         return True
-    from counterfoil import world
+    from counterfoil.core import distributed
 
-    return world.rank() == 0
+    return distributed.rank() == 0

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from counterfoil import world
+from counterfoil.core import distributed
 from counterfoil.core.console import progress
-from counterfoil.files import read_json, replacing, write_json
+from counterfoil.core.io import atomic_write, read_json, write_json
 
 FACTS = "facts.json"
 
@@ -75,7 +75,7 @@ class PartsFolder:
         Raises:
             ValueError: processes see different files.
         """
-        if world.rank() == 0:
+        if distributed.rank() == 0:
             for path in self.folder.glob(f".{self.prefix}*{self.suffix}.*.part"):
                 path.unlink()
         names = (
@@ -83,7 +83,7 @@ class PartsFolder:
             for path in self.folder.glob(f"{self.prefix}*{self.suffix}")
         )
         present = sorted(int(name) for name in names if name.isdecimal())
-        if any(others != present for others in world.gather_objects(present)):
+        if any(others != present for others in distributed.gather_objects(present)):
             raise ValueError(
                 f"{self.folder} does not hold the same files for every process; name a folder that "
                 "all machines share"
@@ -107,9 +107,9 @@ class PartsFolder:
         if path.exists():
             check_facts(self.folder, read_json(path, "the facts of work in parts"), plain)
         present = set(self.numbers())
-        if world.rank() == 0 and not path.exists():
+        if distributed.rank() == 0 and not path.exists():
             write_json(path, plain)
-        world.wait()
+        distributed.barrier()
         return [number for number in range(count) if number not in present]
 
     def save(self, number: int, write: Callable[[Path], object]) -> None:
@@ -119,7 +119,7 @@ class PartsFolder:
             number: of the part.
             write: writes the file, given its temporary path.
         """
-        with replacing(self.path(number)) as temporary:
+        with atomic_write(self.path(number)) as temporary:
             write(temporary)
 
     def remove(self) -> None:
@@ -150,15 +150,15 @@ def work_through(
     """
     completed = sum(sizes) - sum(sizes[number] for number in missing)
     with progress(description, sum(sizes), completed) as advance:
-        for first in range(0, len(missing), world.size()):
-            this_round = missing[first : first + world.size()]
-            if world.rank() < len(this_round):
-                work(this_round[world.rank()])
+        for first in range(0, len(missing), distributed.size()):
+            this_round = missing[first : first + distributed.size()]
+            if distributed.rank() < len(this_round):
+                work(this_round[distributed.rank()])
             advance(sum(sizes[number] for number in this_round))
-            last = first + world.size() >= len(missing)
-            if stop is not None and world.largest(int(stop())) and not last:
+            last = first + distributed.size() >= len(missing)
+            if stop is not None and distributed.all_reduce_max(int(stop())) and not last:
                 raise WorkStopped
-    world.wait()
+    distributed.barrier()
 
 
 def _short(value: object) -> str:

@@ -1,1 +1,3 @@
 """Data sets: readers, features, images, tokenizers and batching."""
+
+from __future__ import annotations

@@ -265,9 +265,19 @@ RuleKind: TypeAlias = Literal["noun", "numeral", "relation"]
 RULE_KINDS: tuple[RuleKind, ...] = ("noun", "numeral", "relation")
 LINKS = (",", "with", "and", "or")
 SYMMETRIC = (  # relations that are as true of the two objects the other way round
-    "plus", "along with", "together with", "as", "well", "also", "next to", "beside", "near",
-    "alongside", "close to", "by",
-)  # fmt: skip
+    "plus",
+    "along with",
+    "together with",
+    "as",
+    "well",
+    "also",
+    "next to",
+    "beside",
+    "near",
+    "alongside",
+    "close to",
+    "by",
+)
 Candidates: TypeAlias = Callable[[str], Iterable[str]]
 
 

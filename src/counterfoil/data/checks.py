@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from counterfoil.core.console import progress
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.pictures import PictureFiles, Pictures
-from counterfoil.corpus.regions import Features
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.features import FeatureArray
+from counterfoil.data.images import PictureFiles, Pictures
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
 
 SAMPLE = 256  # feature rows that a quick check reads
 BLOCK = 64  # feature rows in memory
@@ -112,7 +113,7 @@ class DatasetReport:
         return Group(splits, summary, *lines)
 
 
-def check_dataset(dataset: Corpus, *, quick: bool = False) -> DatasetReport:
+def check_dataset(dataset: ImageTextDataset, *, quick: bool = False) -> DatasetReport:
     """Validate a data set in one pass over its images, features and captions.
 
     Args:
@@ -138,7 +139,7 @@ def check_dataset(dataset: Corpus, *, quick: bool = False) -> DatasetReport:
         not_finite=tuple(dataset.image_ids[row] for row in not_finite),
         same_images=tuple(_duplicate_images(picture_hashes or feature_hashes, dataset)),
         same_texts=tuple(one for one in _duplicate_captions(dataset) if one.across),
-        orphans=int((dataset.owner < 0).sum()),
+        orphans=int((dataset.text_to_image < 0).sum()),
         errors=(),
         warnings=(),
     )
@@ -186,12 +187,12 @@ def check_pictures(
     return errors, hashes
 
 
-def equal_captions(dataset: Corpus) -> list[list[int]]:
+def equal_captions(dataset: ImageTextDataset) -> list[list[int]]:
     """Groups of caption rows that are equal up to case, blanks and a final full stop."""
-    owner = dataset.owner.tolist()
+    text_to_image = dataset.text_to_image.tolist()
     rows_by_text: defaultdict[str, list[int]] = defaultdict(list)
     for row, text in enumerate(dataset.texts):
-        if owner[row] >= 0 and text.strip():
+        if text_to_image[row] >= 0 and text.strip():
             rows_by_text[" ".join(text.lower().rstrip(" .").split())].append(row)
     return [rows for rows in rows_by_text.values() if len(rows) > 1]
 
@@ -205,14 +206,14 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _split_counts(dataset: Corpus) -> Iterator[SplitCounts]:
+def _split_counts(dataset: ImageTextDataset) -> Iterator[SplitCounts]:
     counts = dataset.relation.counts
     for name in dataset.split_names:
         own = counts[torch.tensor([split == name for split in dataset.splits], dtype=torch.bool)]
         yield SplitCounts(name, len(own), int(own.sum()), int((own == 0).sum()))
 
 
-def _check_features(features: Features, quick: bool) -> tuple[list[int], dict[int, bytes]]:
+def _check_features(features: FeatureArray, quick: bool) -> tuple[list[int], dict[int, bytes]]:
     """Rows with NaN or infinite values, and hashes of the values of the others."""
     count = min(SAMPLE, len(features)) if quick else len(features)
     rows = torch.linspace(0, max(len(features) - 1, 0), count, dtype=torch.float64).round().long()
@@ -231,7 +232,7 @@ def _check_features(features: Features, quick: bool) -> tuple[list[int], dict[in
     return not_finite, hashes
 
 
-def _duplicate_images(hashes: dict[int, bytes], dataset: Corpus) -> Iterator[Duplicates]:
+def _duplicate_images(hashes: dict[int, bytes], dataset: ImageTextDataset) -> Iterator[Duplicates]:
     rows_by_hash: defaultdict[bytes, list[int]] = defaultdict(list)
     for row, digest in hashes.items():
         rows_by_hash[digest].append(row)
@@ -241,12 +242,12 @@ def _duplicate_images(hashes: dict[int, bytes], dataset: Corpus) -> Iterator[Dup
             yield Duplicates(names, tuple(dataset.splits[row] for row in rows))
 
 
-def _duplicate_captions(dataset: Corpus) -> Iterator[Duplicates]:
-    owner = dataset.owner.tolist()
+def _duplicate_captions(dataset: ImageTextDataset) -> Iterator[Duplicates]:
+    text_to_image = dataset.text_to_image.tolist()
     for rows in equal_captions(dataset):
         yield Duplicates(
             tuple(repr(dataset.texts[row]) for row in rows),
-            tuple(dataset.splits[owner[row]] for row in rows),
+            tuple(dataset.splits[text_to_image[row]] for row in rows),
         )
 
 
@@ -257,7 +258,7 @@ def _caption_lengths(texts: Sequence[str]) -> CaptionLengths:
     return CaptionLengths(int(words.min()), median, int(words.max()), empty)
 
 
-def _describe_images(dataset: Corpus) -> str:
+def _describe_images(dataset: ImageTextDataset) -> str:
     kinds = []
     if dataset.pictures is not None:
         kinds.append("pictures")
@@ -269,7 +270,7 @@ def _describe_images(dataset: Corpus) -> str:
     return " and ".join(kinds) or "ids only"
 
 
-def _errors(dataset: Corpus, report: DatasetReport) -> Iterator[str]:
+def _errors(dataset: ImageTextDataset, report: DatasetReport) -> Iterator[str]:
     """Reasons why the data set cannot be trained on."""
     train = next((split for split in report.splits if split.name == "train"), None)
     if train is None:
@@ -293,7 +294,7 @@ def _unreadable(report: DatasetReport) -> Iterator[str]:
         yield f"{counted(len(some), 'picture')} cannot be read, such as: {some[0]}"
 
 
-def _warnings(dataset: Corpus, report: DatasetReport) -> Iterator[str]:
+def _warnings(dataset: ImageTextDataset, report: DatasetReport) -> Iterator[str]:
     names = [split.name for split in report.splits]
     for split, purpose in (
         ("dev", "the best epoch is chosen on"),
@@ -317,7 +318,7 @@ def _warnings(dataset: Corpus, report: DatasetReport) -> Iterator[str]:
         yield f"{counted(len(texts), 'caption')} in more than one split, such as {texts[0]}"
 
 
-def _caption_warnings(dataset: Corpus) -> Iterator[str]:
+def _caption_warnings(dataset: ImageTextDataset) -> Iterator[str]:
     if dataset.text_features is None and (empty := _caption_lengths(dataset.texts).empty):
         yield f"{counted(empty, 'caption')} without a word"
     printed = [text for text in dataset.texts if text[:2] in ("b'", 'b"') and text[-1:] == text[1]]

@@ -24,11 +24,11 @@ from typing import Any, Literal, final, get_args
 import torch
 from torch import Tensor
 
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.lines import read_lines
+from counterfoil.core.config import unknown_name
+from counterfoil.core.io import read_text_lines
+from counterfoil.core.types import Pairs
 from counterfoil.data.checks import counted
-from counterfoil.records import Pairs
-from counterfoil.spec import unknown
+from counterfoil.data.dataset import ImageTextDataset
 
 CORRECTIONS_FILE = "corrections.jsonl"
 CORRECTIONS_FILES = (CORRECTIONS_FILE, "decisions.jsonl")  # the second is the older name
@@ -96,15 +96,17 @@ def read_corrections(path: Path) -> tuple[Correction, ...]:
     Raises:
         ValueError: the file is missing, or a line of it is no correction.
     """
-    lines = enumerate(read_lines(path, "corrections"), 1)
+    lines = enumerate(read_text_lines(path, "corrections"), 1)
     return tuple(_parse(line, f"{path}, line {n}") for n, line in lines if line.strip())
 
 
-def apply_corrections(dataset: Corpus, corrections: Sequence[Correction]) -> Corpus:
+def apply_corrections(
+    dataset: ImageTextDataset, corrections: Sequence[Correction]
+) -> ImageTextDataset:
     """Apply corrections to a whole data set, as it was read.
 
     Returns:
-        The corrected data set; `Corpus.decided` describes the changes.
+        The corrected data set; `ImageTextDataset.decided` describes the changes.
 
     Raises:
         ValueError: a correction is about other data, the captions to fix are embeddings, or
@@ -120,7 +122,7 @@ def apply_corrections(dataset: Corpus, corrections: Sequence[Correction]) -> Cor
 class _CorrectedDataset:
     """Texts, kept rows and additional positives while corrections are applied in order."""
 
-    def __init__(self, original: Corpus) -> None:
+    def __init__(self, original: ImageTextDataset) -> None:
         self.original, self.texts = original, list(original.texts)
         self.image_rows = {name: row for row, name in enumerate(original.image_ids)}
         self.text_rows = {name: row for row, name in enumerate(original.text_ids)}
@@ -167,24 +169,26 @@ class _CorrectedDataset:
                 "these"
             )
 
-    def dataset(self) -> Corpus:
+    def dataset(self) -> ImageTextDataset:
         """The corrected data set."""
-        original, owner = self.original, self.original.owner
-        keep_texts = self.keep_texts & (self.keep_images[owner.clamp(min=0)] | (owner < 0))
+        original, text_to_image = self.original, self.original.text_to_image
+        keep_texts = self.keep_texts & (
+            self.keep_images[text_to_image.clamp(min=0)] | (text_to_image < 0)
+        )
         if not self.keep_images.any() or (len(keep_texts) and not keep_texts.any()):
             raise ValueError(f"{original.name}: nothing is left after all corrections; drop less")
         images, texts = self.keep_images.nonzero().squeeze(1), keep_texts.nonzero().squeeze(1)
         new_image_rows = self.keep_images.long().cumsum(0) - 1
-        old_owner = owner[texts]
+        old_owner = text_to_image[texts]
         fixed = sum(self.texts[row] != original.texts[row] for row in texts.tolist())
-        also = original.also
+        also = original.extra_positives
         if self.positives:
             also = Pairs(*torch.tensor(sorted(self.positives)).unbind(1))
         return replace(
-            replace(original, texts=self.texts, also=also).cut(
+            replace(original, texts=self.texts, extra_positives=also).cut(
                 images, texts, torch.where(old_owner < 0, -1, new_image_rows[old_owner])
             ),
-            decided=self._description(int(keep_texts.sum()), fixed),
+            corrections=self._description(int(keep_texts.sum()), fixed),
         )
 
     def _description(self, captions_left: int, fixed: int) -> str:
@@ -212,11 +216,11 @@ def _parse(line: str, where: str) -> Correction:
         )
     strange = next((key for key in values if key not in _KEYS), None)
     if strange is not None:
-        raise ValueError(f"{where}: {unknown(strange, list(_KEYS), 'a key of a correction')}")
+        raise ValueError(f"{where}: {unknown_name(strange, list(_KEYS), 'a key of a correction')}")
     do, target = values.get("do", ""), (bool(values.get("image")), bool(values.get("caption")))
     if do not in get_args(CorrectionAction):
         actions = list(get_args(CorrectionAction))
-        raise ValueError(f"{where}: {unknown(do, actions, 'a correction')}")
+        raise ValueError(f"{where}: {unknown_name(do, actions, 'a correction')}")
     allowed, noun = _TARGETS[do]
     if target not in allowed:
         raise ValueError(f"{where}: {do!r} needs {noun}")
@@ -256,7 +260,7 @@ class CrowdVotes:
         return CrowdVotes(self.images[index], self.texts[index], self.yes[index], self.no[index])
 
 
-def read_crowd_votes(path: Path, dataset: Corpus) -> CrowdVotes:
+def read_crowd_votes(path: Path, dataset: ImageTextDataset) -> CrowdVotes:
     """Read crowd votes about pairs of a data set, one pair per line with five tab-separated fields.
 
     The fields are image, caption, share of yes, number of yes, number of no, as in Flickr8k's
@@ -267,7 +271,7 @@ def read_crowd_votes(path: Path, dataset: Corpus) -> CrowdVotes:
         ValueError: the file is missing, a line is no vote, or the data set does not have an image
             or a caption.
     """
-    lines = enumerate(read_lines(path, "judgements"), 1)
+    lines = enumerate(read_text_lines(path, "judgements"), 1)
     votes = [_parse_vote(path, number, line) for number, line in lines if line.strip()]
     if not votes:
         raise ValueError(f"{path} holds no judgements; a line has {_VOTE_COLUMNS}, tabs between")
@@ -284,7 +288,7 @@ def read_crowd_votes(path: Path, dataset: Corpus) -> CrowdVotes:
     return CrowdVotes(*torch.tensor(rows).unbind(1))
 
 
-def _caption_rows(dataset: Corpus) -> dict[str, int]:
+def _caption_rows(dataset: ImageTextDataset) -> dict[str, int]:
     """Caption rows by id, and by image id and place."""
     texts, counts = dataset.relation.captions(torch.arange(len(dataset)))
     rows = iter(texts.tolist())

@@ -32,16 +32,25 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, final
 
-from counterfoil.corpus.words import spans, split
-from counterfoil.files import read_json
+from counterfoil.core.io import read_json
+from counterfoil.data.tokenizers import split_words, word_spans
 
 PhraseKind: TypeAlias = Literal["object", "attribute", "relation"]
 PHRASE_KINDS: tuple[PhraseKind, ...] = ("object", "attribute", "relation")
 Ending: TypeAlias = Literal["", "s", "ing", "ed", "er", "est"]
 PartOfSpeech: TypeAlias = Literal[
-    "noun", "attribute", "verb", "preposition", "determiner", "adverb", "be", "other",
-    "number", "adjective", "conjunction",  # of `parse_sentence` only
-]  # fmt: skip
+    "noun",
+    "attribute",
+    "verb",
+    "preposition",
+    "determiner",
+    "adverb",
+    "be",
+    "other",
+    "number",
+    "adjective",
+    "conjunction",  # of `parse_sentence` only
+]
 Span: TypeAlias = tuple[int, int]
 
 NUMBER_WORDS: Mapping[str, int] = {
@@ -667,8 +676,8 @@ def _spice_phrases(tuples: Sequence[Any]) -> Iterator[tuple[PhraseKind, str]]:
 
 def _first_match(name: str, text: str) -> Span | None:
     """The first place where the words of a name stand side by side, by their dictionary forms."""
-    wanted = [lemma(word) for word in split(name)]
-    words, places = [lemma(word) for word in split(text)], spans(text)
+    wanted = [lemma(word) for word in split_words(name)]
+    words, places = [lemma(word) for word in split_words(text)], word_spans(text)
     for at in range(len(words) - len(wanted) + 1):
         if wanted and words[at : at + len(wanted)] == wanted:
             return places[at][0], places[at + len(wanted) - 1][1]

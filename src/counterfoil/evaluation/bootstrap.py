@@ -16,8 +16,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from counterfoil.evaluate.recall import CUTOFFS, Ranked
-from counterfoil.evaluate.result import METRICS, Report
+from counterfoil.evaluation.metrics import CUTOFFS, METRICS, EvaluationReport, RankedQueries
 
 CELLS = 2**22  # numbers in memory at once
 RESAMPLES = 1000
@@ -33,7 +32,7 @@ class Interval:
     low: float
     high: float
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
         return asdict(self)
 
@@ -112,7 +111,7 @@ class Share:
     interval: Interval
     count: int
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON-ready form; None in place of what is not a number."""
         if not self.count:
             return {"value": None, "interval": None, "count": 0}
@@ -195,13 +194,13 @@ class Comparison:
     interval: Interval
     p: float | None
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
         return asdict(self)
 
 
 def intervals(
-    report: Report, *, resamples: int = 1000, level: float = 0.95, seed: int = 0
+    report: EvaluationReport, *, resamples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> tuple[Interval, ...]:
     """Percentile bootstrap intervals of all `METRICS`, drawing images with all their queries.
 
@@ -220,7 +219,7 @@ def intervals(
 
 
 def sums(
-    report: Report, *, resamples: int = 1000, level: float = 0.95, seed: int = 0
+    report: EvaluationReport, *, resamples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> tuple[Interval, Interval, Interval]:
     """Intervals of RSum and of its two halves, image to text and text to image.
 
@@ -241,8 +240,8 @@ def sums(
 
 
 def compare(
-    first: Report,
-    second: Report,
+    first: EvaluationReport,
+    second: EvaluationReport,
     *,
     resamples: int = 1000,
     flips: int = 10_000,
@@ -283,7 +282,7 @@ def _check(resamples: int, level: float) -> None:
         )
 
 
-def _check_same(one: Ranked, other: Ranked) -> None:
+def _check_same(one: RankedQueries, other: RankedQueries) -> None:
     same = len(one) == len(other) and bool(
         (one.images == other.images).all() and (one.folds == other.folds).all()
     )
@@ -294,14 +293,14 @@ def _check_same(one: Ranked, other: Ranked) -> None:
         )
 
 
-def _draws(report: Report, seed: int, resamples: int) -> Iterator[Tensor]:
+def _draws(report: EvaluationReport, seed: int, resamples: int) -> Iterator[Tensor]:
     folds = report.ranked[0].folds
     strata = [(folds == fold).nonzero().flatten() for fold in range(int(folds.max()) + 1)]
     width = max(len(report.ranked[0]), len(report.ranked[1]))
     return image_draws(strata, len(folds), resamples=resamples, seed=seed, width=width)
 
 
-def _resampled(report: Report, counts: Tensor) -> Tensor:
+def _resampled(report: EvaluationReport, counts: Tensor) -> Tensor:
     """(b, 11) all metrics under each draw."""
     each = [
         torch.cat([_within(ranked, counts, fold) for ranked in report.ranked], 1)
@@ -311,7 +310,7 @@ def _resampled(report: Report, counts: Tensor) -> Tensor:
     return torch.cat([mean, mean[:, [0, 1, 2, 5, 6, 7]].sum(1, keepdim=True)], 1)
 
 
-def _within(ranked: Ranked, counts: Tensor, fold: int) -> Tensor:
+def _within(ranked: RankedQueries, counts: Tensor, fold: int) -> Tensor:
     """(b, 5) metrics of one direction in one fold."""
     mine = ranked.counted & (ranked.folds == fold)
     order = ranked.ranks[mine].argsort(stable=True)
@@ -338,14 +337,14 @@ def _medians(ranks: Tensor, weights: Tensor) -> Tensor:
     return (ranks[places].double().mean(1, keepdim=True)).floor() + 1
 
 
-def _shares(report: Report) -> Tensor:
+def _shares(report: EvaluationReport) -> Tensor:
     """(I, 9) what each image adds to every metric but the medians; the sums are the metrics."""
     parts = [_query_shares(ranked) for ranked in report.ranked]
     recalls = parts[0][:, :3].sum(1) + parts[1][:, :3].sum(1)
     return torch.cat([*parts, recalls.unsqueeze(1)], 1)
 
 
-def _query_shares(ranked: Ranked) -> Tensor:
+def _query_shares(ranked: RankedQueries) -> Tensor:
     mine = ranked.counted
     folds = ranked.folds[mine]
     queries = folds.bincount()

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final, get_args, over
 import torch
 from torch import Tensor
 
-from counterfoil import world
+from counterfoil.core import distributed
+from counterfoil.core.config import unknown_name
 from counterfoil.core.console import progress
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.lens import Lens
-from counterfoil.corpus.tokens import pack
-from counterfoil.corpus.words import Tokenizer
-from counterfoil.corpus.words import spans as split_words
+from counterfoil.core.io import read_json, write_json
+from counterfoil.core.types import Embeddings, ModalityBatch, WordHead, WordHeadModel
 from counterfoil.data.caption_edits import TextChange
-from counterfoil.engine.modes import evaluating
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.processor import Processor
+from counterfoil.data.tokenizers import Tokenizer, pack_tokens, word_spans
 from counterfoil.evaluation.word_heads import (
     ImageSentences,
     RankedReplacements,
@@ -36,18 +36,16 @@ from counterfoil.evaluation.word_heads import (
     replace_words,
     spell,
     without_punctuation,
-    word_spans,
 )
-from counterfoil.files import read_json, write_json
-from counterfoil.matcher import Matcher
-from counterfoil.reading import ReadsWords, Want
-from counterfoil.records import Encoded, Items
-from counterfoil.spec import unknown
+from counterfoil.evaluation.word_heads import word_spans as word_spans_word_heads
+from counterfoil.models.base import RetrievalModel
+from counterfoil.scoring.encode import evaluation_mode
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from counterfoil.recipes.model import Model
+    from counterfoil.model import Model
+
 
 DOUBT_THRESHOLD = 0.5  # TAGS-DC, section 4.4
 CAPTION_BATCH = 256  # captions explained together, and per part of a checkpoint
@@ -169,10 +167,10 @@ class ExplainConfig:
         Raises:
             ValueError: an unknown order, or doubt where the model has none.
         """
-        has_doubts = has_doubt_head(model.matcher)
+        has_doubts = has_doubt_head(model.model)
         known = list(get_args(RankBy))
         if self.rank is not None and self.rank not in known:
-            raise ValueError(unknown(self.rank, known, "a rank of captions"))
+            raise ValueError(unknown_name(self.rank, known, "a rank of captions"))
         if self.rank == "doubt" and not has_doubts:
             raise ValueError(f"{describe_missing_heads(model)}; rank by score")
         if self.rank is not None:
@@ -186,7 +184,7 @@ def explain(
     image: str | Path | Image.Image,
     caption: str,
     *,
-    dataset: Corpus | None = None,
+    dataset: ImageTextDataset | None = None,
     threshold: float = DOUBT_THRESHOLD,
     corrections: int = 3,
 ) -> Explanation: ...
@@ -196,7 +194,7 @@ def explain(
     image: str | Path | Image.Image,
     caption: list[str] | tuple[str, ...],
     *,
-    dataset: Corpus | None = None,
+    dataset: ImageTextDataset | None = None,
     threshold: float = DOUBT_THRESHOLD,
     corrections: int = 3,
 ) -> list[Explanation]: ...
@@ -205,7 +203,7 @@ def explain(
     image: str | Path | Image.Image,
     caption: str | list[str] | tuple[str, ...],
     *,
-    dataset: Corpus | None = None,
+    dataset: ImageTextDataset | None = None,
     threshold: float = DOUBT_THRESHOLD,
     corrections: int = 3,
 ) -> Explanation | list[Explanation]:
@@ -249,7 +247,7 @@ def explain(
 
 def explain_dataset(
     model: Model,
-    dataset: Corpus,
+    dataset: ImageTextDataset,
     config: ExplainConfig,
     checkpoint: ExplanationCheckpoint | None = None,
 ) -> Iterator[tuple[int, Explanation]]:
@@ -267,10 +265,12 @@ def explain_dataset(
         ValueError: as `explain` does, but for long captions.
     """
     processor = text_processor(model)
-    owner = dataset.relation.owner
-    rows = (owner >= 0).nonzero().squeeze(1)
+    text_to_image = dataset.relation.text_to_image
+    rows = (text_to_image >= 0).nonzero().squeeze(1)
     if not len(rows):
-        raise ValueError(f"{dataset.name} ({dataset.part}) has no caption; there is nothing to do")
+        raise ValueError(
+            f"{dataset.name} ({dataset.split_name}) has no caption; there is nothing to do"
+        )
     for row in rows.tolist():
         if not dataset.texts[row].strip():
             raise ValueError(
@@ -281,7 +281,7 @@ def explain_dataset(
             explanations = None if checkpoint is None else checkpoint.load(number)
             if explanations is None:
                 # each image of the part is encoded once
-                image_rows, image = owner[part].unique(return_inverse=True)  # type: ignore[no-untyped-call]
+                image_rows, image = text_to_image[part].unique(return_inverse=True)  # type: ignore[no-untyped-call]
                 images = _encode_images(model, processor, dataset, image_rows)
                 captions = [dataset.texts[row] for row in part.tolist()]
                 explanations = explain_pairs(model, images, captions, image, config)
@@ -292,7 +292,7 @@ def explain_dataset(
 
 
 def explain_pairs(
-    model: Model, images: Encoded, captions: Sequence[str], image: Tensor, config: ExplainConfig
+    model: Model, images: Embeddings, captions: Sequence[str], image: Tensor, config: ExplainConfig
 ) -> list[Explanation]:
     """Explain N captions by word heads where the model has them, otherwise by occlusion.
 
@@ -300,33 +300,38 @@ def explain_pairs(
     """
     processor = text_processor(model)
     assert processor.tokenizer is not None
-    if has_doubt_head(model.matcher):
+    if has_doubt_head(model.model):
         return explain_by_heads(
-            model.matcher, processor.tokenizer, images, captions, image=image,
-            threshold=config.threshold, corrections=config.corrections,
-        )  # fmt: skip
+            model.model,
+            processor.tokenizer,
+            images,
+            captions,
+            image=image,
+            threshold=config.threshold,
+            corrections=config.corrections,
+        )
     explanations = explain_by_occlusion(
-        model.matcher, processor.read, images, captions, image=image
+        model.model, processor.process_texts, images, captions, image=image
     )
     ends = _truncations(processor.tokenizer, captions)
     return [replace(one, unread=end) for one, end in zip(explanations, ends, strict=True)]
 
 
-def has_doubt_head(matcher: Matcher) -> bool:
+def has_doubt_head(model: RetrievalModel) -> bool:
     """Whether a model predicts how likely a word is wrong."""
-    return isinstance(matcher, ReadsWords) and Want.DOUBT in matcher.wants
+    return isinstance(model, WordHeadModel) and WordHead.DOUBT in model.wants
 
 
-def has_correction_head(matcher: Matcher) -> bool:
+def has_correction_head(model: RetrievalModel) -> bool:
     """Whether a model predicts which word belongs in the place of another."""
-    return isinstance(matcher, ReadsWords) and Want.CORRECT in matcher.wants
+    return isinstance(model, WordHeadModel) and WordHead.CORRECT in model.wants
 
 
 def describe_missing_heads(model: Model) -> str:
     """The word heads that a model lacks, in a clause; "" where it has both."""
     heads = {
-        "doubts": has_doubt_head(model.matcher),
-        "corrects": has_correction_head(model.matcher),
+        "doubts": has_doubt_head(model.model),
+        "corrects": has_correction_head(model.model),
     }
     missing = [name for name, present in heads.items() if not present]
     if not missing:
@@ -334,21 +339,21 @@ def describe_missing_heads(model: Model) -> str:
     return f"{model.name} has no head that {' or '.join(missing)} words, as TAGS-DC trains them"
 
 
-def text_processor(model: Model) -> Lens:
+def text_processor(model: Model) -> Processor:
     """The processor of a model that reads captions.
 
     Raises:
         ValueError: the model compares embeddings and has none.
     """
-    if model.lens is None or model.lens.tokenizer is None:
+    if model.processor is None or model.processor.tokenizer is None:
         raise ValueError(
             f"{model.name} compares ready-made vectors and cannot read a caption; give a model "
             "folder or the name of a model"
         )
-    return model.lens
+    return model.processor
 
 
-def find_image_row(dataset: Corpus, image_id: str) -> int:
+def find_image_row(dataset: ImageTextDataset, image_id: str) -> int:
     """The row of an image.
 
     Raises:
@@ -359,15 +364,17 @@ def find_image_row(dataset: Corpus, image_id: str) -> int:
     except ValueError:
         noun = f"an image of {dataset.name}"
         raise ValueError(
-            f"{unknown(image_id, list(dataset.image_ids[:5]), noun)[:-1]}, …; "
+            f"{unknown_name(image_id, list(dataset.image_ids[:5]), noun)[:-1]}, …; "
             f"{len(dataset):,} in all"
         ) from None
 
 
-def _encode_images(model: Model, processor: Lens, dataset: Corpus, rows: Tensor) -> Encoded:
-    with evaluating([model.matcher]):
-        images = processor.eye.look(dataset, rows).to(world.device())
-        return model.matcher.encode_images(images)
+def _encode_images(
+    model: Model, processor: Processor, dataset: ImageTextDataset, rows: Tensor
+) -> Embeddings:
+    with evaluation_mode([model.model]):
+        images = processor.image_processor.from_dataset(dataset, rows).to(distributed.device())
+        return model.model.encode_images(images)
 
 
 def _truncation(text: str, words: Sequence[WordSpan]) -> int | None:
@@ -383,14 +390,15 @@ def _truncations(tokenizer: Tokenizer, captions: Sequence[str]) -> list[int | No
     except ValueError:
         return [None] * len(captions)
     return [
-        _truncation(text, word_spans(own, None)) for text, own in zip(captions, spans, strict=True)
+        _truncation(text, word_spans_word_heads(own, None))
+        for text, own in zip(captions, spans, strict=True)
     ]
 
 
 def explain_by_occlusion(
-    matcher: Matcher,
-    read: Callable[[Sequence[str]], Items],
-    images: Encoded,
+    model: RetrievalModel,
+    read: Callable[[Sequence[str]], ModalityBatch],
+    images: Embeddings,
     captions: Sequence[str],
     *,
     image: Tensor | None = None,
@@ -411,13 +419,13 @@ def explain_by_occlusion(
         for variant in (text, *(without_word(text, *word) for word in own))
     ]
     counts = torch.tensor([1 + len(own) for own in words], dtype=torch.long)
-    device = next(matcher.parameters()).device
+    device = next(model.parameters()).device
     variant_rows, scores = rows.repeat_interleave(counts), list[float]()
-    with evaluating([matcher]):
+    with evaluation_mode([model]):
         for start in range(0, len(variants), OCCLUSION_BATCH):
             part = slice(start, start + OCCLUSION_BATCH)
-            texts = matcher.encode_texts(read(variants[part]).to(device))
-            scores += matcher.pairs(images.rows(variant_rows[part]).to(device), texts).tolist()
+            texts = model.encode_texts(read(variants[part]).to(device))
+            scores += model.score_pairs(images.rows(variant_rows[part]).to(device), texts).tolist()
     explanations, at = [], 0
     for text, own in zip(captions, words, strict=True):
         score, *reduced = scores[at : at + 1 + len(own)]
@@ -443,7 +451,7 @@ def without_word(text: str, start: int, stop: int) -> str:
 
 def _removable_words(text: str) -> list[tuple[int, int]]:
     """Words with a letter or digit; none where there is only one, as no caption would be left."""
-    words = [word for word in split_words(text) if any(map(str.isalnum, text[slice(*word)]))]
+    words = [word for word in word_spans(text) if any(map(str.isalnum, text[slice(*word)]))]
     return words if len(words) > 1 else []
 
 
@@ -486,9 +494,9 @@ class _Draft:
 
 
 def explain_by_heads(
-    matcher: Matcher,
+    model: RetrievalModel,
     tokenizer: Tokenizer,
-    images: Encoded,
+    images: Embeddings,
     captions: Sequence[str],
     *,
     image: Tensor | None = None,
@@ -503,7 +511,7 @@ def explain_by_heads(
     correction, the sentence is read again, and so on until no original word is doubted.
 
     Args:
-        matcher: the model; it has a doubt head.
+        model: the model; it has a doubt head.
         tokenizer: of the model.
         images: encoded.
         captions: N, none of them empty.
@@ -517,10 +525,10 @@ def explain_by_heads(
     if not captions:
         return []
     rows = torch.arange(len(captions)) if image is None else image.cpu()
-    heads = WordHeads(matcher, tokenizer, images)
+    heads = WordHeads(model, tokenizer, images)
     sentences, words = _tokenize(tokenizer, captions, rows)
     drafts = _drafts(heads, sentences, captions, words)
-    if has_correction_head(matcher):
+    if has_correction_head(model):
         doubted = [
             (row, word)
             for row, draft in enumerate(drafts)
@@ -547,10 +555,11 @@ def _tokenize(
     tokenizer: Tokenizer, captions: Sequence[str], rows: Tensor
 ) -> tuple[ImageSentences, list[list[WordSpan]]]:
     reading = tokenizer.read(captions)
-    ids, mask = pack(reading, tokenizer.pad).take(torch.arange(len(captions)))
+    ids, mask = pack_tokens(reading, tokenizer.pad).take(torch.arange(len(captions)))
     words = [
         without_punctuation(
-            text, word_spans(spans, None if reading.words is None else reading.words[row])
+            text,
+            word_spans_word_heads(spans, None if reading.words is None else reading.words[row]),
         )
         for row, (text, spans) in enumerate(zip(captions, tokenizer.spans(captions), strict=True))
     ]

@@ -12,6 +12,7 @@ from counterfoil.report.page import PageItem, Provenance, template, thumbnail
 if TYPE_CHECKING:
     from PIL import Image
 
+
 DOUBT_NOTE = (
     "The deeper the colour of a word, the likelier the model holds it to be wrong. Words that "
     "count as wrong bear the probability. What may stand instead is for each word alone, all "

@@ -16,12 +16,18 @@ from typing import final
 import torch
 from torch import Tensor
 
-from counterfoil.corpus.words import Tokenizer
+from counterfoil.core.types import (
+    Embeddings,
+    ModalityBatch,
+    WordHead,
+    WordHeadModel,
+    WordReading,
+    WordSlots,
+)
 from counterfoil.data.caption_edits import ARTICLES, PIECE, TextChange, article, token_text
-from counterfoil.engine.modes import evaluating
-from counterfoil.matcher import Matcher
-from counterfoil.reading import Reading, ReadsWords, Slots, Want
-from counterfoil.records import Encoded, Items
+from counterfoil.data.tokenizers import Tokenizer
+from counterfoil.models.base import RetrievalModel
+from counterfoil.scoring.encode import evaluation_mode
 
 HEAD_BATCH = {"cpu": 64, "cuda": 1024}  # sentences per forward pass
 _QUOTES = ("``", "''")  # quotation marks, as word tokenizers spell them
@@ -177,32 +183,32 @@ class WordHeads:
     """Batched forward passes through a model's word heads, without gradients.
 
     Args:
-        matcher: a model with word heads.
+        model: a model with word heads.
         tokenizer: of this model.
         images: encoded images, which sentences refer to by row.
     """
 
-    def __init__(self, matcher: Matcher, tokenizer: Tokenizer, images: Encoded) -> None:
-        assert isinstance(matcher, ReadsWords)
-        self.matcher: ReadsWords = matcher
-        self.encoder, self.tokenizer = matcher, tokenizer
-        self.device = next(matcher.parameters()).device
+    def __init__(self, model: RetrievalModel, tokenizer: Tokenizer, images: Embeddings) -> None:
+        assert isinstance(model, WordHeadModel)
+        self.model: WordHeadModel = model
+        self.encoder, self.tokenizer = model, tokenizer
+        self.device = next(model.parameters()).device
         self.images = images.to(self.device)
 
     def scores(self, sentences: ImageSentences) -> Tensor:
         """(N,) double, score of each sentence with its image."""
-        parts = self._forward(sentences, Want.SCORE)
+        parts = self._forward(sentences, WordHead.SCORE)
         return torch.cat([_present(part.score) for part in parts]).double()
 
     def doubts(self, sentences: ImageSentences) -> tuple[Tensor, Tensor]:
         """(N,) scores, and (N, L) probability that each token is wrong."""
-        parts = self._forward(sentences, Want.SCORE, Want.DOUBT)
+        parts = self._forward(sentences, WordHead.SCORE, WordHead.DOUBT)
         # class 0 is "wrong", class 1 "right"
         doubts = [_present(part.doubt).double().softmax(2)[..., 0] for part in parts]
         return torch.cat([_present(part.score) for part in parts]).double(), torch.cat(doubts)
 
     def candidates(
-        self, sentences: ImageSentences, slots: Slots, word_starts: Tensor, count: int
+        self, sentences: ImageSentences, slots: WordSlots, word_starts: Tensor, count: int
     ) -> TokenCandidates:
         """The most likely tokens at some positions, the rest of the sentences unchanged.
 
@@ -216,7 +222,7 @@ class WordHeads:
             count: K; fewer where the vocabulary is smaller.
         """
         parts = []
-        batches = self._forward(sentences, Want.CORRECT, slots=slots)
+        batches = self._forward(sentences, WordHead.CORRECT, slots=slots)
         for start, batch in zip(self._starts(sentences), batches):
             inside = self._in_batch(slots, start)
             logits = _present(batch.correct).double().cpu()
@@ -235,32 +241,32 @@ class WordHeads:
     def _starts(self, sentences: ImageSentences) -> range:
         return range(0, len(sentences), self._batch)
 
-    def _in_batch(self, slots: Slots, start: int) -> Tensor:
+    def _in_batch(self, slots: WordSlots, start: int) -> Tensor:
         """(M,) bool, the slots of the sentences of the batch at `start`."""
         return (slots.pair >= start) & (slots.pair < start + self._batch)
 
     def _forward(
-        self, sentences: ImageSentences, *want: Want, slots: Slots | None = None
-    ) -> list[Reading]:
+        self, sentences: ImageSentences, *want: WordHead, slots: WordSlots | None = None
+    ) -> list[WordReading]:
         """One reading per batch, on the CPU; doubts are padded to the full width."""
         readings = []
-        with evaluating([self.encoder]):
+        with evaluation_mode([self.encoder]):
             for start in self._starts(sentences):
                 stop = min(start + self._batch, len(sentences))
                 part = sentences.rows(torch.arange(start, stop))
                 # cut to the longest sentence of the batch; image row -1: not of a data set
                 width = int(part.mask.sum(1).max())
-                texts = Items(
+                texts = ModalityBatch(
                     torch.full((len(part),), -1), part.ids[:, :width], part.mask[:, :width]
                 )
                 own_slots = None
                 if slots is not None:
                     inside = self._in_batch(slots, start)
-                    own_slots = Slots(
+                    own_slots = WordSlots(
                         (slots.pair[inside] - start).to(self.device),
                         slots.place[inside].to(self.device),
                     )
-                reading = self.matcher.read(
+                reading = self.model.read(
                     self.images.rows(part.image),
                     self.encoder.encode_texts(texts.to(self.device)),
                     frozenset(want),
@@ -293,14 +299,14 @@ def _present(output: Tensor | None) -> Tensor:
     return output
 
 
-def _padded_on_cpu(reading: Reading, width: int) -> Reading:
+def _padded_on_cpu(reading: WordReading, width: int) -> WordReading:
     doubt = reading.doubt
     if doubt is not None:
         padded = doubt.new_zeros(len(doubt), width, 2, device="cpu")
         padded[:, : doubt.shape[1]] = doubt.cpu()
         doubt = padded
     score, correct = (None if t is None else t.cpu() for t in (reading.score, reading.correct))
-    return Reading(score=score, doubt=doubt, correct=correct)
+    return WordReading(score=score, doubt=doubt, correct=correct)
 
 
 @final
@@ -393,6 +399,6 @@ def _extend(
         beams[number] = sorted(replacements, key=lambda one: -one.log_prob)[:beam]
 
 
-def _slots(slots: Sequence[tuple[int, int]]) -> Slots:
+def _slots(slots: Sequence[tuple[int, int]]) -> WordSlots:
     pair, place = torch.tensor(slots, dtype=torch.long).view(-1, 2).T
-    return Slots(pair, place)
+    return WordSlots(pair, place)

@@ -1,1 +1,3 @@
 """Negatives and models in the files of other tools."""
+
+from __future__ import annotations

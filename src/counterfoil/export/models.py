@@ -7,17 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from counterfoil.corpus.lens import Lens, PixelEye
-from counterfoil.corpus.words import Pieces
-from counterfoil.files import check_folder, check_new, replacing_folder, write_json
-from counterfoil.matcher import Matcher
+from counterfoil.core.config import unknown_name
+from counterfoil.core.io import atomic_folder, ensure_absent, ensure_writable_folder, write_json
+from counterfoil.data.processor import PixelProcessor, Processor
+from counterfoil.data.tokenizers import WordPieceTokenizer
+from counterfoil.models.base import RetrievalModel
 from counterfoil.models.clip import DualEncoder
-from counterfoil.spec import unknown
 
 MODULES = {"clip": "CLIPModel", "siglip": "Transformer"}
 
 
-def write_transformers(folder: Path, model: DualEncoder, lens: Lens) -> None:
+def write_transformers(folder: Path, model: DualEncoder, processor: Processor) -> None:
     """Configuration, weights, tokenizer and picture format, in the layout of transformers.
 
     Adapters are added to the weights; the model that is given stays as it is.
@@ -26,18 +26,20 @@ def write_transformers(folder: Path, model: DualEncoder, lens: Lens) -> None:
     whole.merge()
     body: Any = whole.body
     body.save_pretrained(folder)
-    _tokenizer(lens, kind=_kind(model)).save_pretrained(folder)
-    write_json(folder / "preprocessor_config.json", _pictures(lens, kind=_kind(model)))
+    _tokenizer(processor, kind=_kind(model)).save_pretrained(folder)
+    write_json(folder / "preprocessor_config.json", _pictures(processor, kind=_kind(model)))
 
 
-def write_sentence_transformers(folder: Path, model: DualEncoder, lens: Lens) -> None:
+def write_sentence_transformers_model(
+    folder: Path, model: DualEncoder, processor: Processor
+) -> None:
     """The same in a folder of its own, with what makes a vector of it, of length one.
 
     A SigLIP is a kind of module that sentence-transformers has since 5.4.
     """
     kind = _kind(model)
     inner = f"0_{MODULES[kind]}"
-    write_transformers(folder / inner, model, lens)
+    write_transformers(folder / inner, model, processor)
     (folder / "1_Normalize").mkdir()
     types = (MODULES[kind], "Normalize")
     modules = [
@@ -53,12 +55,12 @@ def write_sentence_transformers(folder: Path, model: DualEncoder, lens: Lens) ->
     about = {"__version__": {}, "similarity_fn_name": "cosine", "prompts": {}}
     write_json(folder / "config_sentence_transformers.json", about)
     if kind == "siglip":
-        write_json(folder / inner / "sentence_bert_config.json", _reading(lens))
+        write_json(folder / inner / "sentence_bert_config.json", _reading(processor))
 
 
-FOLDERS: dict[str, Callable[[Path, DualEncoder, Lens], None]] = {
+FOLDERS: dict[str, Callable[[Path, DualEncoder, Processor], None]] = {
     "hf": write_transformers,
-    "sentence-transformers": write_sentence_transformers,
+    "sentence-transformers": write_sentence_transformers_model,
 }
 
 
@@ -69,17 +71,19 @@ def check_export(to: str, folder: Path) -> None:
         ValueError: no such library, or something is there.
     """
     if to not in FOLDERS:
-        raise ValueError(unknown(to, ["counterfoil", *FOLDERS], "a form of models"))
-    check_new(folder)
-    check_folder(folder)
+        raise ValueError(unknown_name(to, ["counterfoil", *FOLDERS], "a form of models"))
+    ensure_absent(folder)
+    ensure_writable_folder(folder)
 
 
-def export_model(matcher: Matcher, lens: Lens | None, to: str, folder: Path, *, name: str) -> None:
+def export_model(
+    model: RetrievalModel, processor: Processor | None, to: str, folder: Path, *, name: str
+) -> None:
     """Write a dual encoder as other libraries load it, whole or not at all.
 
     Args:
-        matcher: the model.
-        lens: what it sees.
+        model: the model.
+        processor: what it sees.
         to: for which library, see `FOLDERS`.
         folder: where it goes; must not exist yet.
         name: what the user calls the model, for the error.
@@ -88,20 +92,24 @@ def export_model(matcher: Matcher, lens: Lens | None, to: str, folder: Path, *, 
         ValueError: no such library, something is there, or a model that no such folder can hold.
     """
     check_export(to, folder)
-    if not isinstance(matcher, DualEncoder) or _kind(matcher) not in MODULES:
-        what = _kind(matcher) if isinstance(matcher, DualEncoder) else type(matcher).__name__
+    if not isinstance(model, DualEncoder) or _kind(model) not in MODULES:
+        what = _kind(model) if isinstance(model, DualEncoder) else type(model).__name__
         raise ValueError(
             f"{name} is a {what}; of models, those that come from a Hugging Face CLIP or SigLIP "
             "are exported, and all are shared with --to counterfoil"
         )
-    fits = lens is not None and isinstance(lens.eye, PixelEye) and not lens.eye.divisor
-    if lens is None or not fits or not isinstance(lens.tokenizer, Pieces):
+    fits = (
+        processor is not None
+        and isinstance(processor.image_processor, PixelProcessor)
+        and not processor.image_processor.divisor
+    )
+    if processor is None or not fits or not isinstance(processor.tokenizer, WordPieceTokenizer):
         raise ValueError(
             f"{name} does not look at pictures and captions as a Hugging Face model does: it needs "
             "square pixels and its own tokenizer"
         )
-    with replacing_folder(folder) as temporary:
-        FOLDERS[to](temporary, matcher, lens)
+    with atomic_folder(folder) as temporary:
+        FOLDERS[to](temporary, model, processor)
 
 
 def _kind(model: DualEncoder) -> str:
@@ -109,20 +117,20 @@ def _kind(model: DualEncoder) -> str:
     return str(body.config.model_type)
 
 
-def _tokenizer(lens: Lens, *, kind: str) -> Any:
+def _tokenizer(processor: Processor, *, kind: str) -> Any:
     """The tokenizer, which cuts where the model was trained to; a SigLIP masks nothing."""
-    assert isinstance(lens.tokenizer, Pieces)
-    tokenizer = copy.deepcopy(lens.tokenizer.pretrained)
-    tokenizer.model_max_length = lens.tokenizer.longest
+    assert isinstance(processor.tokenizer, WordPieceTokenizer)
+    tokenizer = copy.deepcopy(processor.tokenizer.pretrained)
+    tokenizer.model_max_length = processor.tokenizer.longest
     if kind == "siglip":
         tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = ["input_ids"]
     return tokenizer
 
 
-def _pictures(lens: Lens, *, kind: str) -> dict[str, object]:
+def _pictures(processor: Processor, *, kind: str) -> dict[str, object]:
     """How transformers prepares pictures as the model sees them."""
-    eye = lens.eye
-    assert isinstance(eye, PixelEye)
+    eye = processor.image_processor
+    assert isinstance(eye, PixelProcessor)
     square = {"height": eye.size, "width": eye.size}
     return {
         "image_processor_type": {"clip": "CLIPImageProcessor"}.get(kind, "SiglipImageProcessor"),
@@ -140,11 +148,11 @@ def _pictures(lens: Lens, *, kind: str) -> dict[str, object]:
     }
 
 
-def _reading(lens: Lens) -> dict[str, object]:
+def _reading(processor: Processor) -> dict[str, object]:
     """How sentence-transformers asks a SigLIP: texts are padded to their full length."""
-    assert isinstance(lens.tokenizer, Pieces)
+    assert isinstance(processor.tokenizer, WordPieceTokenizer)
     asked = {"method_output_name": "pooler_output"}
-    padding = {"padding": "max_length", "max_length": lens.tokenizer.longest}
+    padding = {"padding": "max_length", "max_length": processor.tokenizer.longest}
     return {
         "transformer_task": "feature-extraction",
         "modality_config": {

@@ -1,1 +1,3 @@
 """Image-text models, one file per paper."""
+
+from __future__ import annotations

@@ -6,34 +6,41 @@ from typing import final, get_args
 
 from torch import Tensor
 
-from counterfoil.matcher import Matcher, one_view
-from counterfoil.models.blocks.affinity import (
-    Aligned,
-    aligned,
-    attended,
-    clean,
-    hidden_regions,
-    squares,
+from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs
+from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.models.layers.cross_attention import (
+    CrossAttention,
+    PackedTexts,
+    Rule,
+    aggregate,
+    tile_sizes,
 )
-from counterfoil.models.blocks.aggregate import aggregate
-from counterfoil.models.blocks.attention import Attention
-from counterfoil.models.blocks.focal import Rule
-from counterfoil.models.blocks.inner import square
-from counterfoil.models.blocks.listed import listed
-from counterfoil.models.blocks.packing import Packed, tiled
-from counterfoil.models.blocks.pool import chosen, unit
-from counterfoil.models.blocks.tower import ImageTower, TextTower
-from counterfoil.models.vse import same_width
-from counterfoil.records import Batch, Encoded, Items, Pairs, Views
+from counterfoil.models.layers.fused import (
+    AlignedPairs,
+    aligned_blocks,
+    attended_scores,
+    padding_mask_of_regions,
+    score_listed_pairs,
+    squared_lengths,
+    zero_padding,
+)
+from counterfoil.models.layers.pooling import (
+    ImageTower,
+    TextTower,
+    select_tokens,
+    squared_norms,
+    unit_vectors,
+)
+from counterfoil.models.vsepp import same_width
 
 
 @final
-class BFAN(Matcher):
+class BFAN(RetrievalModel):
     """Words attend to regions and regions to words, and both drop what matters little to them.
 
     The score is the mean cosine of the words with what they attend to, plus that of the regions:
     a sum of two cosines in [-2, 2]. It is exact, but no attended vector is ever formed, and one
-    product serves both directions: see `counterfoil.models.blocks.attention`.
+    product serves both directions: see `counterfoil.models.layers.cross_attention`.
 
     Departs from the authors' code in: a uniform context stays uniform instead of giving NaN (B1);
     shapes are kept with one image, one word or one region (S2); images may have different numbers
@@ -61,69 +68,71 @@ class BFAN(Matcher):
         Args:
             image: reads images.
             text: reads texts.
-            focus: what is kept, see `counterfoil.models.blocks.focal`. Published results are
-                the ensemble of an "equal" and a "prob" model.
+            focus: what is kept, see `counterfoil.models.layers.cross_attention`. Published results
+                are the ensemble of an "equal" and a "prob" model.
             lambda_softmax: inverse temperature of the attention.
             normalise_images: bring region vectors to length 1.
             normalise_texts: bring word vectors to length 1.
         """
         super().__init__()
-        chosen("focus", focus, get_args(Rule))
+        select_tokens("focus", focus, get_args(Rule))
         same_width(image, text)
         self.image, self.text = image, text
         self.heads = (
-            Attention("t2i", "clipped_l2norm", lambda_softmax, focus=focus),
-            Attention("i2t", "clipped_l2norm", lambda_softmax, focus=focus),
+            CrossAttention("t2i", "clipped_l2norm", lambda_softmax, focus=focus),
+            CrossAttention("i2t", "clipped_l2norm", lambda_softmax, focus=focus),
         )
         self.normalise = (normalise_images, normalise_texts)
 
-    def encode_images(self, images: Items) -> Encoded:
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
         """N images as region vectors, with Gram matrices where the score reads them."""
         bag = self.image(images)
-        return clean(unit(bag) if self.normalise[0] else bag)
+        return zero_padding(unit_vectors(bag) if self.normalise[0] else bag)
 
-    def encode_texts(self, texts: Items) -> Encoded:
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         """N texts as word vectors."""
-        bag: Encoded = self.text(texts)
-        return unit(bag) if self.normalise[1] else bag
+        bag: Embeddings = self.text(texts)
+        return unit_vectors(bag) if self.normalise[1] else bag
 
-    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(P,) scores of aligned pairs."""
-        return self._score(aligned(self.heads, images, texts))
+        return self._score(aligned_blocks(self.heads, images, texts))
 
-    def listed(self, images: Encoded, texts: Encoded, pairs: Pairs) -> Tensor:
+    def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
         """(P,) scores of pairs of rows of two pools."""
-        return self._score(listed(self.heads, images, texts, pairs))
+        return self._score(score_listed_pairs(self.heads, images, texts, pairs))
 
-    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(I, T) scores."""
-        return tiled(clean(images), texts, self._tile)
+        return tile_sizes(zero_padding(images), texts, self._tile)
 
-    def forward(self, batch: Batch) -> Views:
+    def forward(self, batch: Batch) -> EncodedViews:
         """Trains as it is used."""
-        return one_view(self, batch)
+        return encode_batch(self, batch)
 
-    def attention_maps(self, images: Encoded, texts: Encoded) -> tuple[Tensor, Tensor]:
+    def attention_maps(self, images: Embeddings, texts: Embeddings) -> tuple[Tensor, Tensor]:
         """(P, L, R) attention of aligned pairs: of words over regions, and of regions over words.
 
         The first sums to 1 over the regions, the second over the words.
         """
-        pairs = aligned(self.heads, images, texts)
+        pairs = aligned_blocks(self.heads, images, texts)
         by_words, by_regions = (pairs.weights(head) for head in self.heads)
         return by_words, by_regions
 
-    def _score(self, pairs: Aligned) -> Tensor:
+    def _score(self, pairs: AlignedPairs) -> Tensor:
         by_words, by_regions = (
             _mean(pairs.cosine(head), 1, pairs.asking(head).mask) for head in self.heads
         )
         return by_words + by_regions
 
-    def _tile(self, images: Encoded, texts: Packed) -> Tensor:
+    def _tile(self, images: Embeddings, texts: PackedTexts) -> Tensor:
         """(T, I) scores."""
-        words, regions = attended(images, texts, self.heads)
-        cosine = words.cosine(square(texts.words).unsqueeze(1))
+        words, regions = attended_scores(images, texts, self.heads)
+        cosine = words.cosine(squared_norms(texts.words).unsqueeze(1))
         by_words = texts.gathered(cosine, lambda block: _mean(block, 1, None))
-        return by_words + _mean(regions.cosine(squares(images)), -1, hidden_regions(images))
+        return by_words + _mean(
+            regions.cosine(squared_lengths(images)), -1, padding_mask_of_regions(images)
+        )
 
 
 def _mean(cosine: Tensor, dim: int, mask: Tensor | None) -> Tensor:

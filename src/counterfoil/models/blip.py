@@ -2,30 +2,222 @@
 
 from __future__ import annotations
 
-from typing import final, get_args
+from dataclasses import dataclass
+from typing import Any, final, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 
-from counterfoil.matcher import Matcher, one_view
-from counterfoil.models.blocks.blip import (
-    BlipSizes,
-    LayerSizes,
-    embed_words,
-    see,
-    text_body,
-    told,
-    vision_body,
+from counterfoil.core.config import config as make_config
+from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs
+from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.models.checkpoints import ConvertedModel, read_checkpoint
+from counterfoil.models.layers.joint_encoder import LOGIT_SCALE, TOGETHER, Score
+from counterfoil.models.layers.pooling import (
+    check_every,
+    check_positive,
+    full_precision,
+    hidden_sizes,
+    known_ids,
+    select_tokens,
+    split_among,
 )
-from counterfoil.models.blocks.inner import full
-from counterfoil.models.blocks.paired import TOGETHER
-from counterfoil.models.blocks.pool import chosen
-from counterfoil.models.blocks.spoken import LOGIT_SCALE, Score
-from counterfoil.records import Batch, Encoded, Items, Pairs, Views
+from counterfoil.models.layers.pretrained import config_of, hf_library, weights_file
+
+# BLIP's own parts, made by Hugging Face transformers: vision transformer, text encoder.
+
+
+SPREAD = 0.02  # of fresh weights
 
 
 @final
-class BLIP(Matcher):
+@dataclass(frozen=True, slots=True)
+class BlipLayerSizes:
+    """How large the layers of a transformer are.
+
+    Attributes:
+        layers: how many.
+        width: of its tokens.
+        heads: of its attention.
+        inner: width of its perceptrons.
+        epsilon: of its norms.
+
+    Raises:
+        ValueError: sizes that are not possible.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    inner: int
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        check_positive(layers=self.layers, inner=self.inner)
+        split_among(self.heads, self.width)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlipSizes:
+    """How large a BLIP is.
+
+    Attributes:
+        text: layers of the text encoder.
+        image: layers of the vision transformer.
+        vocabulary: how many token ids there are.
+        positions: longest text.
+        size: side of pictures in pixels.
+        patch: side of a patch in pixels.
+        dropout: share dropped by the text encoder in training.
+
+    Raises:
+        ValueError: sizes that are not possible.
+    """
+
+    text: BlipLayerSizes
+    image: BlipLayerSizes
+    vocabulary: int
+    positions: int
+    size: int
+    patch: int
+    dropout: float
+
+    def __post_init__(self) -> None:
+        check_positive(vocabulary=self.vocabulary, positions=self.positions)
+        check_positive(size=self.size, patch=self.patch)
+        if self.size % self.patch:
+            raise ValueError(
+                f"patches of {self.patch} pixels do not divide pictures of {self.size}; choose a "
+                f"multiple of {self.patch}"
+            )
+
+
+def vision_body(sizes: BlipSizes) -> nn.Module:
+    """A `transformers.BlipVisionModel` with fresh weights.
+
+    Raises:
+        ValueError: transformers is not installed.
+    """
+    transformers = hf_library()
+    config = transformers.BlipVisionConfig(
+        hidden_size=sizes.image.width,
+        intermediate_size=sizes.image.inner,
+        num_hidden_layers=sizes.image.layers,
+        num_attention_heads=sizes.image.heads,
+        image_size=sizes.size,
+        patch_size=sizes.patch,
+        layer_norm_eps=sizes.image.epsilon,
+        initializer_range=SPREAD,
+    )
+    model: nn.Module = transformers.BlipVisionModel(config)
+    return model
+
+
+def text_body(sizes: BlipSizes) -> nn.Module:
+    """A `transformers.BlipTextModel` that looks at images, with fresh weights.
+
+    Raises:
+        ValueError: transformers is not installed.
+    """
+    transformers = hf_library()
+    config = transformers.BlipTextConfig(
+        vocab_size=sizes.vocabulary,
+        max_position_embeddings=sizes.positions,
+        hidden_size=sizes.text.width,
+        encoder_hidden_size=sizes.image.width,
+        intermediate_size=sizes.text.inner,
+        num_hidden_layers=sizes.text.layers,
+        num_attention_heads=sizes.text.heads,
+        layer_norm_eps=sizes.text.epsilon,
+        hidden_dropout_prob=sizes.dropout,
+        attention_probs_dropout_prob=sizes.dropout,
+        initializer_range=SPREAD,
+        is_decoder=True,  # what transformers calls one that has cross-attention
+        bos_token_id=None,  # it writes nothing
+        eos_token_id=None,
+        sep_token_id=None,
+    )
+    model: nn.Module = transformers.BlipTextModel(config, add_pooling_layer=False)
+    return model
+
+
+def encode_pixels(body: Any, items: ModalityBatch) -> Embeddings:
+    """Pixels (N, 3, size, size) as the states of the whole and of each patch.
+
+    Raises:
+        ValueError: no pixels, or pictures of another size.
+    """
+    shape, size = tuple(items.values.shape), int(body.config.image_size)
+    if shape[1:] != (3, size, size):
+        raise ValueError(
+            f"images of shape {shape} do not fit a model that reads (images, 3, {size}, {size}); "
+            f"give it pictures of {size} pixels"
+        )
+    pixels = items.values.to(next(body.parameters()).dtype)
+    states: Tensor = body(pixel_values=pixels).last_hidden_state
+    return Embeddings(states, check_every(states))
+
+
+def embed_words(body: Any, items: ModalityBatch) -> Embeddings:
+    """Token ids (N, L) as vectors that know their places.
+
+    Raises:
+        ValueError: an id or a length that the model does not know.
+    """
+    embeddings, known = body.embeddings, body.config
+    ids = known_ids(items, longest=known.max_position_embeddings, vocabulary=known.vocab_size)
+    places = embeddings.position_embeddings.weight[: ids.shape[1]]
+    found = embeddings.LayerNorm(embeddings.word_embeddings(ids) + places)
+    return Embeddings(embeddings.dropout(found), items.mask)
+
+
+def blip_sizes_of(body: Any, images: Embeddings, texts: Tensor, mask: Tensor) -> Tensor:
+    """(U, G, D) what the first token of each text says once it has read its image.
+
+    Keys and values of an image are made once for all of its texts.
+
+    Args:
+        body: a BlipTextModel.
+        images: U of them.
+        texts: (U, G, L, D) embedded texts of each.
+        mask: (U, G, L) bool, True where a token is real.
+    """
+    each, count, long, _ = texts.shape
+    seen, room = hidden_sizes(images.tokens, images.mask), hidden_sizes(texts, mask).flatten(0, 1)
+    shown, real = _keys(images.mask), _keys(mask.reshape(each * count, long))
+    layers = list(body.encoder.layer)
+    for layer in layers:
+        asking = room[:, :1] if layer is layers[-1] else room
+        shape = asking.shape
+        read = _attended(layer.attention, asking, room, real)
+        read = read.reshape(each, count * shape[1], shape[2])
+        read = _attended(layer.crossattention, read, seen, shown)
+        room = layer.feed_forward_chunk(read).reshape(shape)
+    return room.view(each, count, texts.shape[3])
+
+
+def _attended(part: Any, asking: Tensor, known: Tensor, keys: Tensor | None) -> Tensor:
+    """(N, A, D) of (N, A, D) by attention to (N, R, E), added and normalised."""
+    own = part.self
+    query, key, value = (
+        made.unflatten(2, (own.num_attention_heads, -1)).transpose(1, 2)
+        for made in (own.query(asking), own.key(known), own.value(known))
+    )
+    share = own.dropout.p if own.training else 0.0
+    found = scaled_dot_product_attention(query, key, value, attn_mask=keys, dropout_p=share)
+    out: Tensor = part.output(found.transpose(1, 2).flatten(2), asking)
+    return out
+
+
+def _keys(mask: Tensor) -> Tensor | None:
+    """(N, 1, 1, L) True at real tokens; None where there is no padding."""
+    return None if bool(mask.all()) else mask[:, None, None]
+
+
+@final
+class BLIP(RetrievalModel):
     """Whether a text and an image belong together, by a text encoder with cross-attention.
 
     Images are encoded by the vision transformer and texts by the embedding layer alone; the text
@@ -86,12 +278,14 @@ class BLIP(Matcher):
             ValueError: sizes that are not possible, or transformers is not installed.
         """
         super().__init__()
-        chosen("score", score, get_args(Score))
+        select_tokens("score", score, get_args(Score))
         self.score = score
         self.score_scale = 1.0 if score == "probability" else LOGIT_SCALE
         sizes = BlipSizes(
-            text=LayerSizes(layers, width, heads, inner, epsilon),
-            image=LayerSizes(image_layers, image_width, image_heads, image_inner, image_epsilon),
+            text=BlipLayerSizes(layers, width, heads, inner, epsilon),
+            image=BlipLayerSizes(
+                image_layers, image_width, image_heads, image_inner, image_epsilon
+            ),
             vocabulary=vocabulary,
             positions=positions,
             size=size,
@@ -102,20 +296,20 @@ class BLIP(Matcher):
         self.itm_head = nn.Linear(width, 2)
         self._mask = mask
 
-    def encode_images(self, images: Items) -> Encoded:
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
         """N images (N, 3, size, size) as the states of the whole and of each patch."""
-        return see(self.vision_model, images)
+        return encode_pixels(self.vision_model, images)
 
-    def encode_texts(self, texts: Items) -> Encoded:
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         """N texts as their embedded tokens."""
         return embed_words(self.text_encoder, texts)
 
-    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(P,) scores of aligned pairs."""
         rows = torch.arange(len(images))
-        return self.listed(images, texts, Pairs(rows, rows))
+        return self.score_indices(images, texts, Pairs(rows, rows))
 
-    def listed(self, images: Encoded, texts: Encoded, pairs: Pairs) -> Tensor:
+    def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
         """(P,) scores, a bounded number of them at a time."""
         size = _fitting(images, images.mask.shape[1] + texts.mask.shape[1])
         scores = [images.tokens.new_zeros(0)]
@@ -127,7 +321,7 @@ class BLIP(Matcher):
             scores.append(found[:, 0])
         return torch.cat(scores)
 
-    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(I, T) scores of all pairs; an image is prepared once for many texts."""
         long = texts.mask.shape[1]
         most = _fitting(images, long)
@@ -142,9 +336,9 @@ class BLIP(Matcher):
             rows.append(torch.cat(found, 1))
         return torch.cat(rows)
 
-    def forward(self, batch: Batch) -> Views:
+    def forward(self, batch: Batch) -> EncodedViews:
         """Trains as it is used."""
-        return one_view(self, batch)
+        return encode_batch(self, batch)
 
     def word_table(self) -> nn.Module:
         """What token ids are looked up in."""
@@ -156,18 +350,77 @@ class BLIP(Matcher):
         """Id of the token that hides a word; None where there is none."""
         return self._mask
 
-    def _scored(self, images: Encoded, texts: Tensor, mask: Tensor) -> Tensor:
+    def _scored(self, images: Embeddings, texts: Tensor, mask: Tensor) -> Tensor:
         """(U, G) scores of U images with texts (U, G, L, D) of each, or (1, G, L, D) of all."""
         many = len(images)
         said, real = texts.expand(many, -1, -1, -1), mask.expand(many, -1, -1)
-        first = told(self.text_encoder, images, said, real)
+        first = blip_sizes_of(self.text_encoder, images, said, real)
         with torch.autocast(first.device.type, enabled=False):
-            no, yes = self.itm_head(full(first)).unbind(2)
+            no, yes = self.itm_head(full_precision(first)).unbind(2)
             logit: Tensor = yes - no
         return logit.sigmoid() if self.score == "probability" else logit
 
 
-def _fitting(bag: Encoded, tokens: int) -> int:
+def _fitting(bag: Embeddings, tokens: int) -> int:
     """How many sequences of so many tokens are read together."""
     most = TOGETHER.get(bag.tokens.device.type, TOGETHER["cuda"])
     return max(1, most // max(1, tokens))
+
+
+# A public BLIP for retrieval, from its folder or name alone.
+
+
+PARTS = ("vision_model.", "text_encoder.embeddings.", "text_encoder.encoder.", "itm_head.")
+UNREAD = "position_ids"  # numbered, not learnt
+HEAD = "itm_head.weight"
+
+
+def public_blip(name: str, *, mask: int | None) -> ConvertedModel:
+    """The BLIP of a folder or name, such as "Salesforce/blip-itm-base-coco".
+
+    Args:
+        name: folder or name of a Hugging Face model.
+        mask: id of the tokenizer's token that hides a word; None where there is none.
+
+    Raises:
+        ValueError: transformers is not installed, there is no such model, or it is none that
+            judges whether texts and images belong together.
+    """
+    config = config_of(name)
+    seen, said = config.vision_config, config.text_config
+    if not seen.hidden_act == said.hidden_act == "gelu":
+        raise ValueError(
+            f"{name} is a BLIP of another kind than the public ones: its hidden_act are "
+            f"{seen.hidden_act} and {said.hidden_act}, not gelu"
+        )
+    given = read_checkpoint(weights_file(name)).state
+    state = {
+        key: value.float()
+        for key, value in given.items()
+        if key.startswith(PARTS) and not key.endswith(UNREAD)
+    }
+    if HEAD not in state:
+        raise ValueError(
+            f"{name} holds no BLIP that matches images and texts; give one for retrieval, as "
+            "Salesforce/blip-itm-base-coco"
+        )
+    spec = make_config(
+        BLIP,
+        layers=said.num_hidden_layers,
+        width=said.hidden_size,
+        heads=said.num_attention_heads,
+        inner=said.intermediate_size,
+        vocabulary=said.vocab_size,
+        positions=said.max_position_embeddings,
+        epsilon=float(said.layer_norm_eps),
+        image_layers=seen.num_hidden_layers,
+        image_width=seen.hidden_size,
+        image_heads=seen.num_attention_heads,
+        image_inner=seen.intermediate_size,
+        image_epsilon=float(seen.layer_norm_eps),
+        size=seen.image_size,
+        patch=seen.patch_size,
+        dropout=float(said.hidden_dropout_prob),
+        mask=mask,
+    )
+    return ConvertedModel(spec, state)

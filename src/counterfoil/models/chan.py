@@ -2,31 +2,178 @@
 
 from __future__ import annotations
 
-from typing import Literal, final, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, final, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from counterfoil.matcher import Matcher, one_view
-from counterfoil.models.blocks.affinity import Aligned, aligned, asked, clean, hidden_regions
-from counterfoil.models.blocks.aggregate import Pooling, pooled
-from counterfoil.models.blocks.assignment import Assignment
-from counterfoil.models.blocks.attention import Attended, Attention
-from counterfoil.models.blocks.head import Head
-from counterfoil.models.blocks.listed import listed
-from counterfoil.models.blocks.packing import Packed, tiled
-from counterfoil.models.blocks.pool import chosen, unit
-from counterfoil.models.blocks.selfattention import SelfAttention, Sight
-from counterfoil.models.blocks.tower import ImageTower, TextTower, inhabited
-from counterfoil.models.vse import same_width
-from counterfoil.records import Batch, Encoded, Items, Pairs, Views
+from counterfoil.core.config import config
+from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs
+from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.models.checkpoints import (
+    POSITIONS,
+    TEXTS,
+    Checkpoint,
+    ConvertedModel,
+    State,
+    TensorNames,
+    image_tower,
+    text_tower,
+)
+from counterfoil.models.layers.cross_attention import (
+    AttendedProducts,
+    AttentionBlock,
+    AttentionHead,
+    CrossAttention,
+    Direction,
+    PackedTexts,
+    Pooling,
+    pool_queries,
+    tile_sizes,
+)
+from counterfoil.models.layers.fused import (
+    AlignedPairs,
+    aligned_blocks,
+    padding_mask_of_regions,
+    score_direction,
+    score_listed_pairs,
+    zero_padding,
+)
+from counterfoil.models.layers.pooling import (
+    ImageTower,
+    TextTower,
+    nonempty_mask,
+    select_tokens,
+    split_among,
+    unit_vectors,
+)
+from counterfoil.models.vsepp import same_width
+
+# Hard assignment: a query is coded by the most similar vector of its context, and by no other.
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class HardAssignment:
+    """Each query's highest affinity (CHAN, CVPR 2023, eq. 6 and 7); of equal ones the first learns.
+
+    Attributes:
+        direction: "t2i": words take a region; "i2t": regions take a word.
+    """
+
+    results: ClassVar[int] = 1
+    learnt: ClassVar[int] = 1
+    grams: ClassVar[bool] = False
+
+    direction: Direction
+    compiled: bool = False
+
+    def attend(self, block: AttentionBlock) -> tuple[Tensor, ...]:
+        """The highest affinities: (n, L, I) of words or (n, I, R) of regions; differentiable."""
+        axis, affinity = self._axis, self._real(block)
+        if affinity.requires_grad:
+            return (affinity.max(axis).values,)
+        return (affinity.amax(axis),)
+
+    def derivative(self, block: AttentionBlock, *pulls: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Gradient of the affinity, all of it at the assigned vectors."""
+        (pull,) = pulls
+        first = self._real(block).argmax(self._axis, keepdim=True)
+        moved = torch.zeros_like(block.affinity, memory_format=torch.contiguous_format)
+        return moved.scatter_(self._axis, first, pull.unsqueeze(self._axis)), None
+
+    @property
+    def _axis(self) -> int:
+        """Of the context in a block."""
+        return 3 if self.direction == "t2i" else 1
+
+    def _real(self, block: AttentionBlock) -> Tensor:
+        mask = block.regions if self.direction == "t2i" else block.words
+        return block.affinity if mask is None else block.affinity.masked_fill(~mask, -torch.inf)
+
+
+# What the regions of an image, or other fragments, learn from each other.
+
+
+Sight = Literal["regions", "padding", "batch"]
+
+
+@final
+class SelfAttention(nn.Module):
+    """x + attention(norm(x)); a transformer's layer adds a perceptron to it in the same way.
+
+    Departs from CHAN's code in: padding is not attended to, and a transformer's layer attends
+    within an image, not across the batch; `sees` brings both back.
+    """
+
+    def __init__(
+        self, *, width: int, heads: int = 8, perceptron: bool = False, sees: Sight = "regions"
+    ) -> None:
+        """Keyword arguments.
+
+        Args:
+            width: of the vectors.
+            heads: of the attention.
+            perceptron: add one of four times the width (QuickGELU).
+            sees: "regions": the real vectors of the same item; "padding": its padding too;
+                "batch": what stands at the same place in all items.
+
+        Raises:
+            ValueError: the heads do not divide the width.
+        """
+        super().__init__()
+        split_among(heads, width)
+        self.sees: Sight = sees
+        self.norm = nn.LayerNorm(width)
+        self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.perceptron = FeedForward(width=width) if perceptron else None
+
+    def forward(self, bag: Embeddings) -> Embeddings:
+        """(N, L, D) to the same; what the mask hides is arbitrary."""
+        tokens = bag.tokens + self._attended(self.norm(bag.tokens), bag.mask)
+        if self.perceptron is not None:
+            tokens = self.perceptron(tokens)
+        return Embeddings(tokens, bag.mask)
+
+    def _attended(self, x: Tensor, mask: Tensor) -> Tensor:
+        if self.sees == "batch":
+            x = x.transpose(0, 1)
+        hidden = None
+        if self.sees == "regions" and not bool(mask.all()):
+            hidden = ~mask & mask.any(1, keepdim=True)  # an item without any gives no NaN
+        found: Tensor = self.attention(x, x, x, key_padding_mask=hidden, need_weights=False)[0]
+        return found.transpose(0, 1) if self.sees == "batch" else found
+
+
+@final
+class FeedForward(nn.Module):
+    """x + narrow(QuickGELU(wide(norm(x))))."""
+
+    def __init__(self, *, width: int) -> None:
+        """Keyword arguments.
+
+        Args:
+            width: of the vectors; four times as many are hidden.
+        """
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) to the same."""
+        wide = self.wide(self.norm(x))
+        out: Tensor = x + self.narrow(wide * torch.sigmoid(1.702 * wide))
+        return out
+
 
 Coding = Literal["VHA", "THA", "VSA"]
 RegionBlock = Literal["basic", "selfattention", "transformer"]
 
 
 @final
-class CHAN(Matcher):
+class CHAN(RetrievalModel):
     """Each word is coded by its most similar region, and the similarities become one score.
 
     No affinity of padding is ever looked at: captions are packed, regions masked with -inf.
@@ -78,10 +225,10 @@ class CHAN(Matcher):
                 different widths.
         """
         super().__init__()
-        chosen("block", block, get_args(RegionBlock))
-        chosen("coding", coding, get_args(Coding))
-        chosen("pooling", pooling, get_args(Pooling))
-        chosen("sees", sees, get_args(Sight))
+        select_tokens("block", block, get_args(RegionBlock))
+        select_tokens("coding", coding, get_args(Coding))
+        select_tokens("pooling", pooling, get_args(Pooling))
+        select_tokens("sees", sees, get_args(Sight))
         same_width(image, text)
         for name, temperature in (("alpha", alpha), ("beta", beta)):
             if temperature <= 0:
@@ -100,68 +247,146 @@ class CHAN(Matcher):
         self.score_scale = 1 / beta if pooling == "LSE" else 1.0
         self.normalise = (normalise_images, normalise_texts)
 
-    def encode_images(self, images: Items) -> Encoded:
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
         """N images as region vectors."""
-        bag: Encoded = self.image(images)
+        bag: Embeddings = self.image(images)
         bag = bag if self.block is None else self.block(bag)
-        return unit(bag) if self.normalise[0] else bag
+        return unit_vectors(bag) if self.normalise[0] else bag
 
-    def encode_texts(self, texts: Items) -> Encoded:
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         """N texts as word vectors."""
-        bag: Encoded = self.text(texts)
-        return unit(bag) if self.normalise[1] else bag
+        bag: Embeddings = self.text(texts)
+        return unit_vectors(bag) if self.normalise[1] else bag
 
-    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(P,) scores of aligned pairs."""
-        return self._score(aligned((self.coding,), _filled(images), texts))
+        return self._score(aligned_blocks((self.coding,), _filled(images), texts))
 
-    def listed(self, images: Encoded, texts: Encoded, pairs: Pairs) -> Tensor:
+    def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
         """(P,) scores of pairs of rows of two pools."""
-        return self._score(listed((self.coding,), _filled(images), texts, pairs))
+        return self._score(score_listed_pairs((self.coding,), _filled(images), texts, pairs))
 
-    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(I, T) scores."""
-        return tiled(clean(_filled(images), gram=False), texts, self._tile)
+        return tile_sizes(zero_padding(_filled(images), gram=False), texts, self._tile)
 
-    def forward(self, batch: Batch) -> Views:
+    def forward(self, batch: Batch) -> EncodedViews:
         """Trains as it is used."""
-        return one_view(self, batch)
+        return encode_batch(self, batch)
 
-    def similarities(self, images: Encoded, texts: Encoded) -> Tensor:
+    def similarities(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(P, L) of the words of aligned pairs, or (P, R) of the regions, before they are pooled.
 
         What stands at padding is arbitrary.
         """
-        return self._coded(aligned((self.coding,), _filled(images), texts).found(self.coding))
+        return self._coded(
+            aligned_blocks((self.coding,), _filled(images), texts).found(self.coding)
+        )
 
-    def _score(self, pairs: Aligned) -> Tensor:
+    def _score(self, pairs: AlignedPairs) -> Tensor:
         similarity = self._coded(pairs.found(self.coding))
         return self._pooled(similarity, 1, pairs.asking(self.coding).mask)
 
-    def _tile(self, images: Encoded, texts: Packed) -> Tensor:
+    def _tile(self, images: Embeddings, texts: PackedTexts) -> Tensor:
         """(T, I) scores."""
-        (found,) = asked(images, texts, (self.coding,))
+        (found,) = score_direction(images, texts, (self.coding,))
         similarity = self._coded(found)
         if self.coding.direction == "t2i":
             return texts.gathered(similarity, lambda block: self._pooled(block, 1, None))
-        return self._pooled(similarity, -1, hidden_regions(images))
+        return self._pooled(similarity, -1, padding_mask_of_regions(images))
 
     def _coded(self, found: tuple[Tensor, ...]) -> Tensor:
         """Of each query with what it is coded by, which has length 1 where it is attended to."""
-        if isinstance(self.coding, Attention):
-            return Attended(*found).cosine(torch.ones((), device=found[0].device))
+        if isinstance(self.coding, CrossAttention):
+            return AttendedProducts(*found).cosine(torch.ones((), device=found[0].device))
         return found[0]
 
     def _pooled(self, similarity: Tensor, dim: int, mask: Tensor | None) -> Tensor:
-        return pooled(self.pooling, similarity, dim, mask, self.beta)
+        return pool_queries(self.pooling, similarity, dim, mask, self.beta)
 
 
-def _head(coding: Coding, alpha: float) -> Head:
+def _head(coding: Coding, alpha: float) -> AttentionHead:
     if coding == "VSA":
-        return Attention("i2t", "no_norm", 1 / alpha)
-    return Assignment("t2i" if coding == "VHA" else "i2t")
+        return CrossAttention("i2t", "no_norm", 1 / alpha)
+    return HardAssignment("t2i" if coding == "VHA" else "i2t")
 
 
-def _filled(images: Encoded) -> Encoded:
+def _filled(images: Embeddings) -> Embeddings:
     """The same; an image without regions has one, which is zero."""
-    return images if bool(images.mask.any(1).all()) else inhabited(images)
+    return images if bool(images.mask.any(1).all()) else nonempty_mask(images)
+
+
+# CHAN's tensors under our names.
+
+
+PREFIXES = {
+    "img_enc.fc.": "image.fc.",
+    "img_enc.feedforward.ln.": "block.norm.",
+    "img_enc.feedforward.ln_1.": "block.norm.",
+    "img_enc.feedforward.attn.": "block.attention.",
+    "img_enc.feedforward.ln_2.": "block.perceptron.norm.",
+    "img_enc.feedforward.mlp.c_fc.": "block.perceptron.wide.",
+    "img_enc.feedforward.mlp.c_proj.": "block.perceptron.narrow.",
+    **TEXTS,
+}
+NAMES = TensorNames(
+    system="a CHAN",
+    prefixes=PREFIXES,
+    unused=("txt_enc.fc.", POSITIONS),
+    needed=("image.fc.weight",),
+    either=("text.fc.weight", "text.embed.weight"),
+)
+
+
+def convert_chan(state: Mapping[str, Tensor]) -> State:
+    """CHAN's tensors under the names of `CHAN`.
+
+    Raises:
+        ValueError: a tensor is missing or unknown.
+    """
+    return NAMES.renamed(state)
+
+
+def chan_options(
+    checkpoint: Checkpoint, *, bert: str = "bert-base-uncased", sees: Sight | None = None
+) -> ConvertedModel:
+    """CHAN from a checkpoint alone; without its options, as published.
+
+    Args:
+        checkpoint: the authors'.
+        bert: folder or name of the text model that was trained, for its configuration.
+        sees: see `CHAN`; by default "batch" for a transformer, which learnt nothing else, and else
+            "regions", which is what the authors compute of images without padding.
+
+    Raises:
+        ValueError: it is not a CHAN checkpoint.
+    """
+    state, options = convert_chan(checkpoint.state), checkpoint.options
+    block = _block(state)
+    published: Pooling = "LSE" if "text.embed.weight" in state else "Mean"
+    spec = config(
+        CHAN,
+        image=image_tower(state),
+        text=text_tower(state, bert),
+        block=block,
+        coding=_word(options, "coding_type", "Coding") or "VHA",
+        pooling=_word(options, "pooling_type", "Pooling") or published,
+        alpha=float(options.get("alpha") or 0.1),
+        beta=float(options.get("belta") or 0.1),
+        sees=sees or ("batch" if block == "transformer" else "regions"),
+        normalise_images=not options.get("no_imgnorm", False),
+        normalise_texts=not options.get("no_txtnorm", False),
+    )
+    return ConvertedModel(spec, state)
+
+
+def _word(options: Mapping[str, Any], name: str, ending: str) -> Any:
+    """A word of theirs without its ending, where they gave one."""
+    given = options.get(name)
+    return given and str(given).removesuffix(ending)
+
+
+def _block(state: State) -> RegionBlock:
+    if "block.perceptron.norm.weight" in state:
+        return "transformer"
+    return "selfattention" if "block.norm.weight" in state else "basic"

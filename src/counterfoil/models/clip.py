@@ -8,17 +8,21 @@ from typing import Any, final
 from torch import Tensor
 from torch.nn.functional import pad
 
-from counterfoil.matcher import Matcher, one_view
-from counterfoil.models.blocks import low_rank
-from counterfoil.models.blocks.inner import inner_grid, inner_pairs
-from counterfoil.models.blocks.pool import single, unit
-from counterfoil.models.blocks.pretrained import as_written, config_of, load
-from counterfoil.models.blocks.tower import masked_ids
-from counterfoil.records import Batch, Encoded, Items, Views
+from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
+from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.models.layers import lora as lora_layers
+from counterfoil.models.layers.pooling import (
+    inner_pairs,
+    inner_products,
+    masked_ids,
+    single_vector,
+    unit_vectors,
+)
+from counterfoil.models.layers.pretrained import config_as_dict, config_of, load_hf_model
 
 
 @final
-class DualEncoder(Matcher):
+class DualEncoder(RetrievalModel):
     """A pretrained pair of encoders compared by cosine (CLIP, arXiv:2103.00020, and SigLIP).
 
     Texts of the SigLIP family are padded to their full length and not masked, as they were
@@ -54,7 +58,7 @@ class DualEncoder(Matcher):
         if lora < 0:
             raise ValueError(f"lora={lora} is not possible; give a rank, or 0 to train everything")
         self.lora, self.apart = lora, apart
-        self.body = load(name, pretrained=pretrained, config=config)
+        self.body = load_hf_model(name, pretrained=pretrained, config=config)
         if not (
             hasattr(self.body, "get_image_features") and hasattr(self.body, "get_text_features")
         ):
@@ -66,19 +70,19 @@ class DualEncoder(Matcher):
             if parameter.startswith("logit_"):  # scale and bias belong to the objective
                 value.requires_grad_(False)
         if lora:
-            self.body = low_rank.with_adapters(self.body, lora)
+            self.body = lora_layers.add_lora(self.body, lora)
 
     def merge(self) -> None:
         """Add what adapters have learnt to the weights; the model then is one without adapters."""
         if self.lora:
-            low_rank.merge(self.body)
+            lora_layers.merge_lora(self.body)
             self.lora = 0
 
     def adopted(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What to load from the same model, with adapters or without."""
-        return low_rank.adopted(self.state_dict(), state) if self.lora else dict(state)
+        return lora_layers.lora_state(self.state_dict(), state) if self.lora else dict(state)
 
-    def encode_images(self, images: Items) -> Encoded:
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
         """Pixels (N, C, H, W) as one vector each."""
         pixels = images.values.to(next(self.body.parameters()).dtype)
         body: Any = self.body
@@ -86,14 +90,16 @@ class DualEncoder(Matcher):
             found = body.get_image_features(**_unfolded(pixels, self._config.vision_config))
         else:
             found = body.get_image_features(pixel_values=pixels)
-        return unit(single(_vector(found)))
+        return unit_vectors(single_vector(_vector(found)))
 
-    def encode_texts(self, texts: Items) -> Encoded:
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         """Token ids (N, L) as one vector each."""
         ids, mask = masked_ids(texts), texts.mask.long()
         body: Any = self.body
         if not self._kind.startswith("siglip"):
-            return unit(single(_vector(body.get_text_features(input_ids=ids, attention_mask=mask))))
+            return unit_vectors(
+                single_vector(_vector(body.get_text_features(input_ids=ids, attention_mask=mask)))
+            )
         config = self._config.text_config
         room = config.max_position_embeddings - ids.shape[1]
         if room < 0:
@@ -103,24 +109,24 @@ class DualEncoder(Matcher):
             )
         filler = config.pad_token_id or 0
         full = pad(ids.masked_fill(~texts.mask, filler), (0, room), value=filler)
-        return unit(single(_vector(body.get_text_features(input_ids=full))))
+        return unit_vectors(single_vector(_vector(body.get_text_features(input_ids=full))))
 
-    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(P,) cosines of aligned pairs."""
         return inner_pairs(images, texts)
 
-    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(I, T) cosines."""
-        return inner_grid(images, texts)
+        return inner_products(images, texts)
 
-    def forward(self, batch: Batch) -> Views:
+    def forward(self, batch: Batch) -> EncodedViews:
         """Trains as it is used."""
-        return one_view(self, batch)
+        return encode_batch(self, batch)
 
     @property
     def written(self) -> str:
         """Its configuration, as `config` wants it."""
-        return as_written(self._config)
+        return config_as_dict(self._config)
 
     @property
     def _config(self) -> Any:

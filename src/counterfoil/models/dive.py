@@ -2,28 +2,468 @@
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Literal, final, get_args
+from typing import Literal, NamedTuple, final, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import gelu, normalize
 
-from counterfoil.matcher import Matcher
-from counterfoil.models.blocks.parts import PartsTower
-from counterfoil.models.blocks.pool import chosen, single
-from counterfoil.models.blocks.sets import SetSimilarity, set_grid, set_pairs
-from counterfoil.models.blocks.slots import Slots
-from counterfoil.models.blocks.spread import closeness, correlation, crowding, discrepancy
-from counterfoil.models.blocks.tower import every
-from counterfoil.records import INFERENCE, Batch, Encoded, Items, View, Views
+from counterfoil.core.config import config, lazy
+from counterfoil.core.types import (
+    INFERENCE,
+    Batch,
+    Embeddings,
+    EncodedBatch,
+    EncodedViews,
+    ModalityBatch,
+)
+from counterfoil.models.base import RetrievalModel
+from counterfoil.models.checkpoints import (
+    POSITIONS,
+    Checkpoint,
+    ConvertedModel,
+    State,
+    TensorNames,
+    gru_options,
+)
+from counterfoil.models.layers.pooling import (
+    POOLS,
+    ImageTower,
+    Pool,
+    TextTower,
+    check_every,
+    check_positive,
+    full_precision,
+    hidden_sizes,
+    pool_mean,
+    select_tokens,
+    single_vector,
+)
+from counterfoil.models.layers.pretrained import BertTextTower
+from counterfoil.models.layers.towers import GRU, MLPRegions, run_recurrent
+
+# Items as vectors of their parts and one of the whole, for models that read both.
+
+
+@final
+class PartVectors(NamedTuple):
+    """What a tower makes of N items.
+
+    Attributes:
+        parts: (N, L, F) what the mask hides is arbitrary.
+        whole: (N, D).
+    """
+
+    parts: Embeddings
+    whole: Tensor
+
+
+class PartsTower(nn.Module, ABC):
+    """Items of one modality to vectors of their parts and one of the whole.
+
+    Attributes:
+        width: of the vector of the whole.
+        part_width: of the vectors of the parts.
+    """
+
+    width: int
+    part_width: int
+
+    @abstractmethod
+    def forward(self, items: ModalityBatch) -> PartVectors:
+        """N items, not normalised."""
+
+
+@final
+class PooledParts(PartsTower):
+    """A tower's vectors are the parts, and pooled they are the whole."""
+
+    def __init__(
+        self, *, tower: ImageTower | TextTower, pool: Pool = "max", apart: bool = False
+    ) -> None:
+        """Keyword arguments.
+
+        Args:
+            tower: reads the items.
+            pool: how its vectors become one: DivE takes "max" of regions, and "max" or "first" of
+                BERT's tokens.
+            apart: the first half of each vector is a part's and the other is pooled, as if the
+                tower ended in two layers side by side.
+
+        Raises:
+            ValueError: a word that is not known, or a width that cannot be halved.
+        """
+        super().__init__()
+        select_tokens("pool", pool, POOLS)
+        if apart and tower.width % 2:
+            raise ValueError(
+                f"a tower of width {tower.width} cannot be halved; with apart=True give it twice "
+                "the width of the joint space"
+            )
+        self.tower = tower
+        self.kind: Pool = pool
+        self.apart = apart
+        self.width = self.part_width = tower.width // (2 if apart else 1)
+
+    def forward(self, items: ModalityBatch) -> PartVectors:
+        """Read every item."""
+        bag: Embeddings = self.tower(items)
+        parts = Embeddings(bag.tokens[..., : self.part_width], bag.mask)
+        pooled = Embeddings(bag.tokens[..., -self.width :], bag.mask)
+        return PartVectors(parts, pool_mean(self.kind, pooled))
+
+
+@final
+class WordsAndStates(PartsTower):
+    """Word embeddings are the parts, the mean of a network's last states the whole (DivE)."""
+
+    def __init__(self, *, gru: GRU, dropout: float = 0.1) -> None:
+        """Keyword arguments.
+
+        Args:
+            gru: reads texts in both directions; its `dropout` is that of the embeddings.
+            dropout: share of the whole's entries dropped in training.
+
+        Raises:
+            ValueError: the network reads in one direction, or in several layers.
+        """
+        super().__init__()
+        if not gru.rnn.bidirectional or gru.rnn.num_layers > 1:
+            raise ValueError(
+                "the states at both ends of a text come from a single layer that reads in both "
+                "directions; use GRU(layers=1, bidirectional=True)"
+            )
+        self.gru, self.dropout = gru, nn.Dropout(dropout)
+        self.width, self.part_width = gru.width, gru.embed.embedding_dim
+
+    def forward(self, items: ModalityBatch) -> PartVectors:
+        """Read every text; the mask must be True from the first word to the last."""
+        words = self.gru.embedded(items)
+        states = run_recurrent(self.gru.rnn, words.tokens, words.mask)
+        onwards = pool_mean("last", Embeddings(states[..., : self.width], words.mask))
+        return PartVectors(words, self.dropout((onwards + states[:, 0, self.width :]) / 2))
+
+
+# How alike two sets of unit vectors are (Kim et al., CVPR 2023, section 3.3).
+#
+# Axes: K elements to an image, M to a text. A block holds a number for every element of an image
+# and
+# every element of a text, the image's element ahead and the text's next to last: (K, I, M, T) for
+# all
+# pairs of two pools, (K, M, P) for aligned ones, so that every reduction runs along rows of memory.
+
+
+SetSimilarity = Literal[
+    "smooth_chamfer", "smooth_chamfer_euclidean", "chamfer", "max", "mean_sigmoid"
+]
+CELLS_AT_ONCE = 1 << 24
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Elements of images and texts, compared.
+
+    Attributes:
+        near: (K, ..., M, ...) inner products, or distances negated.
+        images: (K, ..., 1, ...) bool, True where an element of an image is real; None: all are.
+        texts: (1, ..., M, ...) bool, True where an element of a text is real; None: all are.
+    """
+
+    near: Tensor
+    images: Tensor | None
+    texts: Tensor | None
+
+
+def set_score_matrix(
+    kind: SetSimilarity, images: Embeddings, texts: Embeddings, alpha: float
+) -> Tensor:
+    """(I, T) similarities of all images with all texts, from one product of all their elements.
+
+    Args:
+        kind: "smooth_chamfer" is the mean of how well each element of either set is met by the
+            other, where logsumexp(alpha s) / alpha stands for the best s: Eq. 7;
+            "smooth_chamfer_euclidean" the same with s a distance, negated; "chamfer" with the
+            best s itself; "max" is the best s of all; "mean_sigmoid" the mean of 1 / (1 + e^-s).
+        images: sets of the images.
+        texts: sets of the texts.
+        alpha: how sharply the smooth kinds tell the best.
+    """
+    cells = images.tokens.shape[1] * texts.tokens.shape[1] * len(texts)
+    step = max(1, CELLS_AT_ONCE // max(1, cells))
+    rows = [
+        _similar(kind, _crossed(kind, images.rows(slice(first, first + step)), texts), alpha)
+        for first in range(0, len(images), step)
+    ]
+    return torch.cat(rows)
+
+
+def set_score_pairs(
+    kind: SetSimilarity, images: Embeddings, texts: Embeddings, alpha: float
+) -> Tensor:
+    """(P,) similarities of P images with P texts, see `set_score_matrix`."""
+    near = _near(kind, _elements(images), _elements(texts)).permute(1, 2, 0)
+    image, text = images.mask.T.unsqueeze(1), texts.mask.T.unsqueeze(0)
+    return _similar(kind, _Block(near, _where(image), _where(text)), alpha)
+
+
+def _crossed(kind: SetSimilarity, images: Embeddings, texts: Embeddings) -> _Block:
+    """The block of all pairs."""
+    left, right = _elements(images).transpose(0, 1), _elements(texts).transpose(0, 1)
+    near = _near(kind, left.flatten(0, 1), right.flatten(0, 1))
+    near = near.view(*left.shape[:2], *right.shape[:2])
+    image, text = images.mask.T[:, :, None, None], texts.mask.T[None, None]
+    return _Block(near, _where(image), _where(text))
+
+
+def _near(kind: SetSimilarity, left: Tensor, right: Tensor) -> Tensor:
+    with torch.autocast(left.device.type, enabled=False):
+        if kind == "smooth_chamfer_euclidean":
+            return -torch.cdist(left, right)
+        return left @ right.mT
+
+
+def _similar(kind: SetSimilarity, block: _Block, alpha: float) -> Tensor:
+    if kind in ("smooth_chamfer", "smooth_chamfer_euclidean"):
+        near = block.near * alpha
+        met = _real(near, block.texts).logsumexp(-2), _real(near, block.images).logsumexp(0)
+        return _means(block, *met) / (2 * alpha)
+    if kind == "chamfer":
+        met = _real(block.near, block.texts).amax(-2), _real(block.near, block.images).amax(0)
+        return _means(block, *met) / 2
+    images, _ = _own(block)
+    if kind == "max":
+        return _real(_real(block.near, block.texts).amax(-2), images).amax(0)
+    return _mean(_mean(block.near.sigmoid(), block.texts, -2), images, 0)
+
+
+def _means(block: _Block, by_image: Tensor, by_text: Tensor) -> Tensor:
+    """Means over the images' elements and over the texts', added."""
+    images, texts = _own(block)
+    return _mean(by_image, images, 0) + _mean(by_text, texts, -2)
+
+
+def _own(block: _Block) -> tuple[Tensor | None, Tensor | None]:
+    """Which elements are real, without the other modality's axis."""
+    images = None if block.images is None else block.images.squeeze(-2)
+    return images, None if block.texts is None else block.texts[0]
+
+
+def _mean(values: Tensor, real: Tensor | None, axis: int) -> Tensor:
+    if real is None:
+        return values.mean(axis)
+    return values.masked_fill(~real, 0).sum(axis) / real.sum(axis)
+
+
+def _real(values: Tensor, real: Tensor | None) -> Tensor:
+    return values if real is None else values.masked_fill(~real, -torch.inf)
+
+
+def _elements(bag: Embeddings) -> Tensor:
+    return full_precision(hidden_sizes(bag.tokens, bag.mask))
+
+
+def _where(mask: Tensor) -> Tensor | None:
+    return None if bool(mask.all()) else mask
+
+
+# Slots that compete for the parts of an item (Kim et al., CVPR 2023, section 3.2).
+
+
+Positions = Literal["none", "sine"]
+
+
+@final
+class SlotAttention(nn.Module):
+    """A few learnt vectors that gather what they find in an item's parts, in several rounds.
+
+    In every round, all of which share their weights, a softmax over the slots divides each part
+    among them; each slot adds the mean of the parts by its shares, then a small network.
+
+    Departs from the authors' code in: padding gets no share (theirs gives 1 / K of it to each of K
+    slots), and places are counted in the item's own length (theirs in that of the longest of the
+    batch); `released_padding` does both as they do.
+    """
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        part_width: int,
+        slots: int = 4,
+        heads: int = 4,
+        head_width: int = 512,
+        rounds: int = 4,
+        inner: int = 4,
+        dropout: float = 0.1,
+        positions: Positions = "none",
+        released_padding: bool = False,
+    ) -> None:
+        """Keyword arguments.
+
+        Args:
+            width: of a slot.
+            part_width: of the parts.
+            slots: how many.
+            heads: of the attention.
+            head_width: width of each of them.
+            rounds: how often the slots look at the parts.
+            inner: width inside the small network, as a multiple of `width`.
+            dropout: share of entries dropped in training, behind the attention and inside the
+                small network.
+            positions: "sine" adds codes of their places to the keys of the parts.
+            released_padding: treat padding as the authors' code does, see above.
+
+        Raises:
+            ValueError: a size below 1, or a word that is not known.
+        """
+        super().__init__()
+        check_positive(slots=slots, heads=heads, head_width=head_width, rounds=rounds, inner=inner)
+        select_tokens("positions", positions, get_args(Positions))
+        self.heads, self.rounds, self.positions = heads, rounds, positions
+        self.released_padding = released_padding
+        self.scale = head_width**-0.5
+        self.latents = nn.Parameter(torch.randn(slots, width))
+        self.slot_norm, self.part_norm = nn.LayerNorm(width), nn.LayerNorm(part_width)
+        self.query = nn.Linear(width, heads * head_width, bias=False)
+        self.key = nn.Linear(part_width, heads * head_width, bias=False)
+        self.value = nn.Linear(part_width, heads * head_width, bias=False)
+        self.out = nn.Linear(heads * head_width, width)
+        self.inner_norm = nn.LayerNorm(width)
+        self.enter, self.leave = nn.Linear(width, inner * width), nn.Linear(inner * width, width)
+        self.last_norm = nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, parts: Embeddings) -> Tensor:
+        """(N, K, width) slots of N items; keys and values are made once for all rounds."""
+        tokens = parts.tokens if self.released_padding else hidden_sizes(parts.tokens, parts.mask)
+        normal = self.part_norm(tokens)
+        coded = normal + self._codes(parts.mask, normal) if self.positions == "sine" else normal
+        key, value = self._split(self.key(coded)), self._split(self.value(normal))
+        slots = self.latents.expand(len(parts), -1, -1)
+        for _ in range(self.rounds):
+            found = self._found(self.slot_norm(slots), key, value, parts.mask)
+            slots = slots + self.dropout(self.out(found))
+            entered = gelu(self.enter(self.inner_norm(slots)))
+            slots = slots + self.leave(self.dropout(entered))
+        last: Tensor = self.last_norm(slots)
+        return last
+
+    def _found(self, slots: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        """(N, K, heads * head_width) what each slot gathers."""
+        likeness = self._split(self.query(slots)) @ key.mT * self.scale
+        padding = ~mask[:, None, None]
+        if self.released_padding:
+            share = likeness.masked_fill(padding, torch.finfo(likeness.dtype).min).softmax(2)
+        else:
+            share = likeness.softmax(2).masked_fill(padding, 0)
+        share = share / (share.sum(3, keepdim=True) + 1e-7)
+        found: Tensor = (share @ value).transpose(1, 2).flatten(2)
+        return found
+
+    def _split(self, vectors: Tensor) -> Tensor:
+        """(N, L, heads * head_width) as (N, heads, L, head_width)."""
+        return vectors.view(*vectors.shape[:2], self.heads, -1).transpose(1, 2)
+
+    def _codes(self, mask: Tensor, like: Tensor) -> Tensor:
+        length = mask.sum(1, keepdim=True)
+        if self.released_padding:
+            length = torch.full_like(length, mask.shape[1])
+        return slot_codes(length, mask.shape[1], like)
+
+
+def slot_codes(length: Tensor, places: int, like: Tensor) -> Tensor:
+    """(N, places, F) sines and cosines of each place as a share of the circle.
+
+    Args:
+        length: (N, 1) places that make a whole circle.
+        places: how many to code.
+        like: (N, places, F) gives width, type and device.
+    """
+    width = like.shape[-1]
+    place = torch.arange(1, places + 1, device=like.device, dtype=torch.float)
+    angle = place / (length + 1e-6) * (2 * math.pi)
+    entry = torch.arange(width, device=like.device)
+    slower = 10000.0 ** (2 * (entry // 2) / width)
+    turn = angle.unsqueeze(2) / slower
+    return torch.where(entry % 2 == 0, turn.sin(), turn.cos()).to(like.dtype)
+
+
+# What keeps the vectors of a set apart, and images and texts together (DivE, CVPR 2023).
+
+
+def set_discrepancy(
+    images: Tensor, texts: Tensor, *, gamma: float | None = 0.5, total: bool = False
+) -> Tensor:
+    """Maximum mean discrepancy of two samples, by the kernel e^(-gamma ||x - y||).
+
+    The distance in the kernel is not squared; a vector with itself counts, at distance 0.
+
+    Args:
+        images: (N, D).
+        texts: (M, D).
+        gamma: of the kernel; 1 / D where None.
+        total: sums over pairs, not means.
+    """
+    images, texts = full_precision(images), full_precision(texts)
+    width = 1 / images.shape[1] if gamma is None else gamma
+
+    def alike(left: Tensor, right: Tensor) -> Tensor:
+        kernel = torch.exp(-width * torch.cdist(left, right))
+        return kernel.sum() if total else kernel.mean()
+
+    return alike(images, images) - 2 * alike(images, texts) + alike(texts, texts)
+
+
+def set_crowding(sets: Tensor, *, sharpness: float = 2.0) -> Tensor:
+    """(N,) mean over pairs of a set's vectors of e^(-sharpness ||x - y||^2): their diversity loss.
+
+    Args:
+        sets: (N, K, D) unit vectors.
+        sharpness: of the kernel.
+    """
+    first, second = torch.triu_indices(sets.shape[1], sets.shape[1], 1, device=sets.device)
+    sets = full_precision(sets)
+    square = (sets[:, first] - sets[:, second]).square().sum(2)
+    return torch.exp(-sharpness * square).sum(1) / max(1, len(first))
+
+
+def set_correlation(sets: Tensor) -> Tensor:
+    """(N,) Frobenius norm of what the vectors of a set have in common, over K squared.
+
+    Args:
+        sets: (N, K, D) vectors of any length.
+    """
+    sets = normalize(full_precision(sets), dim=2)
+    alone = torch.eye(sets.shape[1], dtype=torch.bool, device=sets.device)
+    gram = (sets @ sets.mT).masked_fill(alone, 0)
+    norm: Tensor = torch.linalg.vector_norm(gram.flatten(1), dim=1)
+    return norm / sets.shape[1] ** 2
+
+
+def set_closeness(vectors: Tensor, *, sharpness: float = 2.0) -> Tensor:
+    """Mean over pairs of vectors of e^(-sharpness ||x - y||), the distance not squared.
+
+    Args:
+        vectors: (K, D).
+        sharpness: of the kernel.
+    """
+    if len(vectors) < 2:
+        return vectors.sum() * 0
+    return torch.exp(-sharpness * torch.pdist(full_precision(vectors))).mean()
+
 
 APART = "apart"  # the view that carries what each item's own set costs
 Diversity = Literal["slots", "elements"]
 
 
 @final
-class DivE(Matcher):
+class DivE(RetrievalModel):
     """Slots gather what they find in the parts; with the whole added each gives one unit vector.
 
     In training the sets of the batch's anchors have losses of their own, the same with any number
@@ -65,13 +505,13 @@ class DivE(Matcher):
             head_width: see `Slots`.
             rounds: see `Slots`.
             dropout: see `Slots`.
-            similarity: of two sets, see `set_grid`.
-            alpha: see `set_grid`.
-            mmd_weight: of `discrepancy` between all elements of images and of texts.
-            diversity_weight: of `crowding` within an item's set, images and texts added.
+            similarity: of two sets, see `set_score_matrix`.
+            alpha: see `set_score_matrix`.
+            mmd_weight: of `set_discrepancy` between all elements of images and of texts.
+            diversity_weight: of `set_crowding` within an item's set, images and texts added.
             diversity_of: the "slots" before the whole is added, or the "elements" after.
-            correlation_weight: of `correlation` of an item's slots, images and texts added.
-            query_weight: of `closeness` of the slots before they see an item.
+            correlation_weight: of `set_correlation` of an item's slots, images and texts added.
+            query_weight: of `set_closeness` of the slots before they see an item.
             released_padding: see `Slots`.
 
         Raises:
@@ -81,7 +521,7 @@ class DivE(Matcher):
         _check(image, text, similarity, diversity_of)
         self.image, self.text = image, text
         several = partial(
-            Slots,
+            SlotAttention,
             width=image.width,
             slots=slots,
             heads=heads,
@@ -97,34 +537,38 @@ class DivE(Matcher):
         self.mmd_weight, self.query_weight = mmd_weight, query_weight
         self.diversity_of = diversity_of
         self.own = {"diversity": diversity_weight, "correlation": correlation_weight}
-        self.relates = bool(mmd_weight or query_weight or any(self.own.values()))
+        self.uses_batch_context = bool(mmd_weight or query_weight or any(self.own.values()))
 
-    def encode_images(self, images: Items) -> Encoded:
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
         """N images as K unit vectors each."""
         return self.images(images)[0]
 
-    def encode_texts(self, texts: Items) -> Encoded:
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         """N texts as K unit vectors each."""
         return self.texts(texts)[0]
 
-    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(P,) scores of aligned pairs."""
-        return set_pairs(self.similarity, images, texts, self.alpha)
+        return set_score_pairs(self.similarity, images, texts, self.alpha)
 
-    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(I, T) scores."""
-        return set_grid(self.similarity, images, texts, self.alpha)
+        return set_score_matrix(self.similarity, images, texts, self.alpha)
 
-    def forward(self, batch: Batch) -> Views:
+    def forward(self, batch: Batch) -> EncodedViews:
         """Sets as they are used, and what each item's own set costs."""
         images, image_slots = self.images(batch.images)
         texts, text_slots = self.texts(batch.texts)
-        views = {INFERENCE: View(images, texts)}
+        views = {INFERENCE: EncodedBatch(images, texts)}
         if any(self.own.values()):
-            views[APART] = View(self._costs(images, image_slots), self._costs(texts, text_slots))
-        return Views(views)
+            views[APART] = EncodedBatch(
+                self._costs(images, image_slots), self._costs(texts, text_slots)
+            )
+        return EncodedViews(views)
 
-    def relate(self, batch: Batch, views: Views, wanted: frozenset[str]) -> Views:
+    def batch_forward(
+        self, batch: Batch, views: EncodedViews, wanted: frozenset[str]
+    ) -> EncodedViews:
         """With the losses of the sets of all anchors; the model's own losses are these."""
         anchors = {
             name: tuple(
@@ -135,45 +579,177 @@ class DivE(Matcher):
         }
         losses: dict[str, Tensor] = {}
         if self.mmd_weight:
-            losses["mmd"] = self.mmd_weight * discrepancy(*anchors[INFERENCE])
+            losses["mmd"] = self.mmd_weight * set_discrepancy(*anchors[INFERENCE])
         if APART in anchors:
             images, texts = anchors[APART]
             costs = images.mean(0) + texts.mean(0)
             losses |= {n: w * c for (n, w), c in zip(self.own.items(), costs, strict=True) if w}
         if self.query_weight:
-            close = closeness(self.image_slots.latents) + closeness(self.text_slots.latents)
+            close = set_closeness(self.image_slots.latents) + set_closeness(self.text_slots.latents)
             losses["queries"] = self.query_weight * close
-        return Views({INFERENCE: views.inference}, losses)
+        return EncodedViews({INFERENCE: views.inference}, losses)
 
-    def images(self, images: Items) -> tuple[Encoded, Tensor]:
+    def images(self, images: ModalityBatch) -> tuple[Embeddings, Tensor]:
         """Sets of N images, and their slots (N, K, D) before the whole is added."""
         parts, whole = self.image(images)
         slots = self.image_slots(parts)
-        return elements(self.image_norm(whole), slots), slots
+        return set_elements(self.image_norm(whole), slots), slots
 
-    def texts(self, texts: Items) -> tuple[Encoded, Tensor]:
+    def texts(self, texts: ModalityBatch) -> tuple[Embeddings, Tensor]:
         """Sets of N texts, and their slots (N, K, D) before the whole is added."""
         parts, whole = self.text(texts)
         slots = self.text_slots(parts)
-        return elements(self.text_norm(whole), slots), slots
+        return set_elements(self.text_norm(whole), slots), slots
 
-    def _costs(self, sets: Encoded, slots: Tensor) -> Encoded:
-        """Two numbers of each item, as a vector: `crowding` and `correlation`."""
+    def _costs(self, sets: Embeddings, slots: Tensor) -> Embeddings:
+        """Two numbers of each item, as a vector: `set_crowding` and `set_correlation`."""
         spread = normalize(slots, dim=2) if self.diversity_of == "slots" else sets.tokens
-        return single(torch.stack([crowding(spread), correlation(slots)], 1))
+        return single_vector(torch.stack([set_crowding(spread), set_correlation(slots)], 1))
 
 
-def elements(whole: Tensor, slots: Tensor) -> Encoded:
+def set_elements(whole: Tensor, slots: Tensor) -> Embeddings:
     """(N, D) wholes added to (N, K, D) slots, at length 1."""
     tokens = normalize(whole.unsqueeze(1) + slots, dim=2)
-    return Encoded(tokens, every(tokens))
+    return Embeddings(tokens, check_every(tokens))
 
 
 def _check(image: PartsTower, text: PartsTower, similarity: str, diversity_of: str) -> None:
-    chosen("similarity", similarity, get_args(SetSimilarity))
-    chosen("diversity_of", diversity_of, get_args(Diversity))
+    select_tokens("similarity", similarity, get_args(SetSimilarity))
+    select_tokens("diversity_of", diversity_of, get_args(Diversity))
     if image.width != text.width:
         raise ValueError(
             f"the image tower gives {image.width} numbers for a whole and the text tower "
             f"{text.width}; give both the same width"
         )
+
+
+# DivE's tensors under our names.
+
+
+HEADS = 4  # of the attention, in the authors' code a constant
+LAYERS = ".agg_block.layers."
+LAYER = {
+    "0.fn.to_q": "query",
+    "0.fn.to_k": "key",
+    "0.fn.to_v": "value",
+    "0.fn.to_out.0": "out",
+    "0.norm": "slot_norm",
+    "0.norm_context": "part_norm",
+    "2.fn.net.0": "enter",
+    "2.fn.net.3": "leave",
+    "2.norm": "inner_norm",
+}
+BLOCK = {
+    "residual_norm.": "_norm.",
+    "agg_block.latents": "_slots.latents",
+    "agg_block.last_layer.0.": "_slots.last_norm.",
+    **{f"agg_block.layers.0.{theirs}.": f"_slots.{ours}." for theirs, ours in LAYER.items()},
+}
+SIDES = {"img_enc.spm.": "image", "txt_enc.spm.": "text"}
+PREFIXES = {
+    "img_enc.fc.": "image.tower.fc.",
+    "img_enc.mlp.fc1.": "image.tower.enter.",
+    "img_enc.mlp.fc2.": "image.tower.leave.",
+    "img_enc.mlp.bn.bn.": "image.tower.norm.",
+    "txt_enc.embed.": "text.gru.embed.",
+    "txt_enc.rnn.": "text.gru.rnn.",
+    "txt_enc.bert.": "text.tower.body.",
+    "txt_enc.linear.": "text.tower.fc.",
+    "txt_enc.linear2.": "whole.",
+    **{
+        side + theirs: name + ours for side, name in SIDES.items() for theirs, ours in BLOCK.items()
+    },
+}
+NAMES = TensorNames(
+    system="a DivE",
+    prefixes=PREFIXES,
+    unused=(POSITIONS,),
+    needed=("image.tower.fc.weight", "image_slots.latents", "text_slots.latents"),
+)
+
+
+def convert_dive(state: Mapping[str, Tensor]) -> State:
+    """DivE's tensors under the names of `DivE`; of the shared layers those of the first round.
+
+    Raises:
+        ValueError: a tensor is missing or unknown, or the rounds do not share their layers.
+    """
+    once: State = {}
+    for name, value in state.items():
+        first = _of_the_first_round(name)
+        if first == name:
+            once[name] = value
+        elif first not in state or not torch.equal(value, state[first]):
+            raise ValueError(
+                f"{name!r} differs from that of the first round; only rounds that share their "
+                "layers are read"
+            )
+    return _side_by_side(NAMES.renamed(once))
+
+
+def dive_options(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> ConvertedModel:
+    """DivE from a checkpoint alone, with the padding that its weights have learnt with.
+
+    Args:
+        checkpoint: as the authors saved it.
+        bert: folder or name of the text model that was trained, for its configuration.
+
+    Raises:
+        ValueError: it is not a DivE checkpoint.
+    """
+    options, state = checkpoint.options, convert_dive(checkpoint.state)
+    rounds = {_round(name) for name in checkpoint.state if LAYERS in name}
+    width, features = state["image.tower.fc.weight"].shape
+    image = lazy(
+        MLPRegions,
+        features=features,
+        width=width,
+        inner=len(state["image.tower.enter.bias"]),
+        stacked=True,
+        dropout=options.get("img_1x1_dropout", 0.1),
+    )
+    spec = config(
+        DivE,
+        image=lazy(PooledParts, tower=image, pool=options.get("img_res_pool", "max")),
+        text=_text(state, options.get("txt_pooling", "max"), bert),
+        slots=len(state["image_slots.latents"]),
+        heads=HEADS,
+        head_width=len(state["image_slots.query.weight"]) // HEADS,
+        rounds=len(rounds),
+        dropout=options.get("dropout", 0.1),
+        alpha=float(options.get("temperature", 16.0)),
+        released_padding=True,
+    )
+    return ConvertedModel(spec, state)
+
+
+def _text(state: State, pooling: str, bert: str) -> PartsTower:
+    """The text tower that fits these tensors, written down."""
+    if "text.gru.embed.weight" in state:
+        plain = {name.replace("text.gru.", "text."): value for name, value in state.items()}
+        return lazy(WordsAndStates, gru=gru_options(plain))
+    apart = state["text.tower.fc.weight"].shape[0] > state["text_norm.weight"].shape[0]
+    pool: Pool = "first" if pooling == "cls" else "max"
+    tower = lazy(
+        BertTextTower, name=bert, width=len(state["text.tower.fc.weight"]), pretrained=False
+    )
+    return lazy(PooledParts, tower=tower, pool=pool, apart=apart)
+
+
+def _of_the_first_round(name: str) -> str:
+    return name.replace(f"{LAYERS}{_round(name)}.", f"{LAYERS}0.") if LAYERS in name else name
+
+
+def _round(name: str) -> str:
+    """Number of the round that a tensor of the slots belongs to."""
+    return name.partition(LAYERS)[2].partition(".")[0]
+
+
+def _side_by_side(state: State) -> State:
+    """With the layer for the whole below that for the parts, where BERT has two."""
+    for kind in ("weight", "bias"):
+        below = state.pop(f"whole.{kind}", None)
+        if below is not None:
+            name = f"text.tower.fc.{kind}"
+            state[name] = torch.cat([state[name], below])
+    return state

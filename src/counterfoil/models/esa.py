@@ -2,31 +2,111 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from counterfoil.matcher import Matcher
-from counterfoil.models.blocks.augment import share_of
-from counterfoil.models.blocks.external import External
-from counterfoil.models.blocks.inner import inner_grid, inner_pairs
-from counterfoil.models.blocks.pool import single, unit
-from counterfoil.models.blocks.tower import ImageTower, TextTower, positive
-from counterfoil.models.vse import same_width
-from counterfoil.records import INFERENCE, Batch, Encoded, Items, View, Views
+from counterfoil.core.config import config
+from counterfoil.core.types import (
+    INFERENCE,
+    Batch,
+    Embeddings,
+    EncodedBatch,
+    EncodedViews,
+    ModalityBatch,
+)
+from counterfoil.models.base import RetrievalModel
+from counterfoil.models.checkpoints import (
+    REGIONS,
+    TEXTS,
+    UNUSED,
+    Checkpoint,
+    ConvertedModel,
+    State,
+    TensorNames,
+    image_tower,
+    text_tower,
+)
+from counterfoil.models.layers.pooling import (
+    ImageTower,
+    TextTower,
+    check_positive,
+    hidden_sizes,
+    inner_pairs,
+    inner_products,
+    projection,
+    single_vector,
+    unit_vectors,
+)
+from counterfoil.models.layers.towers import check_share
+from counterfoil.models.vsepp import same_width
+
+# External space attention: every dimension chooses among the elements by itself.
+
+
+@final
+class ExternalAttention(nn.Module):
+    """Sum of an item's vectors with weights of their own for each dimension.
+
+    Dimension d of the result is sum_n softmax_n(a_nd) f_nd, where a = W f + b: from a bag of L
+    vectors L * D weights, not L (ESA, Zhu et al., IEEE TCSVT 2023).
+
+    Departs from the authors' code in: what is left out has a logit of -inf, theirs -1e4; an item of
+    which nothing would be left keeps all; and W begins alike for images, BERT and GRU, uniform
+    within sqrt(6 / (in + out)), where theirs for the GRU begins as PyTorch's layers do.
+    """
+
+    def __init__(self, *, width: int) -> None:
+        """Keyword arguments.
+
+        Args:
+            width: of the vectors.
+        """
+        super().__init__()
+        check_positive(width=width)
+        self.fc = projection(width, width)
+
+    def forward(self, bag: Embeddings, keep: Tensor | None = None) -> Tensor:
+        """One or more vectors per item; zero for an item without any.
+
+        Args:
+            bag: (N, L, D).
+            keep: (N, C, L) bool, which elements each of C copies of an item is made of; None for
+                one copy of all.
+
+        Returns:
+            (N, C, D).
+        """
+        tokens = hidden_sizes(bag.tokens, bag.mask)
+        logits = self.fc(tokens)
+        masks = bag.mask.unsqueeze(1)
+        if keep is not None:
+            kept = keep & masks
+            masks = torch.where(kept.any(2, keepdim=True), kept, masks)
+        return torch.stack([_weighed(tokens, logits, mask) for mask in masks.unbind(1)], 1)
+
+
+def _weighed(tokens: Tensor, logits: Tensor, mask: Tensor) -> Tensor:
+    """(N, D) sums of (N, L, D) tokens, zero at padding, over what a mask (N, L) leaves."""
+    out = (~mask & mask.any(1, keepdim=True)).unsqueeze(-1)  # an empty item: zeros, not NaN
+    weights = logits.masked_fill(out, -torch.inf).softmax(1)
+    return (weights * tokens).sum(1)
+
 
 EXPANDED = "expanded"
 
 
 @final
-class ESA(Matcher):
+class ESA(RetrievalModel):
     """Two towers, a pooling with weights for each dimension, and the cosine.
 
     Detected regions are read by `MLPRegions`, grid cells by one linear layer, words by a `GRU` in
-    both directions or by `Bert`, each with a dropout of 0.1.
+    both directions or by `BertTextTower`, each with a dropout of 0.1.
 
-    In training every item of the batch stands `copies` times in the view "expanded". Copies of an
+    In training every item of the batch stands `copies_original` times in the view "expanded".
+    Copies of an
     image differ in the regions that are pooled; its tower reads all of them, once. Copies of a text
     are read one by one, so they differ in what the tower drops, see `word_drop` and `dropout`
     there: without either they are equal, and one copy does. The view for inference is the first
@@ -35,10 +115,10 @@ class ESA(Matcher):
 
     Departs from the authors' code in: images may have any number of copies, theirs two; zero
     vectors give no NaN; padding takes no part in the batch statistics of `MLPRegions`; and see
-    `External`.
+    `ExternalAttention`.
     """
 
-    grids = frozenset({INFERENCE, EXPANDED})
+    score_names = frozenset({INFERENCE, EXPANDED})
 
     def __init__(
         self,
@@ -65,30 +145,33 @@ class ESA(Matcher):
         """
         super().__init__()
         same_width(image, text)
-        positive(copies=copies)
+        check_positive(copies=copies)
         self.image, self.text = image, text
-        self.image_pool, self.text_pool = External(width=image.width), External(width=text.width)
-        self.copies, self.region_drop = copies, share_of(region_drop, "region_drop")
+        self.image_pool, self.text_pool = (
+            ExternalAttention(width=image.width),
+            ExternalAttention(width=text.width),
+        )
+        self.copies, self.region_drop = copies, check_share(region_drop, "region_drop")
         self.normalise = (normalise_images, normalise_texts)
 
-    def encode_images(self, images: Items) -> Encoded:
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
         """N images as one vector each, of all their regions."""
         return self.pooled(self.image(images))
 
-    def encode_texts(self, texts: Items) -> Encoded:
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         """N texts as one vector each."""
-        vectors = single(self.text_pool(self.text(texts))[:, 0])
-        return unit(vectors) if self.normalise[1] else vectors
+        vectors = single_vector(self.text_pool(self.text(texts))[:, 0])
+        return unit_vectors(vectors) if self.normalise[1] else vectors
 
-    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(P,) scores of aligned pairs."""
         return inner_pairs(images, texts)
 
-    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(I, T) scores."""
-        return inner_grid(images, texts)
+        return inner_products(images, texts)
 
-    def forward(self, batch: Batch) -> Views:
+    def forward(self, batch: Batch) -> EncodedViews:
         """Copies of all items side by side, and the first of each."""
         copies, bag = (self.copies if self.training else 1), self.image(batch.images)
         images = self.pooled(bag, self._kept(bag.mask, copies) if self.training else None)
@@ -96,23 +179,71 @@ class ESA(Matcher):
         several = batch.texts if copies == 1 else batch.texts.rows(rows.repeat_interleave(copies))
         texts = self.encode_texts(several)
         first = slice(None, None, copies)
-        return Views(
+        return EncodedViews(
             {
-                INFERENCE: View(images.rows(first), texts.rows(first)),
-                EXPANDED: View(images, texts, copies),
+                INFERENCE: EncodedBatch(images.rows(first), texts.rows(first)),
+                EXPANDED: EncodedBatch(images, texts, copies),
             }
         )
 
-    def pooled(self, bag: Encoded, keep: Tensor | None = None) -> Encoded:
+    def pooled(self, bag: Embeddings, keep: Tensor | None = None) -> Embeddings:
         """Images as one vector for each copy, copies side by side.
 
         Args:
             bag: what the image tower made of N images of R regions.
             keep: (N, C, R) bool, the regions of each copy; None for one copy with all of them.
         """
-        vectors = single(self.image_pool(bag, keep).flatten(0, 1))
-        return unit(vectors) if self.normalise[0] else vectors
+        vectors = single_vector(self.image_pool(bag, keep).flatten(0, 1))
+        return unit_vectors(vectors) if self.normalise[0] else vectors
 
     def _kept(self, mask: Tensor, copies: int) -> Tensor:
         shape = (len(mask), copies, mask.shape[1])
         return torch.rand(shape, device=mask.device) >= self.region_drop
+
+
+# ESA's tensors under our names.
+
+
+PREFIXES = {
+    **REGIONS,
+    "img_enc.linear1.": "image_pool.fc.",
+    **TEXTS,
+    "txt_enc.linear1.": "text_pool.fc.",
+}
+NAMES = TensorNames(
+    system="an ESA",
+    prefixes=PREFIXES,
+    unused=UNUSED,
+    needed=("image.fc.weight", "image_pool.fc.weight", "text_pool.fc.weight"),
+    either=("text.fc.weight", "text.embed.weight"),
+)
+
+
+def convert_esa(state: Mapping[str, Tensor]) -> State:
+    """ESA's tensors under the names of `ESA`.
+
+    Raises:
+        ValueError: a tensor is missing or unknown.
+    """
+    return NAMES.renamed(state)
+
+
+def esa_options(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> ConvertedModel:
+    """ESA on features from a checkpoint alone, on regions or on grid cells, with BiGRU or BERT.
+
+    Args:
+        checkpoint: as the authors saved it.
+        bert: folder or name of the text model that was trained, for its configuration.
+
+    Raises:
+        ValueError: it is not an ESA checkpoint on features.
+    """
+    state, options = convert_esa(checkpoint.state), checkpoint.options
+    spec = config(
+        ESA,
+        image=image_tower(state),
+        text=text_tower(state, bert),
+        normalise_images=not options.get("no_imgnorm", False),
+        normalise_texts=not options.get("no_txtnorm", False),
+    )
+    return ConvertedModel(spec, state)

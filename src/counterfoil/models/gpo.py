@@ -2,25 +2,151 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import final
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
-from counterfoil.matcher import Matcher, one_view
-from counterfoil.models.blocks.gpo import GeneralPool
-from counterfoil.models.blocks.inner import inner_grid, inner_pairs
-from counterfoil.models.blocks.pool import single, unit
-from counterfoil.models.blocks.tower import ImageTower, TextTower
-from counterfoil.models.vse import same_width
-from counterfoil.records import Batch, Encoded, Items, Views
+from counterfoil.core.config import config
+from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
+from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.models.checkpoints import (
+    REGIONS,
+    TEXTS,
+    UNUSED,
+    Checkpoint,
+    ConvertedModel,
+    State,
+    TensorNames,
+    image_tower,
+    text_tower,
+)
+from counterfoil.models.layers.pooling import (
+    ImageTower,
+    TextTower,
+    check_positive,
+    full_precision,
+    inner_pairs,
+    inner_products,
+    single_vector,
+    unit_vectors,
+)
+from counterfoil.models.layers.towers import run_recurrent
+from counterfoil.models.vsepp import same_width
+
+# Pooling that learns how much each rank counts (Chen et al., CVPR 2021).
+
+
+BASE = 10_000.0
 
 
 @final
-class GPO(Matcher):
+class GeneralizedPooling(nn.Module):
+    """The k-th largest value of every feature counts theta_k, which depends on the length alone.
+
+    Mean and maximum are special cases. A recurrent network reads the positions up to the length and
+    gives theta (eq. 3 to 6), once for each length that occurs. Where no gradient is wanted, theta
+    is kept until the weights change.
+
+    Departs from the authors' code in: a set without any vector gives zero.
+    """
+
+    def __init__(self, *, positions: int = 32, hidden: int = 32, temperature: float = 0.1) -> None:
+        """Keyword arguments.
+
+        Args:
+            positions: width of a position's encoding.
+            hidden: width of the recurrent network, in each direction.
+            temperature: of the softmax that gives theta.
+
+        Raises:
+            ValueError: a size below 1, or a temperature that is not positive.
+        """
+        super().__init__()
+        check_positive(positions=positions, hidden=hidden)
+        if temperature <= 0:
+            raise ValueError(f"temperature={temperature} is not possible; it must be above 0")
+        self.temperature = temperature
+        self.rnn = nn.GRU(positions, hidden, batch_first=True, bidirectional=True)
+        self.score = nn.Linear(hidden, 1, bias=False)
+        self._kept: dict[int, Tensor] = {}
+        self._kept_of: tuple[object, ...] = ()
+
+    def forward(self, bag: Embeddings) -> Tensor:
+        """(N, D) one vector per bag of (N, L, D)."""
+        with torch.autocast(bag.tokens.device.type, enabled=False):
+            weights = self.weights(bag.mask.sum(1), bag.mask.shape[1])
+            values = sort_by_rank(bag)
+            return (values @ weights.to(values.dtype).unsqueeze(-1)).squeeze(-1)
+
+    def weights(self, lengths: Tensor, longest: int) -> Tensor:
+        """(N, longest) theta for N lengths, 0 from each length on."""
+        distinct, which = torch.unique(lengths, return_inverse=True)
+        if torch.is_grad_enabled():
+            found = self._theta(distinct)
+        else:
+            found = pad_sequence(self._remembered(distinct.tolist()), batch_first=True)
+        return pad(found, (0, longest - found.shape[1]))[which]
+
+    def _theta(self, lengths: Tensor) -> Tensor:
+        """(U, longest of them) theta, worked out."""
+        place = torch.arange(max(1, int(lengths.max())), device=lengths.device)
+        real = place < lengths.clamp(min=1).unsqueeze(1)
+        codes = sinusoids(place, self.rnn.input_size).to(self.score.weight.dtype)
+        states = run_recurrent(self.rnn, codes.expand(len(lengths), -1, -1), real)
+        states = states.view(*real.shape, 2, -1).mean(-2)
+        scores = self.score(states).squeeze(-1) / self.temperature
+        theta: Tensor = scores.masked_fill(~real, -torch.inf).softmax(1)
+        return theta.masked_fill(place >= lengths.unsqueeze(1), 0)
+
+    def _remembered(self, lengths: list[int]) -> list[Tensor]:
+        """Theta of each length; worked out where these weights were not yet asked for it."""
+        state = tuple((p.data_ptr(), p.device, p.dtype, _version(p)) for p in self.parameters())
+        if state != self._kept_of:
+            self._kept, self._kept_of = {}, state
+        if new := [length for length in lengths if length not in self._kept]:
+            theta = self._theta(torch.tensor(new, device=self.score.weight.device))
+            self._kept |= {n: row[:n] for n, row in zip(new, theta, strict=True)}
+        return [self._kept[length] for length in lengths]
+
+
+def sort_by_rank(bag: Embeddings) -> Tensor:
+    """(N, D, L) every feature of a bag on its own from largest to smallest; 0 behind the last."""
+    whole = bool(bag.mask.all())
+    tokens = full_precision(bag.tokens)
+    if not whole:
+        tokens = tokens.masked_fill(~bag.mask.unsqueeze(-1), -torch.inf)
+    # sorting is several times as fast along the dimension that lies together in memory
+    values = tokens.mT.contiguous().sort(dim=-1, descending=True).values
+    if whole:
+        return values
+    place = torch.arange(bag.mask.shape[1], device=values.device)
+    return values.masked_fill((place >= bag.mask.sum(1, keepdim=True)).unsqueeze(1), 0)
+
+
+def sinusoids(place: Tensor, width: int) -> Tensor:
+    """(L, width) sines and cosines of L positions, side by side at each frequency."""
+    rates = torch.exp(torch.arange(0, width, 2, device=place.device) * (-math.log(BASE) / width))
+    angles = place.unsqueeze(1) * rates
+    return torch.stack((angles.sin(), angles.cos()), -1).flatten(1)[:, :width]
+
+
+def _version(parameter: Tensor) -> object:
+    """Something that changes with the parameter's values."""
+    return object() if parameter.is_inference() else parameter._version
+
+
+@final
+class GPO(RetrievalModel):
     """Two towers, a learned pooling for each, and the cosine.
 
     Detected regions are read by `MLPRegions`, grid cells by one linear layer, words by a `GRU` in
-    both directions or by `Bert`; the first and the last token of a text are pooled as words.
+    both directions or by `BertTextTower`; the first and the last token of a text are pooled as
+    words.
 
     Departs from the authors' code in: zero vectors give no NaN, and padding takes no part in the
     batch statistics of `MLPRegions`.
@@ -55,29 +181,82 @@ class GPO(Matcher):
         same_width(image, text)
         self.image, self.text = image, text
         self.image_pool, self.text_pool = (
-            GeneralPool(positions=positions, hidden=hidden, temperature=temperature)
+            GeneralizedPooling(positions=positions, hidden=hidden, temperature=temperature)
             for _ in range(2)
         )
         self.normalise = (normalise_images, normalise_texts)
 
-    def encode_images(self, images: Items) -> Encoded:
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
         """N images as one vector each."""
-        vectors = single(self.image_pool(self.image(images)))
-        return unit(vectors) if self.normalise[0] else vectors
+        vectors = single_vector(self.image_pool(self.image(images)))
+        return unit_vectors(vectors) if self.normalise[0] else vectors
 
-    def encode_texts(self, texts: Items) -> Encoded:
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         """N texts as one vector each."""
-        vectors = single(self.text_pool(self.text(texts)))
-        return unit(vectors) if self.normalise[1] else vectors
+        vectors = single_vector(self.text_pool(self.text(texts)))
+        return unit_vectors(vectors) if self.normalise[1] else vectors
 
-    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(P,) scores of aligned pairs."""
         return inner_pairs(images, texts)
 
-    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(I, T) scores."""
-        return inner_grid(images, texts)
+        return inner_products(images, texts)
 
-    def forward(self, batch: Batch) -> Views:
+    def forward(self, batch: Batch) -> EncodedViews:
         """Trains as it is used."""
-        return one_view(self, batch)
+        return encode_batch(self, batch)
+
+
+# GPO's tensors under our names.
+
+
+PREFIXES = {
+    **REGIONS,
+    "img_enc.gpool.gru.": "image_pool.rnn.",
+    "img_enc.gpool.linear.": "image_pool.score.",
+    **TEXTS,
+    "txt_enc.gpool.gru.": "text_pool.rnn.",
+    "txt_enc.gpool.linear.": "text_pool.score.",
+}
+NAMES = TensorNames(
+    system="a GPO",
+    prefixes=PREFIXES,
+    unused=UNUSED,
+    needed=("image.fc.weight", "image_pool.score.weight", "text_pool.score.weight"),
+    either=("text.fc.weight", "text.embed.weight"),
+)
+
+
+def convert_gpo(state: Mapping[str, Tensor]) -> State:
+    """GPO's tensors under the names of `GPO`.
+
+    Raises:
+        ValueError: a tensor is missing or unknown.
+    """
+    return NAMES.renamed(state)
+
+
+def gpo_options(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> ConvertedModel:
+    """GPO on features from a checkpoint alone, on regions or on grid cells, with BiGRU or BERT.
+
+    Args:
+        checkpoint: as the authors saved it.
+        bert: folder or name of the text model that was trained, for its configuration.
+
+    Raises:
+        ValueError: it is not a GPO checkpoint on features.
+    """
+    state, options = convert_gpo(checkpoint.state), checkpoint.options
+    hidden, positions = state["image_pool.rnn.weight_ih_l0"].shape
+    spec = config(
+        GPO,
+        image=image_tower(state),
+        text=text_tower(state, bert),
+        positions=positions,
+        hidden=hidden // 3,
+        normalise_images=not options.get("no_imgnorm", False),
+        normalise_texts=not options.get("no_txtnorm", False),
+    )
+    return ConvertedModel(spec, state)

@@ -2,25 +2,503 @@
 
 from __future__ import annotations
 
-from typing import final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, final, get_args
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import leaky_relu, normalize, pad
 
-from counterfoil.matcher import Matcher
-from counterfoil.models.blocks.graph import BatchGraph
-from counterfoil.models.blocks.inner import inner_grid, inner_pairs
-from counterfoil.models.blocks.pool import single, unit
-from counterfoil.models.blocks.residual import ResidualPool
-from counterfoil.models.blocks.tower import ImageTower, TextTower
-from counterfoil.models.vse import same_width
-from counterfoil.records import INFERENCE, Batch, Encoded, Items, View, Views
+from counterfoil.core.config import config, lazy
+from counterfoil.core.types import (
+    INFERENCE,
+    Batch,
+    Embeddings,
+    EncodedBatch,
+    EncodedViews,
+    ModalityBatch,
+)
+from counterfoil.models.base import RetrievalModel
+from counterfoil.models.checkpoints import (
+    POSITIONS,
+    Checkpoint,
+    ConvertedModel,
+    State,
+    TensorNames,
+    image_tower,
+    text_tower,
+)
+from counterfoil.models.layers.cross_attention import (
+    CELLS_AT_ONCE,
+    LengthRun,
+    PackedTexts,
+    pack_texts,
+)
+from counterfoil.models.layers.pooling import (
+    ImageTower,
+    TextTower,
+    check_positive,
+    full_precision,
+    hidden_sizes,
+    inner_pairs,
+    inner_products,
+    nonempty_mask,
+    pool_mean,
+    select_tokens,
+    single_vector,
+    split_among,
+    unit_vectors,
+)
+from counterfoil.models.vsepp import same_width
+
+# One vector from a bag whose vectors have read each other (HREM: Fu et al., CVPR 2023).
+
+
+HIGHEST = 2
+
+
+@final
+class ResidualPool(nn.Module):
+    """The two highest values of every feature, mixed with the mean of a transformer layer.
+
+    Departs from the authors' code in: an item of one vector does not change how its successors are
+    pooled; an empty item gives zeros.
+    """
+
+    def __init__(
+        self,
+        *,
+        width: int,
+        heads: int = 16,
+        dropout: float = 0.1,
+        residual: float = 0.8,
+        shrinking: bool = False,
+    ) -> None:
+        """Keyword arguments.
+
+        Args:
+            width: of the vectors.
+            heads: of the attention.
+            dropout: share of entries dropped in training.
+            residual: weight of the highest values; the mean has the rest.
+            shrinking: pool as the authors' code does, see `top_mean`.
+
+        Raises:
+            ValueError: a width that the heads do not divide, or a weight beyond 0 to 1.
+        """
+        super().__init__()
+        if not 0 <= residual <= 1:
+            raise ValueError(f"residual={residual} is no share; give a number from 0 to 1")
+        self.residual, self.shrinking = residual, shrinking
+        self.layer = transformer_layer(width, heads, dropout)
+
+    def forward(self, bag: Embeddings) -> Tensor:
+        """(N, D) one vector per item, mixed in at least single precision."""
+        bag = Embeddings(hidden_sizes(bag.tokens, bag.mask), bag.mask)
+        read = full_precision(self.layer(bag.tokens, src_key_padding_mask=_unseen(bag)))
+        mean = pool_mean("mean", Embeddings(read, bag.mask))
+        top = top_mean(
+            Embeddings(full_precision(bag.tokens), bag.mask), HIGHEST, shrinking=self.shrinking
+        )
+        return self.residual * top + (1 - self.residual) * mean
+
+
+def transformer_layer(width: int, heads: int, dropout: float) -> nn.TransformerEncoderLayer:
+    """Attention and a network as wide as what it reads, each normalised after its residual.
+
+    Raises:
+        ValueError: a width that the heads do not divide.
+    """
+    split_among(heads, width)
+    return nn.TransformerEncoderLayer(width, heads, width, dropout, batch_first=True)
+
+
+def top_mean(bag: Embeddings, highest: int, *, shrinking: bool = False) -> Tensor:
+    """(N, D) mean of the `highest` values of every feature, of all where there are fewer.
+
+    Args:
+        bag: (N, L, D).
+        highest: how many values.
+        shrinking: an item of fewer vectors sets the number for all that follow in the batch, as in
+            the authors' code, so that a vector depends on its neighbours.
+    """
+    count = bag.mask.sum(1).clamp(max=highest)
+    count = count.cummin(0).values if shrinking else count
+    left = bag.tokens.masked_fill(~bag.mask.unsqueeze(-1), -torch.inf)
+    total = torch.zeros_like(left[:, 0])
+    for rank in range(min(highest, left.shape[1])):
+        value, place = left.max(1)
+        total = total + value.masked_fill((rank >= count).unsqueeze(-1), 0)
+        if rank + 1 < highest:
+            left = left.scatter(1, place.unsqueeze(1), -torch.inf)
+    return total / count.clamp(min=1).unsqueeze(-1)
+
+
+def _unseen(bag: Embeddings) -> Tensor | None:
+    """Where attention must not look; an empty item looks at its padding, which is zero."""
+    unseen = ~bag.mask & bag.mask.any(1, keepdim=True)
+    return unseen if bool(unseen.any()) else None
+
+
+# How well the words of every text find the regions of every image, and the regions the words.
+#
+# HREM (Fu et al., CVPR 2023) has a graph over a batch that takes it as a hint, so nothing here has
+# a
+# gradient. One matrix product of regions and real words serves both directions,
+# and captions of one length are read at a time. Images stand last, so that whatever is taken over
+# words or regions runs along memory.
+
+
+SLOPE = 0.1
+CELLS_IN_CACHE = 1 << 20  # affinities of one block
+TINY = 1e-12
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FragmentMatches:
+    """What the fragments of A items find in B others.
+
+    Attributes:
+        best: (A, B, K) the highest of their scores, best first, and 0 where there are fewer.
+        mean: (A, B) mean of all of them.
+    """
+
+    best: Tensor
+    mean: Tensor
+
+
+@torch.no_grad()
+def match_fragments(
+    images: Embeddings, texts: Embeddings, best: int, *, borrowed: bool = False
+) -> tuple[FragmentMatches, FragmentMatches]:
+    """What I images find in T texts, (I, T), and what the texts find in the images, (T, I).
+
+    The cosine of a word with a region passes a leaky ReLU and is divided by the length of the
+    vector of all words' (or regions') cosines with the same counterpart; the score of a fragment is
+    its highest over the other side. An item without fragments scores 0.
+
+    Args:
+        images: regions.
+        texts: words.
+        best: K.
+        borrowed: padded regions are regions, and texts of fewer than K words borrow padding, as in
+            the authors' code; what is found then depends on how far a batch is padded.
+
+    Raises:
+        ValueError: there is not enough padding to borrow.
+    """
+    if borrowed:
+        _check(images, texts, best)
+    else:
+        images, texts = nonempty_mask(images), nonempty_mask(texts)
+    place = torch.arange(texts.mask.shape[1], device=texts.mask.device)
+    seen = texts.mask | (place < best) if borrowed else texts.mask
+    packed, order = pack_texts(Embeddings(normalize(full_precision(texts.tokens), dim=-1), seen))
+    own, sheet = texts.mask[order], _sheet(images, best, borrowed=borrowed)
+    read = [
+        sheet.read(block, own[run.captions, : run.length] if borrowed else None)
+        for run, block in sheet.blocks(packed)
+    ]
+    by_texts, by_images = (_stacked([pair[side] for pair in read], order) for side in (0, 1))
+    return FragmentMatches(by_images.best.transpose(0, 1), by_images.mean.T), by_texts
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Sheet:
+    """The images as columns.
+
+    Attributes:
+        columns: (R * I, D) unit vectors, region after region.
+        shape: (R, I).
+        mask: (R, I) bool, True where a region counts; None when all do.
+        best: K.
+    """
+
+    columns: Tensor
+    shape: tuple[int, int]
+    mask: Tensor | None
+    best: int
+
+    def blocks(self, texts: PackedTexts) -> Iterator[tuple[LengthRun, Tensor]]:
+        """(n, L, R, I) affinities of captions of one length."""
+        cells, first = max(1, len(self.columns)), 0
+        for part in texts.parts(max(1, CELLS_AT_ONCE // cells)):
+            affinity = part.words @ self.columns.T
+            for cut in (cut for run in part.runs() for cut in run.cut(CELLS_IN_CACHE // cells)):
+                block = affinity[cut.words].view(cut.n, cut.length, *self.shape)
+                yield LengthRun(cut.word, first + cut.caption, cut.n, cut.length), block
+            first += len(part.lengths)
+
+    def read(self, block: Tensor, own: Tensor | None) -> tuple[FragmentMatches, FragmentMatches]:
+        """What n texts find, (n, I), and what is found by the images in them, (n, I) too.
+
+        Args:
+            block: affinities, which are overwritten.
+            own: (n, L) which words are not borrowed; None when all are the texts' own.
+        """
+        block = leaky_relu(block, SLOPE, inplace=True)
+        if self.mask is not None:
+            block.masked_fill_(~self.mask, 0)
+        words = block / _lengths(block, 1)
+        if self.mask is not None:
+            words.masked_fill_(~self.mask, -torch.inf)
+        regions = block.div_(_lengths(block, 2))
+        if own is not None:
+            regions.masked_fill_(~own[:, :, None, None], -torch.inf)
+        kept = None if own is None else own.unsqueeze(-1)
+        return (
+            _summed_up(words.amax(2), kept, self.best, borrowed=True),
+            _summed_up(regions.amax(1), self.mask, self.best, borrowed=False),
+        )
+
+
+def _sheet(images: Embeddings, best: int, *, borrowed: bool) -> _Sheet:
+    regions = normalize(full_precision(images.tokens), dim=-1).transpose(0, 1)
+    mask = None if borrowed or bool(images.mask.all()) else images.mask.T
+    return _Sheet(regions.flatten(0, 1), (regions.shape[0], regions.shape[1]), mask, best)
+
+
+def _lengths(block: Tensor, dim: int) -> Tensor:
+    return (block * block).sum(dim, keepdim=True).sqrt_().clamp_(min=TINY)
+
+
+def _summed_up(
+    scores: Tensor, mask: Tensor | None, best: int, *, borrowed: bool
+) -> FragmentMatches:
+    """Of (n, F, I) fragments' scores; what the mask hides is in no mean.
+
+    Args:
+        scores: one for each fragment.
+        mask: bool, broadcastable.
+        best: K.
+        borrowed: what the mask hides may be among the best all the same.
+    """
+    kept = scores if mask is None else scores.masked_fill(~mask, 0)
+    count = scores.shape[1] if mask is None else mask.expand_as(scores).sum(1)
+    shown = scores if mask is None or borrowed else scores.masked_fill(~mask, -torch.inf)
+    top = shown.transpose(1, 2).topk(min(best, scores.shape[1])).values
+    top = top.masked_fill(top == -torch.inf, 0)
+    return FragmentMatches(pad(top, (0, best - top.shape[-1])), kept.sum(1) / count)
+
+
+def _stacked(parts: list[FragmentMatches], order: Tensor) -> FragmentMatches:
+    """Texts in the order they had."""
+    back = order.argsort()
+    return FragmentMatches(
+        torch.cat([part.best for part in parts])[back],
+        torch.cat([part.mean for part in parts])[back],
+    )
+
+
+def _check(images: Embeddings, texts: Embeddings, best: int) -> None:
+    shortest = min(images.tokens.shape[1], texts.tokens.shape[1])
+    if shortest < best:
+        raise ValueError(
+            f"{best} scores cannot be borrowed from items padded to {shortest} regions or words; "
+            'choose fewer, or hide the padding with padding="hidden"'
+        )
+
+
+# A graph over the images and texts of a batch, in which they read each other.
+#
+# Only training has it: what an item reads depends on its batch.
+
+
+Divergence = Literal["forward", "reverse"]
+Padding = Literal["hidden", "borrowed"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GraphEdges:
+    """From A items that read to B that are read.
+
+    Attributes:
+        kept: (A, B) bool, whether A reads B at all (connection).
+        relevance: (A, B) what is added to the attention.
+    """
+
+    kept: Tensor
+    relevance: Tensor
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GraphRelations:
+    """All edges of a batch; i2t are those of images that read texts."""
+
+    i2i: GraphEdges
+    i2t: GraphEdges
+    t2i: GraphEdges
+    t2t: GraphEdges
+
+    def bias(self, weight: float) -> Tensor:
+        """(I + T, I + T) for the attention of images and texts in a row; -inf where cut."""
+        rows = ((self.i2i, self.i2t), (self.t2i, self.t2t))
+        relevance = torch.cat([torch.cat([e.relevance for e in row], 1) for row in rows])
+        kept = torch.cat([torch.cat([e.kept for e in row], 1) for row in rows])
+        return (weight * relevance).masked_fill(~kept, -torch.inf)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EnhancedVectors:
+    """What comes out of the graph.
+
+    Attributes:
+        images: (I, D) unit vectors.
+        texts: (T, D) unit vectors.
+        penalty: how far the learnt relevance is from the distance of the vectors, weighted.
+    """
+
+    images: Tensor
+    texts: Tensor
+    penalty: Tensor
+
+
+@final
+class BatchGraph(nn.Module):
+    """One attention layer over a batch, along edges that are kept and weighted by relations.
+
+    Images (and texts) are relevant to each other by their distance. How relevant an image and a
+    text are is learnt from what their regions and words find in each other, see `found`, held close
+    to their distance by a divergence.
+
+    The instance-level relations of HREM (Fu et al., CVPR 2023,
+    https://github.com/CrossmodalGroup/HREM). Departs from the authors' code in: padding is never
+    read; texts of fewer than `best` words have zeros for those missing; the divergence goes the way
+    in which the distance is the target; numbers of images and texts may differ; a batch of one
+    keeps its own edge.
+    """
+
+    def __init__(
+        self,
+        *,
+        width: int = 1024,
+        heads: int = 16,
+        dropout: float = 0.1,
+        share: float = 0.5,
+        best: int = 10,
+        mask_weight: float = 1.0,
+        penalty: float = 10.0,
+        divergence: Divergence = "forward",
+        padding: Padding = "hidden",
+        sigma: float = 1.0,
+        temperature: float = 1.0,
+    ) -> None:
+        """Keyword arguments.
+
+        Args:
+            width: of the vectors.
+            heads: of the attention.
+            dropout: share of entries dropped in training.
+            share: of the images, and of the texts, that each item reads: the nearest ones.
+            best: how many fragments' scores make the relevance of an image and a text.
+            mask_weight: of the relevance in the attention; the authors give 1.0 on Flickr30K and
+                1.5 on COCO.
+            penalty: weight of the divergence.
+            divergence: "forward" is KL(distance || relevance), "reverse" the other way round, as
+                the authors' code has it.
+            padding: "hidden", or "borrowed" as in the authors' code, see `found`.
+            sigma: a relevance by distance is exp(-distance / sigma).
+            temperature: of the divergence.
+
+        Raises:
+            ValueError: a size, a share or a word that is not possible.
+        """
+        super().__init__()
+        check_positive(best=best)
+        select_tokens("divergence", divergence, get_args(Divergence))
+        select_tokens("padding", padding, get_args(Padding))
+        if not 0 < share <= 1:
+            raise ValueError(f"share={share} of a batch cannot be read; give more than 0, up to 1")
+        self.width, self.best, self.share = width, best, share
+        self.mask_weight, self.weight = mask_weight, penalty
+        self.divergence, self.padding = divergence, padding
+        self.sigma, self.temperature = sigma, temperature
+        self.layer = transformer_layer(width, heads, dropout)
+        self.by_images, self.by_texts = (
+            nn.Sequential(nn.Linear(best, best), nn.ReLU(), nn.Linear(best, 1)) for _ in range(2)
+        )
+
+    def forward(
+        self, images: Tensor, texts: Tensor, regions: Embeddings, words: Embeddings
+    ) -> EnhancedVectors:
+        """Let a batch read itself.
+
+        Args:
+            images: (I, D) unit vectors.
+            texts: (T, D) unit vectors.
+            regions: of the images; they get no gradient.
+            words: of the texts; they get no gradient.
+        """
+        with torch.autocast(images.device.type, enabled=False):
+            images, texts = full_precision(images), full_precision(texts)
+            relations = self.relations(images, texts, regions, words)
+            told = self._told(torch.cat([images, texts]), relations.bias(self.mask_weight))
+            penalty = self.weight * self.apart(images, texts, relations)
+            return EnhancedVectors(told[: len(images)], told[len(images) :], penalty)
+
+    def relations(
+        self, images: Tensor, texts: Tensor, regions: Embeddings, words: Embeddings
+    ) -> GraphRelations:
+        """Who reads whom, and how relevant that is; arguments as in `forward`."""
+        borrowed = self.padding == "borrowed"
+        by_images, by_texts = match_fragments(regions, words, self.best, borrowed=borrowed)
+        return GraphRelations(
+            self._near(images),
+            self._across(self.by_images, by_images),
+            self._across(self.by_texts, by_texts),
+            self._near(texts),
+        )
+
+    def apart(self, images: Tensor, texts: Tensor, relations: GraphRelations) -> Tensor:
+        """The divergence of both directions, each a mean over those who read."""
+        guide = self._by_distance(images, texts).detach()
+        i2t = self._diverges(guide, relations.i2t.relevance)
+        return i2t + self._diverges(guide.T, relations.t2i.relevance)
+
+    def _told(self, vectors: Tensor, bias: Tensor) -> Tensor:
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(value=False)  # torch's shortcut makes NaN of a bias
+        try:
+            return normalize(self.layer(vectors[None], bias)[0], dim=-1)
+        finally:
+            torch.backends.mha.set_fastpath_enabled(value=fast)
+
+    def _near(self, vectors: Tensor) -> GraphEdges:
+        kept = self._kept((vectors @ vectors.T).detach())
+        return GraphEdges(kept, self._by_distance(vectors, vectors))
+
+    def _across(self, judge: nn.Sequential, seen: FragmentMatches) -> GraphEdges:
+        return GraphEdges(self._kept(seen.mean), judge(seen.best).squeeze(-1) + seen.mean)
+
+    def _by_distance(self, left: Tensor, right: Tensor) -> Tensor:
+        exact = "donot_use_mm_for_euclid_dist"  # a product is off by 3e-4 where two are alike
+        return torch.exp(-torch.cdist(left, right, compute_mode=exact) / self.sigma)
+
+    def _kept(self, similarity: Tensor) -> Tensor:
+        """(A, B) bool, the highest `share` of each row."""
+        count = max(1, int(self.share * similarity.shape[1]))
+        return similarity >= similarity.topk(count).values[:, -1:]
+
+    def _diverges(self, guide: Tensor, relevance: Tensor) -> Tensor:
+        target, given = ((x / self.temperature).log_softmax(-1) for x in (guide, relevance))
+        if self.divergence == "reverse":
+            target, given = given, target
+        each = (target.exp() * (target - given)).sum(-1)
+        return each.mean() * self.temperature**2
+
 
 IMAGES, TEXTS, BOTH = "images enhanced", "texts enhanced", "both enhanced"
 FRAGMENTS = "fragments"
 
 
 @final
-class HREM(Matcher):
+class HREM(RetrievalModel):
     """One vector per image and text, compared by cosine; in training a graph over the batch.
 
     Where one of the enhanced grids is judged, the anchors read each other in a graph, and what they
@@ -78,36 +556,42 @@ class HREM(Matcher):
             )
             for _ in range(2)
         )
-        self.relates = graph is not None
+        self.uses_batch_context = graph is not None
         if graph is not None:
-            self.grids = frozenset({INFERENCE, IMAGES, TEXTS, BOTH})
+            self.score_names = frozenset({INFERENCE, IMAGES, TEXTS, BOTH})
 
-    def encode_images(self, images: Items) -> Encoded:
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
         """N images as one vector each."""
-        return unit(single(self.image_pool(self.image(images))))
+        return unit_vectors(single_vector(self.image_pool(self.image(images))))
 
-    def encode_texts(self, texts: Items) -> Encoded:
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         """N texts as one vector each."""
-        return unit(single(self.text_pool(self.text(texts))))
+        return unit_vectors(single_vector(self.text_pool(self.text(texts))))
 
-    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(P,) cosines of aligned pairs."""
         return inner_pairs(images, texts)
 
-    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(I, T) cosines."""
-        return inner_grid(images, texts)
+        return inner_products(images, texts)
 
-    def forward(self, batch: Batch) -> Views:
+    def forward(self, batch: Batch) -> EncodedViews:
         """Vectors as they are used, and the regions and words that the graph wants to see."""
         regions, words = self.image(batch.images), self.text(batch.texts)
         images, texts = self.image_pool(regions), self.text_pool(words)
-        views = {INFERENCE: View(unit(single(images)), unit(single(texts)))}
+        views = {
+            INFERENCE: EncodedBatch(
+                unit_vectors(single_vector(images)), unit_vectors(single_vector(texts))
+            )
+        }
         if self.graph is not None:
-            views[FRAGMENTS] = View(_seen(regions), _seen(words))
-        return Views(views)
+            views[FRAGMENTS] = EncodedBatch(_seen(regions), _seen(words))
+        return EncodedViews(views)
 
-    def relate(self, batch: Batch, views: Views, wanted: frozenset[str]) -> Views:
+    def batch_forward(
+        self, batch: Batch, views: EncodedViews, wanted: frozenset[str]
+    ) -> EncodedViews:
         """With the enhanced views, where one is judged, and how far the graph is from its guide."""
         if self.graph is None or not wanted & {IMAGES, TEXTS, BOTH}:
             return views
@@ -118,20 +602,114 @@ class HREM(Matcher):
             _seen(fragments.images),
             _seen(fragments.texts),
         )
-        images, texts = single(told.images), single(told.texts)
+        images, texts = single_vector(told.images), single_vector(told.texts)
         new = {
-            IMAGES: View(images, plain.texts),
-            TEXTS: View(plain.images, texts),
-            BOTH: View(images, texts),
+            IMAGES: EncodedBatch(images, plain.texts),
+            TEXTS: EncodedBatch(plain.images, texts),
+            BOTH: EncodedBatch(images, texts),
         }
-        return Views({**views.views, **new}, {**views.auxiliary, "relations": told.penalty})
+        return EncodedViews({**views.views, **new}, {**views.auxiliary, "relations": told.penalty})
 
 
-def _seen(bag: Encoded) -> Encoded:
+def _seen(bag: Embeddings) -> Embeddings:
     """Without a gradient."""
-    return Encoded(bag.tokens.detach(), bag.mask)
+    return Embeddings(bag.tokens.detach(), bag.mask)
 
 
-def _anchors(batch: Batch, view: View) -> View:
+def _anchors(batch: Batch, view: EncodedBatch) -> EncodedBatch:
     images, texts = batch.block
-    return View(view.images.rows(slice(images)), view.texts.rows(slice(texts)))
+    return EncodedBatch(view.images.rows(slice(images)), view.texts.rows(slice(texts)))
+
+
+# HREM's tensors under our names.
+
+
+JUDGES = {"mlp_i2t": "by_images", "mlp_t2i": "by_texts"}
+PREFIXES = {
+    "img_enc.fc.fc.": "image.fc.",
+    "img_enc.fc.mlp.layers.0.": "image.enter.",
+    "img_enc.fc.mlp.layers.1.": "image.leave.",
+    "img_enc.fc.mlp.bns.0.": "image.norm.",
+    "img_enc.aggr.layers.0.": "image_pool.layer.",
+    "txt_enc.bert.": "text.body.",
+    "txt_enc.linear.": "text.fc.",
+    "txt_enc.aggr.layers.0.": "text_pool.layer.",
+    "graph.gnn.layers.0.": "graph.layer.",
+    **{
+        f"graph.adj_model.adj_learning.{theirs}.{place}.": f"graph.{ours}.{own}."
+        for theirs, ours in JUDGES.items()
+        for place, own in ((0, 0), (3, 2))  # a dropout of 0 stood between
+    },
+}
+NEEDED = (
+    "image.fc.weight",
+    "image.norm.running_mean",
+    "image_pool.layer.linear1.weight",
+    "text.body.embeddings.word_embeddings.weight",
+    "text.fc.weight",
+    "text_pool.layer.linear1.weight",
+)
+NAMES = TensorNames(
+    system="an HREM",
+    prefixes=PREFIXES,
+    unused=("img_enc.fc.mlp.bns.1.", POSITIONS),
+    needed=NEEDED,
+)
+
+
+def convert_hrem(state: Mapping[str, Tensor]) -> State:
+    """HREM's tensors under the names of `HREM`, with its graph's where they are there.
+
+    Raises:
+        ValueError: a tensor is missing or unknown.
+    """
+    return NAMES.renamed(state)
+
+
+def hrem_options(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> ConvertedModel:
+    """HREM from a checkpoint alone.
+
+    The authors save no graph, which nothing asks at test time; where its tensors are there all the
+    same, under "graph.", it is built as their code has it, padding and all. Every item is pooled on
+    its own, which differs from theirs only behind items of a single vector.
+
+    Args:
+        checkpoint: what they saved.
+        bert: folder or name of the text model that was trained, for its configuration.
+
+    Raises:
+        ValueError: it is not an HREM checkpoint.
+    """
+    state, options = convert_hrem(checkpoint.state), checkpoint.options
+    heads, dropout = int(options.get("nhead", 16)), float(options.get("dropout", 0.1))
+    spec = config(
+        HREM,
+        image=image_tower(state),
+        text=text_tower(state, bert),
+        graph=_graph(state, options, heads, dropout),
+        heads=heads,
+        dropout=dropout,
+        residual=float(options.get("residual_weight", 0.8)),
+    )
+    return ConvertedModel(spec, state)
+
+
+def _graph(
+    state: State, options: Mapping[str, Any], heads: int, dropout: float
+) -> BatchGraph | None:
+    if "graph.by_texts.0.weight" not in state:
+        return None
+    return lazy(
+        BatchGraph,
+        width=len(state["image.fc.weight"]),
+        heads=heads,
+        dropout=dropout,
+        share=float(options.get("threshold", 0.5)),
+        best=len(state["graph.by_texts.0.weight"]),
+        mask_weight=float(options.get("mask_weight", 1.0)),
+        penalty=float(options.get("reg_loss_weight", 10.0)),
+        divergence="reverse",
+        padding="borrowed",
+        sigma=float(options.get("sigma", 1.0)),
+        temperature=float(options.get("T", 1.0)),
+    )

@@ -7,33 +7,43 @@ from typing import final, get_args
 
 from torch import Tensor
 
-from counterfoil.matcher import Matcher, one_view
-from counterfoil.models.blocks.affinity import (
-    Aligned,
-    aligned,
-    attended,
-    clean,
-    hidden_regions,
-    squares,
+from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs
+from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.models.layers.cross_attention import (
+    Aggregate,
+    CrossAttention,
+    Direction,
+    PackedTexts,
+    RawNorm,
+    aggregate,
+    tile_sizes,
 )
-from counterfoil.models.blocks.aggregate import Aggregate, aggregate
-from counterfoil.models.blocks.attention import Attention, RawNorm
-from counterfoil.models.blocks.head import Direction
-from counterfoil.models.blocks.inner import square
-from counterfoil.models.blocks.listed import listed
-from counterfoil.models.blocks.packing import Packed, tiled
-from counterfoil.models.blocks.pool import chosen, unit
-from counterfoil.models.blocks.tower import ImageTower, TextTower, inhabited
-from counterfoil.models.vse import same_width
-from counterfoil.records import Batch, Encoded, Items, Pairs, Views
+from counterfoil.models.layers.fused import (
+    AlignedPairs,
+    aligned_blocks,
+    attended_scores,
+    padding_mask_of_regions,
+    score_listed_pairs,
+    squared_lengths,
+    zero_padding,
+)
+from counterfoil.models.layers.pooling import (
+    ImageTower,
+    TextTower,
+    nonempty_mask,
+    select_tokens,
+    squared_norms,
+    unit_vectors,
+)
+from counterfoil.models.vsepp import same_width
 
 
 @final
-class SCAN(Matcher):
+class SCAN(RetrievalModel):
     """Each word attends to the regions ("t2i") or each region to the words ("i2t").
 
     The score gathers the cosines of the queries with what they attend to. It is exact, but no
-    attended vector is ever formed: see `counterfoil.models.blocks.attention`.
+    attended vector is ever formed: see `counterfoil.models.layers.cross_attention`.
 
     Departs from the authors' code in: shapes are kept with one image, one word or one region (S2);
     images may have different numbers of regions; unknown norms are refused when built (S1).
@@ -68,70 +78,72 @@ class SCAN(Matcher):
             compiled: let `torch.compile` fuse the attention's arithmetic; needs a C++ compiler.
         """
         super().__init__()
-        chosen("direction", direction, get_args(Direction))
-        chosen("raw_norm", raw_norm, get_args(RawNorm))
-        chosen("aggregate", aggregate, get_args(Aggregate))
+        select_tokens("direction", direction, get_args(Direction))
+        select_tokens("raw_norm", raw_norm, get_args(RawNorm))
+        select_tokens("aggregate", aggregate, get_args(Aggregate))
         same_width(image, text)
         if compiled and not any(map(which, ("c++", "g++", "clang++"))):
             raise ValueError("compiled=True needs a C++ compiler; install g++ or leave it False")
         self.image, self.text = image, text
-        self.attention = Attention(direction, raw_norm, lambda_softmax, compiled)
+        self.attention = CrossAttention(direction, raw_norm, lambda_softmax, compiled)
         self.aggregate: Aggregate = aggregate
         self.lambda_lse = lambda_lse
         self.normalise = (normalise_images, normalise_texts)
 
-    def encode_images(self, images: Items) -> Encoded:
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
         """N images as region vectors, with Gram matrices where the score reads them.
 
         Where regions attend, an image without any has one, which is zero.
         """
         bag = self.image(images)
-        bag = unit(bag) if self.normalise[0] else bag
-        return clean(bag) if self._words_attend else inhabited(bag)
+        bag = unit_vectors(bag) if self.normalise[0] else bag
+        return zero_padding(bag) if self._words_attend else nonempty_mask(bag)
 
-    def encode_texts(self, texts: Items) -> Encoded:
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         """N texts as word vectors."""
-        bag: Encoded = self.text(texts)
-        return unit(bag) if self.normalise[1] else bag
+        bag: Embeddings = self.text(texts)
+        return unit_vectors(bag) if self.normalise[1] else bag
 
-    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(P,) scores of aligned pairs."""
-        return self._score(aligned((self.attention,), images, texts))
+        return self._score(aligned_blocks((self.attention,), images, texts))
 
-    def listed(self, images: Encoded, texts: Encoded, pairs: Pairs) -> Tensor:
+    def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
         """(P,) scores of pairs of rows of two pools."""
-        return self._score(listed((self.attention,), images, texts, pairs))
+        return self._score(score_listed_pairs((self.attention,), images, texts, pairs))
 
-    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(I, T) scores."""
         score = self._by_words if self._words_attend else self._by_regions
-        return tiled(clean(images, gram=self._words_attend), texts, score)
+        return tile_sizes(zero_padding(images, gram=self._words_attend), texts, score)
 
-    def forward(self, batch: Batch) -> Views:
+    def forward(self, batch: Batch) -> EncodedViews:
         """Trains as it is used."""
-        return one_view(self, batch)
+        return encode_batch(self, batch)
 
-    def attention_maps(self, images: Encoded, texts: Encoded) -> Tensor:
+    def attention_maps(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(P, L, R) attention of aligned pairs; sums to 1 over what is attended to."""
-        return aligned((self.attention,), images, texts).weights(self.attention)
+        return aligned_blocks((self.attention,), images, texts).weights(self.attention)
 
     @property
     def _words_attend(self) -> bool:
         return self.attention.direction == "t2i"
 
-    def _score(self, pairs: Aligned) -> Tensor:
+    def _score(self, pairs: AlignedPairs) -> Tensor:
         return self._gather(pairs.cosine(self.attention), 1, pairs.asking(self.attention).mask)
 
-    def _by_words(self, images: Encoded, texts: Packed) -> Tensor:
+    def _by_words(self, images: Embeddings, texts: PackedTexts) -> Tensor:
         """(T, I) scores of a tile."""
-        (found,) = attended(images, texts, (self.attention,))
-        cosine = found.cosine(square(texts.words).unsqueeze(1))
+        (found,) = attended_scores(images, texts, (self.attention,))
+        cosine = found.cosine(squared_norms(texts.words).unsqueeze(1))
         return texts.gathered(cosine, lambda block: self._gather(block, 1))
 
-    def _by_regions(self, images: Encoded, texts: Packed) -> Tensor:
+    def _by_regions(self, images: Embeddings, texts: PackedTexts) -> Tensor:
         """(T, I) scores of a tile."""
-        (found,) = attended(images, texts, (self.attention,))
-        return self._gather(found.cosine(squares(images)), -1, hidden_regions(images))
+        (found,) = attended_scores(images, texts, (self.attention,))
+        return self._gather(
+            found.cosine(squared_lengths(images)), -1, padding_mask_of_regions(images)
+        )
 
     def _gather(self, cosine: Tensor, dim: int, mask: Tensor | None = None) -> Tensor:
         return aggregate(self.aggregate, cosine, dim, mask, self.lambda_lse)

@@ -2,30 +2,197 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import final, get_args
 
+import torch
 from torch import Tensor, nn
 
-from counterfoil.matcher import Matcher, one_view
-from counterfoil.models.authors import State
-from counterfoil.models.blocks.boxed import BoxedRegions, PieceEmbedding
-from counterfoil.models.blocks.joint import JointEncoder
-from counterfoil.models.blocks.pool import chosen
-from counterfoil.models.blocks.spoken import LOGIT_SCALE, Joint, Score, Speaker
-from counterfoil.models.blocks.uniter_heads import UniterHeads, present
-from counterfoil.models.uniter_start import SPREAD, begun, fitted, freshen
-from counterfoil.reading import Reading, Slots, Want
-from counterfoil.records import Batch, Encoded, Items, Pairs, Views
+from counterfoil.core.config import config
+from counterfoil.core.types import (
+    Batch,
+    Embeddings,
+    EncodedViews,
+    ModalityBatch,
+    Pairs,
+    WordHead,
+    WordReading,
+    WordSlots,
+)
+from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.models.checkpoints import Checkpoint, ConvertedModel, State
+from counterfoil.models.layers.joint_encoder import (
+    EPSILON,
+    LOGIT_SCALE,
+    OUTPUTS,
+    SPREAD,
+    JointEncoder,
+    JointScorer,
+    JointTokens,
+    Score,
+    UniterHeads,
+    fit_state,
+    initialize_weights,
+    initialized_from,
+    present_classes,
+)
+from counterfoil.models.layers.pooling import (
+    ImageTower,
+    TextTower,
+    check_fits,
+    check_positive,
+    hidden_sizes,
+    known_ids,
+    select_tokens,
+)
+
+# UNITER's embedding layers: wordpieces with their order, regions with their boxes.
+
+
+PLACE = 7  # numbers that say where a region is
 
 
 @final
-class UNITER(Matcher):
+class WordPieceEmbedding(TextTower):
+    """norm(word + position + kind), with dropout.
+
+    What the mask hides is embedded as the word 0.
+    """
+
+    def __init__(
+        self, *, vocabulary: int, positions: int, width: int, dropout: float, mask: int | None
+    ) -> None:
+        """Keyword arguments.
+
+        Args:
+            vocabulary: how many ids there are.
+            positions: longest text.
+            width: of the vectors.
+            dropout: share of entries dropped in training.
+            mask: id of the token that hides a word; where None there is one more embedding for
+                it, behind the vocabulary.
+
+        Raises:
+            ValueError: a size below 1, or a mask outside the vocabulary.
+        """
+        super().__init__()
+        check_positive(vocabulary=vocabulary, positions=positions, width=width)
+        if mask is not None and not 0 <= mask < vocabulary:
+            raise ValueError(
+                f"mask={mask} is not an id of a vocabulary of {vocabulary}; give the id of the "
+                "tokenizer's mask token, or None"
+            )
+        self.width = width
+        self.word_embeddings = nn.Embedding(vocabulary + (mask is None), width)
+        self.position_embeddings = nn.Embedding(positions, width)
+        self.kind = nn.Parameter(torch.empty(width))
+        self.norm = nn.LayerNorm(width, eps=EPSILON)
+        self.dropout = nn.Dropout(dropout)
+        self._mask = vocabulary if mask is None else mask
+
+    def forward(self, items: ModalityBatch) -> Embeddings:
+        """Token ids (N, L) as vectors.
+
+        Raises:
+            ValueError: an id or a length that the model does not know.
+        """
+        known, longest = self.word_embeddings.num_embeddings, self.position_embeddings
+        ids = known_ids(items, longest=longest.num_embeddings, vocabulary=known)
+        words = self.word_embeddings(ids)
+        order = self.position_embeddings.weight[: ids.shape[1]]
+        return Embeddings(self.dropout(self.norm(words + order + self.kind)), items.mask)
+
+    def word_table(self) -> nn.Module:
+        """What token ids are looked up in."""
+        return self.word_embeddings
+
+    @property
+    def mask_word(self) -> int:
+        """Id of the token that hides a word."""
+        return self._mask
+
+
+@final
+class RegionEmbedding(ImageTower):
+    """norm(norm(features) + norm(place) + kind), with dropout.
+
+    The place of a region is x1, y1, x2, y2, width, height and area, as fractions of the picture.
+    """
+
+    def __init__(self, *, features: int, width: int, dropout: float, hides: bool) -> None:
+        """Keyword arguments.
+
+        Args:
+            features: width of a region's features.
+            width: of the vectors.
+            dropout: share of entries dropped in training.
+            hides: have a learnt vector that stands for the features of a hidden region.
+
+        Raises:
+            ValueError: a size below 1.
+        """
+        super().__init__()
+        check_positive(features=features, width=width)
+        self.width, self.features = width, features
+        self.fc, self.place = nn.Linear(features, width), nn.Linear(PLACE, width)
+        self.fc_norm, self.place_norm, self.norm = (
+            nn.LayerNorm(width, eps=EPSILON) for _ in range(3)
+        )
+        self.kind = nn.Parameter(torch.empty(width))
+        self.veil = nn.Parameter(torch.empty(features)) if hides else None
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, items: ModalityBatch, veiled: Tensor | None = None) -> Embeddings:
+        """Regions (N, R, F) as vectors.
+
+        Args:
+            items: with their boxes.
+            veiled: (N, R) bool, True where the features of a region are hidden.
+
+        Raises:
+            ValueError: features of another width, regions without boxes, or nothing that could
+                stand for hidden ones.
+        """
+        check_fits(items, self.features)
+        values = hidden_sizes(items.values, items.mask).to(self.fc.weight.dtype)
+        if veiled is not None:
+            values = torch.where(veiled.unsqueeze(2), self._veil(), values)
+        where = box_features(self._boxes(items).to(values.dtype))
+        seen = self.fc_norm(self.fc(values)) + self.place_norm(self.place(where))
+        return Embeddings(self.dropout(self.norm(seen + self.kind)), items.mask)
+
+    @staticmethod
+    def _boxes(items: ModalityBatch) -> Tensor:
+        if items.boxes is None:
+            raise ValueError(
+                "this model reads where regions are, and these image features have no boxes; give "
+                "features with boxes, or choose a model that does without"
+            )
+        return hidden_sizes(items.boxes, items.mask)
+
+    def _veil(self) -> Tensor:
+        if self.veil is None:
+            raise ValueError(
+                "this model has nothing that stands for a hidden region; build it with the outputs "
+                "regress or classify"
+            )
+        return self.veil
+
+
+def box_features(boxes: Tensor) -> Tensor:
+    """(N, R, 7) x1, y1, x2, y2, width, height and area of regions (N, R, 4), all as fractions."""
+    size = boxes[..., 2:] - boxes[..., :2]
+    return torch.cat([boxes, size, size.prod(2, keepdim=True)], 2)
+
+
+@final
+class UNITER(RetrievalModel):
     """Words and regions through one transformer; a score from the first token.
 
     Items are encoded by the embedding layers alone; the transformer reads pairs of them. Sequences
     are packed, so that neither padding nor the batch has a share in a pair's score. It also reads
-    words in the sense of `counterfoil.reading.ReadsWords`.
+    words in the sense of `counterfoil.core.types.WordHeadModel`.
 
     UNITER: Universal Image-Text Representation Learning (https://github.com/ChenRocks/UNITER); the
     heads doubt and correct are those of TAGS-DC (https://github.com/LibertFan/TAGS).
@@ -79,14 +246,14 @@ class UNITER(Matcher):
             ValueError: sizes that are not possible, an unknown output, or none that gives a score.
         """
         super().__init__()
-        chosen("score", score, get_args(Score))
+        select_tokens("score", score, get_args(Score))
         self.score = score
         self.score_scale = 1.0 if score == "probability" else LOGIT_SCALE
-        self.text = PieceEmbedding(
+        self.text = WordPieceEmbedding(
             vocabulary=vocabulary, positions=positions, width=width, dropout=dropout, mask=mask
         )
         hides = bool({"regress", "classify"} & set(outputs))
-        self.image = BoxedRegions(features=features, width=width, dropout=dropout, hides=hides)
+        self.image = RegionEmbedding(features=features, width=width, dropout=dropout, hides=hides)
         self.body = JointEncoder(
             layers=layers, width=width, heads=heads, inner=inner, dropout=dropout
         )
@@ -98,58 +265,58 @@ class UNITER(Matcher):
             features=features,
             classes=classes,
         )
-        freshen(self, spread)
+        initialize_weights(self, spread)
 
-    def encode_images(self, images: Items) -> Encoded:
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
         """N images as their embedded regions."""
         return self.embed_images(images)
 
-    def embed_images(self, images: Items, veiled: Tensor | None = None) -> Encoded:
+    def embed_images(self, images: ModalityBatch, veiled: Tensor | None = None) -> Embeddings:
         """The same with the features of some regions hidden: (N, R) bool, True where they are."""
-        embedded: Encoded = self.image(images, veiled)
+        embedded: Embeddings = self.image(images, veiled)
         return embedded
 
-    def encode_texts(self, texts: Items) -> Encoded:
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         """N texts as their embedded tokens."""
-        embedded: Encoded = self.text(texts)
+        embedded: Embeddings = self.text(texts)
         return embedded
 
-    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(P,) scores of aligned pairs."""
-        return self._speaker.aligned(images, texts)
+        return self._speaker.score_pairs(images, texts)
 
-    def listed(self, images: Encoded, texts: Encoded, pairs: Pairs) -> Tensor:
+    def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
         """(P,) scores; those of like length are worked out together."""
-        return self._speaker.listed(images, texts, pairs)
+        return self._speaker.score_indices(images, texts, pairs)
 
-    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(I, T) scores of all pairs, a bounded number of them at a time."""
-        return self._speaker.grid(images, texts)
+        return self._speaker.score_matrix(images, texts)
 
-    def forward(self, batch: Batch) -> Views:
+    def forward(self, batch: Batch) -> EncodedViews:
         """Trains as it is used."""
-        return one_view(self, batch)
+        return encode_batch(self, batch)
 
     @property
-    def wants(self) -> frozenset[Want]:
+    def wants(self) -> frozenset[WordHead]:
         """What it has heads for."""
         return self._speaker.wants
 
     def read(
         self,
-        images: Encoded,
-        texts: Encoded,
-        want: frozenset[Want],
-        slots: Slots | None = None,
-    ) -> Reading:
-        """What is wanted of P images with P texts, from one pass; see `ReadsWords`.
+        images: Embeddings,
+        texts: Embeddings,
+        want: frozenset[WordHead],
+        slots: WordSlots | None = None,
+    ) -> WordReading:
+        """What is wanted of P images with P texts, from one pass; see `WordHeadModel`.
 
         Raises:
             ValueError: there is no head for something, or words are wanted without slots.
         """
         return self._speaker.read(images, texts, want, slots)
 
-    def joint(self, images: Encoded | None, texts: Encoded | None) -> Joint:
+    def joint(self, images: Embeddings | None, texts: Embeddings | None) -> JointTokens:
         """The last hidden states of P images with P texts, or of one side alone."""
         return self._speaker.joint(images, texts)
 
@@ -167,12 +334,14 @@ class UNITER(Matcher):
 
     def regressed(self, states: Tensor) -> Tensor:
         """(M, F) features of the hidden region of each state."""
-        found: Tensor = present(self.says.regress, "regress")(states, self.image.fc.weight.T)
+        found: Tensor = present_classes(self.says.regress, "regress")(
+            states, self.image.fc.weight.T
+        )
         return found
 
     def classified(self, states: Tensor) -> Tensor:
         """(M, C) logits of the class of each region."""
-        found: Tensor = present(self.says.classify, "classify")(states)
+        found: Tensor = present_classes(self.says.classify, "classify")(states)
         return found
 
     def adopted(self, state: Mapping[str, Tensor]) -> State:
@@ -181,13 +350,178 @@ class UNITER(Matcher):
         Raises:
             ValueError: they are not those of a UNITER with as many layers.
         """
-        return fitted(self.state_dict(), begun(state))
+        return fit_state(self.state_dict(), initialized_from(state))
 
     @property
-    def _speaker(self) -> Speaker:
+    def _speaker(self) -> JointScorer:
         words = self.text.word_embeddings.weight
-        return Speaker(self.body, self._pool, self.says, words, self.score)
+        return JointScorer(self.body, self._pool, self.says, words, self.score)
 
     def _pool(self, first: Tensor) -> Tensor:
         summed: Tensor = self.pooler(first)
         return summed.tanh()
+
+
+# UNITER's and TAGS's tensors under our names, and ours under theirs.
+
+
+HEAD_WIDTH = 64  # of all published sizes
+MASK = 103  # in bert-base-cased
+
+WORDS = "uniter.embeddings.word_embeddings.weight"
+KINDS = "uniter.embeddings.token_type_embeddings.weight"  # of a word, and of a region
+VEIL = "uniter.img_embeddings.mask_embedding.weight"  # zero, and what stands for a region
+FEATURES = "uniter.img_embeddings.img_linear.weight"
+TIED = {
+    "cls.predictions.decoder.weight": WORDS,
+    "correction_output.predictions.decoder.weight": WORDS,
+    "feat_regress.weight": FEATURES,
+}
+PREFIXES = {
+    "uniter.embeddings.word_embeddings.": "text.word_embeddings.",
+    "uniter.embeddings.position_embeddings.": "text.position_embeddings.",
+    "uniter.embeddings.LayerNorm.": "text.norm.",
+    "uniter.img_embeddings.img_linear.": "image.fc.",
+    "uniter.img_embeddings.img_layer_norm.": "image.fc_norm.",
+    "uniter.img_embeddings.pos_linear.": "image.place.",
+    "uniter.img_embeddings.pos_layer_norm.": "image.place_norm.",
+    "uniter.img_embeddings.LayerNorm.": "image.norm.",
+    "uniter.pooler.dense.": "pooler.",
+    "rank_output.": "says.rank.",
+    "itm_output.": "says.match.",
+    "disc_output.": "says.doubt.",
+    "feat_regress.net.": "says.regress.enter.",
+    "feat_regress.bias": "says.regress.bias",
+    "region_classifier.net.3.": "says.classify.out.",
+    "region_classifier.net.": "says.classify.enter.",
+    **{
+        f"{theirs}.predictions.{part}": f"says.{ours}.{own}"
+        for theirs, ours in (("cls", "fill"), ("correction_output", "correct"))
+        for part, own in (
+            ("bias", "bias"),
+            ("transform.dense.", "enter.0."),
+            ("transform.LayerNorm.", "enter.2."),
+        )
+    },
+}
+LAYER = {
+    "attention.output.dense.": "leave.",
+    "attention.output.LayerNorm.": "norm.",
+    "intermediate.dense.": "wide.",
+    "output.dense.": "narrow.",
+    "output.LayerNorm.": "last_norm.",
+}
+ASKING = ("query", "key", "value")
+THEIR_LAYER = re.compile(r"uniter\.encoder\.layer\.(\d+)\.(.+)")
+OUR_LAYER = re.compile(r"body\.layers\.(\d+)\.(.+)")
+BERT = ("embeddings.", "img_embeddings.", "encoder.", "pooler.")  # what may stand behind "bert."
+NEEDED = ("text.word_embeddings.weight", "image.fc.weight", "body.layers.0.enter.weight")
+
+
+def renamed_state(theirs: str) -> str | None:
+    """Our name of one of their tensors; None for one that is not ours alone, or that none reads.
+
+    The parts of a layer that ask, are asked and answer are one tensor here.
+    """
+    if layer := THEIR_LAYER.fullmatch(theirs):
+        found = _exchanged(layer[2], LAYER)
+        return found and f"body.layers.{layer[1]}.{found}"
+    return _exchanged(theirs, PREFIXES)
+
+
+def convert_uniter(state: Mapping[str, Tensor]) -> State:
+    """UNITER's and TAGS's tensors under the names of `UNITER`; those that none reads are left out.
+
+    Names with "gamma" and "beta", and with "bert." before them or in place of "uniter.", are known.
+
+    Raises:
+        ValueError: what every UNITER has is missing.
+    """
+    given = {_plain(name): value for name, value in state.items()}
+    new = {ours: value for name, value in given.items() if (ours := renamed_state(name))}
+    for name in given:
+        if (layer := THEIR_LAYER.fullmatch(name)) and ".self.query." in name:
+            parts = [given.get(name.replace("query", part)) for part in ASKING]
+            whole = torch.cat([part for part in parts if part is not None])
+            new[f"body.layers.{layer[1]}.enter.{name.rpartition('.')[2]}"] = whole
+    if KINDS in given:
+        new["text.kind"], new["image.kind"] = given[KINDS][:2]
+    if VEIL in given:
+        new["image.veil"] = given[VEIL][1]
+    if missing := [name for name in NEEDED if name not in new]:
+        raise ValueError(f"this UNITER checkpoint has no {missing[0]!r}; is it another system's?")
+    return new
+
+
+def authors_state(state: Mapping[str, Tensor]) -> State:
+    """The weights of a `UNITER` under the authors' names, as their loaders want them."""
+    new: State = {}
+    back = {ours: theirs for theirs, ours in PREFIXES.items()}
+    layer_back = {ours: theirs for theirs, ours in LAYER.items()}
+    for name, value in state.items():
+        if layer := OUR_LAYER.fullmatch(name):
+            before = f"uniter.encoder.layer.{layer[1]}."
+            if layer[2].startswith("enter."):
+                for part, own in zip(ASKING, value.chunk(3), strict=True):
+                    kind = layer[2].removeprefix("enter.")
+                    new[f"{before}attention.self.{part}.{kind}"] = own.clone()
+            elif found := _exchanged(layer[2], layer_back):
+                new[before + found] = value
+        elif found := _exchanged(name, back):
+            new[found] = value
+    new[KINDS] = torch.stack([state["text.kind"], state["image.kind"]])
+    if (veil := state.get("image.veil")) is not None:
+        new[VEIL] = torch.stack([torch.zeros_like(veil), veil])
+    heads = {name.partition(".")[0] for name in new}
+    return new | {n: new[own] for n, own in TIED.items() if n.partition(".")[0] in heads}
+
+
+def uniter_options(checkpoint: Checkpoint) -> ConvertedModel:
+    """UNITER, or TAGS, from a checkpoint alone, with the heads that are in it and a rank.
+
+    A rank that was not fine-tuned is the yes of the pre-trained match; other tensors that are
+    missing begin as fresh ones. Sizes are read off the tensors, "heads" (64 numbers to each) and
+    "mask" (103) may be among the options.
+
+    Raises:
+        ValueError: it is not a UNITER checkpoint.
+    """
+    state = convert_uniter(checkpoint.state)
+    heads = {name.split(".")[1] for name in state if name.startswith("says.")}
+    begin = initialized_from(state) if "match" in heads else state
+    state |= {name: value for name, value in begin.items() if name.startswith("says.rank.")}
+    outputs = tuple(name for name in OUTPUTS if name in heads | {"rank"})
+    vocabulary, width = state["text.word_embeddings.weight"].shape
+    options = checkpoint.options
+    spec = config(
+        UNITER,
+        layers=len({layer[1] for name in state if (layer := OUR_LAYER.fullmatch(name))}),
+        width=width,
+        heads=int(options.get("heads", max(1, width // HEAD_WIDTH))),
+        inner=_rows(state, "body.layers.0.wide.weight", 4 * width),
+        vocabulary=vocabulary,
+        positions=_rows(state, "text.position_embeddings.weight", 512),
+        features=state["image.fc.weight"].shape[1],
+        classes=_rows(state, "says.classify.out.weight", 1601),
+        mask=int(options.get("mask", MASK if vocabulary > MASK else 0)),
+        outputs=outputs,
+    )
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        own = spec.build().state_dict()
+    return ConvertedModel(spec, {name: state.get(name, value) for name, value in own.items()})
+
+
+def _rows(state: State, name: str, otherwise: int) -> int:
+    return len(state[name]) if name in state else otherwise
+
+
+def _plain(name: str) -> str:
+    name = name.replace("gamma", "weight").replace("beta", "bias").removeprefix("module.")
+    rest = name.removeprefix("bert.")
+    return f"uniter.{rest}" if rest != name and rest.startswith(BERT) else rest
+
+
+def _exchanged(name: str, prefixes: Mapping[str, str]) -> str | None:
+    found = max((p for p in prefixes if name.startswith(p)), key=len, default=None)
+    return None if found is None else prefixes[found] + name.removeprefix(found)

@@ -3,36 +3,304 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import final, get_args
+from dataclasses import dataclass
+from typing import Any, final, get_args
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import interpolate, pad
 
-from counterfoil.matcher import Matcher, one_view
-from counterfoil.models.authors import State
-from counterfoil.models.blocks.joint import Packing
-from counterfoil.models.blocks.pool import chosen
-from counterfoil.models.blocks.spoken import LOGIT_SCALE, Joint, Score, Speaker
-from counterfoil.models.blocks.uniter_heads import UniterHeads
-from counterfoil.models.blocks.vilt import (
-    ViltSizes,
-    embed_patches,
-    embed_words,
-    pooled,
-    told,
-    vilt_body,
+from counterfoil.core.config import config as make_config
+from counterfoil.core.types import (
+    Batch,
+    Embeddings,
+    EncodedViews,
+    ModalityBatch,
+    Pairs,
+    WordHead,
+    WordReading,
+    WordSlots,
 )
-from counterfoil.models.uniter_start import SPREAD, begun, fitted, freshen
-from counterfoil.models.vilt_names import OUTPUTS, public_state
-from counterfoil.reading import Reading, Slots, Want
-from counterfoil.records import Batch, Encoded, Items, Pairs, Views
+from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.models.checkpoints import ConvertedModel, State, read_checkpoint
+from counterfoil.models.layers.joint_encoder import (
+    LOGIT_SCALE,
+    SPREAD,
+    JointScorer,
+    JointTokens,
+    Score,
+    TokenPacking,
+    UniterHeads,
+    fit_state,
+    initialize_weights,
+    initialized_from,
+)
+from counterfoil.models.layers.pooling import check_positive, known_ids, select_tokens, split_among
+from counterfoil.models.layers.pretrained import config_of, hf_library, weights_file
+
+# ViLT's own parts, made by Hugging Face transformers: embedding layers, transformer, pooler.
+
+
+TEXT, IMAGE = 0, 1  # kinds of tokens
 
 
 @final
-class ViLT(Matcher):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViltSizes:
+    """How large a ViLT is.
+
+    Attributes:
+        layers: of the transformer.
+        width: of its tokens.
+        heads: of its attention.
+        inner: width of its perceptrons.
+        vocabulary: how many token ids there are.
+        mask: id of the token that hides a word; None for one behind the vocabulary.
+        positions: longest text.
+        size: side in pixels of the square that the places of patches were learnt on.
+        patch: side of a patch in pixels.
+        dropout: share dropped in training.
+        spread: of fresh weights.
+
+    Raises:
+        ValueError: sizes that are not possible.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    inner: int
+    vocabulary: int
+    mask: int | None
+    positions: int
+    size: int
+    patch: int
+    dropout: float
+    spread: float
+
+    def __post_init__(self) -> None:
+        check_positive(layers=self.layers, inner=self.inner, positions=self.positions)
+        check_positive(vocabulary=self.vocabulary, size=self.size, patch=self.patch)
+        split_among(self.heads, self.width)
+        if self.size % self.patch:
+            raise ValueError(
+                f"patches of {self.patch} pixels do not divide pictures of {self.size}; choose a "
+                f"multiple of {self.patch}"
+            )
+        if self.mask is not None and not 0 <= self.mask < self.vocabulary:
+            raise ValueError(
+                f"mask={self.mask} is not an id of a vocabulary of {self.vocabulary}; give the id "
+                "of the tokenizer's mask token, or None"
+            )
+
+    @property
+    def words(self) -> int:
+        """How many embeddings of words there are."""
+        return self.vocabulary + (self.mask is None)
+
+
+def vilt_body(sizes: ViltSizes) -> nn.Module:
+    """A `transformers.ViltModel` with fresh weights.
+
+    Raises:
+        ValueError: transformers is not installed.
+    """
+    transformers = hf_library()
+    config = transformers.ViltConfig(
+        vocab_size=sizes.words,
+        max_position_embeddings=sizes.positions,
+        hidden_size=sizes.width,
+        num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads,
+        intermediate_size=sizes.inner,
+        hidden_dropout_prob=sizes.dropout,
+        attention_probs_dropout_prob=sizes.dropout,
+        image_size=sizes.size,
+        patch_size=sizes.patch,
+        initializer_range=sizes.spread,
+    )
+    model: nn.Module = transformers.ViltModel(config)
+    return model
+
+
+def embed_words(body: Any, items: ModalityBatch) -> Embeddings:
+    """Token ids (N, L) as vectors, which know that they are words.
+
+    What the mask hides is embedded as the word 0.
+
+    Raises:
+        ValueError: an id or a length that the model does not know.
+    """
+    known = body.config
+    ids = known_ids(items, longest=known.max_position_embeddings, vocabulary=known.vocab_size)
+    embeddings = body.embeddings
+    found = embeddings.text_embeddings(input_ids=ids)
+    return Embeddings(found + embeddings.token_type_embeddings.weight[TEXT], items.mask)
+
+
+def embed_patches(body: Any, items: ModalityBatch) -> Embeddings:
+    """Pixels (N, 3, H, W) as a vector that stands for the image, and one for each of its patches.
+
+    All patches are read, row after row; those of pictures that fill less than the batch's room
+    come without gaps.
+
+    Args:
+        body: a ViltModel.
+        items: mask (N, 1), or (N, patches), True where a patch is of the picture, which begins at
+            the top left.
+
+    Raises:
+        ValueError: no pixels, or a mask of other patches.
+    """
+    embeddings, patch = body.embeddings, int(body.config.patch_size)
+    mask = _patch_mask(items, patch)
+    pixels = items.values.to(embeddings.cls_token.dtype)
+    shown = mask.repeat_interleave(patch, 1).repeat_interleave(patch, 2).unsqueeze(1)
+    pixels = pixels[:, :, : shown.shape[2], : shown.shape[3]].masked_fill(~shown, 0)
+    seen = embeddings.patch_embeddings(pixels).permute(0, 2, 3, 1) + _places(embeddings, mask)
+    whole = embeddings.cls_token[0] + embeddings.position_embeddings[0, :1]
+    tokens = torch.cat([whole.expand(len(seen), 1, -1), seen.flatten(1, 2)], 1)
+    real = torch.cat([mask.new_ones(len(mask), 1), mask.flatten(1)], 1)
+    tokens = embeddings.dropout(tokens) + embeddings.token_type_embeddings.weight[IMAGE]
+    return close_gaps(Embeddings(tokens, real))
+
+
+def close_gaps(bag: Embeddings) -> Embeddings:
+    """The same items without gaps, as long as the longest; the order of real tokens stays."""
+    if bool(bag.mask.all()):
+        return bag
+    longest = int(bag.mask.sum(1).max())
+    order = (~bag.mask).long().argsort(dim=1, stable=True)[:, :longest]
+    tokens = bag.tokens.gather(1, order.unsqueeze(2).expand(-1, -1, bag.tokens.shape[2]))
+    return Embeddings(tokens, bag.mask.gather(1, order))
+
+
+def vilt_sizes_of(
+    body: Any, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None
+) -> Tensor:
+    """(S, D) last hidden states of packed sequences, or (K, D) of the tokens that are kept."""
+    room, hidden = packing.padded(tokens), None
+    if packing.keys is not None:
+        hidden = torch.zeros_like(packing.keys, dtype=room.dtype)
+        hidden = hidden.masked_fill(~packing.keys, -torch.inf)
+    for layer in body.encoder.layer:
+        found = layer(room, hidden)
+        room = found[0] if isinstance(found, tuple) else found
+    states = packing.packed(room)
+    last: Tensor = body.layernorm(states if kept is None else states[kept])
+    return last
+
+
+def vilt_pooler(body: Any, first: Tensor) -> Tensor:
+    """(P, D) what the states (P, D) of first tokens say of the whole."""
+    summed: Tensor = body.pooler(first.unsqueeze(1))
+    return summed
+
+
+def _patch_mask(items: ModalityBatch, patch: int) -> Tensor:
+    """(N, rows, columns) bool, True at patches of the picture."""
+    shape = tuple(items.values.shape)
+    if len(shape) != 4 or shape[1] != 3 or min(shape[2:]) < patch:
+        raise ValueError(
+            f"images of shape {shape} do not fit a model that reads (images, 3, height, width) in "
+            f"patches of {patch} pixels; give it pictures"
+        )
+    rows, columns = shape[2] // patch, shape[3] // patch
+    if items.mask.shape[1] == 1:
+        return items.mask.view(-1, 1, 1).expand(-1, rows, columns)
+    if items.mask.shape[1] != rows * columns:
+        raise ValueError(
+            f"pictures of {shape[2]} x {shape[3]} pixels whose mask tells of "
+            f"{items.mask.shape[1]} patches do not fit a model with patches of {patch} pixels; "
+            f"set divisor={patch}"
+        )
+    return items.mask.view(-1, rows, columns)
+
+
+def _places(embeddings: Any, mask: Tensor) -> Tensor:
+    """(N, rows, columns, D) where patches are, as the square that was learnt is stretched to fit.
+
+    Zero outside of the pictures.
+    """
+    learnt: Tensor = embeddings.position_embeddings[:, 1:]
+    side = round(learnt.shape[1] ** 0.5)
+    square = learnt.transpose(1, 2).reshape(1, -1, side, side)
+    heights, widths = mask[:, :, 0].sum(1), mask[:, 0].sum(1)
+    found = square.new_zeros(*mask.shape, square.shape[1])
+    sizes = torch.stack([heights, widths], 1)
+    for height, width in torch.unique(sizes, dim=0).tolist():
+        if not height * width:
+            continue
+        fitted = interpolate(square, size=(height, width), mode="bilinear", align_corners=True)
+        alike = ((heights == height) & (widths == width)).nonzero().squeeze(1)
+        found[alike, :height, :width] = fitted[0].permute(1, 2, 0)
+    return found
+
+
+# Public ViLT weights under our names.
+#
+# What Hugging Face calls ViltForMaskedLM, ViltForImageAndTextRetrieval, ViltForPreTraining or
+# ViltModel is read: "dandelin/vilt-b32-mlm", "dandelin/vilt-b32-mlm-itm",
+# "dandelin/vilt-b32-finetuned-coco", or a folder.
+
+
+OUTPUTS = ("rank", "match", "fill", "doubt", "correct")
+BODY = "vilt."
+PARTS = ("embeddings.", "encoder.", "layernorm.", "pooler.")  # of a ViltModel saved alone
+HEADS = {
+    "rank_output.": "says.rank.",
+    "itm_score.fc.": "says.match.",
+    "itm_score.": "says.match.",
+    "mlm_score.transform.dense.": "says.fill.enter.0.",
+    "mlm_score.transform.LayerNorm.": "says.fill.enter.2.",
+    "mlm_score.decoder.bias": "says.fill.bias",
+    "mlm_score.bias": "says.fill.bias",
+}
+UNREAD = ("position_ids", "token_type_ids")  # numbered, not learnt
+WORDS = "vilt.embeddings.text_embeddings.word_embeddings.weight"
+
+
+def renamed_vilt_state(theirs: str) -> str | None:
+    """Our name of one of their tensors; None for one that is not read."""
+    if theirs.endswith(UNREAD):
+        return None
+    if theirs.startswith(BODY):
+        return theirs
+    if theirs.startswith(PARTS):
+        return BODY + theirs
+    found = max((p for p in HEADS if theirs.startswith(p)), key=len, default=None)
+    return None if found is None else HEADS[found] + theirs.removeprefix(found)
+
+
+def public_state(name: str, *, words: int | None = None) -> State:
+    """The weights of a Hugging Face ViLT under the names of `ViLT`.
+
+    Args:
+        name: folder or name of the model.
+        words: how many there are to be; where one more than the weights know, it begins as their
+            mean and is never guessed.
+
+    Raises:
+        ValueError: transformers is not installed, or there is no such model.
+    """
+    given = read_checkpoint(weights_file(name)).state
+    state = {ours: value for theirs, value in given.items() if (ours := renamed_vilt_state(theirs))}
+    if WORDS not in state:
+        raise ValueError(f"{name} holds no weights of a ViLT; give one, as dandelin/vilt-b32-mlm")
+    known = state[WORDS]
+    if words == len(known) + 1:
+        state[WORDS] = torch.cat([known, known.mean(0, keepdim=True)])
+        if (bias := state.get("says.fill.bias")) is not None:
+            state["says.fill.bias"] = pad(bias, (0, 1), value=-100.0)
+    return state
+
+
+@final
+class ViLT(RetrievalModel):
     """Words and patches through one transformer; a score from the first token.
 
     Items are encoded by the embedding layers alone; the transformer reads pairs of them. It also
-    reads words in the sense of `counterfoil.reading.ReadsWords`. The parts are those of
+    reads words in the sense of `counterfoil.core.types.WordHeadModel`. The parts are those of
     `transformers.ViltModel`, and so are their names in a saved model.
 
     ViLT: Vision-and-Language Transformer Without Convolution or Region Supervision
@@ -91,7 +359,7 @@ class ViLT(Matcher):
                 transformers is not installed, or there are no such weights, or of other sizes.
         """
         super().__init__()
-        chosen("score", score, get_args(Score))
+        select_tokens("score", score, get_args(Score))
         self.score = score
         self.score_scale = 1.0 if score == "probability" else LOGIT_SCALE
         sizes = ViltSizes(
@@ -112,50 +380,50 @@ class ViLT(Matcher):
         if weights is not None and pretrained:
             self.load_state_dict(self.adopted(public_state(weights, words=sizes.words)))
 
-    def encode_images(self, images: Items) -> Encoded:
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
         """N images (N, 3, H, W) as their embedded patches, behind a token for the whole."""
         return embed_patches(self.vilt, images)
 
-    def encode_texts(self, texts: Items) -> Encoded:
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         """N texts as their embedded tokens."""
         return embed_words(self.vilt, texts)
 
-    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(P,) scores of aligned pairs."""
-        return self._speaker.aligned(images, texts)
+        return self._speaker.score_pairs(images, texts)
 
-    def listed(self, images: Encoded, texts: Encoded, pairs: Pairs) -> Tensor:
+    def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
         """(P,) scores; those of like length are worked out together."""
-        return self._speaker.listed(images, texts, pairs)
+        return self._speaker.score_indices(images, texts, pairs)
 
-    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(I, T) scores of all pairs, a bounded number of them at a time."""
-        return self._speaker.grid(images, texts)
+        return self._speaker.score_matrix(images, texts)
 
-    def forward(self, batch: Batch) -> Views:
+    def forward(self, batch: Batch) -> EncodedViews:
         """Trains as it is used."""
-        return one_view(self, batch)
+        return encode_batch(self, batch)
 
     @property
-    def wants(self) -> frozenset[Want]:
+    def wants(self) -> frozenset[WordHead]:
         """What it has heads for."""
         return self._speaker.wants
 
     def read(
         self,
-        images: Encoded,
-        texts: Encoded,
-        want: frozenset[Want],
-        slots: Slots | None = None,
-    ) -> Reading:
-        """What is wanted of P images with P texts, from one pass; see `ReadsWords`.
+        images: Embeddings,
+        texts: Embeddings,
+        want: frozenset[WordHead],
+        slots: WordSlots | None = None,
+    ) -> WordReading:
+        """What is wanted of P images with P texts, from one pass; see `WordHeadModel`.
 
         Raises:
             ValueError: there is no head for something, or words are wanted without slots.
         """
         return self._speaker.read(images, texts, want, slots)
 
-    def joint(self, images: Encoded | None, texts: Encoded | None) -> Joint:
+    def joint(self, images: Embeddings | None, texts: Embeddings | None) -> JointTokens:
         """The last hidden states of P images with P texts, or of one side alone."""
         return self._speaker.joint(images, texts)
 
@@ -191,7 +459,7 @@ class ViLT(Matcher):
             ValueError: they are not those of a ViLT of the same sizes.
         """
         own = self.state_dict()
-        found = fitted(own, begun(state))
+        found = fit_state(own, initialized_from(state))
         for name, value in own.items():
             if found[name].shape != value.shape:
                 raise ValueError(
@@ -201,23 +469,73 @@ class ViLT(Matcher):
         return found
 
     @property
-    def _speaker(self) -> Speaker:
+    def _speaker(self) -> JointScorer:
         words = self.word_table().weight
         assert isinstance(words, Tensor)
-        return Speaker(self._told, self._pooled, self.says, words, self.score)
+        return JointScorer(self._told, self._pooled, self.says, words, self.score)
 
-    def _told(self, tokens: Tensor, packing: Packing, kept: Tensor | None = None) -> Tensor:
-        return told(self.vilt, tokens, packing, kept)
+    def _told(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
+        return vilt_sizes_of(self.vilt, tokens, packing, kept)
 
     def _pooled(self, first: Tensor) -> Tensor:
-        return pooled(self.vilt, first)
+        return vilt_pooler(self.vilt, first)
 
 
 def _heads(outputs: tuple[str, ...], sizes: ViltSizes) -> UniterHeads:
     for output in outputs:
-        chosen("outputs", output, OUTPUTS)
+        select_tokens("outputs", output, OUTPUTS)
     heads = UniterHeads(
         outputs=outputs, width=sizes.width, words=sizes.words, features=1, classes=1
     )
-    freshen(heads, sizes.spread)
+    initialize_weights(heads, sizes.spread)
     return heads
+
+
+# A public ViLT, from its folder or name alone.
+
+
+KIND = ("gelu", True, 3, 1e-12)
+
+
+def public_vilt(name: str, *, mask: int | None) -> ConvertedModel:
+    """The ViLT of a folder or name, with the heads that are in it and a rank.
+
+    A rank that was not fine-tuned is the yes of the pre-trained match; where there is none either,
+    as in "dandelin/vilt-b32-mlm", it begins as a fresh one and has to be trained.
+
+    Args:
+        name: folder or name of a Hugging Face model.
+        mask: id of the tokenizer's token that hides a word, 103 in bert-base-uncased; where None
+            there is one more embedding for it.
+
+    Raises:
+        ValueError: transformers is not installed, there is no such model, or it is none that `ViLT`
+            can be.
+    """
+    config = config_of(name)
+    found = (config.hidden_act, config.qkv_bias, config.num_channels, config.layer_norm_eps)
+    if found != KIND:
+        raise ValueError(
+            f"{name} is a ViLT of another kind than the public ones: hidden_act, qkv_bias, "
+            f"num_channels and layer_norm_eps are {found}, not {KIND}"
+        )
+    state = public_state(name, words=config.vocab_size + (mask is None))
+    heads = {name.split(".")[1] for name in state if name.startswith("says.")}
+    spec = make_config(
+        ViLT,
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        heads=config.num_attention_heads,
+        inner=config.intermediate_size,
+        vocabulary=config.vocab_size,
+        positions=config.max_position_embeddings,
+        size=config.image_size,
+        patch=config.patch_size,
+        dropout=float(config.hidden_dropout_prob),
+        mask=mask,
+        outputs=tuple(name for name in OUTPUTS if name in heads | {"rank"}),
+    )
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model = spec.build()
+    return ConvertedModel(spec, model.adopted(initialized_from(state)))

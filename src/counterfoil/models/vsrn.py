@@ -2,27 +2,282 @@
 
 from __future__ import annotations
 
-from typing import Literal, final, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, final, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear, pad
 
-from counterfoil.matcher import Matcher
-from counterfoil.models.blocks.captioner import Captioner
-from counterfoil.models.blocks.gru import recurrent
-from counterfoil.models.blocks.inner import inner_grid, inner_pairs
-from counterfoil.models.blocks.norm import normed
-from counterfoil.models.blocks.pool import chosen, pool, single, unit
-from counterfoil.models.blocks.relation import RegionNorm, Relation, level
-from counterfoil.models.blocks.tower import ImageTower, TextTower, hidden
-from counterfoil.models.vse import same_width
-from counterfoil.records import INFERENCE, Batch, Encoded, Items, View, Views
+from counterfoil.core.config import config, lazy
+from counterfoil.core.types import (
+    INFERENCE,
+    Batch,
+    Embeddings,
+    EncodedBatch,
+    EncodedViews,
+    ModalityBatch,
+)
+from counterfoil.models.base import RetrievalModel
+from counterfoil.models.checkpoints import (
+    Checkpoint,
+    ConvertedModel,
+    State,
+    TensorNames,
+    gru_options,
+    region_options,
+)
+from counterfoil.models.layers.pooling import (
+    ImageTower,
+    TextTower,
+    batch_norm_rows,
+    batch_norm_tokens,
+    check_positive,
+    hidden_sizes,
+    inner_pairs,
+    inner_products,
+    pool_mean,
+    select_tokens,
+    single_vector,
+    unit_vectors,
+)
+from counterfoil.models.layers.towers import run_recurrent
+from counterfoil.models.vsepp import same_width
+
+# Region relationship reasoning: every region is told what the others hold (VSRN, section 3.1).
+
+
+RegionNorm = Literal["channel", "vector"]
+
+
+@final
+class RegionRelation(nn.Module):
+    """v + norm(W (R v)) with R = theta(v) phi(v)^T / number of regions (eq. 2 to 4).
+
+    It begins as the identity: scale and shift of the normalisation start at 0. What is added is
+    cubic in v, so regions far from unit scale may overflow (V4).
+
+    Departs from the authors' code in: padding takes part neither in R nor in the statistics, and
+    a single region is normalised by the running statistics.
+    """
+
+    def __init__(self, *, width: int) -> None:
+        """Keyword arguments.
+
+        Args:
+            width: of the region vectors.
+        """
+        super().__init__()
+        check_positive(width=width)
+        self.theta, self.phi = nn.Linear(width, width), nn.Linear(width, width)
+        self.value, self.out = nn.Linear(width, width), nn.Linear(width, width)
+        self.norm = nn.BatchNorm1d(width)
+        nn.init.zeros_(self.norm.weight)
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(N, R, D) regions, zero at padding, to the same; without a mask all are real."""
+        relation = self.theta(tokens) @ self.phi(tokens).mT
+        if mask is None:
+            change = self.out(relation @ self.value(tokens) / tokens.shape[1])
+        else:
+            count = mask.sum(1).clamp(min=1).view(-1, 1, 1)
+            change = self.out(relation @ hidden_sizes(self.value(tokens), mask) / count)
+        return tokens + batch_norm_tokens(self.norm, change, mask)
+
+
+def check_level(kind: RegionNorm, tokens: Tensor) -> Tensor:
+    """(N, R, D) regions, zero at padding, at length 1; what is zero stays zero.
+
+    Args:
+        kind: "vector": every region on its own; "channel": every feature over the regions of an
+            image, as the authors' code has it (V1).
+        tokens: the regions.
+    """
+    length = torch.linalg.vector_norm(tokens, dim=1 if kind == "channel" else 2, keepdim=True)
+    levelled: Tensor = tokens / length.masked_fill(length == 0, 1)
+    return levelled
+
+
+# Writes an image's caption from its regions, to make them hold what captions tell (VSRN).
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CaptionerMemory:
+    """What the decoder attends to.
+
+    Attributes:
+        states: (P, R, H) of the recurrent network over the regions.
+        keys: (P, R, H) their part of the attention, computed once.
+        hidden: (P, R) bool, True at padding; None where there is none.
+    """
+
+    states: Tensor
+    keys: Tensor
+    hidden: Tensor | None
+
+    def first(self, count: int) -> CaptionerMemory:
+        """That of the first captions."""
+        if count == len(self.states):
+            return self
+        hidden = None if self.hidden is None else self.hidden[:count]
+        return CaptionerMemory(self.states[:count], self.keys[:count], hidden)
+
+
+@final
+class Captioner(nn.Module):
+    """A recurrent reader of regions and a recurrent writer that attends to them (section 3.4).
+
+    The writer sees the words so far. After the last token it must predict one padding token, as
+    the authors have it, except in captions that are cut.
+
+    Departs from the authors' code in: each caption is left at its end and the vocabulary is
+    scored for its own tokens only, where theirs runs `longest` - 1 steps (the loss is the same);
+    regions may be padded.
+    """
+
+    def __init__(
+        self,
+        *,
+        words: int,
+        width: int,
+        hidden: int = 512,
+        word_width: int = 300,
+        dropout: float = 0.2,
+        longest: int = 60,
+    ) -> None:
+        """Keyword arguments.
+
+        Args:
+            words: size of the vocabulary.
+            width: of the region vectors.
+            hidden: width of both recurrent networks.
+            word_width: width of a word embedding.
+            dropout: share of what both networks read that is dropped in training.
+            longest: longer captions are cut to so many tokens, their last one kept.
+
+        Raises:
+            ValueError: a size that is not possible.
+        """
+        super().__init__()
+        check_positive(words=words, width=width, hidden=hidden, word_width=word_width)
+        if longest < 2:
+            raise ValueError(
+                f"longest={longest} leaves no token to predict after the first one; it must be at "
+                "least 2"
+            )
+        self.width, self.longest = width, longest
+        self.fc = nn.Linear(width, hidden)
+        self.reader = nn.GRU(hidden, hidden, batch_first=True)
+        self.embed = nn.Embedding(words, word_width)
+        self.attend, self.focus = nn.Linear(2 * hidden, hidden), nn.Linear(hidden, 1, bias=False)
+        self.writer = nn.GRUCell(word_width + hidden, hidden)
+        self.out = nn.Linear(hidden, words)
+        self.dropout = nn.Dropout(dropout)
+        nn.init.xavier_normal_(self.fc.weight)
+        nn.init.xavier_normal_(self.out.weight)
+
+    def forward(self, regions: Embeddings, captions: Tensor) -> Tensor:
+        """() negative log likelihood, summed over all captions.
+
+        Args:
+            regions: (P, R, D) of the image of each caption.
+            captions: (P, L) long, -1 behind the last token.
+        """
+        if not len(captions):  # several processes must agree on which parameters have a gradient
+            return torch.stack([parameter.sum() for parameter in self.parameters()]).sum() * 0
+        ids, steps = self._cut(captions)
+        order = steps.argsort(descending=True, stable=True)
+        ids, steps = ids[order], steps[order]
+        states = self.write(regions.rows(order), ids, steps)
+        going = torch.arange(ids.shape[1] - 1, device=ids.device).unsqueeze(1) < steps
+        return cross_entropy(self.out(states), ids[:, 1:].T[going], reduction="sum")
+
+    def write(self, regions: Embeddings, ids: Tensor, steps: Tensor) -> Tensor:
+        """States after each word, given the words before: first those of the first step.
+
+        Args:
+            regions: (P, R, D).
+            ids: (P, L) long.
+            steps: (P,) words to read of each caption, falling.
+        """
+        memory, state = self._read(regions)
+        going = torch.arange(int(steps[0]), device=ids.device).unsqueeze(1) < steps
+        words = self._words(ids[:, : len(going)].T[going])
+        states: list[Tensor] = []
+        for read in torch.split(words, going.sum(1).tolist()):
+            memory = memory.first(len(read))
+            state = self._step(memory, read, state[: len(read)])
+            states.append(state)
+        return torch.cat(states)
+
+    @torch.no_grad()
+    def greedy(self, regions: Embeddings, start: int, steps: int) -> tuple[Tensor, Tensor]:
+        """The likeliest word at each step, and its log probability; both (N, steps).
+
+        Args:
+            regions: (N, R, D).
+            start: token that every caption begins with.
+            steps: tokens to write; nothing ends a caption.
+        """
+        memory, state = self._read(regions)
+        word = torch.full((len(regions),), start, device=state.device)
+        found: list[tuple[Tensor, Tensor]] = []
+        for _ in range(steps):
+            state = self._step(memory, self._words(word), state)
+            likely, word = self.out(state).log_softmax(1).max(1)
+            found.append((word, likely))
+        return torch.stack([w for w, _ in found], 1), torch.stack([p for _, p in found], 1)
+
+    def _cut(self, captions: Tensor) -> tuple[Tensor, Tensor]:
+        """(P, L + 1) ids with padding 0, and how many of them are predicted."""
+        counts = (captions >= 0).sum(1)
+        ids = pad(captions.clamp(min=0), (0, 1))
+        if ids.shape[1] > self.longest:
+            last = ids.gather(1, (counts - 1).clamp(min=0).unsqueeze(1))[:, 0]
+            ids = ids[:, : self.longest].clone()
+            ids[:, -1] = torch.where(counts >= self.longest, last, ids[:, -1])
+        return ids, counts.clamp(max=self.longest - 1)
+
+    def _read(self, regions: Embeddings) -> tuple[CaptionerMemory, Tensor]:
+        """What the decoder attends to, and the state that it begins with."""
+        whole = bool(regions.mask.all())
+        tokens = self.dropout(self.fc(hidden_sizes(regions.tokens, regions.mask)))
+        states = (
+            self.reader(tokens)[0] if whole else run_recurrent(self.reader, tokens, regions.mask)
+        )
+        width = states.shape[-1]
+        keys = linear(states, self.attend.weight[:, :width], self.attend.bias)
+        memory = CaptionerMemory(states, keys, None if whole else ~regions.mask)
+        return memory, pool_mean("last", Embeddings(states, regions.mask))
+
+    def _words(self, ids: Tensor) -> Tensor:
+        """(P, 3H) what words add to the gates."""
+        words = self.dropout(self.embed(ids))
+        weight = self.writer.weight_ih[:, : words.shape[-1]]
+        return linear(words, weight, self.writer.bias_ih)
+
+    def _step(self, memory: CaptionerMemory, words: Tensor, state: Tensor) -> Tensor:
+        """(P, H) the next state."""
+        width = state.shape[-1]
+        query = linear(state, self.attend.weight[:, width:]).unsqueeze(1)
+        energy = self.focus((memory.keys + query).tanh_()).squeeze(-1)
+        if memory.hidden is not None:
+            energy = energy.masked_fill(memory.hidden, -torch.inf)
+        context = self.dropout((energy.softmax(1).unsqueeze(1) @ memory.states).squeeze(1))
+        read = words + linear(context, self.writer.weight_ih[:, -width:])
+        again = linear(state, self.writer.weight_hh, self.writer.bias_hh)
+        reset, keep = (read + again)[:, : 2 * width].sigmoid().chunk(2, 1)
+        new = (read[:, 2 * width :] + reset * again[:, 2 * width :]).tanh()
+        return new + keep * (state - new)
+
 
 Passes = Literal["together", "separate"]
 
 
 @final
-class VSRN(Matcher):
+class VSRN(RetrievalModel):
     """Relation layers, then a recurrent network over the regions; its last state is the image.
 
     In training the regions are also asked to tell their captions, see `Captioner`: the loss
@@ -68,8 +323,8 @@ class VSRN(Matcher):
             ValueError: a word that is not known, or parts of different widths.
         """
         super().__init__()
-        chosen("region_norm", region_norm, get_args(RegionNorm))
-        chosen("bn_passes", bn_passes, get_args(Passes))
+        select_tokens("region_norm", region_norm, get_args(RegionNorm))
+        select_tokens("bn_passes", bn_passes, get_args(Passes))
         same_width(image, text)
         if captioner is not None and captioner.width != image.width:
             raise ValueError(
@@ -77,7 +332,7 @@ class VSRN(Matcher):
                 f"gives {image.width}; give both the same width"
             )
         self.image, self.text = image, text
-        self.relations = nn.ModuleList(Relation(width=image.width) for _ in range(layers))
+        self.relations = nn.ModuleList(RegionRelation(width=image.width) for _ in range(layers))
         self.reader = nn.GRU(image.width, image.width, batch_first=True)
         self.norm = nn.BatchNorm1d(image.width) if batch_norm else None
         self.captioner = captioner if caption_weight else None
@@ -86,56 +341,60 @@ class VSRN(Matcher):
         self.normalise_regions = normalise_regions
         self.bn_passes = bn_passes
 
-    def encode_images(self, images: Items) -> Encoded:
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
         """N images as one vector each."""
         return self.read(self.regions(images))
 
-    def encode_texts(self, texts: Items) -> Encoded:
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         """N texts as one vector each."""
-        return unit(single(pool("last", self.text(texts))))
+        return unit_vectors(single_vector(pool_mean("last", self.text(texts))))
 
-    def pairs(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(P,) scores of aligned pairs."""
         return inner_pairs(images, texts)
 
-    def grid(self, images: Encoded, texts: Encoded) -> Tensor:
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(I, T) scores."""
-        return inner_grid(images, texts)
+        return inner_products(images, texts)
 
-    def forward(self, batch: Batch) -> Views:
+    def forward(self, batch: Batch) -> EncodedViews:
         """Images and texts as they are used, and the loss of telling the anchors' captions."""
         images, regions = self._encoded(batch)
-        views = {INFERENCE: View(images, self.encode_texts(batch.texts))}
+        views = {INFERENCE: EncodedBatch(images, self.encode_texts(batch.texts))}
         targets = batch.images.targets
         if self.captioner is None or targets is None:
-            return Views(views)
+            return EncodedViews(views)
         place, number = (targets[:, :, 0] >= 0).nonzero(as_tuple=True)
         told = self.captioner(regions.rows(place), targets[place, number])
-        return Views(views, {"caption": self.caption_weight * told / len(batch.anchors.text)})
+        return EncodedViews(
+            views, {"caption": self.caption_weight * told / len(batch.anchors.text)}
+        )
 
-    def regions(self, images: Items) -> Encoded:
+    def regions(self, images: ModalityBatch) -> Embeddings:
         """N images as region vectors that have been told about each other."""
         bag = self.image(images)
-        tokens = hidden(bag.tokens, bag.mask)
+        tokens = hidden_sizes(bag.tokens, bag.mask)
         mask = None if bool(bag.mask.all()) else bag.mask
         if self.normalise_regions:
-            tokens = level(self.region_norm, tokens)
+            tokens = check_level(self.region_norm, tokens)
         for layer in self.relations:
             tokens = layer(tokens, mask)
-        return Encoded(level(self.region_norm, tokens), bag.mask)
+        return Embeddings(check_level(self.region_norm, tokens), bag.mask)
 
-    def read(self, regions: Encoded) -> Encoded:
+    def read(self, regions: Embeddings) -> Embeddings:
         """Regions, in the order they are stored, as one vector."""
         whole = bool(regions.mask.all())
         states = (
             self.reader(regions.tokens)[0]
             if whole
-            else recurrent(self.reader, regions.tokens, regions.mask)
+            else run_recurrent(self.reader, regions.tokens, regions.mask)
         )
-        vector = pool("last", Encoded(states, regions.mask))
-        return unit(single(normed(self.norm, vector) if self.norm else vector))
+        vector = pool_mean("last", Embeddings(states, regions.mask))
+        return unit_vectors(
+            single_vector(batch_norm_rows(self.norm, vector) if self.norm else vector)
+        )
 
-    def _encoded(self, batch: Batch) -> tuple[Encoded, Encoded]:
+    def _encoded(self, batch: Batch) -> tuple[Embeddings, Embeddings]:
         """Vectors and regions of the batch's images, in as many passes as asked for."""
         if self.bn_passes == "together":
             regions = self.regions(batch.images)
@@ -145,5 +404,109 @@ class VSRN(Matcher):
         places = [places for some in (anchor, ~anchor) if len(places := some.nonzero()[:, 0])]
         parts = [self.regions(batch.images.rows(some)) for some in places]
         back = torch.cat(places).argsort()
-        images = Encoded.cat([self.read(part) for part in parts])
-        return images.rows(back), Encoded.cat(parts).rows(back)
+        images = Embeddings.cat([self.read(part) for part in parts])
+        return images.rows(back), Embeddings.cat(parts).rows(back)
+
+
+# VSRN's tensors under our names.
+
+
+RELATION = {"g": "value", "theta": "theta", "phi": "phi", "W.0": "out", "W.1": "norm"}
+BRANCH = {
+    "encoder.vid2hid.": "fc.",
+    "encoder.rnn.": "reader.",
+    "decoder.embedding.": "embed.",
+    "decoder.attention.linear1.": "attend.",
+    "decoder.attention.linear2.": "focus.",
+    "decoder.rnn.": "writer.",
+    "decoder.out.": "out.",
+}
+PREFIXES = {
+    "img_enc.fc.": "image.fc.",
+    "img_enc.img_rnn.": "reader.",
+    "img_enc.bn.": "norm.",
+    "txt_enc.embed.": "text.embed.",
+    "txt_enc.rnn.": "text.rnn.",
+    **{
+        f"img_enc.Rs_GCN_{n + 1}.{theirs}.": f"relations.{n}.{ours}."
+        for n in range(4)
+        for theirs, ours in RELATION.items()
+    },
+    **{f"caption_model.{theirs}": f"captioner.{ours}" for theirs, ours in BRANCH.items()},
+}
+NAMES = TensorNames(
+    system="a VSRN",
+    prefixes=PREFIXES,
+    needed=(
+        "image.fc.weight",
+        "reader.weight_ih_l0",
+        *(f"relations.{n}.norm.running_mean" for n in range(4)),
+        "text.embed.weight",
+        "text.rnn.weight_ih_l0",
+    ),
+)
+TOLD = ("captioner.fc.weight", "captioner.embed.weight")  # needed where there is a captioner
+
+
+def convert_vsrn(state: Mapping[str, Tensor]) -> State:
+    """VSRN's tensors under the names of `VSRN`, with its captioner's where they are there.
+
+    Raises:
+        ValueError: a tensor is missing or unknown.
+    """
+    told = any("caption_model." in name for name in state)
+    names = replace(NAMES, needed=(*NAMES.needed, *TOLD)) if told else NAMES
+    return {_own(name): _flat(name, value) for name, value in names.renamed(state).items()}
+
+
+def _own(name: str) -> str:
+    """A cell has no layers to count."""
+    return name.removesuffix("_l0") if name.startswith("captioner.writer.") else name
+
+
+def _flat(name: str, value: Tensor) -> Tensor:
+    """Their projections of regions are convolutions of width 1."""
+    return value.squeeze(-1) if name.startswith("relations.") else value
+
+
+def written_options(state: Mapping[str, Tensor], options: Mapping[str, Any]) -> Captioner:
+    """The captioner that fits these tensors, written down.
+
+    Args:
+        state: under our names.
+        options: the authors', where known.
+    """
+    hidden, width = state["captioner.fc.weight"].shape
+    words, word_width = state["captioner.embed.weight"].shape
+    return lazy(
+        Captioner,
+        words=words,
+        width=width,
+        hidden=hidden,
+        word_width=word_width,
+        longest=options.get("max_len", 60),
+    )
+
+
+def vsrn_options(checkpoint: Checkpoint) -> ConvertedModel:
+    """VSRN from a checkpoint alone; without its options, Flickr30K's where it has that norm.
+
+    Raises:
+        ValueError: it is not a VSRN checkpoint.
+    """
+    state, options = convert_vsrn(checkpoint.state), checkpoint.options
+    batch_norm = "norm.weight" in state
+    if "data_name" in options:
+        batch_norm = batch_norm and options["data_name"].startswith("f30k")
+    if not batch_norm:
+        state = {name: value for name, value in state.items() if not name.startswith("norm.")}
+    spec = config(
+        VSRN,
+        image=region_options(state),
+        text=gru_options(state),
+        captioner=written_options(state, options) if "captioner.fc.weight" in state else None,
+        region_norm="channel",
+        normalise_regions=not batch_norm,
+        batch_norm=batch_norm,
+    )
+    return ConvertedModel(spec, state)

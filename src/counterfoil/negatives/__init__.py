@@ -1,1 +1,3 @@
 """Where negatives come from: lists mined offline, draws, stores."""
+
+from __future__ import annotations

@@ -2,51 +2,149 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, final
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from counterfoil import __version__
 from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
-from counterfoil.negatives.lists import Lists
+from counterfoil.data.dataset import Relation
+from counterfoil.scoring.embedding_store import Source
+
+# Ranked hard negatives of every image and every text, in memory.
+
+
+_AT_ONCE = 16384
 
 
 @final
-class Source(BaseModel):
-    """One model whose scores made the lists.
+@dataclass(frozen=True, slots=True, eq=False)
+class HardNegativeLists:
+    """The hardest wrong counterparts, hardest first; -1 fills lists that are short.
 
     Attributes:
-        matcher: the model in words, as its written call prints.
-        spec: digest of its written call.
-        checkpoint: digest of its weights.
-        identity: digest of all that its scores depend on; "" where nobody noted it.
+        texts: (I, h) int32, text rows.
+        images: (T, h') int32, image rows.
+        text_scores: (I, h) float16, where they are known; -inf beside -1.
+        image_scores: (T, h') float16, where they are known.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    matcher: str
-    spec: str = ""
-    checkpoint: str = ""
-    identity: str = ""
+    texts: Tensor
+    images: Tensor
+    text_scores: Tensor | None = None
+    image_scores: Tensor | None = None
 
-    def same(self, other: Source) -> bool:
-        """Whether it is the same model, by its weights where nothing more was noted."""
-        noted = self.identity and other.identity
-        return self.checkpoint == other.checkpoint and (
-            not noted or self.identity == other.identity
+    def __post_init__(self) -> None:
+        assert self.texts.dtype == self.images.dtype == torch.int32
+        assert (self.text_scores is None) == (self.image_scores is None)
+
+    def describe(self) -> str:
+        """How many there are, and how long they are."""
+        (images, texts_each), (texts, images_each) = self.texts.shape, self.images.shape
+        return (
+            f"{texts_each:,} texts of each of {images:,} images and {images_each:,} images of each "
+            f"of {texts:,} texts"
         )
+
+    def check(self, relation: Relation) -> None:
+        """Whether they can be the lists of this data set.
+
+        Raises:
+            ValueError: another number of images or texts, or a true pair among the negatives.
+        """
+        have, want = (
+            (len(self.texts), len(self.images)),
+            (relation.images, len(relation.text_to_image)),
+        )
+        if have != want:
+            raise ValueError(
+                f"the lists are of {have[0]} images and {have[1]} texts, but the corpus has "
+                f"{want[0]} and {want[1]}; mine them again from this corpus"
+            )
+        text_to_image, rows = (
+            relation.text_to_image.int(),
+            torch.arange(relation.images, dtype=torch.int32),
+        )
+        own = sum(
+            int(
+                (
+                    (text_to_image[self.texts[p].long()] == rows[p, None]) & (self.texts[p] >= 0)
+                ).sum()
+            )
+            for p in _parts(len(self.texts))
+        )
+        own += int(((self.images == text_to_image.unsqueeze(1)) & (self.images >= 0)).sum())
+        if own:
+            raise ValueError(
+                f"the lists hold {own} pairs that are true in this corpus; they were made from "
+                "captions in another order or of other images, so mine them again"
+            )
+
+
+def usable_entries(lists: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Lists without the rows that are not wanted, and how long each has become.
+
+    Args:
+        lists: (Q, k) int32, -1 where short.
+        wanted: (R,) bool, by row.
+
+    Returns:
+        (Q, k) the kept rows first, in order, and (Q,) long, how many those are.
+    """
+    keep = torch.cat([(wanted[lists[p].long()] & (lists[p] >= 0)) for p in _parts(len(lists))])
+    if bool((~keep[:, :-1] & keep[:, 1:]).any()):
+        order = (~keep).byte().argsort(dim=1, stable=True)
+        lists = lists.gather(1, order)
+    return lists, keep.sum(1)
+
+
+def never_negative(
+    texts: Tensor, images: Tensor, relation: Relation, counts: tuple[Tensor, Tensor]
+) -> Tensor:
+    """Anchor captions all of whose mined texts describe their one mined image.
+
+    Args:
+        texts: (I, h) usable mined texts.
+        images: (T, h') usable mined images.
+        relation: who describes whom.
+        counts: (I,) and (T,) how many of each are usable.
+
+    Returns:
+        (n,) text rows of anchors for which no wrong derived pair exists.
+    """
+    text_counts, image_counts = counts
+    place = torch.arange(images.shape[1])
+    single = torch.cat(
+        [
+            ((images[p] == images[p, :1]) | (place >= image_counts[p, None])).all(1)
+            for p in _parts(len(images))
+        ]
+    )
+    rows = (single & (relation.text_to_image >= 0)).nonzero().squeeze(1)
+    own = relation.text_to_image[rows]
+    listed = relation.text_to_image.int()[texts[own].long()] == images[rows, :1]
+    beyond = torch.arange(texts.shape[1]) >= text_counts[own].unsqueeze(1)
+    return rows[(listed | beyond).all(1)]
+
+
+def _parts(count: int) -> Iterator[slice]:
+    """Rows a few at a time, so that nothing as large as the lists is held beside them."""
+    for start in range(0, max(count, 1), _AT_ONCE):
+        yield slice(start, start + _AT_ONCE)
 
 
 @final
-class NegativeStoreManifest(ArtifactManifest):
+class NegativeManifest(ArtifactManifest):
     """What the lists were mined from, so that they are never read against anything else.
 
     Attributes:
-        corpus: fingerprint of the images, texts and owners whose rows the lists hold.
+        dataset: fingerprint of the images, texts and owners whose rows the lists hold.
         split: what was mined, as in "train".
         sources: whose scores; several are an ensemble's mean, none is unknown.
         image_count: images, I.
@@ -78,7 +176,7 @@ class NegativeStoreManifest(ArtifactManifest):
 
 MINED = ArtifactFormat(
     name="mined negatives",
-    manifest=NegativeStoreManifest,
+    manifest=NegativeManifest,
     remedy="mine again with `counterfoil mine`",
     origin="was mined from",
 )
@@ -87,21 +185,21 @@ MINED = ArtifactFormat(
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class NegativeStore:
-    """Ranked hard negatives of a corpus and their provenance.
+    """Ranked hard negatives of a data set and their provenance.
 
-    On disk a folder: ``manifest.json``, ``texts.npy`` (I, h) and ``images.npy`` (T, h') int32, and,
-    where scores are kept, ``text_scores.npy`` and ``image_scores.npy`` float16.
+    On disk a folder: ``manifest.json``, ``texts.npy`` (I, h) and ``cxc_images.npy`` (T, h') int32,
+    and, where scores are kept, ``text_scores.npy`` and ``image_scores.npy`` float16.
     """
 
-    manifest: NegativeStoreManifest
-    lists: Lists
+    manifest: NegativeManifest
+    lists: HardNegativeLists
 
     @classmethod
     def of(
         cls,
-        lists: Lists,
+        lists: HardNegativeLists,
         *,
-        corpus: str,
+        dataset: str,
         split: str,
         sources: tuple[Source, ...],
         seed: int | None = None,
@@ -110,9 +208,9 @@ class NegativeStore:
         proposals: int = 0,
         precision: str = "",
     ) -> Self:
-        """A store of these lists; see `NegativeStoreManifest` for the rest."""
-        manifest = NegativeStoreManifest(
-            corpus=corpus,
+        """A store of these lists; see `NegativeManifest` for the rest."""
+        manifest = NegativeManifest(
+            corpus=dataset,
             split=split,
             sources=sources,
             image_count=len(lists.texts),
@@ -144,23 +242,23 @@ class NegativeStore:
 
         Args:
             folder: what `save` wrote.
-            fingerprint: of the corpus that the rows will be looked up in.
+            fingerprint: of the data set that the rows will be looked up in.
 
         Raises:
-            ValueError: no store, damaged, of another corpus or of a newer version.
+            ValueError: no store, damaged, of another data set or of a newer version.
         """
         manifest = MINED.read_manifest(folder, fingerprint=fingerprint)
         m = manifest
         texts = _rows(folder, "texts.npy", (m.image_count, m.texts_per_image), m.text_count)
         images = _rows(folder, "images.npy", (m.text_count, m.images_per_text), m.image_count)
         if not manifest.scored:
-            return cls(manifest, Lists(texts, images))
+            return cls(manifest, HardNegativeLists(texts, images))
         text_scores = _scores(folder, "text_scores.npy", texts)
         image_scores = _scores(folder, "image_scores.npy", images)
-        return cls(manifest, Lists(texts, images, text_scores, image_scores))
+        return cls(manifest, HardNegativeLists(texts, images, text_scores, image_scores))
 
 
-def _files(lists: Lists) -> dict[str, Tensor]:
+def _files(lists: HardNegativeLists) -> dict[str, Tensor]:
     files = {"texts.npy": lists.texts, "images.npy": lists.images}
     if lists.text_scores is not None and lists.image_scores is not None:
         files |= {"text_scores.npy": lists.text_scores, "image_scores.npy": lists.image_scores}

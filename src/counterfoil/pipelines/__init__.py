@@ -1,1 +1,3 @@
 """Recipes on data: what runs them, and what searches their settings."""
+
+from __future__ import annotations

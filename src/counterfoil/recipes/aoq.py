@@ -1,31 +1,52 @@
 """AOQ (Chen et al., ECCV 2020): train, mine the whole training set, train again on what was mined.
 
 Section 4.2: h = 300 texts and 60 images, alpha 0.3, beta 1.5, online margin 0.2, offline margin 0;
-the second round starts from scratch. Rates and epochs are in `counterfoil.recipes.rounds`. The
-paper mines with VSRN for every host; here each host mines for itself, and `with_vsrn_lists` is the
-paper's way.
+the second round starts from scratch. Rates and epochs are in `counterfoil.recipes.models`. The
+paper mines with VSRN for every model; here each model mines for itself, and `aoq_with_vsrn_lists`
+is the paper's way.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal, final, get_args
 
-from counterfoil.negatives.mined import MinedPlan
-from counterfoil.objectives.quintuplet import AdaptiveQuintuplet
-from counterfoil.objectives.term import Objective
-from counterfoil.recipes import rounds
-from counterfoil.recipes.members import Host, Member, Name, members, said
-from counterfoil.recipes.online import MARGIN, WARMUP, evaluations, host, online, warmed, warmup
-from counterfoil.recipes.profiles import PROFILES, Dataset
-from counterfoil.recipes.recipe import Compare, Mine, Recipe, Stage, Train
-from counterfoil.spec import Spec, part
-from counterfoil.train.plan import TrainPlan
-
-__all__ = [
-    "ALPHA", "BETA", "HARDEST", "IMAGES", "OFFLINE_MARGIN", "OFFLINE_WARMUP", "TEXTS",
-    "adaptive", "offline_warmup", "recipe", "second", "second_round", "self_mined",
-    "with_vsrn_lists",
-]  # fmt: skip
+from counterfoil.core.config import Config, lazy
+from counterfoil.losses.aoq import (
+    AdaptiveQuintuplet,
+    OfflineQuintuplet,
+    OfflineTriplet,
+    OnlineQuintuplet,
+)
+from counterfoil.losses.base import Loss as Loss_base
+from counterfoil.losses.base import WeightedSum
+from counterfoil.negatives.sampling import SamplingConfig
+from counterfoil.pipelines.pipeline import (
+    PAPERS,
+    Compare,
+    EnsembleMember,
+    Host,
+    Mine,
+    Name,
+    Recipe,
+    Stage,
+    Train,
+    ensemble_members,
+    members_note,
+)
+from counterfoil.recipes import models as models_module
+from counterfoil.recipes.models import (
+    MARGIN,
+    PROFILES,
+    WARMUP,
+    Dataset,
+    evaluation_stages,
+    model_config,
+    online_stage,
+    warmup_epochs,
+    with_warmup,
+)
+from counterfoil.training.config import TrainConfig
 
 TEXTS, IMAGES = 300, 60
 ALPHA, BETA = 0.3, 1.5
@@ -42,35 +63,35 @@ HARDEST: dict[Dataset, tuple[int, int]] = {
 OFFLINE_WARMUP: dict[Dataset, int] = {**WARMUP, "scenes": 470}
 
 
-def adaptive(warmup: int) -> Spec[Objective]:
+def adaptive_quintuplet(warmup: int) -> Config[WeightedSum]:
     """The adaptive offline quintuplet loss with the paper's numbers (Eq. 5).
 
     Args:
-        warmup: steps with the sum of hinges first, where the host needs them; the paper has none.
+        warmup: steps with the sum of hinges first, where the model needs them; the paper has none.
     """
-    quintuplet = part(
+    quintuplet = lazy(
         AdaptiveQuintuplet, online=MARGIN, offline=OFFLINE_MARGIN, alpha=ALPHA, beta=BETA
     )
-    return warmed(quintuplet, warmup, "quintuplet")
+    return with_warmup(quintuplet, warmup, "quintuplet")
 
 
 def offline_warmup(name: Host, dataset: Dataset) -> int:
     """Steps with the hinges of all negatives of the batch before mined ones are met."""
-    return max(OFFLINE_WARMUP[dataset], warmup(name, dataset))
+    return max(OFFLINE_WARMUP[dataset], warmup_epochs(name, dataset))
 
 
-def second_round(name: Host, dataset: Dataset) -> TrainPlan:
+def second_round(name: Host, dataset: Dataset) -> TrainConfig:
     """Rates and epochs of the second round."""
-    return rounds.second(name, dataset)
+    return models_module.second_round_settings(name, dataset)
 
 
 def self_mined(
-    one: Member, dataset: Dataset, *, texts: int = 0, images: int = 0
+    one: EnsembleMember, dataset: Dataset, *, texts: int = 0, images: int = 0
 ) -> tuple[Train, Mine]:
     """Round one of a model and the lists it mines for itself; 0 for the data set's own length."""
     hardest = HARDEST[dataset]
     return (
-        online(one.host, dataset, member=one),
+        online_stage(one.host, dataset, member=one),
         Mine(
             name=one.stage("lists"),
             using=(one.stage("online"),),
@@ -80,14 +101,14 @@ def self_mined(
     )
 
 
-def second(
-    one: Member,
+def second_stage(
+    one: EnsembleMember,
     dataset: Dataset,
-    objective: Spec[Objective],
+    objective: Config[WeightedSum],
     *,
     kind: str = "adaptive",
     lists: str = "",
-    draw: MinedPlan | None = None,
+    draw: SamplingConfig | None = None,
 ) -> Train:
     """Round two of a model.
 
@@ -101,23 +122,26 @@ def second(
     """
     return Train(
         name=one.stage(kind),
-        model=host(one.host, dataset),
+        model=model_config(one.host, dataset),
         objective=objective,
-        lens=PROFILES[dataset].lens,
-        plan=rounds.second(one.host, dataset, seed=one.seed),
+        processor=PROFILES[dataset].processor,
+        plan=models_module.second_round_settings(one.host, dataset, seed=one.seed),
         negatives=lists or one.stage("lists"),
-        draw=draw or MinedPlan(),
+        draw=draw or SamplingConfig(),
     )
 
 
-def recipe(name: Name, dataset: Dataset) -> Recipe:
+def aoq_recipe(name: Name, dataset: Dataset) -> Recipe:
     """Both rounds of every model, measured by the same protocol and set side by side."""
-    models = members(name)
+    models = ensemble_members(name)
     trained: list[Stage] = []
     for one in models:
-        loss = adaptive(offline_warmup(one.host, dataset))
-        trained += [*self_mined(one, dataset), second(one, dataset, loss)]
-    measured = (*evaluations("online", name, dataset), *evaluations("adaptive", name, dataset))
+        loss = adaptive_quintuplet(offline_warmup(one.host, dataset))
+        trained += [*self_mined(one, dataset), second_stage(one, dataset, loss)]
+    measured = (
+        *evaluation_stages("online", name, dataset),
+        *evaluation_stages("adaptive", name, dataset),
+    )
     report = Compare(
         name="report", results=("test-online", "test-adaptive"), negatives=models[0].stage("lists")
     )
@@ -125,23 +149,185 @@ def recipe(name: Name, dataset: Dataset) -> Recipe:
         name=f"aoq/{name}-{dataset}",
         stages=(*trained, *measured, report),
         data=PROFILES[dataset].data,
-        about=f"{said(name)}; online triplet, mining, AdapOffQuin",
+        about=f"{members_note(name)}; online triplet, mining, AdapOffQuin",
     )
 
 
-def with_vsrn_lists(name: Name, dataset: Dataset) -> Recipe:
+def aoq_with_vsrn_lists(name: Name, dataset: Dataset) -> Recipe:
     """Round two on the lists of one VSRN: how the paper trains SCAN and BFAN, without round one."""
-    teacher = Member("vsrn-single")
+    teacher = EnsembleMember("vsrn-single")
     first, lists = self_mined(teacher, dataset)
     trained: list[Stage] = [replace(first, name="teacher"), replace(lists, using=("teacher",))]
-    for one in members(name):
-        loss = adaptive(offline_warmup(one.host, dataset))
-        trained.append(second(one, dataset, loss, lists="lists"))
-    teachers = evaluations("teacher", "vsrn-single", dataset)
+    for one in ensemble_members(name):
+        loss = adaptive_quintuplet(offline_warmup(one.host, dataset))
+        trained.append(second_stage(one, dataset, loss, lists="lists"))
+    teachers = evaluation_stages("teacher", "vsrn-single", dataset)
     report = Compare(name="report", results=("test-teacher", "test-adaptive"), negatives="lists")
     return Recipe(
         name=f"aoq/{name}-{dataset}-vsrn-lists",
-        stages=(*trained, *teachers, *evaluations("adaptive", name, dataset), report),
+        stages=(*trained, *teachers, *evaluation_stages("adaptive", name, dataset), report),
         data=PROFILES[dataset].data,
-        about=f"{said(name)}; mined by one VSRN, AdapOffQuin",
+        about=f"{members_note(name)}; mined by one VSRN, AdapOffQuin",
     )
+
+
+# AOQ's other losses and its ablations (Tables 1 and 3), for any model and data set.
+
+
+Loss = Literal[
+    "offtri",
+    "offquin",
+    "adapoffquin",
+    "only-offline",
+    "fine-tune",
+    "online-quin",
+    "positive-adaptive",
+    "squared",
+    "h200",
+    "h300",
+    "h500",
+    "h1000",
+    "released-code",
+]
+LOSSES: tuple[Loss, ...] = get_args(Loss)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AblationVariant:
+    """How round two differs from the method as it stands.
+
+    Attributes:
+        about: in a few words.
+        term: the loss, written down.
+        texts: hardest texts of an image that are drawn from, images a fifth; 0 for the usual.
+        cold: whether it begins without the sum of hinges, where the data set has such a warm-up.
+        fine_tune: whether it begins from round one instead of from scratch.
+        released: whether draws, positives, rates and VSRN's batch statistics are those of the
+            authors' code.
+    """
+
+    about: str
+    term: Loss_base
+    texts: int = 0
+    cold: bool = False
+    fine_tune: bool = False
+    released: bool = False
+
+
+_FINAL = lazy(AdaptiveQuintuplet, online=MARGIN, offline=OFFLINE_MARGIN, alpha=ALPHA, beta=BETA)
+_QUINTUPLET = lazy(OfflineQuintuplet, online=MARGIN, offline=OFFLINE_MARGIN)
+
+VARIANTS: dict[Loss, AblationVariant] = {
+    "offtri": AblationVariant(
+        "OffTri, Eq. 3", lazy(OfflineTriplet, online=MARGIN, offline=OFFLINE_MARGIN)
+    ),
+    "offquin": AblationVariant("OffQuin, Eq. 4", _QUINTUPLET),
+    "adapoffquin": AblationVariant("AdapOffQuin, Eq. 5", _FINAL),
+    "only-offline": AblationVariant(
+        "Eq. 4 without its online hinges",
+        lazy(OfflineQuintuplet, online=None, offline=OFFLINE_MARGIN),
+        cold=True,
+    ),
+    "fine-tune": AblationVariant(
+        "Eq. 5 from the weights of round one", _FINAL, cold=True, fine_tune=True
+    ),
+    "online-quin": AblationVariant(
+        "Eq. 4, derived pairs from online negatives",
+        lazy(OnlineQuintuplet, online=MARGIN, offline=OFFLINE_MARGIN),
+    ),
+    "positive-adaptive": AblationVariant(
+        "w/o OfflineAdap: Eq. 5 weighed by the positive's score",
+        lazy(
+            AdaptiveQuintuplet,
+            online=MARGIN,
+            offline=OFFLINE_MARGIN,
+            alpha=ALPHA,
+            beta=BETA,
+            reference="positive",
+        ),
+    ),
+    "squared": AblationVariant(
+        "Eq. 4 with squared hinges, section 3.3",
+        lazy(OfflineQuintuplet, online=MARGIN, offline=OFFLINE_MARGIN, squared=True),
+    ),
+    "h200": AblationVariant("Eq. 5, h = 200", _FINAL, texts=200),
+    "h300": AblationVariant("Eq. 5, h = 300", _FINAL, texts=300),
+    "h500": AblationVariant("Eq. 5, h = 500", _FINAL, texts=500),
+    "h1000": AblationVariant("Eq. 5, h = 1000", _FINAL, texts=1000),
+    "released-code": AblationVariant("Eq. 5 as the authors' code has it", _FINAL, released=True),
+}
+
+
+def ablation_loss(loss: Loss, host: Host, dataset: Dataset) -> Config[WeightedSum]:
+    """The loss of a variant, with the warm-up that model and data set need."""
+    found = VARIANTS[loss]
+    return with_warmup(found.term, 0 if found.cold else offline_warmup(host, dataset), "quintuplet")
+
+
+def ablation_lists(loss: Loss, dataset: Dataset) -> tuple[int, int]:
+    """How many of the hardest texts and images a variant draws from: h and h / 5."""
+    texts = VARIANTS[loss].texts
+    return (texts, texts // 5) if texts else HARDEST[dataset]
+
+
+def ablation_sampling(loss: Loss, dataset: Dataset) -> SamplingConfig:
+    """How a variant draws."""
+    texts, images = ablation_lists(loss, dataset)
+    released = VARIANTS[loss].released
+    return SamplingConfig(texts=texts, images=images, tied_rank=released, resample=not released)
+
+
+def ablation_variant(loss: Loss, name: Name, dataset: Dataset) -> Recipe:
+    """Round one, its lists, and round two with one loss; compared with round one."""
+    found = _recipe((loss,), name, dataset, first="online")
+    about = f"{members_note(name)}; {VARIANTS[loss].about}"
+    return replace(found, name=f"aoq/ablations/{loss}/{name}-{dataset}", about=about)
+
+
+def ablation_recipe(name: Name, dataset: Dataset) -> Recipe:
+    """Round one, its lists, and round two with every loss; compared with the method as it stands.
+
+    Table 3 has the differences in parentheses; here they stand in the report.
+    """
+    found = _recipe(LOSSES, name, dataset, first="adapoffquin")
+    about = f"{members_note(name)}; all of AOQ's Tables 1 and 3"
+    return replace(found, name=f"aoq/ablations/{name}-{dataset}", about=about)
+
+
+def ablation_round(loss: Loss, one: EnsembleMember, dataset: Dataset) -> Train:
+    """Round two of one model with one loss."""
+    found = VARIANTS[loss]
+    stage = second_stage(
+        one,
+        dataset,
+        ablation_loss(loss, one.host, dataset),
+        kind=loss,
+        draw=ablation_sampling(loss, dataset),
+    )
+    if found.fine_tune:
+        stage = replace(stage, start=one.stage("online"))
+    return _released(stage, one, dataset) if found.released else stage
+
+
+def _released(stage: Train, one: EnsembleMember, dataset: Dataset) -> Train:
+    plan = models_module.released_settings(one.host, dataset, seed=one.seed)
+    apart = PAPERS[one.host] == "vsrn"
+    model = stage.model.replace(bn_passes="separate") if apart else stage.model
+    return replace(stage, plan=plan, positives="diagonal", model=model)
+
+
+def _recipe(losses: tuple[Loss, ...], name: Name, dataset: Dataset, *, first: str) -> Recipe:
+    texts, images = (
+        max(lengths) for lengths in zip(*(ablation_lists(loss, dataset) for loss in losses))
+    )
+    stages: list[Stage] = []
+    for one in ensemble_members(name):
+        stages += self_mined(one, dataset, texts=texts, images=images)
+        stages += [ablation_round(loss, one, dataset) for loss in losses]
+    for kind in ("online", *losses):
+        stages += evaluation_stages(kind, name, dataset)
+    others = [f"test-{kind}" for kind in ("online", *losses) if kind != first]
+    lists = ensemble_members(name)[0].stage("lists")
+    report = Compare(name="report", results=(f"test-{first}", *others), negatives=lists)
+    return Recipe(name=f"{name}-{dataset}", stages=(*stages, report), data=PROFILES[dataset].data)

@@ -14,26 +14,22 @@ from typing import Any, TypeVar, cast, get_args
 from rich.markup import escape
 from rich.table import Column, Table
 
+from counterfoil.core.config import Config
 from counterfoil.core.console import console, output
-from counterfoil.objectives.curriculum import After, Then
-from counterfoil.recipes import (
-    ablations,
-    aoq,
-    bases,
-    modern,
-    ndgl,
-    ndgl_variants,
-    negclip,
-    online,
-    photos,
-    tags,
-    tags_hosts,
-    tags_large,
+from counterfoil.losses.schedules import StartAt, SwitchAfter
+from counterfoil.pipelines.pipeline import (
+    NAMES,
+    PAPERS,
+    Generate,
+    Pretrain,
+    Recipe,
+    Stage,
+    Train,
+    ensemble_members,
 )
-from counterfoil.recipes.members import NAMES, PAPERS, members
-from counterfoil.recipes.profiles import LARGE, Dataset
-from counterfoil.recipes.recipe import Pretrain, Recipe, Stage, Train, Write
-from counterfoil.spec import Spec
+from counterfoil.recipes import aoq, clip, models, ndgl, ndgl_models, photos, tags
+from counterfoil.recipes.models import LARGE, Dataset
+from counterfoil.recipes.ndgl_models import BASE_MODELS, base_embeddings
 
 SMOKE_STEPS = 20
 SMOKE_WARMUP = 5
@@ -49,7 +45,7 @@ def all_recipes() -> tuple[Recipe, ...]:
     return tuple(make() for make in _listed().values())
 
 
-def find(name: str) -> Recipe:
+def find_recipe(name: str) -> Recipe:
     """The recipe of this name, or the one that a Python file calls ``recipe``.
 
     Raises:
@@ -68,7 +64,7 @@ def find(name: str) -> Recipe:
 
 
 def print_catalogue() -> None:
-    """Print all recipes; those that differ in host and data set alone share a line."""
+    """Print all recipes; those that differ in model and data set alone share a line."""
     hosts_of: dict[tuple[str, str], dict[str, None]] = {}
     for recipe in all_recipes():
         family, host = _family(recipe.name)
@@ -83,33 +79,33 @@ def print_catalogue() -> None:
     output(
         "scan, bfan and vsrn are ensembles of 2, but not in ndgl/ and tags/; others are one model"
     )
-    output(f"aoq/ablations/LOSS/HOST-DATA is one of them alone; LOSS: {' '.join(ablations.LOSSES)}")
-    compared = " ".join(ndgl_variants.VARIANTS)
+    output(f"aoq/ablations/LOSS/HOST-DATA is one of them alone; LOSS: {' '.join(aoq.LOSSES)}")
+    compared = " ".join(ndgl.VARIANTS)
     output(f"ndgl/WHAT/HOST-DATA is a comparison of gpo or chan; WHAT: {compared}")
     output(f"WHAT/HOST-DATA compares ways to write; WHAT: {' '.join(tags.VARIANTS)}")
     taught = ", ".join(
-        f"{kind} ({' '.join(hosts)})" for kind, (_, hosts) in tags_hosts.VARIANTS.items()
+        f"{kind} ({' '.join(hosts)})" for kind, (_, hosts) in tags.OTHER_VARIANTS.items()
     )
-    large = ", ".join(f"{begins}uniter-large-LARGE" for begins in tags_large.KINDS)
+    large = ", ".join(f"{begins}uniter-large-LARGE" for begins in tags.KINDS)
     output(f"UNITER-large, with the paper's numbers for it: {large}")
     output(f"WHAT/HOST-DATA trains other hosts on foils of TAGS; WHAT (HOST): {taught}")
 
 
 def _family(name: str) -> tuple[str, str]:
-    """A recipe's name with HOST-DATA where host and data set stand, and the host.
+    """A recipe's name with HOST-DATA where model and data set stand, and the model.
 
-    Of a host that not every data set has recipes for, the whole name.
+    Of a model that not every data set has recipes for, the whole name.
     """
-    writing = {host for host in tags.HOSTS if tags.sets(host) == get_args(Dataset)}
-    for host in sorted({*NAMES, *modern.HOSTS, *writing}, key=len, reverse=True):
-        large = any(host == one and modern.reads_bert(one) for one in modern.HOSTS)
+    writing = {host for host in tags.HOSTS if tags.tags_datasets(host) == get_args(Dataset)}
+    for host in sorted({*NAMES, *ndgl_models.HOSTS, *writing}, key=len, reverse=True):
+        large = any(host == one and ndgl_models.reads_bert(one) for one in ndgl_models.HOSTS)
         for data in get_args(Dataset):
             if f"{host}-{data}" in name:
                 return name.replace(f"{host}-{data}", f"HOST-{'LARGE' if large else 'DATA'}"), host
     return name, ""
 
 
-def names() -> tuple[str, ...]:
+def recipe_names() -> tuple[str, ...]:
     """Every name that `find` knows."""
     return tuple(_known())
 
@@ -117,7 +113,7 @@ def names() -> tuple[str, ...]:
 def demo() -> Recipe:
     """The recipe of ``make demo``: AOQ's VSE++ on pixels of `scenes`, in minutes."""
     return replace(
-        aoq.recipe("vsepp", "scenes"),
+        aoq.aoq_recipe("vsepp", "scenes"),
         name="demo",
         data="scenes",
         about="first light: train, mine, train again and compare on rendered scenes",
@@ -133,70 +129,75 @@ def _listed() -> dict[str, Make]:
     rows: dict[str, Make] = {"demo": demo}
     for name in NAMES:
         for to in SETS:
-            rows[f"{name}-{to}"] = partial(online.recipe, name, to)
+            rows[f"{name}-{to}"] = partial(models.online_recipe, name, to)
     for name in NAMES:
         for to in SETS:
-            rows[f"aoq/{name}-{to}"] = partial(aoq.recipe, name, to)
+            rows[f"aoq/{name}-{to}"] = partial(aoq.aoq_recipe, name, to)
     for name in NAMES:
-        for to in SETS if PAPERS[members(name)[0].host] in ("scan", "bfan") else ():
-            rows[f"aoq/{name}-{to}-vsrn-lists"] = partial(aoq.with_vsrn_lists, name, to)
+        for to in SETS if PAPERS[ensemble_members(name)[0].host] in ("scan", "bfan") else ():
+            rows[f"aoq/{name}-{to}-vsrn-lists"] = partial(aoq.aoq_with_vsrn_lists, name, to)
     for name in NAMES:
         for to in SETS:
-            rows[f"aoq/ablations/{name}-{to}"] = partial(ablations.table, name, to)
+            rows[f"aoq/ablations/{name}-{to}"] = partial(aoq.ablation_recipe, name, to)
     return rows | _of_modern_hosts()
 
 
 def _of_modern_hosts() -> dict[str, Make]:
     rows: dict[str, Make] = {}
-    for own in modern.HOSTS:
-        rows |= {f"{own}-{to}": partial(bases.recipe, own, to) for to in modern.sets(own)}
-    for one in ndgl.HOSTS:
-        rows |= {f"ndgl/{one}-{to}": partial(ndgl.recipe, one, to) for to in ndgl.sets(one)}
+    for own in ndgl_models.HOSTS:
+        rows |= {
+            f"{own}-{to}": partial(ndgl_models.base_recipe, own, to)
+            for to in ndgl_models.embeddings_per_item(own)
+        }
+    for one in BASE_MODELS:
+        rows |= {
+            f"ndgl/{one}-{to}": partial(ndgl.ndgl_recipe, one, to) for to in base_embeddings(one)
+        }
     for seen in photos.NAMES:
-        rows |= {f"{seen}-{to}": partial(photos.recipe, seen, to) for to in photos.SETS}
-    for name in negclip.NAMES:
-        rows |= {f"{name}-{to}": partial(negclip.recipe, name, to) for to in SETS}
+        rows |= {f"{seen}-{to}": partial(photos.photo_recipe, seen, to) for to in photos.SETS}
+    for name in clip.NEGCLIP_NAMES:
+        rows |= {f"{name}-{to}": partial(clip.negclip_recipe, name, to) for to in SETS}
     for before, make in (
         ("", tags.hard_negatives),
         ("tags/", tags.tags),
         ("tags-dc/", tags.tags_dc),
     ):
         for reads in tags.HOSTS:
-            sets = tags.sets(reads)
+            sets = tags.tags_datasets(reads)
             rows |= {f"{before}{reads}-{to}": partial(make, reads, to) for to in sets}
     return rows
 
 
 def _compared() -> Iterator[tuple[str, Make]]:
-    for kind, (make, hosts) in ndgl_variants.VARIANTS.items():
+    for kind, (make, hosts) in ndgl.VARIANTS.items():
         for one in hosts:
-            for to in ndgl.sets(one):
+            for to in base_embeddings(one):
                 yield f"ndgl/{kind}/{one}-{to}", partial(make, one, to)
 
 
 def _of_tags() -> Iterator[tuple[str, Make]]:
-    for begins in tags_large.KINDS:
+    for begins in tags.KINDS:
         for to in LARGE:
-            yield f"{begins}uniter-large-{to}", partial(tags_large.recipe, begins, to)
+            yield f"{begins}uniter-large-{to}", partial(tags.large_recipe, begins, to)
     for kind, make in tags.VARIANTS.items():
         for host in tags.COMPARED:
             for to in SETS:
                 yield f"{kind}/{host}-{to}", partial(make, host, to)
-    for kind, (combine, hosts) in tags_hosts.VARIANTS.items():
+    for kind, (combine, hosts) in tags.OTHER_VARIANTS.items():
         for one in hosts:
             for to in SETS:
                 yield f"{kind}/{one}-{to}", partial(combine, one, to)
 
 
 def _ablations() -> Iterator[tuple[str, Make]]:
-    for loss in ablations.LOSSES:
+    for loss in aoq.LOSSES:
         for name in NAMES:
             for to in SETS:
-                made = partial(ablations.variant, loss, name, to)
+                made = partial(aoq.ablation_variant, loss, name, to)
                 yield f"aoq/ablations/{loss}/{name}-{to}", made
 
 
-def smoke(recipe: Recipe) -> Recipe:
+def smoke_recipe(recipe: Recipe) -> Recipe:
     """The recipe with at most 20 training steps a stage, to see whether it runs at all.
 
     Of a caption that a model writes anew, no more than 4 are written and 2 are kept.
@@ -214,7 +215,7 @@ def smoke(recipe: Recipe) -> Recipe:
         elif isinstance(stage, Pretrain):
             short = replace(stage.plan, epochs=1, steps=SMOKE_STEPS, log_every=1)
             stages.append(replace(stage, plan=short))
-        elif isinstance(stage, Write):
+        elif isinstance(stage, Generate):
             stages.append(replace(stage, masks=SMOKE_FOILS, refills=SMOKE_FOILS, keep=SMOKE_FOILS))
         else:
             stages.append(stage)
@@ -225,11 +226,11 @@ def _hurried(value: T) -> T:
     """A written objective in which no curriculum waits longer than a few steps."""
     found: Any = value
     match found:
-        case Spec():
+        case Config():
             arguments = {name: _hurried(inner) for name, inner in found.arguments.items()}
-            if found.make in (Then, After):
+            if found.make in (SwitchAfter, StartAt):
                 arguments["steps"] = min(arguments["steps"], SMOKE_WARMUP)
-            found = Spec(found.make, arguments)
+            found = Config(found.make, arguments)
         case Mapping():
             found = {name: _hurried(inner) for name, inner in found.items()}
         case tuple():
@@ -245,7 +246,7 @@ def _from_file(path: Path) -> Recipe:
     except Exception as error:  # whatever a user's own file may raise
         raise ValueError(f"{path}{_line(error, path)}: {_told(error)}") from error
     if not isinstance(found, Recipe):
-        raise ValueError(f"{path} does not set `recipe` to a counterfoil.recipes.recipe.Recipe")
+        raise ValueError(f"{path} does not set `recipe` to a counterfoil.pipelines.pipeline.Recipe")
     return found
 
 

@@ -7,23 +7,24 @@ triplet collapses here; round two goes on from there with AdapOffQuin. Rates and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, get_args
 
-from counterfoil.corpus.lens import LensPlan
-from counterfoil.matcher import Matcher
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.vision import VisionModel
+from counterfoil.core.config import Config, config, from_data, lazy, unknown_name
+from counterfoil.data.processor import ProcessorConfig
+from counterfoil.losses.base import WeightedSum, weighted_sum
+from counterfoil.losses.contrastive import InfoNCELoss
+from counterfoil.models.base import RetrievalModel
 from counterfoil.models.gpo import GPO
-from counterfoil.objectives.infonce import InfoNCE
-from counterfoil.objectives.term import Objective, total
-from counterfoil.recipes import aoq
-from counterfoil.recipes.profiles import PROFILES, Dataset
-from counterfoil.recipes.recipe import Compare, Evaluate, Mine, Protocol, Recipe, Stage, Train
-from counterfoil.spec import Spec, late, of, part
-from counterfoil.train.optimise import Optimiser
-from counterfoil.train.plan import TrainPlan
-from counterfoil.train.schedule import Cosine
+from counterfoil.models.layers.pretrained import HFVisionTower
+from counterfoil.models.layers.towers import GRU
+from counterfoil.pipelines import pipeline
+from counterfoil.pipelines.pipeline import Compare, Evaluate, Mine, Protocol, Recipe, Stage, Train
+from counterfoil.recipes import aoq, models, ndgl, ndgl_models, tags
+from counterfoil.recipes.models import PROFILES, Dataset
+from counterfoil.recipes.ndgl_models import BASE_MODELS, base_embeddings
+from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig
 
 Name = Literal["mobilenet", "aoq/mobilenet"]
 NAMES: tuple[Name, ...] = get_args(Name)
@@ -36,35 +37,42 @@ EPOCHS, RATE, WARMUP = (4, 1), (1e-3, 3e-4), 50  # of both rounds; warm-up of th
 HARDEST = (100, 20)
 
 
-def model() -> Spec[Matcher]:
+def photo_model() -> Config[RetrievalModel]:
     """A GPO on the cells of a frozen MobileNetV2, with a BiGRU."""
-    image = part(
-        VisionModel,
+    image = lazy(
+        HFVisionTower,
         name=PUBLIC,
         width=WIDTH,
-        pretrained=late("pretrained"),
+        pretrained=from_data("pretrained"),
         grid=CELLS,
-        config=late("config"),
+        config=from_data("config"),
     )
-    text = part(
-        GRU, words=late("words"), word_width=WORD_WIDTH, width=WIDTH, dropout=0.3, word_drop=0.1
+    text = lazy(
+        GRU,
+        words=from_data("words"),
+        word_width=WORD_WIDTH,
+        width=WIDTH,
+        dropout=0.3,
+        word_drop=0.1,
     )
-    return of(GPO, image=image, text=text)
+    return config(GPO, image=image, text=text)
 
 
-def own(name: Name) -> Recipe:
+def photo_settings(name: Name) -> Recipe:
     """On a user's own photos."""
     return _recipe(name, f"{name}-own", "whole")
 
 
-def recipe(name: Name, dataset: Dataset) -> Recipe:
+def photo_recipe(name: Name, dataset: Dataset) -> Recipe:
     """Train and measure, or both rounds of AOQ and a report."""
     profile = PROFILES[dataset]
     return _recipe(name, f"{name}-{dataset}", profile.protocol, profile.data)
 
 
 def _recipe(name: Name, called: str, protocol: Protocol, data: str = "scenes") -> Recipe:
-    first = _trained("online", total(nce=part(InfoNCE, temperature=TEMPERATURE, reduction="mean")))
+    first = _trained(
+        "online", weighted_sum(nce=lazy(InfoNCELoss, temperature=TEMPERATURE, reduction="mean"))
+    )
     test = Evaluate(name="test", using=("online",), protocol=protocol)
     if name == "mobilenet":
         about = "frozen MobileNetV2; InfoNCE"
@@ -74,7 +82,9 @@ def _recipe(name: Name, called: str, protocol: Protocol, data: str = "scenes") -
         first,
         Mine(name="lists", using=("online",), texts=texts, images=images),
         replace(
-            _trained("adaptive", aoq.adaptive(0), second=True), start="online", negatives="lists"
+            _trained("adaptive", aoq.adaptive_quintuplet(0), second=True),
+            start="online",
+            negatives="lists",
         ),
         Evaluate(name="test-online", using=("online",), protocol=protocol),
         Evaluate(name="test-adaptive", using=("adaptive",), protocol=protocol),
@@ -84,16 +94,74 @@ def _recipe(name: Name, called: str, protocol: Protocol, data: str = "scenes") -
     return Recipe(name=called, stages=stages, data=data, about=about)
 
 
-def _trained(name: str, objective: Spec[Objective], *, second: bool = False) -> Train:
+def _trained(name: str, objective: Config[WeightedSum], *, second: bool = False) -> Train:
     return Train(
         name=name,
-        model=model(),
+        model=photo_model(),
         objective=objective,
-        lens=LensPlan(images="pixels", size=SIDE, min_count=2),
-        plan=TrainPlan(
+        processor=ProcessorConfig(images="pixels", size=SIDE, min_count=2),
+        plan=TrainConfig(
             epochs=EPOCHS[second],
             batch=128,
-            optimiser=Optimiser(rule="adamw", rate=RATE[second], decay=0.01),
-            schedule=Cosine(warmup=WARMUP),
+            optimiser=OptimizerConfig(rule="adamw", rate=RATE[second], decay=0.01),
+            schedule=CosineLR(warmup=WARMUP),
         ),
     )
+
+
+# Recipes for a user's own data: any model by itself, or taught by others.
+
+
+TAUGHT = "ndgl/"
+
+
+def own_data_recipe(name: str, *, pixels: bool, teachers: Sequence[str] = ()) -> Recipe:
+    """Train a model and measure it on the test split as it is.
+
+    Args:
+        name: a model, or ``ndgl/HOST`` for one that is taught: by two of its kind, trained before;
+            on photos also ViLT, by itself or with captions that it writes, and a text tower beside
+            a frozen MobileNetV2, by itself or with negatives that it mines.
+        pixels: whether there are no features, so that pictures are looked at; what is for photos
+            looks at them in any case.
+        teachers: saved models that teach instead.
+
+    Raises:
+        ValueError: no such model, or teachers of one that is not taught.
+    """
+    like: Dataset = "scenes" if pixels else "flickr8k"
+    if teachers and not name.startswith(TAUGHT):
+        raise ValueError(f"{name!r} learns from no teachers; name {TAUGHT + name!r} to have it do")
+    for host in pipeline.HOSTS:
+        if name == host:
+            return models.own_recipe(host, pixels=pixels)
+    for written in tags.NAMES:
+        if name == written:
+            return tags.tags_own_recipe(written)
+    for photo in NAMES:
+        if name == photo:
+            return photo_settings(photo)
+    for base in ndgl_models.HOSTS:
+        if name == base and like in ndgl_models.embeddings_per_item(base):
+            return _whole(ndgl_models.base_recipe(base, like), name)
+    for student in BASE_MODELS:
+        if name == TAUGHT + student and like in base_embeddings(student):
+            return _whole(ndgl.ndgl_recipe(student, like, saved=tuple(teachers)), name)
+    raise ValueError(unknown_name(name, known_models(like), "a model to train"))
+
+
+def known_models(like: Dataset) -> list[str]:
+    """What can be trained where data are like these."""
+    hosts = [host for host in ndgl_models.HOSTS if like in ndgl_models.embeddings_per_item(host)]
+    taught = [TAUGHT + host for host in BASE_MODELS if like in base_embeddings(host)]
+    seeing = (*tags.NAMES, *NAMES) if like == "scenes" else ()
+    return [*pipeline.HOSTS, *hosts, *taught, *seeing]
+
+
+def _whole(found: Recipe, name: str) -> Recipe:
+    stages: list[Stage] = [
+        replace(stage, protocol="whole") if isinstance(stage, Evaluate) else stage
+        for stage in found.stages
+    ]
+    about = found.about.split("; ")[-1]
+    return replace(found, name=f"{name}-own", stages=tuple(stages), about=f"{about}, own data")

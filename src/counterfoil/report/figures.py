@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
+
 Array: TypeAlias = "npt.NDArray[Any]"
 
 SERIES = 6  # colours of the page
@@ -327,9 +328,15 @@ def grouped_bars(points: Sequence[ResultPoint], label: str, key: str, caption: s
         own = [point for point in points if point.series == name]
         axes.bar(
             [groups.index(p.group) - 0.4 + width * (number + 0.5) for p in own],
-            [p.value for p in own], width * 0.92, yerr=_spreads(own), ecolor=INK, alpha=0.6,
-            color=series_colour(number), error_kw={"elinewidth": 1.2}, label=literal(name),
-        )  # fmt: skip
+            [p.value for p in own],
+            width * 0.92,
+            yerr=_spreads(own),
+            ecolor=INK,
+            alpha=0.6,
+            color=series_colour(number),
+            error_kw={"elinewidth": 1.2},
+            label=literal(name),
+        )
     low, high = min(p.low for p in points), max(p.high for p in points)
     begin = low - 0.25 * (high - low)  # below the lowest interval
     begin = float(int(begin)) if begin > high / 4 else 0.0
@@ -410,14 +417,22 @@ def dot_plot(
         at, colour = [lines.index(point.group) + shift for point in own], series_colour(number)
         axes.hlines(at, [p.low for p in own], [p.high for p in own], color=colour, linewidth=1.6)
         axes.plot(
-            [p.value for p in own], at, MARKERS[number % SERIES], color=colour, markersize=5,
+            [p.value for p in own],
+            at,
+            MARKERS[number % SERIES],
+            color=colour,
+            markersize=5,
             label=literal(name),
-        )  # fmt: skip
+        )
     bases = {point.group: point.baseline for point in points if point.baseline is not None}
     axes.plot(
-        list(bases.values()), [lines.index(line) for line in bases], "|", color=INK, markersize=11,
+        list(bases.values()),
+        [lines.index(line) for line in bases],
+        "|",
+        color=INK,
+        markersize=11,
         label=literal(baseline) if bases else None,
-    )  # fmt: skip
+    )
     axes.set_yticks(range(len(lines)), [literal(line) for line in lines])
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_xlim(-2, 102)
@@ -427,9 +442,14 @@ def dot_plot(
     assert legend is not None
     legend.remove()
     canvas.legend(
-        loc="outside upper left", frameon=False, labelcolor=INK, fontsize=9.5, ncols=2,
-        handlelength=1.2, columnspacing=1.6,
-    )  # fmt: skip
+        loc="outside upper left",
+        frameon=False,
+        labelcolor=INK,
+        fontsize=9.5,
+        ncols=2,
+        handlelength=1.2,
+        columnspacing=1.6,
+    )
     axes.grid(axis="x", color=FAINT, linewidth=0.6)
     words = "; ".join(f"{p.group}, {p.series}: {p.value:.1f}" for p in known)
     return Figure(svg(canvas, key), f"{label}: {words}.", (caption, "Lines: 95 % intervals."))
@@ -453,9 +473,15 @@ def score_scatter(
     ends = low - room, high + room
     for number, (name, positive, negative) in enumerate(sources):
         axes.scatter(
-            positive[:MAX_POINTS], negative[:MAX_POINTS], s=14, alpha=0.55, linewidths=0,
-            marker=MARKERS[number % SERIES], color=series_colour(number), label=literal(name),
-        )  # fmt: skip
+            positive[:MAX_POINTS],
+            negative[:MAX_POINTS],
+            s=14,
+            alpha=0.55,
+            linewidths=0,
+            marker=MARKERS[number % SERIES],
+            color=series_colour(number),
+            label=literal(name),
+        )
     axes.plot(ends, ends, color=INK, linewidth=1, linestyle=":")
     axes.plot(ends, [end - level for end in ends], color=INK, linewidth=1)
     axes.set_xlim(*ends)
@@ -555,24 +581,41 @@ def embedding_map(kinds: Sequence[MapPoints], key: str, caption: str) -> Figure:
     for number, kind in reversed(list(enumerate(kinds))):  # the query on top
         x, y = np.asarray(kind.points).T.tolist()
         axes.scatter(
-            x, y, s=sizes[number], marker=shapes[number], color=series_colour(number),
-            alpha=0.55 if number == 2 else 1.0, linewidths=0, label=literal(kind.kind),
-        )  # fmt: skip
+            x,
+            y,
+            s=sizes[number],
+            marker=shapes[number],
+            color=series_colour(number),
+            alpha=0.55 if number == 2 else 1.0,
+            linewidths=0,
+            label=literal(kind.kind),
+        )
         for name, across, up in zip(kind.names, x, y):
             axes.annotate(
-                literal(name), (across, up), xytext=(4, 3), textcoords="offset points",
-                color=INK, fontsize=9,
-            )  # fmt: skip
+                literal(name),
+                (across, up),
+                xytext=(4, 3),
+                textcoords="offset points",
+                color=INK,
+                fontsize=9,
+            )
     axes.set_xticks([])
     axes.set_yticks([])
     axes.margins(0.06)
     for side in axes.spines.values():
         side.set_visible(False)
     axes.legend(
-        *(part[::-1] for part in axes.get_legend_handles_labels()), frameon=False,
-        labelcolor=INK, fontsize=9.5, ncols=3, loc="lower left", bbox_to_anchor=(0, 1.0),
-        borderaxespad=0, handletextpad=0.2, columnspacing=1.2,
-    )  # fmt: skip
+        *(part[::-1] for part in axes.get_legend_handles_labels()),
+        frameon=False,
+        labelcolor=INK,
+        fontsize=9.5,
+        ncols=3,
+        loc="lower left",
+        bbox_to_anchor=(0, 1.0),
+        borderaxespad=0,
+        handletextpad=0.2,
+        columnspacing=1.2,
+    )
     legend = tuple(
         f"{name}: {words}"
         for kind in kinds
@@ -678,9 +721,16 @@ def _spreads(points: Sequence[ResultPoint]) -> tuple[list[float], list[float]]:
 def _note(axes: Axes, x: float, text: str) -> None:
     """Write words above the frame at a place of the x axis."""
     axes.annotate(
-        text, (x, 1), xycoords=("data", "axes fraction"), xytext=(0, 2), color=INK,
-        textcoords="offset points", va="bottom", ha="center", fontsize=9,
-    )  # fmt: skip
+        text,
+        (x, 1),
+        xycoords=("data", "axes fraction"),
+        xytext=(0, 2),
+        color=INK,
+        textcoords="offset points",
+        va="bottom",
+        ha="center",
+        fontsize=9,
+    )
 
 
 def _plain_numbers() -> Any:
@@ -708,9 +758,16 @@ def _dress(axes: Axes, x: str, y: str, *, columns: int = 3) -> None:
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color(FAINT)
     axes.legend(
-        frameon=False, labelcolor=INK, fontsize=9.5, handlelength=2.6, borderaxespad=0,
-        loc="lower left", bbox_to_anchor=(0, 1.07), ncols=columns, columnspacing=1.6,
-    )  # fmt: skip
+        frameon=False,
+        labelcolor=INK,
+        fontsize=9.5,
+        handlelength=2.6,
+        borderaxespad=0,
+        loc="lower left",
+        bbox_to_anchor=(0, 1.07),
+        ncols=columns,
+        columnspacing=1.6,
+    )
     axes.margins(x=0.03)
     lines = -(-len(axes.get_legend_handles_labels()[1]) // columns)
     figure = axes.get_figure(root=True)

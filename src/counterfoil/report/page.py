@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, final
 
-from counterfoil.files import write_text
+from counterfoil.core.io import write_text
 
 if TYPE_CHECKING:
     from jinja2 import Template
     from PIL.Image import Image
+
 
 THUMBNAIL_SIDE = 224  # pixels; shown at half that, for sharp screens
 

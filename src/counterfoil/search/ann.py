@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, final
 import torch
 from torch import Tensor
 
-from counterfoil.files import replacing
+from counterfoil.core.io import atomic_write
 
 if TYPE_CHECKING:
     from counterfoil.search.collection import Collection
+
 
 BackendName: TypeAlias = Literal["exact", "faiss-hnsw", "faiss-ivf-pq", "milvus"]
 FaissKind: TypeAlias = Literal["hnsw", "ivf-pq"]
@@ -188,7 +189,7 @@ class FaissBackend:
         return index
 
     def _write(self, tag: str) -> str:
-        with replacing(self._folder / f"{tag}.faiss") as temporary:
+        with atomic_write(self._folder / f"{tag}.faiss") as temporary:
             self._faiss.write_index(self._index, str(temporary))
         return f"{tag}.faiss"
 

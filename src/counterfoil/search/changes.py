@@ -12,8 +12,8 @@ from typing import final
 import torch
 
 from counterfoil.core.console import progress
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.pictures import PictureFiles
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.images import PictureFiles
 from counterfoil.search.collection import Collection, IndexEntry
 from counterfoil.search.vector_index import VectorIndex
 
@@ -38,7 +38,9 @@ class DatasetChanges:
     replaced_texts: Sequence[int] = ()
 
 
-def compare_dataset(corpus: Corpus, index: VectorIndex, *, replace: bool) -> DatasetChanges:
+def compare_dataset(
+    dataset: ImageTextDataset, index: VectorIndex, *, replace: bool
+) -> DatasetChanges:
     """Compare a data set with what an index holds under its ids.
 
     Images are compared by content, unless the file has the path, size and modification time that
@@ -46,7 +48,7 @@ def compare_dataset(corpus: Corpus, index: VectorIndex, *, replace: bool) -> Dat
     caption whose text has changed.
 
     Args:
-        corpus: the data set.
+        dataset: the data set.
         index: to be added to.
         replace: whether different images, and captions of different images, replace the entries
             with their ids.
@@ -54,8 +56,8 @@ def compare_dataset(corpus: Corpus, index: VectorIndex, *, replace: bool) -> Dat
     Raises:
         ValueError: there are such images or captions, and `replace` is false.
     """
-    images, replaced_images, image_conflicts = _compare_images(corpus, index.images)
-    texts, replaced_texts, text_conflicts = _compare_texts(corpus, index.texts)
+    images, replaced_images, image_conflicts = _compare_images(dataset, index.images)
+    texts, replaced_texts, text_conflicts = _compare_texts(dataset, index.texts)
     if not replace and (image_conflicts or text_conflicts):
         kind = "picture than the one" if image_conflicts else "image's caption than the one"
         numbers = [
@@ -63,90 +65,90 @@ def compare_dataset(corpus: Corpus, index: VectorIndex, *, replace: bool) -> Dat
             for conflicts, noun in ((image_conflicts, "image"), (text_conflicts, "caption"))
         ]
         raise ValueError(
-            f"{(image_conflicts or text_conflicts)[0]!r} of {corpus.name} is another {kind} that "
+            f"{(image_conflicts or text_conflicts)[0]!r} of {dataset.name} is another {kind} that "
             f"{index.folder} holds under this id ({', '.join(numbers)}); give their ids a "
             "--prefix, or let them take the place of the others with --exchange"
         )
     return DatasetChanges(images, texts, replaced_images, replaced_texts)
 
 
-def with_id_prefix(corpus: Corpus, prefix: str) -> Corpus:
+def with_id_prefix(dataset: ImageTextDataset, prefix: str) -> ImageTextDataset:
     """The same data set with a prefix before every id."""
-    images, texts = ([prefix + i for i in ids] for ids in (corpus.image_ids, corpus.text_ids))
-    return replace(corpus, image_ids=images, text_ids=texts)
+    images, texts = ([prefix + i for i in ids] for ids in (dataset.image_ids, dataset.text_ids))
+    return replace(dataset, image_ids=images, text_ids=texts)
 
 
-def image_digest(corpus: Corpus, row: int) -> str:
+def image_digest(dataset: ImageTextDataset, row: int) -> str:
     """Digest of an image: of its file, its pixels, or its features; "" for none of them."""
     digest = hashlib.blake2b(digest_size=16)
-    if isinstance(corpus.pictures, PictureFiles):
+    if isinstance(dataset.pictures, PictureFiles):
         try:
-            digest.update(corpus.pictures.paths[row].read_bytes())
+            digest.update(dataset.pictures.paths[row].read_bytes())
         except OSError:  # encoding it will report that
             return ""
-    elif corpus.pictures is not None:
-        picture = corpus.pictures.open(row)
+    elif dataset.pictures is not None:
+        picture = dataset.pictures.open(row)
         digest.update(f"{picture.size} {picture.mode} ".encode() + picture.tobytes())
-    elif corpus.features is not None:
-        items = corpus.features.take(torch.tensor([row]))
+    elif dataset.features is not None:
+        items = dataset.features.take(torch.tensor([row]))
         digest.update(items.values[items.mask].contiguous().numpy().tobytes())
     else:
         return ""
     return digest.hexdigest()
 
 
-def file_stamp(corpus: Corpus, row: int) -> str:
+def file_stamp(dataset: ImageTextDataset, row: int) -> str:
     """Size and modification time of an image file; "" if there is none, or it changed just now.
 
     A file that changes again within the resolution of its modification time looks unchanged, so a
     recent time proves nothing.
     """
-    if not isinstance(corpus.pictures, PictureFiles):
+    if not isinstance(dataset.pictures, PictureFiles):
         return ""
     try:
-        status = corpus.pictures.paths[row].stat()
+        status = dataset.pictures.paths[row].stat()
     except OSError:  # encoding it will report that
         return ""
     recent = time.time_ns() - status.st_mtime_ns < _MTIME_RESOLUTION
     return "" if recent else f"{status.st_size} {status.st_mtime_ns}"
 
 
-def text_entry(corpus: Corpus, row: int) -> IndexEntry:
+def text_entry(dataset: ImageTextDataset, row: int) -> IndexEntry:
     """The index entry of a caption."""
-    owner = int(corpus.owner[row])
-    image = "" if owner < 0 else corpus.image_ids[owner]
-    return IndexEntry(corpus.text_ids[row], text=corpus.texts[row], image=image)
+    text_to_image = int(dataset.text_to_image[row])
+    image = "" if text_to_image < 0 else dataset.image_ids[text_to_image]
+    return IndexEntry(dataset.text_ids[row], text=dataset.texts[row], image=image)
 
 
 def _compare_images(
-    corpus: Corpus, collection: Collection
+    dataset: ImageTextDataset, collection: Collection
 ) -> tuple[list[int], list[int], list[str]]:
     """Rows to encode, rows they replace, and ids whose image is a different one."""
     rows, replaced, conflicts = [], [], []
-    with progress("pictures compared", len(corpus)) as advance:
-        for row, image_id in enumerate(corpus.image_ids):
+    with progress("pictures compared", len(dataset)) as advance:
+        for row, image_id in enumerate(dataset.image_ids):
             advance(1)
             known = collection.find(image_id)
             if known is None:
                 rows.append(row)
                 continue
             entry = collection.entry(known)
-            if _unchanged(corpus, row, entry):
+            if _unchanged(dataset, row, entry):
                 continue
             rows.append(row)
             replaced.append(known)
-            if not (_same_file(corpus, row, entry) or image_digest(corpus, row) == entry.content):
+            if not (_same_file(dataset, row, entry) or image_digest(dataset, row) == entry.content):
                 conflicts.append(image_id)
     return rows, replaced, conflicts
 
 
 def _compare_texts(
-    corpus: Corpus, collection: Collection
+    dataset: ImageTextDataset, collection: Collection
 ) -> tuple[list[int], list[int], list[str]]:
     """Rows to encode, rows they replace, and ids of captions that now describe another image."""
     rows, replaced, conflicts = [], [], []
-    for row, text_id in enumerate(corpus.text_ids):
-        known, entry = collection.find(text_id), text_entry(corpus, row)
+    for row, text_id in enumerate(dataset.text_ids):
+        known, entry = collection.find(text_id), text_entry(dataset, row)
         if known is None:
             rows.append(row)
             continue
@@ -159,18 +161,18 @@ def _compare_texts(
     return rows, replaced, conflicts
 
 
-def _unchanged(corpus: Corpus, row: int, entry: IndexEntry) -> bool:
+def _unchanged(dataset: ImageTextDataset, row: int, entry: IndexEntry) -> bool:
     """Whether the index holds this image, and its file is where the entry says."""
-    if entry.stamp and entry.stamp == file_stamp(corpus, row) and _same_file(corpus, row, entry):
+    if entry.stamp and entry.stamp == file_stamp(dataset, row) and _same_file(dataset, row, entry):
         return True
-    digest = image_digest(corpus, row)
+    digest = image_digest(dataset, row)
     if digest and entry.content and digest != entry.content:
         return False
     missing = Path(entry.place).is_absolute() and not Path(entry.place).exists()
     return not (missing and digest)
 
 
-def _same_file(corpus: Corpus, row: int, entry: IndexEntry) -> bool:
+def _same_file(dataset: ImageTextDataset, row: int, entry: IndexEntry) -> bool:
     """Whether an image is the file that the entry names."""
-    pictures = corpus.pictures
+    pictures = dataset.pictures
     return isinstance(pictures, PictureFiles) and entry.place == str(pictures.paths[row].resolve())

@@ -22,8 +22,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from torch.nn.functional import pad
 
-from counterfoil.engine.select import NOTHING, best, descending, rank_keys, rows_of, scores_of
-from counterfoil.files import read_array, write_array, write_text
+from counterfoil.core.io import read_array, write_array, write_text
+from counterfoil.scoring.reducers import (
+    NOTHING,
+    best_columns,
+    rank_keys,
+    rows_of,
+    scores_of,
+    sort_descending,
+)
 from counterfoil.search.ann import AnnBackend, NumberedVectors
 
 Array = npt.NDArray[Any]
@@ -294,7 +301,7 @@ class Collection:
             own = torch.unique(own[own >= 0])
             # a sum per row, not a product: a score must not depend on the other candidates
             scores = (self.vectors(own) * query).sum(1)
-            keys.append(descending(rank_keys(scores, own).unsqueeze(0))[:, :k])
+            keys.append(sort_descending(rank_keys(scores, own).unsqueeze(0))[:, :k])
         return torch.cat(keys)
 
     def _rank_all(self, queries: Tensor, k: int) -> Tensor:
@@ -309,7 +316,7 @@ class Collection:
                 for place, group in enumerate(groups):
                     scores = (group @ full.T)[:, : len(block)]
                     top[place] = self._merge(top[place], scores, rows)
-        return descending(torch.cat(top)[: len(queries)])
+        return sort_descending(torch.cat(top)[: len(queries)])
 
     def _merge(self, top: Tensor, scores: Tensor, rows: Tensor) -> Tensor:
         """(q, k) rank keys of the best so far and of a block of scores."""
@@ -317,7 +324,7 @@ class Collection:
         threshold = scores_of(top.amin(1, keepdim=True))
         columns = (scores >= threshold).any(0) & self.alive[rows]
         keys = rank_keys(scores[:, columns], rows[columns].expand(len(scores), -1))
-        return best(torch.cat([top, keys], 1), top.shape[1]).contiguous()
+        return best_columns(torch.cat([top, keys], 1), top.shape[1]).contiguous()
 
 
 def stage_write(

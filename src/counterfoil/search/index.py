@@ -13,15 +13,20 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, final, get_args
 import torch
 from torch import Tensor
 
-from counterfoil import world
+from counterfoil.core import distributed
+from counterfoil.core.config import unknown_name
 from counterfoil.core.console import progress
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.pictures import PictureFiles, Pictures
-from counterfoil.engine.encode import encode_images, encode_texts
-from counterfoil.engine.modes import evaluating
-from counterfoil.engine.tiles import Member, Side
-from counterfoil.files import check_folder, replacing, replacing_folder
-from counterfoil.records import Encoded
+from counterfoil.core.io import atomic_folder, atomic_write, ensure_writable_folder
+from counterfoil.core.types import Embeddings
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.images import PictureFiles, Pictures
+from counterfoil.scoring.encode import (
+    EmbeddedDataset,
+    Side,
+    encode_images,
+    encode_texts,
+    evaluation_mode,
+)
 from counterfoil.search.ann import BackendName
 from counterfoil.search.changes import (
     DatasetChanges,
@@ -33,10 +38,10 @@ from counterfoil.search.changes import (
 from counterfoil.search.collection import IndexEntry, NewVectors
 from counterfoil.search.rerank import ImageInput, Reranker, RerankItems
 from counterfoil.search.vector_index import IndexState, VectorIndex, is_index
-from counterfoil.spec import unknown
 
 if TYPE_CHECKING:
-    from counterfoil.recipes.model import Model
+    from counterfoil.model import Model
+
 
 SearchTarget: TypeAlias = Literal["images", "captions"]
 SearchQuery: TypeAlias = str | ImageInput
@@ -153,12 +158,12 @@ class SearchIndex:
     @cached_property
     def model(self) -> Model:
         """The model, opened at first use."""
-        from counterfoil.recipes.model import open_model
+        from counterfoil.model import load_model
 
         if self._given_model is not None:
             return self._given_model
         try:
-            model = open_model(self.model_name)
+            model = load_model(self.model_name)
         except ValueError as error:
             raise ValueError(
                 f"the model of {self.folder} cannot be opened ({error}); name the same model with "
@@ -169,7 +174,7 @@ class SearchIndex:
 
     @property
     def model_name(self) -> str:
-        """The name or folder that `open_model` opens."""
+        """The name or folder that `load_model` opens."""
         inside = self.folder / self.vectors.state.model
         return str(inside) if inside.is_dir() else self.vectors.state.model
 
@@ -229,29 +234,29 @@ class SearchIndex:
         vectors = self.model.encode(list(queries)).tokens[:, 0]
         return self._hits(vectors, [RerankItems.from_query(q) for q in queries], top_k, find)
 
-    def add(self, corpus: Corpus, *, replace: bool = False) -> IndexUpdate:
+    def add(self, dataset: ImageTextDataset, *, replace: bool = False) -> IndexUpdate:
         """Add the images and captions that are new or have changed, in one commit.
 
         See `counterfoil.search.changes.compare_dataset` for what counts as a change.
 
         Args:
-            corpus: the data set.
+            dataset: the data set.
             replace: whether different images replace the entries with their ids.
 
         Raises:
             ValueError: there are such images and `replace` is false, the model cannot encode the
                 data, or another process writes.
         """
-        changes = compare_dataset(corpus, self.vectors, replace=replace)
-        encoded = _encode(self.model, corpus, changes)
-        if world.rank() == 0:
+        changes = compare_dataset(dataset, self.vectors, replace=replace)
+        encoded = _encode(self.model, dataset, changes)
+        if distributed.rank() == 0:
             places = self._places(changes.replaced_images)
-            _write(self.vectors, corpus, encoded)
+            _write(self.vectors, dataset, encoded)
             self._delete_own_images(places)
-        world.wait()
+        distributed.barrier()
         added = len(changes.images)
         return IndexUpdate(
-            added, len(changes.texts), len(corpus) - added, len(changes.replaced_images)
+            added, len(changes.texts), len(dataset) - added, len(changes.replaced_images)
         )
 
     def delete(self, item_ids: Sequence[str]) -> IndexUpdate:
@@ -282,7 +287,7 @@ class SearchIndex:
                 return side, row
         known = [*self.vectors.images.rows][:3] + [*self.vectors.texts.rows][:2]
         raise ValueError(
-            f"{unknown(item_id, known, f'an id of {self.folder}')[:-1]}, …; it holds "
+            f"{unknown_name(item_id, known, f'an id of {self.folder}')[:-1]}, …; it holds "
             f"{self.description}"
         )
 
@@ -358,7 +363,7 @@ class SearchIndex:
 
     def _check_target(self, find: SearchTarget) -> None:
         if find not in TARGET_SIDES:
-            raise ValueError(unknown(find, list(TARGET_SIDES), "something to find"))
+            raise ValueError(unknown_name(find, list(TARGET_SIDES), "something to find"))
         if not len(self.vectors.collection(TARGET_SIDES[find])):
             raise ValueError(f"{self.folder} holds {self.description}; there are no {find} to find")
 
@@ -388,14 +393,18 @@ def open_index(
     Raises:
         ValueError: there is no index, it is damaged, or another model made it.
     """
-    from counterfoil.recipes.model import open_model
+    from counterfoil.model import load_model
 
-    opened = open_model(model) if isinstance(model, str | Path) else model
+    opened = load_model(model) if isinstance(model, str | Path) else model
     return SearchIndex(Path(folder), model=opened, reranker=rerank)
 
 
 def build_index(
-    model: Model, corpus: Corpus, folder: str | Path, *, config: IndexConfig | None = None
+    model: Model,
+    dataset: ImageTextDataset,
+    folder: str | Path,
+    *,
+    config: IndexConfig | None = None,
 ) -> SearchIndex:
     """Build an index of all images and captions of a data set; a killed build leaves nothing.
 
@@ -403,7 +412,7 @@ def build_index(
 
     Args:
         model: encodes each item as one vector.
-        corpus: the data set.
+        dataset: the data set.
         folder: of the index; must not exist yet.
         config: how to store and search the vectors.
 
@@ -414,15 +423,17 @@ def build_index(
     if folder.exists():
         content = "an index; --add adds to it" if is_index(folder) else "something else"
         raise ValueError(f"{folder} exists and holds {content}; name a new folder")
-    check_folder(folder)
-    world.wait()  # rank 0 must not create the folder before the others have checked it
-    if not len(corpus):
-        raise ValueError(f"{corpus.name} ({corpus.part}) has no images; there is nothing to index")
-    everything = DatasetChanges(range(len(corpus)), range(len(corpus.texts)))
-    encoded = _encode(model, corpus, everything)
-    if world.rank() == 0:
+    ensure_writable_folder(folder)
+    distributed.barrier()  # rank 0 must not create the folder before the others have checked it
+    if not len(dataset):
+        raise ValueError(
+            f"{dataset.name} ({dataset.split_name}) has no images; there is nothing to index"
+        )
+    everything = DatasetChanges(range(len(dataset)), range(len(dataset.texts)))
+    encoded = _encode(model, dataset, everything)
+    if distributed.rank() == 0:
         assert encoded.images is not None
-        with replacing_folder(folder) as temporary:
+        with atomic_folder(folder) as temporary:
             state = IndexState(
                 identity=model.identity(),
                 model=_stored_model(model, temporary),
@@ -433,15 +444,15 @@ def build_index(
             )
             vectors = VectorIndex.create(temporary, state)
             try:
-                _write(vectors, corpus, encoded)
+                _write(vectors, dataset, encoded)
             finally:
                 vectors.close()
-    world.wait()
+    distributed.barrier()
     return SearchIndex(folder, model=model)
 
 
 def search_dataset(
-    model: Model, query: SearchQuery, corpus: Corpus, top_k: int = TOP_K
+    model: Model, query: SearchQuery, dataset: ImageTextDataset, top_k: int = TOP_K
 ) -> list[SearchHit]:
     """Rank the images of a data set for a caption, or its captions for an image, with any model.
 
@@ -450,37 +461,37 @@ def search_dataset(
     Args:
         model: scores each pair.
         query: a caption (str), or a PIL image or `Path`.
-        corpus: the data set.
+        dataset: the data set.
         top_k: how many to return.
 
     Raises:
         ValueError: the model cannot encode the query, or the data set lacks images or captions.
     """
-    from counterfoil.engine.sweep import sweep
-    from counterfoil.engine.topk import TopK
+    from counterfoil.scoring.reducers import TopK
+    from counterfoil.scoring.stream import stream_scores
 
-    encoded, member = model.encode([query]), model.member(corpus)
+    encoded, member = model.encode([query]), model.embed(dataset)
     if isinstance(query, str):
-        member = Member(model.matcher, member.images, encoded)
-        best = TopK("text", 1, min(top_k, len(corpus)))
+        member = EmbeddedDataset(model.model, member.images, encoded)
+        best = TopK("text", 1, min(top_k, len(dataset)))
     else:
-        member = Member(model.matcher, encoded, member.texts)
-        best = TopK("image", 1, min(top_k, len(corpus.texts)))
-    sweep([member], [best])
+        member = EmbeddedDataset(model.model, encoded, member.texts)
+        best = TopK("image", 1, min(top_k, len(dataset.texts)))
+    stream_scores([member], [best])
 
     def hit(rank: int, row: int, score: float) -> SearchHit:
-        image = row if isinstance(query, str) else int(corpus.owner[row])
+        image = row if isinstance(query, str) else int(dataset.text_to_image[row])
         texts = [row]
         if isinstance(query, str):
-            texts = (corpus.owner == image).nonzero().flatten().tolist()
-        image_id = corpus.image_ids[image] if image >= 0 else ""
-        place = corpus.pictures.place(image) if corpus.pictures and image >= 0 else ""
+            texts = (dataset.text_to_image == image).nonzero().flatten().tolist()
+        image_id = dataset.image_ids[image] if image >= 0 else ""
+        place = dataset.pictures.place(image) if dataset.pictures and image >= 0 else ""
         return SearchHit(
             rank,
             score,
-            image_id if isinstance(query, str) else corpus.text_ids[row],
+            image_id if isinstance(query, str) else dataset.text_ids[row],
             image_id,
-            tuple(corpus.texts[text] for text in texts),
+            tuple(dataset.texts[text] for text in texts),
             Path(place) if place else None,
         )
 
@@ -506,41 +517,41 @@ class _EncodedChanges:
     texts: Tensor | None
 
 
-def _encode(model: Model, corpus: Corpus, rows: DatasetChanges) -> _EncodedChanges:
+def _encode(model: Model, dataset: ImageTextDataset, rows: DatasetChanges) -> _EncodedChanges:
     trial = replace(rows, images=rows.images[:_TRIAL], texts=rows.texts[:_TRIAL])
     if trial != rows:
-        _encode_rows(model, corpus, trial)  # refuse an unfit model before the long work
+        _encode_rows(model, dataset, trial)  # refuse an unfit model before the long work
     marks = []
-    if world.rank() == 0:  # before encoding, and the stamp first: any later change is noticed
+    if distributed.rank() == 0:  # before encoding, and the stamp first: any later change is noticed
         with progress("pictures noted", len(rows.images)) as advance:
             for row in rows.images:
-                stamp = file_stamp(corpus, row)
-                marks.append((image_digest(corpus, row), stamp))
+                stamp = file_stamp(dataset, row)
+                marks.append((image_digest(dataset, row), stamp))
                 advance(1)
     images, texts = (
         None if encoded is None else encoded.tokens[:, 0].float()
-        for encoded in _encode_rows(model, corpus, rows)
+        for encoded in _encode_rows(model, dataset, rows)
     )
     return _EncodedChanges(rows, marks, images, texts)
 
 
 def _encode_rows(
-    model: Model, corpus: Corpus, rows: DatasetChanges
-) -> tuple[Encoded | None, Encoded | None]:
+    model: Model, dataset: ImageTextDataset, rows: DatasetChanges
+) -> tuple[Embeddings | None, Embeddings | None]:
     """Images and texts with one vector each; None for none."""
-    subset = corpus.cut(
+    subset = dataset.cut(
         torch.tensor(rows.images, dtype=torch.long),
         torch.tensor(rows.texts, dtype=torch.long),
         torch.full((len(rows.texts),), -1),
     )
-    inputs = model.on(subset)
-    images = encode_images(model.matcher, inputs.images, len(subset)) if len(subset) else None
-    texts = encode_texts(model.matcher, inputs.texts, len(subset.texts)) if subset.texts else None
+    inputs = model.process(subset)
+    images = encode_images(model.model, inputs.images, len(subset)) if len(subset) else None
+    texts = encode_texts(model.model, inputs.texts, len(subset.texts)) if subset.texts else None
     check_single_vectors(model, images, texts)
     return images, texts
 
 
-def check_single_vectors(model: Model, images: Encoded | None, texts: Encoded | None) -> None:
+def check_single_vectors(model: Model, images: Embeddings | None, texts: Embeddings | None) -> None:
     """Raise a `ValueError` for a model whose score is no inner product of one vector per item."""
     for encoded in (images, texts):
         if encoded is not None and (encoded.tokens.shape[1] != 1 or encoded.gram is not None):
@@ -553,8 +564,8 @@ def check_single_vectors(model: Model, images: Encoded | None, texts: Encoded | 
     if images is None or texts is None:
         return
     left, right = images.rows(slice(_TRIAL)), texts.rows(slice(_TRIAL))
-    with evaluating([model.matcher]):
-        scores = model.matcher.grid(left, right).float()
+    with evaluation_mode([model.model]):
+        scores = model.model.score_matrix(left, right).float()
     product = left.tokens[:, 0].float() @ right.tokens[:, 0].float().T
     if not torch.allclose(scores, product.to(scores.device), rtol=1e-3, atol=1e-3):
         raise ValueError(
@@ -563,15 +574,15 @@ def check_single_vectors(model: Model, images: Encoded | None, texts: Encoded | 
         )
 
 
-def _write(index: VectorIndex, corpus: Corpus, encoded: _EncodedChanges) -> None:
+def _write(index: VectorIndex, dataset: ImageTextDataset, encoded: _EncodedChanges) -> None:
     rows, unique = encoded.rows, secrets.token_hex(4)
     images = []
     for number, (row, mark) in enumerate(zip(rows.images, encoded.marks), index.state.images.next):
         # `unique`: another process may be adding images under the same numbers
-        place = _image_place(corpus.pictures, row, index.folder, f"{number:08d}-{unique}.png")
+        place = _image_place(dataset.pictures, row, index.folder, f"{number:08d}-{unique}.png")
         digest, stamp = mark
-        images.append(IndexEntry(corpus.image_ids[row], place=place, content=digest, stamp=stamp))
-    texts = [text_entry(corpus, row) for row in rows.texts]
+        images.append(IndexEntry(dataset.image_ids[row], place=place, content=digest, stamp=stamp))
+    texts = [text_entry(dataset, row) for row in rows.texts]
     index.change(
         images=None if encoded.images is None else NewVectors(images, encoded.images),
         texts=None if encoded.texts is None else NewVectors(texts, encoded.texts),
@@ -586,15 +597,14 @@ def _image_place(pictures: Pictures | None, row: int, folder: Path, name: str) -
         return ""
     if isinstance(pictures, PictureFiles):
         return str(pictures.paths[row].resolve())
-    with replacing(folder / IMAGE_FOLDER / name) as temporary:
+    with atomic_write(folder / IMAGE_FOLDER / name) as temporary:
         pictures.open(row).save(temporary, format="png")
     return f"{IMAGE_FOLDER}/{name}"
 
 
 def _stored_model(model: Model, folder: Path) -> str:
     """Copy a model folder into an index; the name of any other model."""
-    from counterfoil.recipes.model import MODEL
-    from counterfoil.train.saved import CARD
+    from counterfoil.model import CARD, MODEL
 
     source = Path(model.name)
     if not source.is_dir():

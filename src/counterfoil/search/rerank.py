@@ -11,14 +11,13 @@ from typing import Self, TypeAlias, final
 import torch
 from PIL import Image
 
-from counterfoil import world
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.lens import FeatureEye
-from counterfoil.engine.modes import evaluating
-from counterfoil.engine.rerank import Rescored
-from counterfoil.engine.tiles import Member, Side
-from counterfoil.recipes.model import Model
-from counterfoil.records import Encoded
+from counterfoil.core import distributed
+from counterfoil.core.types import Embeddings
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.processor import FeatureProcessor
+from counterfoil.model import Model
+from counterfoil.scoring.encode import EmbeddedDataset, Side, evaluation_mode
+from counterfoil.scoring.pairs import RescoredPairs
 
 ImageInput: TypeAlias = Path | Image.Image
 DEFAULT_DEPTH = 50
@@ -58,7 +57,7 @@ class Reranker:
     Attributes:
         model: scores each pair of query and result.
         depth: how many results it scores.
-        corpus: the data set with the images' features, for a model that reads features.
+        dataset: the data set with the images' features, for a model that reads features.
 
     Raises:
         ValueError: the model reads no captions, needs features and has none, or the depth is below
@@ -67,20 +66,20 @@ class Reranker:
 
     model: Model
     depth: int = DEFAULT_DEPTH
-    corpus: Corpus | None = None
+    dataset: ImageTextDataset | None = None
 
     def __post_init__(self) -> None:
         if self.depth < 1:
             raise ValueError(
                 f"depth={self.depth}: at least 1 counterpart of a query has to be re-ranked"
             )
-        lens = self.model.lens
-        if lens is None or lens.tokenizer is None:
+        processor = self.model.processor
+        if processor is None or processor.tokenizer is None:
             raise ValueError(
                 f"{self.model.name} compares ready-made vectors and reads no caption; re-rank with "
                 "another model"
             )
-        if isinstance(lens.eye, FeatureEye) and self.corpus is None:
+        if isinstance(processor.image_processor, FeatureProcessor) and self.dataset is None:
             raise ValueError(
                 f"{self.model.name} reads stored features of images; name the data that have them, "
                 "with --data and --features"
@@ -128,28 +127,28 @@ class Reranker:
         every = torch.arange(len(rows))[None]
         none = torch.empty(len(rows), 0, dtype=torch.long)
         lists = (every, none) if query.side == "image" else (none, every)
-        rescored = Rescored([Member(self.model.matcher, images, texts)], *lists)
+        rescored = RescoredPairs([EmbeddedDataset(self.model.model, images, texts)], *lists)
         positions, scores = rescored.best(query.side, min(k, len(rows)))
         return [(rows[n], score) for n, score in zip(positions[0].tolist(), scores[0].tolist())]
 
-    def _encode(self, items: RerankItems) -> Encoded:
+    def _encode(self, items: RerankItems) -> Embeddings:
         starts = range(0, len(items.ids), _BATCH)
         if items.side == "text":
             batches = [self.model.encode(items.texts[start : start + _BATCH]) for start in starts]
         else:
             batches = [self._encode_images(items, start, start + _BATCH) for start in starts]
-        return Encoded.cat(batches)
+        return Embeddings.cat(batches)
 
-    def _encode_images(self, items: RerankItems, start: int, stop: int) -> Encoded:
+    def _encode_images(self, items: RerankItems, start: int, stop: int) -> Embeddings:
         ids, images = items.ids[start:stop], items.images[start:stop]
         if self._reads_features:
-            lens = self.model.lens
-            assert lens is not None
-            assert self.corpus is not None
+            processor = self.model.processor
+            assert processor is not None
+            assert self.dataset is not None
             rows = torch.tensor([self._feature_row(image_id) for image_id in ids])
-            inputs = lens.eye.look(self.corpus, rows)
-            with evaluating([self.model.matcher]):
-                return self.model.matcher.encode_images(inputs.to(world.device()))
+            inputs = processor.image_processor.from_dataset(self.dataset, rows)
+            with evaluation_mode([self.model.model]):
+                return self.model.model.encode_images(inputs.to(distributed.device()))
         known = [image for image in images if image is not None]
         if len(known) < len(ids):
             raise ValueError(
@@ -160,18 +159,22 @@ class Reranker:
 
     @property
     def _reads_features(self) -> bool:
-        lens = self.model.lens
-        return self.corpus is not None and lens is not None and isinstance(lens.eye, FeatureEye)
+        processor = self.model.processor
+        return (
+            self.dataset is not None
+            and processor is not None
+            and isinstance(processor.image_processor, FeatureProcessor)
+        )
 
     @cached_property
     def _feature_rows(self) -> dict[str, int]:
-        ids: Sequence[str] = self.corpus.image_ids if self.corpus else ()
+        ids: Sequence[str] = self.dataset.image_ids if self.dataset else ()
         return {image_id: row for row, image_id in enumerate(ids)}
 
     def _feature_row(self, image_id: str) -> int:
-        assert self.corpus is not None
+        assert self.dataset is not None
         if image_id not in self._feature_rows:
-            known = f"{self.corpus.name} holds no image {image_id!r}"
+            known = f"{self.dataset.name} holds no image {image_id!r}"
             missing = known if image_id else "the picture is new"
             raise ValueError(
                 f"{missing}, and {self.model.name} reads stored features; name data with its "
@@ -181,13 +184,13 @@ class Reranker:
 
 
 def open_reranker(
-    name: str | None, depth: int | None = None, corpus: Corpus | None = None
+    name: str | None, depth: int | None = None, dataset: ImageTextDataset | None = None
 ) -> Reranker | None:
     """Open a `Reranker` by the name of its model; None without a name."""
-    from counterfoil.recipes.model import open_model
+    from counterfoil.model import load_model
 
     if name:
-        return Reranker(open_model(name), DEFAULT_DEPTH if depth is None else depth, corpus)
+        return Reranker(load_model(name), DEFAULT_DEPTH if depth is None else depth, dataset)
     if depth is not None:
         raise ValueError("--depth says how much is re-ranked, and no model does; add --rerank")
     return None

@@ -13,8 +13,8 @@ from typing import Self, final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from counterfoil.engine.tiles import Side
-from counterfoil.files import read_json, write_json
+from counterfoil.core.io import read_json, write_json
+from counterfoil.scoring.encode import Side
 from counterfoil.search.ann import AnnBackend, BackendName, open_ann_backend
 from counterfoil.search.collection import (
     Collection,

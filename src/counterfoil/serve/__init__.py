@@ -1,1 +1,3 @@
 """HTTP server for search and explanations, with a web page."""
+
+from __future__ import annotations

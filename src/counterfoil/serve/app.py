@@ -1,5 +1,7 @@
 """FastAPI application: search, similar images, explanations, thumbnails, metrics and the page."""
 
+from __future__ import annotations
+
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -363,7 +365,7 @@ def application(service: SearchService, settings: ServerSettings) -> FastAPI:
 
 def page_files() -> dict[str, tuple[str, bytes]]:
     """Media type and content of the files of the web page, by path."""
-    page, templates = files("counterfoil") / "serve" / "page", files("counterfoil") / "evaluate"
+    page, templates = files("counterfoil") / "serve" / "page", files("counterfoil") / "report"
     # colours and fonts are those of the HTML reports
     style = (templates / "templates" / "style.html.j2").read_text("utf-8")
     shared = style[style.index("<style>") + len("<style>") : style.index("</style>")]

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from counterfoil.core.console import output
-from counterfoil.corpus.lens import FeatureEye
+from counterfoil.data.processor import FeatureProcessor
 from counterfoil.evaluation.explain import describe_missing_heads
-from counterfoil.recipes.model import Model, open_model
+from counterfoil.model import Model, load_model
 from counterfoil.search.index import open_index
 from counterfoil.search.rerank import open_reranker
 from counterfoil.serve.settings import ServerSettings
@@ -20,7 +20,8 @@ from counterfoil.serve.settings import ServerSettings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from counterfoil.recipes.run import Source
+    from counterfoil.pipelines.run import DataSource
+
 
 _GRACE = 10  # seconds for open requests after SIGTERM
 _KEEP_ALIVE = 15  # seconds; an idle connection counts towards the limit of connections
@@ -34,7 +35,7 @@ def serve(
     explainer: str | None = None,
     rerank: str | None = None,
     depth: int | None = None,
-    source: Source | None = None,
+    source: DataSource | None = None,
     settings: ServerSettings | None = None,
 ) -> None:
     """Serve an index until SIGTERM or Ctrl-C.
@@ -64,12 +65,12 @@ def serve(
         raise ValueError(message) from None
     limits = settings or ServerSettings()
     with open_index(index, model=model) as opened, listen(limits) as listener:
-        corpus = source and source.open()
-        reranker = open_reranker(rerank, depth, corpus)
+        dataset = source and source.open()
+        reranker = open_reranker(rerank, depth, dataset)
         if reranker is not None and explainer == rerank:
-            service = SearchService(opened, reranker.model, corpus, reranker)
+            service = SearchService(opened, reranker.model, dataset, reranker)
         else:
-            service = SearchService(opened, _open_explainer(explainer, source), corpus, reranker)
+            service = SearchService(opened, _open_explainer(explainer, source), dataset, reranker)
         app = application(service, limits)
         output(f"{index}: {opened.description}, {service.name}")
         if service.reranker is not None:
@@ -152,16 +153,16 @@ def _uvicorn_signals() -> Iterator[None]:
             signal.signal(sign, handler)
 
 
-def _open_explainer(name: str | None, source: Source | None) -> Model | None:
+def _open_explainer(name: str | None, source: DataSource | None) -> Model | None:
     """Open the explaining model; None for the model of the index.
 
     Raises:
         ValueError: it reads stored features and no data have them.
     """
-    model = None if name is None else open_model(name)
-    if model is None or model.lens is None or source is not None:
+    model = None if name is None else load_model(name)
+    if model is None or model.processor is None or source is not None:
         return model
-    if isinstance(model.lens.eye, FeatureEye):
+    if isinstance(model.processor.image_processor, FeatureProcessor):
         raise ValueError(
             f"{name} reads stored features of images; name the data that have them, with --data "
             "and --features"

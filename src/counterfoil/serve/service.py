@@ -13,12 +13,12 @@ from fastapi import HTTPException
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.lens import PixelEye
-from counterfoil.corpus.pictures import open_picture, rgb
-from counterfoil.engine.tiles import Side
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.images import open_picture, rgb
+from counterfoil.data.processor import PixelProcessor
 from counterfoil.evaluation.explain import Explanation, explain, text_processor
-from counterfoil.recipes.model import Model
+from counterfoil.model import Model
+from counterfoil.scoring.encode import Side
 from counterfoil.search.index import TARGET_SIDES, SearchIndex, SearchTarget
 from counterfoil.search.rerank import Reranker, RerankItems
 from counterfoil.serve.schemas import SearchResult
@@ -80,12 +80,12 @@ class SearchService:
     Args:
         index: the images, and the model that encoded them.
         explainer: model that explains captions; None for the model of the index.
-        corpus: data set with the images of the index, for indexes without picture files and for
+        dataset: data set with the images of the index, for indexes without picture files and for
             models that read features.
         reranker: reorders cross-modal results; None for the order of the index.
 
     Raises:
-        ValueError: the index is empty, none of its images is in the corpus, the explainer cannot
+        ValueError: the index is empty, none of its images is in the data set, the explainer cannot
             read captions, or the reranker cannot read all images.
 
     Attributes:
@@ -98,10 +98,10 @@ class SearchService:
         self,
         index: SearchIndex,
         explainer: Model | None = None,
-        corpus: Corpus | None = None,
+        dataset: ImageTextDataset | None = None,
         reranker: Reranker | None = None,
     ) -> None:
-        self._search, self._images, self._corpus = index, index.vectors.images, corpus
+        self._search, self._images, self._corpus = index, index.vectors.images, dataset
         if not len(self._images):
             raise ValueError(
                 f"{index.folder} holds {index.description}; add images with `counterfoil index`"
@@ -113,11 +113,12 @@ class SearchService:
         self.reranker = reranker and _checked(reranker, index)
         self._rows = self._images.rows  # a property that reads the index
         self._captions = {name: index.captions(name)[:1] for name in self._rows}
-        ids = () if corpus is None else corpus.image_ids
+        ids = () if dataset is None else dataset.image_ids
         self._corpus_rows = {name: row for row, name in enumerate(ids) if name in self._rows}
-        if corpus is not None and not self._corpus_rows:
+        if dataset is not None and not self._corpus_rows:
             raise ValueError(
-                f"none of the images of {index.folder} is in {corpus.name}; name the data that the "
+                f"none of the images of {index.folder} is in {dataset.name}; name the data that "
+                f"the "
                 "index was made of"
             )
 
@@ -210,8 +211,8 @@ class SearchService:
         Raises:
             ValueError: the model cannot read the image, or the caption is too long.
         """
-        corpus = self._corpus if isinstance(image, str) else None
-        return explain(self.explainer, image, caption, dataset=corpus)
+        dataset = self._corpus if isinstance(image, str) else None
+        return explain(self.explainer, image, caption, dataset=dataset)
 
     def image_input(self, name: str) -> ImageInput:
         """Input of the explainer for an image of the index: its picture, or the id of its features.
@@ -220,7 +221,9 @@ class SearchService:
             HTTPException: the index has no such image, or no picture of it (404).
         """
         self.row(name)
-        reads_features = not isinstance(text_processor(self.explainer).eye, PixelEye)
+        reads_features = not isinstance(
+            text_processor(self.explainer).image_processor, PixelProcessor
+        )
         return name if reads_features and name in self._corpus_rows else self.picture(name)
 
     def picture(self, name: str) -> Image.Image:
@@ -326,7 +329,9 @@ def _file_kind(content: bytes) -> str:
 
 
 def _reads_pixels(model: Model) -> bool:
-    return model.lens is not None and isinstance(model.lens.eye, PixelEye)
+    return model.processor is not None and isinstance(
+        model.processor.image_processor, PixelProcessor
+    )
 
 
 def _checked(reranker: Reranker, index: SearchIndex) -> Reranker:

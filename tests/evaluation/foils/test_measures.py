@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import foil_cases
-from counterfoil.engine.tiles import Member
-from counterfoil.evaluate.ngrams import NGrams
+from counterfoil.core.types import Embeddings
 from counterfoil.evaluation.bootstrap import Interval
 from counterfoil.evaluation.foils.measures import (
     NO_ORDER,
@@ -32,8 +31,9 @@ from counterfoil.evaluation.foils.measures import (
     winoground_scores,
 )
 from counterfoil.evaluation.foils.sets import open_foil_set
-from counterfoil.models.vectors import Vectors
-from counterfoil.records import Encoded
+from counterfoil.evaluation.language_models import NGrams
+from counterfoil.models.embeddings import EmbeddingModel
+from counterfoil.scoring.encode import EmbeddedDataset
 
 few = st.integers(0, 3).map(float)  # ties are common
 INF = math.inf
@@ -247,11 +247,11 @@ def test_macro_counts_categories_alike(tmp_path):
 
 def test_each_pair_is_scored_where_it_belongs(foils):
     rng = torch.Generator().manual_seed(1)
-    images = torch.randn(len(foils.corpus), 1, 4, generator=rng)
-    texts = torch.randn(len(foils.corpus.texts), 1, 4, generator=rng)
-    sides = [Encoded(t, torch.ones(len(t), 1, dtype=torch.bool)) for t in (images, texts)]
-    grid = Vectors().grid(*sides)
-    found, place = score_foils([Member(Vectors(), *sides)], foils), 0
+    images = torch.randn(len(foils.dataset), 1, 4, generator=rng)
+    texts = torch.randn(len(foils.dataset.texts), 1, 4, generator=rng)
+    sides = [Embeddings(t, torch.ones(len(t), 1, dtype=torch.bool)) for t in (images, texts)]
+    grid = EmbeddingModel().grid(*sides)
+    found, place = score_foils([EmbeddedDataset(EmbeddingModel(), *sides)], foils), 0
     for item in foils.items:
         for image, text in product(item.images, item.texts):
             assert found[place].item() == pytest.approx(grid[image, text].item(), abs=1e-6)
@@ -262,7 +262,7 @@ def test_each_pair_is_scored_where_it_belongs(foils):
 def test_blind_model_reads_captions_only(foils):
     model = NGrams.of(["a dog in the snow", "a red circle"])
     found = blind_scores(model, foils)
-    texts = [foils.corpus.texts[row] for row in foil_pairs(foils)[1].tolist()]
+    texts = [foils.dataset.texts[row] for row in foil_pairs(foils)[1].tolist()]
     assert found.tolist() == model.scores(texts).tolist()
 
 

@@ -11,8 +11,9 @@ import torch
 
 import foil_cases
 from corpus_cases import write_picture
-from counterfoil.corpus.scenes import is_true, scene, scenes
-from counterfoil.corpus.words import split
+from counterfoil.data.scenes import scene, scenes
+from counterfoil.data.scenes.truth import is_true
+from counterfoil.data.tokenizers import split_words
 from counterfoil.evaluation.foils.sets import (
     WordClasses,
     normalise_caption,
@@ -26,8 +27,8 @@ DATA = os.environ.get("COUNTERFOIL_DATA")
 
 def told(found, item):
     """Names of an item's pictures and its captions."""
-    corpus = found.corpus
-    return [corpus.image_ids[i] for i in item.images], [corpus.texts[t] for t in item.texts]
+    dataset = found.dataset
+    return [dataset.image_ids[i] for i in item.images], [dataset.texts[t] for t in item.texts]
 
 
 @pytest.mark.parametrize("form", foil_cases.WRITERS)
@@ -37,10 +38,10 @@ def test_every_form_is_recognised_and_read(form, tmp_path):
     named = open_foil_set([f"{form}:{source}"])
     assert found.form == named.form == form
     assert len(found) == len(named) > 0
-    assert len(set(found.corpus.texts)) == len(found.corpus.texts)
-    assert len(set(found.corpus.image_ids)) == len(found.corpus)
-    for row in range(len(found.corpus)):
-        assert found.corpus.pictures.open(row).mode == "RGB"
+    assert len(set(found.dataset.texts)) == len(found.dataset.texts)
+    assert len(set(found.dataset.image_ids)) == len(found.dataset)
+    for row in range(len(found.dataset)):
+        assert found.dataset.pictures.open(row).mode == "RGB"
     for item in found.items:
         task = (len(item.images), len(item.texts))
         assert {"choice": task[0] == 1 < task[1], "crossed": task == (2, 2)}.get(
@@ -63,16 +64,16 @@ def test_sugarcrepe(tmp_path):
 
 def test_parts_of_pictures_are_cut_out(tmp_path):
     found = open_foil_set([str(foil_cases.aro(tmp_path, many=6))])
-    assert found.corpus.image_ids[1] == "000000000025.jpg#1,1,4,5"
-    assert len(found.corpus) == 6
-    part = found.corpus.pictures.open(4)
+    assert found.dataset.image_ids[1] == "000000000025.jpg#1,1,4,5"
+    assert len(found.dataset) == 6
+    part = found.dataset.pictures.open(4)
     assert part.size == (4, 5)
-    whole = open_foil_set([str(foil_cases.sugarcrepe(tmp_path / "s"))]).corpus.pictures.open(1)
+    whole = open_foil_set([str(foil_cases.sugarcrepe(tmp_path / "s"))]).dataset.pictures.open(1)
     assert part.tobytes() == whole.crop((4, 1, 8, 6)).tobytes()
-    before = found.corpus.pictures.place(0)
+    before = found.dataset.pictures.place(0)
     write_picture(tmp_path / "images" / "000000000009.jpg", seed=77, size=(40, 30))
     again = open_foil_set([str(tmp_path / "visual_genome_relation.json")])
-    assert again.corpus.pictures.place(0) != before
+    assert again.dataset.pictures.place(0) != before
 
 
 def test_valse_keeps_what_annotators_agree_on(tmp_path):
@@ -91,7 +92,7 @@ def test_valse_keeps_what_annotators_agree_on(tmp_path):
 def test_vsr_judges_one_caption(tmp_path):
     found = open_foil_set([str(foil_cases.vsr(tmp_path))])
     assert [item.true for item in found.items] == [False, True] * 3
-    assert found.corpus.owner.tolist() == [-1, 1, -1, 0, -1, 2]
+    assert found.dataset.text_to_image.tolist() == [-1, 1, -1, 0, -1, 2]
 
 
 def test_foil_it_pairs_by_id(tmp_path):
@@ -107,7 +108,7 @@ def test_winoground_crosses_two_pictures(tmp_path):
         ["ex_1_img_0", "ex_1_img_1"],
         ["a dog in the snow 1", "the snow in a dog 1"],
     )
-    assert found.corpus.owner.tolist() == [0, 1, 2, 3, 4, 5]
+    assert found.dataset.text_to_image.tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_tables_of_negclip(tmp_path):
@@ -128,14 +129,14 @@ def test_foils_that_are_the_caption_are_left_out(tmp_path):
     found = open_foil_set([str(foil_cases.dump(tmp_path / "p.json", rows))])
     assert [told(found, item)[1] for item in found.items] == [["A  dog", "a cat"]]
     assert dict(found.left_out) == {"foils that are the caption itself": 2, "without a foil": 1}
-    assert found.corpus.pictures is None
+    assert found.dataset.pictures is None
 
 
 def test_scenes_are_true_and_their_foils_false():
     found = open_foil_set(["scenes:images=24"], seed=3)
     assert found.seed == 3
-    corpus = scenes(images=24).split("test")
-    assert set(found.corpus.image_ids) == set(corpus.image_ids)
+    dataset = scenes(images=24).split("test")
+    assert set(found.dataset.image_ids) == set(dataset.image_ids)
     for item in found.items:
         [image], [caption, foil] = told(found, item)
         assert is_true(caption, scene(image))
@@ -146,8 +147,8 @@ def test_scenes_are_true_and_their_foils_false():
     other = open_foil_set(["scenes:images=24"], seed=4)
     assert same == [told(found, item) for item in found.items]
     assert same != [told(other, item) for item in other.items]
-    row = found.corpus.image_ids.index(corpus.image_ids[2])
-    assert found.corpus.pictures.open(row).tobytes() == corpus.pictures.open(2).tobytes()
+    row = found.dataset.image_ids.index(dataset.image_ids[2])
+    assert found.dataset.pictures.open(row).tobytes() == dataset.pictures.open(2).tobytes()
 
 
 def test_shuffles_keep_the_words():
@@ -157,7 +158,7 @@ def test_shuffles_keep_the_words():
     assert [words.words[at] for at in words.adjectives] == ["small", "red", "big", "blue"]
     first, *others = shuffle_words(caption, words, torch.Generator().manual_seed(0))
     assert first == normalise_caption(caption) == caption.lower()
-    plain = split(caption)
+    plain = split_words(caption)
     for other in others:
         assert sorted(other.split()) == sorted(plain)
         assert other.split() != plain
@@ -185,7 +186,7 @@ def test_order_of_scenes():
     found = open_foil_set(["order:scenes:images=24"], seed=1)
     assert found.form == "order"
     assert all(2 <= len(item.texts) <= 5 for item in found.items)
-    assert found.corpus.pictures is not None
+    assert found.dataset.pictures is not None
 
 
 def test_captions_of_pictures_are_shuffled_with_spacy(tmp_path, monkeypatch):
@@ -222,9 +223,14 @@ def test_features_are_joined_by_name(tmp_path):
     ids = [f"COCO_val2017_{name}" for name in reversed(foil_cases.COCO)]
     (folder / "features.json").write_text(json.dumps({"ids": ids}))
     found = open_foil_set([str(source)], features=folder)
-    assert found.corpus.features.take(torch.tensor([0])).values.flatten().tolist() == [8, 9, 10, 11]
+    assert found.dataset.features.take(torch.tensor([0])).values.flatten().tolist() == [
+        8,
+        9,
+        10,
+        11,
+    ]
     made = open_foil_set(["scenes:images=12,features=regions"])
-    assert made.corpus.features is not None
+    assert made.dataset.features is not None
 
 
 def refused(sources, **more) -> str:
@@ -270,7 +276,7 @@ def test_real_samples():
         found = open_foil_set(files, images=images)
         assert len(found) == many
         assert found.form == (name if name != "negclip" else "pairs")
-        assert found.corpus.pictures.open(0).size == (192, 192)
+        assert found.dataset.pictures.open(0).size == (192, 192)
     whole = open_foil_set([str(samples / "full" / "sugarcrepe")])
     assert len(whole) == 7511
     assert sum(item.category == "swap_obj" for item in whole.items) == 245

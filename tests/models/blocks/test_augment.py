@@ -8,38 +8,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hub_cases
-from counterfoil.models.blocks.augment import (
+from counterfoil.core.types import Embeddings, ModalityBatch
+from counterfoil.models.layers.pretrained import BertTextTower
+from counterfoil.models.layers.towers import (
+    GRU,
     RegionDrop,
+    Regions,
     WordDrop,
     drop_cells,
     drop_regions,
     drop_words,
 )
-from counterfoil.models.blocks.bert import Bert
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.regions import Regions
-from counterfoil.records import Encoded, Items
 
 MASK, VOCABULARY = 1000, 100
 
 
-def bags(lengths: list[int], room: int = 8) -> Items:
+def bags(lengths: list[int], room: int = 8) -> ModalityBatch:
     """Images whose region k is the number k + 1, with garbage behind."""
     mask = torch.arange(room) < torch.tensor(lengths).unsqueeze(1)
     place = torch.arange(1.0, room + 1).expand(mask.shape).masked_fill(~mask, torch.nan)
     values = place.unsqueeze(-1).expand(*mask.shape, 3)
     boxes = place.unsqueeze(-1).expand(*mask.shape, 4)
-    return Items(torch.arange(len(lengths)), values, mask, boxes)
+    return ModalityBatch(torch.arange(len(lengths)), values, mask, boxes)
 
 
-def texts(lengths: list[int], room: int = 0) -> Items:
+def texts(lengths: list[int], room: int = 0) -> ModalityBatch:
     """Texts whose token k is VOCABULARY + k, so that a random one is known."""
     mask = torch.arange(room or max(lengths)) < torch.tensor(lengths).unsqueeze(1)
     ids = torch.arange(VOCABULARY, VOCABULARY + mask.shape[1]).expand(mask.shape)
-    return Items(torch.arange(len(lengths)), ids.masked_fill(~mask, 10**9), mask)
+    return ModalityBatch(torch.arange(len(lengths)), ids.masked_fill(~mask, 10**9), mask)
 
 
-def pieces(sizes: list[list[int]]) -> Items:
+def pieces(sizes: list[list[int]]) -> ModalityBatch:
     """Texts of words of so many pieces, between two special tokens."""
     rows = [[-1, *(w for w, n in enumerate(row) for _ in range(n)), -1] for row in sizes]
     items = texts([len(row) for row in rows])
@@ -49,7 +49,7 @@ def pieces(sizes: list[list[int]]) -> Items:
     return replace(items, words=words)
 
 
-def kept_of(left: Items, length: int) -> list[float]:
+def kept_of(left: ModalityBatch, length: int) -> list[float]:
     """Share of the texts in which each place's token is still there."""
     return [
         ((left.values == VOCABULARY + k) & left.mask).any(1).float().mean().item()
@@ -162,7 +162,7 @@ def test_a_share_of_cells_is_drawn_for_each_image():
     torch.manual_seed(0)
     n, cells = 4_000, 100
     tokens = torch.arange(1.0, cells + 1).view(1, cells, 1).expand(n, cells, 1)
-    left = drop_cells(Encoded(tokens, torch.ones(n, cells, dtype=torch.bool)), 0.2)
+    left = drop_cells(Embeddings(tokens, torch.ones(n, cells, dtype=torch.bool)), 0.2)
     lost = 1 - left.mask.float().mean(1)
     assert (lost == 0).float().mean() == pytest.approx(0.2, abs=0.03)
     assert lost.mean() == pytest.approx(0.2 * (1 - 0.2**2) / 2, abs=0.004)
@@ -207,16 +207,20 @@ def test_a_word_model_has_an_embedding_of_its_own_for_masked_words():
     assert tower.embed.weight.shape == (10, 3)
     assert GRU(words=9, word_width=3, width=4).embed.weight.shape == (9, 3)
     ids = torch.randint(9, (20, 6))
-    tower(Items(torch.arange(20), ids, torch.ones(20, 6, dtype=torch.bool))).tokens.sum().backward()
+    tower(
+        ModalityBatch(torch.arange(20), ids, torch.ones(20, 6, dtype=torch.bool))
+    ).tokens.sum().backward()
     assert tower.embed.weight.grad[9].any()
     with pytest.raises(ValueError, match="word id 10 is not in this model"):
-        tower(Items(torch.arange(1), torch.tensor([[10]]), torch.tensor([[True]])))
+        tower(ModalityBatch(torch.arange(1), torch.tensor([[10]]), torch.tensor([[True]])))
 
 
 def test_two_readings_of_a_text_differ_in_training_alone():
     torch.manual_seed(0)
     tower = GRU(words=9, word_width=3, width=4, word_drop=0.5)
-    items = Items(torch.arange(4), torch.randint(9, (4, 6)), torch.ones(4, 6, dtype=torch.bool))
+    items = ModalityBatch(
+        torch.arange(4), torch.randint(9, (4, 6)), torch.ones(4, 6, dtype=torch.bool)
+    )
     assert not torch.equal(tower(items).mask, tower(items).mask)
     tower.eval()
     assert torch.equal(tower(items).tokens, tower(items).tokens)
@@ -225,12 +229,12 @@ def test_two_readings_of_a_text_differ_in_training_alone():
 def test_bert_needs_to_know_its_mask_and_never_touches_special_tokens(tmp_path):
     folder = hub_cases.bert(tmp_path / "bert")
     with pytest.raises(ValueError, match=r"word_drop=0.2 needs mask, the id of the tokenizer's"):
-        Bert(name=folder, word_drop=0.2)
-    tower = Bert(name=folder, width=4, word_drop=0.9, mask=4)
+        BertTextTower(name=folder, word_drop=0.2)
+    tower = BertTextTower(name=folder, width=4, word_drop=0.9, mask=4)
     assert tower.augment.vocabulary == 40
     ids = torch.tensor([[38, 7, 8, 9, 39]] * 50)
     torch.manual_seed(0)
-    plain = Items(torch.arange(50), ids, torch.ones(50, 5, dtype=torch.bool))
+    plain = ModalityBatch(torch.arange(50), ids, torch.ones(50, 5, dtype=torch.bool))
     for words in (None, torch.tensor([[-1, 0, 0, 1, -1]] * 50)):
         left = tower.augment(replace(plain, words=words))
         assert (left.values[:, 0] == 38).all()

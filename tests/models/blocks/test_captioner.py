@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck
 from torch.nn.functional import pad
 
-from counterfoil.models.blocks.captioner import Captioner
-from counterfoil.records import Encoded
+from counterfoil.core.types import Embeddings
+from counterfoil.models.vsrn import Captioner
 
 WORDS, WIDTH, REGIONS = 11, 4, 3
 
@@ -19,14 +19,14 @@ def writer(longest: int = 60, dropout: float = 0.0) -> Captioner:
     return Captioner(words=WORDS, width=WIDTH, **sizes).double()
 
 
-def bags(n: int, whole: bool = False) -> Encoded:
+def bags(n: int, whole: bool = False) -> Embeddings:
     """Images of one to three regions; garbage at padding."""
     rng = torch.Generator().manual_seed(1)
     tokens = torch.randn(n, REGIONS, WIDTH, dtype=torch.double, generator=rng)
     counts = torch.randint(1, REGIONS + 1, (n, 1), generator=rng)
     mask = torch.arange(REGIONS) < (REGIONS if whole else counts)
     mask = mask.expand(n, REGIONS)
-    return Encoded(tokens.masked_fill(~mask.unsqueeze(-1), torch.nan), mask)
+    return Embeddings(tokens.masked_fill(~mask.unsqueeze(-1), torch.nan), mask)
 
 
 def captions(lengths: list[int]) -> torch.Tensor:
@@ -36,7 +36,7 @@ def captions(lengths: list[int]) -> torch.Tensor:
     return ids.masked_fill(torch.arange(max(lengths)) >= counts, -1)
 
 
-def slow(model: Captioner, bag: Encoded, told: torch.Tensor) -> torch.Tensor:
+def slow(model: Captioner, bag: Embeddings, told: torch.Tensor) -> torch.Tensor:
     """Caption by caption, always longest - 1 steps, all the vocabulary, then a label mask."""
     loss = torch.zeros((), dtype=torch.double)
     for tokens, mask, caption in zip(bag.tokens, bag.mask, told, strict=True):
@@ -121,7 +121,7 @@ def test_dropout_is_of_training_only():
 def test_gradient():
     model, bag, told = writer(), bags(2), captions([3, 2])
     tokens = bag.tokens.nan_to_num().requires_grad_()
-    assert gradcheck(lambda v: model(Encoded(v, bag.mask), told), tokens)
+    assert gradcheck(lambda v: model(Embeddings(v, bag.mask), told), tokens)
 
 
 @pytest.mark.parametrize("size", ["words", "width", "hidden", "word_width"])
@@ -132,7 +132,7 @@ def test_sizes_are_positive(size):
 
 
 def test_a_caption_has_a_token_to_predict():
-    regions = Encoded(torch.randn(1, 2, 3), torch.ones(1, 2, dtype=torch.bool))
+    regions = Embeddings(torch.randn(1, 2, 3), torch.ones(1, 2, dtype=torch.bool))
     shortest = Captioner(words=3, width=3, hidden=3, word_width=3, longest=2)
     assert shortest(regions, torch.tensor([[1, 2, 0]])) > 0
     with pytest.raises(ValueError, match="longest=1 leaves no token to predict"):

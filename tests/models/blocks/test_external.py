@@ -3,26 +3,26 @@ from __future__ import annotations
 import pytest
 import torch
 
-from counterfoil.models.blocks.external import External
-from counterfoil.records import Encoded
+from counterfoil.core.types import Embeddings
+from counterfoil.models.esa import ExternalAttention
 
 N, L, D = 4, 5, 3
 
 
-def made() -> External:
+def made() -> ExternalAttention:
     torch.manual_seed(0)
-    return External(width=D).double()
+    return ExternalAttention(width=D).double()
 
 
-def bag(seed: int = 0) -> Encoded:
+def bag(seed: int = 0) -> Embeddings:
     """Items of one to four vectors, and NaN behind them."""
     rng = torch.Generator().manual_seed(seed)
     mask = torch.arange(L) < torch.tensor([4, 1, 2, 3]).unsqueeze(1)
     tokens = torch.randn(N, L, D, generator=rng, dtype=torch.float64)
-    return Encoded(tokens.masked_fill(~mask.unsqueeze(-1), torch.nan), mask)
+    return Embeddings(tokens.masked_fill(~mask.unsqueeze(-1), torch.nan), mask)
 
 
-def slowly(pool: External, vectors: torch.Tensor) -> torch.Tensor:
+def slowly(pool: ExternalAttention, vectors: torch.Tensor) -> torch.Tensor:
     """One item, dimension after dimension."""
     logits = vectors @ pool.fc.weight.T + pool.fc.bias
     return torch.stack([logits[:, d].softmax(0) @ vectors[:, d] for d in range(D)])
@@ -57,7 +57,7 @@ def test_a_copy_that_would_keep_nothing_keeps_all():
 
 def test_an_item_without_any_is_zero_and_harmless():
     pool, items = made(), bag()
-    empty = Encoded(items.tokens, torch.zeros_like(items.mask))
+    empty = Embeddings(items.tokens, torch.zeros_like(items.mask))
     found = pool(empty)
     found.sum().backward()
     assert not found.any()
@@ -68,9 +68,9 @@ def test_gradients_agree_with_finite_differences():
     pool, items = made(), bag()
     tokens = items.tokens.nan_to_num(0.0).requires_grad_()
     keep = torch.rand(N, 2, L, generator=torch.Generator().manual_seed(2)) < 0.7
-    assert torch.autograd.gradcheck(lambda t: pool(Encoded(t, items.mask), keep), (tokens,))
+    assert torch.autograd.gradcheck(lambda t: pool(Embeddings(t, items.mask), keep), (tokens,))
 
 
 def test_an_impossible_width_is_refused():
     with pytest.raises(ValueError, match="width=0 is not possible"):
-        External(width=0)
+        ExternalAttention(width=0)

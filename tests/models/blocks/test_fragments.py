@@ -6,18 +6,20 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu, normalize
 
 import bag_cases
-from counterfoil.models.blocks import fragments
-from counterfoil.models.blocks.fragments import Found, found
-from counterfoil.records import Encoded
+from counterfoil.core.types import Embeddings
+from counterfoil.models import hrem
+from counterfoil.models.hrem import FragmentMatches, match_fragments
 
 BEST = 4
 
 
-def loop(images: Encoded, texts: Encoded) -> tuple[Found, Found]:
+def loop(images: Embeddings, texts: Embeddings) -> tuple[FragmentMatches, FragmentMatches]:
     """One image and one text after the other, from their real fragments only."""
     shape = len(images), len(texts)
-    by_images = Found(torch.zeros(*shape, BEST).double(), torch.zeros(shape).double())
-    by_texts = Found(torch.zeros(*shape[::-1], BEST).double(), torch.zeros(shape[::-1]).double())
+    by_images = FragmentMatches(torch.zeros(*shape, BEST).double(), torch.zeros(shape).double())
+    by_texts = FragmentMatches(
+        torch.zeros(*shape[::-1], BEST).double(), torch.zeros(shape[::-1]).double()
+    )
     for i, regions in enumerate(real(images)):
         for t, words in enumerate(real(texts)):
             cosine = leaky_relu(words @ regions.T, 0.1)
@@ -26,17 +28,17 @@ def loop(images: Encoded, texts: Encoded) -> tuple[Found, Found]:
     return by_images, by_texts
 
 
-def real(items: Encoded) -> list[Tensor]:
+def real(items: Embeddings) -> list[Tensor]:
     return [normalize(row[mask], dim=-1) for row, mask in zip(items.tokens, items.mask)]
 
 
-def note(into: Found, place: tuple[int, int], scores: Tensor) -> None:
+def note(into: FragmentMatches, place: tuple[int, int], scores: Tensor) -> None:
     best = scores.sort(descending=True).values[:BEST]
     into.best[place][: len(best)] = best
     into.mean[place] = scores.mean()
 
 
-def same(one: Found, other: Found) -> None:
+def same(one: FragmentMatches, other: FragmentMatches) -> None:
     torch.testing.assert_close(one.best, other.best)
     torch.testing.assert_close(one.mean, other.mean)
 
@@ -44,10 +46,10 @@ def same(one: Found, other: Found) -> None:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("cells", [1, 100, 1 << 20])
 def test_it_equals_a_loop_over_images_and_texts(seed, cells, monkeypatch):
-    monkeypatch.setattr(fragments, "CELLS_IN_CACHE", cells)
-    monkeypatch.setattr(fragments, "CELLS_AT_ONCE", 4 * cells)
+    monkeypatch.setattr(hrem, "CELLS_IN_CACHE", cells)
+    monkeypatch.setattr(hrem, "CELLS_AT_ONCE", 4 * cells)
     images, texts = bag_cases.bags(seed, images=4, texts=7)
-    for ours, theirs in zip(found(images, texts, BEST), loop(images, texts), strict=True):
+    for ours, theirs in zip(match_fragments(images, texts, BEST), loop(images, texts), strict=True):
         same(ours, theirs)
 
 
@@ -55,7 +57,9 @@ def test_borrowing_changes_nothing_where_nothing_is_padded():
     images, texts = bag_cases.bags()
     images, texts = images.rows(slice(1, 2)), texts.rows(slice(1, 2))
     for ours, theirs in zip(
-        found(images, texts, BEST, borrowed=True), found(images, texts, BEST), strict=True
+        match_fragments(images, texts, BEST, borrowed=True),
+        match_fragments(images, texts, BEST),
+        strict=True,
     ):
         same(ours, theirs)
 
@@ -65,8 +69,12 @@ def test_borrowed_words_are_in_the_best_but_in_no_mean():
     regions, words = (torch.randn(1, 5, 6, generator=rng, dtype=torch.double) for _ in range(2))
     every = torch.ones(1, 5, dtype=torch.bool)
     short = torch.arange(5)[None] < 2
-    _, whole = found(Encoded(regions, every), Encoded(words, every), 5, borrowed=True)
-    by_images, by_texts = found(Encoded(regions, every), Encoded(words, short), 5, borrowed=True)
+    _, whole = match_fragments(
+        Embeddings(regions, every), Embeddings(words, every), 5, borrowed=True
+    )
+    by_images, by_texts = match_fragments(
+        Embeddings(regions, every), Embeddings(words, short), 5, borrowed=True
+    )
     torch.testing.assert_close(by_texts.best, whole.best)
     cosine = leaky_relu(normalize(words[0], dim=-1) @ normalize(regions[0], dim=-1).T, 0.1)
     torch.testing.assert_close(
@@ -79,16 +87,19 @@ def test_borrowed_words_are_in_the_best_but_in_no_mean():
 
 def test_padded_regions_are_borrowed_too():
     images, texts = bag_cases.bags()
-    filled = Encoded(images.tokens.nan_to_num(0.5), images.mask)
-    clean = Encoded(texts.tokens.nan_to_num(0.5), texts.mask)
-    borrowed, own = found(filled, clean, 5, borrowed=True), found(filled, clean, 5)
+    filled = Embeddings(images.tokens.nan_to_num(0.5), images.mask)
+    clean = Embeddings(texts.tokens.nan_to_num(0.5), texts.mask)
+    borrowed, own = (
+        match_fragments(filled, clean, 5, borrowed=True),
+        match_fragments(filled, clean, 5),
+    )
     assert (borrowed[1].mean - own[1].mean).abs().max() > 1e-3
 
 
 def test_empty_items_find_nothing():
     images, texts = bag_cases.bags()
     images.mask[0], texts.mask[0] = False, False
-    by_images, by_texts = found(images, texts, BEST)
+    by_images, by_texts = match_fragments(images, texts, BEST)
     for seen in (by_images, by_texts):
         assert seen.best[0].abs().max() == seen.mean[0].abs().max() == 0
         assert seen.mean[1:, 1:].abs().min() > 0
@@ -97,9 +108,11 @@ def test_empty_items_find_nothing():
 
 def test_half_precision_is_read_in_full():
     images, texts = bag_cases.bags()
-    half = [Encoded(x.tokens.bfloat16(), x.mask) for x in (images, texts)]
-    full = [Encoded(x.tokens.float(), x.mask) for x in half]
-    for ours, theirs in zip(found(*half, BEST), found(*full, BEST), strict=True):
+    half = [Embeddings(x.tokens.bfloat16(), x.mask) for x in (images, texts)]
+    full = [Embeddings(x.tokens.float(), x.mask) for x in half]
+    for ours, theirs in zip(
+        match_fragments(*half, BEST), match_fragments(*full, BEST), strict=True
+    ):
         assert ours.mean.dtype == torch.float32
         same(ours, theirs)
 
@@ -107,4 +120,4 @@ def test_half_precision_is_read_in_full():
 def test_too_little_padding_to_borrow():
     images, texts = bag_cases.bags()
     with pytest.raises(ValueError, match="6 scores cannot be borrowed from items padded to 5"):
-        found(images, texts, 6, borrowed=True)
+        match_fragments(images, texts, 6, borrowed=True)

@@ -8,25 +8,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
-from counterfoil.models.blocks.gpo import GeneralPool, sinusoids
-from counterfoil.records import Encoded
+from counterfoil.core.types import Embeddings
+from counterfoil.models.gpo import GeneralizedPooling, sinusoids
 
 WIDTH = 4
 
 
-def pool(**options: float) -> GeneralPool:
+def pool(**options: float) -> GeneralizedPooling:
     torch.manual_seed(0)
-    return GeneralPool(positions=6, hidden=5, **options).double()
+    return GeneralizedPooling(positions=6, hidden=5, **options).double()
 
 
-def bag(lengths: list[int], longest: int | None = None) -> Encoded:
+def bag(lengths: list[int], longest: int | None = None) -> Embeddings:
     rng = torch.Generator().manual_seed(1)
     mask = torch.arange(longest or max(lengths)) < torch.tensor(lengths).unsqueeze(1)
     tokens = torch.randn(*mask.shape, WIDTH, generator=rng, dtype=torch.float64)
-    return Encoded(tokens.masked_fill(~mask.unsqueeze(-1), torch.nan), mask)
+    return Embeddings(tokens.masked_fill(~mask.unsqueeze(-1), torch.nan), mask)
 
 
-def theta(made: GeneralPool, length: int) -> torch.Tensor:
+def theta(made: GeneralizedPooling, length: int) -> torch.Tensor:
     """The weights of one length, its states read step by step."""
     width = made.rnn.input_size
     codes = torch.zeros(length, width, dtype=torch.float64)
@@ -54,14 +54,14 @@ def test_it_is_the_weighted_sum_of_sorted_features(lengths, more):
 
 def test_order_does_not_matter():
     made, sets = pool(), bag([5])
-    turned = Encoded(sets.tokens.flip(1), sets.mask)
+    turned = Embeddings(sets.tokens.flip(1), sets.mask)
     assert torch.equal(made(sets), made(turned))
 
 
 def test_padding_may_lie_anywhere():
     made, sets = pool(), bag([3, 5])
     order = torch.tensor([4, 0, 3, 1, 2])
-    holes = Encoded(sets.tokens[:, order], sets.mask[:, order])
+    holes = Embeddings(sets.tokens[:, order], sets.mask[:, order])
     torch.testing.assert_close(made(holes), made(sets))
 
 
@@ -87,7 +87,7 @@ def test_an_empty_set_gives_zero_and_no_nan_anywhere():
 def test_gradient():
     made, sets = pool(), bag([2, 4, 1])
     tokens = sets.tokens.nan_to_num(0).requires_grad_()
-    assert gradcheck(lambda x: made(Encoded(x, sets.mask)), tokens)
+    assert gradcheck(lambda x: made(Embeddings(x, sets.mask)), tokens)
 
 
 def test_weights_are_worked_out_once_for_each_length(monkeypatch):
@@ -104,7 +104,7 @@ def test_weights_are_worked_out_once_for_each_length(monkeypatch):
     assert asked == [[1, 3], [3], [2]]
 
 
-def change(made: GeneralPool, how: str) -> None:
+def change(made: GeneralizedPooling, how: str) -> None:
     if how == "step":
         torch.optim.SGD(made.parameters(), lr=0.5).step()
     elif how == "load":
@@ -136,23 +136,26 @@ def test_weights_made_without_versions_are_never_kept():
 
 
 def test_half_precision_is_pooled_in_single():
-    made = GeneralPool()
+    made = GeneralizedPooling()
     sets = bag([5, 3])
     tokens = sets.tokens.bfloat16()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = made(Encoded(tokens, sets.mask))
+        found = made(Embeddings(tokens, sets.mask))
     assert found.dtype == torch.float32
-    torch.testing.assert_close(found, made(Encoded(tokens.float(), sets.mask)))
+    torch.testing.assert_close(found, made(Embeddings(tokens.float(), sets.mask)))
 
 
 def test_encodings_of_an_odd_width():
     assert sinusoids(torch.arange(9), 5).shape == (9, 5)
-    made = GeneralPool(positions=5)
-    assert made(Encoded(torch.randn(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))).shape == (2, 4)
+    made = GeneralizedPooling(positions=5)
+    assert made(Embeddings(torch.randn(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))).shape == (
+        2,
+        4,
+    )
 
 
 def test_what_cannot_be_built():
     with pytest.raises(ValueError, match="hidden=0 is not possible"):
-        GeneralPool(hidden=0)
+        GeneralizedPooling(hidden=0)
     with pytest.raises(ValueError, match="temperature=0 is not possible"):
-        GeneralPool(temperature=0)
+        GeneralizedPooling(temperature=0)

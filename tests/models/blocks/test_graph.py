@@ -8,9 +8,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 import bag_cases
-from counterfoil.models.blocks.fragments import found
-from counterfoil.models.blocks.graph import BatchGraph
-from counterfoil.records import Encoded
+from counterfoil.core.types import Embeddings
+from counterfoil.models.hrem import BatchGraph, match_fragments
 
 I, T, WIDTH = 3, 5, bag_cases.WIDTH
 
@@ -20,7 +19,7 @@ def graph(**options: object) -> BatchGraph:
     return BatchGraph(**({"width": WIDTH, "heads": 2, "best": 3} | options)).double().eval()
 
 
-def batch(seed: int = 0) -> tuple[Tensor, Tensor, Encoded, Encoded]:
+def batch(seed: int = 0) -> tuple[Tensor, Tensor, Embeddings, Embeddings]:
     rng = torch.Generator().manual_seed(seed)
     vectors = [
         normalize(torch.randn(n, WIDTH, generator=rng, dtype=torch.double), dim=-1) for n in (I, T)
@@ -33,7 +32,7 @@ def test_relations_equal_a_loop_over_pairs():
     layer, (images, texts, regions, words) = graph(share=0.67).requires_grad_(False), batch()
     images, texts = images.detach(), texts.detach()
     relations = layer.relations(images, texts, regions, words)
-    seen = dict(zip(("i2t", "t2i"), found(regions, words, 3), strict=True))
+    seen = dict(zip(("i2t", "t2i"), match_fragments(regions, words, 3), strict=True))
     judges = {"i2t": layer.by_images, "t2i": layer.by_texts}
     for name, left, right in (
         ("i2i", images, images),
@@ -119,7 +118,7 @@ def test_gradients_are_those_of_differences():
 def test_garbage_in_padding_and_more_of_it_changes_nothing():
     layer, (images, texts, regions, words) = graph(), batch()
     told = layer(images, texts, regions, words)
-    zeros = [Encoded(x.tokens.nan_to_num(0), x.mask) for x in (regions, words)]
+    zeros = [Embeddings(x.tokens.nan_to_num(0), x.mask) for x in (regions, words)]
     for bags in (zeros, [x.padded(9) for x in zeros]):
         again = layer(images, texts, *bags)
         torch.testing.assert_close(again.images, told.images)
@@ -144,7 +143,7 @@ def test_equal_vectors_have_a_finite_gradient():
 def test_half_precision_is_read_in_full():
     layer = graph().float()
     images, texts, regions, words = batch()
-    bags = [Encoded(x.tokens.nan_to_num(0).float(), x.mask) for x in (regions, words)]
+    bags = [Embeddings(x.tokens.nan_to_num(0).float(), x.mask) for x in (regions, words)]
     plain = layer(images.float(), texts.float(), *bags)
     with torch.autocast("cpu", torch.bfloat16):
         cast = layer(images.float(), texts.float(), *bags)

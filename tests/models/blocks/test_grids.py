@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from counterfoil.models.blocks.grids import Grids, cut
-from counterfoil.records import Items
+from counterfoil.core.types import ModalityBatch
+from counterfoil.models.layers.pretrained import TimmGridTower, cut_to_features
 
 
 class Network(nn.Module):
@@ -45,13 +45,13 @@ def timm(monkeypatch):
 
 def pictures(count=3, side=12):
     values = torch.randn(count, 3, side, side, generator=torch.Generator().manual_seed(0))
-    return Items(torch.arange(count), values, torch.ones(count, 1, dtype=torch.bool))
+    return ModalityBatch(torch.arange(count), values, torch.ones(count, 1, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("kind", ["map", "last"])
 def test_each_cell_is_a_vector_row_by_row(kind, timm):
     torch.manual_seed(0)
-    tower = Grids(name=kind, width=5, pretrained=False).eval()
+    tower = TimmGridTower(name=kind, width=5, pretrained=False).eval()
     assert timm == [(kind, False, 0)]
     made = tower(pictures())
     assert made.tokens.shape == (3, 9, 5)
@@ -62,14 +62,14 @@ def test_each_cell_is_a_vector_row_by_row(kind, timm):
 
 
 def test_batch_norms_keep_their_statistics_and_the_network_learns():
-    tower = Grids(name="map", width=5).train()
+    tower = TimmGridTower(name="map", width=5).train()
     before = tower.body.norm.running_mean.clone()
     tower(pictures()).tokens.square().sum().backward()
     assert torch.equal(tower.body.norm.running_mean, before)
     assert tower.training
     assert not tower.body.training
     assert tower.body.conv.weight.grad.any()
-    alone = Grids(name="map", width=5, trained=False)
+    alone = TimmGridTower(name="map", width=5, trained=False)
     alone(pictures()).tokens.sum().backward()
     assert alone.body.conv.weight.grad is None
     assert alone.fc.weight.grad.any()
@@ -77,7 +77,7 @@ def test_batch_norms_keep_their_statistics_and_the_network_learns():
 
 def test_cells_are_dropped_and_pictures_cut_in_training_alone():
     torch.manual_seed(0)
-    tower = Grids(name="map", width=5, smallest=0.6, mirror=0.5, cell_drop=0.9)
+    tower = TimmGridTower(name="map", width=5, smallest=0.6, mirror=0.5, cell_drop=0.9)
     made = tower.train()(pictures(20))
     assert 20 < made.mask.sum() < 180
     assert not torch.equal(tower(pictures()).tokens, tower(pictures()).tokens)
@@ -88,9 +88,9 @@ def test_cells_are_dropped_and_pictures_cut_in_training_alone():
 
 def test_nothing_cut_is_the_picture_itself():
     values = pictures().values
-    assert cut(values, smallest=1.0, mirror=0.0) is values
-    torch.testing.assert_close(cut(values, smallest=1 - 1e-9, mirror=0.0), values)
-    torch.testing.assert_close(cut(values, smallest=1.0, mirror=1.0), values.flip(3))
+    assert cut_to_features(values, smallest=1.0, mirror=0.0) is values
+    torch.testing.assert_close(cut_to_features(values, smallest=1 - 1e-9, mirror=0.0), values)
+    torch.testing.assert_close(cut_to_features(values, smallest=1.0, mirror=1.0), values.flip(3))
 
 
 def ramps(count, side=50):
@@ -102,7 +102,7 @@ def ramps(count, side=50):
 
 def test_a_part_has_one_share_for_both_sides_and_lies_within():
     torch.manual_seed(0)
-    seen = cut(ramps(4000), smallest=0.6, mirror=0.5)
+    seen = cut_to_features(ramps(4000), smallest=0.6, mirror=0.5)
     assert seen.shape == (4000, 2, 50, 50)
     assert seen.dtype == torch.float64
     assert seen.min() >= 0
@@ -133,18 +133,18 @@ def test_a_part_has_one_share_for_both_sides_and_lies_within():
 )
 def test_what_cannot_be_made(arguments, sentence):
     with pytest.raises(ValueError, match=sentence):
-        Grids(**{"name": "map", **arguments})
+        TimmGridTower(**{"name": "map", **arguments})
 
 
 def test_what_does_not_fit():
     with pytest.raises(ValueError, match=r"Network gives \(3, 9, 6\), which is no map of 6"):
-        Grids(name="tokens")(pictures())
-    bag = Items(torch.arange(2), torch.ones(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))
+        TimmGridTower(name="tokens")(pictures())
+    bag = ModalityBatch(torch.arange(2), torch.ones(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"pictures of shape \(2, 3, 4\) do not fit"):
-        Grids(name="map")(bag)
+        TimmGridTower(name="map")(bag)
 
 
 def test_without_timm(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ValueError, match=r'needs timm: pip install "counterfoil\[vision\]"'):
-        Grids()
+        TimmGridTower()

@@ -4,12 +4,11 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
+from counterfoil.core.types import Embeddings, Pairs
 from counterfoil.models.bfan import BFAN
-from counterfoil.models.blocks.affinity import clean
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.regions import Regions
+from counterfoil.models.layers.fused import zero_padding
+from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.scan import SCAN
-from counterfoil.records import Encoded, Pairs
 
 WIDTH = 5
 PAIRS = Pairs(torch.tensor([3, 0, 0, 2, 3, 3, 1]), torch.tensor([1, 4, 0, 2, 1, 3, 0]))
@@ -20,29 +19,29 @@ def host(name: str):
     return BFAN(**parts) if name == "bfan" else SCAN(**parts, direction=name)
 
 
-def bags(garbage: float = torch.nan) -> tuple[Encoded, Encoded]:
+def bags(garbage: float = torch.nan) -> tuple[Embeddings, Embeddings]:
     """Four images and five texts, padded with garbage."""
     rng = torch.Generator().manual_seed(0)
     found = []
     for counts in ([4, 1, 3, 4], [2, 5, 1, 2, 3]):
         tokens = torch.randn(len(counts), max(counts) + 1, WIDTH, dtype=torch.double, generator=rng)
         mask = torch.arange(tokens.shape[1]) < torch.tensor(counts).unsqueeze(1)
-        found.append(Encoded(tokens.masked_fill(~mask.unsqueeze(-1), garbage), mask))
+        found.append(Embeddings(tokens.masked_fill(~mask.unsqueeze(-1), garbage), mask))
     return found[0], found[1]
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["no gram", "gram"])
 @pytest.mark.parametrize("name", ["t2i", "i2t", "bfan"])
 def test_equals_pairs_of_gathered_rows(name, own):
-    matcher, found = host(name), []
+    model, found = host(name), []
     for ours in (True, False):
         images, texts = bags()
         leaves = [x.tokens.requires_grad_() for x in (images, texts)]
-        images = clean(images) if own else images
+        images = zero_padding(images) if own else images
         scores = (
-            matcher.listed(images, texts, PAIRS)
+            model.score_indices(images, texts, PAIRS)
             if ours
-            else matcher.pairs(images.rows(PAIRS.image), texts.rows(PAIRS.text))
+            else model.score_pairs(images.rows(PAIRS.image), texts.rows(PAIRS.text))
         )
         weights = torch.arange(1.0, 8.0, dtype=torch.double)
         found.append((scores.detach(), *torch.autograd.grad(scores @ weights, leaves)))
@@ -54,10 +53,10 @@ def test_equals_pairs_of_gathered_rows(name, own):
 @pytest.mark.parametrize("name", ["t2i", "i2t", "bfan"])
 def test_gradient(name, monkeypatch):
     images, texts = bags(garbage=7.0)
-    matcher = host(name)
+    model = host(name)
 
     def scores(v, w):
-        return matcher.listed(Encoded(v, images.mask), Encoded(w, texts.mask), PAIRS)
+        return model.score_indices(Embeddings(v, images.mask), Embeddings(w, texts.mask), PAIRS)
 
     assert gradcheck(scores, [x.tokens.requires_grad_() for x in (images, texts)], fast_mode=True)
 
@@ -65,20 +64,20 @@ def test_gradient(name, monkeypatch):
 def test_only_one_side_may_learn():
     images, texts = bags(garbage=0.0)
     words = texts.tokens.requires_grad_()
-    host("bfan").listed(images, Encoded(words, texts.mask), PAIRS).sum().backward()
+    host("bfan").score_indices(images, Embeddings(words, texts.mask), PAIRS).sum().backward()
     assert words.grad.isfinite().all()
     assert words.grad.any()
 
 
 def test_half_precision_is_rounded_both_ways():
-    images, texts = (Encoded(x.tokens.float(), x.mask) for x in bags(garbage=0.0))
+    images, texts = (Embeddings(x.tokens.float(), x.mask) for x in bags(garbage=0.0))
     words, found = texts.tokens.requires_grad_(), []
     for how in (
         host("t2i").listed,
-        lambda v, w, p: host("t2i").pairs(v.rows(p.image), w.rows(p.text)),
+        lambda v, w, p: host("t2i").score_pairs(v.rows(p.image), w.rows(p.text)),
     ):
         with torch.autocast("cpu", torch.bfloat16):
-            scores = how(images, Encoded(words, texts.mask), PAIRS)
+            scores = how(images, Embeddings(words, texts.mask), PAIRS)
         assert scores.dtype == torch.float32
         found.append((scores.detach(), *torch.autograd.grad(scores.sum(), words)))
     for ours, theirs in zip(*found, strict=True):
@@ -94,8 +93,8 @@ def test_no_pairs_have_no_scores():
 def test_padding_may_stand_between_the_words(name):
     images, texts = bags()
     texts.tokens[1, 1], texts.mask[1, 1] = torch.nan, False
-    ours = host(name).listed(images, texts, PAIRS)
-    theirs = host(name).pairs(images.rows(PAIRS.image), texts.rows(PAIRS.text))
+    ours = host(name).score_indices(images, texts, PAIRS)
+    theirs = host(name).score_pairs(images.rows(PAIRS.image), texts.rows(PAIRS.text))
     torch.testing.assert_close(ours, theirs)
 
 
@@ -103,7 +102,7 @@ def test_padding_may_stand_between_the_words(name):
 def test_a_loss_may_look_at_no_score(name):
     images, texts = bags(garbage=0.0)
     words = texts.tokens.requires_grad_()
-    (host(name).listed(images, Encoded(words, texts.mask), PAIRS) * 0).sum().backward()
+    (host(name).score_indices(images, Embeddings(words, texts.mask), PAIRS) * 0).sum().backward()
     assert not words.grad.any()
 
 
@@ -113,7 +112,7 @@ def test_pools_may_lie_the_other_way_in_memory(name):
     for turn in (False, True):
         leaves = [x.tokens.requires_grad_() for x in bags(garbage=0.0)]
         tokens = [x.mT.contiguous().mT if turn else x for x in leaves]
-        pools = (Encoded(x, bag.mask) for x, bag in zip(tokens, bags(), strict=True))
+        pools = (Embeddings(x, bag.mask) for x, bag in zip(tokens, bags(), strict=True))
         scores = host(name).listed(*pools, PAIRS)
         found.append((scores.detach(), *torch.autograd.grad(scores.sum(), leaves)))
     for ours, theirs in zip(*found, strict=True):

@@ -10,9 +10,9 @@ from torch.func import functional_call
 import hub_cases
 import matcher_cases
 import vision_cases
-from counterfoil.models.blocks import low_rank
-from counterfoil.models.blocks.pretrained import written_config
 from counterfoil.models.clip import DualEncoder
+from counterfoil.models.layers import lora as lora_layers
+from counterfoil.models.layers.pretrained import written_config
 
 pytest.importorskip("peft")
 KINDS = ("clip", "siglip", "siglip2")
@@ -27,19 +27,19 @@ def folders(tmp_path_factory):
 def learnt(folder: str) -> DualEncoder:
     """A model whose adapters are no longer zero."""
     torch.manual_seed(1)
-    matcher = DualEncoder(name=folder, lora=2).eval()
+    model = DualEncoder(name=folder, lora=2).eval()
     with torch.no_grad():
-        for name, parameter in matcher.named_parameters():
+        for name, parameter in model.named_parameters():
             if ".lora_" in name:
                 parameter.add_(torch.randn(parameter.shape) / 3)
-    return matcher
+    return model
 
 
-def grid(matcher: DualEncoder) -> torch.Tensor:
+def grid(model: DualEncoder) -> torch.Tensor:
     rng = torch.Generator().manual_seed(0)
     images, texts = matcher_cases.pixels(3, rng), matcher_cases.words(4, rng)
     with torch.no_grad():
-        return matcher.grid(matcher.encode_images(images), matcher.encode_texts(texts))
+        return model.score_matrix(model.encode_images(images), model.encode_texts(texts))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -55,25 +55,25 @@ def test_fresh_adapters_change_nothing_and_alone_learn(kind, folders):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_adapter_has_a_gradient(kind, folders):
-    matcher = learnt(folders[kind])
+    model = learnt(folders[kind])
     rng = torch.Generator().manual_seed(0)
     images, texts = matcher_cases.pixels(3, rng), matcher_cases.words(4, rng)
-    matcher.grid(
-        matcher.encode_images(images), matcher.encode_texts(texts)
+    model.score_matrix(
+        model.encode_images(images), model.encode_texts(texts)
     ).square().sum().backward()
-    assert all(p.grad is not None for p in matcher.parameters() if p.requires_grad)
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_merged_weights_score_the_same_in_a_plain_model(kind, folders):
-    matcher = learnt(folders[kind])
-    before = grid(matcher)
+    model = learnt(folders[kind])
+    before = grid(model)
     assert not torch.allclose(before, grid(DualEncoder(name=folders[kind]).eval()))
-    matcher.merge()
-    assert matcher.lora == 0
-    torch.testing.assert_close(grid(matcher), before, rtol=1e-4, atol=1e-5)
+    model.merge()
+    assert model.lora == 0
+    torch.testing.assert_close(grid(model), before, rtol=1e-4, atol=1e-5)
     plain = DualEncoder(name="nowhere", pretrained=False, config=written_config(folders[kind]))
-    plain.load_state_dict(matcher.state_dict())
+    plain.load_state_dict(model.state_dict())
     torch.testing.assert_close(grid(plain.eval()), before, rtol=1e-4, atol=1e-5)
 
 
@@ -107,7 +107,7 @@ def attending() -> tuple[nn.Module, dict[str, torch.Tensor]]:
     block = vision_cases.Block(8)
     before = {name: value.clone() for name, value in block.state_dict().items()}
     body = nn.ModuleDict({"resblocks": nn.ModuleList([block])})
-    low_rank.with_adapters(body, 2, r"resblocks\.\d+\.attn")
+    lora_layers.add_lora(body, 2, r"resblocks\.\d+\.attn")
     with torch.no_grad():
         for name, parameter in body.named_parameters():
             assert parameter.requires_grad == (".lora_" in name)
@@ -154,5 +154,5 @@ def test_an_attention_stays_as_it_is_when_it_is_used():
     for name, value in body.state_dict().items():
         assert torch.equal(value, state[name]), name
     body.load_state_dict(state)  # which what was made in inference mode would refuse
-    low_rank.merge(body)
+    lora_layers.merge_lora(body)
     assert set(body["resblocks"][0].state_dict()) == set(before)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from counterfoil.models.blocks.mlp import MLPRegions
-from counterfoil.records import Items
+from counterfoil.core.types import ModalityBatch
+from counterfoil.models.layers.towers import MLPRegions
 
 FEATURES, WIDTH = 6, 8
 
@@ -17,12 +17,12 @@ def tower(**options: object) -> MLPRegions:
     return made.double()
 
 
-def items(counts: list[int], padding: float = torch.nan) -> Items:
+def items(counts: list[int], padding: float = torch.nan) -> ModalityBatch:
     rng = torch.Generator().manual_seed(1)
     mask = torch.arange(max(counts)) < torch.tensor(counts).unsqueeze(1)
     values = torch.randn(*mask.shape, FEATURES, generator=rng, dtype=torch.float64)
     values = values.masked_fill(~mask.unsqueeze(-1), padding)
-    return Items(torch.arange(len(counts)), values, mask)
+    return ModalityBatch(torch.arange(len(counts)), values, mask)
 
 
 def by_hand(made: MLPRegions, rows: torch.Tensor, stats: torch.Tensor) -> torch.Tensor:
@@ -90,4 +90,6 @@ def test_what_cannot_be_built_or_read():
     with pytest.raises(ValueError, match="inner=0 is not possible"):
         tower(inner=0)
     with pytest.raises(ValueError, match=r"shape \(2, 3, 4\) do not fit .*\(images, regions, 6\)"):
-        tower()(Items(torch.arange(2), torch.ones(2, 3, 4), torch.ones(2, 3, dtype=torch.bool)))
+        tower()(
+            ModalityBatch(torch.arange(2), torch.ones(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))
+        )

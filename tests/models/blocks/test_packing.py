@@ -4,17 +4,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterfoil.models.blocks.packing import Packed, Run, pack
-from counterfoil.records import Encoded
+from counterfoil.core.types import Embeddings
+from counterfoil.models.layers.cross_attention import LengthRun, PackedTexts, pack_texts
 
 LENGTHS = st.lists(st.integers(1, 6), min_size=1, max_size=12)
 
 
-def packed(lengths: list[int]) -> tuple[Encoded, Packed, torch.Tensor]:
+def packed(lengths: list[int]) -> tuple[Embeddings, PackedTexts, torch.Tensor]:
     mask = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
     tokens = torch.randn(*mask.shape, 2).masked_fill(~mask.unsqueeze(-1), torch.nan)
-    texts = Encoded(tokens, mask)
-    return texts, *pack(texts)
+    texts = Embeddings(tokens, mask)
+    return texts, *pack_texts(texts)
 
 
 @given(LENGTHS)
@@ -52,5 +52,5 @@ def test_parts_are_small_and_whole(lengths, room):
 
 
 def test_runs_by_hand():
-    found = Packed(torch.zeros(8, 1), (1, 2, 2, 3))
-    assert found.runs() == [Run(0, 0, 1, 1), Run(1, 1, 2, 2), Run(5, 3, 1, 3)]
+    found = PackedTexts(torch.zeros(8, 1), (1, 2, 2, 3))
+    assert found.runs() == [LengthRun(0, 0, 1, 1), LengthRun(1, 1, 2, 2), LengthRun(5, 3, 1, 3)]

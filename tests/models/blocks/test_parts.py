@@ -3,10 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.mlp import MLPRegions
-from counterfoil.models.blocks.parts import PooledParts, WordsAndStates
-from counterfoil.models.blocks.regions import Regions
+from counterfoil.models.dive import PooledParts, WordsAndStates
+from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
 from matcher_cases import FEATURES, WORDS, regions, words
 
 WIDTH = 8

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from counterfoil.models.blocks.aggregate import aggregate
-from counterfoil.models.blocks.pool import POOLS, pool, unit
-from counterfoil.records import Encoded
+from counterfoil.core.types import Embeddings
+from counterfoil.models.layers.cross_attention import aggregate
+from counterfoil.models.layers.pooling import POOLS, pool_mean, unit_vectors
 
 TOKENS = torch.tensor([[[1.0, -2.0], [3.0, -4.0], [9.0, 9.0]]])
 MASK = torch.tensor([[True, True, False]])
@@ -20,17 +20,17 @@ EXPECTED = {
 
 @pytest.mark.parametrize("kind", POOLS)
 def test_pool_by_hand(kind):
-    assert pool(kind, Encoded(TOKENS, MASK)).tolist() == [EXPECTED[kind]]
+    assert pool_mean(kind, Embeddings(TOKENS, MASK)).tolist() == [EXPECTED[kind]]
 
 
 @pytest.mark.parametrize("kind", POOLS)
 def test_an_empty_bag_is_zero(kind):
-    empty = Encoded(TOKENS * torch.nan, torch.zeros_like(MASK))
-    assert pool(kind, empty).tolist() == [[0.0, 0.0]]
+    empty = Embeddings(TOKENS * torch.nan, torch.zeros_like(MASK))
+    assert pool_mean(kind, empty).tolist() == [[0.0, 0.0]]
 
 
 def test_a_zero_vector_stays_zero():
-    made = unit(Encoded(torch.tensor([[[0.0, 0.0], [3.0, 4.0]]]), MASK[:, :2]))
+    made = unit_vectors(Embeddings(torch.tensor([[[0.0, 0.0], [3.0, 4.0]]]), MASK[:, :2]))
     torch.testing.assert_close(made.tokens, torch.tensor([[[0.0, 0.0], [0.6, 0.8]]]))
 
 

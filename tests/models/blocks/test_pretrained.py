@@ -7,10 +7,13 @@ import pytest
 import torch
 
 import hub_cases
-from counterfoil.models.blocks.bert import Bert
-from counterfoil.models.blocks.pretrained import load, picture_format
-from counterfoil.models.blocks.vision import VisionModel
-from counterfoil.records import Items
+from counterfoil.core.types import ModalityBatch
+from counterfoil.models.layers.pretrained import (
+    BertTextTower,
+    HFVisionTower,
+    load_hf_model,
+    picture_format,
+)
 
 SIDES = {"clip": 16, "vit": 16, "mobilenet": 32}
 
@@ -21,15 +24,15 @@ def folders(tmp_path_factory):
     return {name: getattr(hub_cases, name)(root / name) for name in (*SIDES, "bert")}
 
 
-def pictures(side: int) -> Items:
+def pictures(side: int) -> ModalityBatch:
     values = torch.randn(3, 3, side, side, generator=torch.Generator().manual_seed(0))
-    return Items(torch.arange(3), values, torch.ones(3, 1, dtype=torch.bool))
+    return ModalityBatch(torch.arange(3), values, torch.ones(3, 1, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("name", SIDES)
 @pytest.mark.parametrize("trained", [False, True])
 def test_vision_towers(name, trained, folders):
-    tower = VisionModel(name=folders[name], width=8, trained=trained).train()
+    tower = HFVisionTower(name=folders[name], width=8, trained=trained).train()
     made = tower.eval()(pictures(SIDES[name]))
     assert made.tokens.shape == (3, made.mask.shape[1], 8)
     assert made.mask.all()
@@ -42,7 +45,7 @@ def test_vision_towers(name, trained, folders):
 
 
 def test_a_frozen_model_does_not_move_in_training(folders):
-    tower = VisionModel(name=folders["mobilenet"], width=8).train()
+    tower = HFVisionTower(name=folders["mobilenet"], width=8).train()
     before = {k: v.clone() for k, v in tower.body.state_dict().items()}
     tower(pictures(32))
     assert all(torch.equal(v, before[k]) for k, v in tower.body.state_dict().items())
@@ -51,11 +54,11 @@ def test_a_frozen_model_does_not_move_in_training(folders):
 
 
 def test_bert_does_not_see_padding(folders):
-    tower = Bert(name=folders["bert"], width=8).eval()
+    tower = BertTextTower(name=folders["bert"], width=8).eval()
     mask = torch.tensor([[True] * 5, [True] * 2 + [False] * 3])
     ids = torch.randint(1, 40, (2, 5)).masked_fill(~mask, 10**9)
-    made = tower(Items(torch.arange(2), ids, mask)).tokens
-    alone = tower(Items(torch.arange(1), ids[1:, :2], mask[1:, :2])).tokens
+    made = tower(ModalityBatch(torch.arange(2), ids, mask)).tokens
+    alone = tower(ModalityBatch(torch.arange(1), ids[1:, :2], mask[1:, :2])).tokens
     torch.testing.assert_close(made[1, :2], alone[0])
     made[mask].sum().backward()
     for parameter in tower.parameters():
@@ -64,14 +67,16 @@ def test_bert_does_not_see_padding(folders):
 
 def test_fresh_weights_differ(folders):
     torch.manual_seed(1)
-    loaded, fresh = (load(folders["bert"], pretrained=p).state_dict() for p in (True, False))
+    loaded, fresh = (
+        load_hf_model(folders["bert"], pretrained=p).state_dict() for p in (True, False)
+    )
     name = "embeddings.word_embeddings.weight"
     assert not torch.equal(loaded[name], fresh[name])
 
 
 def test_a_model_that_is_not_there(tmp_path):
     with pytest.raises(ValueError, match=r"cannot be loaded as a .* model: .*config\.json"):
-        load(str(tmp_path), pretrained=True)
+        load_hf_model(str(tmp_path), pretrained=True)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +126,9 @@ def test_a_real_backbone():
     name = str(Path(os.environ["COUNTERFOIL_DATA"]) / "backbone_mobilenet_v2")
     form = picture_format(name)
     assert (form.size, form.mean, form.crop) == (224, (0.5, 0.5, 0.5), False)
-    tower = VisionModel(name=name, width=8)
-    made = tower(Items(torch.arange(1), torch.randn(1, 3, 224, 224), torch.ones(1, 1).bool()))
+    tower = HFVisionTower(name=name, width=8)
+    made = tower(
+        ModalityBatch(torch.arange(1), torch.randn(1, 3, 224, 224), torch.ones(1, 1).bool())
+    )
     assert made.tokens.shape == (1, 49, 8)
     assert tower.fc.in_features == 1280

@@ -4,15 +4,15 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from counterfoil.models.blocks.relation import Relation, level
+from counterfoil.models.vsrn import RegionRelation, check_level
 
 WIDTH = 4
 
 
-def layer(training: bool = False) -> Relation:
+def layer(training: bool = False) -> RegionRelation:
     """With a norm that does something, in double precision."""
     torch.manual_seed(0)
-    made = Relation(width=WIDTH).double()
+    made = RegionRelation(width=WIDTH).double()
     for tensor in (made.norm.weight, made.norm.bias, made.norm.running_mean):
         torch.nn.init.normal_(tensor)
     return made.train(training)
@@ -26,7 +26,7 @@ def bags(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     return tokens.masked_fill(~mask.unsqueeze(-1), 0), mask
 
 
-def slow(made: Relation, image: torch.Tensor) -> torch.Tensor:
+def slow(made: RegionRelation, image: torch.Tensor) -> torch.Tensor:
     """One image of N regions, region by region, before the norm."""
     theta, phi, value = made.theta(image), made.phi(image), made.value(image)
     told = [
@@ -51,7 +51,7 @@ def test_it_is_the_formula_over_real_regions(training):
 
 def test_it_begins_as_the_identity():
     tokens, mask = bags()
-    made = Relation(width=WIDTH).double()
+    made = RegionRelation(width=WIDTH).double()
     assert torch.equal(made(tokens, mask), tokens)
     assert torch.equal(made.eval()(tokens[:1]), tokens[:1])
 
@@ -72,7 +72,7 @@ def test_gradient(training):
 
 def test_a_channel_is_levelled_over_the_regions_and_a_vector_alone():
     tokens, mask = bags()
-    channel, vector = level("channel", tokens), level("vector", tokens)
+    channel, vector = check_level("channel", tokens), check_level("vector", tokens)
     ones = torch.ones(3, WIDTH, dtype=torch.double)
     torch.testing.assert_close(channel.norm(dim=1), ones)
     torch.testing.assert_close(vector.norm(dim=2), mask.double())
@@ -83,7 +83,7 @@ def test_a_channel_is_levelled_over_the_regions_and_a_vector_alone():
 def test_levelling_has_a_gradient_even_at_zero(kind):
     tokens, _ = bags()
     tokens.requires_grad_()
-    assert gradcheck(lambda v: level(kind, v), tokens[:1].detach().requires_grad_())
+    assert gradcheck(lambda v: check_level(kind, v), tokens[:1].detach().requires_grad_())
     nothing = torch.zeros(1, 2, 3, requires_grad=True)
-    level(kind, nothing).sum().backward()
+    check_level(kind, nothing).sum().backward()
     assert (nothing.grad.abs() <= 1).all()

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import bag_cases
-from counterfoil.models.blocks.residual import ResidualPool, top_mean
-from counterfoil.records import Encoded
+from counterfoil.core.types import Embeddings
+from counterfoil.models.hrem import ResidualPool, top_mean
 
 
 def test_top_mean_equals_a_loop_over_items():
@@ -19,13 +19,13 @@ def test_top_mean_equals_a_loop_over_items():
 def test_shrinking_lets_a_short_item_set_the_number_for_its_successors():
     tokens = torch.arange(12.0).view(3, 4, 1)
     mask = torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 1, 1]]).bool()
-    bag = Encoded(tokens, mask)
+    bag = Embeddings(tokens, mask)
     assert top_mean(bag, 2)[:, 0].tolist() == [2.5, 4.0, 10.5]
     assert top_mean(bag, 2, shrinking=True)[:, 0].tolist() == [2.5, 4.0, 11.0]
 
 
 def test_equal_values_count_each():
-    bag = Encoded(torch.ones(1, 3, 2), torch.ones(1, 3, dtype=torch.bool))
+    bag = Embeddings(torch.ones(1, 3, 2), torch.ones(1, 3, dtype=torch.bool))
     assert torch.equal(top_mean(bag, 2), torch.ones(1, 2))
 
 
@@ -36,7 +36,7 @@ def test_it_mixes_the_highest_with_the_layers_mean(training):
     bag, _ = bag_cases.bags(images=4)
     for vector, tokens, mask in zip(head(bag), bag.tokens, bag.mask):
         alone = head.layer(tokens[mask][None])[0].mean(0)
-        own = Encoded(tokens[mask][None], mask[mask][None])
+        own = Embeddings(tokens[mask][None], mask[mask][None])
         torch.testing.assert_close(vector, 0.7 * top_mean(own, 2)[0] + 0.3 * alone)
 
 

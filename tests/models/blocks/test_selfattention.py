@@ -3,17 +3,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from counterfoil.models.blocks.selfattention import SelfAttention
-from counterfoil.records import Encoded
+from counterfoil.core.types import Embeddings
+from counterfoil.models.chan import SelfAttention
 
 WIDTH, HEADS = 8, 2
 
 
-def bag() -> Encoded:
+def bag() -> Embeddings:
     """Items of 4, 1, 3 and no vectors, with numbers in their padding."""
     rng = torch.Generator().manual_seed(0)
     counts = torch.tensor([[4], [1], [3], [0]])
-    return Encoded(torch.randn(4, 4, WIDTH, generator=rng), torch.arange(4) < counts)
+    return Embeddings(torch.randn(4, 4, WIDTH, generator=rng), torch.arange(4) < counts)
 
 
 def layer(**options) -> SelfAttention:

@@ -9,20 +9,20 @@ from torch import Tensor
 from torch.autograd import gradcheck
 from torch.nn.functional import normalize
 
-from counterfoil.models.blocks import sets
-from counterfoil.models.blocks.sets import SetSimilarity, set_grid, set_pairs
-from counterfoil.records import Encoded
+from counterfoil.core.types import Embeddings
+from counterfoil.models import dive
+from counterfoil.models.dive import SetSimilarity, set_score_matrix, set_score_pairs
 
 KINDS = get_args(SetSimilarity)
 ALPHA = 5.0
 
 
-def bag(counts: list[int], seed: int, longest: int | None = None) -> Encoded:
+def bag(counts: list[int], seed: int, longest: int | None = None) -> Embeddings:
     """Float64 sets of unit vectors; garbage is what is hidden."""
     rng = torch.Generator().manual_seed(seed)
     mask = torch.arange(longest or max(counts)) < torch.tensor(counts).unsqueeze(1)
     tokens = torch.randn(*mask.shape, 4, generator=rng, dtype=torch.double)
-    return Encoded(normalize(tokens, dim=2).masked_fill(~mask.unsqueeze(2), torch.nan), mask)
+    return Embeddings(normalize(tokens, dim=2).masked_fill(~mask.unsqueeze(2), torch.nan), mask)
 
 
 def by_loops(kind: str, image: Tensor, text: Tensor) -> float:
@@ -56,9 +56,9 @@ CASES = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("cells", [1, 1 << 20])
 def test_equals_loops_over_elements(kind, case, cells, monkeypatch):
-    monkeypatch.setattr(sets, "CELLS_AT_ONCE", cells)
+    monkeypatch.setattr(dive, "CELLS_AT_ONCE", cells)
     images, texts = CASES[case]
-    found = set_grid(kind, images, texts, ALPHA)
+    found = set_score_matrix(kind, images, texts, ALPHA)
     for i, row in enumerate(found.tolist()):
         for t, score in enumerate(row):
             image, text = images.tokens[i][images.mask[i]], texts.tokens[t][texts.mask[t]]
@@ -70,8 +70,8 @@ def test_equals_loops_over_elements(kind, case, cells, monkeypatch):
 def test_pairs_are_entries_of_the_grid(kind, case):
     images, texts = CASES[case]
     image, text = torch.tensor([1, 0, 1]), torch.tensor([0, 1, 1])
-    found = set_pairs(kind, images.rows(image), texts.rows(text), ALPHA)
-    torch.testing.assert_close(found, set_grid(kind, images, texts, ALPHA)[image, text])
+    found = set_score_pairs(kind, images.rows(image), texts.rows(text), ALPHA)
+    torch.testing.assert_close(found, set_score_matrix(kind, images, texts, ALPHA)[image, text])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -79,7 +79,9 @@ def test_gradients(kind):
     images, texts = CASES["ragged"]
 
     def scores(image: Tensor, text: Tensor) -> Tensor:
-        return set_grid(kind, Encoded(image, images.mask), Encoded(text, texts.mask), ALPHA)
+        return set_score_matrix(
+            kind, Embeddings(image, images.mask), Embeddings(text, texts.mask), ALPHA
+        )
 
     leaves = [bag.tokens.nan_to_num(0.3).requires_grad_() for bag in (images, texts)]
     assert gradcheck(scores, leaves)
@@ -87,14 +89,14 @@ def test_gradients(kind):
 
 def test_a_smooth_chamfer_is_a_little_above_the_cosine_of_single_vectors():
     one = bag([1], 0)
-    near = set_grid("smooth_chamfer", one, one, 16.0).item()
+    near = set_score_matrix("smooth_chamfer", one, one, 16.0).item()
     assert near == pytest.approx(1.0)
-    twins = Encoded(one.tokens.expand(1, 4, 4), torch.ones(1, 4, dtype=torch.bool))
-    assert set_grid("smooth_chamfer", twins, twins, 16.0).item() == pytest.approx(
+    twins = Embeddings(one.tokens.expand(1, 4, 4), torch.ones(1, 4, dtype=torch.bool))
+    assert set_score_matrix("smooth_chamfer", twins, twins, 16.0).item() == pytest.approx(
         1 + math.log(4) / 16
     )
 
 
 def test_a_sharp_one_does_not_overflow():
-    images, texts = (Encoded(x.tokens.float(), x.mask) for x in CASES["ragged"])
-    assert set_grid("smooth_chamfer", images, texts, 1e4).isfinite().all()
+    images, texts = (Embeddings(x.tokens.float(), x.mask) for x in CASES["ragged"])
+    assert set_score_matrix("smooth_chamfer", images, texts, 1e4).isfinite().all()

@@ -6,26 +6,26 @@ import pytest
 import torch
 from torch import Tensor
 
-from counterfoil.models.blocks.slots import Slots, codes
-from counterfoil.records import Encoded
+from counterfoil.core.types import Embeddings
+from counterfoil.models.dive import SlotAttention, slot_codes
 
 WIDTH, PART = 6, 4
 
 
-def made(**options: object) -> Slots:
+def made(**options: object) -> SlotAttention:
     torch.manual_seed(0)
     sizes = {"slots": 3, "heads": 2, "head_width": 5, "rounds": 2, "dropout": 0.0}
-    return Slots(width=WIDTH, part_width=PART, **(sizes | options)).double().eval()
+    return SlotAttention(width=WIDTH, part_width=PART, **(sizes | options)).double().eval()
 
 
-def bag(*lengths: int, longest: int | None = None) -> Encoded:
+def bag(*lengths: int, longest: int | None = None) -> Embeddings:
     """Parts that are the same however much room there is; garbage is what is hidden."""
     rng = torch.Generator().manual_seed(1)
     mask = torch.arange(longest or max(lengths)) < torch.tensor(lengths).unsqueeze(1)
     tokens = torch.full((*mask.shape, PART), torch.nan, dtype=torch.double)
     for n, length in enumerate(lengths):
         tokens[n, :length] = torch.randn(length, PART, generator=rng, dtype=torch.double)
-    return Encoded(tokens, mask)
+    return Embeddings(tokens, mask)
 
 
 def place(position: int, length: int) -> list[float]:
@@ -34,7 +34,7 @@ def place(position: int, length: int) -> list[float]:
     return [math.cos(turn) if f % 2 else math.sin(turn) for f, turn in enumerate(turns)]
 
 
-def by_loops(block: Slots, parts: Tensor) -> Tensor:
+def by_loops(block: SlotAttention, parts: Tensor) -> Tensor:
     """One item without padding, one head and one slot at a time."""
     normal = block.part_norm(parts)
     keys = normal
@@ -74,7 +74,7 @@ def test_room_and_neighbours_change_nothing():
 def test_released_padding_takes_a_share_and_stretches_places():
     tidy, released = made(positions="sine"), made(positions="sine", released_padding=True)
     whole, room = bag(4), bag(4, longest=6)
-    room = Encoded(room.tokens.nan_to_num(0.0), room.mask)
+    room = Embeddings(room.tokens.nan_to_num(0.0), room.mask)
     torch.testing.assert_close(released(whole), tidy(whole))
     assert (released(room) - tidy(whole)).abs().max() > 0.01
 
@@ -87,7 +87,7 @@ def test_nothing_hidden_reaches_a_gradient():
 
 def test_codes_of_an_odd_width():
     like = torch.zeros(1, 3, 5)
-    found = codes(torch.tensor([[3]]), 3, like)
+    found = slot_codes(torch.tensor([[3]]), 3, like)
     assert found.shape == (1, 3, 5)
     turns = 2 * math.pi * torch.arange(1, 4) / 3
     torch.testing.assert_close(found[0, :, 4], (turns / 10000**0.8).sin())

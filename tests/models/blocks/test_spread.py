@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 from torch.nn.functional import normalize
 
-from counterfoil.models.blocks.spread import closeness, correlation, crowding, discrepancy
+from counterfoil.models.dive import set_closeness, set_correlation, set_crowding, set_discrepancy
 
 
 def vectors(*shape: int, seed: int = 0) -> Tensor:
@@ -26,13 +26,13 @@ def test_discrepancy_equals_loops(gamma, total):
     x, y = vectors(3), vectors(5, seed=1)
     parts = [kernel(a, b, gamma or 1 / 4) for a, b in ((x, x), (x, y), (y, y))]
     sums = [sum(part) if total else sum(part) / len(part) for part in parts]
-    found = discrepancy(x, y, gamma=gamma, total=total)
+    found = set_discrepancy(x, y, gamma=gamma, total=total)
     assert found.item() == pytest.approx(sums[0] - 2 * sums[1] + sums[2])
 
 
 def test_discrepancy_of_a_sample_with_itself_is_zero_and_so_is_its_gradient():
     x = vectors(40).float().requires_grad_()  # as many as are compared by a product
-    found = discrepancy(x, x.detach().clone())
+    found = set_discrepancy(x, x.detach().clone())
     found.backward()
     assert abs(found.item()) < 1e-3
     assert x.grad.isfinite().all()
@@ -41,7 +41,7 @@ def test_discrepancy_of_a_sample_with_itself_is_zero_and_so_is_its_gradient():
 
 def test_crowding_equals_loops():
     sets = vectors(2, 3)
-    for item, found in zip(sets, crowding(sets).tolist(), strict=True):
+    for item, found in zip(sets, set_crowding(sets).tolist(), strict=True):
         pairs = [(a, b) for a in range(3) for b in range(a)]
         costs = [math.exp(-2 * float((item[a] - item[b]).square().sum())) for a, b in pairs]
         assert found == pytest.approx(sum(costs) / 3)
@@ -49,7 +49,7 @@ def test_crowding_equals_loops():
 
 def test_correlation_equals_loops():
     sets = vectors(2, 3)
-    for item, found in zip(sets, correlation(5 * sets).tolist(), strict=True):
+    for item, found in zip(sets, set_correlation(5 * sets).tolist(), strict=True):
         common = [float(item[a] @ item[b]) ** 2 for a in range(3) for b in range(3) if a != b]
         assert found == pytest.approx(math.sqrt(sum(common)) / 9)
 
@@ -57,17 +57,19 @@ def test_correlation_equals_loops():
 def test_closeness_equals_loops():
     x = vectors(3)
     near = [math.exp(-2 * float((x[a] - x[b]).norm())) for a in range(3) for b in range(a)]
-    assert closeness(x).item() == pytest.approx(sum(near) / 3)
+    assert set_closeness(x).item() == pytest.approx(sum(near) / 3)
 
 
 def test_a_single_vector_costs_nothing_and_is_not_pulled():
     one = vectors(2, 1).requires_grad_()
-    total = crowding(one).sum() + correlation(one).sum() + closeness(one[0])
+    total = set_crowding(one).sum() + set_correlation(one).sum() + set_closeness(one[0])
     total.backward()
     assert total.item() == 0
     assert one.grad.abs().max() == 0
 
 
-@pytest.mark.parametrize("loss", [crowding, correlation, lambda s: discrepancy(s[0], s[1])])
+@pytest.mark.parametrize(
+    "loss", [set_crowding, set_correlation, lambda s: set_discrepancy(s[0], s[1])]
+)
 def test_gradients(loss):
     assert gradcheck(loss, vectors(2, 3).requires_grad_())

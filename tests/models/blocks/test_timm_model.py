@@ -7,8 +7,8 @@ import torch
 
 import matcher_cases
 import vision_cases
-from counterfoil.models.blocks.timm_model import TimmModel, timm_format
-from counterfoil.records import Items
+from counterfoil.core.types import ModalityBatch
+from counterfoil.models.layers.pretrained import TimmTower, timm_format
 
 
 @pytest.fixture(autouse=True)
@@ -18,11 +18,11 @@ def stand_in(monkeypatch):
 
 def test_states_are_read_in_place_of_pixels():
     images = matcher_cases.pixels(3, torch.Generator().manual_seed(0))
-    tower = TimmModel(name="resnet8", width=4, trained=False)
+    tower = TimmTower(name="resnet8", width=4, trained=False)
     states = tower.states(images)
     assert states.shape == (3, 1, 6)
     assert not states.requires_grad
-    seen = Items(images.ids, states, torch.ones(3, 1, dtype=torch.bool))
+    seen = ModalityBatch(images.ids, states, torch.ones(3, 1, dtype=torch.bool))
     torch.testing.assert_close(tower(seen).tokens, tower(images).tokens)
     assert tower(images).tokens.shape == (3, 1, 4)
 
@@ -30,7 +30,7 @@ def test_states_are_read_in_place_of_pixels():
 @pytest.mark.parametrize("trained", [True, False])
 def test_what_is_trained(trained):
     images = matcher_cases.pixels(3, torch.Generator().manual_seed(0))
-    tower = TimmModel(name="resnet8", width=4, trained=trained).train()
+    tower = TimmTower(name="resnet8", width=4, trained=trained).train()
     before = tower.body.norm.running_mean.clone()
     tower(images).tokens.sum().backward()
     assert tower.fc.weight.grad is not None
@@ -48,4 +48,4 @@ def test_formats():
     with pytest.raises(ValueError, match=r"'resnet9' is no model of timm; near are: resnet8"):
         timm_format("resnet9")
     with pytest.raises(ValueError, match="width=0 is not possible"):
-        TimmModel(name="resnet8", width=0)
+        TimmTower(name="resnet8", width=0)

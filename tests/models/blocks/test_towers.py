@@ -5,18 +5,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from counterfoil.models.blocks.gru import GRU
-from counterfoil.models.blocks.patches import Patches
-from counterfoil.models.blocks.regions import Regions
-from counterfoil.models.blocks.tower import inhabited, split_among
-from counterfoil.records import Encoded, Items
+from counterfoil.core.types import Embeddings, ModalityBatch
+from counterfoil.models.layers.pooling import nonempty_mask, split_among
+from counterfoil.models.layers.towers import GRU, PatchTower, Regions
 
 
-def words(ids: list[list[int]]) -> Items:
+def words(ids: list[list[int]]) -> ModalityBatch:
     longest = max(map(len, ids))
     values = torch.tensor([row + [999] * (longest - len(row)) for row in ids])
     mask = torch.tensor([[k < len(row) for k in range(longest)] for row in ids])
-    return Items(torch.arange(len(ids)), values, mask)
+    return ModalityBatch(torch.arange(len(ids)), values, mask)
 
 
 def test_regions_start_as_the_authors_start_them():
@@ -27,12 +25,14 @@ def test_regions_start_as_the_authors_start_them():
 
 
 def test_half_precision_features_are_read():
-    items = Items(torch.arange(2), torch.ones(2, 3, 4).half(), torch.ones(2, 3, dtype=torch.bool))
+    items = ModalityBatch(
+        torch.arange(2), torch.ones(2, 3, 4).half(), torch.ones(2, 3, dtype=torch.bool)
+    )
     assert Regions(features=4, width=5)(items).tokens.dtype == torch.float32
 
 
 def test_features_of_another_width_are_refused():
-    items = Items(torch.arange(2), torch.ones(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))
+    items = ModalityBatch(torch.arange(2), torch.ones(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))
     with pytest.raises(ValueError, match=r"shape \(2, 3, 4\) do not fit .*\(images, regions, 5\)"):
         Regions(features=5)(items)
 
@@ -76,8 +76,10 @@ def test_sizes_below_one_are_refused(make):
 
 
 def test_each_patch_sees_its_place():
-    tower = Patches(size=32, patch=8, width=6, channels=4, depth=0)
-    blank = Items(torch.arange(1), torch.zeros(1, 3, 32, 32), torch.ones(1, 1, dtype=torch.bool))
+    tower = PatchTower(size=32, patch=8, width=6, channels=4, depth=0)
+    blank = ModalityBatch(
+        torch.arange(1), torch.zeros(1, 3, 32, 32), torch.ones(1, 1, dtype=torch.bool)
+    )
     made = tower(blank)
     assert made.tokens.shape == (1, 16, 6)
     assert made.mask.all()
@@ -86,20 +88,22 @@ def test_each_patch_sees_its_place():
     tower.stem[0][1] = torch.nn.Identity()  # the norms look at the whole picture
     tower.stem[1][1] = torch.nn.Identity()
     tower.stem[2][1] = torch.nn.Identity()
-    change = tower(Items(blank.ids, dotted, blank.mask)).tokens - tower(blank).tokens
+    change = tower(ModalityBatch(blank.ids, dotted, blank.mask)).tokens - tower(blank).tokens
     assert change.abs().sum(-1).argmax().item() == 12
 
 
 @pytest.mark.parametrize("size,patch", [(64, 12), (60, 16), (64, 1)])
 def test_patches_that_do_not_fit_are_refused(size, patch):
     with pytest.raises(ValueError, match=f"patch={patch} does not fit pictures of {size} pixels"):
-        Patches(size=size, patch=patch)
+        PatchTower(size=size, patch=patch)
 
 
 def test_pictures_of_another_size_are_refused():
-    items = Items(torch.arange(1), torch.zeros(1, 3, 8, 8), torch.ones(1, 1, dtype=torch.bool))
+    items = ModalityBatch(
+        torch.arange(1), torch.zeros(1, 3, 8, 8), torch.ones(1, 1, dtype=torch.bool)
+    )
     with pytest.raises(ValueError, match=r"shape \(3, 8, 8\) do not fit .* \(3, 16, 16\)"):
-        Patches(size=16, patch=8)(items)
+        PatchTower(size=16, patch=8)(items)
 
 
 def test_word_embeddings_may_begin_with_ready_made_vectors():
@@ -118,7 +122,7 @@ def test_word_embeddings_may_begin_with_ready_made_vectors():
 def test_an_empty_item_gets_one_zero_vector():
     mask = torch.tensor([[True, True, False], [False, False, False], [False, True, False]])
     tokens = torch.ones(3, 3, 2).masked_fill(~mask.unsqueeze(-1), torch.nan)
-    found = inhabited(Encoded(tokens, mask))
+    found = nonempty_mask(Embeddings(tokens, mask))
     assert found.mask.tolist() == [[True, True, False], [True, False, False], [False, True, False]]
     assert torch.equal(found.tokens, mask.unsqueeze(-1).expand(-1, -1, 2).float())
     assert not mask[1].any()

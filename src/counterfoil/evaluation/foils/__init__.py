@@ -4,3 +4,5 @@
 `measures.evaluate_foils` computes its numbers from scores; `readers` has the published file
 formats and finds the images.
 """
+
+from __future__ import annotations

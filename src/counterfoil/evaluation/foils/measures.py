@@ -15,12 +15,12 @@ from typing import Any, Literal, TypeAlias, final
 import torch
 from torch import Tensor
 
-from counterfoil.engine.scored import score_pairs
-from counterfoil.engine.tiles import Member
-from counterfoil.evaluate.ngrams import NGrams
 from counterfoil.evaluation.bootstrap import CELLS, Interval
 from counterfoil.evaluation.foils.readers import SUGARCREPE, FoilFormat
 from counterfoil.evaluation.foils.sets import FoilSet
+from counterfoil.evaluation.language_models import NGrams
+from counterfoil.scoring.encode import EmbeddedDataset
+from counterfoil.scoring.pairs import score_index_pairs
 
 TieRule: TypeAlias = Literal["wrong", "aro"]
 TIES: Mapping[TieRule, str] = {
@@ -99,7 +99,7 @@ class FoilReport:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form, with the scores of every item."""
-        corpus = self.foils.corpus
+        dataset = self.foils.dataset
         margins = item_margins(self.foils, self.scores).tolist()
         return {
             "set": self.foils.name,
@@ -112,8 +112,8 @@ class FoilReport:
                 {
                     "id": item.id,
                     "category": item.category,
-                    "pictures": [corpus.image_ids[row] for row in item.images],
-                    "captions": [corpus.texts[row] for row in item.texts],
+                    "pictures": [dataset.image_ids[row] for row in item.images],
+                    "captions": [dataset.texts[row] for row in item.texts],
                     "true": item.true,
                     "scores": scores,
                     "margin": margin,
@@ -162,7 +162,7 @@ def evaluate_foils(
     left_out = ", ".join(f"{count:,} {reason}" for reason, count in foils.left_out.items())
     thresholds = "thresholds chosen on one half of the pictures for the other"
     parts = [
-        f"{foils.name}: {len(foils):,} items, {len(foils.corpus):,} pictures",
+        f"{foils.name}: {len(foils):,} items, {len(foils.dataset):,} pictures",
         f"left out: {left_out}" if left_out else "",
         TIES[ties],
         thresholds if foils.form in JUDGED_FORMATS else "",
@@ -178,7 +178,7 @@ def evaluate_foils(
     return FoilReport(foils, scores, lines, controls, "; ".join(part for part in parts if part))
 
 
-def score_foils(members: Sequence[Member], foils: FoilSet) -> Tensor:
+def score_foils(members: Sequence[EmbeddedDataset], foils: FoilSet) -> Tensor:
     """(P,) mean scores of `foil_pairs` of a set; every pair is scored once.
 
     Args:
@@ -186,9 +186,9 @@ def score_foils(members: Sequence[Member], foils: FoilSet) -> Tensor:
         foils: the set.
     """
     images, texts = foil_pairs(foils)
-    many = len(foils.corpus.texts)
+    many = len(foils.dataset.texts)
     unique, place = (images * many + texts).unique(return_inverse=True)  # type: ignore[no-untyped-call]
-    return score_pairs(members, unique // many, unique % many)[place]
+    return score_index_pairs(members, unique // many, unique % many)[place]
 
 
 def train_blind_control(captions: Sequence[str], source: str, foils: FoilSet) -> BlindControl:
@@ -202,7 +202,7 @@ def train_blind_control(captions: Sequence[str], source: str, foils: FoilSet) ->
     Raises:
         ValueError: no caption is left.
     """
-    held_out = set(foils.corpus.texts)
+    held_out = set(foils.dataset.texts)
     kept = [caption for caption in captions if caption not in held_out]
     if not kept:
         raise ValueError(
@@ -221,7 +221,7 @@ def train_blind_control(captions: Sequence[str], source: str, foils: FoilSet) ->
 
 def blind_scores(model: NGrams, foils: FoilSet) -> Tensor:
     """(P,) scores of `foil_pairs` of a set by a model of the captions alone."""
-    return model.scores(foils.corpus.texts)[foil_pairs(foils)[1]]
+    return model.scores(foils.dataset.texts)[foil_pairs(foils)[1]]
 
 
 def foil_pairs(foils: FoilSet) -> tuple[Tensor, Tensor]:

@@ -33,26 +33,39 @@ from typing import Any, Literal, TypeAlias, TypeVar, final
 from PIL import Image
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
-from counterfoil.corpus.lines import read_lines, read_text
-from counterfoil.corpus.pictures import (
+from counterfoil.core.io import read_json, read_text, read_text_lines
+from counterfoil.data.images import (
     DrawnPictures,
     PictureFiles,
     Pictures,
     is_picture_name,
     open_picture,
 )
-from counterfoil.files import read_json
 
 FoilFormat: TypeAlias = Literal[
-    "sugarcrepe", "aro-relation", "aro-attribution", "order", "valse", "vsr", "foil-it",
-    "winoground", "pairs", "scenes",
-]  # fmt: skip
+    "sugarcrepe",
+    "aro-relation",
+    "aro-attribution",
+    "order",
+    "valse",
+    "vsr",
+    "foil-it",
+    "winoground",
+    "pairs",
+    "scenes",
+]
 Box: TypeAlias = tuple[int, int, int, int]
 Rows: TypeAlias = Sequence[tuple[str, Any]]
 
 SUGARCREPE = (
-    "replace_obj", "replace_att", "replace_rel", "swap_obj", "swap_att", "add_obj", "add_att",
-)  # fmt: skip
+    "replace_obj",
+    "replace_att",
+    "replace_rel",
+    "swap_obj",
+    "swap_att",
+    "add_obj",
+    "add_att",
+)
 VALSE_ANNOTATORS = 2  # of three, who must have found that only the caption is true
 LIST_COLUMNS = frozenset({"foils", "neg_caption"})
 
@@ -104,7 +117,7 @@ def read_rows(path: Path) -> Rows:
 
 def _json_lines(path: Path) -> Rows:
     rows = []
-    for number, line in enumerate(read_lines(path, "foils"), 1):
+    for number, line in enumerate(read_text_lines(path, "foils"), 1):
         try:
             if line.strip():
                 rows.append((f"line {number}", json.loads(line)))

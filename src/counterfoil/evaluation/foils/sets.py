@@ -17,13 +17,14 @@ from typing import Any, Literal, TypeAlias, final, get_args
 
 import torch
 
-from counterfoil.corpus.corpus import Corpus
-from counterfoil.corpus.featuretable import features_of
-from counterfoil.corpus.reading import open_corpus
-from counterfoil.corpus.scenes import foils as scene_foils
-from counterfoil.corpus.scenes import graphs
-from counterfoil.corpus.scenes import parse as parse_scene_caption
-from counterfoil.corpus.words import split as split_words
+from counterfoil.core.config import unknown_name
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.readers import load_dataset
+from counterfoil.data.readers.precomp import features_of
+from counterfoil.data.scenes import graphs
+from counterfoil.data.scenes.grammar import parse as parse_scene_caption
+from counterfoil.data.scenes.truth import foils as scene_foils
+from counterfoil.data.tokenizers import split_words
 from counterfoil.evaluation.foils.readers import (
     Box,
     FoilEntry,
@@ -34,7 +35,6 @@ from counterfoil.evaluation.foils.readers import (
     parse_entries,
     read_rows,
 )
-from counterfoil.spec import unknown
 
 FoilTask: TypeAlias = Literal["choice", "crossed", "judged"]
 NAMES: Mapping[FoilFormat, str] = {
@@ -81,7 +81,7 @@ class FoilSet:
     Attributes:
         form: published format, which decides on the set's own aggregates.
         name: name in tables.
-        corpus: images and captions; foils describe no image.
+        dataset: images and captions; foils describe no image.
         items: the questions.
         left_out: number of entries that are no question here, by reason.
         seed: seed of what was drawn to make the set.
@@ -89,7 +89,7 @@ class FoilSet:
 
     form: FoilFormat
     name: str
-    corpus: Corpus
+    dataset: ImageTextDataset
     items: tuple[FoilItem, ...]
     left_out: Mapping[str, int]
     seed: int | None = None
@@ -119,7 +119,7 @@ def open_foil_set(
         sources: files, or a folder of them; "FORM:PATH" gives the format where it cannot be
             detected; "scenes" or "scenes:images=300,seed=2" makes foils of rendered scenes, and
             "order:" before these shuffles their captions.
-        images: folder of the images; by default a folder ``images`` beside the file.
+        images: folder of the images; by default a folder ``cxc_images`` beside the file.
         features: stored features of the images, by their names.
         split: split of the scenes.
         seed: seed of foils that are made here.
@@ -180,7 +180,7 @@ def build_foil_set(
     """
     shots: dict[tuple[str, Box | None], int] = {}
     texts: dict[str, int] = {}
-    owner: dict[int, int] = {}
+    text_to_image: dict[int, int] = {}
     items, left = [], Counter(left_out)
     for entry in entries if form == "winoground" else _without_copies(entries, left):
         if not all(caption.strip() for caption in entry.captions):
@@ -190,19 +190,19 @@ def build_foil_set(
         items.append(FoilItem(entry.id, entry.category, images, rows, entry.true))
         if entry.true:
             for image, row in zip(images, rows):
-                owner.setdefault(row, image)
+                text_to_image.setdefault(row, image)
     if not items:
         raise ValueError(f"{where} holds no question that can be asked; at least one is needed")
-    corpus = Corpus(
+    dataset = ImageTextDataset(
         name=name,
         image_ids=[_image_id(*shot) for shot in shots],
         text_ids=[str(row) for row in range(len(texts))],
         texts=list(texts),
-        owner=torch.tensor([owner.get(row, -1) for row in range(len(texts))]),
+        text_to_image=torch.tensor([text_to_image.get(row, -1) for row in range(len(texts))]),
         splits=[""] * len(shots),
         pictures=None if folder is None else locate_images(list(shots), folder, name),
     )
-    return FoilSet(form, name, corpus, tuple(items), +left, seed)
+    return FoilSet(form, name, dataset, tuple(items), +left, seed)
 
 
 def _without_copies(entries: Iterable[FoilEntry], left: Counter[str]) -> Iterator[FoilEntry]:
@@ -247,8 +247,8 @@ def _read_files(
 
 
 def _with_features(foils: FoilSet, features: Path) -> FoilSet:
-    table = features_of(foils.corpus.image_ids, features)
-    return replace(foils, corpus=replace(foils.corpus, features=table))
+    table = features_of(foils.dataset.image_ids, features)
+    return replace(foils, dataset=replace(foils.dataset, features=table))
 
 
 def _split_format(source: str) -> tuple[FoilFormat | None, str]:
@@ -258,7 +258,7 @@ def _split_format(source: str) -> tuple[FoilFormat | None, str]:
     if not colon or Path(source).exists() or form == "scenes":
         return None, source
     if form is None:
-        raise ValueError(unknown(before, list(get_args(FoilFormat)), "a form of foils"))
+        raise ValueError(unknown_name(before, list(get_args(FoilFormat)), "a form of foils"))
     return form, rest
 
 
@@ -306,8 +306,8 @@ def shuffle_words(caption: str, classes: WordClasses, rng: torch.Generator) -> t
     to do about it?", ICLR 2023, section 2.3: nouns among themselves and adjectives among
     themselves; all other words; words within groups of three; groups of three.
 
-    Departs from the authors' code in: words are split by `counterfoil.corpus.words.split` for all
-    four, and one seeded generator shuffles.
+    Departs from the authors' code in: words are split by `counterfoil.data.tokenizers.split_words`
+    for all four, and one seeded generator shuffles.
     """
     words = list(classes.words)
     named = {*classes.nouns, *classes.adjectives}
@@ -398,7 +398,7 @@ def _spacy_classes(captions: Sequence[str]) -> Iterator[WordClasses]:
 def scenes_foil_set(source: str, split: str, seed: int, *, shuffled: bool = False) -> FoilSet:
     """A set made of a split of rendered scenes.
 
-    Each caption is paired with the first foil of each kind that `counterfoil.corpus.scenes.foils`
+    Each caption is paired with the first foil of each kind that `counterfoil.data.scenes.foils`
     gives; or with its four shuffles at once.
 
     Args:
@@ -410,41 +410,41 @@ def scenes_foil_set(source: str, split: str, seed: int, *, shuffled: bool = Fals
     Raises:
         ValueError: no such scenes or split.
     """
-    corpus = open_corpus(source).split(split)
+    dataset = load_dataset(source).split(split)
     rng = torch.Generator().manual_seed(seed)
     kind = "shuffled captions" if shuffled else "foils"
     foils = build_foil_set(
         "order" if shuffled else "scenes",
-        _shuffled_entries(corpus, rng) if shuffled else _changed_entries(corpus, rng),
+        _shuffled_entries(dataset, rng) if shuffled else _changed_entries(dataset, rng),
         {},
         source,
-        name=f"{kind} of {corpus.name} {corpus.part}",
+        name=f"{kind} of {dataset.name} {dataset.split_name}",
         seed=seed,
     )
-    place = {name: row for row, name in enumerate(corpus.image_ids)}
-    subset = corpus.subset(torch.tensor([place[name] for name in foils.corpus.image_ids]))
-    filled = replace(foils.corpus, pictures=subset.pictures, features=subset.features)
-    return replace(foils, corpus=filled)
+    place = {name: row for row, name in enumerate(dataset.image_ids)}
+    subset = dataset.subset(torch.tensor([place[name] for name in foils.dataset.image_ids]))
+    filled = replace(foils.dataset, pictures=subset.pictures, features=subset.features)
+    return replace(foils, dataset=filled)
 
 
-def _changed_entries(corpus: Corpus, rng: torch.Generator) -> Iterator[FoilEntry]:
-    scenes = graphs(corpus)
-    for row, caption in enumerate(corpus.texts):
-        image = int(corpus.owner[row])
+def _changed_entries(dataset: ImageTextDataset, rng: torch.Generator) -> Iterator[FoilEntry]:
+    scenes = graphs(dataset)
+    for row, caption in enumerate(dataset.texts):
+        image = int(dataset.text_to_image[row])
         kinds: set[str] = set()
         for foil in scene_foils(caption, scenes[image], rng):
             if foil.kind in kinds:
                 break  # the first ones differ in kind
             kinds.add(foil.kind)
-            name = f"{corpus.text_ids[row]} {foil.kind}"
-            yield FoilEntry(name, foil.kind, (corpus.image_ids[image],), (caption, foil.caption))
+            name = f"{dataset.text_ids[row]} {foil.kind}"
+            yield FoilEntry(name, foil.kind, (dataset.image_ids[image],), (caption, foil.caption))
 
 
-def _shuffled_entries(corpus: Corpus, rng: torch.Generator) -> Iterator[FoilEntry]:
-    for row, caption in enumerate(corpus.texts):
-        image = corpus.image_ids[int(corpus.owner[row])]
+def _shuffled_entries(dataset: ImageTextDataset, rng: torch.Generator) -> Iterator[FoilEntry]:
+    for row, caption in enumerate(dataset.texts):
+        image = dataset.image_ids[int(dataset.text_to_image[row])]
         captions = shuffle_words(caption, scene_word_classes(caption), rng)
-        yield FoilEntry(corpus.text_ids[row], "", (image,), captions)
+        yield FoilEntry(dataset.text_ids[row], "", (image,), captions)
 
 
 def scene_word_classes(caption: str) -> WordClasses:

@@ -1,0 +1,214 @@
+"""Files that are either whole or absent: written under a temporary name, then renamed."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import json
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place when the block ends without error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path` that takes its place when the block ends without error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(path)
+    whose = f"{os.getpid()}@{socket.gethostname()}"  # tells what is forsaken from what is at work
+    prefix = f".{path.name}.{whose}."
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=prefix, suffix=".part"))
+    old = temporary.with_suffix(".old")
+    try:
+        yield temporary
+        temporary.chmod(0o755)
+        if path.exists():
+            path.rename(old)
+        temporary.rename(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _sweep(path: Path) -> None:
+    """Remove what killed processes of this machine left half-written of a folder.
+
+    What was moved aside for one that never took its place is put back.
+    """
+    prefix, here = f".{path.name}.", socket.gethostname()
+    found = [path.parent.glob(f"{glob.escape(prefix)}*.{end}") for end in ("old", "part")]
+    for left in itertools.chain(*found):
+        pid, _, host = left.stem.removeprefix(prefix).rpartition(".")[0].partition("@")
+        if host != here or not pid.isdigit() or _runs(int(pid)):
+            continue
+        if left.suffix == ".old" and not path.exists():
+            left.rename(path)
+        else:
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process of this machine is alive."""
+    if os.name == "nt":  # where asking would end it
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def ensure_absent(path: Path, instead: str = "a new folder") -> None:
+    """Refuse to write over something.
+
+    Args:
+        path: where nothing may be.
+        instead: what to name in its place, as in "a new page with --out".
+
+    Raises:
+        ValueError: something is there.
+    """
+    if path.exists():
+        raise ValueError(f"{path} exists and is left alone; name {instead}")
+
+
+def ensure_writable_file(path: Path) -> None:
+    """Refuse a file that could not be written, before long work is done for it.
+
+    Raises:
+        ValueError: it is a folder, or nothing may be written there.
+    """
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; name a file")
+    ensure_writable_folder(path)
+
+
+def ensure_writable_folder(path: Path) -> None:
+    """Refuse a folder that could not be written, before long work is done for it.
+
+    Raises:
+        ValueError: something above it is a file, or may not be written to.
+    """
+    above = next(place for place in path.absolute().parents if place.exists())
+    if not above.is_dir():
+        raise ValueError(f"{path} cannot be written: {above} is a file; name another place")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise ValueError(
+            f"{path} cannot be written: {above} may not be written to; name another place"
+        )
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text, whole or not at all."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON, whole or not at all."""
+    write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def write_array(path: Path, array: npt.NDArray[Any]) -> None:
+    """Write a `.npy` file, whole or not at all."""
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+
+
+def read_json(path: Path, what: str) -> Any:
+    """Read JSON.
+
+    Args:
+        path: the file.
+        what: what the file is, for the error, as in "a manifest".
+
+    Raises:
+        ValueError: the file is missing or not JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist; {what} is needed there") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} cannot be read as {what}: {error}") from error
+
+
+def read_array(path: Path, what: str, *, mapped: bool = True) -> npt.NDArray[Any]:
+    """Open a `.npy` file, memory-mapped unless asked otherwise; pickled objects are refused.
+
+    Raises:
+        ValueError: the file is missing, truncated, or not a plain array.
+    """
+    try:
+        array = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist; {what} is needed there") from None
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"{path} cannot be read as {what}: {error}") from error
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"{path} holds several arrays; {what} is one plain .npy array")
+    return array
+
+
+# Text files with one thing a line.
+
+
+def read_text(path: Path, what: str) -> str:
+    """A text file in UTF-8, with or without a byte order mark.
+
+    Raises:
+        ValueError: it is missing or not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist; {what} are needed there") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is not UTF-8 text (byte {error.start} is 0x{error.object[error.start]:02x}); "
+            "save it as UTF-8"
+        ) from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def read_text_lines(path: Path, what: str) -> list[str]:
+    """The lines of a text file; only line feeds end a line, and blank lines count.
+
+    Raises:
+        ValueError: it is missing or not UTF-8.
+    """
+    lines = read_text(path, what).split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return [line.removesuffix("\r") for line in lines]
+
+
+def write_text_lines(path: Path, lines: Sequence[str]) -> None:
+    """Write one line each; blanks within a line become single spaces."""
+    write_text(path, "".join(" ".join(line.split()) + "\n" for line in lines))

@@ -1,0 +1,197 @@
+"""Stable names of all that files of ours may name: model folders, recipes, stores, digests.
+
+A written call is saved as ``{"call": "SCAN", ...}``. The name stays when a class moves or is called
+otherwise: then only its place below changes. A class of somebody else's package, which has no name
+here, is written as ``package.module:Class``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+PLACES: Mapping[str, str] = {  # name in files -> where it is today
+    "Adapted": "counterfoil.models.frozen:FrozenWithAdapters",
+    "Adapters": "counterfoil.models.frozen:FrozenAdapters",
+    "AdaptiveQuintuplet": "counterfoil.losses.aoq:AdaptiveQuintuplet",
+    "After": "counterfoil.losses.schedules:StartAt",
+    "BFAN": "counterfoil.models.bfan:BFAN",
+    "BLIP": "counterfoil.models.blip:BLIP",
+    "BatchGraph": "counterfoil.models.hrem:BatchGraph",
+    "Bert": "counterfoil.models.layers.pretrained:BertTextTower",
+    "BoxedRegions": "counterfoil.models.uniter:RegionEmbedding",
+    "CHAN": "counterfoil.models.chan:CHAN",
+    "Captioner": "counterfoil.models.vsrn:Captioner",
+    "ClassHead": "counterfoil.models.layers.joint_encoder:ClassHead",
+    "Debiased": "counterfoil.losses.baselines:DebiasedContrastiveLoss",
+    "Desk": "counterfoil.negatives.generation.inputs:GeneratorInputs",
+    "DistanceWeighted": "counterfoil.losses.baselines:DistanceWeightedTripletLoss",
+    "DivE": "counterfoil.models.dive:DivE",
+    "DualEncoder": "counterfoil.models.clip:DualEncoder",
+    "ESA": "counterfoil.models.esa:ESA",
+    "Edited": "counterfoil.negatives.counterfactual:CounterfactualSampler",
+    "External": "counterfoil.models.esa:ExternalAttention",
+    "GPO": "counterfoil.models.gpo:GPO",
+    "GRU": "counterfoil.models.layers.towers:GRU",
+    "GeneralPool": "counterfoil.models.gpo:GeneralizedPooling",
+    "Grids": "counterfoil.models.layers.pretrained:TimmGridTower",
+    "HREM": "counterfoil.models.hrem:HREM",
+    "HardestRectified": "counterfoil.losses.ndgl:HardNegativeRectificationLoss",
+    "HardestTriplet": "counterfoil.losses.triplet:HardestTripletLoss",
+    "InfoNCE": "counterfoil.losses.contrastive:InfoNCELoss",
+    "JoinedInfoNCE": "counterfoil.losses.contrastive:InfoNCEWithCandidatesLoss",
+    "JointEncoder": "counterfoil.models.layers.joint_encoder:JointEncoder",
+    "JointLayer": "counterfoil.models.layers.joint_encoder:JointLayer",
+    "MLPRegions": "counterfoil.models.layers.towers:MLPRegions",
+    "MarginDistribution": "counterfoil.losses.ndgl:MarginDistillationLoss",
+    "MeanTriplet": "counterfoil.losses.triplet:MeanTripletLoss",
+    "Objective": "counterfoil.losses.base:WeightedSum",
+    "OfflineQuintuplet": "counterfoil.losses.aoq:OfflineQuintuplet",
+    "OfflineTriplet": "counterfoil.losses.aoq:OfflineTriplet",
+    "OnlineQuintuplet": "counterfoil.losses.aoq:OnlineQuintuplet",
+    "OpenClip": "counterfoil.models.open_clip:OpenClipModel",
+    "PartsTower": "counterfoil.models.dive:PartsTower",
+    "Patches": "counterfoil.models.layers.towers:PatchTower",
+    "Perceptron": "counterfoil.models.chan:FeedForward",
+    "PieceEmbedding": "counterfoil.models.uniter:WordPieceEmbedding",
+    "PooledParts": "counterfoil.models.dive:PooledParts",
+    "PosteriorTriplet": "counterfoil.losses.baselines:PosteriorTripletLoss",
+    "Ramped": "counterfoil.losses.schedules:LinearRamp",
+    "RankedBelow": "counterfoil.losses.triplet:MarginRankingLoss",
+    "RegionDrop": "counterfoil.models.layers.towers:RegionDrop",
+    "Regions": "counterfoil.models.layers.towers:Regions",
+    "Relation": "counterfoil.models.vsrn:RegionRelation",
+    "Residual": "counterfoil.models.layers.towers:ResidualBlock",
+    "ResidualPool": "counterfoil.models.hrem:ResidualPool",
+    "Rules": "counterfoil.data.phrases:RulePhraseParser",
+    "SCAN": "counterfoil.models.scan:SCAN",
+    "Screened": "counterfoil.negatives.online:TopScoringMiner",
+    "SelectivelyHardest": "counterfoil.losses.baselines:SelectiveHardNegativeLoss",
+    "SelfAdjusted": "counterfoil.losses.baselines:SelfAdjustedCFMLoss",
+    "SelfAttention": "counterfoil.models.chan:SelfAttention",
+    "SelfExpanding": "counterfoil.losses.baselines:SelfExpandingLoss",
+    "SelfExplored": "counterfoil.losses.baselines:SelfExploredCFMLoss",
+    "SemanticMargin": "counterfoil.losses.baselines:LSEHLoss",
+    "SemiHard": "counterfoil.losses.triplet:SemiHardTripletLoss",
+    "Sieve": "counterfoil.negatives.generation.inputs:CandidateFilter",
+    "Sigmoid": "counterfoil.losses.contrastive:SigmoidLoss",
+    "Slots": "counterfoil.models.dive:SlotAttention",
+    "Spacy": "counterfoil.data.phrases:SpacyPhraseParser",
+    "Stored": "counterfoil.data.phrases:PhraseFile",
+    "SumTriplet": "counterfoil.losses.triplet:SumTripletLoss",
+    "Tailored": "counterfoil.negatives.generation.tags:TagsGenerator",
+    "Then": "counterfoil.losses.schedules:SwitchAfter",
+    "TiedHead": "counterfoil.models.layers.joint_encoder:TiedHead",
+    "TimmModel": "counterfoil.models.layers.pretrained:TimmTower",
+    "Together": "counterfoil.negatives.online:MinerChain",
+    "UNITER": "counterfoil.models.uniter:UNITER",
+    "UniterHeads": "counterfoil.models.layers.joint_encoder:UniterHeads",
+    "VSE": "counterfoil.models.vsepp:VSEPP",
+    "VSRN": "counterfoil.models.vsrn:VSRN",
+    "Vectors": "counterfoil.models.embeddings:EmbeddingModel",
+    "ViLT": "counterfoil.models.vilt:ViLT",
+    "VisionModel": "counterfoil.models.layers.pretrained:HFVisionTower",
+    "WordDrop": "counterfoil.models.layers.towers:WordDrop",
+    "Words": "counterfoil.losses.tags:WordLoss",
+    "WordsAndStates": "counterfoil.models.dive:WordsAndStates",
+    "Written": "counterfoil.negatives.generation.store:GeneratedCaptions",
+}
+
+# Version 0.1 wrote "counterfoil.MODULE:CLASS". This table is read when a file is opened and never
+# changes; modules stand with slashes, so that no tool that moves modules takes them for its own.
+_WRITTEN_BY_0_1: Mapping[
+    str, str
+] = {  # module of 0.1 -> its classes, whose names they keep in files
+    "corpus/phrase_file": "Stored",
+    "corpus/phrase_rules": "Rules",
+    "corpus/phrase_spacy": "Spacy",
+    "models/adapted": "Adapted Adapters",
+    "models/bfan": "BFAN",
+    "models/blip": "BLIP",
+    "models/blocks/augment": "RegionDrop WordDrop",
+    "models/blocks/bert": "Bert",
+    "models/blocks/boxed": "BoxedRegions PieceEmbedding",
+    "models/blocks/captioner": "Captioner",
+    "models/blocks/external": "External",
+    "models/blocks/gpo": "GeneralPool",
+    "models/blocks/graph": "BatchGraph",
+    "models/blocks/grids": "Grids",
+    "models/blocks/gru": "GRU",
+    "models/blocks/joint": "JointEncoder JointLayer",
+    "models/blocks/mlp": "MLPRegions",
+    "models/blocks/parts": "PartsTower PooledParts WordsAndStates",
+    "models/blocks/patches": "Patches Residual",
+    "models/blocks/regions": "Regions",
+    "models/blocks/relation": "Relation",
+    "models/blocks/residual": "ResidualPool",
+    "models/blocks/selfattention": "Perceptron SelfAttention",
+    "models/blocks/slots": "Slots",
+    "models/blocks/timm_model": "TimmModel",
+    "models/blocks/uniter_heads": "ClassHead TiedHead UniterHeads",
+    "models/blocks/vision": "VisionModel",
+    "models/chan": "CHAN",
+    "models/clip": "DualEncoder",
+    "models/dive": "DivE",
+    "models/esa": "ESA",
+    "models/gpo": "GPO",
+    "models/hrem": "HREM",
+    "models/open_clip": "OpenClip",
+    "models/scan": "SCAN",
+    "models/uniter": "UNITER",
+    "models/vectors": "Vectors",
+    "models/vilt": "ViLT",
+    "models/vse": "VSE",
+    "models/vsrn": "VSRN",
+    "negatives/candidates": "Sieve",
+    "negatives/desk": "Desk",
+    "negatives/edited": "Edited",
+    "negatives/screened": "Screened",
+    "negatives/tailored": "Tailored",
+    "negatives/together": "Together",
+    "negatives/written": "Written",
+    "objectives/counterfactual": "SelfAdjusted SelfExplored",
+    "objectives/curriculum": "After Ramped Then",
+    "objectives/debiased": "Debiased",
+    "objectives/distance_weighted": "DistanceWeighted",
+    "objectives/infonce": "InfoNCE",
+    "objectives/joined": "JoinedInfoNCE",
+    "objectives/margins": "HardestRectified MarginDistribution",
+    "objectives/mean_triplet": "MeanTriplet",
+    "objectives/online_quintuplet": "OnlineQuintuplet",
+    "objectives/posterior": "PosteriorTriplet",
+    "objectives/quintuplet": "AdaptiveQuintuplet OfflineQuintuplet OfflineTriplet",
+    "objectives/selective": "SelectivelyHardest",
+    "objectives/self_expanding": "SelfExpanding",
+    "objectives/semantic": "SemanticMargin",
+    "objectives/sigmoid": "Sigmoid",
+    "objectives/term": "Objective",
+    "objectives/triplet": "HardestTriplet RankedBelow SemiHard SumTriplet",
+    "objectives/words": "Words",
+}
+
+_NAMES = {place: name for name, place in PLACES.items()}
+_CONVERTED = {
+    f"counterfoil.{module.replace('/', '.')}:{name}": name
+    for module, names in _WRITTEN_BY_0_1.items()
+    for name in names.split()
+}
+
+
+def saved_name(make: Callable[..., Any]) -> str:
+    """Name of a class or function in files; ``module:qualname`` of one that has none of its own."""
+    place = f"{make.__module__}:{make.__qualname__}"
+    return _NAMES.get(place, place)
+
+
+def short_name(make: Callable[..., Any]) -> str:
+    """The same without a module, for digests that do not depend on where code lies."""
+    return saved_name(make).rpartition(":")[2]
+
+
+def place_of(name: str) -> str:
+    """``module:qualname`` of what a file names, whether this version wrote it or 0.1.
+
+    A name that is none of ours comes back as it is.
+    """
+    name = _CONVERTED.get(name, name)
+    return PLACES.get(name, name)

@@ -1,1 +1,0 @@
-"""Images and texts, who describes whom, and where they are read from."""

@@ -1,0 +1,353 @@
+"""What one model sees of pictures and captions.
+
+The student, every teacher and each member of an ensemble owns its processor: they may see the same
+data set as regions, pixels, words or wordpieces. A processor is fitted on the training split
+(vocabulary, mean and deviation of features), saved with the model, and laid on any data set.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, final
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from counterfoil.core.io import read_json, write_json
+from counterfoil.core.types import ModalityBatch
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.features import feature_mean_std
+from counterfoil.data.images import Array, ImageTransform, cached_pixels
+from counterfoil.data.tokenizers import (
+    KIND,
+    PREFIX,
+    Tokenizer,
+    WordPieceTokenizer,
+    WordTokenizer,
+    load_open_clip_tokenizer,
+    open_clip_tokenizer_of,
+    open_tokenizer,
+    pack_tokens,
+    tokenize_dataset,
+)
+from counterfoil.data.transforms import ResizeKeepAspect, transform_from_name
+
+# How images become items: stored features, or pixels.
+
+
+LATER = {"later": True}  # of a field that says nothing at its default, so older runs keep digests
+
+
+class ImageProcessor(ABC):
+    """How images become items.
+
+    Attributes:
+        width: numbers per token; channels where items are pixels.
+    """
+
+    width: int
+
+    @abstractmethod
+    def from_dataset(self, dataset: ImageTextDataset, rows: Tensor) -> ModalityBatch:
+        """Items of these images of a data set."""
+
+    @abstractmethod
+    def from_images(self, pictures: Sequence[Image.Image]) -> ModalityBatch:
+        """Items of pictures that are in no data set.
+
+        Raises:
+            ValueError: the model reads features, which a bare picture does not have.
+        """
+
+
+@final
+@dataclass(frozen=True)
+class FeatureProcessor(ImageProcessor):
+    """Stored features, standardised where mean and deviation are given.
+
+    Attributes:
+        width: F.
+        mean: F numbers, or () for none.
+        deviation: F numbers, or () for none.
+    """
+
+    width: int
+    mean: tuple[float, ...] = ()
+    deviation: tuple[float, ...] = ()
+
+    def from_dataset(self, dataset: ImageTextDataset, rows: Tensor) -> ModalityBatch:
+        if dataset.features is None:
+            raise ValueError(
+                f"{dataset.name} has no image features; this model reads features of width "
+                f"{self.width}: make them with `counterfoil features`"
+            )
+        if dataset.features.width != self.width:
+            raise ValueError(
+                f"{dataset.features.where} are {dataset.features.width} wide; this model reads "
+                f"features of width {self.width}"
+            )
+        items = dataset.features.take(rows)
+        if not self.mean:
+            return items
+        values = (items.values - torch.tensor(self.mean)) / torch.tensor(self.deviation)
+        return ModalityBatch(items.ids, values, items.mask, items.boxes)
+
+    def from_images(self, pictures: Sequence[Image.Image]) -> ModalityBatch:
+        raise ValueError(
+            "this model reads stored features and cannot look at a bare picture; extract its "
+            "features with `counterfoil features` first"
+        )
+
+
+@final
+@dataclass(frozen=True)
+class PixelProcessor(ImageProcessor):
+    """Pictures of one size, as normalised pixels.
+
+    Attributes:
+        size: side in pixels; the shortest one where pictures keep their shape.
+        mean: of each channel, in 0..1.
+        deviation: of each channel, in 0..1.
+        crop: cut the middle square out instead of squeezing the picture.
+        divisor: where above 0 pictures keep their shape and their sides are multiples of it, see
+            `ResizeKeepAspect`; the mask then tells which squares of so many pixels are of the
+            picture.
+        frame: fit and filter of `ResizeCrop`, as in "shortest bilinear", where the model was
+            trained on pictures that were prepared so; "" for the above.
+    """
+
+    size: int
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    deviation: tuple[float, ...] = (0.5, 0.5, 0.5)
+    crop: bool = False
+    divisor: int = 0
+    width: int = 3
+    frame: str = field(default="", metadata=LATER)
+
+    def from_dataset(self, dataset: ImageTextDataset, rows: Tensor) -> ModalityBatch:
+        if dataset.pictures is None:
+            raise ValueError(
+                f"{dataset.name} has no pictures; this model reads pixels: give the image folder"
+            )
+        form = self._form
+        stored = cached_pixels(dataset.pictures, form)
+        if isinstance(form, ResizeKeepAspect):
+            return self._shaped(rows, [form.opened(stored[row]) for row in rows.tolist()])
+        return self._items(rows, torch.from_numpy(stored[rows.numpy()]))
+
+    def from_images(self, pictures: Sequence[Image.Image]) -> ModalityBatch:
+        rows, form = torch.full((len(pictures),), -1), self._form
+        if isinstance(form, ResizeKeepAspect):
+            return self._shaped(rows, [form.seen(picture) for picture in pictures])
+        return self._items(rows, torch.from_numpy(np.stack([form.drawn(p) for p in pictures])))
+
+    @property
+    def _form(self) -> ImageTransform:
+        return transform_from_name(
+            self.size, crop=self.crop, divisor=self.divisor, frame=self.frame
+        )
+
+    def _shaped(self, rows: Tensor, pictures: Sequence[Array]) -> ModalityBatch:
+        values, mask = ResizeKeepAspect(self.size, self.divisor).gathered(pictures)
+        return replace(self._items(rows, values), mask=mask)
+
+    def _items(self, rows: Tensor, stored: Tensor) -> ModalityBatch:
+        mean, deviation = (torch.tensor(t).view(1, 3, 1, 1) for t in (self.mean, self.deviation))
+        values = (stored.float() / 255 - mean) / deviation
+        return ModalityBatch(rows, values, torch.ones(len(rows), 1, dtype=torch.bool))
+
+
+@final
+@dataclass(frozen=True)
+class Processor:
+    """An eye and a tokenizer.
+
+    Attributes:
+        image_processor: how images become items.
+        tokenizer: how texts become items; None where texts exist as vectors.
+    """
+
+    image_processor: ImageProcessor
+    tokenizer: Tokenizer | None
+
+    def process(self, dataset: ImageTextDataset) -> ProcessedDataset:
+        """This processor laid on a data set."""
+        return ProcessedDataset(self, dataset)
+
+    def process_images(self, pictures: Sequence[Image.Image]) -> ModalityBatch:
+        """Items of bare pictures."""
+        return self.image_processor.from_images(pictures)
+
+    def process_texts(self, texts: Sequence[str]) -> ModalityBatch:
+        """Items of bare captions.
+
+        Raises:
+            ValueError: the model reads vectors, or a caption is empty.
+        """
+        if self.tokenizer is None:
+            raise ValueError("this model compares ready-made vectors and cannot read a caption")
+        if empty := [place for place, text in enumerate(texts) if not text.strip()]:
+            raise ValueError(f"caption {empty[0]} of {len(texts)} is empty; give it words")
+        tokens = pack_tokens(self.tokenizer.read(texts), self.tokenizer.pad)
+        return tokens.items(torch.full((len(texts),), -1), torch.arange(len(texts)))
+
+    def save(self, folder: Path) -> None:
+        """Write what `Processor.open` reads: ``lens.json`` and the tokenizer's files."""
+        kind = "features" if isinstance(self.image_processor, FeatureProcessor) else "pixels"
+        assert isinstance(self.image_processor, FeatureProcessor | PixelProcessor)
+        plain = {
+            "images": kind,
+            "eye": asdict(self.image_processor),
+            "texts": self.tokenizer is not None,
+        }
+        write_json(folder / "lens.json", plain)
+        if self.tokenizer:
+            self.tokenizer.save(folder)
+
+    @staticmethod
+    def open(folder: Path) -> Processor:
+        """The processor saved in a folder.
+
+        Raises:
+            ValueError: there is none, or it was written by another version.
+        """
+        plain = read_json(folder / "lens.json", "a lens")
+        try:
+            eye: dict[str, Any] = {
+                k: tuple(v) if isinstance(v, list) else v for k, v in plain["eye"].items()
+            }
+            tokenizer = _opened(folder) if plain["texts"] else None
+            if plain["images"] == "features":
+                return Processor(FeatureProcessor(**eye), tokenizer)
+            return Processor(PixelProcessor(**eye), tokenizer)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{folder / 'lens.json'} is not a lens: {error!r}") from error
+
+
+def _opened(folder: Path) -> Tokenizer:
+    plain = read_json(folder / "tokenizer.json", "a tokenizer")
+    kind = plain.get("kind") if isinstance(plain, dict) else None
+    return open_clip_tokenizer_of(folder) if kind == KIND else open_tokenizer(folder)
+
+
+@final
+class ProcessedDataset:
+    """A processor laid on a data set: items by row.
+
+    Attributes:
+        processor: the processor.
+        dataset: the data set.
+    """
+
+    def __init__(self, processor: Processor, dataset: ImageTextDataset) -> None:
+        self.processor, self.dataset = processor, dataset
+        self._tokens = (
+            tokenize_dataset(dataset.texts, processor.tokenizer) if processor.tokenizer else None
+        )
+
+    def images(self, rows: Tensor) -> ModalityBatch:
+        """Items of these images."""
+        return self.processor.image_processor.from_dataset(self.dataset, rows)
+
+    def texts(self, rows: Tensor) -> ModalityBatch:
+        """Items of these texts."""
+        if self._tokens is not None:
+            return self._tokens.items(rows, rows)
+        if self.dataset.text_features is None:
+            raise ValueError(f"{self.dataset.name} has no text vectors and the model no tokenizer")
+        return self.dataset.text_features.take(rows)
+
+    def text_lengths(self) -> Tensor:
+        """(T,) tokens of every text, for batching by length."""
+        if self._tokens is None:
+            return torch.ones(len(self.dataset.texts), dtype=torch.long)
+        return self._tokens.lengths(torch.arange(len(self._tokens)))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ProcessorConfig:
+    """What a processor is to be, before the data are known.
+
+    Attributes:
+        images: stored features, or pixels.
+        standardise: subtract the mean and divide by the deviation of the training features.
+        size: side of a picture in pixels.
+        mean: of each channel, for pixels.
+        deviation: of each channel, for pixels.
+        crop: cut the middle square out instead of squeezing the picture.
+        divisor: where above 0 pictures keep their shape, see `PixelProcessor`.
+        frame: how else pictures are prepared, see `PixelProcessor`.
+        texts: "words", or the name or folder of a Hugging Face tokenizer, or "vectors", or
+            "open_clip:" and the name of a model whose captions are read as open_clip does.
+        min_count: words seen less often in the training captions become ``<unk>``.
+        longest: captions are cut to this many words or pieces.
+    """
+
+    images: Literal["features", "pixels"] = "features"
+    standardise: bool = False
+    size: int = 64
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    deviation: tuple[float, ...] = (0.5, 0.5, 0.5)
+    crop: bool = False
+    texts: str = "words"
+    min_count: int = 1
+    longest: int = 60
+    divisor: int = field(default=0, metadata=LATER)
+    frame: str = field(default="", metadata=LATER)
+
+    def fit(self, train: ImageTextDataset) -> Processor:
+        """The processor for a training data set; the vocabulary comes from its captions alone.
+
+        Raises:
+            ValueError: the data set is empty, or has no features where features are wanted.
+        """
+        if not len(train):
+            raise ValueError(f"{train.name} has no image to fit a lens on")
+        return Processor(self._eye(train), self._tokenizer(train))
+
+    def made(self) -> Processor:
+        """The processor where nothing depends on a data set: pixels, and the tokenizer of a
+        model.
+        """
+        assert self.images == "pixels"
+        assert self.texts not in ("words", "vectors")
+        return Processor(self._pixels, self._pieces)
+
+    def _tokenizer(self, train: ImageTextDataset) -> Tokenizer | None:
+        if self.texts == "vectors":
+            return None
+        if self.texts == "words":
+            return WordTokenizer.of(train.texts, min_count=self.min_count, longest=self.longest)
+        return self._pieces
+
+    @property
+    def _pieces(self) -> Tokenizer:
+        if self.texts.startswith(PREFIX):
+            return load_open_clip_tokenizer(self.texts)
+        return WordPieceTokenizer(self.texts, longest=self.longest)
+
+    @property
+    def _pixels(self) -> ImageProcessor:
+        square = PixelProcessor(self.size, self.mean, self.deviation, self.crop, self.divisor)
+        return replace(square, frame=self.frame)
+
+    def _eye(self, train: ImageTextDataset) -> ImageProcessor:
+        if self.images == "pixels":
+            return self._pixels
+        if train.features is None:
+            raise ValueError(
+                f"{train.name} has no image features and this recipe reads features; make them "
+                "with `counterfoil features`, or choose a recipe that reads pixels"
+            )
+        if not self.standardise:
+            return FeatureProcessor(train.features.width)
+        mean, deviation = feature_mean_std(train.features)
+        return FeatureProcessor(
+            train.features.width, tuple(mean.tolist()), tuple(deviation.tolist())
+        )

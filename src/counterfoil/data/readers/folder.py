@@ -1,0 +1,261 @@
+"""A folder of pictures with their captions.
+
+Either a list ``captions.jsonl``, ``.csv`` or ``.tsv`` (or ``metadata.``) with the columns
+
+    image      file, relative to the folder or to its ``cxc_images``; also "file_name" or "filepath"
+    caption    one caption, or "captions", a JSON list of them; also "text" or "title"
+    id         optional, the image's id; the file by default
+    split      optional, as in "train"; by default 80/10/10 by the hash of the id
+
+where rows of one image belong together; or a ``.txt`` beside each picture, a caption a line.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+from counterfoil.core.console import progress
+from counterfoil.core.io import atomic_folder, read_text, read_text_lines, write_text
+from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset, canonical_split
+from counterfoil.data.images import PictureFiles, is_picture_name
+from counterfoil.data.readers.precomp import features_of
+
+LISTS = tuple(
+    f"{name}.{ending}" for name in ("captions", "metadata") for ending in ("jsonl", "csv", "tsv")
+)
+_IMAGE = ("image", "file_name", "filepath", "image_path", "file")
+_CAPTION = ("caption", "captions", "text", "title")
+_NOTES = ("readme", "license", "licence", "notice")
+
+
+@final
+@dataclass(slots=True)
+class _Found:
+    """An image while its rows are read."""
+
+    path: Path
+    split: str
+    texts: list[str] = field(default_factory=list)
+
+
+def is_folder(folder: Path) -> bool:
+    """Whether a folder holds a list of captions or captions beside pictures."""
+    if any((folder / name).exists() for name in LISTS):
+        return True
+    return any(is_picture_name(f) and f.with_suffix(".txt").exists() for f in _files(folder))
+
+
+def read_folder(
+    path: Path,
+    *,
+    images: Path | None = None,
+    features: Path | None = None,
+    name: str | None = None,
+) -> ImageTextDataset:
+    """The pictures and captions of a folder.
+
+    Args:
+        path: the folder, or the list of captions in it.
+        images: folder that the list's files are relative to; the list's own by default.
+        features: where features are kept, see `counterfoil.data.readers.precomp.features_of`.
+        name: what to call the data set; the folder's name by default.
+
+    Raises:
+        ValueError: there are no captions, a row lacks its image or caption, or an id stands twice.
+    """
+    folder = path if path.is_dir() else path.parent
+    lists = [path] if path.is_file() else [folder / n for n in LISTS if (folder / n).exists()]
+    if len(lists) > 1:
+        names = " and ".join(file.name for file in lists)
+        raise ValueError(f"{folder} holds {names}; give the path of the one to read")
+    found = _listed(lists[0], images or folder) if lists else _beside(images or folder)
+    entries = [DatasetEntry(key, image.split, tuple(image.texts)) for key, image in found.items()]
+    return build_dataset(
+        name or folder.resolve().name,
+        entries,
+        where=str(lists[0] if lists else folder),
+        pictures=PictureFiles([image.path for image in found.values()]),
+        features=None if features is None else features_of(list(found), features),
+    )
+
+
+def write_folder(dataset: ImageTextDataset, folder: Path) -> None:
+    """Write pictures as PNG files and captions as ``captions.jsonl``.
+
+    Raises:
+        ValueError: there are no pictures, or one cannot be read.
+    """
+    if dataset.pictures is None:
+        raise ValueError(f"{dataset.name} has no pictures; a folder is made of them")
+    lines, width = [], len(str(len(dataset)))
+    texts, counts = dataset.relation.captions(dataset.relation.rows())
+    ends = counts.cumsum(0).tolist()
+    with (
+        atomic_folder(folder) as temporary,
+        progress("pictures written", len(dataset)) as done,
+    ):
+        (temporary / "images").mkdir()
+        for row, name in enumerate(dataset.image_ids):
+            file = f"images/{row:0{width}}.png"
+            dataset.pictures.open(row).save(temporary / file)
+            own = texts[ends[row] - int(counts[row]) : ends[row]].tolist()
+            plain = {
+                "image": file,
+                "id": name,
+                "split": dataset.splits[row],
+                "captions": [dataset.texts[text] for text in own],
+            }
+            lines.append(json.dumps(plain, ensure_ascii=False))
+            done(1)
+        write_text(temporary / "captions.jsonl", "".join(line + "\n" for line in lines))
+
+
+def _listed(file: Path, folder: Path) -> dict[str, _Found]:
+    """Images of a list in order of first appearance."""
+    found: dict[str, _Found] = {}
+    rows = _json_rows(file) if file.suffix == ".jsonl" else _table_rows(file)
+    nested = False
+    for number, row in rows:
+        where = f"{file}, line {number}"
+        given = _column(row, _IMAGE, where)
+        if not isinstance(given, str) or not given.strip():
+            raise ValueError(f"{where}: the image is {given!r}; the name of a file is needed")
+        if not found:
+            nested = not (folder / given).exists() and (folder / "images" / given).exists()
+        path = (folder / "images" / given) if nested else folder / given
+        key = given if row.get("id") in (None, "") else str(row["id"])
+        split = canonical_split(str(row.get("split") or ""))
+        image = found.setdefault(key, _Found(path, split))
+        if (image.path, image.split) != (path, split):
+            raise ValueError(
+                f"{where}: image {key!r} is {given!r} in split {split!r} here, but another file or "
+                "split further up"
+            )
+        image.texts += _captions(_column(row, _CAPTION, where), where)
+    return found
+
+
+def _column(row: dict[str, Any], names: tuple[str, ...], where: str) -> Any:
+    for name in names:
+        if name in row:
+            return row[name]
+    raise ValueError(
+        f"{where}: there is no {names[0]!r} among the columns {', '.join(map(repr, row))}"
+    )
+
+
+def _captions(given: Any, where: str) -> list[str]:
+    if isinstance(given, str) and given.startswith("["):  # a list written into a table's cell
+        try:
+            given = json.loads(given)
+        except json.JSONDecodeError:
+            return [str(given)]
+    captions = [given] if isinstance(given, str) else given
+    if not isinstance(captions, list) or not all(isinstance(text, str) for text in captions):
+        raise ValueError(f"{where}: the caption is {given!r}; text or a list of texts is needed")
+    return captions
+
+
+def _json_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(read_text_lines(file, "captions"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{file}, line {number} is not JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise ValueError(f'{file}, line {number}: {{"image": ..., "caption": ...}} is needed')
+        yield number, row
+
+
+def _table_rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    text = io.StringIO(read_text(file, "captions"), newline="")
+    reader = csv.DictReader(text, delimiter="\t" if file.suffix == ".tsv" else ",", strict=True)
+    try:
+        for row in reader:
+            number = reader.line_num
+            if None in row or None in row.values():
+                raise ValueError(
+                    f"{file}, line {number} has another number of columns than the first line; "
+                    "quote captions that hold the separator"
+                )
+            yield number, row
+    except csv.Error as error:
+        raise ValueError(f"{file}, line {reader.line_num + 1}: {error}") from None
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files of a folder and of its subfolders, in order of names."""
+    return sorted([*folder.glob("*"), *folder.glob("*/*")])
+
+
+def _beside(folder: Path) -> dict[str, _Found]:
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not a folder; pictures and captions are needed there")
+    found: dict[str, _Found] = {}
+    files = _files(folder)
+    pictures = [path for path in files if is_picture_name(path)]
+    for path in pictures:
+        texts = path.with_suffix(".txt")
+        lines = read_text_lines(texts, "captions") if texts.exists() else []
+        name = path.relative_to(folder).as_posix()
+        found[name] = _Found(path, "", [line for line in lines if line.strip()])
+    stems = {path.with_suffix("") for path in pictures}
+    for texts in (path for path in files if path.suffix == ".txt"):
+        if texts.with_suffix("") not in stems and not texts.stem.lower().startswith(_NOTES):
+            raise ValueError(
+                f"{texts} has no picture of that name beside it; add the picture or remove it"
+            )
+    if not any(image.texts for image in found.values()):
+        raise ValueError(
+            f"{folder} holds no captions: looked for {', '.join(LISTS[:3])}, and for a .txt beside "
+            "each picture"
+        )
+    return found
+
+
+# A folder of pictures about which nobody has said anything yet.
+
+
+_TOLD = (".txt", ".json", ".jsonl", ".csv", ".tsv", ".npy", ".arrow", ".parquet")
+_NOTES_BARE = ("readme", "license", "licence", "notice", "decisions")
+
+
+def is_image_folder(folder: Path) -> bool:
+    """Whether a folder holds pictures, and nothing that could be captions."""
+    if not folder.is_dir():
+        return False
+    files = [*folder.glob("*"), *folder.glob("*/*")]
+    told = (
+        f for f in files if f.suffix.lower() in _TOLD and not f.stem.lower().startswith(_NOTES_BARE)
+    )
+    return next(told, None) is None and any(map(is_picture_name, files))
+
+
+def read_image_folder(folder: Path, name: str | None = None) -> ImageTextDataset:
+    """The pictures of a folder and of its subfolders, in order of names, without captions.
+
+    Args:
+        folder: where.
+        name: what to call the data set; the folder's name by default.
+    """
+    files = [*folder.glob("*"), *folder.glob("*/*")]
+    pictures = sorted(path for path in files if is_picture_name(path) and path.is_file())
+    return ImageTextDataset(
+        name=name or folder.resolve().name,
+        image_ids=[path.relative_to(folder).as_posix() for path in pictures],
+        text_ids=[],
+        texts=[],
+        text_to_image=torch.empty(0, dtype=torch.long),
+        splits=[""] * len(pictures),
+        pictures=PictureFiles(pictures),
+    )

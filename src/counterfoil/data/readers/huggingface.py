@@ -1,0 +1,144 @@
+"""Hugging Face data sets with an image column and a caption column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+from PIL import Image
+from torch import Tensor
+
+from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_dataset, canonical_split
+from counterfoil.data.images import Pictures, rgb
+
+_IMAGE = ("image", "img", "picture")
+_CAPTION = ("caption", "captions", "sentences", "sentence", "text", "texts", "raw")
+_ID = ("image_id", "id", "filename", "file_name", "imgid", "cocoid")
+
+
+@final
+class DatasetPictures(Pictures):
+    """Pictures in columns of data sets, decoded when they are asked for.
+
+    Args:
+        sources: by split, a data set and the name of its image column.
+        rows: split and row of each picture.
+        name: what they are called.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, tuple[Any, str]],
+        rows: Sequence[tuple[str, int]],
+        name: str,
+    ) -> None:
+        self.sources, self.rows, self.name = sources, list(rows), name
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def open(self, row: int) -> Image.Image:
+        split, place = self.rows[row]
+        data, column = self.sources[split]
+        try:
+            picture = data[place][column]
+            return rgb(picture)
+        except (OSError, SyntaxError, AttributeError, TypeError) as error:
+            raise ValueError(f"{self.place(row)} cannot be read as a picture: {error}") from error
+
+    def place(self, row: int) -> str:
+        split, place = self.rows[row]
+        return f"{self.name}/{split or 'row'}/{place}@{self.sources[split][0]._fingerprint}"
+
+    def subset(self, rows: Tensor) -> DatasetPictures:
+        return DatasetPictures(self.sources, [self.rows[row] for row in rows.tolist()], self.name)
+
+
+def is_huggingface(folder: Path) -> bool:
+    """Whether a folder was written by ``save_to_disk``."""
+    several = (folder / "dataset_dict.json").exists()
+    return several or all((folder / n).exists() for n in ("dataset_info.json", "state.json"))
+
+
+def read_huggingface(source: str, *, name: str | None = None) -> ImageTextDataset:
+    """A data set by folder (``save_to_disk``) or by name on the hub.
+
+    The caption column holds a caption or a list of them. Rows with one image id belong together; a
+    "split" column goes before the data set's own splits; a single split "train" without one is
+    divided by the hash of the id.
+
+    Args:
+        source: folder or name.
+        name: what to call the data set; the last part of the source by default.
+
+    Raises:
+        ValueError: `datasets` is not installed, the data set cannot be read, or it lacks a column.
+    """
+    tables = _load(source)
+    name = name or source.rstrip("/").rpartition("/")[2]
+    columns = {split: _column(table, _IMAGE, source) for split, table in tables.items()}
+    found: dict[str, tuple[str, int, str, list[str]]] = {}
+    for split, place, key, own, texts in _rows(tables, source):
+        first = found.setdefault(key, (split, place, own, []))
+        if first[2] != own:
+            raise ValueError(f"{source}: image {key!r} is in splits {first[2]!r} and {own!r}")
+        first[3].extend(texts)
+    sources = {split: (tables[split], columns[split]) for split in tables}
+    return build_dataset(
+        name,
+        [DatasetEntry(key, own, tuple(texts)) for key, (_, _, own, texts) in found.items()],
+        where=source,
+        pictures=DatasetPictures(sources, [(s, p) for s, p, _, _ in found.values()], name),
+    )
+
+
+def _load(source: str) -> dict[str, Any]:
+    try:
+        import datasets
+    except ImportError:
+        raise ValueError(
+            f'the data set {source!r} needs datasets: pip install "counterfoil[hf]"'
+        ) from None
+    try:
+        local = Path(source).is_dir()
+        loaded = datasets.load_from_disk(source) if local else datasets.load_dataset(source)
+    except Exception as error:  # it raises a dozen kinds of its own
+        first = (str(error).strip() or repr(error)).splitlines()[0]
+        raise ValueError(f"the data set {source!r} cannot be read: {first}") from error
+    return dict(loaded) if isinstance(loaded, dict) else {str(loaded.split or ""): loaded}
+
+
+def _rows(tables: Mapping[str, Any], source: str) -> Iterator[tuple[str, int, str, str, list[str]]]:
+    """Table, row, image id, split and captions of every row; pictures are not decoded."""
+    for split, table in tables.items():
+        caption = _column(table, _CAPTION, source)
+        key = next((n for n in _ID if n in table.column_names), None)
+        wanted = [caption, *filter(None, [key, "split" if "split" in table.column_names else None])]
+        for place, row in enumerate(table.select_columns(list(dict.fromkeys(wanted)))):
+            own = str(row.get("split") or ("" if len(tables) == 1 and _whole(split) else split))
+            label = f"{split or 'row'}/{place}" if key is None else str(row[key])
+            yield split, place, label, canonical_split(own), _captions(row[caption], source, place)
+
+
+def _whole(split: str) -> bool:
+    return canonical_split(split) in ("", "train", "all")
+
+
+def _column(table: Any, names: tuple[str, ...], source: str) -> str:
+    for name in names:
+        if name in table.column_names:
+            return name
+    raise ValueError(
+        f"{source} has the columns {', '.join(map(repr, table.column_names))}, but no {names[0]!r}"
+    )
+
+
+def _captions(given: Any, source: str, place: int) -> list[str]:
+    values = given if isinstance(given, list) else [given]
+    texts = [value.get("raw") if isinstance(value, dict) else value for value in values]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(
+            f"{source}, row {place}: the caption is {given!r}; text or a list of texts is needed"
+        )
+    return [str(text) for text in texts]

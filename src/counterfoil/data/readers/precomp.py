@@ -1,0 +1,362 @@
+"""The "precomp" folders of VSE++, SCAN and what followed them.
+
+For each split, as in "train", "dev", "test" or "testall":
+
+    train_ims.npy      (N, R, F) or (N, F) features, once an image or repeated for each caption;
+                       or train_ims_int8.npy, with int8_scale.npy (F,) for all splits
+    train_caps.txt     a caption a line
+    train_ids.txt      optional: an image id a line, once an image or once a caption
+    train_boxes.npy    optional: (N, R, 4)
+    train_owner.txt    optional: the row of train_ims.npy that each caption describes, from 0;
+                       needed where images have different numbers of captions and no ids say so
+    train_lengths.npy  optional: (N,) how many of the R regions are real
+
+The last two are extensions. Captions are text from the first word on: the authors' readers, run
+under Python 3, turn a line into "b'a dog ...'" and lose the word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import final
+
+import numpy as np
+import torch
+
+from counterfoil.core.io import atomic_folder, read_array, read_text_lines, write_text_lines
+from counterfoil.data.dataset import (
+    DatasetEntry,
+    ImageTextDataset,
+    build_dataset,
+    canonical_split,
+    existing_split,
+)
+from counterfoil.data.features import (
+    Array,
+    FeatureArray,
+    FeatureTable,
+    Kind,
+    RowStack,
+    open_features,
+    write_features,
+)
+
+PROBES = 64  # images whose repetitions are compared
+MOST = 64  # times an image is stored; rows that are equal more often are equal for another reason
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A split as it is stored: `rows` and `ids` by image, `text_to_image` by caption as an
+    image place.
+    """
+
+    entries: list[DatasetEntry]
+    rows: list[int]
+    values: Array
+    boxes: Array | None
+    lengths: Array | None
+
+
+def is_precomp(folder: Path) -> bool:
+    """Whether a folder looks like one of these."""
+    return bool(_splits(folder))
+
+
+def read_precomp(
+    folder: Path, *, name: str | None = None, splits: Sequence[str] = ()
+) -> ImageTextDataset:
+    """All splits of a folder as one data set with memory-mapped features.
+
+    Where "test" and "testall" are both there, "testall" is read, since "test" is a part of it.
+
+    Args:
+        folder: where the files are.
+        name: what to call the data set; the folder's name by default.
+        splits: the splits to read; all by default.
+
+    Raises:
+        ValueError: a file is missing or damaged, or numbers of images and captions do not fit.
+    """
+    found = _splits(folder)
+    if not found:
+        raise ValueError(f"{folder} holds no split: looked for train_caps.txt and the like")
+    wanted = [s for s in found if s != "test" or "testall" not in found]
+    if splits:
+        wanted = [existing_split(split, found, str(folder)) for split in splits]
+    parts = [_part(folder, split) for split in wanted]
+    starts = np.cumsum([0, *(len(part.values) for part in parts)])
+    rows = [int(start) + row for start, part in zip(starts, parts) for row in part.rows]
+    scale = folder / "int8_scale.npy"
+    packed = parts[0].values.dtype == np.int8
+    features = FeatureArray(
+        _joined([part.values for part in parts]),
+        torch.tensor(rows, dtype=torch.long),
+        read_array(scale, "the scale of int8 features", mapped=False) if packed else None,
+        _lengths(parts),
+        _boxes(parts),
+        str(folder / f"{'|'.join(wanted)}_ims.npy"),
+    )
+    entries = [entry for part in parts for entry in part.entries]
+    return build_dataset(name or folder.name, entries, where=str(folder), features=features)
+
+
+def write_precomp(dataset: ImageTextDataset, folder: Path, *, kind: Kind = "float32") -> None:
+    """Write a data set with features as such a folder, one row an image.
+
+    Runs of blanks and line ends within a caption become one space.
+
+    Args:
+        dataset: what to write.
+        folder: where to; what stood there is replaced when all is written.
+        kind: how numbers are stored, "float32" or "float16".
+
+    Raises:
+        ValueError: there are no features, or an id cannot stand on a line.
+    """
+    if dataset.features is None:
+        raise ValueError(f"{dataset.name} has no features; a precomp folder is made of them")
+    if kind == "int8":
+        raise ValueError("splits of a precomp folder are written as float32 or float16, not int8")
+    for name in dataset.image_ids:
+        if name != " ".join(name.split()) or not name:
+            raise ValueError(f"image id {name!r} cannot stand on a line of its own")
+    with atomic_folder(folder) as temporary:
+        for split in dataset.split_names:
+            _write(dataset.split(split), temporary, split, kind)
+
+
+def _write(part: ImageTextDataset, folder: Path, split: str, kind: Kind) -> None:
+    assert part.features is not None
+    work = folder / ".features"
+    write_features(work, part.image_ids, part.features, kind=kind)
+    (work / "features.npy").rename(folder / f"{split}_ims.npy")
+    for name in ("boxes", "lengths"):
+        if (work / f"{name}.npy").exists():
+            (work / f"{name}.npy").rename(folder / f"{split}_{name}.npy")
+    (work / "features.json").unlink()
+    work.rmdir()
+    write_text_lines(folder / f"{split}_caps.txt", part.texts)
+    write_text_lines(folder / f"{split}_ids.txt", part.image_ids)
+    counts = part.relation.counts
+    if len(counts) and (int(counts.min()) != int(counts.max()) or not int(counts.min())):
+        write_text_lines(
+            folder / f"{split}_owner.txt", [str(row) for row in part.text_to_image.tolist()]
+        )
+
+
+def _splits(folder: Path) -> list[str]:
+    ends = ("_caps.txt", "_ims.npy", "_ims_int8.npy")
+    names = {path.name.removesuffix(end) for end in ends for path in folder.glob(f"*{end}")}
+    order = ["train", "restval", "dev", "val", "test", "testall"]
+    return sorted(names, key=lambda s: (order.index(s) if s in order else len(order), s))
+
+
+def _part(folder: Path, split: str) -> _Part:
+    plain, packed = folder / f"{split}_ims.npy", folder / f"{split}_ims_int8.npy"
+    values = read_array(packed if packed.exists() and not plain.exists() else plain, "features")
+    if values.ndim not in (2, 3):
+        raise ValueError(
+            f"{folder / f'{split}_ims.npy'} has shape {values.shape}; (images, regions, width) or "
+            "(images, width) are read"
+        )
+    values = values[:, None, :] if values.ndim == 2 else values
+    texts = read_text_lines(folder / f"{split}_caps.txt", "captions, one a line")
+    if not texts and not (folder / f"{split}_owner.txt").exists():
+        raise ValueError(f"{folder / f'{split}_caps.txt'} is empty; captions are needed there")
+    rows, text_to_image, ids = _relation(folder, split, values, len(texts))
+    captions: list[list[str]] = [[] for _ in rows]
+    for text, image in zip(texts, text_to_image):
+        captions[image].append(text)
+    as_split = canonical_split(split)
+    entries = [DatasetEntry(name, as_split, tuple(own)) for name, own in zip(ids, captions)]
+    boxes, lengths = folder / f"{split}_boxes.npy", folder / f"{split}_lengths.npy"
+    return _Part(
+        entries,
+        rows,
+        values,
+        read_array(boxes, "boxes") if boxes.exists() else None,
+        read_array(lengths, "numbers of regions", mapped=False) if lengths.exists() else None,
+    )
+
+
+def _relation(
+    folder: Path, split: str, values: Array, texts: int
+) -> tuple[list[int], list[int], list[str]]:
+    """Stored row of each image, image of each caption, and image ids."""
+    stored, ids_file = len(values), folder / f"{split}_ids.txt"
+    ids = read_text_lines(ids_file, "image ids") if ids_file.exists() else None
+    if (folder / f"{split}_owner.txt").exists():
+        text_to_image = _owner(folder / f"{split}_owner.txt", stored, texts)
+        return list(range(stored)), text_to_image, _named(ids, stored, split, ids_file)
+    if ids is not None and len(ids) == texts and len(set(ids)) < texts:
+        return _by_caption_ids(ids, stored, ids_file)
+    step = _repeats(values, ids, texts) if stored == texts else 1
+    images = stored // step
+    if not images or stored % step or texts % images:
+        raise ValueError(
+            f"{folder}: {split} has {images:,} images and {texts:,} captions, which do not divide; "
+            f"write the image row of each caption into {split}_owner.txt, one number a line"
+        )
+    each = texts // images
+    named = _named(ids, images, split, ids_file)
+    return list(range(0, stored, step)), [row // each for row in range(texts)], named
+
+
+def _by_caption_ids(
+    ids: Sequence[str], stored: int, file: Path
+) -> tuple[list[int], list[int], list[str]]:
+    """The relation from one image id for each caption."""
+    place = {name: row for row, name in enumerate(dict.fromkeys(ids))}
+    text_to_image = [place[name] for name in ids]
+    if stored == len(place):
+        return list(range(stored)), text_to_image, list(place)
+    if stored != len(ids):
+        raise ValueError(
+            f"{file} names {len(place):,} images for {len(ids):,} captions, but there are features "
+            f"of {stored:,}"
+        )
+    first = {image: row for row, image in reversed(list(enumerate(text_to_image)))}
+    return [first[image] for image in range(len(place))], text_to_image, list(place)
+
+
+def _repeats(values: Array, ids: Sequence[str] | None, texts: int) -> int:
+    """How often each image is stored, where there are as many rows as captions."""
+    if ids is not None and ids and texts % len(ids) == 0:
+        return texts // len(ids)
+    run = 1
+    while run < min(texts, MOST + 1) and np.array_equal(values[run], values[0]):
+        run += 1
+    if run > MOST or texts % run:
+        return 1
+    for image in np.unique(np.linspace(0, texts // run - 1, PROBES).astype(int)).tolist():
+        rows = values[image * run : (image + 1) * run]
+        if not all(np.array_equal(row, rows[0]) for row in rows):
+            return 1
+    return run
+
+
+def _named(ids: Sequence[str] | None, images: int, split: str, file: Path) -> list[str]:
+    if ids is None:
+        return [f"{split}/{row}" for row in range(images)]
+    if len(ids) != images:
+        raise ValueError(f"{file} names {len(ids):,} images, but there are {images:,}")
+    return list(ids)
+
+
+def _owner(path: Path, stored: int, texts: int) -> list[int]:
+    lines = read_text_lines(path, "image rows, one a caption")
+    try:
+        text_to_image = [int(line) for line in lines]
+    except ValueError as error:
+        raise ValueError(f"{path} needs a whole number on every line: {error}") from error
+    if len(text_to_image) != texts:
+        raise ValueError(f"{path} has {len(text_to_image):,} lines for {texts:,} captions")
+    if text_to_image and not 0 <= min(text_to_image) <= max(text_to_image) < stored:
+        raise ValueError(
+            f"{path} names rows {min(text_to_image)} to {max(text_to_image)}, but images are 0 to "
+            f"{stored - 1}"
+        )
+    return text_to_image
+
+
+def _joined(arrays: Sequence[Array]) -> Array | RowStack:
+    return arrays[0] if len(arrays) == 1 else RowStack(arrays)
+
+
+def _boxes(parts: Sequence[_Part]) -> Array | RowStack | None:
+    boxes = [part.boxes for part in parts if part.boxes is not None]
+    return _joined(boxes) if len(boxes) == len(parts) else None
+
+
+def _lengths(parts: Sequence[_Part]) -> Array | None:
+    if all(part.lengths is None for part in parts):
+        return None
+    return np.concatenate(
+        [
+            np.full(len(part.values), part.values.shape[1])
+            if part.lengths is None
+            else part.lengths
+            for part in parts
+        ]
+    )
+
+
+# Features of the images of a data set, found by id wherever they are kept.
+
+
+def open_feature_table(path: Path) -> FeatureTable:
+    """Features kept in a feature folder, a precomp folder, or one `.npy` file.
+
+    Rows of a `.npy` file are in the order of the data set's images.
+
+    Raises:
+        ValueError: it is none of these, or it is damaged.
+    """
+    if path.is_file() and path.suffix == ".npy":
+        array = read_array(path, "image features")
+        return FeatureTable(None, FeatureArray.of(array, where=str(path)))
+    if (path / "features.json").exists():
+        return open_features(path)
+    if is_precomp(path):
+        dataset = read_precomp(path)
+        assert dataset.features is not None
+        return FeatureTable(dataset.image_ids, dataset.features)
+    raise ValueError(
+        f"{path} holds no image features: looked for features.json beside features.npy, for "
+        "train_ims.npy and the like, and for a single .npy file"
+    )
+
+
+def features_of(image_ids: Sequence[str], path: Path) -> FeatureArray:
+    """The features of these images, in this order.
+
+    Ids are compared as they are; failing that without folder and file ending; failing that by the
+    number they end in, as COCO's file names do.
+
+    Raises:
+        ValueError: images have no features there.
+    """
+    table = open_feature_table(path)
+    if table.ids is None:
+        if len(table.features) != len(image_ids):
+            raise ValueError(
+                f"{path} has {len(table.features)} rows for {len(image_ids)} images; one row for "
+                "each image in the order of the data set is needed, or a folder that names them"
+            )
+        return table.features
+    fewest = list(image_ids)
+    for key in (str, _stem, _number):
+        rows = _rows(image_ids, table.ids, key)
+        lost = [name for name, row in zip(image_ids, rows) if row is None]
+        if not lost:
+            return table.features.subset(torch.tensor(rows, dtype=torch.long))
+        fewest = min(fewest, lost, key=len)
+    raise ValueError(
+        f"{len(fewest)} of {len(image_ids)} images have no features in {path}, such as "
+        f"{fewest[0]!r}; ids there look like {next(iter(table.ids), '')!r}"
+    )
+
+
+def _rows(
+    asked: Sequence[str], known: Sequence[str], key: Callable[[str], str | None]
+) -> list[int | None]:
+    """Row of each id by its key; None where there is none, all None where keys are not unique."""
+    keys, wanted = [key(name) for name in known], [key(name) for name in asked]
+    if len(set(keys)) < len(keys) or len(set(wanted)) < len(wanted):
+        return [None] * len(asked)
+    place = {name: row for row, name in enumerate(keys) if name is not None}
+    return [None if name is None else place.get(name) for name in wanted]
+
+
+def _stem(name: str) -> str:
+    return PurePosixPath(name).stem
+
+
+def _number(name: str) -> str | None:
+    digits = re.search(r"\d+$", _stem(name))
+    return str(int(digits[0])) if digits else None

@@ -1,0 +1,472 @@
+"""Random choices that are the same on every platform and in every version of Python."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import permutations
+from typing import TypeVar, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from counterfoil.data.features import FeatureArray
+
+T = TypeVar("T")
+
+
+@final
+class Dice:
+    """Choices named by a string.
+
+    Only `random.Random.random` is used, the one generator whose sequence Python promises to keep.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._random = random.Random(name).random
+
+    def below(self, count: int) -> int:
+        """A whole number from 0 to ``count - 1``."""
+        return int(self._random() * count)
+
+    def between(self, low: int, high: int) -> int:
+        """A whole number from `low` to `high`, both included."""
+        return low + self.below(high - low + 1)
+
+    def chance(self, probability: float) -> bool:
+        """True with this probability."""
+        return self._random() < probability
+
+    def pick(self, choices: Sequence[T]) -> T:
+        """One of these."""
+        return choices[self.below(len(choices))]
+
+    def usual(self, choices: Sequence[T]) -> T:
+        """The first of these in two cases of three, else any."""
+        return choices[0] if self.chance(0.66) else self.pick(choices)
+
+    def shuffled(self, choices: Sequence[T]) -> list[T]:
+        """All of these in random order."""
+        rest = list(choices)
+        return [rest.pop(self.below(len(rest))) for _ in range(len(rest))]
+
+
+# What there is in a scene, and what exactly the relations between two things mean.
+#
+# All measures are whole thousandths of the picture's side, so that truth never hangs on rounding.
+# y grows downwards.
+#
+#     left of, right of   the centres are at least 120 apart in x
+#     above, below        the centres are at least 120 apart in y
+#     next to             at most 60 lie between the two things' rims, as circles of their radius
+#
+# A thing can be both left of and above another. No scene leaves the eye in doubt: centres that are
+# not 120 apart along an axis are at most 80 apart, and rims more than 60 apart are at least 100
+# apart.
+#
+# ['left of', 'below']
+# an example
+#   big plain red circle at (300, 800)
+#   small striped blue star at (700, 200)
+
+
+SHAPES = ("circle", "square", "triangle", "diamond", "star", "heart", "cross", "moon")
+COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "black")
+SIZES = ("small", "big")
+PATTERNS = ("plain", "striped", "dotted", "checked")
+RELATIONS = ("left of", "right of", "above", "below", "next to")
+OPPOSITE = {
+    "left of": "right of",
+    "right of": "left of",
+    "above": "below",
+    "below": "above",
+    "next to": "next to",
+}
+
+APART = 120
+HARDLY_APART = 80
+CLOSE = 60
+NOT_CLOSE = 100
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """One coloured shape.
+
+    Attributes:
+        shape: one of `SHAPES`.
+        colour: one of `COLOURS`.
+        size: one of `SIZES`.
+        pattern: one of `PATTERNS`.
+        x: centre, from the left.
+        y: centre, from the top.
+        radius: of the circle that it fills.
+        turn: degrees it is turned by; a matter of looks alone.
+    """
+
+    shape: str
+    colour: str
+    size: str
+    pattern: str
+    x: int
+    y: int
+    radius: int
+    turn: int = 0
+
+    @property
+    def look(self) -> tuple[str, str, str, str]:
+        """Size, pattern, colour and shape."""
+        return self.size, self.pattern, self.colour, self.shape
+
+    def __str__(self) -> str:
+        return f"{' '.join(self.look)} at ({self.x}, {self.y})"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Two to four things on a pale ground.
+
+    Attributes:
+        id: name of the scene, see `counterfoil.data.scenes.scene`.
+        things: back to front; they never overlap.
+        ground: which of the grounds it is painted on; a matter of looks alone.
+    """
+
+    id: str
+    things: tuple[Thing, ...]
+    ground: int = 0
+
+    def __str__(self) -> str:
+        return "\n  ".join([self.id, *map(str, self.things)])
+
+
+def relates(relation: str, one: Thing, other: Thing) -> bool:
+    """Whether one thing stands in a relation to another."""
+    match relation:
+        case "left of":
+            return other.x - one.x >= APART
+        case "right of":
+            return one.x - other.x >= APART
+        case "above":
+            return other.y - one.y >= APART
+        case "below":
+            return one.y - other.y >= APART
+        case "next to":
+            return within(one, other, CLOSE)
+    raise AssertionError(relation)
+
+
+def within(one: Thing, other: Thing, gap: int) -> bool:
+    """Whether at most `gap` lies between the rims of two things."""
+    reach = one.radius + other.radius + gap
+    return (one.x - other.x) ** 2 + (one.y - other.y) ** 2 <= reach**2
+
+
+def meaning(scene: Scene) -> tuple[object, ...]:
+    """Everything that words can say of a scene; two scenes with equal meaning are told alike."""
+    things = sorted(scene.things, key=lambda thing: thing.look)
+    looks = tuple(thing.look for thing in things)
+    orders = [tuple(things)] if len(set(looks)) == len(looks) else permutations(things)
+    told = (
+        tuple(relates(r, a, b) for a in order for b in order for r in RELATIONS if a is not b)
+        for order in orders
+        if tuple(thing.look for thing in order) == looks
+    )
+    return looks, min(told)
+
+
+# From the name of a scene to the scene.
+#
+# Scenes come in families of three. The first member is drawn freely; each of the others repeats it
+# with one or two details changed: a colour, a pattern, a size, a shape, a place, or two things that
+# change places. So every scene has neighbours that only careful reading tells apart, which a small
+# batch seldom holds together and mining finds.
+
+
+FAMILY = 3
+GROUNDS = 6
+VERSION = "1"  # of the world and its looks: part of every random choice and of cached pixels
+EDGE = 30  # nothing is nearer to the picture's edge
+AIR = 20  # least space between two rims
+RADII = {"small": (98, 108), "big": (164, 180)}
+HOW_MANY = (2, 3, 3, 3, 4, 4)
+
+Things = tuple[Thing, ...]
+
+
+@lru_cache(maxsize=65_536)
+def lay_out(seed: int, split: str, number: int) -> Scene:
+    """The scene of a seed, a split and a number."""
+    name = f"scene-{seed}-{split}-{number:05d}"
+    dice = Dice(f"{VERSION}/{name}")
+    things = _first(seed, split, number // FAMILY)
+    if number % FAMILY:
+        things = _changed(things, dice)
+    return Scene(name, things, dice.below(GROUNDS))
+
+
+@lru_cache(maxsize=8_192)
+def _first(seed: int, split: str, family: int) -> Things:
+    dice = Dice(f"{VERSION}/family-{seed}-{split}-{family}")
+    while True:
+        looks: list[Thing] = []
+        for _ in range(dice.pick(HOW_MANY)):
+            looks.append(_thing(looks, dice))
+        if things := _placed(looks, dice):
+            return things
+
+
+def _thing(others: list[Thing], dice: Dice) -> Thing:
+    """A thing without a place; often it shares something with one that is there already."""
+    size = dice.pick(SIZES)
+    pattern = "plain" if dice.chance(0.2) else dice.pick(PATTERNS)
+    new = Thing(dice.pick(SHAPES), dice.pick(COLOURS), size, pattern, 0, 0, _radius(size, dice))
+    new = replace(new, turn=dice.between(-10, 10))
+    if not others or dice.chance(0.4):
+        return new
+    like = dice.pick(others)
+    match dice.below(4):
+        case 0:
+            return replace(new, shape=like.shape)
+        case 1:
+            return replace(new, colour=like.colour)
+        case 2:
+            return replace(new, shape=like.shape, colour=like.colour)
+    return replace(new, size=like.size, pattern=like.pattern, radius=like.radius)
+
+
+def _radius(size: str, dice: Dice) -> int:
+    return dice.between(*RADII[size])
+
+
+def _placed(looks: list[Thing], dice: Dice) -> Things | None:
+    """These things at random places; None where there was no room."""
+    placed: list[Thing] = []
+    for look in looks:
+        for _ in range(60):
+            thing = _somewhere(look, placed, dice)
+            if _clear(thing, placed):
+                placed.append(thing)
+                break
+        else:
+            return None
+    return tuple(placed)
+
+
+def _somewhere(look: Thing, placed: list[Thing], dice: Dice) -> Thing:
+    low, high = EDGE + look.radius, 1000 - EDGE - look.radius
+    if placed and dice.chance(0.3):  # beside another, or one would rarely be next to one
+        other = dice.pick(placed)
+        reach = other.radius + look.radius + AIR + 20
+        x, y = dice.pick([(reach, 0), (-reach, 0), (0, reach), (0, -reach)])
+        x, y = other.x + x + dice.between(-15, 15), other.y + y + dice.between(-15, 15)
+        return replace(look, x=min(max(x, low), high), y=min(max(y, low), high))
+    return replace(look, x=dice.between(low, high), y=dice.between(low, high))
+
+
+def _clear(thing: Thing, others: list[Thing]) -> bool:
+    """Whether a thing overlaps no other, is inside, and stands in no doubtful relation."""
+    low, high = EDGE + thing.radius, 1000 - EDGE - thing.radius
+    if not (low <= thing.x <= high and low <= thing.y <= high):
+        return False
+    return not any(_doubtful(thing, other) for other in others)
+
+
+def _doubtful(one: Thing, other: Thing) -> bool:
+    if within(one, other, AIR):
+        return True
+    if not within(one, other, CLOSE) and within(one, other, NOT_CLOSE):
+        return True
+    across, down = abs(one.x - other.x), abs(one.y - other.y)
+    return HARDLY_APART < across < APART or HARDLY_APART < down < APART
+
+
+def _changed(things: Things, dice: Dice) -> Things:
+    """A relative: one or two details differ, and everything has moved a little."""
+    while True:
+        after = list(things)
+        for _ in range(dice.pick((1, 1, 2))):
+            dice.pick(_CHANGES)(after, dice)
+        for _ in range(8):
+            if moved := _nudged(after, dice):
+                return moved
+
+
+def _nudged(things: list[Thing], dice: Dice) -> Things | None:
+    placed: list[Thing] = []
+    for thing in things:
+        x, y = thing.x + dice.between(-18, 18), thing.y + dice.between(-18, 18)
+        thing = replace(thing, x=x, y=y, turn=dice.between(-10, 10))
+        if not _clear(thing, placed):
+            return None
+        placed.append(thing)
+    return tuple(placed)
+
+
+def _recolour(things: list[Thing], dice: Dice) -> None:
+    at = dice.below(len(things))
+    things[at] = replace(things[at], colour=dice.pick(_without(COLOURS, things[at].colour)))
+
+
+def _repattern(things: list[Thing], dice: Dice) -> None:
+    at = dice.below(len(things))
+    things[at] = replace(things[at], pattern=dice.pick(_without(PATTERNS, things[at].pattern)))
+
+
+def _reshape(things: list[Thing], dice: Dice) -> None:
+    at = dice.below(len(things))
+    things[at] = replace(things[at], shape=dice.pick(_without(SHAPES, things[at].shape)))
+
+
+def _resize(things: list[Thing], dice: Dice) -> None:
+    at = dice.below(len(things))
+    size = dice.pick(_without(SIZES, things[at].size))
+    things[at] = replace(things[at], size=size, radius=_radius(size, dice))
+
+
+def _move(things: list[Thing], dice: Dice) -> None:
+    at = dice.below(len(things))
+    things[at] = _somewhere(things[at], things[:at] + things[at + 1 :], dice)
+
+
+def _swap(things: list[Thing], dice: Dice) -> None:
+    a, b = dice.shuffled(range(len(things)))[:2]
+    one, other = things[a], things[b]
+    things[a] = replace(one, x=other.x, y=other.y)
+    things[b] = replace(other, x=one.x, y=one.y)
+
+
+def _without(choices: tuple[str, ...], value: str) -> tuple[str, ...]:
+    return tuple(choice for choice in choices if choice != value)
+
+
+_CHANGES: tuple[Callable[[list[Thing], Dice], None], ...] = (
+    _recolour,
+    _repattern,
+    _reshape,
+    _resize,
+    _move,
+    _swap,
+    _swap,
+)
+
+
+# What an object detector might have made of a scene: a few noisy regions a picture.
+#
+# Every thing is found once or twice, now and then not at all; some regions show nothing but ground.
+# A region's vector mixes, by one fixed matrix, what the detector took the thing for with where it
+# stands, under noise. Some details are mistaken outright.
+
+
+REGIONS = 12
+WIDTH = 128
+KINDS = (SIZES, PATTERNS, COLOURS, SHAPES)
+CLASSES = sum(map(len, KINDS))
+PLACES = 4
+NOISE = 0.35
+MISTAKEN = 0.04
+MISSED = 0.02
+
+# Noise and mixture are rounded to multiples of 1 / 4096. Mathematics libraries differ by some 1e-15
+# before, so a value changes its multiple only where it lies that close to a boundary: one in 1e11,
+# while a data set has about a million values.
+_GRID = 4096
+
+Box = tuple[int, int, int, int]
+
+
+def region_features(scenes: Sequence[Scene]) -> FeatureArray:
+    """(N, 12, 128) float32 features of scenes, with boxes and numbers of real regions.
+
+    They are bit for bit the same on every CPU. A float32 product depends on the order in which a
+    BLAS kernel adds, and rounding its result would not help: among a million values some lie next
+    to the boundary of any grid. So the product is taken of whole numbers (see `_GRID`), which
+    float64 adds without error in any order, and its division rounds as IEEE 754 prescribes.
+    """
+    raw = np.zeros((len(scenes), REGIONS, CLASSES + PLACES))  # in thousandths
+    noise = np.zeros((len(scenes), REGIONS, WIDTH))  # in steps of the grid
+    boxes = np.zeros((len(scenes), REGIONS, 4), np.float32)
+    lengths = np.zeros(len(scenes), np.int64)
+    for row, scene in enumerate(scenes):
+        dice = Dice(f"regions of {scene.id}")
+        found = _regions(scene, dice)
+        real = lengths[row] = len(found)
+        boxes[row, :real] = np.array([box for _, box in found]) / 1000
+        for region, (thing, box) in enumerate(found):
+            raw[row, region, _taken_for(thing, dice)] = 1000
+            raw[row, region, CLASSES:] = _place(box)
+        rng = torch.Generator().manual_seed(dice.below(2**53))
+        noise[row, :real] = np.rint(NOISE * _normal(int(real), WIDTH, rng) * _GRID)
+    exact = raw @ _mixture() + 1000 * noise  # whole numbers below 2**26
+    values = np.maximum(exact / (1000 * _GRID), 0)  # pooled features are never negative
+    where = "region features of scenes"
+    return FeatureArray.of(values.astype(np.float32), lengths=lengths, boxes=boxes, where=where)
+
+
+def _regions(scene: Scene, dice: Dice) -> list[tuple[Thing | None, Box]]:
+    """What was found, in random order: things with their boxes, and bits of ground."""
+    found: list[tuple[Thing | None, Box]] = []
+    for thing in scene.things:
+        times = 0 if dice.chance(MISSED) else dice.pick((1, 1, 2))
+        found += [(thing, _around(thing, dice)) for _ in range(times)]
+    for _ in range(dice.between(1, 3)):
+        x, y, side = dice.below(700), dice.below(700), dice.between(150, 300)
+        found.append((None, (x, y, x + side, y + side)))
+    return dice.shuffled(found)
+
+
+def _around(thing: Thing, dice: Dice) -> Box:
+    left, top, right, bottom = (dice.between(-20, 20) for _ in range(4))
+    r = thing.radius
+    return (
+        max(0, thing.x - r + left),
+        max(0, thing.y - r + top),
+        min(1000, thing.x + r + right),
+        min(1000, thing.y + r + bottom),
+    )
+
+
+def _taken_for(thing: Thing | None, dice: Dice) -> list[int]:
+    """What the detector took a thing for: one class of each kind; nothing for ground."""
+    if thing is None:
+        return []
+    classes, before = [], 0
+    for kind, value in zip(KINDS, thing.look):
+        taken = dice.pick(kind) if dice.chance(MISTAKEN) else value
+        classes.append(before + kind.index(taken))
+        before += len(kind)
+    return classes
+
+
+def _place(box: Box) -> tuple[int, int, int, int]:
+    """Middle of a box and its distance from the picture's middle lines, in thousandths."""
+    x, y = box[0] + box[2] - 1000, box[1] + box[3] - 1000
+    return x, y, abs(x) - 500, abs(y) - 500
+
+
+@lru_cache(maxsize=1)
+def _mixture() -> npt.NDArray[np.float64]:
+    """(classes + places, 128) rows of one length, in steps of the grid."""
+    rows = _normal(CLASSES + PLACES, WIDTH, torch.Generator().manual_seed(20_190_615))
+    lengths = np.sqrt((rows**2).sum(1, keepdims=True))
+    scaled: npt.NDArray[np.float64] = rows / lengths * (0.25 * math.sqrt(WIDTH)) * _GRID
+    return np.rint(scaled)
+
+
+def _normal(rows: int, width: int, rng: torch.Generator) -> npt.NDArray[np.float64]:
+    """Normal draws: what `torch.randn` gives, in float64.
+
+    `torch.randn` takes logarithms and cosines in float32, with other last bits on a CPU without
+    AVX2. The uniform draws below it are whole multiples of 2**-24 everywhere; the Box-Muller
+    transform of them, eight pairs out of sixteen draws, is made here in float64.
+    """
+    uniform = torch.rand(rows * width, generator=rng).numpy().astype(np.float64).reshape(-1, 2, 8)
+    radius, angle = np.sqrt(-2 * np.log(1 - uniform[:, 0])), 2 * math.pi * uniform[:, 1]
+    pairs = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)
+    return pairs.reshape(rows, width)

@@ -1,0 +1,651 @@
+"""From captions to word ids, once.
+
+Words are lower-cased and split at blanks, punctuation and English clitics, as the field's
+``nltk.word_tokenize(caption.lower())`` does, without its downloads: the two agree on 99.9 % of
+222,177 captions of Flickr30k and COCO.
+
+>>> split("A man's dog doesn't run.")
+['a', 'man', "'s", 'dog', 'does', "n't", 'run', '.']
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+import os
+import pickle
+import re
+import string
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast, final
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from counterfoil.core.config import parse_literal
+from counterfoil.core.io import atomic_write, read_json, write_json
+from counterfoil.core.types import ModalityBatch
+
+PAD, START, END, UNKNOWN = "<pad>", "<start>", "<end>", "<unk>"
+SPECIAL = (PAD, START, END, UNKNOWN)
+
+_WORD = re.compile(
+    r"""<unk> | `` | '' | \.{2,} | --+
+    | \d+(?:[.,:/]\d+)+                                  # 3.5  1,000  10:30
+    | (?:[^\W\d]\.)+(?=\s+\S)                           # initials before another word: u.s.
+    | (?:mrs?|dr|st|jr|sr|vs|ft|dept|corp|inc)\.(?=\s+\S)
+    | can(?=not\b) | gon(?=na\b) | got(?=ta\b) | gim(?=me\b) | lem(?=me\b) | wan(?=na\b)
+    | \w+?(?=n't\b) | n't\b | '(?:s|re|ve|ll|d|m)\b
+    | \w+(?:(?:[-./]|'(?!(?:s|re|ve|ll|d|m)\b))\w+)*
+    | [^\w\s]""",
+    re.VERBOSE,
+)
+_UNUSED = re.compile(r"\[unused\d+\]")
+_OPENING = re.compile(r"(^|[\s(\[{<])\"")
+
+
+def split_words(text: str) -> list[str]:
+    """Lower-cased words and punctuation marks of a caption."""
+    text = text.lower()
+    if '"' in text:
+        text = _OPENING.sub(r"\1`` ", text).replace('"', " '' ")
+    return _WORD.findall(text)
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """First character of each word of `split` in the caption, and the one after its last.
+
+    >>> text = 'A "big" dog.'
+    >>> [text[start:stop] for start, stop in spans(text)]
+    ['A', '"', 'big', '"', 'dog', '.']
+    """
+    low = text.lower()
+    back = [place for place, sign in enumerate(text) for _ in sign.lower()]  # a sign may become two
+    found, at = [], 0
+    for word in split_words(text):
+        while low[at].isspace():
+            at += 1
+        stop = at + 1 if low[at] == '"' else at + len(word)
+        found.append((back[at], back[stop - 1] + 1))
+        at = stop
+    return found
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TokenIds:
+    """What a tokenizer makes of texts.
+
+    Attributes:
+        ids: of each text.
+        words: which word of its text each id is a piece of, -1 for special ones; None where every
+            id is a word.
+    """
+
+    ids: list[list[int]]
+    words: list[list[int]] | None = None
+
+
+class Tokenizer(ABC):
+    """Turns captions into ids; saved with the model that reads them.
+
+    Attributes:
+        size: how many ids there are.
+        pad: the id of padding.
+        mask: the id that stands for a hidden word; None where there is none.
+        divides: whether a word may become several ids, and `read` says which.
+        wordless: ids that stand for no word of a language.
+    """
+
+    size: int
+    pad: int = 0
+    mask: int | None = None
+    divides: bool = False
+    wordless: tuple[int, ...] = ()
+
+    @abstractmethod
+    def read(self, texts: Sequence[str]) -> TokenIds:
+        """What `encode` gives, and the words it belongs to."""
+
+    @abstractmethod
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, special ones included; never empty."""
+
+    @abstractmethod
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """What each id stands for."""
+
+    def spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        """First character of each id of each text and the one after its last.
+
+        Both are 0 for special ids.
+
+        Raises:
+            ValueError: this tokenizer cannot tell.
+        """
+        raise ValueError("this tokenizer does not tell where in a text its tokens stand")
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write what `open_tokenizer` reads."""
+
+    @property
+    @abstractmethod
+    def digest(self) -> str:
+        """Sixteen hex digits of everything that ids depend on."""
+
+
+@final
+class WordTokenizer(Tokenizer):
+    """A word vocabulary; captions become ``<start> word ... <end>``.
+
+    Args:
+        words: id to word; the first four are ``<pad> <start> <end> <unk>``.
+        longest: captions are cut to this many words.
+
+    Raises:
+        ValueError: the special words are not where they belong, or a word stands twice.
+    """
+
+    def __init__(self, words: Sequence[str], *, longest: int = 60) -> None:
+        if tuple(words[:4]) != SPECIAL:
+            raise ValueError(
+                f"a vocabulary begins with {' '.join(SPECIAL)}, this one with "
+                f"{' '.join(words[:4])!r}"
+            )
+        self.words, self.longest, self.size = list(words), longest, len(words)
+        self.wordless = tuple(range(len(SPECIAL)))
+        self._ids = {word: place for place, word in enumerate(self.words)}
+        if len(self._ids) < len(self.words):
+            twice = next(word for word, count in Counter(self.words).items() if count > 1)
+            raise ValueError(f"{twice!r} stands twice in the vocabulary; every word has one id")
+
+    @staticmethod
+    def of(texts: Iterable[str], *, min_count: int = 1, longest: int = 60) -> WordTokenizer:
+        """The vocabulary of these captions: words seen `min_count` times, most frequent first."""
+        counts = Counter(word for text in texts for word in split_words(text))
+        kept = [word for word, count in counts.items() if count >= min_count]
+        kept.sort(key=lambda word: (-counts[word], word))
+        return WordTokenizer([*SPECIAL, *(w for w in kept if w not in SPECIAL)], longest=longest)
+
+    def read(self, texts: Sequence[str]) -> TokenIds:
+        return TokenIds(self.encode(texts))
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        ids, unknown = self._ids, 3
+        return [
+            [1, *(ids.get(word, unknown) for word in split_words(text)[: self.longest]), 2]
+            for text in texts
+        ]
+
+    def spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        return [[(0, 0), *word_spans(text)[: self.longest], (0, 0)] for text in texts]
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        return [self.words[i] for i in ids]
+
+    def save(self, folder: Path) -> None:
+        plain = {"kind": "words", "longest": self.longest, "words": self.words}
+        write_json(folder / "tokenizer.json", plain)
+
+    @property
+    def digest(self) -> str:
+        text = f"{self.longest}\x00" + "\x00".join(self.words)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@final
+class WordPieceTokenizer(Tokenizer):
+    """A Hugging Face tokenizer, by name or folder; special tokens are its own.
+
+    Args:
+        name: name or folder.
+        longest: captions are cut to this many pieces.
+    """
+
+    def __init__(self, name: str, *, longest: int = 64) -> None:
+        self.name, self.longest = name, longest
+        self._pieces = _pretrained(name)
+        self.size = len(self._pieces)
+        self.pad = int(self._pieces.pad_token_id or 0)
+        self.mask = self._pieces.mask_token_id
+        self.divides = bool(self._pieces.is_fast)
+        unused = (i for word, i in self._pieces.get_vocab().items() if _UNUSED.fullmatch(word))
+        self.wordless = tuple(sorted({*self._pieces.all_special_ids, *unused}))
+
+    @property
+    def pretrained(self) -> Any:
+        """The tokenizer as transformers has it."""
+        return self._pieces
+
+    def read(self, texts: Sequence[str]) -> TokenIds:
+        out = self._pieces(list(texts), truncation=True, max_length=self.longest)
+        ids = [list(row) for row in out["input_ids"]]
+        if not self.divides:
+            return TokenIds(ids)
+        words = ([-1 if w is None else w for w in out.word_ids(n)] for n in range(len(ids)))
+        return TokenIds(ids, list(words))
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return self.read(texts).ids
+
+    def spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
+        if not self.divides:
+            return super().spans(texts)
+        out = self._pieces(
+            list(texts), truncation=True, max_length=self.longest, return_offsets_mapping=True
+        )
+        return [[(start, stop) for start, stop in row] for row in out["offset_mapping"]]
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        return list(self._pieces.convert_ids_to_tokens(list(ids)))
+
+    def save(self, folder: Path) -> None:
+        self._pieces.save_pretrained(folder / "pieces")
+        write_json(folder / "tokenizer.json", {"kind": "pieces", "longest": self.longest})
+
+    @property
+    def digest(self) -> str:
+        backend = getattr(self._pieces, "backend_tokenizer", None)
+        rules = json.loads(backend.to_str()) if backend else self._pieces.get_vocab()
+        for changing in ("truncation", "padding"):  # set by every call
+            rules.pop(changing, None)
+        text = f"{self.longest} {self.pad} {json.dumps(rules, sort_keys=True)}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def open_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer saved in a folder.
+
+    Raises:
+        ValueError: there is none, or it is of an unknown kind.
+    """
+    plain = read_json(folder / "tokenizer.json", "a tokenizer")
+    match plain:
+        case {"kind": "words", "words": list(words), "longest": int(longest)}:
+            return WordTokenizer(words, longest=longest)
+        case {"kind": "pieces", "longest": int(longest)}:
+            return WordPieceTokenizer(str(folder / "pieces"), longest=longest)
+    raise ValueError(f"{folder / 'tokenizer.json'} is not a tokenizer that counterfoil wrote")
+
+
+def _pretrained(name: str) -> Any:
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        raise ValueError(
+            f'the tokenizer {name!r} needs transformers: pip install "counterfoil[hf]"'
+        ) from None
+    try:
+        pieces = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ValueError(f"{name!r} is no tokenizer that can be read here: {first}") from error
+    if len(pieces) <= len(set(pieces.all_special_ids)):  # transformers makes one up
+        raise ValueError(
+            f"{name!r} has no tokenizer files, such as tokenizer.json; copy them beside the model"
+        )
+    return pieces
+
+
+# All captions of a data set as ids, tokenised once and kept by content hash.
+
+
+WORTH_KEEPING = 2_000  # texts; fewer are tokenised again sooner than read
+
+
+def cache_folder() -> Path:
+    """Where things that can be made again are kept: ``$COUNTERFOIL_CACHE`` or the user's cache."""
+    given = os.environ.get("COUNTERFOIL_CACHE")
+    return Path(given) if given else Path.home() / ".cache" / "counterfoil"
+
+
+@final
+@dataclass(frozen=True, eq=False, slots=True)
+class TokenArray:
+    """Ragged rows of ids.
+
+    Attributes:
+        flat: (S,) int32 ids, text after text.
+        starts: (T + 1,) long.
+        pad: id that fills short rows.
+        words: (S,) int32 which word of its text each id is a piece of, -1 for special ones; None
+            where every id is a word.
+    """
+
+    flat: Tensor
+    starts: Tensor
+    pad: int
+    words: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def lengths(self, rows: Tensor) -> Tensor:
+        """(N,) ids of each of these texts."""
+        return self.starts[rows + 1] - self.starts[rows]
+
+    def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, L) long ids and (N, L) bool mask of these texts, padded to the longest."""
+        at, mask = self._at(rows)
+        return self.flat[at].long().masked_fill(~mask, self.pad), mask
+
+    def items(self, ids: Tensor, rows: Tensor) -> ModalityBatch:
+        """These texts as items.
+
+        Args:
+            ids: (N,) long, by which they are known.
+            rows: (N,) long, where they stand here.
+        """
+        values, mask = self.take(rows)
+        if self.words is None:
+            return ModalityBatch(ids, values, mask)
+        words = self.words[self._at(rows)[0]].long().masked_fill(~mask, -1)
+        return ModalityBatch(ids, values, mask, words=words)
+
+    def _at(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, L) places in the flat rows, and which of them are real."""
+        lengths = self.lengths(rows)
+        place = torch.arange(int(lengths.max()) if len(rows) else 0)
+        mask = place < lengths.unsqueeze(1)
+        at = (self.starts[rows].unsqueeze(1) + place).clamp(max=max(len(self.flat) - 1, 0))
+        return at, mask
+
+
+def pack_tokens(reading: TokenIds, pad: int) -> TokenArray:
+    """Ragged rows from lists."""
+    lengths = torch.tensor([len(row) for row in reading.ids], dtype=torch.long)
+    starts = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
+    words = None if reading.words is None else _flat(reading.words)
+    return TokenArray(_flat(reading.ids), starts, pad, words)
+
+
+def tokenize_dataset(texts: Sequence[str], tokenizer: Tokenizer) -> TokenArray:
+    """Ids of all texts; large sets are kept in the cache under the hash of texts and tokenizer."""
+    if not texts:
+        return pack_tokens(TokenIds([]), tokenizer.pad)
+    if len(texts) < WORTH_KEEPING:
+        return pack_tokens(tokenizer.read(texts), tokenizer.pad)
+    digest = hashlib.sha256(tokenizer.digest.encode())
+    for text in texts:
+        digest.update(text.encode() + b"\x00")
+    path = cache_folder() / "tokens" / f"{digest.hexdigest()[:24]}.safetensors"
+    kept = _kept(path, len(texts), tokenizer)
+    if kept is not None:
+        return kept
+    tokens = pack_tokens(tokenizer.read(texts), tokenizer.pad)
+    words = {} if tokens.words is None else {"words": tokens.words}
+    with (
+        suppress(OSError),
+        atomic_write(path) as temporary,
+    ):  # a cache that cannot be written is none
+        save_file({"flat": tokens.flat, "starts": tokens.starts, **words}, temporary)
+    return tokens
+
+
+def _flat(rows: Sequence[Sequence[int]]) -> Tensor:
+    return torch.tensor([number for row in rows for number in row], dtype=torch.int32)
+
+
+def _kept(path: Path, texts: int, tokenizer: Tokenizer) -> TokenArray | None:
+    """What the cache holds, None where it is absent, damaged or older than the words in it."""
+    try:
+        kept = load_file(path)
+        flat, starts = kept["flat"], kept["starts"]
+        words = kept["words"] if tokenizer.divides else None
+    except (SafetensorError, KeyError, OSError):
+        return None
+    if len(starts) != texts + 1 or int(starts[-1]) != len(flat):
+        return None
+    if words is not None and len(words) != len(flat):
+        return None
+    return TokenArray(flat, starts, tokenizer.pad, words)
+
+
+# The vocabularies that VSE++, SCAN, BFAN, VSRN and AOQ ship with their checkpoints.
+#
+# JSON with "word2idx", "idx2word" and "idx", or the pickle of an object of a class named Vocabulary
+# with these attributes, often written by Python 2. Ids are kept exactly.
+
+
+MODULES = ("vocab", "__main__", "Vocabulary", "data.vocab", "lib.vocab")
+
+
+@final
+class Vocabulary:
+    """Stands in for the authors' class; holds attributes and does nothing."""
+
+
+@final
+class _OnlyVocabularies(pickle.Unpickler):
+    """Constructs `Vocabulary` and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name == "Vocabulary" and module in MODULES:
+            return Vocabulary
+        if (module, name) in (("copy_reg", "_reconstructor"), ("copyreg", "_reconstructor")):
+            return _reconstruct
+        if (module, name) in (("__builtin__", "object"), ("builtins", "object")):
+            return object
+        raise ValueError(
+            f"it holds {module}.{name}; only a Vocabulary of words and numbers is read"
+        )
+
+
+def _reconstruct(kind: Any, parent: Any, state: Any) -> Vocabulary:
+    """What Python 2's pickles of new-style classes call, for this one class."""
+    if kind is not Vocabulary or parent is not object or state is not None:
+        raise ValueError("it holds something else than a Vocabulary")
+    return Vocabulary()
+
+
+def read_vocabulary(path: Path, *, longest: int = 60) -> WordTokenizer:
+    """An authors' vocabulary, JSON or pickle, with its ids unchanged.
+
+    Args:
+        path: the file.
+        longest: captions are cut to this many words.
+
+    Raises:
+        ValueError: it is no such file, it holds another object, or ids are missing or shared.
+    """
+    ids = _pickled(path) if path.suffix in (".pkl", ".pickle") else _listed(path)
+    words: list[str | None] = [None] * len(ids)
+    for word, place in ids.items():
+        if not isinstance(word, str) or type(place) is not int:
+            raise ValueError(f"{path}: {word!r}: {place!r} is not a word with its id")
+        if not 0 <= place < len(words) or words[place] is not None:
+            raise ValueError(
+                f"{path}: word {word!r} has id {place}; {len(words):,} words need the ids 0 to "
+                f"{len(words) - 1:,}, each once"
+            )
+        words[place] = word
+    try:
+        return WordTokenizer([str(word) for word in words], longest=longest)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _listed(path: Path) -> Mapping[Any, Any]:
+    plain = read_json(path, "a vocabulary")
+    if not isinstance(plain, dict) or not isinstance(plain.get("word2idx"), dict):
+        raise ValueError(f'{path} is not a vocabulary: {{"word2idx": {{...}}}} is needed')
+    ids: dict[Any, Any] = plain["word2idx"]
+    return ids
+
+
+def _pickled(path: Path) -> Mapping[Any, Any]:
+    try:
+        with path.open("rb") as file:
+            found = _OnlyVocabularies(file, encoding="latin1").load()
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist; a vocabulary is needed there") from None
+    except Exception as error:  # a damaged pickle raises almost anything
+        raise ValueError(f"{path} cannot be read as a vocabulary: {error}") from error
+    ids = getattr(found, "word2idx", None) if isinstance(found, Vocabulary) else None
+    if not isinstance(ids, dict):
+        raise ValueError(f"{path} is not a Vocabulary with word2idx")
+    return ids
+
+
+# Captions as open_clip reads them.
+
+
+PREFIX = "open_clip:"
+KIND = "open_clip"
+FOLDER = "local-dir:"
+Clean = Literal["lower", "whitespace", "canonicalize"]
+_END = "</w>"  # of a word, in CLIP's own vocabulary
+
+
+@final
+class OpenClipTokenizer(Tokenizer):
+    """Cleaned captions in the pieces of CLIP's own vocabulary, or of a Hugging Face tokenizer.
+
+    Args:
+        clean: what is done first: mojibake and HTML are mended and blanks put in order; "lower"
+            also takes capitals away, "canonicalize" capitals and punctuation.
+        longest: captions are cut to this many pieces.
+        pieces: a Hugging Face tokenizer; None for CLIP's own vocabulary.
+        ends: what that tokenizer sets behind a caption is kept; else it becomes id 0.
+
+    Raises:
+        ValueError: open_clip is not installed, or there is no such cleaning.
+    """
+
+    divides = True
+
+    def __init__(
+        self,
+        *,
+        clean: Clean,
+        longest: int = 77,
+        pieces: WordPieceTokenizer | None = None,
+        ends: bool = True,
+    ) -> None:
+        parse_literal(Clean, clean, "a cleaning of open_clip")
+        self.clean, self.longest, self.pieces, self.ends = clean, longest, pieces, ends
+        if pieces:
+            self.size, self.pad, self.wordless = pieces.size, pieces.pad, pieces.wordless
+            self.divides = pieces.divides
+        else:
+            self._own = _library().SimpleTokenizer(context_length=longest, clean=clean)
+            self.size = int(self._own.vocab_size)
+            self.wordless = tuple(self._own.all_special_ids)
+
+    def read(self, texts: Sequence[str]) -> TokenIds:
+        if self.pieces:
+            found = self.pieces.read([self._cleaned(text) for text in texts])
+            last = None if self.ends else self.pieces.pretrained.sep_token_id
+            ids = [[0 if i == last else i for i in row] for row in found.ids]
+            return TokenIds(ids, found.words)
+        start, stop = self._own.sot_token_id, self._own.eot_token_id
+        cut = [self._own.encode(text)[: self.longest - 2] for text in texts]
+        return TokenIds([[start, *row, stop] for row in cut], [self._words(row) for row in cut])
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return self.read(texts).ids
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        if self.pieces:
+            return self.pieces.tokens(ids)
+        return [self._own.decoder[i] for i in ids]
+
+    def save(self, folder: Path) -> None:
+        if self.pieces:
+            self.pieces.save(folder)
+        plain = {"clean": self.clean, "longest": self.longest, "ends": self.ends}
+        note = {"kind": KIND, **plain, "pieces": self.pieces is not None}
+        write_json(folder / "tokenizer.json", note)
+
+    @property
+    def digest(self) -> str:
+        inner = self.pieces.digest if self.pieces else "own"
+        text = f"{KIND} {self.clean} {self.longest} {self.ends} {inner}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def _words(self, row: Sequence[int]) -> list[int]:
+        word, found = 0, [-1]
+        for piece in self.tokens(row):
+            found.append(word)
+            word += piece.endswith(_END)
+        return [*found, -1]
+
+    def _cleaned(self, text: str) -> str:
+        import ftfy
+
+        text = html.unescape(html.unescape(ftfy.fix_text(text)))
+        if self.clean == "canonicalize":
+            text = text.replace("_", " ").translate(str.maketrans("", "", string.punctuation))
+        text = " ".join(text.split())
+        return text if self.clean == "whitespace" else text.lower()
+
+
+def load_open_clip_tokenizer(name: str) -> OpenClipTokenizer:
+    """The tokenizer of a model of open_clip.
+
+    Args:
+        name: ``open_clip:`` and an architecture, ``hf-hub:USER/MODEL`` or ``local-dir:FOLDER``.
+
+    Raises:
+        ValueError: open_clip is not installed, there is no such model, or it reads captions in a
+            way that is not known here.
+    """
+    where = name.removeprefix(PREFIX)
+    try:
+        found = _library().get_model_config(where)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{name} has no configuration of open_clip: {error}") from error
+    if found is None:
+        raise ValueError(f"{name!r} is no model of open_clip")
+    text: dict[str, Any] = found["text_cfg"]
+    public = text.get("hf_tokenizer_name")
+    said = dict(text.get("tokenizer_kwargs") or {})
+    clean = said.pop("clean", "whitespace" if public else "lower")
+    ends = not said.pop("strip_sep_token", False)
+    longest = int(text.get("context_length", 77))
+    if more := [*said, *(["tokenizer_mode"] if text.get("tokenizer_mode") else [])]:
+        raise ValueError(f"{name} reads captions with {more[0]}, which is not known here")
+    if public and where.startswith(FOLDER):
+        public = where.removeprefix(FOLDER)
+    pieces = WordPieceTokenizer(public, longest=longest) if public else None
+    return OpenClipTokenizer(clean=cast("Clean", clean), longest=longest, pieces=pieces, ends=ends)
+
+
+def open_clip_tokenizer_of(folder: Path) -> OpenClipTokenizer:
+    """The tokenizer that `OpenClipTokenizer.save` wrote.
+
+    Raises:
+        ValueError: there is none, or open_clip is not installed.
+    """
+    match read_json(folder / "tokenizer.json", "a tokenizer"):
+        case {
+            "kind": "open_clip",
+            "clean": str(clean),
+            "longest": int(longest),
+            "ends": bool(ends),
+            "pieces": bool(public),
+        }:
+            pieces = WordPieceTokenizer(str(folder / "pieces"), longest=longest) if public else None
+            return OpenClipTokenizer(
+                clean=cast("Clean", clean), longest=longest, pieces=pieces, ends=ends
+            )
+    raise ValueError(f"{folder / 'tokenizer.json'} is not a tokenizer that counterfoil wrote")
+
+
+def _library() -> Any:
+    try:
+        import open_clip
+    except ImportError:
+        raise ValueError(
+            'captions of an open_clip model need open_clip: pip install "counterfoil[vision]"'
+        ) from None
+    return open_clip

@@ -1,1 +1,0 @@
-"""Retrieval metrics, protocols and reports."""

@@ -1,0 +1,495 @@
+"""Which items are true for which query, any number each, in terms of ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, final
+
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from counterfoil.core import io
+from counterfoil.core.io import read_json
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.evaluation.metrics import CUTOFFS, Direction
+from counterfoil.scoring.encode import EmbeddedDataset
+from counterfoil.scoring.reducers import TopK
+from counterfoil.scoring.stream import stream_scores
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ExtendedPositives:
+    """Queries and the items that are true for them.
+
+    Attributes:
+        queries: (Q,) long ids.
+        offsets: (Q + 1,) long; items of query q are ``items[offsets[q]:offsets[q + 1]]``.
+        items: (P,) long ids, each once per query.
+    """
+
+    queries: Tensor
+    offsets: Tensor
+    items: Tensor
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    @property
+    def sizes(self) -> Tensor:
+        """(Q,) how many items are true for each query."""
+        return self.offsets.diff()
+
+    def hits(self, rankings: Tensor) -> Tensor:
+        """Whether each ranked item is true.
+
+        Args:
+            rankings: (Q, K) item ids, best first, in the order of `queries`; -1 for none.
+
+        Raises:
+            ValueError: not one row per query, or an item twice in a row.
+        """
+        check_rankings(rankings, len(self))
+        known, code = torch.unique(
+            torch.cat([self.items, rankings.flatten().long()]), return_inverse=True
+        )
+        rows = torch.arange(len(self))
+        true = rows.repeat_interleave(self.sizes) * len(known) + code[: len(self.items)]
+        asked = rows.unsqueeze(1) * len(known) + code[len(self.items) :].view(rankings.shape)
+        return torch.isin(asked, true) & (rankings >= 0)
+
+
+def extended_positives(relation: Mapping[int, Sequence[int]]) -> ExtendedPositives:
+    """From a mapping of query id to item ids; repeated items count once."""
+    lists = [sorted(set(items)) for items in relation.values()]
+    offsets = torch.tensor([0, *map(len, lists)]).cumsum(0)
+    items = torch.tensor([item for each in lists for item in each], dtype=torch.long)
+    return ExtendedPositives(torch.tensor(list(relation), dtype=torch.long), offsets, items)
+
+
+def read_extended(path: Path) -> ExtendedPositives:
+    """Read ``{"query id": [item id, ...], ...}``, the layout of the `eccv_caption` package.
+
+    Raises:
+        ValueError: the file is missing or holds something else.
+    """
+    found = io.read_json(path, "a ground-truth file")
+    try:
+        return extended_positives(
+            {int(query): [int(item) for item in found[query]] for query in found}
+        )
+    except (TypeError, ValueError, IndexError) as error:
+        raise ValueError(
+            f"{path} is not a ground-truth file: a JSON object from query id to a list of item "
+            f"ids is needed ({error})"
+        ) from error
+
+
+def align_positives(truth: ExtendedPositives, asked: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
+    """Rankings of rows as rankings of ids, for the queries of a ground truth.
+
+    Args:
+        truth: what is true.
+        asked: (N,) ids of the items that asked.
+        ids: (M,) ids of the items that were ranked.
+        rows: (N, K) ranked rows of the latter, best first; -1 for none.
+
+    Returns:
+        (Q, K) item ids.
+
+    Raises:
+        ValueError: a query of the ground truth was not asked.
+    """
+    order = asked.argsort()
+    place = torch.searchsorted(asked[order], truth.queries).clamp(max=len(asked) - 1)
+    place = order[place]
+    missing = truth.queries[asked[place] != truth.queries]
+    if len(missing):
+        raise ValueError(
+            f"{len(missing)} of the {len(truth)} queries of the ground truth are not among the "
+            f"{len(asked)} evaluated ones (the first is {int(missing[0])}); evaluate the split "
+            "that the ground truth was written for"
+        )
+    picked = rows[place].long()
+    return ids[picked.clamp(min=0)].masked_fill(picked < 0, -1)
+
+
+def check_rankings(rankings: Tensor, queries: int) -> None:
+    """Refuse rankings that are not one list of distinct items per query."""
+    if rankings.dim() != 2 or len(rankings) != queries:
+        raise ValueError(
+            f"the ground truth has {queries} queries, so rankings of shape ({queries}, K) are "
+            f"needed, not {tuple(rankings.shape)}"
+        )
+    ordered = rankings.sort(1).values
+    twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(1)
+    if twice.any():
+        raise ValueError(
+            f"{int(twice.sum())} of the {queries} rankings hold an item twice (the first is row "
+            f"{int(twice.nonzero()[0])}); every item may stand in a ranking once"
+        )
+
+
+# ECCV Caption: mAP@R, R-Precision and R@1 against many true counterparts per query.
+#
+# Chun et al., "ECCV Caption: Correcting False Negatives by Collecting Machine-and-Human-verified
+# Image-Caption Associations for MS-COCO", ECCV 2022. The annotations are not part of this package:
+# install `eccv_caption` (MIT licence) and give the path of its `eccv_image_to_caption.json` and
+# `eccv_caption_to_image.json` to `counterfoil.evaluation.extended.read_extended`. Both are asked
+# over the whole
+# COCO 5K test split, so the rankings must come from all 25,000 captions and 5,000 images.
+
+
+PUBLISHED_QUERIES: dict[Direction, int] = {"i2t": 1261, "t2i": 1332}
+DEPTH = 50  # the longest list of true captions is 48
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ECCVResult:
+    """Retrieval where a query has several true counterparts; all in percent.
+
+    Attributes:
+        direction: which side asks.
+        map_at_r: mean over queries of (1 / R) * sum of the precisions at the true places among
+            the first R, R being the query's number of true counterparts.
+        r_precision: share of true counterparts among the first R.
+        r1: queries whose first item is true.
+        r5: queries with any true item in the first 5.
+        r10: queries with any true item in the first 10.
+        queries: how many were asked.
+    """
+
+    direction: Direction
+    map_at_r: float
+    r_precision: float
+    r1: float
+    r5: float
+    r10: float
+    queries: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return asdict(self)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class RankPrecisions:
+    """Average precision at R and R-Precision of each query, (Q,) as fractions."""
+
+    map_at_r: Tensor
+    r_precision: Tensor
+
+
+def rank_precisions(rankings: Tensor, truth: ExtendedPositives) -> RankPrecisions:
+    """Average precision at R and R-Precision of each query.
+
+    Args:
+        rankings: (Q, K) item ids, best first, in the order of ``truth.queries``.
+        truth: what is true.
+
+    Raises:
+        ValueError: a query without true items, or rankings shorter than the longest list.
+    """
+    sizes = truth.sizes
+    if int(sizes.min()) < 1:
+        raise ValueError(f"{int((sizes < 1).sum())} queries have no true item; leave them out")
+    if int(sizes.max()) > rankings.shape[1]:
+        raise ValueError(
+            f"a query has {int(sizes.max())} true items but rankings are {rankings.shape[1]} deep; "
+            f"rank at least {int(sizes.max())} items"
+        )
+    place = torch.arange(1, rankings.shape[1] + 1)
+    hits = truth.hits(rankings) & (place <= sizes.unsqueeze(1))
+    precision = hits.double().cumsum(1) / place
+    average = (precision * hits).sum(1) / sizes
+    return RankPrecisions(average, hits.double().sum(1) / sizes)
+
+
+def any_hit_recall(rankings: Tensor, truth: ExtendedPositives) -> tuple[float, float, float]:
+    """Percent of queries with any true item in the first 1, 5 and 10."""
+    hits = truth.hits(rankings)
+    r1, r5, r10 = (100.0 * hits[:, :k].any(1).double().mean().item() for k in CUTOFFS)
+    return r1, r5, r10
+
+
+def eccv_score(rankings: Tensor, truth: ExtendedPositives, direction: Direction) -> ECCVResult:
+    """All metrics of one direction.
+
+    Args:
+        rankings: (Q, K) item ids, best first, in the order of ``truth.queries``, see
+            `counterfoil.evaluation.extended.align_positives`; `DEPTH` is deep enough.
+        truth: what is true.
+        direction: which side asked.
+    """
+    each = rank_precisions(rankings, truth)
+    r1, r5, r10 = any_hit_recall(rankings, truth)
+    return ECCVResult(
+        direction=direction,
+        map_at_r=100.0 * each.map_at_r.mean().item(),
+        r_precision=100.0 * each.r_precision.mean().item(),
+        r1=r1,
+        r5=r5,
+        r10=r10,
+        queries=len(truth),
+    )
+
+
+# Crisscrossed Captions: recall between and within images and texts, with rated pairs as truth.
+#
+# Parekh et al., "Crisscrossed Captions: Extended Intramodal and Intermodal Semantic Similarity
+# Judgments for MS-COCO", EACL 2021. A pair is true from a mean rating of 3.0 between texts and of
+# 2.5 between images; lists between images and texts are used as they are published. The annotations
+# are not part of this package.
+
+
+IMAGE_RATING = 2.5
+TEXT_RATING = 3.0
+DEPTH_CXC = max(CUTOFFS)
+
+Kind = Literal["i2t", "t2i", "i2i", "t2t"]
+Self = Literal["excluded", "zero"]
+Rated = Mapping[int, Sequence[tuple[int, float]]]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CxCResult:
+    """Recalls of one kind of query, in percent: any true item in the first k.
+
+    Attributes:
+        kind: who asks whom.
+        r1: at 1.
+        r5: at 5.
+        r10: at 10.
+        queries: how many were counted.
+        left_out: how many were not, having no true item.
+    """
+
+    kind: Kind
+    r1: float
+    r5: float
+    r10: float
+    queries: int
+    left_out: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        return asdict(self)
+
+
+def cxc_between(kind: Kind, asked: Tensor, ids: Tensor, rows: Tensor, rated: Rated) -> CxCResult:
+    """Recalls between images and texts.
+
+    Args:
+        kind: "i2t" or "t2i".
+        asked: (Q,) ids of the items that asked.
+        ids: (M,) ids of the items that were ranked.
+        rows: (Q, K) ranked rows of the latter, best first, at least `DEPTH` where there are.
+        rated: true items by query id, with ratings; a query with an empty list counts as missed,
+            one without a list is left out.
+    """
+    known = set(ids.tolist())
+    true = {
+        query: [item for item, _ in rated[query] if item in known]
+        for query in asked.tolist()
+        if query in rated
+    }
+    return _recall(kind, asked, ids, rows, true)
+
+
+def cxc_images(embedded: Tensor, ids: Tensor, rated: Rated, own: Self = "excluded") -> CxCResult:
+    """Recalls from images to other images; those without a true one are left out.
+
+    Args:
+        embedded: (I, D) one vector per image.
+        ids: (I,) image ids.
+        rated: rated images by image id.
+        own: how an image is kept from finding itself, see `nearest_neighbours`.
+    """
+    true = _related(ids, rated, IMAGE_RATING, {})
+    return _recall("i2i", ids, ids, nearest_neighbours(embedded, own=own), true)
+
+
+def cxc_texts(
+    embedded: Tensor, ids: Tensor, text_to_image: Tensor, rated: Rated, own: Self = "excluded"
+) -> CxCResult:
+    """Recalls from texts to other texts: those of the same image, and those rated alike.
+
+    Args:
+        embedded: (T, D) one vector per text.
+        ids: (T,) text ids.
+        text_to_image: (T,) image of each text; -1 for none.
+        rated: rated texts by text id.
+        own: how a text is kept from finding itself, see `nearest_neighbours`.
+    """
+    together: dict[int, list[int]] = {}
+    for text, image in zip(ids.tolist(), text_to_image.tolist()):
+        together.setdefault(image, []).append(text)
+    siblings = {t: group for i, group in together.items() if i >= 0 for t in group}
+    true = _related(ids, rated, TEXT_RATING, siblings)
+    return _recall("t2t", ids, ids, nearest_neighbours(embedded, own=own), true)
+
+
+def nearest_neighbours(
+    embedded: Tensor, depth: int = DEPTH_CXC, own: Self = "excluded", at_once: int = 512
+) -> Tensor:
+    """(N, K) rows of the nearest other items by inner product; the lower row wins ties.
+
+    Args:
+        embedded: (N, D).
+        depth: how many.
+        own: "excluded" takes an item out of its own ranking; "zero" sets its own similarity to 0
+            as the authors of VSE-infinity do, so that it can come before items of negative
+            similarity, and is kept for comparison with their numbers only.
+        at_once: rows of similarities to hold.
+    """
+    lists = []
+    for start in range(0, len(embedded), at_once):
+        similar = embedded[start : start + at_once] @ embedded.T
+        rows = torch.arange(len(similar), device=embedded.device)
+        similar[rows, rows + start] = 0.0 if own == "zero" else -torch.inf
+        lists.append(_first(similar, min(depth, len(embedded))))
+    return torch.cat(lists)
+
+
+def _first(similar: Tensor, depth: int) -> Tensor:
+    places = similar.topk(depth, 1).indices.sort(1).values
+    best, order = similar.gather(1, places).sort(stable=True, dim=1, descending=True)
+    places = places.gather(1, order)
+    shared = (similar >= best[:, -1:]).sum(1) > depth  # topk may keep any of equal scores
+    if shared.any():
+        places[shared] = (
+            similar[shared].sort(stable=True, dim=1, descending=True).indices[:, :depth]
+        )
+    return places.masked_fill(best == -torch.inf, -1)
+
+
+def _related(
+    ids: Tensor, rated: Rated, threshold: float, siblings: Mapping[int, list[int]]
+) -> dict[int, list[int]]:
+    known = set(ids.tolist())
+    true: dict[int, list[int]] = {}
+    for item in ids.tolist():
+        near = {other for other, rating in rated.get(item, ()) if rating >= threshold}
+        near = (near | set(siblings.get(item, ()))) & known - {item}
+        if near:
+            true[item] = sorted(near)
+    return true
+
+
+def _recall(
+    kind: Kind, asked: Tensor, ids: Tensor, rows: Tensor, true: Mapping[int, list[int]]
+) -> CxCResult:
+    if not true:
+        raise ValueError(f"none of the {len(asked)} {kind} queries has a rated item; check the ids")
+    counted = torch.tensor([query in true for query in asked.tolist()])
+    known: ExtendedPositives = extended_positives(
+        {query: true[query] for query in asked[counted].tolist()}
+    )
+    picked = rows[counted].long().cpu()
+    rankings = ids[picked.clamp(min=0)].masked_fill(picked < 0, -1)
+    r1, r5, r10 = any_hit_recall(rankings, known)
+    return CxCResult(kind, r1, r5, r10, len(known), len(asked) - len(known))
+
+
+# Evaluation against annotations that know more than one right answer: ECCV-Caption and CxC.
+#
+# The annotations are the user's: they are not shipped. A folder holds one JSON object for each
+# direction, query id to a list of item ids (``i2t.json``, ``t2i.json``), or for CxC to a list of
+# [item id, rating] (``i2i.json`` and ``t2t.json`` too). Ids are the data set's own numbers.
+
+
+def eccv_caption(
+    members: Sequence[EmbeddedDataset], dataset: ImageTextDataset, folder: Path
+) -> tuple[ECCVResult, ...]:
+    """MAP@R, R-Precision and R@1 both ways (ECCV-Caption, arXiv:2204.03359).
+
+    Raises:
+        ValueError: an annotation file is missing or damaged, or the split is another one.
+    """
+    truths = read_extended(folder / "i2t.json"), read_extended(folder / "t2i.json")
+    texts, images = _lists(members, dataset, DEPTH)
+    image_ids, text_ids = _numbers(dataset.image_ids), _numbers(dataset.text_ids)
+    return (
+        eccv_score(align_positives(truths[0], image_ids, text_ids, texts), truths[0], "i2t"),
+        eccv_score(align_positives(truths[1], text_ids, image_ids, images), truths[1], "t2i"),
+    )
+
+
+def crisscrossed(
+    members: Sequence[EmbeddedDataset], dataset: ImageTextDataset, folder: Path
+) -> tuple[CxCResult, ...]:
+    """Recalls between and within modalities (CxC, arXiv:2004.15020).
+
+    Within a modality only models with one vector per item are measured.
+
+    Raises:
+        ValueError: an annotation file is missing or damaged.
+    """
+    texts, images = _lists(members, dataset, DEPTH_CXC)
+    image_ids, text_ids = _numbers(dataset.image_ids), _numbers(dataset.text_ids)
+    found = [
+        cxc_between("i2t", image_ids, text_ids, texts, _rated(folder / "i2t.json")),
+        cxc_between("t2i", text_ids, image_ids, images, _rated(folder / "t2i.json")),
+    ]
+    if len(members) == 1 and members[0].images.tokens.shape[1] == 1:
+        one = members[0]
+        found.append(cxc_images(one.images.tokens[:, 0], image_ids, _rated(folder / "i2i.json")))
+        found.append(
+            cxc_texts(
+                one.texts.tokens[:, 0], text_ids, dataset.text_to_image, _rated(folder / "t2t.json")
+            )
+        )
+    return tuple(found)
+
+
+def extended_table(
+    eccv_found: Sequence[ECCVResult], cxc_found: Sequence[CxCResult]
+) -> Iterator[Table]:
+    """Both as tables for the terminal, all in percent."""
+    if eccv_found:
+        shown = Table("ECCV-Caption", "mAP@R", "R-Precision", "R@1", "queries")
+        for e in eccv_found:
+            numbers = (f"{n:.1f}" for n in (e.map_at_r, e.r_precision, e.r1))
+            shown.add_row(e.direction, *numbers, f"{e.queries:,}")
+        yield shown
+    if cxc_found:
+        shown = Table("CxC", "R@1", "R@5", "R@10", "queries", "left out")
+        for c in cxc_found:
+            numbers = (f"{n:.1f}" for n in (c.r1, c.r5, c.r10))
+            shown.add_row(c.kind, *numbers, f"{c.queries:,}", f"{c.left_out:,}")
+        yield shown
+
+
+def _lists(
+    members: Sequence[EmbeddedDataset], dataset: ImageTextDataset, depth: int
+) -> tuple[Tensor, Tensor]:
+    texts = TopK("image", len(dataset), min(depth, len(dataset.texts)))
+    images = TopK("text", len(dataset.texts), min(depth, len(dataset)))
+    stream_scores(members, [texts, images])
+    return texts.rows, images.rows
+
+
+def _numbers(ids: Sequence[str]) -> Tensor:
+    try:
+        return torch.tensor([int(name.rpartition("_")[2].partition(".")[0]) for name in ids])
+    except ValueError:
+        raise ValueError(
+            f"{ids[0]!r} is not a COCO id; these annotations name images and captions by number"
+        ) from None
+
+
+def _rated(path: Path) -> Rated:
+    plain = read_json(path, "CxC ratings")
+    try:
+        return {int(q): [(int(item), float(r)) for item, r in plain[q]] for q in plain}
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} holds no CxC ratings: a JSON object from query id to a list of "
+            f"[item id, rating] is needed ({error})"
+        ) from error

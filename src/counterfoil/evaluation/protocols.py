@@ -1,0 +1,270 @@
+"""The protocols of the field, by name.
+
+Numbers of different protocols do not compare: say which one was used, wherever numbers stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from counterfoil.core.config import parse_choice
+from counterfoil.core.types import Pairs
+from counterfoil.evaluation.metrics import (
+    Direction,
+    EvaluationReport,
+    EvaluationSetting,
+    Protocol,
+    RankedQueries,
+    RecallMetrics,
+    Tie,
+    check_owner,
+    check_tie,
+    queries_with_positives,
+    ranks_of,
+    recall_from_ranks,
+)
+from counterfoil.scoring.encode import EmbeddedDataset
+from counterfoil.scoring.reducers import Ranks
+from counterfoil.scoring.stream import MEMORY, ScoreReducer, stream_scores
+
+WHOLE = Protocol("whole split")
+FLICKR_1K = Protocol("Flickr 1K", images=1000)
+COCO_1K = Protocol("COCO 1K", folds=5, images=5000)
+COCO_5K = Protocol("COCO 5K", images=5000)
+PROTOCOLS = {"whole": WHOLE, "flickr-1k": FLICKR_1K, "coco-1k": COCO_1K, "coco-5k": COCO_5K}
+
+Ranker = Callable[[Tensor, Tensor, Tensor, Pairs | None], tuple[Tensor, Tensor]]
+
+
+def protocol_by_name(name: str) -> Protocol:
+    """A protocol by its short name.
+
+    Raises:
+        ValueError: there is none of that name; the nearest one is named.
+    """
+    parse_choice(PROTOCOLS, name, "a protocol")
+    return PROTOCOLS[name]
+
+
+def evaluate_protocol(
+    members: Sequence[EmbeddedDataset],
+    text_to_image: Tensor,
+    image_count: int,
+    protocol: Protocol = WHOLE,
+    *,
+    tie: Tie = "row",
+    dataset: str = "",
+    split: str = "",
+    seed: int | None = None,
+    memory: int = MEMORY,
+    also: Sequence[ScoreReducer] = (),
+    besides: Pairs | None = None,
+    decided: str = "",
+) -> EvaluationReport:
+    """Rank all texts for every image and all images for every text, and count.
+
+    Args:
+        members: encoded images and texts under one or more models, whose scores are averaged.
+        text_to_image: (T,) image row of each text; -1 for a text of no image, which competes but
+            does not ask, and is in no fold.
+        image_count: how many images there are.
+        protocol: how to cut the split.
+        tie: what becomes of equal scores.
+        dataset: for the record.
+        split: for the record.
+        seed: for the record.
+        memory: bytes for encodings on the device and tiles kept.
+        also: reducers that see the same pass over the scores; not with folds.
+        besides: rows of pairs that are true besides; a query of either may find the other.
+        decided: for the record.
+
+    Raises:
+        ValueError: pools and `text_to_image` do not fit together, or the protocol does not fit the
+            split.
+    """
+    check_tie(tie)
+    assert not also or protocol.folds == 1, "a fold is not the whole matrix"
+    for member in members:
+        check_pools(member, image_count, len(text_to_image))
+    setting = EvaluationSetting(
+        protocol,
+        image_count,
+        len(text_to_image),
+        tie,
+        len(members),
+        dataset,
+        split,
+        seed,
+        decided=decided,
+    )
+
+    def rank(
+        images: Tensor, texts: Tensor, local: Tensor, more: Pairs | None
+    ) -> tuple[Tensor, Tensor]:
+        return _ranks(members, images, texts, local, more, tie, memory, also)
+
+    return report_of(rank, text_to_image, setting, besides)
+
+
+def evaluate_scores(
+    scores: Tensor,
+    text_to_image: Tensor,
+    protocol: Protocol = WHOLE,
+    *,
+    tie: Tie = "row",
+    dataset: str = "",
+    split: str = "",
+    besides: Pairs | None = None,
+) -> EvaluationReport:
+    """The same from an (I, T) score matrix that is small enough to hold.
+
+    Args:
+        scores: (I, T) higher is better.
+        text_to_image: (T,) image row of each text; -1 for a text of no image.
+        protocol: how to cut the split.
+        tie: what becomes of equal scores.
+        dataset: for the record.
+        split: for the record.
+        besides: rows of pairs that are true besides.
+
+    Raises:
+        ValueError: `scores` and `text_to_image` do not fit together, or the protocol does not fit.
+    """
+
+    def rank(
+        images: Tensor, texts: Tensor, local: Tensor, more: Pairs | None
+    ) -> tuple[Tensor, Tensor]:
+        return ranks_of(scores[images][:, texts], local, tie, more)
+
+    setting = EvaluationSetting(
+        protocol, scores.shape[0], scores.shape[1], tie, dataset=dataset, split=split
+    )
+    return report_of(rank, text_to_image, setting, besides)
+
+
+def folds_of(protocol: Protocol, images: int) -> tuple[Tensor, ...]:
+    """Image rows of each fold: equal runs in the order of the split, the first ones longer by one.
+
+    Raises:
+        ValueError: the protocol is not defined on that many images.
+    """
+    if protocol.images not in (None, images):
+        raise ValueError(
+            f"the protocol {protocol.name!r} is defined on {protocol.images:,} images, but this "
+            f"split has {images:,}; use the protocol 'whole' and say so beside the numbers"
+        )
+    if images < protocol.folds:
+        raise ValueError(f"{images} images cannot be cut into {protocol.folds} folds")
+    return torch.arange(images).tensor_split(protocol.folds)
+
+
+def report_of(
+    rank: Ranker, text_to_image: Tensor, setting: EvaluationSetting, besides: Pairs | None = None
+) -> EvaluationReport:
+    """Rank every fold and count.
+
+    Args:
+        rank: ranks in both directions of the images and texts of a fold, from their rows and from
+            the place among those images of each of those texts, and pairs of places that are
+            true besides, see `ranks_of`.
+        text_to_image: (T,) image row of each text; -1 for a text of no image.
+        setting: of the report.
+        besides: rows of pairs that are true besides; of folds, those that meet in one.
+
+    Raises:
+        ValueError: `text_to_image` does not fit, or the protocol does not fit the split.
+    """
+    check_owner(text_to_image, setting.images, setting.texts)
+    text_to_image = text_to_image.cpu()
+    besides = besides and queries_with_positives(besides, text_to_image, setting.images)
+    everyone = torch.arange(setting.images)
+    ranks = (torch.full_like(everyone, -1), torch.full_like(text_to_image, -1))
+    fold_of = torch.zeros_like(everyone)
+    recalls = []
+    cuts = folds_of(setting.protocol, setting.images)
+    for fold, images in enumerate(cuts):
+        texts = _texts_of(text_to_image, images, alone=len(cuts) == 1)
+        local = torch.where(text_to_image[texts] < 0, -1, text_to_image[texts] - images[0])
+        found = rank(images, texts, local, besides and _inside(besides, images, texts))
+        ranks[0][images], ranks[1][texts] = found[0].cpu().long(), found[1].cpu().long()
+        fold_of[images] = fold
+        recalls.append(
+            (recall_from_ranks(ranks[0][images], "i2t"), recall_from_ranks(ranks[1][texts], "t2i"))
+        )
+    text_fold = fold_of[text_to_image.clamp(min=0)].masked_fill(text_to_image < 0, -1)
+    return EvaluationReport(
+        setting,
+        _mean([i2t for i2t, _ in recalls], "i2t", setting.images),
+        _mean([t2i for _, t2i in recalls], "t2i", setting.texts),
+        tuple(recalls),
+        (
+            RankedQueries("i2t", ranks[0], everyone, fold_of),
+            RankedQueries("t2i", ranks[1], text_to_image, text_fold),
+        ),
+    )
+
+
+def check_pools(member: EmbeddedDataset, images: int, texts: int) -> None:
+    """Refuse a model that has encoded another split."""
+    found = len(member.images), len(member.texts)
+    if found != (images, texts):
+        raise ValueError(
+            f"a model encoded {found[0]} images and {found[1]} texts, but the split has {images} "
+            f"images and {texts} texts; encode this split with every model"
+        )
+
+
+def _ranks(
+    members: Sequence[EmbeddedDataset],
+    images: Tensor,
+    texts: Tensor,
+    text_to_image: Tensor,
+    besides: Pairs | None,
+    tie: Tie,
+    memory: int,
+    also: Sequence[ScoreReducer],
+) -> tuple[Tensor, Tensor]:
+    """Ranks in both directions among some of the images and texts, from one sweep."""
+    cut = fold_parts(members, images, texts)
+    i2t = Ranks("image", len(images), text_to_image, besides)
+    t2i = Ranks("text", len(texts), text_to_image, besides)
+    stream_scores(cut, [i2t, t2i, *also], memory=memory)
+    return i2t.ranks(tie), t2i.ranks(tie)
+
+
+def fold_parts(
+    members: Sequence[EmbeddedDataset], images: Tensor, texts: Tensor
+) -> list[EmbeddedDataset]:
+    """The models with some of the images and texts that they encoded."""
+    i, t = _run(images), _run(texts)
+    return [EmbeddedDataset(m.model, m.images.rows(i), m.texts.rows(t)) for m in members]
+
+
+def _run(rows: Tensor) -> Tensor | slice:
+    """Rows as a slice where they follow each other, so that nothing is copied."""
+    if len(rows) and bool((rows.diff() == 1).all()):
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows
+
+
+def _inside(pairs: Pairs, images: Tensor, texts: Tensor) -> Pairs:
+    """The pairs among some images and texts, both ascending, by their places there."""
+    here = torch.isin(pairs.image, images) & torch.isin(pairs.text, texts)
+    image, text = pairs.image[here], pairs.text[here]
+    return Pairs(torch.searchsorted(images, image), torch.searchsorted(texts, text))
+
+
+def _texts_of(text_to_image: Tensor, images: Tensor, *, alone: bool) -> Tensor:
+    if alone:
+        return torch.arange(len(text_to_image))
+    return ((text_to_image >= images[0]) & (text_to_image <= images[-1])).nonzero().flatten()
+
+
+def _mean(folds: Sequence[RecallMetrics], direction: Direction, queries: int) -> RecallMetrics:
+    numbers = zip(*(fold.numbers for fold in folds))
+    r1, r5, r10, median, mean = (sum(each) / len(folds) for each in numbers)
+    counted = sum(fold.queries for fold in folds)
+    return RecallMetrics(direction, r1, r5, r10, median, mean, counted, queries - counted)

@@ -1,0 +1,143 @@
+"""Evaluations side by side: one table with intervals and paired differences, and a headline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from counterfoil.evaluation.bootstrap import Comparison, Interval, compare, intervals
+from counterfoil.evaluation.metrics import METRICS, EvaluationReport
+from counterfoil.report.page import TableBlock, TableCell, TableRow
+
+GROUPS = (
+    ("Image to text", METRICS[:5]),
+    ("Text to image", METRICS[5:10]),
+    ("Both", METRICS[10:]),
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """Numbers of a run.
+
+    Attributes:
+        name: of the run.
+        numbers: one for each of `METRICS`.
+        intervals: one for each of `METRICS`.
+        against: comparison with the first run; empty for the first run itself.
+    """
+
+    name: str
+    numbers: tuple[float, ...]
+    intervals: tuple[Interval, ...]
+    against: tuple[Comparison, ...] = ()
+
+
+def results(reports: dict[str, EvaluationReport], *, seed: int = 0) -> tuple[RunResult, ...]:
+    """Compute intervals, and compare each run with the first.
+
+    Args:
+        reports: evaluations on the same queries, by the name of the run.
+        seed: of the resampling.
+
+    Raises:
+        ValueError: the runs were not made on the same queries.
+    """
+    runs = list(reports.items())
+    return tuple(
+        RunResult(
+            name,
+            report.numbers,
+            intervals(report, seed=seed),
+            compare(runs[0][1], report, seed=seed) if place else (),
+        )
+        for place, (name, report) in enumerate(runs)
+    )
+
+
+def headline(runs: Sequence[RunResult]) -> str:
+    """RSum of the last run and its difference from the first, in one sentence."""
+    first, last = runs[0], runs[-1]
+    if not last.against:
+        span = first.intervals[-1]
+        return f"RSum {first.numbers[-1]:.1f} (95 % interval {span.low:.1f} to {span.high:.1f})."
+    change = last.against[-1]
+    span = change.interval
+    word = "more" if change.difference >= 0 else "less"
+    sure = "" if span.low > 0 or span.high < 0 else ", which could be chance"
+    return (
+        f"{last.name} reaches RSum {last.numbers[-1]:.1f}, {abs(change.difference):.1f} {word} "
+        f"than {first.name} (95 % interval of the difference {signed(span.low)} to "
+        f"{signed(span.high)}{sure})."
+    )
+
+
+def result_table(runs: Sequence[RunResult]) -> TableBlock:
+    """Tabulate all metrics by run, with intervals and differences from the first run.
+
+    Args:
+        runs: at least one; all but the first carry a comparison with it.
+
+    Raises:
+        ValueError: there is no run.
+    """
+    if not runs:
+        raise ValueError("a report needs at least one evaluated run")
+    head = ["Metric"]
+    for run in runs:
+        head += [run.name, "difference", "p"] if run.against else [run.name]
+    rows: list[TableRow] = []
+    for title, metrics in GROUPS:
+        rows.append((title,))
+        rows += [_row(runs, metric) for metric in metrics]
+    differences = (
+        f" Differences are from {runs[0].name}; p: two-sided, from exchanging the two runs' "
+        "answers image by image, not corrected for the number of metrics."
+    )
+    note = (
+        "Recalls in percent. Below each number: 95 % interval, from drawing images anew with all "
+        f"their captions.{differences if len(runs) > 1 else ''} For ranks, lower is better."
+    )
+    return TableBlock("Retrieval", tuple(head), tuple(rows), note)
+
+
+def _row(runs: Sequence[RunResult], metric: str) -> TableRow:
+    place = METRICS.index(metric)
+    numbers = [run.numbers[place] for run in runs]
+    best = min(numbers) if metric.endswith("rank") else max(numbers)
+    differ = len({figure(metric, number) for number in numbers}) > 1
+    cells: list[str | TableCell] = []
+    for run, number in zip(runs, numbers):
+        span = run.intervals[place]
+        under = f"{figure(metric, span.low)} to {figure(metric, span.high)}"
+        cells.append(TableCell(figure(metric, number), under, best=number == best and differ))
+        if run.against:
+            change = run.against[place]
+            low, high = signed(change.interval.low, metric), signed(change.interval.high, metric)
+            cells.append(TableCell(signed(change.difference, metric), f"{low} to {high}"))
+            cells.append(chance(change.p))
+    name = metric.removeprefix("i2t ").removeprefix("t2i ")
+    return name[0].upper() + name[1:], *cells
+
+
+def figure(metric: str, number: float) -> str:
+    """Format a metric with as many places as mean something."""
+    whole = metric.endswith("median rank") and number == int(number)
+    return f"{number:.0f}" if whole else f"{number:,.1f}"
+
+
+def signed(number: float, metric: str = "") -> str:
+    """Format a difference with its sign."""
+    text = figure(metric, abs(number))
+    if not float(text.replace(",", "")):
+        return text
+    return f"{'+' if number > 0 else '−'}{text}"
+
+
+def chance(p: float | None) -> str:
+    """Format a p-value."""
+    if p is None:
+        return "–"
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"

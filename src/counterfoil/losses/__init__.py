@@ -1,0 +1,1 @@
+"""Losses: pure functions of scores, one file per family."""

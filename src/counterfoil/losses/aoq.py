@@ -1,0 +1,322 @@
+"""Offline hard negatives in the loss (AOQ, https://arxiv.org/abs/2003.03669).
+
+Of each anchor pair (i, t) the in-batch block gives the online hard negatives t_on and i_on, and the
+mined lists give t_off and i_off with their companions: the image of t_off and a caption of i_off.
+With N mined negatives per anchor every offline hinge, and the online weight, is a mean over them;
+N = 1 is the paper's.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from counterfoil.core.config import parse_literal
+from counterfoil.core.types import Role, ScoreMatrix, Scores
+from counterfoil.losses.base import (
+    HardestNegatives,
+    Loss,
+    Reduction,
+    hardest_negatives,
+    hinge,
+    negative_mask,
+    positive_scores,
+)
+
+# Hinges of in-batch and of mined negatives, the parts of AOQ's losses.
+
+
+OFFLINE = frozenset({Role.HARD_TEXT, Role.HARD_IMAGE})
+DERIVED = frozenset({Role.CROSS, Role.COMPANION})
+
+
+def online_negatives(grid: ScoreMatrix) -> HardestNegatives:
+    """(B,) scores of the anchor pairs' hardest negatives in the block."""
+    true = positive_scores(grid)
+    assert len(true.text) == len(grid.anchor), "every text of the block is one anchor's"
+    return hardest_negatives(grid, true)
+
+
+def in_batch_hinges(
+    grid: ScoreMatrix,
+    hard: HardestNegatives,
+    margin: float | None,
+    *,
+    text: Tensor | None = None,
+    image: Tensor | None = None,
+    squared: bool = False,
+) -> Tensor:
+    """Hinges of the hardest negatives of the block, summed.
+
+    Args:
+        grid: the block.
+        hard: its online negatives.
+        margin: of the hinges; None for no hinges at all.
+        text: (B, N) weights of the hinges against texts; their mean over N counts.
+        image: (B, N) weights of the hinges against images.
+        squared: whether to square the hinges.
+    """
+    if margin is None:
+        return grid.scores.new_zeros(())
+    texts = _hinge(hard.text, grid.anchor, margin, squared=squared)
+    images = _hinge(hard.image, grid.anchor, margin, squared=squared)
+    texts = texts if text is None else texts * text.mean(1)
+    images = images if image is None else images * image.mean(1)
+    return (texts + images).sum()
+
+
+def mined_hinges(
+    scores: Scores,
+    grid: ScoreMatrix,
+    roles: frozenset[Role],
+    margin: float,
+    *,
+    squared: bool = False,
+) -> Tensor:
+    """Hinges of mined pairs against their anchors: mean over each anchor's, sum over anchors."""
+    anchor = grid.anchor.unsqueeze(1)
+    wanted = [role for role in Role if role in roles]  # members of an enum keep the order fixed
+    parts = [_hinge(scores.pairs[role], anchor, margin, squared=squared) for role in wanted]
+    return torch.stack([part.mean(1) for part in parts]).sum()
+
+
+def _hinge(negative: Tensor, positive: Tensor, margin: float, *, squared: bool) -> Tensor:
+    found = hinge(negative, positive, margin)
+    return found.square() if squared else found
+
+
+Reference = Literal["offline", "positive"]
+
+
+@final
+class AdaptiveWeights(NamedTuple):
+    """Weights of the online hinges against a wrong text and against a wrong image.
+
+    (B, N), or (B, 1) where the positive is the reference.
+    """
+
+    text: Tensor
+    image: Tensor
+
+
+@final
+class OfflineTriplet(Loss):
+    """Online hardest triplets plus a hinge against each mined negative (AOQ, Eq. 3, "OffTri").
+
+    The authors released Eq. 5 only; this is the formula. Negatives are told by id.
+
+    Args:
+        online: margin of the in-batch hinges; None leaves them out ("OnlyOffline" of Table 3).
+        offline: margin of the mined hinges.
+        squared: whether every hinge is squared, the alternative that section 3.3 names.
+        reduction: see `Loss`.
+
+    >>> from counterfoil.core.types import ScoreMatrix
+    >>> grid = Grid(torch.tensor([[0.9, 0.8], [0.1, 0.7]]), torch.eye(2).bool(),
+    ...             anchor=torch.tensor([0.9, 0.7]))
+    >>> pairs = {Role.HARD_TEXT: torch.tensor([[0.95], [0.6]]),
+    ...          Role.HARD_IMAGE: torch.tensor([[0.8], [0.8]])}
+    >>> round(OfflineTriplet()(Scores({"inference": grid}, pairs)).item(), 3)
+    0.55
+    """
+
+    needs = OFFLINE
+
+    def __init__(
+        self,
+        *,
+        online: float | None = 0.2,
+        offline: float = 0.0,
+        squared: bool = False,
+        reduction: Reduction = "sum",
+    ) -> None:
+        super().__init__(reduction=reduction)
+        self.online, self.offline, self.squared = online, offline, squared
+
+    def forward(self, scores: Scores) -> Tensor:
+        """Scalar loss."""
+        return _hinged(self, scores)
+
+
+@final
+class OfflineQuintuplet(Loss):
+    """`OfflineTriplet` plus two hinges against mined pairs that share nothing with the anchor.
+
+    AOQ, Eq. 4, "OffQuin". The authors released Eq. 5 only; this is the formula, with the second
+    derived pair being the image of t_off with a caption of i_off.
+
+    Args:
+        online: margin of the in-batch hinges; None leaves them out ("OnlyOffline" of Table 3).
+        offline: margin of the mined hinges.
+        squared: whether every hinge is squared, the alternative that section 3.3 names.
+        reduction: see `Loss`.
+
+    >>> from counterfoil.core.types import ScoreMatrix
+    >>> grid = Grid(torch.tensor([[0.9, 0.8], [0.1, 0.7]]), torch.eye(2).bool(),
+    ...             anchor=torch.tensor([0.9, 0.7]))
+    >>> pairs = {role: torch.tensor([[0.95], [0.6]]) for role in OfflineQuintuplet().needs}
+    >>> round(OfflineQuintuplet()(Scores({"inference": grid}, pairs)).item(), 3)
+    0.6
+    """
+
+    needs = OFFLINE | DERIVED
+
+    def __init__(
+        self,
+        *,
+        online: float | None = 0.2,
+        offline: float = 0.0,
+        squared: bool = False,
+        reduction: Reduction = "sum",
+    ) -> None:
+        super().__init__(reduction=reduction)
+        self.online, self.offline, self.squared = online, offline, squared
+
+    def forward(self, scores: Scores) -> Tensor:
+        """Scalar loss."""
+        return _hinged(self, scores)
+
+
+@final
+class AdaptiveQuintuplet(Loss):
+    """`OfflineQuintuplet` whose online hinges are weighted by how hard the mined negatives are.
+
+    AOQ, Eq. 5, "AdapOffQuin"; the weight is beta - (offline score - online score) / alpha, and the
+    gradient passes through it (Eq. 6). Departs from the authors' code in: negatives are told by
+    id; the online negative is always the hardest; an anchor may have several mined negatives.
+
+    Args:
+        online: margin of the in-batch hinges.
+        offline: margin of the mined hinges.
+        alpha: score difference that changes the weight by one.
+        beta: weight when both negatives are equally hard.
+        reference: whose score the online score is compared with: the "offline" negative's, or the
+            "positive" pair's, which is "w/o OfflineAdap" of Table 3; alpha and beta then have to
+            be found anew.
+        clamp: whether a weight stops at 0; the authors let it become negative.
+        detach: whether the weight counts as a constant in the gradient, unlike Eq. 6.
+        reduction: see `Loss`.
+
+    Raises:
+        ValueError: an alpha that is not positive, or an unknown reference.
+
+    >>> from counterfoil.core.types import ScoreMatrix
+    >>> grid = Grid(torch.tensor([[0.9, 0.8], [0.1, 0.7]]), torch.eye(2).bool(),
+    ...             anchor=torch.tensor([0.9, 0.7]))
+    >>> pairs = {role: torch.tensor([[0.95], [0.6]]) for role in AdaptiveQuintuplet().needs}
+    >>> round(AdaptiveQuintuplet()(Scores({"inference": grid}, pairs)).item(), 3)
+    0.95
+    """
+
+    needs = OFFLINE | DERIVED
+
+    def __init__(
+        self,
+        *,
+        online: float = 0.2,
+        offline: float = 0.0,
+        alpha: float = 0.3,
+        beta: float = 1.5,
+        reference: Reference = "offline",
+        clamp: bool = False,
+        detach: bool = False,
+        reduction: Reduction = "sum",
+    ) -> None:
+        super().__init__(reduction=reduction)
+        if not alpha > 0:
+            raise ValueError(f"an alpha of {alpha} was given; it must be positive")
+        parse_literal(Reference, reference, "a reference")
+        self.online, self.offline, self.alpha, self.beta = online, offline, alpha, beta
+        self.reference, self.clamp, self.detach = reference, clamp, detach
+
+    def forward(self, scores: Scores) -> Tensor:
+        """Scalar loss."""
+        grid = self.grid(scores)
+        hard = online_negatives(grid)
+        weights = self._weights(scores, hard)
+        online = in_batch_hinges(grid, hard, self.online, text=weights.text, image=weights.image)
+        return self.reduced(online + mined_hinges(scores, grid, self.needs, self.offline), grid)
+
+    def weights(self, scores: Scores) -> AdaptiveWeights:
+        """The weights of the online hinges; beta where the batch has no negative."""
+        return self._weights(scores, online_negatives(self.grid(scores)))
+
+    def _weights(self, scores: Scores, hard: HardestNegatives) -> AdaptiveWeights:
+        if self.reference == "positive":
+            harder = self.grid(scores).anchor.unsqueeze(1)
+            return AdaptiveWeights(
+                self._weight(harder, hard.text), self._weight(harder, hard.image)
+            )
+        texts, images = scores.pairs[Role.HARD_TEXT], scores.pairs[Role.HARD_IMAGE]
+        return AdaptiveWeights(self._weight(texts, hard.text), self._weight(images, hard.image))
+
+    def _weight(self, harder: Tensor, online: Tensor) -> Tensor:
+        present = (online != -torch.inf).unsqueeze(1)
+        gap = torch.where(present, harder - online.unsqueeze(1), 0.0)
+        weight = self.beta - gap / self.alpha
+        weight = weight.clamp(min=0) if self.clamp else weight
+        return weight.detach() if self.detach else weight
+
+
+def _hinged(term: OfflineTriplet | OfflineQuintuplet, scores: Scores) -> Tensor:
+    """Hinges in the batch and against all mined pairs that a term needs."""
+    grid = term.grid(scores)
+    online = in_batch_hinges(grid, online_negatives(grid), term.online, squared=term.squared)
+    offline = mined_hinges(scores, grid, term.needs, term.offline, squared=term.squared)
+    return term.reduced(online + offline, grid)
+
+
+# The ablation of AOQ whose derived pairs come from the batch.
+
+
+@final
+class OnlineQuintuplet(Loss):
+    """`OfflineTriplet` plus two hinges against pairs derived from the in-batch hard negatives.
+
+    AOQ (https://arxiv.org/abs/2003.03669), Table 3, "OnlineQuin": Eq. 4 whose derived pairs are
+    those of the online negatives, i_on with t_on and the image of t_on with a text of i_on; the
+    authors released no code for it. Of several texts of i_on the one that scores highest with the
+    image of t_on is taken. Where t_on describes i_on, as where the batch has no negative, there is
+    no derived pair.
+
+    Args:
+        online: margin of the in-batch hinges.
+        offline: margin of the mined and of the derived hinges.
+        reduction: see `Loss`.
+
+    >>> grid = Grid(torch.tensor([[0.9, 0.8, 0.1], [0.2, 0.7, 0.6], [0.5, 0.95, 0.8]]),
+    ...             torch.eye(3).bool(), anchor=torch.tensor([0.9, 0.7, 0.8]))
+    >>> pairs = {role: torch.zeros(3, 1) for role in OnlineQuintuplet().needs}
+    >>> round(OnlineQuintuplet()(Scores({"inference": grid}, pairs)).item(), 3)
+    1.05
+    """
+
+    needs = OFFLINE
+
+    def __init__(
+        self, *, online: float = 0.2, offline: float = 0.0, reduction: Reduction = "sum"
+    ) -> None:
+        super().__init__(reduction=reduction)
+        self.online, self.offline = online, offline
+
+    def forward(self, scores: Scores) -> Tensor:
+        """Scalar loss."""
+        grid = self.grid(scores)
+        online = in_batch_hinges(grid, online_negatives(grid), self.online)
+        offline = mined_hinges(scores, grid, self.needs, self.offline)
+        derived = hinge(_derived(grid), grid.anchor, self.offline).sum()
+        return self.reduced(online + offline + derived, grid)
+
+
+def _derived(grid: ScoreMatrix) -> Tensor:
+    """(2, B) scores of the derived pairs, -inf where there is none."""
+    true, wrong = positive_scores(grid), negative_mask(grid)
+    text = wrong.argmax(1)[true.image]
+    image = wrong.argmax(0)[true.text]
+    text_to_image = true.image[text]  # texts of the block are the anchors, in order
+    real = (wrong[true.image, text] != -torch.inf) & (wrong[image, true.text] != -torch.inf)
+    real = real & (text_to_image != image)
+    companion = grid.scores[text_to_image].masked_fill(~grid.positive[image], -torch.inf).amax(1)
+    return torch.stack([grid.scores[image, text], companion]).masked_fill(~real, -torch.inf)

@@ -1,0 +1,78 @@
+"""Losses of single words: hidden ones guessed, wrong ones doubted, right ones offered."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor
+
+from counterfoil.core.types import Scores, WordTask
+from counterfoil.losses.base import Loss, Reduction
+
+
+@final
+class WordLoss(Loss):
+    """Cross entropy of one word task: mean over the words of an anchor pair, sum over the pairs.
+
+    TAGS-DC (https://arxiv.org/abs/2111.03349): "masked" is masked language modelling on the way to
+    negatives (Eq. 1), "doubt" tells wrong words (Eq. 8), "correct" says the right ones (Eq. 9).
+    The mean is over the number of words, whatever they weigh, as in the authors' code. An anchor
+    without words costs nothing. Where a task does not say which anchor its words belong to, all of
+    them weigh the same.
+
+    Departs from the authors' code in: the logarithm of the softmax is not clamped, so that a word
+    the model is sure of the wrong way still has a gradient.
+
+    Args:
+        task: name of the word task.
+        weights: of the classes, or () for 1 each. TAGS-DC gives "doubt" 1.0 for a wrong word,
+            class 0, and 0.11 for a right one, class 1.
+        reduction: see `Loss`; "mean" is the authors' form.
+
+    Raises:
+        ValueError: a weight below 0, or weights for another number of classes than the task has.
+
+    >>> from counterfoil.core.types import ScoreMatrix
+    >>> one = torch.ones(1, 1)
+    >>> words = WordTask(torch.zeros(3, 2), torch.tensor([0, 1, -1]), torch.zeros(3).long())
+    >>> scores = Scores({"inference": Grid(one, one.bool(), one[0])}, words={"doubt": words})
+    >>> round(Words(task="doubt", weights=(1.0, 0.5))(scores).item(), 3)
+    0.52
+    """
+
+    needs_block = False
+
+    def __init__(
+        self, *, task: str, weights: tuple[float, ...] = (), reduction: Reduction = "sum"
+    ) -> None:
+        super().__init__(reduction=reduction)
+        if any(not weight >= 0 for weight in weights):
+            raise ValueError(f"weights={weights}: the weight of a class may not be below 0")
+        self.task, self.weights = task, tuple(weights)
+        self.needs_words = frozenset({task})
+
+    def forward(self, scores: Scores) -> Tensor:
+        """Scalar loss."""
+        grid, words = self.grid(scores), scores.words[self.task]
+        counted = words.labels >= 0
+        cost = self.costs(words).masked_fill(~counted, 0)
+        if words.anchor is None:
+            return self.reduced(cost.sum() / counted.sum().clamp(min=1) * len(grid.anchor), grid)
+        empty = cost.new_zeros(len(grid.anchor))
+        total = empty.index_add(0, words.anchor, cost)
+        count = empty.index_add(0, words.anchor, counted.to(cost.dtype))
+        return self.reduced((total / count.clamp(min=1)).sum(), grid)
+
+    def costs(self, words: WordTask) -> Tensor:
+        """(M,) weighted cross entropy of each word; of one that does not count it says nothing."""
+        labels, classes = words.labels.clamp(min=0), words.logits.shape[1]
+        cost = -words.logits.log_softmax(1).gather(1, labels.unsqueeze(1)).squeeze(1)
+        if not self.weights:
+            return cost
+        if len(self.weights) != classes:
+            raise ValueError(
+                f"{len(self.weights)} weights were given for the {classes} classes of the word "
+                f"task {self.task!r}; give one for each, or none"
+            )
+        return cost * torch.tensor(self.weights, dtype=cost.dtype, device=cost.device)[labels]

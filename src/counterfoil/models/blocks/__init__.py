@@ -1,1 +1,0 @@
-"""Encoders that several models share."""

@@ -1,0 +1,237 @@
+"""What authors saved of their models, and what is made of it.
+
+All save a list of two state dicts, image encoder and text encoder, with the options beside it; AOQ
+saves VSRN's captioner as a third, and DivE one dict of both. Only tensors and plain values are ever
+read from a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from counterfoil.core.config import Config, lazy
+from counterfoil.models.base import RetrievalModel
+from counterfoil.models.layers.pooling import ImageTower, TextTower
+from counterfoil.models.layers.pretrained import BertTextTower
+from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
+
+State = dict[str, Tensor]
+PREFIXES = ("img_enc.", "txt_enc.", "caption_model.")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What the authors saved.
+
+    Attributes:
+        state: their tensors under "img_enc.", "txt_enc." and "caption_model.".
+        options: their command line options, where the file has them.
+    """
+
+    state: Mapping[str, Tensor]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ConvertedModel:
+    """What we make of it.
+
+    Attributes:
+        model: how to build the model.
+        state: what to load into it.
+    """
+
+    model: Config[RetrievalModel]
+    state: State
+
+    def build(self) -> RetrievalModel:
+        """The model with its weights, ready to evaluate.
+
+        Raises:
+            ValueError: tensors are missing or of other shapes.
+        """
+        model = self.model.build()
+        try:
+            model.load_state_dict(self.state)
+        except RuntimeError as error:
+            raise ValueError(
+                f"these weights do not fit ({str(error).splitlines()[-1].strip()}); give a whole "
+                "checkpoint and the settings that it was trained with"
+            ) from error
+        return model.eval()
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read ``.pth.tar`` (tensors and plain values only) or ``.safetensors``.
+
+    Raises:
+        ValueError: missing, damaged, or holding more than tensors and options.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist; give an authors' checkpoint file")
+    if path.suffix == ".safetensors":
+        return Checkpoint(_safetensors(path))
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            saved = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise ValueError(
+            f"{path} cannot be read without running code from it ({reason}); load it where it was "
+            "written and save its tensors again, with torch.save or as .safetensors"
+        ) from error
+    return _parts(path, saved)
+
+
+def image_tower(state: State) -> ImageTower:
+    """The image tower that fits these tensors under our names, written down."""
+    if "image.enter.weight" not in state:
+        return region_options(state)
+    width, features = state["image.fc.weight"].shape
+    return lazy(MLPRegions, features=features, width=width, inner=len(state["image.enter.weight"]))
+
+
+def text_tower(state: State, bert: str) -> TextTower:
+    """The text tower that fits these tensors under our names, written down.
+
+    Args:
+        state: the tensors.
+        bert: folder or name of the text model that was trained, for its configuration.
+    """
+    if "text.fc.weight" not in state:
+        return gru_options(state)
+    return lazy(BertTextTower, name=bert, width=len(state["text.fc.weight"]), pretrained=False)
+
+
+def region_options(state: State) -> Regions:
+    """One linear layer over regions that fits these tensors under our names, written down."""
+    width, features = state["image.fc.weight"].shape
+    return lazy(Regions, features=features, width=width)
+
+
+def gru_options(state: State) -> GRU:
+    """The recurrent network that fits these tensors under our names, written down."""
+    words, word_width = state["text.embed.weight"].shape
+    return lazy(
+        GRU,
+        words=words,
+        word_width=word_width,
+        width=state["text.rnn.weight_hh_l0"].shape[1],
+        layers=sum(name.startswith("text.rnn.weight_ih_l") for name in state)
+        // (2 if "text.rnn.weight_ih_l0_reverse" in state else 1),
+        bidirectional="text.rnn.weight_ih_l0_reverse" in state,
+    )
+
+
+def _safetensors(path: Path) -> State:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is not a whole .safetensors file: {error}") from error
+
+
+def _parts(path: Path, saved: object) -> Checkpoint:
+    """The two state dicts and the options, from whatever the file held."""
+    options: Mapping[str, Any] = {}
+    if isinstance(saved, dict) and "model" in saved:
+        named = saved.get("opt", saved.get("args"))
+        options = vars(named) if isinstance(named, argparse.Namespace) else {}
+        saved = saved["model"]
+    # CHAN also saves parts that have no tensors
+    dicts = [one for one in saved if one != {}] if isinstance(saved, list | tuple) else []
+    if len(dicts) in (2, 3) and all(isinstance(one, dict) for one in dicts):
+        named = zip(PREFIXES, dicts, strict=False)
+        saved = {prefix + name: value for prefix, part_ in named for name, value in part_.items()}
+    if not isinstance(saved, dict) or not all(isinstance(v, Tensor) for v in saved.values()):
+        raise ValueError(
+            f"{path} holds a {type(saved).__name__}, not the state dicts [image, text] of "
+            "an image encoder and a text encoder; give a checkpoint as the authors saved it"
+        )
+    return Checkpoint(saved, options)
+
+
+# Tensors of authors' checkpoints under our names, beginning by beginning.
+
+
+PIXELS = ("img_enc.backbone.", "img_enc.image_encoder.", "img_enc.cnn.")
+TEXTS = {  # a BiGRU or BERT, as most systems of this family name them
+    "txt_enc.embed.": "text.embed.",
+    "txt_enc.rnn.": "text.rnn.",
+    "txt_enc.bert.": "text.body.",
+    "txt_enc.linear.": "text.fc.",
+}
+REGIONS = {  # a linear map beside two more with a norm between them
+    "img_enc.fc.": "image.fc.",
+    "img_enc.mlp.layers.0.": "image.enter.",
+    "img_enc.mlp.layers.1.": "image.leave.",
+    "img_enc.mlp.bns.0.": "image.norm.",
+}
+POSITIONS = "txt_enc.bert.embeddings.position_ids"  # that older versions of BERT saved
+UNUSED = ("img_enc.mlp.bns.1.", POSITIONS)  # of `REGIONS`, of BERT
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TensorNames:
+    """Which of a system's tensors is which of ours.
+
+    Attributes:
+        system: its name, with an article.
+        prefixes: the beginnings of their names, and what stands for each in ours; the first that
+            fits counts.
+        unused: beginnings of names that nothing reads.
+        needed: names of ours without which it is another system's.
+        either: names of ours one of which is needed.
+    """
+
+    system: str
+    prefixes: Mapping[str, str]
+    unused: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()
+    either: tuple[str, ...] = ()
+
+    def ours(self, theirs: str) -> str | None:
+        """Our name of one of their tensors; None for one that nothing reads.
+
+        Raises:
+            ValueError: it is none of theirs.
+        """
+        plain = theirs.replace("module.", "")
+        if plain.startswith(self.unused):
+            return None
+        prefix = next((prefix for prefix in self.prefixes if plain.startswith(prefix)), None)
+        if prefix is None:
+            pixels = "; it was trained on pixels: extract features with its network first"
+            hint = pixels if plain.startswith(PIXELS) else ""
+            raise ValueError(
+                f"{theirs!r} is no tensor of {self.system} checkpoint on features{hint}"
+            )
+        return self.prefixes[prefix] + plain.removeprefix(prefix)
+
+    def renamed(self, state: Mapping[str, Tensor]) -> State:
+        """All that is read, under our names.
+
+        Raises:
+            ValueError: a tensor is missing or unknown.
+        """
+        new = {ours: value for name, value in state.items() if (ours := self.ours(name))}
+        either = () if any(name in new for name in self.either) else self.either[-1:]
+        if missing := [name for name in (*self.needed, *either) if name not in new]:
+            raise ValueError(
+                f"this {self.system.partition(' ')[2]} checkpoint has no {missing[0]!r}; is it "
+                "another system's?"
+            )
+        return new

@@ -1,0 +1,197 @@
+"""Tensors of VSE++, SCAN and BFAN under our names: all three have the same two encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from counterfoil.core.config import config, parse_choice
+from counterfoil.models.bfan import BFAN
+from counterfoil.models.chan import chan_options
+from counterfoil.models.checkpoints import (
+    Checkpoint,
+    ConvertedModel,
+    State,
+    TensorNames,
+    gru_options,
+    read_checkpoint,
+    region_options,
+)
+from counterfoil.models.dive import dive_options
+from counterfoil.models.esa import esa_options
+from counterfoil.models.gpo import gpo_options
+from counterfoil.models.hrem import hrem_options
+from counterfoil.models.scan import SCAN
+from counterfoil.models.uniter import uniter_options
+from counterfoil.models.vsepp import VSEPP
+from counterfoil.models.vsrn import vsrn_options
+
+PREFIXES = {
+    "img_enc.fc.": "image.fc.",
+    "txt_enc.embed.": "text.embed.",
+    "txt_enc.rnn.": "text.rnn.",
+}
+NEEDED = ("image.fc.weight", "image.fc.bias", "text.embed.weight", "text.rnn.weight_ih_l0")
+
+
+def convert_vsepp(state: Mapping[str, Tensor]) -> State:
+    """VSE++'s tensors under the names of `VSEPP`.
+
+    Raises:
+        ValueError: a tensor is missing or unknown.
+    """
+    return _renamed(state, "VSE++")
+
+
+def convert_scan(state: Mapping[str, Tensor]) -> State:
+    """SCAN's tensors under the names of `SCAN`.
+
+    Raises:
+        ValueError: a tensor is missing or unknown.
+    """
+    return _renamed(state, "SCAN")
+
+
+def convert_bfan(state: Mapping[str, Tensor]) -> State:
+    """BFAN's tensors under the names of `BFAN`.
+
+    Raises:
+        ValueError: a tensor is missing or unknown.
+    """
+    return _renamed(state, "BFAN")
+
+
+def vsepp_options(checkpoint: Checkpoint) -> ConvertedModel:
+    """VSE++ from a checkpoint alone.
+
+    Raises:
+        ValueError: it is not a VSE++ checkpoint on ready-made features.
+    """
+    state, options = convert_vsepp(checkpoint.state), checkpoint.options
+    spec = config(
+        VSEPP,
+        image=region_options(state),
+        text=gru_options(state),
+        text_pool="last",
+        measure=options.get("measure", "cosine"),
+        absolute=bool(options.get("use_abs", False)),
+        normalise_images=not options.get("no_imgnorm", False),
+    )
+    return ConvertedModel(spec, state)
+
+
+def scan_options(checkpoint: Checkpoint) -> ConvertedModel:
+    """SCAN from a checkpoint alone; without its options, t2i LogSumExp as published.
+
+    Raises:
+        ValueError: it is not a SCAN checkpoint.
+    """
+    state, options = convert_scan(checkpoint.state), checkpoint.options
+    direction = options.get("cross_attn", "t2i")
+    spec = config(
+        SCAN,
+        image=region_options(state),
+        text=gru_options(state),
+        direction=direction,
+        raw_norm=options.get("raw_feature_norm", "clipped_l2norm"),
+        aggregate=options.get("agg_func", "LogSumExp"),
+        lambda_softmax=float(options.get("lambda_softmax", 9 if direction == "t2i" else 4)),
+        lambda_lse=float(options.get("lambda_lse", 6 if direction == "t2i" else 5)),
+        normalise_images=not options.get("no_imgnorm", False),
+        normalise_texts=not options.get("no_txtnorm", False),
+    )
+    return ConvertedModel(spec, state)
+
+
+def bfan_options(checkpoint: Checkpoint) -> ConvertedModel:
+    """BFAN from a checkpoint alone; without its options, "equal".
+
+    Raises:
+        ValueError: it is not a BFAN checkpoint.
+    """
+    state, options = convert_bfan(checkpoint.state), checkpoint.options
+    spec = config(
+        BFAN,
+        image=region_options(state),
+        text=gru_options(state),
+        focus=options.get("focal_type", "equal"),
+        lambda_softmax=float(options.get("lambda_softmax", 20)),
+        normalise_images=not options.get("no_imgnorm", False),
+        normalise_texts=not options.get("no_txtnorm", False),
+    )
+    return ConvertedModel(spec, state)
+
+
+def _renamed(state: Mapping[str, Tensor], system: str) -> State:
+    names = TensorNames(system=f"a {system}", prefixes=PREFIXES, needed=NEEDED)
+    return names.renamed(_unnormed(state))
+
+
+def _unnormed(state: Mapping[str, Tensor]) -> State:
+    """Weight normalisation written out: SCAN may save fc as direction and length."""
+    new = dict(state)
+    for name in [n for n in state if n.endswith("fc.weight_g")]:
+        length, way = new.pop(name), new.pop(name[:-1] + "v")
+        norm = way.norm() if length.numel() == 1 else way.norm(dim=1, keepdim=True)
+        new[name.removesuffix("_g")] = way * (length / norm)
+    return new
+
+
+# Authors' checkpoints by system; each has a module of its own for the names of its tensors.
+
+
+class BertReader(Protocol):
+    """Converts checkpoints whose texts may be read by BERT."""
+
+    def __call__(self, checkpoint: Checkpoint, *, bert: str) -> ConvertedModel:
+        """The checkpoint, with BERT's configuration from this folder or name."""
+
+
+# VSE-infinity and what grew from it; training adds a word to the vocabulary, for masked words
+MODERN: Mapping[str, BertReader] = {
+    "gpo": gpo_options,
+    "chan": chan_options,
+    "esa": esa_options,
+    "hrem": hrem_options,
+    "dive": dive_options,
+}
+# read wordpieces with embeddings of their own: there is no text model to configure
+WHOLE = frozenset({"uniter"})
+SYSTEMS: Mapping[str, Callable[[Checkpoint], ConvertedModel]] = {
+    "vsepp": vsepp_options,
+    "scan": scan_options,
+    "bfan": bfan_options,
+    "vsrn": vsrn_options,
+    "gpo": gpo_options,
+    "chan": chan_options,
+    "esa": esa_options,
+    "hrem": hrem_options,
+    "dive": dive_options,
+    "uniter": uniter_options,
+}
+
+
+def convert_checkpoint(path: Path, system: str, *, bert: str | None = None) -> ConvertedModel:
+    """Read and convert an authors' checkpoint of one of `SYSTEMS`.
+
+    Args:
+        path: the file.
+        system: whose it is.
+        bert: folder or name of the text model that was trained, for its configuration; where None,
+            the one that the authors trained.
+
+    Raises:
+        ValueError: no such system, or the file is not one of its checkpoints.
+    """
+    parse_choice(SYSTEMS, system, "a system whose checkpoints are read")
+    if bert is None or system in WHOLE:
+        return SYSTEMS[system](read_checkpoint(path))
+    if system not in MODERN:
+        raise ValueError(
+            f"{system} never reads texts by BERT, and {bert} was given as its text model; leave "
+            "that out and give a vocabulary"
+        )
+    return MODERN[system](read_checkpoint(path), bert=bert)

@@ -1,0 +1,68 @@
+"""Ready-made embeddings as a model."""
+
+from __future__ import annotations
+
+from typing import final
+
+from torch import Tensor
+
+from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
+from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.models.layers.pooling import (
+    inner_pairs,
+    inner_products,
+    single_vector,
+    unit_vectors,
+)
+
+
+@final
+class EmbeddingModel(RetrievalModel):
+    """Items that already are vectors (N, 1, D), compared by cosine or inner product.
+
+    It has no parameters.
+    """
+
+    def __init__(self, *, normalise: bool = True) -> None:
+        """Keyword arguments.
+
+        Args:
+            normalise: bring vectors to length 1, so that the score is a cosine.
+        """
+        super().__init__()
+        self.normalise = normalise
+
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
+        """The vectors."""
+        return self._take(images, "image")
+
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
+        """The vectors."""
+        return self._take(texts, "text")
+
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
+        """(P,) inner products of aligned rows."""
+        return inner_pairs(images, texts)
+
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
+        """(I, T) inner products."""
+        if images.tokens.shape[-1] != texts.tokens.shape[-1]:
+            raise ValueError(
+                f"image vectors are {images.tokens.shape[-1]} wide and text vectors "
+                f"{texts.tokens.shape[-1]}; both must come from one model"
+            )
+        return inner_products(images, texts)
+
+    def forward(self, batch: Batch) -> EncodedViews:
+        """The same in training."""
+        return encode_batch(self, batch)
+
+    def _take(self, items: ModalityBatch, what: str) -> Embeddings:
+        if items.values.dim() != 3 or items.values.shape[1] != 1:
+            raise ValueError(
+                f"{what} vectors have shape {tuple(items.values.shape)}; "
+                f"one vector per {what} is needed, (N, 1, D)"
+            )
+        values = items.values[:, 0]
+        bag = single_vector(values if values.is_floating_point() else values.float())
+        return unit_vectors(bag) if self.normalise else bag

@@ -1,0 +1,176 @@
+"""A pretrained pair of encoders that stays as it is, with a light head that is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self, final
+
+import torch
+from torch import Tensor, nn
+
+from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
+from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.models.layers.pooling import (
+    check_positive,
+    inner_pairs,
+    inner_products,
+    single_vector,
+    unit_vectors,
+)
+
+BODY, HEAD = "body.", "head."
+VECTORS = 3  # axes of vectors, where pixels have four and ids two
+
+
+@final
+class FrozenAdapters(RetrievalModel):
+    """One residual adapter for vectors of images and one for those of texts, compared by cosine.
+
+    ``x + A(x)`` as in CLIP-Adapter (arXiv:2110.04544), where A is a hidden layer or a matrix. A
+    begins at zero, so that an untrained head scores as its vectors do.
+
+    Departs from the authors' code in: both sides have an adapter; it is added whole, not blended
+    by a fixed ratio; nothing is rectified behind it.
+    """
+
+    def __init__(self, *, width: int, hidden: int = 512, dropout: float = 0.0) -> None:
+        """Keyword arguments.
+
+        Args:
+            width: of the vectors.
+            hidden: units of the hidden layer; 0 for a matrix alone.
+            dropout: of vectors on their way into an adapter.
+
+        Raises:
+            ValueError: a width below 1, or a hidden layer below 0.
+        """
+        super().__init__()
+        check_positive(width=width)
+        if hidden < 0:
+            raise ValueError(f"hidden={hidden} is not possible; give 0 for a matrix alone, or more")
+        self.width = width
+        self.image = _adapter(width, hidden, dropout)
+        self.text = _adapter(width, hidden, dropout)
+
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
+        """Vectors (N, 1, D)."""
+        return self.adapt_images(single_vector(self._vectors(images, "image")))
+
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
+        """Vectors (N, 1, D)."""
+        return self.adapt_texts(single_vector(self._vectors(texts, "text")))
+
+    def adapt_images(self, images: Embeddings) -> Embeddings:
+        """What the head makes of encoded images."""
+        return unit_vectors(single_vector(_residual(self.image, images)))
+
+    def adapt_texts(self, texts: Embeddings) -> Embeddings:
+        """What the head makes of encoded texts."""
+        return unit_vectors(single_vector(_residual(self.text, texts)))
+
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
+        """(P,) cosines of aligned pairs."""
+        return inner_pairs(images, texts)
+
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
+        """(I, T) cosines."""
+        return inner_products(images, texts)
+
+    def forward(self, batch: Batch) -> EncodedViews:
+        """Trains as it is used."""
+        return encode_batch(self, batch)
+
+    def _vectors(self, items: ModalityBatch, what: str) -> Tensor:
+        shape = tuple(items.values.shape)
+        if len(shape) != 3 or shape[1:] != (1, self.width):
+            raise ValueError(
+                f"{what} vectors of shape {shape} do not fit a head that reads "
+                f"({what}s, 1, {self.width}); use the vectors that it was trained on"
+            )
+        return items.values[:, 0]
+
+
+@final
+class FrozenWithAdapters(RetrievalModel):
+    """A frozen model of one vector an item, and adapters behind it.
+
+    The body computes no gradient and stays in evaluation mode, so that its vectors may be made
+    once and kept: it reads these in the place of pixels and ids, and so does its `head` alone.
+    """
+
+    def __init__(
+        self, *, body: RetrievalModel, width: int, hidden: int = 512, dropout: float = 0.0
+    ) -> None:
+        """Keyword arguments.
+
+        Args:
+            body: the model, whose score is a cosine or an inner product.
+            width: of its vectors.
+            hidden: see `FrozenAdapters`.
+            dropout: see `FrozenAdapters`.
+
+        Raises:
+            ValueError: a size is not possible.
+        """
+        super().__init__()
+        self.body = body.requires_grad_(False).eval()
+        self.head = FrozenAdapters(width=width, hidden=hidden, dropout=dropout)
+
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
+        """Whatever the body sees, or the vectors (N, 1, D) that it made of that before."""
+        if images.values.dim() == VECTORS:
+            return self.head.encode_images(images)
+        with torch.no_grad():
+            seen = self.body.encode_images(images)
+        return self.head.adapt_images(seen)
+
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
+        """Whatever the body reads, or the vectors (N, 1, D) that it made of that before."""
+        if texts.values.dim() == VECTORS:
+            return self.head.encode_texts(texts)
+        with torch.no_grad():
+            read = self.body.encode_texts(texts)
+        return self.head.adapt_texts(read)
+
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
+        """(P,) cosines of aligned pairs."""
+        return self.head.score_pairs(images, texts)
+
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
+        """(I, T) cosines."""
+        return self.head.score_matrix(images, texts)
+
+    def forward(self, batch: Batch) -> EncodedViews:
+        """Trains as it is used."""
+        return encode_batch(self, batch)
+
+    def train(self, mode: bool = True) -> Self:
+        """Only the head learns."""
+        super().train(mode)
+        self.body.eval()
+        return self
+
+    def adopted(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Weights of the same model, or of its body alone.
+
+        Raises:
+            ValueError: they are of another model.
+        """
+        if any(name.startswith(HEAD) for name in state):
+            return dict(state)
+        head = {name: t for name, t in self.state_dict().items() if name.startswith(HEAD)}
+        return {**head, **{f"{BODY}{name}": tensor for name, tensor in state.items()}}
+
+
+def _adapter(width: int, hidden: int, dropout: float) -> nn.Sequential:
+    last = nn.Linear(hidden or width, width)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+    first = [nn.Linear(width, hidden), nn.ReLU()] if hidden else []
+    return nn.Sequential(nn.Dropout(dropout), *first, last)
+
+
+def _residual(adapter: nn.Sequential, encoded: Embeddings) -> Tensor:
+    vectors = encoded.tokens[:, 0]
+    added: Tensor = adapter(vectors)
+    return vectors + added

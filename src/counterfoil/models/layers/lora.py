@@ -1,0 +1,138 @@
+"""Low-rank adapters on the attention of a pretrained model (LoRA, arXiv:2106.09685)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+from torch import Tensor, nn
+
+ATTENTION = r".*\.self_attn\.(q_proj|k_proj|v_proj|out_proj)"
+_FROZEN, _ADDED = ".base_layer.", ".lora_"
+_NAME = "default"  # that peft gives to adapters
+
+
+def add_lora(body: nn.Module, rank: int, where: str = ATTENTION) -> nn.Module:
+    """The model, whose attention projections now learn a change of this rank and nothing else.
+
+    The change is scaled by 1 (alpha equals the rank) and begins at zero.
+
+    Args:
+        body: the model.
+        rank: of the change.
+        where: regular expression of the names of the projections, or of whole attentions.
+
+    Raises:
+        ValueError: peft is not installed, or the model has no such projections.
+    """
+    peft = _library()
+    body.requires_grad_(False)
+    config = peft.LoraConfig(r=rank, lora_alpha=rank, target_modules=where)
+    try:
+        adapted = peft.inject_adapter_in_model(config, body)
+    except ValueError as error:
+        raise ValueError(
+            f"lora={rank} adapts the attention of CLIP and SigLIP, and {type(body).__name__} has "
+            "none of that form; set lora=0"
+        ) from error
+    assert isinstance(adapted, nn.Module)
+    for module in adapted.modules():
+        if isinstance(module, _attention()):
+            added = _Added()
+            module.register_forward_pre_hook(added.before)
+            module.register_forward_hook(added.after, always_call=True)
+    return adapted
+
+
+def merge_lora(body: nn.Module) -> None:
+    """Add the change to the weights and take the adapters out, in place."""
+    from peft.tuners.lora import LoraLayer
+
+    adapted = [name for name, module in body.named_modules() if isinstance(module, LoraLayer)]
+    for name in adapted:
+        if any(name.startswith(f"{outer}.") for outer in adapted):
+            continue  # is merged with the attention it belongs to
+        layer: Any = body.get_submodule(name)
+        body.set_submodule(name, _merged(layer))
+
+
+def lora_state(own: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What a model with adapters loads from one with or without them.
+
+    Args:
+        own: its weights, by name; those that are added stay where the other has none.
+        other: weights of the other.
+    """
+    found = dict(other)
+    for name, tensor in own.items():
+        if name not in found:
+            plain = name.replace(_FROZEN, ".")
+            found[name] = tensor if _ADDED in name else found.pop(plain, tensor)
+    return found
+
+
+@final
+class _Added:
+    """Adds the change to the weights of an attention for a call, and gives these back as they were.
+
+    peft itself, 0.21 at least, adds that of the output twice, with the gradient of once, and takes
+    it away but for rounding.
+    """
+
+    def __init__(self) -> None:
+        self.own: list[nn.Parameter] = []
+
+    def before(self, attention: Any, given: object) -> None:
+        for module, name, weight in _changed(attention):
+            self.own.append(getattr(module, name))
+            delattr(module, name)
+            setattr(module, name, weight)  # a tensor, for the sake of its gradient
+        attention.merged_adapters.append(_NAME)
+
+    def after(self, attention: Any, given: object, made: object) -> None:
+        for (module, name), own in zip(_weights(attention), self.own, strict=True):
+            setattr(module, name, own)
+        self.own.clear()
+        attention.merged_adapters.clear()
+
+
+def _attention() -> Any:
+    from peft.tuners.lora.layer import MultiheadAttention
+
+    return MultiheadAttention
+
+
+def _weights(attention: Any) -> tuple[tuple[nn.Module, str], tuple[nn.Module, str]]:
+    inner = attention.get_base_layer()
+    return (inner, "in_proj_weight"), (inner.out_proj.get_base_layer(), "weight")
+
+
+def _changed(attention: Any) -> list[tuple[nn.Module, str, Tensor]]:
+    """The weights with the change added."""
+    layers = attention, attention.get_base_layer().out_proj
+    return [
+        (module, name, getattr(module, name) + layer.get_delta_weight(_NAME))
+        for (module, name), layer in zip(_weights(attention), layers, strict=True)
+    ]
+
+
+def _merged(layer: Any) -> nn.Module:
+    """The layer without adapters."""
+    if not isinstance(layer, _attention()):
+        layer.merge()
+        found = layer.get_base_layer()
+    else:
+        for module, name, weight in _changed(layer):
+            setattr(module, name, nn.Parameter(weight.detach(), requires_grad=False))
+        found = layer.get_base_layer()
+        found.out_proj = found.out_proj.get_base_layer()
+    assert isinstance(found, nn.Module)
+    return found
+
+
+def _library() -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise ValueError('lora above 0 needs peft: pip install "counterfoil[tune]"') from error
+    return peft

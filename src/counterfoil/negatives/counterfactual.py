@@ -1,0 +1,525 @@
+"""Counterfactual negatives: what a score hangs on is swapped or hidden (CFM)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from counterfoil.core import distributed
+from counterfoil.core.config import unknown_name
+from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs, Role
+from counterfoil.models.base import RetrievalModel, WordEmbeddingModel
+from counterfoil.negatives.online import MinedExtras
+from counterfoil.scoring.encode import evaluation_mode, gather_batches
+
+# Triplets of a batch whose negative comes too near, and the items that they are made of.
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BatchTriplets:
+    """Anchors of one side whose hardest negative comes too near; places in the pools.
+
+    Attributes:
+        number: (K,) which anchor pairs.
+        anchor: (K,) the image or text that stays.
+        positive: (K,) its counterpart.
+        negative: (K,) the hardest wrong one.
+    """
+
+    number: Tensor
+    anchor: Tensor
+    positive: Tensor
+    negative: Tensor
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+
+def violated_triplets(
+    batch: Batch, grid: Tensor, margin: float
+) -> tuple[BatchTriplets, BatchTriplets]:
+    """Image anchors, then text anchors, whose hardest negative breaks the margin.
+
+    Args:
+        batch: the batch.
+        grid: (I, T) scores of the anchor block.
+        margin: in units of a score.
+    """
+    image, text = batch.anchors.image, batch.anchors.text
+    wrong, true = grid.masked_fill(batch.positive, -torch.inf), grid[image, text]
+    found = []
+    for scores, anchor, positive in ((wrong, image, text), (wrong.T, text, image)):
+        hardest, negative = scores.max(1)
+        number = (margin + hardest[anchor] - true > 0).nonzero().squeeze(1)
+        kept = anchor[number]
+        found.append(BatchTriplets(number, kept, positive[number], negative[kept]))
+    return found[0], found[1]
+
+
+def triplet_pools(batch: Batch) -> tuple[ModalityBatch, ModalityBatch]:
+    """The images and texts of all processes.
+
+    Raises:
+        ValueError: they are not made of parts that can be edited.
+    """
+    if batch.images.values.dim() != 3 or batch.texts.values.is_floating_point():
+        raise ValueError(
+            f"images of shape {tuple(batch.images.values.shape)} and texts of shape "
+            f"{tuple(batch.texts.values.shape)} cannot be edited; edited negatives need region "
+            "features and words"
+        )
+    images = gather_batches(batch.images, len(batch.image_rows))
+    if images.mask.shape[1] < 2:
+        raise ValueError(
+            "images of one vector each have no regions to edit; use region features, or train "
+            "without edited negatives"
+        )
+    return images, gather_batches(batch.texts, len(batch.text_rows))
+
+
+# Which regions and words a score hangs on: the length of its gradient at each of them.
+#
+# The model is asked in evaluation mode, and no gradient reaches a parameter.
+
+
+def region_saliency(
+    model: RetrievalModel, images: ModalityBatch, texts: Embeddings, weight: Tensor
+) -> Tensor:
+    """(P, L, F) gradient of the weighted sum of P scores at each region of P images.
+
+    Args:
+        model: scores.
+        images: P images with region features.
+        texts: what they are scored with.
+        weight: (P,) of each score.
+    """
+    values = images.values
+    leaf = (values.float() if values.dtype in (torch.half, torch.bfloat16) else values).clone()
+    with _asked(model):
+        encoded = model.encode_images(replace(images, values=leaf.requires_grad_()))
+        total = (weight * model.score_pairs(encoded, texts)).sum()
+        (gradient,) = torch.autograd.grad(total, leaf)
+    return gradient
+
+
+def word_saliency(
+    model: RetrievalModel, texts: ModalityBatch, images: Embeddings, weight: Tensor
+) -> Tensor:
+    """(P, L, D) gradient of the weighted sum of P scores at the word embeddings of P texts.
+
+    Every occurrence of a word has its own.
+
+    Args:
+        model: scores; one of its parts looks words up, see `words_of`.
+        texts: P texts as token ids.
+        images: what they are scored with.
+        weight: (P,) of each score.
+    """
+    with _asked(model), _looked_up(word_embeddings_of(model).word_table()) as found:
+        encoded = model.encode_texts(texts)
+        total = (weight * model.score_pairs(images, encoded)).sum()
+        (gradient,) = torch.autograd.grad(total, found)
+    return gradient
+
+
+def token_saliency(gradient: Tensor, texts: ModalityBatch) -> Tensor:
+    """(N, L, D) sum of the gradients of all occurrences of a token, in whichever text they stand.
+
+    Args:
+        gradient: (N, L, D) of each occurrence.
+        texts: the N texts.
+    """
+    known, number = torch.unique(texts.values.masked_fill(~texts.mask, -1), return_inverse=True)
+    real = gradient.masked_fill(~texts.mask.unsqueeze(2), 0).flatten(0, 1)
+    total = real.new_zeros(len(known), real.shape[1]).index_add_(0, number.flatten(), real)
+    return total[number]
+
+
+def word_embeddings_of(model: RetrievalModel) -> WordEmbeddingModel:
+    """The part of a model that looks words up.
+
+    Raises:
+        ValueError: there is none, or several, or no gradient comes back to its words.
+    """
+    found = [part for part in model.modules() if isinstance(part, WordEmbeddingModel)]
+    what = type(model).__name__
+    if len(found) != 1:
+        raise ValueError(
+            f"{what} has {len(found)} text encoders that tell where they look words up; edited "
+            "negatives need one, such as a GRU or Bert"
+        )
+    return found[0]
+
+
+def check_word_gradients(model: RetrievalModel) -> WordEmbeddingModel:
+    """The part of a model that looks words up, once it has been tried on two words.
+
+    Raises:
+        ValueError: there is no such part, or no gradient comes back to its words.
+    """
+    found = word_embeddings_of(model)
+    device = next(model.parameters()).device
+    none, two = torch.full((1,), -1, device=device), torch.zeros(1, 2, device=device).long()
+    with _asked(model), _looked_up(found.word_table()) as leaves:
+        encoded = model.encode_texts(ModalityBatch(none, two, two == 0))
+        total = encoded.tokens.sum()
+        gradient = torch.autograd.grad(total, leaves, allow_unused=True)[0] if leaves else None
+    if gradient is None:
+        raise ValueError(
+            f"the text encoder {type(found).__name__} is not trained, so no gradient says which "
+            "words count; train it, or train without edited negatives"
+        )
+    return found
+
+
+@contextmanager
+def _asked(model: RetrievalModel) -> Iterator[None]:
+    """Evaluation mode with gradients; cuDNN gives a recurrent network none there."""
+    with (
+        evaluation_mode([model], gradients=True),
+        torch.backends.cudnn.flags(enabled=False),
+    ):
+        yield
+
+
+@contextmanager
+def _looked_up(table: nn.Module) -> Iterator[list[Tensor]]:
+    """What comes out of a table of words while the block runs, as leaves of a graph."""
+    found: list[Tensor] = []
+
+    def leaf(module: nn.Module, ids: tuple[Tensor, ...], vectors: Tensor) -> Tensor:
+        found.append(vectors.detach().requires_grad_())
+        return found[-1]
+
+    handle = table.register_forward_hook(leaf)
+    try:
+        yield found
+    finally:
+        handle.remove()
+
+
+# Items with some of their regions or words changed.
+
+
+def editable(items: ModalityBatch, *, specials: bool) -> Tensor:
+    """(N, L) bool, True for tokens that may be changed.
+
+    Args:
+        items: the items.
+        specials: special tokens may be, where `ModalityBatch.words` tells them.
+    """
+    if specials or items.words is None:
+        return items.mask
+    return items.mask & (items.words >= 0)
+
+
+def overwrite_tokens(
+    into: ModalityBatch,
+    source: ModalityBatch,
+    ranks: tuple[Tensor, Tensor],
+    may: tuple[Tensor, Tensor],
+    *,
+    share: float,
+) -> ModalityBatch:
+    """The most important tokens of one item overwritten by those of another, rank by rank.
+
+    As many as are `share` of what may be changed, at least one, and at most what the other has.
+
+    Args:
+        into: N items.
+        source: N items, as long.
+        ranks: (N, L) importance of the tokens of both.
+        may: (N, L) bool, tokens of both that count.
+        share: of the tokens that are overwritten.
+    """
+    count = torch.minimum(_count(may[0], share), may[1].sum(1))
+    to, place = _places(ranks[0], may[0], count)
+    _, other = _places(ranks[1], may[1], count)
+    values = into.values.clone()
+    values[to, place] = source.values[to, other]
+    if into.boxes is None or source.boxes is None:
+        return _new(into, values)
+    boxes = into.boxes.clone()
+    boxes[to, place] = source.boxes[to, other]
+    return replace(_new(into, values), boxes=boxes)
+
+
+def without_regions(items: ModalityBatch, rank: Tensor, *, share: float) -> ModalityBatch:
+    """The most important regions replaced by the mean of all others.
+
+    Args:
+        items: N images.
+        rank: (N, L) importance of the regions.
+        share: of the regions that are replaced, at least one.
+    """
+    row, place = _places(rank, items.mask, _count(items.mask, share))
+    rest = items.mask.clone()
+    rest[row, place] = False
+    real = items.values.masked_fill(~rest.unsqueeze(2), 0)
+    mean = real.sum(1) / rest.sum(1, keepdim=True).clamp(min=1)
+    values = items.values.clone()
+    values[row, place] = mean[row].to(values.dtype)
+    return _new(items, values)
+
+
+def without_words(
+    items: ModalityBatch, rank: Tensor, may: Tensor, *, share: float, mask: int
+) -> ModalityBatch:
+    """The most important words replaced by the token that hides a word.
+
+    Args:
+        items: N texts.
+        rank: (N, L) importance of the words.
+        may: (N, L) bool, words that count.
+        share: of the words that are hidden, at least one.
+        mask: id of that token.
+    """
+    row, place = _places(rank, may, _count(may, share))
+    values = items.values.clone()
+    values[row, place] = mask
+    return _new(items, values)
+
+
+def stack_items(parts: list[ModalityBatch]) -> ModalityBatch:
+    """Items one after the other, all of one length."""
+    first = parts[0]
+    return ModalityBatch(
+        torch.cat([part.ids for part in parts]),
+        torch.cat([part.values for part in parts]),
+        torch.cat([part.mask for part in parts]),
+        None if first.boxes is None else torch.cat([p.boxes for p in parts if p.boxes is not None]),
+        None,
+        None if first.words is None else torch.cat([p.words for p in parts if p.words is not None]),
+    )
+
+
+def _new(items: ModalityBatch, values: Tensor) -> ModalityBatch:
+    """Items that stand in no data set."""
+    return replace(items, ids=torch.full_like(items.ids, -1), values=values, targets=None)
+
+
+def _count(may: Tensor, share: float) -> Tensor:
+    """(N,) how many tokens are changed."""
+    there = may.sum(1)
+    return torch.minimum((there.double() * share).long().clamp(min=1), there)
+
+
+def _places(rank: Tensor, may: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """Row and place of the `count` highest ranks of each row, the highest first."""
+    order = rank.masked_fill(~may, -torch.inf).sort(dim=1, descending=True, stable=True).indices
+    taken = torch.arange(order.shape[1], device=order.device) < count.unsqueeze(1)
+    row, nth = taken.nonzero(as_tuple=True)
+    return row, order[row, nth]
+
+
+Gradients = Literal["occurrence", "token"]
+ADJUSTED = (Role.EDITED,)
+EXPLORED = (Role.MASKED_POSITIVE, Role.MASKED_NEGATIVE)
+
+
+@final
+class CounterfactualSampler:
+    """Edits the counterparts of anchors where they count most.
+
+    CFM (Wei et al., "Synthesizing counterfactual samples for effective image-text matching", MM
+    2022). Where the hardest negative of an anchor breaks the margin, the gradient of the score says
+    which regions or words of the positive and of that negative count. *Self-adjustment* overwrites
+    the most important ones of the positive by those of the negative: a new negative.
+    *Self-exploration* hides the most important ones of both: a pair whose order should stand. Each
+    has two columns: the edited text of an image anchor, and the edited image of a text anchor; -1
+    where an anchor has none. Nothing is edited in steps where neither is drawn.
+
+    Departs from the authors' code in: images of any number of regions; the gradient of every
+    occurrence of a word ("token" sums those of all, over positives and negatives, as theirs does);
+    special tokens stay, where they are known; the model is asked in evaluation mode, and its
+    parameters get no gradient.
+    """
+
+    provides = frozenset({*ADJUSTED, *EXPLORED})
+    provides_words = frozenset[str]()
+
+    def __init__(
+        self,
+        *,
+        margin: float = 0.2,
+        adjust: float = 0.33,
+        explore: float = 0.33,
+        swapped: float = 0.8,
+        hidden: float = 0.1,
+        mask: int | None = None,
+        gradients: Gradients = "occurrence",
+        specials: bool = False,
+    ) -> None:
+        """Keyword arguments.
+
+        Args:
+            margin: of the hinge that an anchor has to break, in units of a score.
+            adjust: how likely a step has self-adjustment.
+            explore: how likely a step has self-exploration.
+            swapped: share of regions or words that are overwritten.
+            hidden: share of regions or words that are hidden.
+            mask: id of the token that hides a word; None for the text encoder's own.
+            gradients: of the "occurrence" of a word, or of the "token" everywhere.
+            specials: edit special tokens too, as the authors do.
+
+        Raises:
+            ValueError: a share or probability that is none, or unknown gradients.
+        """
+        for name, value in (
+            ("adjust", adjust),
+            ("explore", explore),
+            ("swapped", swapped),
+            ("hidden", hidden),
+        ):
+            if not 0 <= value <= 1:
+                raise ValueError(f"{name}={value} is not possible; it must be from 0 to 1")
+        if gradients not in ("occurrence", "token"):
+            raise ValueError(
+                unknown_name(gradients, ["occurrence", "token"], "a kind of gradients")
+            )
+        self.margin, self.chances = margin, (adjust, explore)
+        self.swapped, self.hidden, self.mask = swapped, hidden, mask
+        self.gradients, self.specials = gradients, specials
+
+    def check(self, model: RetrievalModel) -> None:
+        """Whether a model's words can be asked and hidden.
+
+        Raises:
+            ValueError: they cannot.
+        """
+        if check_word_gradients(model).mask_word is None and self.mask is None:
+            raise ValueError(
+                "the text encoder has no token that hides a word; give its id as mask, such as 3 "
+                "for <unk>"
+            )
+
+    def propose(
+        self,
+        model: RetrievalModel,
+        batch: Batch,
+        views: EncodedViews,
+        grid: Tensor,
+        rng: torch.Generator,
+    ) -> MinedExtras:
+        """Edited items of the anchors that break the margin, the same on every process.
+
+        Raises:
+            ValueError: images or texts are not made of parts that can be edited.
+        """
+        chance = torch.rand(2, generator=rng) < torch.tensor(self.chances)
+        adjust, explore = chance.tolist()
+        roles = (ADJUSTED if adjust else ()) + (EXPLORED if explore else ())
+        by_image, by_text = violated_triplets(batch, grid.detach().float(), self.margin)
+        if not roles:
+            return MinedExtras(pairs=_paired(batch, roles, by_image, by_text))
+        images, texts = triplet_pools(batch)
+        made = self._texts(model, texts, views.inference.images, by_image)
+        seen = self._images(model, images, views.inference.texts, by_text)
+        return MinedExtras(
+            images=stack_items([seen[role] for role in roles]) if len(by_text) else None,
+            texts=stack_items([made[role] for role in roles]) if len(by_image) else None,
+            pairs=_paired(batch, roles, by_image, by_text),
+        )
+
+    def _texts(
+        self, model: RetrievalModel, pool: ModalityBatch, images: Embeddings, found: BatchTriplets
+    ) -> dict[Role, ModalityBatch]:
+        """Edited texts of image anchors."""
+        if not len(found):
+            return {}
+        true, wrong = pool.rows(found.positive), pool.rows(found.negative)
+
+        def gradient(rows: Tensor) -> Tensor:
+            some = stack_items([true.rows(rows), wrong.rows(rows)])
+            anchor = images.rows(found.anchor[rows].repeat(2))
+            vectors = word_saliency(model, some, anchor, _signs(len(rows), len(found), anchor))
+            return vectors if self.gradients == "token" else _lengths(vectors)
+
+        asked = _asked_edited(found, gradient)
+        if self.gradients == "token":
+            asked = _lengths(token_saliency(asked, stack_items([true, wrong])))
+        rank, other = asked.chunk(2)
+        may, its = (editable(some, specials=self.specials) for some in (true, wrong))
+        mask = self._mask(model)
+        return {
+            Role.EDITED: overwrite_tokens(
+                true, wrong, (rank, other), (may, its), share=self.swapped
+            ),
+            Role.MASKED_POSITIVE: without_words(true, rank, may, share=self.hidden, mask=mask),
+            Role.MASKED_NEGATIVE: without_words(wrong, other, its, share=self.hidden, mask=mask),
+        }
+
+    def _images(
+        self, model: RetrievalModel, pool: ModalityBatch, texts: Embeddings, found: BatchTriplets
+    ) -> dict[Role, ModalityBatch]:
+        """Edited images of text anchors."""
+        if not len(found):
+            return {}
+        true, wrong = pool.rows(found.positive), pool.rows(found.negative)
+
+        def length(rows: Tensor) -> Tensor:
+            some = stack_items([true.rows(rows), wrong.rows(rows)])
+            anchor = texts.rows(found.anchor[rows].repeat(2))
+            signs = _signs(len(rows), len(found), anchor)
+            return _lengths(region_saliency(model, some, anchor, signs))
+
+        rank, other = _asked_edited(found, length).chunk(2)
+        may = true.mask, wrong.mask
+        return {
+            Role.EDITED: overwrite_tokens(true, wrong, (rank, other), may, share=self.swapped),
+            Role.MASKED_POSITIVE: without_regions(true, rank, share=self.hidden),
+            Role.MASKED_NEGATIVE: without_regions(wrong, other, share=self.hidden),
+        }
+
+    def _mask(self, model: RetrievalModel) -> int:
+        mask = word_embeddings_of(model).mask_word if self.mask is None else self.mask
+        assert mask is not None, "the step checks that there is one"
+        return mask
+
+
+def _paired(
+    batch: Batch, roles: tuple[Role, ...], by_image: BatchTriplets, by_text: BatchTriplets
+) -> dict[Role, Pairs]:
+    """(B, 2) pairs of each role: with an edited text, and with an edited image."""
+    anchors, pairs = batch.anchors, {}
+    for role in (*ADJUSTED, *EXPLORED):
+        text, image = torch.full_like(anchors.text, -1), torch.full_like(anchors.image, -1)
+        if role in roles:
+            nth = roles.index(role)
+            text[by_image.number] = _behind(len(batch.text_rows), nth, by_image)
+            image[by_text.number] = _behind(len(batch.image_rows), nth, by_text)
+        pairs[role] = Pairs(
+            torch.stack([anchors.image, image], 1), torch.stack([text, anchors.text], 1)
+        )
+    return pairs
+
+
+def _behind(pool: int, nth: int, found: BatchTriplets) -> Tensor:
+    """Places of the nth edited items behind a pool."""
+    return pool + nth * len(found) + torch.arange(len(found), device=found.number.device)
+
+
+def _signs(rows: int, count: int, anchor: Embeddings) -> Tensor:
+    """(2 rows,) weights of the true scores and the wrong ones in the mean of their difference."""
+    one = anchor.tokens.new_full((rows,), 1 / count)
+    return torch.cat([one, -one])
+
+
+def _lengths(vectors: Tensor) -> Tensor:
+    lengths: Tensor = torch.linalg.vector_norm(vectors, dim=-1)
+    return lengths
+
+
+def _asked_edited(found: BatchTriplets, ask: Callable[[Tensor], Tensor]) -> Tensor:
+    """(2 K, L, ...) of all positives, then all negatives, of which each process asks a share."""
+    mine = distributed.shard(len(found))
+    rows = torch.arange(mine.start, mine.stop, device=found.number.device)
+    true, wrong = ask(rows.clamp(max=len(found) - 1)).chunk(2)
+    both = (distributed.gather(part).flatten(0, 1)[: len(found)] for part in (true, wrong))
+    return torch.cat(list(both))

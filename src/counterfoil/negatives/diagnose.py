@@ -1,0 +1,431 @@
+"""How hard negatives are: those of a random batch beside those mined from the whole set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+from typing import Any, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from counterfoil.core.console import progress
+from counterfoil.core.types import Pairs
+from counterfoil.data.dataset import ImageTextDataset, Relation
+from counterfoil.data.scenes import scene
+from counterfoil.data.scenes.grammar import parse
+from counterfoil.data.scenes.truth import holds
+from counterfoil.negatives.filters import check_least, word_bags
+from counterfoil.negatives.store import HardNegativeLists
+from counterfoil.scoring.encode import EmbeddedDataset, device_of, evaluation_mode
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class NegativeHardness:
+    """Scores of S anchor images with three kinds of text.
+
+    Attributes:
+        positive: (S,) a true caption.
+        online: (S,) the hardest wrong caption of a random batch.
+        offline: (S,) a mined caption, drawn uniformly from the list.
+        batch: size of the random batches.
+    """
+
+    positive: Tensor
+    online: Tensor
+    offline: Tensor
+    batch: int
+
+
+@torch.inference_mode()
+def hardness(
+    members: Sequence[EmbeddedDataset],
+    text_to_image: Tensor,
+    mined: Tensor,
+    *,
+    batch: int,
+    samples: int,
+    rng: torch.Generator,
+) -> NegativeHardness:
+    """Measure it on random batches of training captions.
+
+    Args:
+        members: models with what they encoded; several are an ensemble.
+        text_to_image: (T,) image of each text, -1 for none.
+        mined: (I, h) mined texts of each image, -1 where there are fewer.
+        batch: captions in a batch.
+        samples: about how many anchors.
+        rng: of batches and draws.
+    """
+    owned = (text_to_image >= 0).nonzero().squeeze(1)
+    batch = min(batch, len(owned))
+    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    for _ in range(max(1, samples // batch)):
+        rows = owned[torch.randperm(len(owned), generator=rng)[:batch]]
+        anchors = text_to_image[rows]
+        block = _block(members, anchors, rows)
+        wrong = block.masked_fill(anchors.unsqueeze(1) == anchors, -torch.inf).amax(1)
+        lists = mined[anchors].long()
+        place = (torch.rand(len(rows), generator=rng) * (lists >= 0).sum(1)).long()
+        drawn = lists.gather(1, place.unsqueeze(1)).squeeze(1)
+        kept = (drawn >= 0) & wrong.isfinite()
+        offline = _pairs(members, anchors[kept], drawn[kept])
+        found.append((block.diagonal()[kept], wrong[kept], offline))
+    positive, online, offline = (torch.cat(parts) for parts in zip(*found))
+    return NegativeHardness(positive, online, offline, batch)
+
+
+def _block(members: Sequence[EmbeddedDataset], images: Tensor, texts: Tensor) -> Tensor:
+    blocks = [m.model.score_matrix(m.images.rows(images), m.texts.rows(texts)) for m in members]
+    return torch.stack(blocks).float().mean(0)
+
+
+def _pairs(members: Sequence[EmbeddedDataset], images: Tensor, texts: Tensor) -> Tensor:
+    scores = [m.model.score_pairs(m.images.rows(images), m.texts.rows(texts)) for m in members]
+    return torch.stack(scores).float().mean(0)
+
+
+# Hubs: items that are on far more lists of negatives than others.
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class HubStatistics:
+    """How often each of C candidates is among the first k of a list.
+
+    Attributes:
+        first: k.
+        skewness: third standardised moment of these counts (Radovanović et al., "Hubs in space",
+            JMLR 2010); 0 where all are listed as often, and about 1 / sqrt(mean) by chance.
+        never: percent of the candidates that are on no list.
+        crowd: percent of all places that the most listed hundredth of the candidates takes.
+        largest: rows of the most listed candidates and how often they are, most first.
+    """
+
+    first: int
+    skewness: float
+    never: float
+    crowd: float
+    largest: tuple[tuple[int, int], ...]
+
+
+def measure_hubs(
+    lists: Tensor, candidates: int, *, first: int = 10, largest: int = 5
+) -> HubStatistics:
+    """Count who is listed.
+
+    Args:
+        lists: (Q, h) rows, hardest first, -1 where short.
+        candidates: C, how many rows there are.
+        first: k; all of a shorter list.
+        largest: how many hubs to name.
+
+    >>> hubs(torch.tensor([[0, 1], [0, 2], [0, -1]]), 4, largest=1)
+    Hubs(first=2, skewness=0.652..., never=25.0, crowd=60.0, largest=((0, 3),))
+    """
+    first = min(first, lists.shape[1])
+    rows = lists[:, :first].flatten()
+    counts = torch.bincount(rows[rows >= 0].long(), minlength=candidates)
+    number = counts.double()
+    spread = float(number.std(correction=0))
+    skewness = float(((number - number.mean()) ** 3).mean()) / spread**3 if spread else 0.0
+    order = counts.argsort(descending=True, stable=True)
+    most = order[: max(1, candidates // 100)]
+    return HubStatistics(
+        first=first,
+        skewness=skewness,
+        never=100 * float((counts == 0).double().mean()),
+        crowd=100 * int(counts[most].sum()) / max(1, int(counts.sum())),
+        largest=tuple((int(row), int(counts[row])) for row in order[:largest]),
+    )
+
+
+def list_overlap(lists: Tensor, groups: Iterable[Tensor], *, first: int = 10) -> float | None:
+    """How alike the lists of related queries are: mean Jaccard index of their first k rows.
+
+    Args:
+        lists: (Q, h) rows, -1 where short.
+        groups: rows of related queries, as the captions of one image.
+        first: k.
+
+    Returns:
+        The mean over all pairs within a group, in percent; None where there is no pair.
+
+    >>> overlap(torch.tensor([[1, 2], [2, 3], [4, 5]]), [torch.tensor([0, 1]), torch.tensor([2])])
+    33.3...
+    """
+    shares = []
+    for group in groups:
+        sets = [{row for row in line if row >= 0} for line in lists[group, :first].tolist()]
+        shares += [len(a & b) / max(1, len(a | b)) for a, b in combinations(sets, 2)]
+    return 100 * sum(shares) / len(shares) if shares else None
+
+
+# Which mined pairs may be true after all: several estimates, each said in words.
+
+
+_SAME = 1 - 1e-9  # cosine of equal sets of words, rounded
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class InspectedPairs:
+    """The lists of S anchor pairs, those of their images or those of their texts.
+
+    Attributes:
+        anchors: (S,) the anchor pairs.
+        pairs: (S, h) the listed pairs, hardest first.
+        listed: (S, h) bool, False where a list is shorter; such pairs mean nothing.
+    """
+
+    anchors: Pairs
+    pairs: Pairs
+    listed: Tensor
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class SuspectedPositives:
+    """One estimate of which listed pairs are true.
+
+    Attributes:
+        name: in a word or two.
+        words: what it means.
+        found: (S, h) bool, suspected.
+        known: (S, h) bool, listed and decided.
+    """
+
+    name: str
+    words: str
+    found: Tensor
+    known: Tensor
+
+
+def inspect_pairs(
+    lists: HardNegativeLists, relation: Relation, texts: Tensor
+) -> tuple[InspectedPairs, InspectedPairs]:
+    """What is listed for anchor texts: wrong texts of their images, and wrong images of theirs."""
+    anchors = Pairs(relation.text_to_image[texts], texts)
+    wrong_texts = lists.texts[anchors.image].long()
+    wrong_images = lists.images[texts].long()
+    return (
+        InspectedPairs(
+            anchors, Pairs(_beside(anchors.image, wrong_texts), wrong_texts), wrong_texts >= 0
+        ),
+        InspectedPairs(
+            anchors, Pairs(wrong_images, _beside(texts, wrong_images)), wrong_images >= 0
+        ),
+    )
+
+
+def suspects_by_score(
+    looked: InspectedPairs, scores: Tensor, positive: Tensor
+) -> SuspectedPositives:
+    """Pairs that score at least what their anchor pair scores.
+
+    Args:
+        looked: the lists.
+        scores: (S, h) of the listed pairs.
+        positive: (S,) of the anchor pairs.
+    """
+    words = "scores at least what its anchor pair scores; mistakes of the model count too"
+    found = looked.listed & (scores >= positive.unsqueeze(1))
+    return SuspectedPositives("above positive", words, found, looked.listed)
+
+
+def suspects_by_wording(
+    dataset: ImageTextDataset, looked: Sequence[InspectedPairs], *, least: float
+) -> list[list[SuspectedPositives]]:
+    """Pairs whose text is worded like one of the image's own captions, for each of `looked`.
+
+    Args:
+        dataset: the captions.
+        looked: lists.
+        least: TF-IDF cosine that counts as alike, see `counterfoil.negatives.filters`.
+
+    Returns:
+        Two estimates each, none for a data set without words.
+
+    Raises:
+        ValueError: `least` out of range.
+    """
+    check_least("alike", least)
+    wording = _Wording(dataset)
+    if not wording.bags.vocabulary:
+        return [[] for _ in looked]
+    same = "has the very words of a caption of the image, in any order"
+    alike = f"has a TF-IDF cosine of at least {least:g} with a caption of the image"
+    estimates = []
+    for part in looked:
+        cosine, listed = wording.cosines(part), part.listed
+        estimates.append(
+            [
+                SuspectedPositives("same words", same, listed & (cosine >= _SAME), listed),
+                SuspectedPositives(
+                    "similar words", alike, listed & (cosine >= least - 1e-9), listed
+                ),
+            ]
+        )
+    return estimates
+
+
+def suspects_by_truth(
+    dataset: ImageTextDataset, looked: Sequence[InspectedPairs]
+) -> list[list[SuspectedPositives]]:
+    """Pairs whose text is true of the picture, where that can be decided: in `scenes`.
+
+    Returns:
+        One estimate each, the exact one; none for other data.
+    """
+    try:
+        scene(dataset.image_ids[0])
+    except ValueError:
+        return [[] for _ in looked]
+    words = "is true of the picture, as decided from what is in it"
+    forms = cache(lambda row: (p := parse(dataset.texts[row])) and p.form)
+    graphs = cache(lambda row: scene(dataset.image_ids[row]))
+    estimates = []
+    for part in looked:
+        found, known = torch.zeros_like(part.listed), torch.zeros_like(part.listed)
+        for line, place in part.listed.nonzero().tolist():
+            form = forms(int(part.pairs.text[line, place]))
+            if form is not None:
+                known[line, place] = True
+                found[line, place] = holds(form, graphs(int(part.pairs.image[line, place])))
+        estimates.append([SuspectedPositives("true", words, found, known)])
+    return estimates
+
+
+def _beside(anchor: Tensor, listed: Tensor) -> Tensor:
+    return anchor.unsqueeze(1).expand_as(listed)
+
+
+@final
+class _Wording:
+    """TF-IDF cosines of texts with the captions of images."""
+
+    def __init__(self, dataset: ImageTextDataset) -> None:
+        self.bags, self.relation = word_bags(dataset.texts), dataset.relation
+
+    def cosines(self, looked: InspectedPairs) -> Tensor:
+        """(S, h) the highest cosine of each listed pair's text with a caption of its image."""
+        out = torch.zeros(looked.listed.shape, dtype=torch.double)
+        for line, listed in enumerate(looked.listed):
+            images, texts = looked.pairs.image[line, listed], looked.pairs.text[line, listed]
+            out[line, listed] = torch.from_numpy(self._line(images, texts))
+        return out
+
+    def _line(self, images: Tensor, texts: Tensor) -> npt.NDArray[Any]:
+        """For pairs that share their image or their text."""
+        if not len(images):
+            return np.zeros(0)
+        if bool((images == images[0]).all()):
+            captions, _ = self.relation.captions(images[:1])
+            best: npt.NDArray[Any] = np.zeros(len(images))
+            for one in captions.tolist():
+                best = np.maximum(best, self._with(one, texts))
+            return best
+        captions, counts = self.relation.captions(images)
+        best = np.zeros(len(images))
+        pair = np.repeat(np.arange(len(images)), counts.numpy())
+        np.maximum.at(best, pair, self._with(int(texts[0]), captions))
+        return best
+
+    def _with(self, one: int, others: Tensor) -> npt.NDArray[Any]:
+        """Cosine of one text with others."""
+        starts, words, weights = self.bags.starts, self.bags.words, self.bags.weights
+        dense: npt.NDArray[Any] = np.zeros(self.bags.vocabulary)
+        own = slice(starts[one], starts[one + 1])
+        dense[words[own]] = weights[own]
+        rows = others.numpy()
+        many = starts[rows + 1] - starts[rows]
+        at = np.repeat(starts[rows] - (many.cumsum() - many), many) + np.arange(many.sum())
+        pair = np.repeat(np.arange(len(rows)), many)
+        found: npt.NDArray[Any] = np.bincount(pair, dense[words[at]] * weights[at], len(rows))
+        return found
+
+
+# What mined lists are like: how hard, how crowded, and how often they may be wrong.
+
+
+_NUMBERS = 2**24  # that the encodings of the pairs scored together may hold
+BOUNDS = (1, 5, 20, 100)  # last ranks of the parts of a list
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RankStatistics:
+    """What stands at some ranks of the lists.
+
+    Attributes:
+        first: the first of the ranks, from 1.
+        last: the last of them.
+        pairs: how many pairs stand there in the lists that were looked at.
+        gap: median of their scores less their anchor pairs' scores; None where none is known.
+        suspected: percent of the pairs that each estimate suspects; None where none is decided.
+    """
+
+    first: int
+    last: int
+    pairs: int
+    gap: float | None
+    suspected: tuple[float | None, ...]
+
+
+def statistics_by_rank(
+    looked: InspectedPairs, estimates: Sequence[SuspectedPositives], gaps: Tensor | None
+) -> tuple[RankStatistics, ...]:
+    """Parts of the lists, hardest first, and then the whole.
+
+    Args:
+        looked: the lists.
+        estimates: of which pairs are true.
+        gaps: (S, h) scores of the pairs less those of their anchor pairs, where they are known.
+    """
+    depth = looked.listed.shape[1]
+    lasts = [*(bound for bound in BOUNDS if bound < depth), depth]
+    parts = list(zip([1, *(last + 1 for last in lasts)], lasts))
+    if len(parts) > 1:
+        parts.append((1, depth))
+    return tuple(_part(looked, estimates, gaps, first, last) for first, last in parts)
+
+
+def pair_scores(members: Sequence[EmbeddedDataset], pairs: Pairs) -> Tensor:
+    """(P,) mean score of the members for each of P pairs of rows, a bounded number at a time."""
+    found = torch.zeros(len(pairs.image))
+    with progress("pairs scored", len(members) * len(found)) as advance:
+        for member in members:
+            each = member.images.tokens[0].numel() + member.texts.tokens[0].numel()
+            size, where = max(1, _NUMBERS // each), device_of(member)
+            with evaluation_mode([member.model]):
+                for start in range(0, len(found), size):
+                    part = slice(start, start + size)
+                    images = member.images.rows(pairs.image[part]).to(where)
+                    texts = member.texts.rows(pairs.text[part]).to(where)
+                    found[part] += member.model.score_pairs(images, texts).float().cpu()
+                    advance(len(images))
+    return found / max(1, len(members))
+
+
+def _part(
+    looked: InspectedPairs,
+    estimates: Sequence[SuspectedPositives],
+    gaps: Tensor | None,
+    first: int,
+    last: int,
+) -> RankStatistics:
+    ranks = slice(first - 1, last)
+    listed = looked.listed[:, ranks]
+    known = gaps[:, ranks][listed] if gaps is not None else torch.zeros(0)
+    suspected = []
+    for estimate in estimates:
+        decided = int(estimate.known[:, ranks].sum())
+        found = int(estimate.found[:, ranks].sum())
+        suspected.append(100 * found / decided if decided else None)
+    gap = float(known.median()) if len(known) else None
+    return RankStatistics(first, last, int(listed.sum()), gap, tuple(suspected))

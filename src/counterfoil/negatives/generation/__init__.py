@@ -1,0 +1,1 @@
+"""Generated negative captions: TAGS and rules."""

@@ -1,0 +1,335 @@
+"""What all writers of foils go by: when two captions are one, and chance that has a name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self, final
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
+
+from counterfoil import __version__
+from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
+from counterfoil.core.io import ensure_absent
+from counterfoil.core.types import Batch, EncodedViews, Pairs, Role
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.processor import ProcessedDataset
+from counterfoil.models.base import RetrievalModel
+from counterfoil.negatives.online import MinedExtras
+
+_WORD = re.compile(r"\w+(?:[-']\w+)*")
+
+
+def normalise_for_comparison(text: str) -> str:
+    """A caption's words, without case, points and blanks.
+
+    >>> as_compared("A man's  T-shirt.")
+    "a man's t-shirt"
+    """
+    return " ".join(_WORD.findall(text.lower()))
+
+
+def named_generator(name: str) -> torch.Generator:
+    """A random state that depends on a name only."""
+    digest = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
+    return torch.Generator().manual_seed(digest)
+
+
+# Written captions on disk, with the evidence of where they came from.
+
+
+ROWS = "foils.jsonl"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ChangedSpan:
+    """Words of a caption that its foil does not have.
+
+    Attributes:
+        old: the caption's.
+        new: the foil's.
+        start: first character of the new ones in the foil.
+        stop: the one after their last.
+    """
+
+    old: str
+    new: str
+    start: int
+    stop: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GeneratedCaption:
+    """One written caption.
+
+    Attributes:
+        image: the data set's name of the image that it is not true of.
+        text: the data set's name of the caption that it was made of.
+        caption: that caption.
+        foil: what was made of it.
+        kind: what was changed, as in "noun".
+        changed: the changed words, from left to right.
+        scores: what models thought of it, by the name of the score.
+        writer: who wrote it.
+    """
+
+    image: str
+    text: str
+    caption: str
+    foil: str
+    kind: str
+    changed: tuple[ChangedSpan, ...]
+    scores: Mapping[str, float] = field(default_factory=dict)
+    writer: str = "rules"
+
+    def line(self) -> str:
+        """The line of a file that holds it."""
+        return json.dumps(asdict(self), ensure_ascii=False) + "\n"
+
+
+@final
+class GeneratedManifest(ArtifactManifest):
+    """What captions were written for, so that they are never read against anything else.
+
+    Attributes:
+        dataset: fingerprint of the images and captions.
+        split: whose captions they are, as in "train".
+        writer: who wrote, in words.
+        settings: of the writer.
+        seed: of what was drawn.
+        counts: foils by kind.
+    """
+
+    corpus: str
+    split: str
+    writer: str
+    settings: dict[str, str | int | float | bool | tuple[str, ...] | None]
+    seed: int
+    counts: dict[str, int]
+
+
+WRITTEN = ArtifactFormat(
+    name="written captions",
+    manifest=GeneratedManifest,
+    remedy="write again with `counterfoil write`",
+    origin="was written for",
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GeneratedStore:
+    """A folder of written captions: ``manifest.json``, and ``foils.jsonl`` with one a line.
+
+    Attributes:
+        folder: where it lies.
+        manifest: what it was made from.
+    """
+
+    folder: Path
+    manifest: GeneratedManifest
+
+    @classmethod
+    def write(
+        cls,
+        folder: Path,
+        foils: Iterable[GeneratedCaption],
+        dataset: ImageTextDataset,
+        *,
+        writer: str,
+        settings: Mapping[str, Any],
+        seed: int,
+    ) -> Self:
+        """Write the folder, whole or not at all, while the foils are being made.
+
+        Args:
+            folder: must not exist yet.
+            foils: of captions of the data set.
+            dataset: the split that they were written for.
+            writer: who wrote, in words.
+            settings: of the writer; plain values.
+            seed: of what was drawn.
+
+        Raises:
+            ValueError: something is there.
+        """
+        ensure_absent(folder)
+        counts: dict[str, int] = {}
+        with WRITTEN.writing(folder) as temporary:
+            with (temporary / ROWS).open("w", encoding="utf-8") as file:
+                for foil in foils:
+                    counts[foil.kind] = counts.get(foil.kind, 0) + 1
+                    file.write(foil.line())
+            manifest = GeneratedManifest(
+                corpus=dataset.fingerprint,
+                split=dataset.split_name,
+                writer=writer,
+                settings=dict(settings),
+                seed=seed,
+                counts=counts,
+                version=__version__,
+            )
+            WRITTEN.write_manifest(temporary, manifest)
+        return cls(folder, manifest)
+
+    @classmethod
+    def open(cls, folder: Path, *, fingerprint: str) -> Self:
+        """A folder that `write` wrote for a data set.
+
+        Raises:
+            ValueError: no such folder, damaged, for another data set or of a newer version.
+        """
+        return cls(folder, WRITTEN.read_manifest(folder, fingerprint=fingerprint))
+
+    def __len__(self) -> int:
+        return sum(self.manifest.counts.values())
+
+    def foils(self) -> Iterator[GeneratedCaption]:
+        """All of them, in the order in which they were written.
+
+        Raises:
+            ValueError: a line is damaged, or there are not as many as the manifest promises.
+        """
+        path, count = self.folder / ROWS, 0
+        for foil in read_generated(path):
+            count += 1
+            yield foil
+        if count != len(self):
+            raise ValueError(
+                f"{path} holds {count:,} captions, but its manifest promises {len(self):,}; write "
+                "again"
+            )
+
+
+def generated_digest(folder: Path) -> str:
+    """Sixteen hex digits of the captions in a folder; "" where there are none."""
+    path = folder / ROWS
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def read_generated(path: Path) -> Iterator[GeneratedCaption]:
+    """The foils of a file with one a line.
+
+    Raises:
+        ValueError: there is no such file, or a line is damaged.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist; written captions are needed there")
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            yield _row(path, number, line)
+
+
+_ROW = TypeAdapter(GeneratedCaption)
+
+
+def _row(path: Path, number: int, line: str) -> GeneratedCaption:
+    try:
+        return _ROW.validate_json(line)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the whole"
+        raise ValueError(
+            f"{path}, line {number} is damaged: {where}: {first['msg'].lower()}; write again"
+        ) from None
+
+
+# Negatives that were written before, by whomever, for a model of any kind.
+
+
+@final
+class GeneratedCaptions:
+    """Draws stored foils of each anchor caption, which the model in training reads as text.
+
+    VSE-C (https://arxiv.org/abs/1806.10348) trains on rules' foils, TAGS's "static" negatives are a
+    frozen model's; each visit of an anchor draws anew, without replacement. Roles: "written".
+
+    Departs from VSE-C's code in: an anchor's candidates are foils of its own caption, not the
+    hardest of those of the whole batch.
+    """
+
+    provides = frozenset({Role.WRITTEN})
+    provides_words = frozenset[str]()
+    anchors_only = True
+
+    def __init__(
+        self,
+        *,
+        folder: str,
+        processor: ProcessedDataset,
+        count: int = 5,
+        kinds: tuple[str, ...] = (),
+        shared: bool = False,
+    ) -> None:
+        """Keyword arguments.
+
+        Args:
+            folder: of written captions, as ``counterfoil write`` makes it.
+            processor: what the model in training sees of the data set.
+            count: N, foils of each anchor; fewer where fewer are stored.
+            kinds: only these, as in ("noun", "numeral"); () for all.
+            shared: every anchor's image is asked about the foils of all anchors, as NegCLIP
+                (https://arxiv.org/abs/2210.01936) appends them to the texts of a batch.
+
+        Raises:
+            ValueError: the folder is none, is damaged or was written for another data set, the
+                model reads no words, or nothing is left to draw.
+        """
+        if count < 1:
+            raise ValueError(f"count={count} is not possible; it must be at least 1")
+        if processor.processor.tokenizer is None:
+            raise ValueError("this model compares ready-made vectors and cannot read written foils")
+        store = GeneratedStore.open(Path(folder), fingerprint=processor.dataset.fingerprint)
+        self.processor, self.count, self.shared = processor, count, shared
+        self._foils: dict[int, list[str]] = {}
+        rows = {name: row for row, name in enumerate(processor.dataset.text_ids)}
+        for foil in store.foils():
+            if foil.text not in rows:
+                raise ValueError(
+                    f"{folder} has a foil of caption {foil.text!r}, which these data do not have; "
+                    "write again"
+                )
+            if not kinds or foil.kind in kinds:
+                self._foils.setdefault(rows[foil.text], []).append(foil.foil)
+        if not self._foils:
+            there = ", ".join(store.manifest.counts) or "none"
+            raise ValueError(
+                f"{folder} has no foils of {', '.join(kinds) or 'any kind'}; it has: {there}"
+            )
+
+    def propose(
+        self,
+        model: RetrievalModel,
+        batch: Batch,
+        views: EncodedViews,
+        grid: Tensor,
+        rng: torch.Generator,
+    ) -> MinedExtras:
+        """Stored foils of every anchor, the same on every process."""
+        anchors = batch.anchors.image.unsqueeze(1)
+        text = torch.full((len(anchors), self.count), -1)
+        strings: list[str] = []
+        for at, row in enumerate(batch.text_rows[batch.anchors.text.cpu()].tolist()):
+            foils = self._foils.get(row, [])
+            drawn = torch.randperm(len(foils), generator=rng)[: self.count].tolist()
+            first = len(batch.text_rows) + len(strings)
+            text[at, : len(drawn)] = torch.arange(first, first + len(drawn))
+            strings += [foils[place] for place in drawn]
+        if self.shared and strings:
+            text = text[text >= 0].expand(len(anchors), -1)
+        pairs = Pairs(anchors.expand(text.shape), text.to(anchors.device))
+        texts = (
+            self.processor.processor.process_texts(strings).to(anchors.device) if strings else None
+        )
+        return MinedExtras(texts=texts, pairs={Role.WRITTEN: pairs})

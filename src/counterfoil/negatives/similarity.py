@@ -1,0 +1,375 @@
+"""What captions mean: vectors of a sentence encoder, any model of sentence-transformers.
+
+It reads captions alone and sees no picture. Two captions that say the same in other words are near;
+so are, for most of them, two that differ in one detail.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Self, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from counterfoil import __version__
+from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
+from counterfoil.core.config import unknown_name
+from counterfoil.core.io import read_json
+from counterfoil.core.types import Batch
+from counterfoil.data.dataset import ImageTextDataset
+
+OURS = "sentence_transformers."  # where classes that a folder names have to come from
+
+
+@final
+class SentenceEncoder:
+    """A sentence encoder.
+
+    Args:
+        encoder: folder or name of a model of sentence-transformers, such as all-MiniLM-L6-v2.
+        device: where it computes.
+
+    Raises:
+        ValueError: sentence-transformers is not installed, there is no such model, or its folder
+            brings code of its own.
+    """
+
+    def __init__(self, encoder: str, *, device: torch.device | str | None = None) -> None:
+        self.encoder = encoder
+        self._model = _loaded(encoder, device or "cpu")
+
+    def vectors(self, texts: Sequence[str]) -> Tensor:
+        """(T, D) unit vectors of texts, float32 on the CPU; each text is read once."""
+        place = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+        if not place:
+            return torch.zeros(0, 1)
+        found = self._model.encode(list(place), convert_to_tensor=True, show_progress_bar=False)
+        assert isinstance(found, Tensor)
+        vectors = normalize(found.float(), dim=1).cpu()
+        return vectors[[place[text] for text in texts]]
+
+
+def _loaded(name: str, device: torch.device | str) -> Any:
+    _check(Path(name))
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError:
+        raise ValueError(
+            f"the sentence encoder {name!r} needs sentence-transformers: "
+            "pip install sentence-transformers"
+        ) from None
+    try:
+        return SentenceTransformer(name, device=str(device)).eval()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = (str(error).splitlines() or [repr(error)])[0].rstrip(". ")
+        raise ValueError(f"{name!r} is no sentence encoder that can be read: {reason}") from error
+
+
+def _check(folder: Path) -> None:
+    """Refuse a folder whose modules are not those of the library.
+
+    Raises:
+        ValueError: it has none, or one names a class of its own.
+    """
+    modules = folder / "modules.json"
+    if not folder.is_dir():
+        return
+    if not modules.is_file():
+        raise ValueError(
+            f"{folder} has no modules.json, so it is no model of sentence-transformers; save one "
+            "there, or name one on the hub"
+        )
+    plain = read_json(modules, "modules of sentence-transformers")
+    for module in plain if isinstance(plain, list) else [plain]:
+        kind = module.get("type") if isinstance(module, dict) else module
+        if not (isinstance(kind, str) and kind.startswith(OURS)):
+            raise ValueError(
+                f"{modules} names the class {kind!r}, which is not of sentence-transformers; only "
+                "models without code of their own are opened"
+            )
+
+
+# Captions as points of a latent semantic space: TF-IDF, then a truncated SVD.
+#
+# Two captions are alike there when they use words that go together, not only the same ones.
+# Captions
+# are lower-cased, split into words of letters, rid of function words and stemmed by Porter's rules;
+# each word weighs ``count * (1 + log((1 + T) / (1 + captions with the word)))``, and a caption has
+# length 1 before the SVD.
+
+
+_LETTERS = re.compile(r"[a-z]+")
+FUNCTION_WORDS = frozenset(
+    _LETTERS.findall(
+        """a about above after again against all along also although am among an and another any are
+    aren around as at away back be because been before behind being below beside between both but by
+    can cannot could couldn did didn do does doesn doing don down during each either else etc ever
+    every few for from further had hadn has hasn have haven having he her here hers herself him
+    himself his how however if in inside into is isn it its itself just ll many may me might mine
+    more most much must my myself near neither next no nor not now of off often on once one only
+    onto or other others our ours ourselves out outside over own per re same shan she should
+    shouldn since so some still such than that the their theirs them themselves then there these
+    they this those though through to together too toward towards under until up upon us very was
+    wasn we were weren what when where whether which while who whom whose why will with within
+    without won would wouldn yet you your yours yourself yourselves"""
+    )
+)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LatentSpaceConfig:
+    """How captions become points; the defaults are those of LSEH.
+
+    Attributes:
+        components: dimensions of the space, K; fewer where captions or words are fewer.
+        passes: power iterations of the SVD.
+        seed: of the directions it begins with.
+        stem: bring words to their stems.
+
+    Raises:
+        ValueError: not even one dimension or pass.
+    """
+
+    components: int = 400
+    passes: int = 100
+    seed: int = 122
+    stem: bool = True
+
+    def __post_init__(self) -> None:
+        for name, number in (("components", self.components), ("passes", self.passes)):
+            if number < 1:
+                raise ValueError(f"{name}={number} is not possible; it must be at least 1")
+
+
+def latent_vectors(texts: Sequence[str], plan: LatentSpaceConfig) -> Tensor:
+    """(T, K) float32 points of the captions; one without a word of its own is zero.
+
+    Inner products of points approximate those of the TF-IDF vectors. Departs from the authors' code
+    (https://github.com/yangong23/VSEnetworksLSEH) in: one list of function words instead of two
+    that are downloaded or shipped with other libraries.
+
+    Raises:
+        ValueError: no caption has a word, or the stemmer is not installed.
+    """
+    from sklearn.decomposition import TruncatedSVD
+
+    weights = tf_idf(texts, stem=plan.stem)
+    width = min(plan.components, *weights.shape)
+    # Randomised, not Lanczos: ARPACK restarts from a state of its own where singular values are
+    # equal, and two processes would get other points. Signs are fixed by scikit-learn.
+    svd = TruncatedSVD(width, n_iter=plan.passes, random_state=plan.seed)
+    return torch.from_numpy(svd.fit_transform(weights).astype(np.float32))
+
+
+def check_captions(texts: Sequence[str], plan: LatentSpaceConfig) -> None:
+    """Refuse what `latent_vectors` would refuse, before anything is done.
+
+    Raises:
+        ValueError: no caption has a word, or the stemmer is not installed.
+    """
+    told = next((text for text in texts if _content([text], stem=False)[0]), None)
+    tf_idf(list(texts) if told is None else [told], stem=plan.stem)
+
+
+def tf_idf(texts: Sequence[str], *, stem: bool) -> Any:
+    """(T, V) sparse weights of the words of each caption (CSR), of length 1 or 0.
+
+    Raises:
+        ValueError: no caption has a word, or the stemmer is not installed.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    words = _content(texts, stem=stem)
+    if not any(words):
+        raise ValueError(
+            f"none of the {len(texts):,} captions has a word that says something, so their "
+            "semantics cannot be compared; name data with captions"
+        )
+    return TfidfVectorizer(analyzer=list).fit_transform(words)  # captions are lists of words here
+
+
+def latent_similarity(points: Tensor, *, cosine: bool = False) -> Tensor:
+    """(N, N) how near captions are to the one of each row, whose nearest is at 1.
+
+    LSEH divides inner products by the largest of each row, so the matrix is not symmetric; a row
+    without any stays zero.
+
+    Args:
+        points: (N, K).
+        cosine: bring points to length 1 first.
+    """
+    points = normalize(points, dim=1) if cosine else points
+    inner = points @ points.T
+    most = inner.amax(1, keepdim=True)
+    return inner / most.masked_fill(most == 0, 1)
+
+
+def _content(texts: Iterable[str], *, stem: bool) -> list[list[str]]:
+    """The words of each caption that say something."""
+    split = [[w for w in _LETTERS.findall(t.lower()) if w not in FUNCTION_WORDS] for t in texts]
+    stems = _stems({word for words in split for word in words}) if stem else {}
+    stemmed = ([stems.get(word, word) for word in words] for words in split)
+    return [[word for word in words if len(word) > 1] for words in stemmed]
+
+
+def _stems(words: Iterable[str]) -> dict[str, str]:
+    try:
+        from snowballstemmer import stemmer
+    except ImportError:
+        raise ValueError(
+            'stems of words need snowballstemmer: pip install "counterfoil[stem]", or set stem to '
+            "false"
+        ) from None
+    porter: Callable[[str], str] = stemmer("porter").stemWord
+    return {word: porter(word) for word in words}
+
+
+# How near captions are in meaning, kept on disk, and a guide that says it of a batch.
+
+
+POINTS = "points.npy"
+
+Measure = Literal["inner", "cosine"]
+
+
+@final
+class CaptionSpaceManifest(ArtifactManifest):
+    """What the points were made from, so that they are never read against anything else.
+
+    Attributes:
+        dataset: fingerprint of the data set whose text rows the points stand for.
+        split: what it was cut to, as in "train".
+        text_count: texts, T.
+        width: dimensions of a point, K.
+        components: asked for, see `LatentSpaceConfig`.
+        passes: see `LatentSpaceConfig`.
+        seed: see `LatentSpaceConfig`.
+        stem: see `LatentSpaceConfig`.
+    """
+
+    corpus: str
+    split: str
+    text_count: int = Field(ge=1)
+    width: int = Field(ge=1)
+    components: int = Field(ge=1)
+    passes: int = Field(ge=1)
+    seed: int
+    stem: bool
+
+
+SPACE = ArtifactFormat(
+    name="points of captions",
+    manifest=CaptionSpaceManifest,
+    remedy="make them again",
+    origin="was made from the captions of",
+)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class CaptionSpace:
+    """Points of all captions of a data set, by text row.
+
+    On disk a folder: ``manifest.json`` and ``points.npy`` (T, K) float32, which stays mapped.
+    """
+
+    manifest: CaptionSpaceManifest
+    points: npt.NDArray[np.float32]
+
+    @classmethod
+    def of(cls, dataset: ImageTextDataset, plan: LatentSpaceConfig) -> Self:
+        """The points of a data set.
+
+        Raises:
+            ValueError: it has no captions, or the stemmer is not installed.
+        """
+        points = latent_vectors(dataset.texts, plan).numpy()
+        manifest = CaptionSpaceManifest(
+            corpus=dataset.fingerprint,
+            split=dataset.split_name,
+            text_count=points.shape[0],
+            width=points.shape[1],
+            version=__version__,
+            **asdict(plan),
+        )
+        return cls(manifest, points)
+
+    def save(self, folder: Path) -> None:
+        """Write the folder, whole or not at all; older ones there are replaced.
+
+        Raises:
+            ValueError: something else is there.
+        """
+        SPACE.save(folder, self.manifest, {POINTS: self.points})
+
+    @classmethod
+    def open(cls, folder: Path, *, fingerprint: str) -> Self:
+        """Read a folder and check all of it.
+
+        Args:
+            folder: what `save` wrote.
+            fingerprint: of the data set that the text rows belong to.
+
+        Raises:
+            ValueError: no semantics, damaged, of another data set or of a newer version.
+        """
+        manifest = SPACE.read_manifest(folder, fingerprint=fingerprint)
+        shape = (manifest.text_count, manifest.width)
+        points = SPACE.array(
+            folder, POINTS, shape=shape, dtype=np.float32, content=SPACE.name, finite=True
+        )
+        return cls(manifest, points)
+
+    def take(self, rows: Tensor) -> Tensor:
+        """(N, K) points of these text rows."""
+        return torch.from_numpy(np.array(self.points[rows.cpu().numpy()]))
+
+
+@final
+class CaptionSimilarity:
+    """Guides by how near captions are: an image stands for its anchor captions.
+
+    LSEH (Gong and Cosma, Pattern Recognition 2023): row i says how near each caption of the batch
+    is to the caption of image i, divided by the largest of the row; both directions of a loss read
+    the same matrix. An image with several anchor captions has the mean of their rows, which is what
+    one of them gives on average. These are shares of a margin, in no unit of a score; see
+    `counterfoil.losses.baselines`.
+
+    A pair that is true by id but counts as wrong, as with "diagonal" positives, is at -inf.
+
+    Args:
+        space: points of the captions.
+        measure: "inner", or "cosine": points at length 1, so that long captions count no more.
+
+    Raises:
+        ValueError: another measure.
+    """
+
+    def __init__(self, *, space: CaptionSpace, measure: Measure = "inner") -> None:
+        if measure not in ("inner", "cosine"):
+            raise ValueError(unknown_name(measure, ["inner", "cosine"], "a measure of nearness"))
+        self.space, self.measure = space, measure
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """(I, T) nearness of each anchor text to the captions of each anchor image."""
+        device = batch.positive.device
+        images, texts = batch.block
+        image, text = batch.anchors.image.cpu(), batch.anchors.text.cpu()
+        near = latent_similarity(
+            self.space.take(batch.text_rows[:texts]).to(device),
+            cosine=self.measure == "cosine",
+        )
+        told = torch.zeros(images, texts).index_put_((image, text), torch.tensor(1.0))
+        guide = (told / told.sum(1, keepdim=True)).to(device) @ near
+        text_to_image = torch.full((texts,), -1).index_put_((text,), batch.image_rows[image])
+        same = (batch.image_rows[:images].unsqueeze(1) == text_to_image).to(device)
+        return guide.masked_fill(same & ~batch.positive, -torch.inf)

@@ -1,1 +1,0 @@
-"""Losses: pure functions of scores, one file per idea."""

@@ -1,0 +1,266 @@
+"""What every analysis shares: publishing, models by name, and queries by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePath
+from typing import Any, final
+
+from counterfoil.core import distributed
+from counterfoil.core.console import output
+from counterfoil.core.io import ensure_absent, ensure_writable_file, write_json, write_text
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.evaluation.bootstrap import Share
+from counterfoil.evaluation.galleries import Exhibits
+from counterfoil.model import MODEL, Model, load_model
+from counterfoil.pipelines.plan import console
+from counterfoil.pipelines.state import current_provenance
+from counterfoil.report.figures import ResultPoint
+from counterfoil.report.page import (
+    CardSection,
+    Figure,
+    FigureSection,
+    Page,
+    TableBlock,
+    render_page,
+)
+from counterfoil.report.tables import format_interval, terminal_table
+from counterfoil.scoring.encode import EmbeddedDataset
+
+MISSING = "–"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """Result of an analysis, ready to be published.
+
+    Attributes:
+        title: title of the page.
+        headline: the result in one sentence.
+        protocol: data, protocol, seeds, single model or ensemble; no full stop.
+        numbers: JSON-ready numbers.
+        figures: in display order.
+        tables: in display order, also printed.
+        sections: cards and further figures.
+        seed: of the sampling, if there was any.
+        recipe: name of the recipe, if the analysis is about one.
+    """
+
+    title: str
+    headline: str
+    protocol: str
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    figures: tuple[Figure, ...] = ()
+    tables: tuple[TableBlock, ...] = ()
+    sections: tuple[CardSection | FigureSection, ...] = ()
+    seed: int | None = None
+    recipe: str = ""
+
+    def publish(self, out: Path) -> None:
+        """Print the tables, write the page, and write the numbers as JSON beside it.
+
+        Only the first process of a distributed run does.
+        """
+        if distributed.rank():
+            return
+        provenance = current_provenance(seed=self.seed, recipe=self.recipe)
+        text = render_page(
+            Page(
+                title=self.title,
+                headline=self.headline,
+                protocol=self.protocol,
+                provenance=provenance,
+                figures=self.figures,
+                tables=self.tables,
+                sections=self.sections,
+            )
+        )
+        for table in self.tables:
+            console.print(terminal_table(table, self.protocol))
+        numbers = {
+            "title": self.title,
+            "protocol": self.protocol,
+            "provenance": asdict(provenance),
+            **self.numbers,
+        }
+        write_json(out.with_suffix(".json"), numbers)
+        write_text(out, text)
+        output(self.headline)
+        output(f"{out}, {out.with_suffix('.json')}")
+
+
+def check_page_path(out: Path) -> None:
+    """Refuse a page that cannot be written, before anything is computed.
+
+    Raises:
+        ValueError: the path does not end in ``.html``, or the page or its ``.json`` exists.
+    """
+    if out.suffix != ".html":
+        raise ValueError(f"{out} is no page; name a file that ends in .html")
+    ensure_writable_file(out)
+    for path in (out, out.with_suffix(".json")):
+        ensure_absent(path, "a new page with --out")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Scorer:
+    """A model, or an ensemble whose scores are averaged.
+
+    Attributes:
+        name: short name for tables.
+        given: name as the user wrote it.
+        models: at least one.
+    """
+
+    name: str
+    given: str
+    models: tuple[Model, ...]
+
+    def on(self, dataset: ImageTextDataset) -> list[EmbeddedDataset]:
+        """Encode a split with every model.
+
+        Raises:
+            ValueError: a model and the data do not fit, or the split is empty.
+        """
+        return [model.embed(dataset) for model in self.models]
+
+    def single(self) -> Model:
+        """Return the only model.
+
+        Raises:
+            ValueError: this is an ensemble.
+        """
+        if len(self.models) > 1:
+            raise ValueError(
+                f"{self.given} is an ensemble, which neither reads words nor writes captions; "
+                "name one model"
+            )
+        return self.models[0]
+
+    def check_reads(self) -> None:
+        """Refuse a model that cannot read a caption.
+
+        Raises:
+            ValueError: a model compares ready-made vectors.
+        """
+        for model in self.models:
+            if model.processor is None or model.processor.tokenizer is None:
+                raise ValueError(
+                    f"{model.name} compares ready-made vectors and cannot read written captions; "
+                    "give a model folder or the name of a model"
+                )
+
+    def describe(self) -> str:
+        """Say whether this is a single model, and the training seeds if they are known."""
+        known = [model.card.provenance.get("seed") for model in self.models if model.card]
+        seeds = " and ".join(dict.fromkeys(str(seed) for seed in known if seed is not None))
+        count = len(self.models)
+        kind = "single model" if count == 1 else f"ensemble of {count} by mean score"
+        return f"{kind}, trained with seed {seeds}" if seeds else kind
+
+
+def open_scorers(names: Sequence[str]) -> tuple[Scorer, ...]:
+    """Open models by name; names joined by ``+`` are an ensemble.
+
+    Raises:
+        ValueError: a name is no model, or is given twice.
+    """
+    check_different(names, "model")
+    return tuple(
+        Scorer(short, name, tuple(load_model(part) for part in ensemble_parts(name)))
+        for short, name in zip(short_names(names), names)
+    )
+
+
+def check_different(names: Sequence[object], kind: str) -> None:
+    """Refuse a name that is given twice.
+
+    Raises:
+        ValueError: one is.
+    """
+    twice = next((name for name in names if list(names).count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{twice} is given twice; name each {kind} once")
+
+
+def ensemble_parts(name: str) -> list[str]:
+    """Split the name of an ensemble; an existing path that contains ``+`` is one model.
+
+    Raises:
+        ValueError: nothing stands before or after a ``+``.
+    """
+    parts = [name] if Path(name).exists() else [part.strip() for part in name.split("+")]
+    if not all(parts):
+        raise ValueError(f"{name!r} is no ensemble; join models with +, as in runs/a+runs/b")
+    return parts
+
+
+def short_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Shorten paths to the ends that tell them apart.
+
+    >>> short_names(["runs/demo/online", "runs/demo/adaptive/model"])
+    ('online', 'adaptive')
+    >>> short_names(["runs/a/online", "runs/b/online"])
+    ('a/online', 'b/online')
+    >>> short_names(["runs/a/x+runs/a/y"])
+    ('x + y',)
+    """
+    split = [[_path_parts(part) for part in ensemble_parts(name)] for name in names]
+    longest = max((len(steps) for one in split for steps in one), default=1)
+    for count in range(1, longest + 1):
+        short = tuple(" + ".join("/".join(steps[-count:]) for steps in one) for one in split)
+        if len(set(short)) == len(short):
+            return short
+    return tuple(names)
+
+
+def _path_parts(name: str) -> list[str]:
+    steps = [step for step in PurePath(name).parts if step != PurePath(name).anchor]
+    return steps[:-1] if len(steps) > 1 and steps[-1] == MODEL else steps
+
+
+def exhibits(dataset: ImageTextDataset) -> Exhibits:
+    """Captions of a split, with its pictures if it has any."""
+    picture = dataset.pictures.open if dataset.pictures else None
+    return Exhibits(dataset.texts, dataset.text_to_image, picture, dataset.extra_positives)
+
+
+def describe_models(scorers: Sequence[Scorer]) -> str:
+    """Describe models by name, in one clause."""
+    return "; ".join(f"{scorer.name}: {scorer.describe()}" for scorer in scorers)
+
+
+def describe_protocol(
+    dataset: ImageTextDataset, scorers: Sequence[Scorer], *, seed: int | None = None
+) -> str:
+    """Describe data, sizes, models and sampling seed in one sentence."""
+    models = describe_models(scorers) if len(scorers) > 1 else scorers[0].describe()
+    sampling = "" if seed is None else f"; sampling seed {seed}"
+    return (
+        f"{dataset.name} {dataset.split_name}, whole split: {len(dataset):,} images, "
+        f"{len(dataset.texts):,} texts; ties: the lower row comes first; {models}{sampling}"
+    )
+
+
+def score_unit(members: Sequence[EmbeddedDataset]) -> float:
+    """Unit of the mean of the models' scores, see `RetrievalModel.score_scale`."""
+    return sum(member.model.score_scale for member in members) / len(members)
+
+
+def format_share(share: Share | None, form: str = ".1f") -> str:
+    """Format a share with its interval; a dash if nothing was counted."""
+    if share is None or not share.count:
+        return MISSING
+    return format_interval(share.value, share.interval.low, share.interval.high, form)
+
+
+def share_point(
+    series: str, share: Share, *, group: str = "", at: float = 0.0, baseline: float | None = None
+) -> ResultPoint:
+    """Convert a share to a point of a figure; NaN if nothing was counted."""
+    value = share.value if share.count else float("nan")
+    span = share.interval
+    return ResultPoint(series, value, span.low, span.high, group, at, baseline)

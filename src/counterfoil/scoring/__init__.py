@@ -1,0 +1,1 @@
+"""Streaming passes over the score matrix, and the reducers that read it."""

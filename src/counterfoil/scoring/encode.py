@@ -1,0 +1,456 @@
+"""Encodes a whole data set once, the same on any number of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from counterfoil.core import distributed
+from counterfoil.core.console import progress
+from counterfoil.core.types import Embeddings, ModalityBatch, Pairs
+from counterfoil.models.base import RetrievalModel
+
+# Evaluation mode for a while.
+
+
+@contextmanager
+def evaluation_mode(models: Iterable[nn.Module], *, gradients: bool = False) -> Iterator[None]:
+    """Run the block in evaluation mode; then every part is as it was.
+
+    Not `torch.inference_mode`: what is made inside are ordinary tensors.
+
+    Args:
+        models: whose parts are switched.
+        gradients: keep a graph for them.
+    """
+    modes = {part: part.training for model in models for part in model.modules()}
+    for part, mode in modes.items():
+        if mode:  # setting costs ten times what asking does
+            part.training = False
+    try:
+        with torch.set_grad_enabled(gradients):
+            yield
+    finally:
+        for part, mode in modes.items():  # parts may have been frozen in evaluation mode before
+            if part.training != mode:
+                part.training = mode
+
+
+# Who computes which rows of a batch, and how they come together again.
+
+
+def shard_bounds(count: int, device: torch.device) -> Tensor | slice:
+    """This process's share of `count` rows; the last row stands in where they do not divide."""
+    mine = distributed.shard(count)
+    if mine.stop <= count:
+        return mine
+    return torch.arange(mine.start, mine.stop, device=device).clamp(max=count - 1)
+
+
+def gather_shards(
+    count: int, score: Callable[[Tensor | slice], Tensor], device: torch.device
+) -> Tensor:
+    """`score` of all rows, of which each process computes a share."""
+    return distributed.gather_rows(score(shard_bounds(count, device)))[:count]
+
+
+def gather_parts(share: Embeddings, count: int) -> Embeddings:
+    """All processes' items, without those that only stood in."""
+    share = share.padded(distributed.all_reduce_max(share.tokens.shape[1]))
+    gram = None if share.gram is None else distributed.gather_rows(share.gram)[:count]
+    tokens, mask = distributed.gather_rows(share.tokens), distributed.gather_rows(share.mask)
+    return Embeddings(tokens[:count], mask[:count], gram)
+
+
+# How a score matrix is cut: a grid that depends on the members alone, and the order of visits.
+
+
+Side: TypeAlias = Literal["image", "text"]
+
+_STEP = 16  # sides of tiles are multiples of this
+_VECTORS = {"cpu": (512, 2048), "cuda": (2048, 4096)}  # one vector per item: a plain product
+_BAGS = {"cpu": (128, 512), "cuda": (512, 1024)}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EmbeddedDataset:
+    """A model with everything it has encoded.
+
+    Attributes:
+        model: scores pairs.
+        images: all images, as this model encodes them.
+        texts: all texts, as this model encodes them.
+    """
+
+    model: RetrievalModel
+    images: Embeddings
+    texts: Embeddings
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ScoreTile:
+    """A block of the score matrix and where it lies.
+
+    Attributes:
+        scores: (i, t) float32, contiguous, without NaN.
+        images: (i,) long, image rows, ascending.
+        texts: (t,) long, text rows, in any order.
+    """
+
+    scores: Tensor
+    images: Tensor
+    texts: Tensor
+
+    def true(self, text_to_image: Tensor, besides: Pairs | None = None) -> tuple[Tensor, Tensor]:
+        """Where in the tile texts meet the images they describe: places (p,) and (p,).
+
+        Args:
+            text_to_image: (T,) long, image row that each text describes, -1 for none.
+            besides: rows of other true pairs, where there are some.
+        """
+        wanted = text_to_image[self.texts]
+        place = torch.searchsorted(self.images, wanted).clamp_(max=len(self.images) - 1)
+        column = (self.images[place] == wanted).nonzero().squeeze(1)
+        if besides is None:
+            return place[column], column
+        rows, columns = self._met(besides)
+        return torch.cat([place[column], rows]), torch.cat([column, columns])
+
+    def _met(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        """Where pairs of rows lie, of those that lie in the tile."""
+        here = torch.isin(pairs.image, self.images) & torch.isin(pairs.text, self.texts)
+        texts, order = self.texts.sort()
+        column = order[torch.searchsorted(texts, pairs.text[here])]
+        return torch.searchsorted(self.images, pairs.image[here]), column
+
+
+def device_of(member: EmbeddedDataset) -> torch.device:
+    """Where the model's parameters are, or the encodings if it has none."""
+    parameter = next(member.model.parameters(), None)
+    return member.images.tokens.device if parameter is None else parameter.device
+
+
+def check_finite(image: int, text: int) -> ValueError:
+    """What to say of a score that is NaN."""
+    return ValueError(
+        f"the score of image row {image} and text row {text} is not a number; look for NaN in the "
+        "features, or train again with a lower learning rate"
+    )
+
+
+def tile_shape(members: Sequence[EmbeddedDataset], device: torch.device) -> tuple[int, int]:
+    """Images and texts of a tile: the same for the same members and kind of device, always.
+
+    Tiles are nearly equal, so that little of the padded last ones is wasted.
+    """
+    single = all(m.images.mask.shape[1] == m.texts.mask.shape[1] == 1 for m in members)
+    sizes = _VECTORS if single else _BAGS
+    high, wide = sizes.get(device.type, sizes["cuda"])
+    return _even(len(members[0].images), high), _even(len(members[0].texts), wide)
+
+
+def _even(count: int, most: int) -> int:
+    tiles = max(1, -(-count // most))
+    each = -(-count // tiles)
+    return max(_STEP, -(-each // _STEP) * _STEP)
+
+
+def cut_tiles(rows: Tensor, size: int) -> list[Tensor]:
+    """Rows in consecutive parts of `size`, the last one shorter."""
+    return list(torch.split(rows, size)) if len(rows) else []
+
+
+def assign_tiles(count: int) -> list[int]:
+    """0 to count - 1, each new one far from those before.
+
+    Thresholds learnt from tiles visited in this order fit the whole matrix even when scores rise
+    with the row.
+
+    >>> spread(6)
+    [0, 4, 2, 1, 5, 3]
+    """
+    bits = max(1, (count - 1).bit_length())
+    reverse = (int(f"{place:0{bits}b}"[::-1], 2) for place in range(2**bits))
+    return [place for place in reverse if place < count]
+
+
+def pick_tiles(encoded: Embeddings, rows: Tensor, size: int, device: torch.device) -> Embeddings:
+    """These rows on the device, the last one repeated until there are `size`.
+
+    A full block of consecutive rows is a view, not a copy. Padding keeps the shape of every
+    product the same, so that equal items score equally wherever they stand.
+    """
+    last = int(rows[-1])
+    if len(rows) < size:
+        rows = torch.cat([rows, rows.new_full((size - len(rows),), last)])
+    elif last - int(rows[0]) == size - 1 and bool((rows.diff() == 1).all()):
+        return encoded.rows(slice(int(rows[0]), last + 1)).to(device)
+    return encoded.rows(rows).to(device)
+
+
+# Raw items put together: padded, one after the other, of all processes.
+
+
+def pad_batches(items: ModalityBatch, length: int) -> ModalityBatch:
+    """The same items with room for `length` tokens; what they were to learn is left out."""
+    more = length - items.mask.shape[1]
+
+    def wider(tensor: Tensor, fill: int = 0) -> Tensor:
+        room = (0, 0) * (tensor.dim() - 2) + (0, more)
+        return pad(tensor, room, value=fill) if more > 0 else tensor
+
+    return ModalityBatch(
+        items.ids,
+        wider(items.values),
+        wider(items.mask),
+        None if items.boxes is None else wider(items.boxes),
+        None,
+        None if items.words is None else wider(items.words, -1),
+    )
+
+
+def join_batches(parts: Sequence[ModalityBatch]) -> ModalityBatch:
+    """Items one after the other, padded to the longest; boxes and words where all have them."""
+    longest = max(part.mask.shape[1] for part in parts)
+    parts = [pad_batches(part, longest) for part in parts]
+    boxes = [part.boxes for part in parts if part.boxes is not None]
+    words = [part.words for part in parts if part.words is not None]
+    return ModalityBatch(
+        torch.cat([part.ids for part in parts]),
+        torch.cat([part.values for part in parts]),
+        torch.cat([part.mask for part in parts]),
+        torch.cat(boxes) if len(boxes) == len(parts) else None,
+        None,
+        torch.cat(words) if len(words) == len(parts) else None,
+    )
+
+
+def gather_batches(share: ModalityBatch, count: int) -> ModalityBatch:
+    """All processes' items, the first `count` of them, padded to the longest.
+
+    Args:
+        share: this process's; every process has as many.
+        count: how many there are, without those that only stand in.
+    """
+    share = pad_batches(share, distributed.all_reduce_max(share.mask.shape[1]))
+
+    def whole(tensor: Tensor) -> Tensor:
+        return distributed.gather(tensor).flatten(0, 1)[:count]
+
+    return ModalityBatch(
+        whole(share.ids),
+        whole(share.values),
+        whole(share.mask),
+        None if share.boxes is None else whole(share.boxes),
+        None,
+        None if share.words is None else whole(share.words),
+    )
+
+
+Look: TypeAlias = Callable[[Tensor], ModalityBatch]
+
+
+def encode_images(
+    model: RetrievalModel,
+    look: Look,
+    count: int,
+    *,
+    batch: int = 128,
+    device: torch.device | str | None = None,
+    keep: torch.device | str = "cpu",
+) -> Embeddings:
+    """Encode `count` images in evaluation mode.
+
+    Batches lie on a fixed grid and are dealt out whole, so several processes compute what one
+    would; every process gets all of the result.
+
+    Args:
+        model: the model; it moves to `device` and keeps its training mode.
+        look: (n,) long rows -> those images, as `model` wants them.
+        count: how many images there are, rows 0 to `count` - 1.
+        batch: images encoded together.
+        device: where to compute; by default `world.device()`.
+        keep: where the result stays.
+
+    Raises:
+        ValueError: nothing to encode, or a batch below 1.
+    """
+    return _pooled(images_in_batches(model, look, count, batch=batch, device=device), count, keep)
+
+
+def encode_texts(
+    model: RetrievalModel,
+    look: Look,
+    count: int,
+    *,
+    batch: int = 256,
+    device: torch.device | str | None = None,
+    keep: torch.device | str = "cpu",
+) -> Embeddings:
+    """Encode `count` texts in evaluation mode, those of like length together.
+
+    The result is in row order, padded to the longest text. Every text is looked at twice: for its
+    length, and to be encoded. Arguments and errors are those of `encode_images`.
+    """
+    return _pooled(texts_in_batches(model, look, count, batch=batch, device=device), count, keep)
+
+
+def images_in_batches(
+    model: RetrievalModel,
+    look: Look,
+    count: int,
+    *,
+    batch: int = 128,
+    device: torch.device | str | None = None,
+    done: int = 0,
+) -> Iterator[tuple[Tensor, Embeddings]]:
+    """Rows and encodings of `encode_images`, batch after batch, on every process.
+
+    Args:
+        model: the model.
+        look: rows -> images.
+        count: how many there are.
+        batch: images encoded together.
+        device: where to compute; by default `world.device()`.
+        done: how many batches to leave out, as they are known already.
+    """
+    batches = list(torch.split(_rows(count, batch, "images"), batch))
+    return _in_batches(model, look, batches, _place(device), done, texts=False)
+
+
+def texts_in_batches(
+    model: RetrievalModel,
+    look: Look,
+    count: int,
+    *,
+    batch: int = 256,
+    device: torch.device | str | None = None,
+    done: int = 0,
+) -> Iterator[tuple[Tensor, Embeddings]]:
+    """Rows and encodings of `encode_texts`, batch after batch; arguments as `images_in_batches`."""
+    parts = torch.split(_rows(count, batch, "texts"), batch)
+    lengths = torch.cat([_lengths(look(rows)) for rows in parts])
+    order = lengths.argsort(descending=True, stable=True)  # the longest first: it sets the room
+
+    def trimmed(rows: Tensor) -> ModalityBatch:
+        items, longest = look(rows), int(lengths[rows].max())
+        words = None if items.words is None else items.words[:, :longest]
+        return ModalityBatch(
+            items.ids, items.values[:, :longest], items.mask[:, :longest], words=words
+        )
+
+    batches = list(torch.split(order, batch))
+    return _in_batches(model, trimmed, batches, _place(device), done, texts=True)
+
+
+def _rows(count: int, batch: int, what: str) -> Tensor:
+    if count < 1:
+        raise ValueError(f"there are {count} {what} to encode; at least 1 is needed")
+    if batch < 1:
+        raise ValueError(f"a batch of {batch} {what} cannot be encoded; at least 1 is needed")
+    return torch.arange(count)
+
+
+def _place(device: torch.device | str | None) -> torch.device:
+    return distributed.device() if device is None else torch.device(device)
+
+
+def _pooled(
+    batches: Iterator[tuple[Tensor, Embeddings]], count: int, keep: torch.device | str
+) -> Embeddings:
+    pool = _Pool(count, torch.device(keep))
+    for rows, part in batches:
+        pool.put(rows, part)
+    return pool.encoded()
+
+
+def _in_batches(
+    model: RetrievalModel,
+    look: Look,
+    batches: list[Tensor],
+    device: torch.device,
+    done: int,
+    *,
+    texts: bool,
+) -> Iterator[tuple[Tensor, Embeddings]]:
+    count, world_size = sum(map(len, batches)), distributed.size()
+    model.to(device)
+    encoder = model.encode_texts if texts else model.encode_images
+    what = "texts encoded" if texts else "images encoded"
+    with progress(what, count, sum(map(len, batches[:done]))) as advance:
+        for start in range(done, len(batches), world_size):
+            mine = batches[min(start + distributed.rank(), len(batches) - 1)]
+            with evaluation_mode([model]):
+                encoded = encoder(look(mine).to(device))
+            for rows, part in zip(
+                batches[start : start + world_size], _everyone(encoded, len(batches[0]))
+            ):
+                yield rows, part.rows(slice(len(rows)))
+                advance(len(rows))
+
+
+def _everyone(encoded: Embeddings, batch: int) -> list[Embeddings]:
+    """Each process's batch, padded to the same shape."""
+    if distributed.size() == 1:
+        return [encoded]
+    sizes = distributed.gather(torch.tensor(encoded.tokens.shape[:2], device=encoded.tokens.device))
+    encoded = encoded.padded(int(sizes[:, 1].max()))
+    more = batch - len(encoded)
+    tensors = (encoded.tokens, encoded.mask, encoded.gram)
+    tokens, mask, gram = (
+        None if t is None else distributed.gather(pad(t, (0, 0) * (t.dim() - 1) + (0, more)))
+        for t in tensors
+    )
+    assert tokens is not None
+    assert mask is not None
+    grams = [None] * len(tokens) if gram is None else list(gram)
+    return [Embeddings(*parts) for parts in zip(tokens, mask, grams)]
+
+
+def _lengths(items: ModalityBatch) -> Tensor:
+    """(N,) long place after the last real token of each item, at least 1."""
+    places = torch.arange(1, items.mask.shape[1] + 1, device=items.mask.device)
+    return (items.mask * places).amax(1).clamp(min=1).cpu()
+
+
+@final
+class _Pool:
+    """Room for everything, growing when a longer item comes."""
+
+    def __init__(self, count: int, device: torch.device) -> None:
+        self.count, self.device = count, device
+        self.parts: tuple[Tensor | None, ...] = ()
+
+    def put(self, rows: Tensor, part: Embeddings) -> None:
+        """Put the first ``len(rows)`` items of a batch, as long as the pool or not, in place."""
+        if not self.parts or part.tokens.shape[1] > self.encoded().tokens.shape[1]:
+            self._grow(part)
+        part = part.padded(self.encoded().tokens.shape[1])
+        for pool, values in zip(self.parts, (part.tokens, part.mask, part.gram)):
+            if pool is not None and values is not None:
+                pool[rows.to(self.device)] = values[: len(rows)].to(self.device)
+
+    def encoded(self) -> Embeddings:
+        """What has been put."""
+        tokens, mask, gram = self.parts
+        assert tokens is not None
+        assert mask is not None
+        return Embeddings(tokens, mask, gram)
+
+    def _grow(self, part: Embeddings) -> None:
+        if self.parts:
+            longer = self.encoded().padded(part.tokens.shape[1])
+            self.parts = longer.tokens, longer.mask, longer.gram
+            return
+        self.parts = tuple(
+            None if t is None else t.new_zeros(self.count, *t.shape[1:], device=self.device)
+            for t in (part.tokens, part.mask, part.gram)
+        )

@@ -1,0 +1,173 @@
+"""Scores of chosen pairs, where a whole matrix would be too much."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch import Tensor
+
+from counterfoil.core import distributed
+from counterfoil.core.console import progress
+from counterfoil.core.types import Embeddings
+from counterfoil.scoring.encode import (
+    EmbeddedDataset,
+    Side,
+    check_finite,
+    device_of,
+    evaluation_mode,
+)
+from counterfoil.scoring.reducers import NOTHING, rank_keys, rows_of, scores_of, sort_descending
+
+_NUMBERS = {"cpu": 2**22, "cuda": 2**28}  # that the encodings of the pairs scored together hold
+_TEXTS = 512  # scored together with one image
+_AT_ONCE = 2**22  # scores exchanged together
+
+
+def score_index_pairs(
+    members: Sequence[EmbeddedDataset],
+    images: Tensor,
+    texts: Tensor,
+    *,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """(P,) float32 scores of pairs of rows, the mean over members, on the CPU.
+
+    On the CPU an image with a bag of vectors meets its texts in grids of at most 512, which spares
+    copying the image for each of them; otherwise pairs are gathered in parts of one size. How pairs
+    are cut depends on the members, the pairs and the kind of device alone, so several processes,
+    which deal out the parts, find what one does, bit for bit.
+
+    Args:
+        members: models with their encodings of the same images and texts.
+        images: (P,) long rows on the CPU, in ascending order.
+        texts: (P,) long rows on the CPU.
+        device: where to compute, as in `sweep`.
+
+    Raises:
+        ValueError: a score that is not a number.
+    """
+    assert bool((images.diff() >= 0).all())
+    found = torch.zeros(len(images))
+    if not len(images):
+        return found
+    where = device_of(members[0]) if device is None else torch.device(device)
+    grids = where.type == "cpu" and any(m.images.mask.shape[1] > 1 for m in members)
+    parts = _by_image(images) if grids else _even(members, len(images), where)
+    with (
+        evaluation_mode(member.model for member in members),
+        progress("pairs scored", len(images)) as advance,
+    ):
+        for part in parts[distributed.rank() :: distributed.size()]:
+            left, right = images[part], texts[part]
+            each = [_score(member, left, right, where, grids) for member in members]
+            found[part] = sum(each[1:], each[0]).cpu() / len(each)
+            advance(len(left) * distributed.size())
+    return _together(found, images, texts)
+
+
+def _by_image(images: Tensor) -> list[slice]:
+    """Pairs of one image each, at most `_TEXTS` of them."""
+    ends = torch.bincount(images).cumsum(0).unique().tolist()  # type: ignore[no-untyped-call]
+    ends = [end for end in ends if end]
+    starts = [0, *ends[:-1]]
+    return [
+        slice(start, min(start + _TEXTS, end))
+        for first, end in zip(starts, ends, strict=True)
+        for start in range(first, end, _TEXTS)
+    ]
+
+
+def _even(members: Sequence[EmbeddedDataset], pairs: int, device: torch.device) -> list[slice]:
+    each = max(m.images.tokens[0].numel() + m.texts.tokens[0].numel() for m in members)
+    size = max(1, _NUMBERS.get(device.type, _NUMBERS["cuda"]) // max(1, each))
+    return [slice(start, min(start + size, pairs)) for start in range(0, pairs, size)]
+
+
+def _score(
+    member: EmbeddedDataset, images: Tensor, texts: Tensor, device: torch.device, grid: bool
+) -> Tensor:
+    right = _fetch(member.texts, texts, device)
+    if grid:
+        left = member.images.rows(slice(int(images[0]), int(images[0]) + 1)).to(device)
+        return member.model.score_matrix(left, right)[0].float()
+    return member.model.score_pairs(_fetch(member.images, images, device), right).float()
+
+
+def _fetch(side: Embeddings, rows: Tensor, device: torch.device) -> Embeddings:
+    """These rows on the device; what comes twice is sent there once."""
+    if side.tokens.device == device:
+        return side.rows(rows)
+    once, places = rows.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    return side.rows(once).to(device).rows(places)
+
+
+def _together(found: Tensor, images: Tensor, texts: Tensor) -> Tensor:
+    """The scores of all processes; each pair was scored by one of them, and is 0 elsewhere."""
+    for part in torch.split(found, _AT_ONCE):  # views
+        part.copy_(distributed.gather(part.to(distributed.device())).sum(0))
+    if bool(found.isnan().any()):
+        place = int(found.isnan().nonzero()[0])
+        raise check_finite(int(images[place]), int(texts[place]))
+    return found
+
+
+# Coarse to fine: one model proposes the k best, others put them in order.
+
+
+@final
+class RescoredPairs:
+    """Scores of all pairs in two sets of lists; a pair that stands in both is scored once.
+
+    Args:
+        members: models with what they encoded; their mean counts.
+        texts: (I, h) proposed text rows, -1 for none.
+        images: (T, h') proposed image rows, -1 for none.
+        device: where to compute, see `sweep`.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[EmbeddedDataset],
+        texts: Tensor,
+        images: Tensor,
+        *,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self._lists: dict[Side, Tensor] = {"image": texts.cpu(), "text": images.cpu()}
+        self._count = max(1, len(images))
+        places = [self._places(side)[self._lists[side] >= 0] for side in self._lists]
+        self._pairs = torch.cat(places).unique()  # type: ignore[no-untyped-call]
+        image = torch.div(self._pairs, self._count, rounding_mode="floor")
+        text = self._pairs - image * self._count
+        self._scores = score_index_pairs(members, image, text, device=device)
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def scores(self, side: Side) -> Tensor:
+        """(Q, h) float32 scores of the proposals of one side, -inf where there is none."""
+        none = self._lists[side] < 0
+        if not len(self._pairs):
+            return torch.full(none.shape, -torch.inf)
+        place = torch.searchsorted(self._pairs, self._places(side)).clamp_(max=len(self) - 1)
+        return self._scores[place].masked_fill_(none, -torch.inf)
+
+    def best(self, side: Side, k: int) -> tuple[Tensor, Tensor]:
+        """(Q, k) int32 rows and (Q, k) scores, best first; ties to the lower row, -1 where short.
+
+        Args:
+            side: who asks.
+            k: how many to keep, at most the length of the proposals.
+        """
+        scores, rows = self.scores(side), self._lists[side].long()
+        keys = rank_keys(scores, rows.clamp(min=0)).masked_fill_(scores.isneginf(), NOTHING)
+        keys = sort_descending(keys)[:, :k].contiguous()
+        return rows_of(keys).int(), scores_of(keys)
+
+    def _places(self, side: Side) -> Tensor:
+        """(Q, h) a number for each pair, ascending by image and then by text."""
+        rows = self._lists[side].long()
+        query = torch.arange(len(rows)).unsqueeze(1)
+        return query * self._count + rows if side == "image" else rows * self._count + query

@@ -1,1 +1,0 @@
-"""The one training step and the loop around it."""

@@ -1,0 +1,1 @@
+"""The trainer, its step, optimizers, checkpoints and logs."""

@@ -1,0 +1,281 @@
+"""Seeds for each use at each step, and the state of everything that is random."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from counterfoil.core import distributed
+from counterfoil.core.tensors import read_tensors, with_prefix, write_tensors
+
+
+def derive_seed(seed: int, what: str, number: int) -> int:
+    """A seed for one use at one step, so that a resumed run draws what it would have drawn."""
+    name = f"{seed}/{what}/{number}".encode()
+    return int.from_bytes(hashlib.sha256(name).digest()[:7], "big")
+
+
+def seed_everything(seed: int) -> None:
+    """Seed dropout and what else draws from the global generators, differently on each process."""
+    torch.manual_seed(derive_seed(seed, "process", distributed.rank()))
+    random.seed(derive_seed(seed, "python", distributed.rank()))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RandomState:
+    """State of the global generators of all processes.
+
+    Attributes:
+        tensors: PyTorch's, by ``<rank>/cpu`` and ``<rank>/cuda``.
+        python: that of the module `random`, by rank.
+    """
+
+    tensors: Mapping[str, Tensor]
+    python: tuple[Any, ...]
+
+    @staticmethod
+    def now() -> RandomState:
+        """The state of this moment; every process calls this."""
+        device = distributed.device()
+        states = {"cpu": torch.get_rng_state()}
+        if device.type == "cuda":
+            states["cuda"] = torch.cuda.get_rng_state(device)
+        gathered = {
+            what: distributed.gather(state.to(device)).cpu() for what, state in states.items()
+        }
+        tensors = {
+            f"{rank}/{what}": state
+            for what, stacked in gathered.items()
+            for rank, state in enumerate(stacked)
+        }
+        return RandomState(tensors, tuple(distributed.gather_objects(random.getstate())))
+
+    def restore(self) -> None:
+        """Continue from this state on this process."""
+        rank = distributed.rank()
+        torch.set_rng_state(self.tensors[f"{rank}/cpu"])
+        if distributed.device().type == "cuda" and f"{rank}/cuda" in self.tensors:
+            torch.cuda.set_rng_state(self.tensors[f"{rank}/cuda"], distributed.device())
+        version, state, gauss = self.python[rank]
+        random.setstate((version, tuple(state), gauss))
+
+
+# Everything a training needs to go on as if it had never stopped, in one file.
+#
+# ``checkpoints/last.safetensors`` is replaced as a whole and names the file with the best weights
+# so
+# far, ``checkpoints/best-<step>.safetensors``, which is written before it and removed after a
+# better
+# one has been named. A kill at any moment leaves a pair that belongs together.
+
+
+_A = "a checkpoint"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BestEpoch:
+    """The best epoch on dev.
+
+    Attributes:
+        step: optimiser steps made by then.
+        epoch: epochs made by then.
+        value: what it was chosen by, higher is better.
+        dev: all dev figures.
+    """
+
+    step: int
+    epoch: int
+    value: float
+    dev: Mapping[str, float]
+
+
+@final
+@dataclass(slots=True)
+class TrainProgress:
+    """Where a training is.
+
+    Attributes:
+        step: optimiser steps made; the place in the sampler and the schedule follow from it.
+        seconds: spent so far, over all sessions.
+        metrics: bytes of ``metrics.jsonl`` that belong to these steps.
+        best: the best epoch so far.
+        window: sums of what has been measured since the last line of metrics.
+        windowed: over how many steps.
+        since: first step at which the loss stayed where it is when all scores are equal, or -1.
+        told: whether that has been said.
+        counted: in how many of these steps each was measured, where not in all.
+        lists: name of the lists that were mined while training and are drawn from; empty for none.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    metrics: int = 0
+    best: BestEpoch | None = None
+    window: Mapping[str, float] = field(default_factory=dict)
+    windowed: int = 0
+    since: int = -1
+    told: bool = False
+    lists: str = ""
+    counted: Mapping[str, int] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TrainState:
+    """The tensors that a training changes.
+
+    Attributes:
+        step: the module whose parameters move.
+        optimiser: its optimiser.
+        average: the moving average of the model's weights, where there is one.
+    """
+
+    step: nn.Module
+    optimiser: torch.optim.Optimizer
+    average: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@final
+class CheckpointFolder:
+    """The checkpoints of one training.
+
+    Args:
+        folder: where they are.
+        run: digest of everything the training's numbers depend on.
+    """
+
+    def __init__(self, folder: Path, run: str) -> None:
+        self.folder, self.run = folder, run
+
+    @property
+    def last(self) -> Path:
+        """The checkpoint to resume from."""
+        return self.folder / "last.safetensors"
+
+    def best(self, best: BestEpoch) -> Path:
+        """The weights of the best epoch."""
+        return self.folder / f"best-{best.step}.safetensors"
+
+    def save(self, moving: TrainState, progress: TrainProgress) -> None:
+        """Write the checkpoint; every process calls this, the first one writes."""
+        randomness = RandomState.now()
+        if distributed.rank() == 0:
+            tensors = {f"step/{name}": t for name, t in moving.step.state_dict().items()}
+            tensors |= {f"optimiser/{name}": t for name, t in _unrolled(moving).items()}
+            tensors |= {f"average/{name}": t for name, t in moving.average.items()}
+            tensors |= {f"random/{name}": t for name, t in randomness.tensors.items()}
+            about = {"run": self.run, "processes": distributed.size(), "progress": asdict(progress)}
+            write_tensors(self.last, tensors, {**about, "python": randomness.python})
+            self._tidy(progress.best)
+        distributed.barrier()
+
+    def save_best(self, best: BestEpoch, weights: Mapping[str, Tensor]) -> None:
+        """Write the weights of the best epoch so far; the next `save` names them."""
+        if distributed.rank() == 0:
+            write_tensors(self.best(best), weights, {"run": self.run, "best": asdict(best)})
+        distributed.barrier()
+
+    def load_best(self, best: BestEpoch) -> dict[str, Tensor]:
+        """The weights of the best epoch.
+
+        Raises:
+            ValueError: they are missing, damaged, or of another training.
+        """
+        tensors, about = read_tensors(self.best(best), "the best weights")
+        self._check(self.best(best), about)
+        return tensors
+
+    def restore(self, moving: TrainState) -> TrainProgress | None:
+        """Take over the last checkpoint, generators included; None where there is none.
+
+        Raises:
+            ValueError: it is damaged, or of another version, training or number of processes.
+        """
+        self._sweep_up()
+        if not self.last.exists():
+            return None
+        tensors, about = read_tensors(self.last, _A)
+        self._check(self.last, about)
+        if about["processes"] != distributed.size():
+            raise ValueError(
+                f"{self.last} was written by {about['processes']} processes and there are "
+                f"{distributed.size()} now; resume with {about['processes']}"
+            )
+        moving.step.load_state_dict(with_prefix(tensors, "step"))
+        _roll_up(moving, with_prefix(tensors, "optimiser"))
+        saved = with_prefix(tensors, "average")
+        for name, tensor in moving.average.items():
+            tensor.copy_(saved[name])
+        RandomState(with_prefix(tensors, "random"), tuple(about["python"])).restore()
+        progress = _progress(about["progress"])
+        if distributed.rank() == 0:  # a kill may have come between a checkpoint and its tidying up
+            self._tidy(progress.best)
+        return progress
+
+    def clear(self) -> None:
+        """Remove the checkpoints of a training that is to start again."""
+        if distributed.rank() == 0:
+            self.last.unlink(missing_ok=True)
+            self._tidy(None)
+        self._sweep_up()
+
+    def _check(self, path: Path, about: Mapping[str, Any]) -> None:
+        if about.get("run") != self.run:
+            raise ValueError(
+                f"{path} belongs to another training ({about.get('run')}, this one is {self.run}): "
+                "the data, the model or the plan has changed; resume with what it was started "
+                "with, or train in another folder"
+            )
+
+    def _sweep_up(self) -> None:
+        """Remove what a kill left half-written."""
+        if distributed.rank() == 0:
+            for path in self.folder.glob(".*"):
+                path.unlink()
+        distributed.barrier()
+
+    def _tidy(self, best: BestEpoch | None) -> None:
+        for path in self.folder.glob("best-*.safetensors"):
+            if best is None or path != self.best(best):
+                path.unlink()
+
+
+def _progress(plain: Mapping[str, Any]) -> TrainProgress:
+    best = plain["best"] and BestEpoch(**plain["best"])
+    return TrainProgress(**{**plain, "best": best})
+
+
+def _named(moving: TrainState) -> dict[int, str]:
+    """Name of each parameter of the optimiser, by its number there."""
+    names = {id(parameter): name for name, parameter in moving.step.named_parameters()}
+    order = [p for group in moving.optimiser.param_groups for p in group["params"]]
+    return {number: names[id(parameter)] for number, parameter in enumerate(order)}
+
+
+def _unrolled(moving: TrainState) -> dict[str, Tensor]:
+    """The optimiser's running means by parameter name."""
+    names = _named(moving)
+    return {
+        f"{names[number]}/{key}": torch.as_tensor(value)
+        for number, state in moving.optimiser.state_dict()["state"].items()
+        for key, value in state.items()
+    }
+
+
+def _roll_up(moving: TrainState, flat: Mapping[str, Tensor]) -> None:
+    numbers = {name: number for number, name in _named(moving).items()}
+    state: dict[int, dict[str, Tensor]] = {}
+    for path, tensor in flat.items():
+        name, _, key = path.rpartition("/")
+        state.setdefault(numbers[name], {})[key] = tensor
+    groups = moving.optimiser.state_dict()["param_groups"]
+    moving.optimiser.load_state_dict({"state": state, "param_groups": groups})

@@ -1,0 +1,422 @@
+"""How long to train, on what batches, by which rule: everything about training that is a number."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from counterfoil.core.config import unknown_name
+
+# What the learning rate is multiplied with; pure functions of the step.
+#
+# [0.5, 1.0, 1.0, 0.5]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LRSchedule(ABC):
+    """A factor of the learning rate that depends on nothing but the step.
+
+    Attributes:
+        warmup: over how many steps the rate rises evenly to its full value; below 1 it is a share
+            of all steps.
+        kind: which schedule it is, where it is written down as data.
+
+    Raises:
+        ValueError: a negative warm-up.
+    """
+
+    warmup: float = 0
+    kind: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        if self.warmup < 0:
+            raise ValueError(
+                f"warmup={self.warmup} is negative; give a number of steps, or a share of all "
+                "steps below 1"
+            )
+
+    def factor(self, step: int, *, per_epoch: int, total: int) -> float:
+        """The factor at a step.
+
+        Args:
+            step: optimiser steps made before.
+            per_epoch: optimiser steps in an epoch.
+            total: optimiser steps in the whole training.
+        """
+        rise = self.warmup * total if self.warmup < 1 else self.warmup
+        if step < rise:
+            return min(1.0, (step + 1) / rise)
+        done = (step - rise) / max(1.0, total - rise)
+        return self.after_warmup(min(done, 1.0), epoch=step // max(per_epoch, 1))
+
+    @abstractmethod
+    def after_warmup(self, done: float, *, epoch: int) -> float:
+        """The factor once the rate has risen.
+
+        Args:
+            done: share of the steps after warm-up that have been made, from 0 to 1.
+            epoch: whole epochs made before, warm-up included.
+        """
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ConstantLR(LRSchedule):
+    """The full rate throughout."""
+
+    kind: str = field(default="constant", init=False)
+
+    def after_warmup(self, done: float, *, epoch: int) -> float:
+        return 1.0
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class StepDecayLR(LRSchedule):
+    """The rate is multiplied after every so many epochs, or at given epochs.
+
+    Attributes:
+        every: epochs between two drops; 0 for none.
+        at: epochs, counted from 0, that begin with a drop.
+        by: the multiplier of a drop.
+
+    Raises:
+        ValueError: neither or both of `every` and `at` are given.
+    """
+
+    kind: str = field(default="steps", init=False)
+    every: int = 0
+    at: tuple[int, ...] = ()
+    by: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.every > 0) == bool(self.at):
+            raise ValueError(
+                f"every={self.every}, at={self.at}: name either the epochs between two drops of "
+                "the learning rate or the epochs at which it drops"
+            )
+
+    def after_warmup(self, done: float, *, epoch: int) -> float:
+        drops = epoch // self.every if self.every > 0 else sum(epoch >= mark for mark in self.at)
+        return float(self.by**drops)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CosineLR(LRSchedule):
+    """Half a cosine from the full rate down to a share of it.
+
+    Attributes:
+        end: the last share.
+    """
+
+    kind: str = field(default="cosine", init=False)
+    end: float = 0.0
+
+    def after_warmup(self, done: float, *, epoch: int) -> float:
+        return self.end + (1 - self.end) * (1 + math.cos(math.pi * done)) / 2
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LinearLR(LRSchedule):
+    """A straight line from the full rate down to a share of it.
+
+    Attributes:
+        end: the last share.
+    """
+
+    kind: str = field(default="linear", init=False)
+    end: float = 0.0
+
+    def after_warmup(self, done: float, *, epoch: int) -> float:
+        return 1 - (1 - self.end) * done
+
+
+# Which parameters move, how fast, and by which rule.
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ParameterGroup:
+    """Parameters that are treated apart.
+
+    Attributes:
+        match: pattern of parameter names, as in ``text.bert.*``; those of the objective begin
+            with ``objective.``.
+        rate: multiplier of the learning rate.
+        decay: weight decay of this group, or None for that of all.
+        begins: epochs during which it does not move yet, nor costs a gradient.
+
+    Raises:
+        ValueError: it begins before the first epoch.
+    """
+
+    match: str
+    rate: float = 1.0
+    decay: float | None = None
+    begins: int = 0
+
+    def __post_init__(self) -> None:
+        if self.begins < 0:
+            raise ValueError(
+                f"begins={self.begins}: give the epochs, from 0, during which {self.match!r} stays"
+            )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """Adam or AdamW over named groups of parameters.
+
+    Vectors and scalars (biases, norms, temperatures) never decay. Where several groups match a
+    parameter, the first one counts.
+
+    Attributes:
+        rule: "adam" adds the decay to the gradient, "adamw" takes it off the weight.
+        rate: learning rate.
+        decay: weight decay.
+        betas: of the two running means.
+        epsilon: added to the root of the second.
+        clip: gradients are scaled down to this global norm; 0 leaves them.
+        groups: parameters that are treated apart.
+        freeze: patterns of parameters that do not move, as in heads that no term uses.
+
+    Raises:
+        ValueError: a number out of range.
+    """
+
+    rule: Literal["adam", "adamw"] = "adam"
+    rate: float = 2e-4
+    decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    clip: float = 2.0
+    groups: tuple[ParameterGroup, ...] = ()
+    freeze: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.rule not in ("adam", "adamw"):
+            raise ValueError(unknown_name(self.rule, ["adam", "adamw"], "a rule of the optimiser"))
+        if self.rate <= 0:
+            raise ValueError(f"rate={self.rate}: a learning rate is above 0, as in 0.0002")
+        if self.clip < 0 or self.decay < 0:
+            raise ValueError(f"clip={self.clip}, decay={self.decay}: neither may be below 0")
+
+    def freeze_in(self, module: nn.Module) -> None:
+        """Stop the parameters of a step that are not to move.
+
+        Raises:
+            ValueError: a pattern that fits no parameter, or nothing is left to train.
+        """
+        named = dict(_named(module))
+        for pattern in self.freeze:
+            for name in _matching(pattern, list(named), "freeze"):
+                named[name].requires_grad_(False)
+        if not any(parameter.requires_grad for parameter in named.values()):
+            raise ValueError(f"freeze={self.freeze} leaves no parameter to train")
+
+    def build(self, module: nn.Module) -> torch.optim.Optimizer:
+        """The optimiser of a step's moving parameters; `set_rate` sets its learning rates.
+
+        Raises:
+            ValueError: a group that fits no parameter.
+        """
+        named = {name: p for name, p in _named(module) if p.requires_grad}
+        for group in self.groups:
+            _matching(group.match, [name for name, _ in _named(module)], "groups")
+        groups: dict[tuple[float, float, int], list[nn.Parameter]] = {}
+        for name, parameter in named.items():
+            groups.setdefault(self._treatment(name, parameter), []).append(parameter)
+        settings = [
+            {
+                "params": parameters,
+                "lr": self.rate * rate,
+                "share": rate,
+                "weight_decay": decay,
+                "begins": begins,
+            }
+            for (rate, decay, begins), parameters in groups.items()
+        ]
+        rule = torch.optim.Adam if self.rule == "adam" else torch.optim.AdamW
+        return rule(settings, lr=self.rate, betas=self.betas, eps=self.epsilon)
+
+    def wake(self, optimiser: torch.optim.Optimizer, epoch: int) -> None:
+        """Let the groups move whose time has come, and no others.
+
+        Args:
+            optimiser: what `build` gave.
+            epoch: whole epochs made before.
+        """
+        for group in optimiser.param_groups:
+            if group["begins"]:
+                for parameter in group["params"]:
+                    parameter.requires_grad_(epoch >= group["begins"])
+
+    def _treatment(self, name: str, parameter: Tensor) -> tuple[float, float, int]:
+        """Multiplier of the rate, weight decay, and epochs before it moves."""
+        decays = parameter.ndim > 1
+        for group in self.groups:
+            if fnmatchcase(name, group.match):
+                decay = self.decay if group.decay is None else group.decay
+                return group.rate, decay if decays else 0.0, group.begins
+        return 1.0, self.decay if decays else 0.0, 0
+
+    def set_rate(self, optimiser: torch.optim.Optimizer, factor: float) -> float:
+        """Set every group's learning rate for the next step; returns that of the main group."""
+        for group in optimiser.param_groups:
+            group["lr"] = self.rate * group["share"] * factor
+        return self.rate * factor
+
+
+def clip_gradients(parameters: list[nn.Parameter], limit: float) -> Tensor:
+    """Global norm of the gradients, after which they are scaled down to `limit` (0: left alone)."""
+    norm: Tensor = nn.utils.clip_grad_norm_(parameters, limit if limit else torch.inf)
+    return norm
+
+
+@final
+class WeightAverage:
+    """Exponential moving average of a model's parameters and buffers.
+
+    Args:
+        module: the model.
+        decay: share of the average that stays at each step.
+    """
+
+    def __init__(self, module: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.shadow = {name: t.detach().clone() for name, t in module.state_dict().items()}
+
+    @torch.no_grad()
+    def update(self, module: nn.Module) -> None:
+        """Move the average towards the model."""
+        for name, value in module.state_dict().items():
+            if value.is_floating_point():
+                self.shadow[name].lerp_(value, 1 - self.decay)
+            else:
+                self.shadow[name].copy_(value)
+
+    @contextmanager
+    def in_place_of(self, module: nn.Module) -> Iterator[None]:
+        """Lend the model the average while the block runs."""
+        now = {name: value.clone() for name, value in module.state_dict().items()}
+        module.load_state_dict(self.shadow)
+        try:
+            yield
+        finally:
+            module.load_state_dict(now)
+
+
+def _named(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Parameters of a step by the name a user knows: those of the model have no prefix."""
+    for name, parameter in module.named_parameters():
+        yield name.removeprefix("matcher."), parameter
+
+
+def _matching(pattern: str, names: list[str], key: str) -> list[str]:
+    found = [name for name in names if fnmatchcase(name, pattern)]
+    if not found:
+        heads = sorted({".".join(name.split(".")[:2]) + "*" for name in names})
+        raise ValueError(
+            unknown_name(pattern, heads, f"a pattern in {key} that fits any parameter")
+        )
+    return found
+
+
+Precision = Literal["fp32", "bf16"]
+Tracker = Literal["tensorboard", "wandb"]
+_FREE = ("minutes", "save_minutes", "ahead", "track")  # no number depends on these
+_LATER = ("all_captions", "dev_images")  # say nothing at their defaults
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How to train.
+
+    Attributes:
+        epochs: passes over the training captions.
+        batch: anchor captions in a batch, over all processes.
+        seed: of the order, the draws and the dropout.
+        optimiser: rule, rates, clipping.
+        schedule: of the learning rate.
+        accumulate: batches whose gradients are averaged before one optimiser step.
+        chunk: items encoded at a time with gradient caching, for large batches; 0 encodes whole
+            batches.
+        precision: "bf16" computes under autocast.
+        average: decay of the moving average of the weights that is evaluated and kept; 0 for none.
+        one_caption: draw each image once an epoch with one of its captions.
+        drop_last: leave out a short last batch of an epoch.
+        all_captions: draw each image once an epoch with all of its captions; `batch` counts images.
+        steps: stop after so many optimiser steps; 0 for no limit.
+        minutes: stop after so many minutes with a checkpoint to resume from; 0 for no limit.
+        save_minutes: between two checkpoints; one is written after each epoch in any case.
+        dev_images: measure on so many images of dev, drawn once for all trainings; 0 for all.
+        select: the dev figure, higher is better, by which the best epoch is kept.
+        log_every: optimiser steps between two lines of metrics.
+        ahead: batches that are read ahead.
+        track: where metrics go beside `metrics.jsonl`.
+
+    Raises:
+        ValueError: a number out of range.
+    """
+
+    epochs: int = 30
+    batch: int = 128
+    seed: int = 0
+    optimiser: OptimizerConfig = OptimizerConfig()
+    schedule: LRSchedule = ConstantLR()
+    accumulate: int = 1
+    chunk: int = 0
+    precision: Precision = "fp32"
+    average: float = 0.0
+    one_caption: bool = False
+    drop_last: bool = False
+    steps: int = 0
+    minutes: float = 0.0
+    save_minutes: float = 10.0
+    select: str = "rsum"
+    log_every: int = 10
+    ahead: int = 2
+    track: tuple[Tracker, ...] = ()
+    all_captions: bool = False
+    dev_images: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "accumulate", "log_every", "ahead"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: at least 1 is needed")
+        for name in ("chunk", "steps", "minutes", "save_minutes", "dev_images"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)}: it may not be below 0")
+        if not 0 <= self.average < 1:
+            raise ValueError(f"average={self.average}: a decay is at least 0 and below 1")
+        if self.precision not in ("fp32", "bf16"):
+            raise ValueError(unknown_name(self.precision, ["fp32", "bf16"], "a precision"))
+        for tracker in self.track:
+            if tracker not in ("tensorboard", "wandb"):
+                raise ValueError(unknown_name(tracker, ["tensorboard", "wandb"], "a tracker"))
+
+    def steps_per_epoch(self, batches: int) -> int:
+        """Optimiser steps in an epoch of so many batches; a last group may be smaller."""
+        return -(-batches // self.accumulate)
+
+    def total(self, batches: int) -> int:
+        """Optimiser steps in the whole training."""
+        whole = self.epochs * self.steps_per_epoch(batches)
+        return min(whole, self.steps) if self.steps else whole
+
+    def numbers(self) -> dict[str, Any]:
+        """What the result depends on, JSON-ready: all but how a run is cut up and watched."""
+        silent = [name for name in _LATER if not getattr(self, name)]  # older runs keep digests
+        return {n: value for n, value in asdict(self).items() if n not in (*_FREE, *silent)}

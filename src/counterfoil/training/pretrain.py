@@ -1,0 +1,644 @@
+"""Pre-trains a model in its domain, with the checkpoints and the metrics of every training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Literal, Protocol, final, get_args, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from counterfoil.core import distributed
+from counterfoil.core.config import digest
+from counterfoil.core.console import progress
+from counterfoil.core.types import Embeddings, ModalityBatch, Pairs, WordSlots
+from counterfoil.data.batching import BatchSampler
+from counterfoil.data.processor import ProcessedDataset
+from counterfoil.losses.pretraining import (
+    optimal_transport,
+    region_classification,
+    region_kl_divergence,
+    region_regression,
+    word_region_alignment,
+)
+from counterfoil.models.base import RetrievalModel, WordEmbeddingModel
+from counterfoil.negatives.generation.inputs import choose_spans, mask_spans, with_singles
+from counterfoil.training.checkpoint import CheckpointFolder, derive_seed
+from counterfoil.training.config import Precision, TrainConfig
+from counterfoil.training.logging import StepMonitor, check_trackers
+from counterfoil.training.step import TrainableModule
+from counterfoil.training.trainer import Trainer, TrainResult, sampler_of
+
+# What a model in pre-training is asked: one task a step, and what it hides.
+#
+# UNITER (Chen et al., ECCV 2020), section 3.2: hidden words (MLM), features of hidden regions
+# (MRFR),
+# their classes (MRC, MRC-kl), and whether text and image match (ITM) with the cost of moving words
+# onto regions (WRA).
+
+
+Task = Literal["mlm", "mrfr", "mrc", "mrckl", "itm"]
+TASKS: tuple[Task, ...] = get_args(Task)
+SIGHTED: tuple[Task, ...] = ("mrfr", "mrc", "mrckl")  # what is asked of hidden regions
+CLASSED: tuple[Task, ...] = ("mrc", "mrckl")  # what needs a detector's probabilities
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PretrainTasks:
+    """How often each task is drawn, and how much is hidden.
+
+    Attributes:
+        mlm: hidden words; what counts is the ratio to the others.
+        mrfr: features of hidden regions.
+        mrc: likeliest classes of hidden regions.
+        mrckl: probabilities of the classes of hidden regions.
+        itm: whether text and image match.
+        transport: weight of the cost of moving words onto regions, which goes with `itm`.
+        words: how likely a word is hidden.
+        regions: how likely a region is hidden.
+        mismatched: how likely a pair gets another image for `itm`.
+
+    Raises:
+        ValueError: a number out of range, or no task.
+    """
+
+    mlm: float = 2.0
+    mrfr: float = 1.0
+    mrc: float = 0.0
+    mrckl: float = 1.0
+    itm: float = 2.0
+    transport: float = 0.1
+    words: float = 0.15
+    regions: float = 0.15
+    mismatched: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            most = 1.0 if name in ("words", "regions", "mismatched") else torch.inf
+            if not 0 <= value <= most:
+                raise ValueError(
+                    f"{name}={value}: a number from 0 {'to 1' if most == 1 else 'on'} is needed"
+                )
+        if not any(self.ratios()):
+            raise ValueError("no task is left to pre-train with; give one of them a ratio above 0")
+
+    def ratios(self) -> list[float]:
+        """Of each of `TASKS`."""
+        return [getattr(self, task) for task in TASKS]
+
+    @property
+    def sighted(self) -> bool:
+        """Whether regions are hidden."""
+        return any(getattr(self, task) for task in SIGHTED)
+
+    def without_classes(self) -> PretrainTasks:
+        """What is left where nobody says how likely the classes of regions are.
+
+        Raises:
+            ValueError: nothing is.
+        """
+        return replace(self, **dict.fromkeys(CLASSED, 0.0))
+
+    def only(self, wanted: Task) -> PretrainTasks:
+        """The same with one task alone."""
+        return replace(self, **{str(task): float(task == wanted) for task in TASKS})
+
+    def draw(self, seed: int) -> Task:
+        """One of the tasks, by their ratios."""
+        rng = torch.Generator().manual_seed(seed)
+        ratios = torch.tensor(self.ratios(), dtype=torch.double)
+        return TASKS[int(torch.multinomial(ratios, 1, generator=rng))]
+
+
+class RegionClasses(Protocol):
+    """Says how likely the classes of regions are, as a detector thinks."""
+
+    def likely(self, rows: Tensor) -> Tensor:
+        """(N, R, C) of these images of a data set; rows of regions sum to 1."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PretrainBatch:
+    """Pairs with something hidden; P of the B are this process's share.
+
+    Attributes:
+        task: what is asked.
+        anchors: (B,) data set rows of all pairs.
+        images: P of them, as they are.
+        texts: P of them; words are hidden for "mlm".
+        real: (P,) bool, False for a pair that only fills up the share.
+        slots: where words are hidden, in real pairs.
+        labels: (M,) long, what stood there.
+        veiled: (P, R) bool, True where a region is hidden, in real pairs.
+        matching: (P,) bool, True where text and image belong together.
+        classes: (P, R, C) probabilities of the classes of regions, where they are asked.
+    """
+
+    task: Task
+    anchors: Pairs
+    images: ModalityBatch
+    texts: ModalityBatch
+    real: Tensor
+    slots: WordSlots
+    labels: Tensor
+    veiled: Tensor
+    matching: Tensor
+    classes: Tensor | None = None
+
+    def to(self, device: torch.device | str) -> PretrainBatch:
+        """The same batch on another device; the data set rows stay where they are."""
+        return replace(
+            self,
+            images=self.images.to(device),
+            texts=self.texts.to(device),
+            real=self.real.to(device),
+            slots=WordSlots(self.slots.pair.to(device), self.slots.place.to(device)),
+            labels=self.labels.to(device),
+            veiled=self.veiled.to(device),
+            matching=self.matching.to(device),
+            classes=None if self.classes is None else self.classes.to(device),
+        )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PretrainStream:
+    """The batches of a pre-training, each the same from the same seed wherever it begins.
+
+    Attributes:
+        processor: where items come from.
+        sampler: which captions meet.
+        epochs: how many.
+        seed: of what is drawn.
+        tasks: what is asked.
+        mask: id of the token that hides a word.
+        words: (W,) long, ids that may stand in the place of a hidden word.
+        accumulate: batches of one task in a row, as one optimiser step takes them.
+        classes: what says how likely the classes of regions are.
+    """
+
+    processor: ProcessedDataset
+    sampler: BatchSampler
+    epochs: int
+    seed: int
+    tasks: PretrainTasks
+    mask: int
+    words: Tensor
+    accumulate: int = 1
+    classes: RegionClasses | None = None
+
+    def batches(self, start: int = 0) -> Iterator[PretrainBatch]:
+        """Batch `start` of the training and those after it."""
+        first, place = divmod(start, len(self.sampler))
+        steps = -(-len(self.sampler) // self.accumulate)
+        for epoch in range(first, self.epochs):
+            for at, texts in enumerate(self.sampler.epoch(epoch, start=place), place):
+                step = epoch * steps + at // self.accumulate
+                task = self.tasks.draw(derive_seed(self.seed, "task", step))
+                number = epoch * len(self.sampler) + at
+                yield self._batch(task, texts, number)
+            place = 0
+
+    def _batch(self, task: Task, texts: Tensor, number: int) -> PretrainBatch:
+        rng = torch.Generator().manual_seed(derive_seed(self.seed, "hide", number))
+        images = self.processor.dataset.relation.text_to_image[texts]
+        matching = torch.ones(len(texts), dtype=torch.bool)
+        if task == "itm":
+            images, matching = mismatch_pairs(
+                images, len(self.processor.dataset), share=self.tasks.mismatched, rng=rng
+            )
+        share = distributed.shard(len(texts))
+        here = torch.arange(share.start, share.stop)
+        real = here < len(texts)
+        here = here.clamp(max=len(texts) - 1)
+        seen = self.processor.images(images[here])
+        told, slots, labels = self._told(task, texts, rng)
+        mine = (slots.pair >= share.start) & (slots.pair < share.stop)
+        veiled = torch.zeros_like(seen.mask)
+        if task in SIGHTED:
+            chance = torch.rand(len(texts), seen.mask.shape[1], generator=rng)[here]
+            veiled = hide_words(seen.mask, chance, share=self.tasks.regions) & real.unsqueeze(1)
+        asked = self.classes if task in CLASSED else None
+        return PretrainBatch(
+            task=task,
+            anchors=Pairs(images, texts),
+            images=seen,
+            texts=told.rows(here),
+            real=real,
+            slots=WordSlots(slots.pair[mine] - share.start, slots.place[mine]),
+            labels=labels[mine],
+            veiled=veiled,
+            matching=matching[here],
+            classes=asked.likely(images[here]) if asked else None,
+        )
+
+    def _told(
+        self, task: Task, rows: Tensor, rng: torch.Generator
+    ) -> tuple[ModalityBatch, WordSlots, Tensor]:
+        """The texts of all processes, with some words hidden where that is asked."""
+        texts = self.processor.texts(rows)
+        none = torch.zeros(0, dtype=torch.long)
+        if task != "mlm":
+            return texts, WordSlots(none, none), none
+        singles = with_singles(
+            torch.zeros(len(rows), 0, texts.mask.shape[1], dtype=torch.bool),
+            speaks_for(texts, self.words),
+            singles="only",
+        )
+        slots = choose_spans(singles, times=1, rng=rng, share=self.tasks.words, first=True)
+        found = mask_spans(texts, slots, mask=self.mask, words=self.words, rng=rng)
+        return replace(found.texts, ids=texts.ids), found.slots, found.labels
+
+
+def speaks_for(texts: ModalityBatch, words: Tensor) -> Tensor:
+    """(N, L) bool, True at tokens that can be hidden: all but special ones.
+
+    A text of special and unknown tokens alone keeps all that its mask calls real.
+    """
+    found = texts.mask & torch.isin(texts.values, words)
+    return found | texts.mask & ~found.any(1, keepdim=True)
+
+
+def hide_words(mask: Tensor, chance: Tensor, *, share: float) -> Tensor:
+    """(N, R) bool, True at regions that are hidden: each by itself, one at least of each image.
+
+    Args:
+        mask: (N, R) bool, True where a region is real.
+        chance: (N, R) drawn evenly from 0 to 1.
+        share: how likely a region is hidden.
+    """
+    chance = chance.masked_fill(~mask, 2.0)
+    least = chance == chance.amin(1, keepdim=True)
+    return ((chance < share) | least) & mask
+
+
+def mismatch_pairs(
+    images: Tensor, count: int, *, share: float, rng: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """(B,) rows of which some are of another image, and (B,) bool, True where it is the same.
+
+    Args:
+        images: (B,) rows.
+        count: of all images.
+        share: how likely another one takes its place.
+        rng: of the choice.
+    """
+    other = torch.randint(max(count - 1, 1), images.shape, generator=rng)
+    other = other + (other >= images).long()
+    same = torch.rand(images.shape, generator=rng) >= share
+    if count < 2:
+        return images, torch.ones_like(same)
+    return images.where(same, other), same
+
+
+# One step of pre-training: read pairs with something hidden, say what it was, judge.
+
+
+class JointStates(Protocol):
+    """P texts and images that have read each other."""
+
+    @property
+    def texts(self) -> Embeddings:
+        """(P, L, D) last hidden states."""
+        ...
+
+    @property
+    def images(self) -> Embeddings:
+        """(P, R, D) last hidden states."""
+        ...
+
+    @property
+    def pooled(self) -> Tensor:
+        """(P, D) what each pair is as a whole."""
+        ...
+
+
+@runtime_checkable
+class PretrainableModel(Protocol):
+    """A model that says which words were hidden from it, as UNITER and ViLT do."""
+
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
+        """N images."""
+        ...
+
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
+        """N texts."""
+        ...
+
+    def joint(self, images: Embeddings | None, texts: Embeddings | None) -> JointStates:
+        """The last hidden states of P images with P texts."""
+        ...
+
+    def matched(self, pooled: Tensor) -> Tensor:
+        """(P, 2) logits that text and image do not belong together, and that they do."""
+        ...
+
+    def filled(self, states: Tensor) -> Tensor:
+        """(M, V) logits of the hidden word of each state."""
+        ...
+
+
+@runtime_checkable
+class RegionReader(PretrainableModel, Protocol):
+    """One that also says what hidden regions were, as UNITER does."""
+
+    def embed_images(self, images: ModalityBatch, veiled: Tensor | None = None) -> Embeddings:
+        """N images, the features of some regions (N, R) hidden."""
+        ...
+
+    def regressed(self, states: Tensor) -> Tensor:
+        """(M, F) features of the hidden region of each state."""
+        ...
+
+    def classified(self, states: Tensor) -> Tensor:
+        """(M, C) logits of the class of the hidden region of each state."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TaskAnswers:
+    """What a model says of its share of a batch, and what is true.
+
+    Attributes:
+        answers: (M, ...) rows of logits or features.
+        truth: (M,) long, or (M, ...) features or probabilities.
+        distance: (M,) cost of moving words onto regions, for "itm".
+    """
+
+    answers: Tensor
+    truth: Tensor
+    distance: Tensor | None = None
+
+
+def task_inputs(
+    model: PretrainableModel, batch: PretrainBatch, *, moved: bool = False
+) -> TaskAnswers:
+    """What a model says of its share of a batch.
+
+    Args:
+        model: the model.
+        batch: pairs with something hidden.
+        moved: whether the cost of moving words onto regions is wanted with "itm".
+    """
+    if batch.task in SIGHTED:
+        assert isinstance(model, RegionReader)
+        return _of_regions(model, batch)
+    joint = model.joint(model.encode_images(batch.images), model.encode_texts(batch.texts))
+    if batch.task == "mlm":
+        states = joint.texts.tokens[batch.slots.pair, batch.slots.place]
+        return TaskAnswers(model.filled(states), batch.labels)
+    real, said = batch.real, model.matched(joint.pooled)
+    distance = _distance(joint)[real] if moved else None
+    return TaskAnswers(said[real], batch.matching[real].long(), distance)
+
+
+def _of_regions(model: RegionReader, batch: PretrainBatch) -> TaskAnswers:
+    images = model.embed_images(batch.images, batch.veiled)
+    joint = model.joint(images, model.encode_texts(batch.texts))
+    states = joint.images.tokens[batch.veiled]
+    if batch.task == "mrfr":
+        return TaskAnswers(model.regressed(states), batch.images.values[batch.veiled])
+    assert batch.classes is not None
+    return TaskAnswers(model.classified(states), batch.classes[batch.veiled])
+
+
+@final
+class PretrainStep(TrainableModule[PretrainBatch]):
+    """From pairs with something hidden to named losses.
+
+    Each process reads its share of the pairs; a loss is the mean over what is hidden in all of
+    them, so that gradients are those of one process with the whole batch.
+
+    Args:
+        model: the model in training.
+        tasks: what it is asked.
+        precision: "bf16" reads under autocast; losses are float32 in any case.
+
+    Raises:
+        ValueError: the model cannot be pre-trained.
+    """
+
+    def __init__(
+        self, model: RetrievalModel, tasks: PretrainTasks, *, precision: Precision = "fp32"
+    ) -> None:
+        super().__init__()
+        can_pretrain(model, tasks)
+        self.model, self.tasks, self.precision = model, tasks, precision
+        self.watch = StepMonitor()
+
+    def forward(self, batch: PretrainBatch) -> dict[str, Tensor]:
+        """The loss of the task, and for "itm" that of moving words onto regions ("wra")."""
+        assert isinstance(self.model, PretrainableModel)
+        with self._cast(batch):
+            said = task_inputs(self.model, batch, moved=self.tasks.transport > 0)
+        answers = said.answers.float()
+        if batch.task in ("mlm", "itm"):
+            loss = cross_entropy(answers, said.truth, reduction="none")
+        else:
+            judged = {
+                "mrfr": region_regression,
+                "mrc": region_classification,
+                "mrckl": region_kl_divergence,
+            }[batch.task]
+            loss = judged(answers, said.truth)
+        losses: dict[str, Tensor] = {batch.task: _mean(loss)}
+        if said.distance is not None:
+            pull = _mean(word_region_alignment(said.distance, said.truth == 1))
+            losses["wra"] = self.tasks.transport * pull
+        return losses
+
+    def level(self, batch: PretrainBatch) -> Tensor | None:
+        """None: there is no margin that scores could collapse to."""
+        return None
+
+    def _cast(self, batch: PretrainBatch) -> AbstractContextManager[object]:
+        if self.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(batch.real.device.type, torch.bfloat16)
+
+
+def can_pretrain(model: RetrievalModel, tasks: PretrainTasks) -> None:
+    """Refuse a model without the parts that the tasks ask.
+
+    Raises:
+        ValueError: so it is.
+    """
+    whole: object = model
+    if not isinstance(model, PretrainableModel):
+        raise ValueError(
+            f"{type(model).__name__} cannot be pre-trained: it does not read words and images "
+            "together; use UNITER or ViLT"
+        )
+    if tasks.sighted and not isinstance(whole, RegionReader):
+        raise ValueError(
+            f"{type(model).__name__} sees no regions that could be hidden; set mrfr, mrc and "
+            "mrckl to 0"
+        )
+
+
+def mask_word(model: RetrievalModel) -> int:
+    """Id of the token that hides a word from a model.
+
+    Raises:
+        ValueError: it has none.
+    """
+    found = [part.mask_word for part in model.modules() if isinstance(part, WordEmbeddingModel)]
+    if not found or found[0] is None:
+        raise ValueError(
+            f"{type(model).__name__} has no token that hides a word; read texts with a tokenizer "
+            "that has one, such as bert-base-cased"
+        )
+    return found[0]
+
+
+def _distance(joint: JointStates) -> Tensor:
+    texts, images = joint.texts, joint.images
+    return optimal_transport(texts.tokens, images.tokens, texts.mask, images.mask)
+
+
+def _mean(values: Tensor) -> Tensor:
+    """Mean of all processes' rows, whose gradient reaches each process's own."""
+    count = distributed.gather(torch.tensor(values.numel(), device=values.device)).sum()
+    return distributed.gather_rows(values.sum().reshape(1)).sum() / count
+
+
+ACCURACY = "accuracy"  # the dev figure that an epoch is chosen by
+DECIDED: tuple[Task, ...] = ("mlm", "itm")  # tasks with an answer that is right or wrong
+MOST = 2048  # pairs of dev that are asked
+
+
+def pretrain(
+    plan: TrainConfig,
+    model: RetrievalModel,
+    tasks: PretrainTasks,
+    train: ProcessedDataset,
+    *,
+    folder: Path,
+    classes: RegionClasses | None = None,
+    dev: ProcessedDataset | None = None,
+    run: str = "",
+    resume: bool = False,
+) -> TrainResult:
+    """Pre-train a model in place; with `resume`, from the last checkpoint in the folder on.
+
+    Every process of a group calls this with the same arguments.
+
+    Args:
+        plan: how to train; `plan.select` is "accuracy", the mean of "mlm" and "itm", or one of
+            them, in percent.
+        model: the model, with the weights to begin from.
+        tasks: what it is asked, and how often.
+        train: the training split as the model sees it.
+        folder: where ``metrics.jsonl`` and ``checkpoints/`` are written.
+        classes: how likely the classes of regions are; without it "mrc" and "mrckl" are left out.
+        dev: the split that an epoch is chosen on.
+        run: digest of what else the numbers depend on: the recipe, the weights to begin from.
+        resume: go on from the last checkpoint, if there is one; else earlier ones are removed.
+
+    Raises:
+        ValueError: the model or the plan does not go with pre-training, no task is left, a tracker
+            is not installed, the loss is not finite, or the checkpoint is damaged or belongs to
+            another training.
+    """
+    check_trackers(plan.track)
+    if plan.chunk:
+        raise ValueError(
+            f"chunk={plan.chunk} is for losses that compare the pairs of a batch, which "
+            "pre-training does not; set batch to fewer and accumulate to more"
+        )
+    tasks = tasks if classes is not None else tasks.without_classes()
+    can_pretrain(model, tasks)
+    step = PretrainStep(model, tasks, precision=plan.precision).to(distributed.device())
+    stream = PretrainStream(
+        processor=train,
+        sampler=sampler_of(plan, train.dataset),
+        epochs=plan.epochs,
+        seed=plan.seed,
+        tasks=tasks,
+        mask=mask_word(model),
+        words=vocabulary_of(train),
+        accumulate=plan.accumulate,
+        classes=classes,
+    )
+    shapes = [(name, list(value.shape)) for name, value in step.state_dict().items()]
+    numbers = [run, plan.numbers(), train.dataset.fingerprint, asdict(tasks), shapes]
+    saved = CheckpointFolder(folder / "checkpoints", digest(numbers))
+    measure = None if dev is None or not _decided(tasks) else DevMeasure(tasks, dev, plan.batch)
+    training = Trainer(plan, step, stream, saved, measure)
+    return training.run(folder / "metrics.jsonl", resume=resume)
+
+
+def vocabulary_of(processor: ProcessedDataset) -> Tensor:
+    """(W,) long, ids that stand for a word.
+
+    Raises:
+        ValueError: texts are ready-made vectors.
+    """
+    tokenizer = processor.processor.tokenizer
+    if tokenizer is None:
+        raise ValueError("pre-training hides words, and these texts are ready-made vectors")
+    kept = torch.ones(tokenizer.size, dtype=torch.bool)
+    kept[list(tokenizer.wordless)] = False
+    return kept.nonzero().squeeze(1)
+
+
+@final
+class DevMeasure:
+    """How often a model is right on dev, in percent: always asked the same.
+
+    Args:
+        tasks: of the training; those that cannot be right or wrong are not asked.
+        processor: dev as the model sees it.
+        batch: pairs read at a time.
+    """
+
+    def __init__(self, tasks: PretrainTasks, processor: ProcessedDataset, batch: int) -> None:
+        self.tasks, self.processor = tasks, processor
+        self.sampler = BatchSampler(processor.dataset.relation, batch=batch, seed=0)
+
+    def __call__(self, model: RetrievalModel) -> Mapping[str, float]:
+        """Of each task, and "accuracy", their mean."""
+        assert isinstance(model, PretrainableModel)
+        word, words = mask_word(model), vocabulary_of(self.processor)
+        found: dict[str, float] = {}
+        for task in _decided(self.tasks):
+            only = self.tasks.only(task)
+            stream = PretrainStream(
+                processor=self.processor,
+                sampler=self.sampler,
+                epochs=1,
+                seed=0,
+                tasks=only,
+                mask=word,
+                words=words,
+            )
+            found[task] = self._right(model, stream, task)
+        return {**found, ACCURACY: sum(found.values()) / len(found)}
+
+    @torch.no_grad()
+    def _right(self, model: PretrainableModel, stream: PretrainStream, task: Task) -> float:
+        batches = min(len(self.sampler), -(-MOST // self.sampler.batch))
+        right = torch.zeros(2, dtype=torch.long, device=distributed.device())
+        with progress(f"batches of {task}", batches) as advance:
+            for batch in islice(stream.batches(), batches):
+                said = task_inputs(model, batch.to(distributed.device()))
+                hits = (said.answers.argmax(1) == said.truth).sum()
+                right += torch.stack([hits, hits.new_tensor(len(said.truth))])
+                advance(1)
+        hit, all_ = distributed.gather(right).sum(0).tolist()
+        return float(100 * hit / max(all_, 1))
+
+
+def _decided(tasks: PretrainTasks) -> tuple[Task, ...]:
+    """The tasks that are drawn and are right or wrong."""
+    ratios = dict(zip(TASKS, tasks.ratios(), strict=True))
+    return tuple(task for task in DECIDED if ratios[task])

@@ -1,0 +1,250 @@
+"""Lists of negatives that a model mines anew while it is trained."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast, final
+
+import torch
+
+from counterfoil.core import distributed
+from counterfoil.core.artifact import MANIFEST
+from counterfoil.core.types import Role
+from counterfoil.losses.base import Loss, WeightedSum
+from counterfoil.losses.schedules import SwitchAfter
+from counterfoil.models.base import RetrievalModel
+from counterfoil.negatives.filters import FilterConfig, build_filters
+from counterfoil.negatives.mining import mine_lists
+from counterfoil.negatives.sampling import (
+    NegativeSampler,
+    OfflineNegativeSampler,
+    RoleSubset,
+    SamplingConfig,
+)
+from counterfoil.negatives.store import NegativeStore
+from counterfoil.scoring.checkpoint import weights_digest
+from counterfoil.scoring.embedding_store import Source
+from counterfoil.scoring.encode import EmbeddedDataset, encode_images, encode_texts
+from counterfoil.training.batches import BatchStream
+
+TEXTS, IMAGES = 300, 60  # where nobody says how many: AOQ's
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RemineConfig:
+    """Whether, and how often, the model in training mines the training split anew.
+
+    Attributes:
+        every: epochs `every`, 2 * `every`, … counted from 0 begin with mining; 0 for none.
+        texts: hardest texts kept for each image; 0 for as many as the first lists keep.
+        images: hardest images kept for each text; 0 for as many as the first lists keep.
+        filters: what to leave out of the lists because it may be true.
+
+    Raises:
+        ValueError: a negative number, or a filter that asks a guide.
+    """
+
+    every: int = 0
+    texts: int = 0
+    images: int = 0
+    filters: FilterConfig = FilterConfig()
+
+    def __post_init__(self) -> None:
+        for name in ("every", "texts", "images"):
+            if (given := getattr(self, name)) < 0:
+                raise ValueError(f"{name}={given}: it may not be below 0")
+        if self.filters.needs_guide:
+            raise ValueError(
+                "a guide cannot judge lists that are mined while training; leave guided out, or "
+                "mine with it in a stage of its own"
+            )
+
+
+@final
+class Reminer:
+    """Mines at the epochs of a plan, and keeps the lists as long as they may be needed.
+
+    Stores are folders named after the run and the epoch they were mined at. All processes call
+    every method together; the first one writes.
+
+    Args:
+        plan: when, and how much.
+        stream: the batches, with the lists that are drawn from till the first mining, if any.
+        draw: how to draw.
+        needs: roles that the objective needs.
+        folder: where the stores go.
+        run: digest of everything the training's numbers depend on.
+    """
+
+    def __init__(
+        self,
+        plan: RemineConfig,
+        stream: BatchStream,
+        draw: SamplingConfig,
+        needs: frozenset[Role],
+        folder: Path,
+        run: str,
+    ) -> None:
+        self.plan, self.stream, self.draw, self.needs = plan, stream, draw, needs
+        self.folder, self.run = folder, run
+
+    def since(self, epoch: int) -> int:
+        """The epoch at which the lists of an epoch were mined; 0 where they are the first."""
+        return epoch // self.plan.every * self.plan.every
+
+    def name(self, epoch: int) -> str:
+        """What the lists mined at an epoch are called; empty for the first."""
+        return f"{self.run}-{epoch}" if epoch else ""
+
+    def open(self, name: str) -> NegativeSampler | None:
+        """The draws from lists that a checkpoint names; the first ones where it names none.
+
+        Raises:
+            ValueError: they are gone, or damaged.
+        """
+        if not name:
+            return self.stream.draws
+        place = self.folder / name
+        if not (place / MANIFEST).is_file():
+            raise ValueError(
+                f"{place} is gone, the negatives that the training went on with; train again in "
+                "another folder"
+            )
+        return self._draws(self._stored(place))
+
+    def mine(self, name: str, model: RetrievalModel, stop: Callable[[], bool]) -> NegativeSampler:
+        """Mine with the model as it is now, from where that was stopped on, and save the lists.
+
+        The first process's weights and running statistics count. No generator is moved, and the
+        model's modes are left as they are.
+
+        Raises:
+            ValueError: what the model's scores or the filters forbid.
+            WorkStopped: `stop` asked for it; what was done is kept.
+        """
+        distributed.broadcast_ok(model.state_dict().values())  # unlike processors round unlike
+        place, weights = self.folder / name, weights_digest(model)
+        if (place / MANIFEST).is_file():
+            found = self._stored(place)
+            if [source.checkpoint for source in found.manifest.sources] == [weights]:
+                return self._draws(found)
+        keep = self.folder / f"{name}-{weights}.partial"
+        with torch.random.fork_rng(_devices()):
+            store = self._mined(model, weights, keep, stop)
+        if distributed.rank() == 0:
+            store.save(place)
+            shutil.rmtree(keep, ignore_errors=True)
+        distributed.barrier()
+        return self._draws(store)
+
+    def tidy(self, named: str) -> None:
+        """Remove all lists but those that the last checkpoint names."""
+        if distributed.rank() == 0 and self.folder.is_dir():
+            for path in self.folder.iterdir():
+                if path.name != named:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+        distributed.barrier()
+
+    def sweep_up(self, *, everything: bool) -> None:
+        """Remove what a kill left half-written, or all lists of a training that begins."""
+        if distributed.rank() == 0:
+            for path in self.folder.glob("*" if everything else ".*"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        distributed.barrier()
+
+    def _mined(
+        self, model: RetrievalModel, weights: str, keep: Path, stop: Callable[[], bool]
+    ) -> NegativeStore:
+        processor, dataset, plan = self.stream.processor, self.stream.processor.dataset, self.plan
+        images = encode_images(model, processor.images, len(dataset))
+        texts = encode_texts(model, processor.texts, len(dataset.texts))
+        long = self._lengths()
+        lists = mine_lists(
+            [EmbeddedDataset(model, images, texts)],
+            dataset.text_to_image,
+            texts_per_image=long[0],
+            images_per_text=long[1],
+            filters=build_filters(plan.filters, dataset, device=distributed.device()),
+            keep=keep,
+            stop=stop,
+            run=dataset.fingerprint,
+        )
+        name = f"{type(model).__name__} in training {keep.name.removesuffix('.partial')}"
+        return NegativeStore.of(
+            lists,
+            dataset=dataset.fingerprint,
+            split="train",
+            sources=(Source(matcher=name, checkpoint=weights),),
+            filters=plan.filters.describe(),
+        )
+
+    def _lengths(self) -> tuple[int, int]:
+        """How long a list of texts and one of images are to be."""
+        drawn = self.stream.draws.draws if isinstance(self.stream.draws, RoleSubset) else None
+        given = drawn.lengths if isinstance(drawn, OfflineNegativeSampler) else (TEXTS, IMAGES)
+        return self.plan.texts or given[0], self.plan.images or given[1]
+
+    def _stored(self, place: Path) -> NegativeStore:
+        return NegativeStore.open(place, fingerprint=self.stream.processor.dataset.fingerprint)
+
+    def _draws(self, store: NegativeStore) -> NegativeSampler:
+        relation = self.stream.processor.dataset.relation
+        return RoleSubset(
+            OfflineNegativeSampler(lists=store.lists, relation=relation, plan=self.draw), self.needs
+        )
+
+
+def check_remine(
+    plan: RemineConfig, objective: WeightedSum, draw: SamplingConfig, *, batches: int, listed: bool
+) -> None:
+    """Refuse a training that would want lists before there are any, or draw from too short ones.
+
+    Args:
+        plan: when lists are mined.
+        objective: the loss.
+        draw: how the lists are drawn from.
+        batches: in an epoch.
+        listed: whether there are lists from the beginning.
+
+    Raises:
+        ValueError: a term needs lists earlier, no term ever does, or they are too short.
+    """
+    if not objective.needs & OfflineNegativeSampler.provides:
+        raise ValueError(
+            f"lists are to be mined every {plan.every} epochs, and no term of the objective needs "
+            "them; choose another objective, or set refresh.every to 0"
+        )
+    first = min(_quiet(cast("Loss", term)) for term in objective.terms.values())
+    if not listed and first < plan.every * batches:
+        raise ValueError(
+            f"the first lists are mined after {plan.every} epochs, at batch "
+            f"{plan.every * batches}, and the objective needs them from batch {first:.0f} on; name "
+            "the mining stage of the first ones with negatives, or let the term begin later"
+        )
+    for what, kept, wanted in (
+        ("texts", plan.texts or (0 if listed else TEXTS), draw.texts),
+        ("images", plan.images or (0 if listed else IMAGES), draw.images or 0),
+    ):
+        if 0 < kept < wanted:
+            raise ValueError(
+                f"{wanted} {what} are to be drawn from, but lists of {kept} are to be mined; set "
+                f"refresh.{what} to {wanted} or more, or draw.{what} to {kept} or fewer"
+            )
+
+
+def _quiet(term: Loss) -> float:
+    """For how many batches a term needs nothing that is drawn from lists."""
+    if not term.needs & OfflineNegativeSampler.provides:
+        return float("inf")
+    if not isinstance(term, SwitchAfter):
+        return 0.0
+    first = _quiet(term.first)
+    return first if first < term.steps else max(float(term.steps), _quiet(term.second))
+
+
+def _devices() -> list[torch.device]:
+    return [distributed.device()] if distributed.device().type == "cuda" else []

@@ -1,0 +1,617 @@
+"""One training step, as one module: encode, score the block, propose, score pairs, judge.
+
+Where neither the loss nor what proposes looks at wrong pairs of the block, those are not scored.
+
+Several processes share the work and agree on the loss. Each encodes its share of the pools and
+scores its share of the block's rows and of the pairs; encodings and scores are gathered with their
+gradients, and every process judges the same scores. The mean of gradients over processes is then
+exactly the gradient of one process with the whole batch.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, Self, TypeVar, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from counterfoil.core import distributed
+from counterfoil.core.types import (
+    INFERENCE,
+    Batch,
+    Embeddings,
+    EncodedBatch,
+    EncodedViews,
+    ModalityBatch,
+    Pairs,
+    Role,
+    ScoreMatrix,
+    Scores,
+    WordTask,
+)
+from counterfoil.losses.base import WeightedSum
+from counterfoil.models.base import RetrievalModel
+from counterfoil.negatives.online import (
+    ChecksLoss,
+    MinedExtras,
+    OnlineMiner,
+    existing_extras,
+    reads_whole_block,
+)
+from counterfoil.negatives.teachers import PairTargetSource, TargetSource
+from counterfoil.scoring.encode import gather_parts, gather_shards, shard_bounds
+from counterfoil.training.checkpoint import derive_seed
+from counterfoil.training.config import Precision, TrainConfig, clip_gradients
+from counterfoil.training.logging import StepMonitor
+
+# What a training trains, and what it feeds it.
+
+
+class BatchLike(Protocol):
+    """A batch, the same on every process but for the items that each one reads."""
+
+    @property
+    def anchors(self) -> Pairs:
+        """(B,) the pairs that are learnt from, on all processes together."""
+        ...
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same batch on another device."""
+        ...
+
+
+B = TypeVar("B", bound=BatchLike)
+B_co = TypeVar("B_co", bound=BatchLike, covariant=True)
+
+
+class BatchSource(Protocol[B_co]):
+    """The batches of a training, each the same from the same seed wherever it begins."""
+
+    @property
+    def sampler(self) -> Sized:
+        """Its length is the batches in an epoch."""
+        ...
+
+    def batches(self, start: int = 0) -> Iterator[B_co]:
+        """Batch `start` of the training and those after it."""
+        ...
+
+
+class TrainableModule(nn.Module, ABC, Generic[B]):
+    """From a batch to named losses. This is what DistributedDataParallel wraps.
+
+    Attributes:
+        model: the model in training.
+        watch: what looks at a step that is written down.
+    """
+
+    model: RetrievalModel
+    watch: StepMonitor
+
+    @abstractmethod
+    def forward(self, batch: B) -> dict[str, Tensor]:
+        """Weighted losses by name, of the whole batch; their sum is minimised."""
+
+    @abstractmethod
+    def level(self, batch: B) -> Tensor | None:
+        """The loss if all scores were equal; None where that says nothing."""
+
+
+# The views of a batch of which each process has made a share.
+
+
+def gather_views(batch: Batch, share: EncodedViews) -> EncodedViews:
+    """The views of the whole batch; the model's own losses are added up over processes."""
+    views = {
+        name: EncodedBatch(
+            gather_parts(view.images, len(batch.image_rows) * view.repeats),
+            gather_parts(view.texts, len(batch.text_rows) * view.repeats),
+            view.repeats,
+        )
+        for name, view in share.views.items()
+    }
+    auxiliary = {
+        name: distributed.gather_rows(loss.reshape(1)).sum()
+        for name, loss in share.auxiliary.items()
+    }
+    return replace(share, views=views, auxiliary=auxiliary)
+
+
+# Scores of the anchors of a batch: of all images with all texts, or of the anchor pairs alone.
+
+
+def score_whole_block(model: RetrievalModel, batch: Batch, view: EncodedBatch) -> Tensor:
+    """(I, T) scores of every anchor image with every anchor text, and of their copies."""
+    images = view.images.rows(slice(batch.block[0] * view.repeats))
+    texts = view.texts.rows(slice(batch.block[1] * view.repeats))
+    return gather_shards(
+        len(images),
+        lambda rows: model.score_matrix(images.rows(rows), texts),
+        batch.positive.device,
+    )
+
+
+def score_anchor_pairs(model: RetrievalModel, batch: Batch, view: EncodedBatch) -> Tensor:
+    """(I, T) with the scores of the anchor pairs, and NaN where nobody is going to look."""
+    assert view.repeats == 1
+    image, text = batch.anchors.image, batch.anchors.text
+    scores = gather_shards(
+        len(image),
+        lambda rows: model.score_indices(view.images, view.texts, Pairs(image[rows], text[rows])),
+        batch.positive.device,
+    )
+    empty = torch.full(batch.block, torch.nan, dtype=scores.dtype, device=scores.device)
+    return empty.index_put((image, text), scores)
+
+
+OWN = "model_"  # begins the names of losses that are the model's own
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StepSources:
+    """What a step asks beside the model.
+
+    Attributes:
+        proposer: candidates that depend on the model as it is now.
+        guide: soft targets.
+    """
+
+    proposer: OnlineMiner | None
+    guide: TargetSource | None
+
+
+@final
+class TrainingStep(TrainableModule[Batch]):
+    """From a batch to named losses. This is what DistributedDataParallel wraps.
+
+    Args:
+        model: the model in training.
+        objective: the loss.
+        proposer: candidates that depend on the model as it is now.
+        guide: soft targets.
+        provides: roles that are drawn before the batch is encoded.
+        precision: "bf16" encodes and scores under autocast; losses are float32 in any case.
+        seed: of what the proposer draws.
+
+    Raises:
+        ValueError: the objective needs what nobody provides, a role is provided twice, or the
+            proposer does not go with the model.
+    """
+
+    def __init__(
+        self,
+        model: RetrievalModel,
+        objective: WeightedSum,
+        *,
+        proposer: OnlineMiner | None = None,
+        guide: TargetSource | None = None,
+        provides: frozenset[Role] = frozenset(),
+        precision: Precision = "fp32",
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        proposed = proposer.provides if proposer else frozenset[Role]()
+        words = proposer.provides_words if proposer else frozenset[str]()
+        _check("pairs in the role of", _names(objective.needs), _names(provides | proposed))
+        _check("the word tasks", objective.needs_words, words)
+        _check("the grids", objective.needs_grids, model.score_names)
+        if objective.needs_guide and guide is None:
+            raise ValueError(
+                "the objective needs a guide that says how similar images and texts ought to be, "
+                "and there is none; name the teachers"
+            )
+        if twice := _names(provides & proposed):
+            raise ValueError(
+                f"pairs in the role of {', '.join(sorted(twice))} are both drawn and proposed; "
+                "drop one of the two sources"
+            )
+        _guided(objective.needs_guided, guide, provides)
+        if isinstance(proposer, ChecksLoss):
+            proposer.check(model)
+        self.model, self.objective = model, objective
+        self.sources = StepSources(proposer, guide)  # not registered: no parameters of this step
+        self.spares_block = not (objective.needs_block or reads_whole_block(proposer))
+        self.precision, self.seed = precision, seed
+        self._copies: dict[str, int] = {}
+        self._proposed: tuple[int, dict[Role, Tensor]] = -1, {}
+        self.watch = StepMonitor()
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Weighted losses by name, the model's own among them; their sum is minimised."""
+        return self.judge(batch, self.encode(batch))
+
+    def encode(self, batch: Batch) -> EncodedViews:
+        """This process's share of the batch, encoded."""
+        with self._cast(batch):
+            views: EncodedViews = self.model(batch)
+        return views
+
+    def judge(self, batch: Batch, share: EncodedViews) -> dict[str, Tensor]:
+        """Losses of the whole batch.
+
+        Args:
+            batch: the batch.
+            share: what `encode` made of this process's share of it.
+        """
+        with self._cast(batch):
+            views = self._related(batch, gather_views(batch, share))
+            grids = self._grids(batch, views)
+            self._copies = {name: grid.repeats for name, grid in grids.items()}
+            proposal = self._proposal(batch, views, grids[INFERENCE].scores)
+            pairs = self._pairs(batch, views, proposal)
+        roles = {*proposal.pairs, *proposal.scores}
+        self._proposed = batch.step, {role: pairs[role].isneginf() for role in roles}
+        losses = self._losses(batch, grids, pairs, proposal.words)
+        self.watch.look(grids, losses, pairs)
+        return {**losses, **{f"{OWN}{name}": loss for name, loss in views.auxiliary.items()}}
+
+    @torch.no_grad()
+    def level(self, batch: Batch) -> Tensor | None:
+        """The loss if all scores were equal: 2·B·margin for a hinge on the hardest negative.
+
+        None where it cannot be told: of words, and of what is proposed before this batch is judged.
+        """
+        step, proposed = self._proposed
+        none = proposed if step == batch.step else {}
+        if self.objective.needs - {*batch.pairs, *none} or self.objective.needs_words:
+            return None
+        flat = torch.zeros(batch.block, device=batch.positive.device)
+        grids = {n: self._judged(batch, self._flat(batch, n), n) for n in self._wanted(batch)}
+        pairs = {role: flat.new_zeros(pair.shape) for role, pair in batch.pairs.items()}
+        pairs |= {r: flat.new_zeros(n.shape).masked_fill(n, -torch.inf) for r, n in none.items()}
+        losses = self._losses(batch, grids, pairs, {})
+        return torch.stack(list(losses.values())).sum()
+
+    def _flat(self, batch: Batch, name: str) -> Tensor:
+        """Equal scores, as many as the grid of this name had of the batch before."""
+        images, texts = (size * self._copies.get(name, 1) for size in batch.block)
+        return torch.zeros(images, texts, device=batch.positive.device)
+
+    def _losses(
+        self,
+        batch: Batch,
+        grids: Mapping[str, ScoreMatrix],
+        pairs: Mapping[Role, Tensor],
+        words: Mapping[str, WordTask],
+    ) -> dict[str, Tensor]:
+        guide = self.sources.guide
+        guides = (
+            {role: guide.pairs(batch, batch.pairs[role]) for role in self.objective.needs_guided}
+            if isinstance(guide, PairTargetSource)
+            else {}
+        )
+        seed = derive_seed(self.seed, "judge", batch.step)
+        losses: dict[str, Tensor] = self.objective(
+            Scores(grids, pairs, words, batch.step, guides, seed)
+        )
+        return losses
+
+    def _wanted(self, batch: Batch) -> frozenset[str]:
+        return self.objective.grids_at(batch.step) | {INFERENCE}
+
+    def _related(self, batch: Batch, views: EncodedViews) -> EncodedViews:
+        """With what arises only where the whole batch is seen; drawn alike on every process."""
+        if not self.model.uses_batch_context:
+            return views
+        device = batch.positive.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(derive_seed(self.seed, "relate", batch.step))
+            return self.model.batch_forward(batch, views, self._wanted(batch))
+
+    def _cast(self, batch: Batch) -> AbstractContextManager[object]:
+        if self.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(batch.positive.device.type, torch.bfloat16)
+
+    def _grids(self, batch: Batch, views: EncodedViews) -> dict[str, ScoreMatrix]:
+        """Scores of the anchor block, in the view for inference and in those that are judged."""
+        found = {}
+        for name in sorted(self._wanted(batch)):
+            view = views.views[name]
+            alone = self.spares_block and name == INFERENCE and view.repeats == 1
+            scores = (score_anchor_pairs if alone else score_whole_block)(self.model, batch, view)
+            found[name] = self._judged(batch, scores, name)
+        return found
+
+    def _judged(self, batch: Batch, scores: Tensor, name: str) -> ScoreMatrix:
+        guide = self.sources.guide if self.objective.needs_guide and name == INFERENCE else None
+        copies = len(scores) // batch.block[0]
+        image, text = batch.anchors.image, batch.anchors.text
+        blocks = scores.view(batch.block[0], copies, batch.block[1], copies)
+        positive = batch.positive
+        if copies > 1:
+            positive = positive.repeat_interleave(copies, 0).repeat_interleave(copies, 1)
+        return ScoreMatrix(
+            scores=scores,
+            positive=positive,
+            anchor=blocks[image, :, text].flatten(1).amin(1),
+            guide=guide(batch) if guide else None,
+            scale=self.model.score_scale,
+            name=name,
+            repeats=copies,
+        )
+
+    def _proposal(self, batch: Batch, views: EncodedViews, grid: Tensor) -> MinedExtras:
+        proposer = self.sources.proposer
+        if proposer is None:
+            return MinedExtras()
+        rng = torch.Generator().manual_seed(derive_seed(self.seed, "propose", batch.step))
+        return proposer.propose(self.model, batch, views, grid, rng)
+
+    def _pairs(
+        self, batch: Batch, views: EncodedViews, proposal: MinedExtras
+    ) -> dict[Role, Tensor]:
+        """(B, N) scores by role, from one call of the model."""
+        wanted = {**batch.pairs, **proposal.pairs}
+        if not wanted:
+            return dict(proposal.scores)
+        images, texts = views.inference.images, views.inference.texts
+        images = _extended(images, proposal.images, self.model.encode_images)
+        texts = _extended(texts, proposal.texts, self.model.encode_texts)
+        flat = Pairs(
+            torch.cat([pair.image.flatten() for pair in wanted.values()]),
+            torch.cat([pair.text.flatten() for pair in wanted.values()]),
+        )
+        scores = existing_extras(
+            flat,
+            lambda there: gather_shards(
+                len(there.image),
+                lambda rows: self.model.score_indices(
+                    images, texts, Pairs(there.image[rows], there.text[rows])
+                ),
+                batch.positive.device,
+            ),
+        )
+        parts = torch.split(scores, [pair.image.numel() for pair in wanted.values()])
+        found = {r: part.view(wanted[r].shape) for r, part in zip(wanted, parts, strict=True)}
+        return {**found, **proposal.scores}
+
+
+def _extended(
+    pool: Embeddings, proposed: ModalityBatch | None, encode: Callable[[ModalityBatch], Embeddings]
+) -> Embeddings:
+    """A pool with the proposed items behind it."""
+    if proposed is None:
+        return pool
+    new = encode(proposed.rows(shard_bounds(len(proposed), pool.tokens.device)))
+    return Embeddings.cat([pool, gather_parts(new, len(proposed))])
+
+
+def _names(roles: Iterable[Role]) -> frozenset[str]:
+    return frozenset(repr(role.value) for role in roles)
+
+
+def _check(what: str, needed: frozenset[str], provided: frozenset[str]) -> None:
+    if missing := needed - provided:
+        offered = ", ".join(sorted(provided)) or "none"
+        raise ValueError(
+            f"the objective needs {what} {', '.join(sorted(missing))}, but provided are: {offered}"
+        )
+
+
+def _guided(roles: frozenset[Role], guide: TargetSource | None, drawn: frozenset[Role]) -> None:
+    """Whether a guide says something of the pairs that an objective wants guided."""
+    if not roles:
+        return
+    if not isinstance(guide, PairTargetSource):
+        raise ValueError(
+            "the objective needs a guide for drawn pairs too, and there is none that knows them; "
+            "name the teachers"
+        )
+    _check("guided pairs in the role of", _names(roles), _names(drawn))
+
+
+# Gradients of a large contrastive batch in the memory of a small one.
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Part of a batch, the random state it was encoded in, and what came of it, as leaves."""
+
+    batch: Batch
+    cpu: Tensor
+    cuda: Tensor | None
+    views: EncodedViews
+
+
+def cached_backward(
+    step: TrainingStep, batch: Batch, chunk: int, *, share: float = 1.0
+) -> dict[str, Tensor]:
+    """Losses by name, whose gradients are added to the parameters.
+
+    The batch is encoded in pieces without a graph, all scores are judged on what came out, and
+    each piece is encoded once more, with the same dropout, to carry its gradient on: memory for
+    encoding grows with the piece, not with the batch. Equal to the plain gradient; the model's own
+    losses are added up over the pieces, and running statistics of normalisation move twice.
+
+    Gao et al., 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup"
+    (https://arxiv.org/abs/2101.06983).
+
+    Args:
+        step: the step; not wrapped, so that gradients of several processes are still to be
+            averaged, see `counterfoil.core.distributed.mean_gradients`.
+        batch: the batch.
+        chunk: images and texts encoded at a time.
+        share: multiplier of the gradient.
+    """
+    pieces = [_encoded(step, part) for part in _parts(batch, chunk)]
+    losses = step.judge(batch, _joined([piece.views for piece in pieces]))
+    torch.autograd.backward(torch.stack(list(losses.values())).sum() * share)
+    for piece in pieces:
+        with _as_before(piece):
+            again = step.encode(piece.batch)
+        carried = [
+            (output, leaf.grad)
+            for output, leaf in zip(_flat(again), _flat(piece.views), strict=True)
+            if output.requires_grad and leaf.grad is not None
+        ]
+        torch.autograd.backward([o for o, _ in carried], [g for _, g in carried])
+    return {name: loss.detach() for name, loss in losses.items()}
+
+
+def _parts(batch: Batch, chunk: int) -> Iterator[Batch]:
+    """The batch in pieces of about `chunk` images and texts, none of them empty."""
+    fewest, most = sorted((len(batch.images), len(batch.texts)))
+    count = min(fewest, -(-most // chunk))
+    images = torch.arange(len(batch.images)).tensor_split(count)
+    texts = torch.arange(len(batch.texts)).tensor_split(count)
+    for some, others in zip(images, texts, strict=True):
+        yield replace(
+            batch,
+            images=batch.images.rows(slice(int(some[0]), int(some[-1]) + 1)),
+            texts=batch.texts.rows(slice(int(others[0]), int(others[-1]) + 1)),
+        )
+
+
+@torch.no_grad()
+def _encoded(step: TrainingStep, part: Batch) -> _Piece:
+    device = part.images.values.device
+    cpu = torch.get_rng_state()
+    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return _Piece(part, cpu, cuda, _mapped(step.encode(part), _leaf))
+
+
+@contextmanager
+def _as_before(piece: _Piece) -> Iterator[None]:
+    """The random state that the piece was first encoded in; afterwards that of now."""
+    device = piece.batch.images.values.device
+    with torch.random.fork_rng([device] if piece.cuda is not None else []):
+        torch.set_rng_state(piece.cpu)
+        if piece.cuda is not None:
+            torch.cuda.set_rng_state(piece.cuda, device)
+        yield
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    return tensor.detach().requires_grad_()
+
+
+def _mapped(views: EncodedViews, change: Callable[[Tensor], Tensor]) -> EncodedViews:
+    def encoded(e: Embeddings) -> Embeddings:
+        return Embeddings(change(e.tokens), e.mask, None if e.gram is None else change(e.gram))
+
+    return EncodedViews(
+        {
+            n: EncodedBatch(encoded(v.images), encoded(v.texts), v.repeats)
+            for n, v in views.views.items()
+        },
+        {name: change(loss) for name, loss in views.auxiliary.items()},
+    )
+
+
+def _flat(views: EncodedViews) -> list[Tensor]:
+    """Everything in the views that carries a gradient, in a fixed order."""
+    found: list[Tensor] = []
+
+    def kept(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    _mapped(views, kept)
+    return found
+
+
+def _joined(parts: Sequence[EncodedViews]) -> EncodedViews:
+    """The views of the whole share."""
+    views = {
+        name: EncodedBatch(
+            Embeddings.cat([part.views[name].images for part in parts]),
+            Embeddings.cat([part.views[name].texts for part in parts]),
+            view.repeats,
+        )
+        for name, view in parts[0].views.items()
+    }
+    auxiliary = {
+        name: torch.stack([part.auxiliary[name] for part in parts]).sum()
+        for name in parts[0].auxiliary
+    }
+    return EncodedViews(views, auxiliary)
+
+
+# One optimiser step from a group of batches.
+
+
+@final
+class OptimizerStep(Generic[B]):
+    """Moves the parameters once for each group of batches that it is given.
+
+    Args:
+        plan: how to train.
+        step: the step, on the device it computes on.
+
+    Attributes:
+        optimiser: of the step's moving parameters.
+        rate: the learning rate of the last step.
+    """
+
+    def __init__(self, plan: TrainConfig, step: TrainableModule[B]) -> None:
+        self.plan, self.step = plan, step
+        self.optimiser = plan.optimiser.build(step)
+        self._parameters = [p for p in step.parameters() if p.requires_grad]
+        distributed.broadcast_ok(step.state_dict().values())
+        self._several = None if distributed.size() == 1 or plan.chunk else _parallel(step)
+        self._judged = torch.zeros(())
+        self.rate = 0.0
+
+    def __call__(self, group: Sequence[B], factor: float, *, epoch: int = 0) -> dict[str, Tensor]:
+        """One step; its mean losses and the norm of its gradient.
+
+        Args:
+            group: batches on the step's device, whose gradients are averaged.
+            factor: multiplier of the learning rates.
+            epoch: whole epochs made before.
+        """
+        self.plan.optimiser.wake(self.optimiser, epoch)
+        self.optimiser.zero_grad()
+        sums: dict[str, Tensor] = {}
+        for number, batch in enumerate(group):
+            losses = self._backward(batch, 1 / len(group), last=number == len(group) - 1)
+            sums = {name: sums.get(name, 0) + loss for name, loss in losses.items()}
+        means = {f"loss_{name}": total / len(group) for name, total in sums.items()}
+        norm = clip_gradients(self._parameters, self.plan.optimiser.clip)
+        self.rate = self.plan.optimiser.set_rate(self.optimiser, factor)
+        self.optimiser.step()
+        distributed.broadcast_ok(self.step.buffers())  # running statistics are each process's own
+        self._judged = _objective(losses)
+        total = torch.stack(list(means.values())).sum()
+        return {"loss": total, **means, "grad_norm": norm}
+
+    def judged(self) -> float:
+        """Loss of the last batch, without the model's own losses."""
+        return self._judged.item()
+
+    def _backward(self, batch: B, share: float, *, last: bool) -> dict[str, Tensor]:
+        if self.plan.chunk:
+            assert isinstance(self.step, TrainingStep)
+            assert isinstance(batch, Batch)
+            losses = cached_backward(self.step, batch, self.plan.chunk, share=share)
+            if last:
+                distributed.mean_gradients(self._parameters)
+            return losses
+        with self._communication(wanted=last):
+            losses = (self._several or self.step)(batch)
+            torch.autograd.backward(torch.stack(list(losses.values())).sum() * share)
+        return {name: loss.detach() for name, loss in losses.items()}
+
+    def _communication(self, *, wanted: bool) -> AbstractContextManager[object]:
+        if self._several is None or wanted:
+            return nullcontext()
+        return self._several.no_sync()
+
+
+def _parallel(step: nn.Module) -> DistributedDataParallel:
+    """The step on several processes; terms that begin later leave parameters unused till then."""
+    warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
+    return DistributedDataParallel(step, find_unused_parameters=True)
+
+
+def _objective(losses: Mapping[str, Tensor]) -> Tensor:
+    return torch.stack([loss for n, loss in losses.items() if not n.startswith(OWN)]).sum()

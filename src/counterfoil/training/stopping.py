@@ -1,0 +1,84 @@
+"""When a training is to stop before its end, and when it is to be saved."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Literal, final
+
+from counterfoil.core import distributed
+
+StopReason = Literal["finished", "minutes", "signal"]
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@final
+class StopMonitor:
+    """Watches the clock and the signals that ask a process to end.
+
+    Args:
+        minutes: after how many to stop; 0 for no limit.
+        save_minutes: between two checkpoints.
+    """
+
+    def __init__(self, minutes: float, save_minutes: float) -> None:
+        self.minutes, self.save_minutes = minutes, save_minutes
+        self.began = self.last_save = time.monotonic()
+        self.asked: int | None = None
+        self.heeded = False
+
+    def saved(self) -> None:
+        """A checkpoint has been written."""
+        self.last_save = time.monotonic()
+
+    @property
+    def late(self) -> bool:
+        """Whether the minutes are over."""
+        return self.minutes > 0 and time.monotonic() - self.began >= 60 * self.minutes
+
+    def wanted(self) -> bool:
+        """Whether this process should stop, whatever the others think."""
+        return self.asked is not None or self.late
+
+    def decide(self) -> tuple[StopReason | None, bool]:
+        """Why to stop, if at all, and whether to save; every process gets the same answer."""
+        due = time.monotonic() - self.last_save >= 60 * self.save_minutes
+        asked, late = self.asked is not None, self.late
+        code = distributed.all_reduce_max(3 if asked else 2 if late else 1 if due else 0)
+        reason: StopReason | None = "signal" if code == 3 else "minutes" if code == 2 else None
+        return reason, code > 0
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal: the first one asks for a stop, an interrupt after it forces one."""
+        if self.asked is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.asked = number
+
+    def heed(self) -> None:
+        """The training stops for what was asked."""
+        self.heeded = True
+
+
+@contextmanager
+def watch_for_stop(minutes: float, save_minutes: float) -> Iterator[StopMonitor]:
+    """Listen to signals while the block runs, where Python lets us: in the main thread.
+
+    A signal that the training did not stop for, as it was at its end, is passed on to whoever
+    listened before: it must not be lost to what comes after the training.
+    """
+    watch = StopMonitor(minutes, save_minutes)
+    if threading.current_thread() is not threading.main_thread():
+        yield watch
+        return
+    before = {number: signal.signal(number, watch.ask) for number in _SIGNALS}
+    try:
+        yield watch
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if watch.asked is not None and not watch.heeded:
+            signal.raise_signal(watch.asked)
