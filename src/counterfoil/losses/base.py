@@ -206,7 +206,7 @@ class Loss(ScoresModule[Tensor], ABC):
         if self.needs_grid not in scores.grids:
             raise ValueError(
                 f"{name} judges the score matrix {self.needs_grid!r}, and the record has "
-                f" {', '.join(map(repr, scores.grids)) or 'none'}"
+                f"{', '.join(map(repr, scores.grids)) or 'none'}"
             )
         missing = [f"{word}=" for r, word in KEYWORDS.items() if r in self.needs - {*scores.pairs}]
         guided = self.needs_guided - {*scores.guides}
