@@ -374,7 +374,7 @@ def _score_matrix(
             "same shape"
         )
     # (I, r, T, r): the score of an anchor pair is the lowest of those of its r x r copies
-    copies = scores.unflatten(1, (items[1], repeats)).unflatten(0, (items[0], repeats))
+    copies = scores.reshape(items[0], repeats, items[1], repeats)
     text, image = positives[::repeats, ::repeats].T.nonzero(as_tuple=True)
     anchor = copies[image, :, text].flatten(1).amin(1)
     return ScoreMatrix(scores, positives, anchor, guide, scale, name, repeats)
