@@ -108,7 +108,7 @@ class StreamCheckpoint:
                 self._absorb(file.number, done)
         return everything
 
-    def did(self, place: tuple[int, int]) -> None:
+    def mark_done(self, place: tuple[int, int]) -> None:
         """All reducers have seen this tile."""
         self._done[place] = True
 
