@@ -60,7 +60,7 @@ def test_host_of_the_page():
     texts = model.encode_texts(ModalityBatch(torch.arange(3), torch.randint(4, 9, (3, 3)), mask))
     torch.testing.assert_close(
         model.score_matrix(images, texts.rows(slice(2))),
-        score_all_pairs(model.pairs, images, texts.rows(slice(2))),
+        score_all_pairs(model.score_pairs, images, texts.rows(slice(2))),
     )
 
 
