@@ -22,25 +22,25 @@ from counterfoil.losses.base import Loss as Loss_base
 from counterfoil.losses.base import WeightedSum
 from counterfoil.negatives.sampling import SamplingConfig
 from counterfoil.pipelines.pipeline import (
-    PAPERS,
     Compare,
-    EnsembleMember,
-    Host,
     Mine,
-    Name,
     Recipe,
     Stage,
     Train,
-    ensemble_members,
-    members_note,
 )
 from counterfoil.recipes import models as models_module
 from counterfoil.recipes.models import (
     MARGIN,
+    PAPERS,
     PROFILES,
     WARMUP,
     Dataset,
+    EnsembleMember,
+    Name,
+    Single,
+    ensemble_members,
     evaluation_stages,
+    members_note,
     model_config,
     online_stage,
     warmup_epochs,
@@ -75,12 +75,12 @@ def adaptive_quintuplet(warmup: int) -> Config[WeightedSum]:
     return with_warmup(quintuplet, warmup, "quintuplet")
 
 
-def offline_warmup(name: Host, dataset: Dataset) -> int:
+def offline_warmup(name: Single, dataset: Dataset) -> int:
     """Steps with the hinges of all negatives of the batch before mined ones are met."""
     return max(OFFLINE_WARMUP[dataset], warmup_epochs(name, dataset))
 
 
-def second_round(name: Host, dataset: Dataset) -> TrainConfig:
+def second_round(name: Single, dataset: Dataset) -> TrainConfig:
     """Rates and epochs of the second round."""
     return models_module.second_round_settings(name, dataset)
 
@@ -91,7 +91,7 @@ def self_mined(
     """Round one of a model and the lists it mines for itself; 0 for the data set's own length."""
     hardest = HARDEST[dataset]
     return (
-        online_stage(one.host, dataset, member=one),
+        online_stage(one.model, dataset, member=one),
         Mine(
             name=one.stage("lists"),
             using=(one.stage("online"),),
@@ -122,10 +122,10 @@ def second_stage(
     """
     return Train(
         name=one.stage(kind),
-        model=model_config(one.host, dataset),
+        model=model_config(one.model, dataset),
         objective=objective,
         processor=PROFILES[dataset].processor,
-        plan=models_module.second_round_settings(one.host, dataset, seed=one.seed),
+        plan=models_module.second_round_settings(one.model, dataset, seed=one.seed),
         negatives=lists or one.stage("lists"),
         draw=draw or SamplingConfig(),
     )
@@ -136,7 +136,7 @@ def aoq_recipe(name: Name, dataset: Dataset) -> Recipe:
     models = ensemble_members(name)
     trained: list[Stage] = []
     for one in models:
-        loss = adaptive_quintuplet(offline_warmup(one.host, dataset))
+        loss = adaptive_quintuplet(offline_warmup(one.model, dataset))
         trained += [*self_mined(one, dataset), second_stage(one, dataset, loss)]
     measured = (
         *evaluation_stages("online", name, dataset),
@@ -159,7 +159,7 @@ def aoq_with_vsrn_lists(name: Name, dataset: Dataset) -> Recipe:
     first, lists = self_mined(teacher, dataset)
     trained: list[Stage] = [replace(first, name="teacher"), replace(lists, using=("teacher",))]
     for one in ensemble_members(name):
-        loss = adaptive_quintuplet(offline_warmup(one.host, dataset))
+        loss = adaptive_quintuplet(offline_warmup(one.model, dataset))
         trained.append(second_stage(one, dataset, loss, lists="lists"))
     teachers = evaluation_stages("teacher", "vsrn-single", dataset)
     report = Compare(name="report", results=("test-teacher", "test-adaptive"), negatives="lists")
@@ -259,10 +259,12 @@ VARIANTS: dict[Loss, AblationVariant] = {
 }
 
 
-def ablation_loss(loss: Loss, host: Host, dataset: Dataset) -> Config[WeightedSum]:
+def ablation_loss(loss: Loss, model: Single, dataset: Dataset) -> Config[WeightedSum]:
     """The loss of a variant, with the warm-up that model and data set need."""
     found = VARIANTS[loss]
-    return with_warmup(found.term, 0 if found.cold else offline_warmup(host, dataset), "quintuplet")
+    return with_warmup(
+        found.term, 0 if found.cold else offline_warmup(model, dataset), "quintuplet"
+    )
 
 
 def ablation_lists(loss: Loss, dataset: Dataset) -> tuple[int, int]:
@@ -301,7 +303,7 @@ def ablation_round(loss: Loss, one: EnsembleMember, dataset: Dataset) -> Train:
     stage = second_stage(
         one,
         dataset,
-        ablation_loss(loss, one.host, dataset),
+        ablation_loss(loss, one.model, dataset),
         kind=loss,
         draw=ablation_sampling(loss, dataset),
     )
@@ -311,8 +313,8 @@ def ablation_round(loss: Loss, one: EnsembleMember, dataset: Dataset) -> Train:
 
 
 def _released(stage: Train, one: EnsembleMember, dataset: Dataset) -> Train:
-    plan = models_module.released_settings(one.host, dataset, seed=one.seed)
-    apart = PAPERS[one.host] == "vsrn"
+    plan = models_module.released_settings(one.model, dataset, seed=one.seed)
+    apart = PAPERS[one.model] == "vsrn"
     model = stage.model.replace(bn_passes="separate") if apart else stage.model
     return replace(stage, plan=plan, positives="diagonal", model=model)
 

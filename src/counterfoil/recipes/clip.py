@@ -20,6 +20,7 @@ from typing import Literal, cast, final, get_args
 from counterfoil.core.config import Config, config, from_data, lazy, parse_choice
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import ProcessorConfig
+from counterfoil.data.readers import load_dataset
 from counterfoil.losses.base import Loss, weighted_sum
 from counterfoil.losses.contrastive import InfoNCELoss, InfoNCEWithCandidatesLoss
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
@@ -27,7 +28,6 @@ from counterfoil.model import pretrained_pair, starts_untrained
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pretrained import encoder_folder
 from counterfoil.negatives.generation.store import GeneratedCaptions
-from counterfoil.pipelines.forgetting import forgetting_note
 from counterfoil.pipelines.pipeline import (
     Compare,
     ComputeTargets,
@@ -246,7 +246,31 @@ def parse_model_name(
             f"--other tells what a pretrained model has forgotten, and {inner} begins with weights "
             "at random; leave it out"
         )
-    return forgetting_note(found, other) if other else found
+    return with_forgetting(found, other) if other else found
+
+
+def with_forgetting(recipe: Recipe, data: str) -> Recipe:
+    """A recipe that also evaluates, on another data set, every model that its report compares.
+
+    Args:
+        recipe: ends with its report.
+        data: path or name for `load_dataset`; its test split, or everything where it has none.
+
+    Raises:
+        ValueError: there is no such data set.
+    """
+    split = "test" if "test" in load_dataset(data).split_names else "all"
+    *stages, report = recipe.stages
+    assert isinstance(report, Compare)
+    tests = {stage.name: stage for stage in stages if isinstance(stage, Evaluate)}
+    names = {name: name.replace("test-", "other-", 1) for name in report.results}
+    others = [
+        replace(tests[name], name=names[name], data=data, split=split)
+        for name in tests  # in their order: the original may read the vectors of frozen towers
+        if name in names
+    ]
+    report = replace(report, others=tuple(names.values()))
+    return replace(recipe, stages=(*stages, *others, report))
 
 
 def fine_tune_recipe(
