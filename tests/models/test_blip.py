@@ -73,7 +73,7 @@ def alone(own: nn.Module, image: int, text: int) -> Tensor:
 @pytest.mark.parametrize("most", [1, 30, 10**6])
 def test_scores_are_those_of_transformers(folder, monkeypatch, most):
     """However many pairs are read together."""
-    monkeypatch.setitem(joint_encoder.TOGETHER, "cpu", most)
+    monkeypatch.setitem(joint_encoder.TOKENS_AT_ONCE, "cpu", most)
     found = public_blip(folder, mask=3)
     ours = found.build()
     grid = ours.grid(*encoded(ours))

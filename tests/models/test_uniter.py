@@ -73,7 +73,7 @@ def alone(host: UNITER, images: Embeddings, texts: Embeddings, image: int, text:
 @torch.no_grad()
 @pytest.mark.parametrize("most", [1, 20, 10**6])
 def test_every_score_is_that_of_the_pair_alone(monkeypatch, most):
-    monkeypatch.setitem(joint_encoder.TOGETHER, "cpu", most)
+    monkeypatch.setitem(joint_encoder.TOKENS_AT_ONCE, "cpu", most)
     host = model()
     images, texts = encoded(host)
     for i, row in enumerate(host.score_matrix(images, texts)):

@@ -82,7 +82,7 @@ def theirs(folders: dict[str, str], kind: str) -> nn.Module:
 @torch.no_grad()
 @pytest.mark.parametrize("most", [1, 30, 10**6])
 def test_scores_are_those_of_transformers(folders, monkeypatch, most):
-    monkeypatch.setitem(joint_encoder.TOGETHER, "cpu", most)
+    monkeypatch.setitem(joint_encoder.TOKENS_AT_ONCE, "cpu", most)
     found = public_vilt(folders["ImageAndTextRetrieval"], mask=3)
     assert found.model.arguments["outputs"] == ("rank",)
     ours = replace(found, model=found.model.replace(score="logit")).build()

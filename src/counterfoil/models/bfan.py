@@ -13,25 +13,25 @@ from counterfoil.models.layers.cross_attention import (
     PackedTexts,
     Rule,
     aggregate,
-    tile_sizes,
+    score_tiles,
 )
 from counterfoil.models.layers.fused import (
     AlignedPairs,
-    aligned_blocks,
-    attended_scores,
-    padding_mask_of_regions,
-    score_listed_pairs,
+    align_listed,
+    align_pairs,
+    attend_all,
+    prepare_context,
+    region_mask,
     squared_lengths,
-    zero_padding,
 )
 from counterfoil.models.layers.pooling import (
     ImageTower,
     TextTower,
-    select_tokens,
+    check_choice,
     squared_norms,
     unit_vectors,
 )
-from counterfoil.models.vsepp import same_width
+from counterfoil.models.vsepp import check_same_width
 
 
 @final
@@ -75,8 +75,8 @@ class BFAN(RetrievalModel):
             normalise_texts: bring word vectors to length 1.
         """
         super().__init__()
-        select_tokens("focus", focus, get_args(Rule))
-        same_width(image, text)
+        check_choice("focus", focus, get_args(Rule))
+        check_same_width(image, text)
         self.image, self.text = image, text
         self.heads = (
             CrossAttention("t2i", "clipped_l2norm", lambda_softmax, focus=focus),
@@ -87,7 +87,7 @@ class BFAN(RetrievalModel):
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """N images as region vectors, with Gram matrices where the score reads them."""
         bag = self.image(images)
-        return zero_padding(unit_vectors(bag) if self.normalise[0] else bag)
+        return prepare_context(unit_vectors(bag) if self.normalise[0] else bag)
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         """N texts as word vectors."""
@@ -96,15 +96,15 @@ class BFAN(RetrievalModel):
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(P,) scores of aligned pairs."""
-        return self._score(aligned_blocks(self.heads, images, texts))
+        return self._score(align_pairs(self.heads, images, texts))
 
     def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
         """(P,) scores of pairs of rows of two pools."""
-        return self._score(score_listed_pairs(self.heads, images, texts, pairs))
+        return self._score(align_listed(self.heads, images, texts, pairs))
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(I, T) scores."""
-        return tile_sizes(zero_padding(images), texts, self._tile)
+        return score_tiles(prepare_context(images), texts, self._tile)
 
     def forward(self, batch: Batch) -> EncodedViews:
         """Trains as it is used."""
@@ -115,7 +115,7 @@ class BFAN(RetrievalModel):
 
         The first sums to 1 over the regions, the second over the words.
         """
-        pairs = aligned_blocks(self.heads, images, texts)
+        pairs = align_pairs(self.heads, images, texts)
         by_words, by_regions = (pairs.weights(head) for head in self.heads)
         return by_words, by_regions
 
@@ -127,12 +127,10 @@ class BFAN(RetrievalModel):
 
     def _tile(self, images: Embeddings, texts: PackedTexts) -> Tensor:
         """(T, I) scores."""
-        words, regions = attended_scores(images, texts, self.heads)
+        words, regions = attend_all(images, texts, self.heads)
         cosine = words.cosine(squared_norms(texts.words).unsqueeze(1))
         by_words = texts.gathered(cosine, lambda block: _mean(block, 1, None))
-        return by_words + _mean(
-            regions.cosine(squared_lengths(images)), -1, padding_mask_of_regions(images)
-        )
+        return by_words + _mean(regions.cosine(squared_lengths(images)), -1, region_mask(images))
 
 
 def _mean(cosine: Tensor, dim: int, mask: Tensor | None) -> Tensor:

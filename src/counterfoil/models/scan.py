@@ -16,26 +16,26 @@ from counterfoil.models.layers.cross_attention import (
     PackedTexts,
     RawNorm,
     aggregate,
-    tile_sizes,
+    score_tiles,
 )
 from counterfoil.models.layers.fused import (
     AlignedPairs,
-    aligned_blocks,
-    attended_scores,
-    padding_mask_of_regions,
-    score_listed_pairs,
+    align_listed,
+    align_pairs,
+    attend_all,
+    prepare_context,
+    region_mask,
     squared_lengths,
-    zero_padding,
 )
 from counterfoil.models.layers.pooling import (
     ImageTower,
     TextTower,
-    nonempty_mask,
-    select_tokens,
+    check_choice,
+    ensure_nonempty,
     squared_norms,
     unit_vectors,
 )
-from counterfoil.models.vsepp import same_width
+from counterfoil.models.vsepp import check_same_width
 
 
 @final
@@ -78,10 +78,10 @@ class SCAN(RetrievalModel):
             compiled: let `torch.compile` fuse the attention's arithmetic; needs a C++ compiler.
         """
         super().__init__()
-        select_tokens("direction", direction, get_args(Direction))
-        select_tokens("raw_norm", raw_norm, get_args(RawNorm))
-        select_tokens("aggregate", aggregate, get_args(Aggregate))
-        same_width(image, text)
+        check_choice("direction", direction, get_args(Direction))
+        check_choice("raw_norm", raw_norm, get_args(RawNorm))
+        check_choice("aggregate", aggregate, get_args(Aggregate))
+        check_same_width(image, text)
         if compiled and not any(map(which, ("c++", "g++", "clang++"))):
             raise ValueError("compiled=True needs a C++ compiler; install g++ or leave it False")
         self.image, self.text = image, text
@@ -97,7 +97,7 @@ class SCAN(RetrievalModel):
         """
         bag = self.image(images)
         bag = unit_vectors(bag) if self.normalise[0] else bag
-        return zero_padding(bag) if self._words_attend else nonempty_mask(bag)
+        return prepare_context(bag) if self._words_attend else ensure_nonempty(bag)
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         """N texts as word vectors."""
@@ -106,16 +106,16 @@ class SCAN(RetrievalModel):
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(P,) scores of aligned pairs."""
-        return self._score(aligned_blocks((self.attention,), images, texts))
+        return self._score(align_pairs((self.attention,), images, texts))
 
     def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
         """(P,) scores of pairs of rows of two pools."""
-        return self._score(score_listed_pairs((self.attention,), images, texts, pairs))
+        return self._score(align_listed((self.attention,), images, texts, pairs))
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(I, T) scores."""
         score = self._by_words if self._words_attend else self._by_regions
-        return tile_sizes(zero_padding(images, gram=self._words_attend), texts, score)
+        return score_tiles(prepare_context(images, gram=self._words_attend), texts, score)
 
     def forward(self, batch: Batch) -> EncodedViews:
         """Trains as it is used."""
@@ -123,7 +123,7 @@ class SCAN(RetrievalModel):
 
     def attention_maps(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(P, L, R) attention of aligned pairs; sums to 1 over what is attended to."""
-        return aligned_blocks((self.attention,), images, texts).weights(self.attention)
+        return align_pairs((self.attention,), images, texts).weights(self.attention)
 
     @property
     def _words_attend(self) -> bool:
@@ -134,16 +134,14 @@ class SCAN(RetrievalModel):
 
     def _by_words(self, images: Embeddings, texts: PackedTexts) -> Tensor:
         """(T, I) scores of a tile."""
-        (found,) = attended_scores(images, texts, (self.attention,))
+        (found,) = attend_all(images, texts, (self.attention,))
         cosine = found.cosine(squared_norms(texts.words).unsqueeze(1))
         return texts.gathered(cosine, lambda block: self._gather(block, 1))
 
     def _by_regions(self, images: Embeddings, texts: PackedTexts) -> Tensor:
         """(T, I) scores of a tile."""
-        (found,) = attended_scores(images, texts, (self.attention,))
-        return self._gather(
-            found.cosine(squared_lengths(images)), -1, padding_mask_of_regions(images)
-        )
+        (found,) = attend_all(images, texts, (self.attention,))
+        return self._gather(found.cosine(squared_lengths(images)), -1, region_mask(images))
 
     def _gather(self, cosine: Tensor, dim: int, mask: Tensor | None = None) -> Tensor:
         return aggregate(self.aggregate, cosine, dim, mask, self.lambda_lse)

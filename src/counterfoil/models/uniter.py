@@ -32,19 +32,19 @@ from counterfoil.models.layers.joint_encoder import (
     JointTokens,
     Score,
     UniterHeads,
-    fit_state,
     initialize_weights,
-    initialized_from,
-    present_classes,
+    match_state,
+    require_head,
+    with_derived_heads,
 )
 from counterfoil.models.layers.pooling import (
     ImageTower,
     TextTower,
-    check_fits,
+    check_choice,
+    check_features,
     check_positive,
-    hidden_sizes,
-    known_ids,
-    select_tokens,
+    valid_ids,
+    zero_padded,
 )
 
 # UNITER's embedding layers: wordpieces with their order, regions with their boxes.
@@ -98,7 +98,7 @@ class WordPieceEmbedding(TextTower):
             ValueError: an id or a length that the model does not know.
         """
         known, longest = self.word_embeddings.num_embeddings, self.position_embeddings
-        ids = known_ids(items, longest=longest.num_embeddings, vocabulary=known)
+        ids = valid_ids(items, longest=longest.num_embeddings, vocabulary=known)
         words = self.word_embeddings(ids)
         order = self.position_embeddings.weight[: ids.shape[1]]
         return Embeddings(self.dropout(self.norm(words + order + self.kind)), items.mask)
@@ -154,8 +154,8 @@ class RegionEmbedding(ImageTower):
             ValueError: features of another width, regions without boxes, or nothing that could
                 stand for hidden ones.
         """
-        check_fits(items, self.features)
-        values = hidden_sizes(items.values, items.mask).to(self.fc.weight.dtype)
+        check_features(items, self.features)
+        values = zero_padded(items.values, items.mask).to(self.fc.weight.dtype)
         if veiled is not None:
             values = torch.where(veiled.unsqueeze(2), self._veil(), values)
         where = box_features(self._boxes(items).to(values.dtype))
@@ -169,7 +169,7 @@ class RegionEmbedding(ImageTower):
                 "this model reads where regions are, and these image features have no boxes; give "
                 "features with boxes, or choose a model that does without"
             )
-        return hidden_sizes(items.boxes, items.mask)
+        return zero_padded(items.boxes, items.mask)
 
     def _veil(self) -> Tensor:
         if self.veil is None:
@@ -246,7 +246,7 @@ class UNITER(RetrievalModel):
             ValueError: sizes that are not possible, an unknown output, or none that gives a score.
         """
         super().__init__()
-        select_tokens("score", score, get_args(Score))
+        check_choice("score", score, get_args(Score))
         self.score = score
         self.score_scale = 1.0 if score == "probability" else LOGIT_SCALE
         self.text = WordPieceEmbedding(
@@ -334,14 +334,12 @@ class UNITER(RetrievalModel):
 
     def regressed(self, states: Tensor) -> Tensor:
         """(M, F) features of the hidden region of each state."""
-        found: Tensor = present_classes(self.says.regress, "regress")(
-            states, self.image.fc.weight.T
-        )
+        found: Tensor = require_head(self.says.regress, "regress")(states, self.image.fc.weight.T)
         return found
 
     def classified(self, states: Tensor) -> Tensor:
         """(M, C) logits of the class of each region."""
-        found: Tensor = present_classes(self.says.classify, "classify")(states)
+        found: Tensor = require_head(self.says.classify, "classify")(states)
         return found
 
     def adopted(self, state: Mapping[str, Tensor]) -> State:
@@ -350,7 +348,7 @@ class UNITER(RetrievalModel):
         Raises:
             ValueError: they are not those of a UNITER with as many layers.
         """
-        return fit_state(self.state_dict(), initialized_from(state))
+        return match_state(self.state_dict(), with_derived_heads(state))
 
     @property
     def _speaker(self) -> JointScorer:
@@ -418,7 +416,7 @@ BERT = ("embeddings.", "img_embeddings.", "encoder.", "pooler.")  # what may sta
 NEEDED = ("text.word_embeddings.weight", "image.fc.weight", "body.layers.0.enter.weight")
 
 
-def renamed_state(theirs: str) -> str | None:
+def uniter_name(theirs: str) -> str | None:
     """Our name of one of their tensors; None for one that is not ours alone, or that none reads.
 
     The parts of a layer that ask, are asked and answer are one tensor here.
@@ -438,7 +436,7 @@ def convert_uniter(state: Mapping[str, Tensor]) -> State:
         ValueError: what every UNITER has is missing.
     """
     given = {_plain(name): value for name, value in state.items()}
-    new = {ours: value for name, value in given.items() if (ours := renamed_state(name))}
+    new = {ours: value for name, value in given.items() if (ours := uniter_name(name))}
     for name in given:
         if (layer := THEIR_LAYER.fullmatch(name)) and ".self.query." in name:
             parts = [given.get(name.replace("query", part)) for part in ASKING]
@@ -488,7 +486,7 @@ def uniter_options(checkpoint: Checkpoint) -> ConvertedModel:
     """
     state = convert_uniter(checkpoint.state)
     heads = {name.split(".")[1] for name in state if name.startswith("says.")}
-    begin = initialized_from(state) if "match" in heads else state
+    begin = with_derived_heads(state) if "match" in heads else state
     state |= {name: value for name, value in begin.items() if name.startswith("says.rank.")}
     outputs = tuple(name for name in OUTPUTS if name in heads | {"rank"})
     vocabulary, width = state["text.word_embeddings.weight"].shape

@@ -31,11 +31,11 @@ from counterfoil.models.layers.joint_encoder import (
     Score,
     TokenPacking,
     UniterHeads,
-    fit_state,
     initialize_weights,
-    initialized_from,
+    match_state,
+    with_derived_heads,
 )
-from counterfoil.models.layers.pooling import check_positive, known_ids, select_tokens, split_among
+from counterfoil.models.layers.pooling import check_choice, check_heads, check_positive, valid_ids
 from counterfoil.models.layers.pretrained import config_of, hf_library, weights_file
 
 # ViLT's own parts, made by Hugging Face transformers: embedding layers, transformer, pooler.
@@ -81,7 +81,7 @@ class ViltSizes:
     def __post_init__(self) -> None:
         check_positive(layers=self.layers, inner=self.inner, positions=self.positions)
         check_positive(vocabulary=self.vocabulary, size=self.size, patch=self.patch)
-        split_among(self.heads, self.width)
+        check_heads(self.heads, self.width)
         if self.size % self.patch:
             raise ValueError(
                 f"patches of {self.patch} pixels do not divide pictures of {self.size}; choose a "
@@ -132,7 +132,7 @@ def embed_words(body: Any, items: ModalityBatch) -> Embeddings:
         ValueError: an id or a length that the model does not know.
     """
     known = body.config
-    ids = known_ids(items, longest=known.max_position_embeddings, vocabulary=known.vocab_size)
+    ids = valid_ids(items, longest=known.max_position_embeddings, vocabulary=known.vocab_size)
     embeddings = body.embeddings
     found = embeddings.text_embeddings(input_ids=ids)
     return Embeddings(found + embeddings.token_type_embeddings.weight[TEXT], items.mask)
@@ -175,7 +175,7 @@ def close_gaps(bag: Embeddings) -> Embeddings:
     return Embeddings(tokens, bag.mask.gather(1, order))
 
 
-def vilt_sizes_of(
+def run_vilt_encoder(
     body: Any, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None
 ) -> Tensor:
     """(S, D) last hidden states of packed sequences, or (K, D) of the tokens that are kept."""
@@ -191,7 +191,7 @@ def vilt_sizes_of(
     return last
 
 
-def vilt_pooler(body: Any, first: Tensor) -> Tensor:
+def run_vilt_pooler(body: Any, first: Tensor) -> Tensor:
     """(P, D) what the states (P, D) of first tokens say of the whole."""
     summed: Tensor = body.pooler(first.unsqueeze(1))
     return summed
@@ -260,7 +260,7 @@ UNREAD = ("position_ids", "token_type_ids")  # numbered, not learnt
 WORDS = "vilt.embeddings.text_embeddings.word_embeddings.weight"
 
 
-def renamed_vilt_state(theirs: str) -> str | None:
+def vilt_name(theirs: str) -> str | None:
     """Our name of one of their tensors; None for one that is not read."""
     if theirs.endswith(UNREAD):
         return None
@@ -272,7 +272,7 @@ def renamed_vilt_state(theirs: str) -> str | None:
     return None if found is None else HEADS[found] + theirs.removeprefix(found)
 
 
-def public_state(name: str, *, words: int | None = None) -> State:
+def read_vilt_state(name: str, *, words: int | None = None) -> State:
     """The weights of a Hugging Face ViLT under the names of `ViLT`.
 
     Args:
@@ -284,7 +284,7 @@ def public_state(name: str, *, words: int | None = None) -> State:
         ValueError: transformers is not installed, or there is no such model.
     """
     given = read_checkpoint(weights_file(name)).state
-    state = {ours: value for theirs, value in given.items() if (ours := renamed_vilt_state(theirs))}
+    state = {ours: value for theirs, value in given.items() if (ours := vilt_name(theirs))}
     if WORDS not in state:
         raise ValueError(f"{name} holds no weights of a ViLT; give one, as dandelin/vilt-b32-mlm")
     known = state[WORDS]
@@ -359,7 +359,7 @@ class ViLT(RetrievalModel):
                 transformers is not installed, or there are no such weights, or of other sizes.
         """
         super().__init__()
-        select_tokens("score", score, get_args(Score))
+        check_choice("score", score, get_args(Score))
         self.score = score
         self.score_scale = 1.0 if score == "probability" else LOGIT_SCALE
         sizes = ViltSizes(
@@ -378,7 +378,7 @@ class ViLT(RetrievalModel):
         self.vilt, self.says = vilt_body(sizes), _heads(outputs, sizes)
         self._mask = vocabulary if mask is None else mask
         if weights is not None and pretrained:
-            self.load_state_dict(self.adopted(public_state(weights, words=sizes.words)))
+            self.load_state_dict(self.adopted(read_vilt_state(weights, words=sizes.words)))
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """N images (N, 3, H, W) as their embedded patches, behind a token for the whole."""
@@ -459,7 +459,7 @@ class ViLT(RetrievalModel):
             ValueError: they are not those of a ViLT of the same sizes.
         """
         own = self.state_dict()
-        found = fit_state(own, initialized_from(state))
+        found = match_state(own, with_derived_heads(state))
         for name, value in own.items():
             if found[name].shape != value.shape:
                 raise ValueError(
@@ -475,15 +475,15 @@ class ViLT(RetrievalModel):
         return JointScorer(self._told, self._pooled, self.says, words, self.score)
 
     def _told(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
-        return vilt_sizes_of(self.vilt, tokens, packing, kept)
+        return run_vilt_encoder(self.vilt, tokens, packing, kept)
 
     def _pooled(self, first: Tensor) -> Tensor:
-        return vilt_pooler(self.vilt, first)
+        return run_vilt_pooler(self.vilt, first)
 
 
 def _heads(outputs: tuple[str, ...], sizes: ViltSizes) -> UniterHeads:
     for output in outputs:
-        select_tokens("outputs", output, OUTPUTS)
+        check_choice("outputs", output, OUTPUTS)
     heads = UniterHeads(
         outputs=outputs, width=sizes.width, words=sizes.words, features=1, classes=1
     )
@@ -519,7 +519,7 @@ def public_vilt(name: str, *, mask: int | None) -> ConvertedModel:
             f"{name} is a ViLT of another kind than the public ones: hidden_act, qkv_bias, "
             f"num_channels and layer_norm_eps are {found}, not {KIND}"
         )
-    state = public_state(name, words=config.vocab_size + (mask is None))
+    state = read_vilt_state(name, words=config.vocab_size + (mask is None))
     heads = {name.split(".")[1] for name in state if name.startswith("says.")}
     spec = make_config(
         ViLT,
@@ -538,4 +538,4 @@ def public_vilt(name: str, *, mask: int | None) -> ConvertedModel:
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
         model = spec.build()
-    return ConvertedModel(spec, model.adopted(initialized_from(state)))
+    return ConvertedModel(spec, model.adopted(with_derived_heads(state)))

@@ -6,7 +6,7 @@ from torch.autograd import gradcheck
 
 from counterfoil.core.types import Embeddings, Pairs
 from counterfoil.models.bfan import BFAN
-from counterfoil.models.layers.fused import zero_padding
+from counterfoil.models.layers.fused import prepare_context
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.scan import SCAN
 
@@ -37,7 +37,7 @@ def test_equals_pairs_of_gathered_rows(name, own):
     for ours in (True, False):
         images, texts = bags()
         leaves = [x.tokens.requires_grad_() for x in (images, texts)]
-        images = zero_padding(images) if own else images
+        images = prepare_context(images) if own else images
         scores = (
             model.score_indices(images, texts, PAIRS)
             if ours

@@ -93,19 +93,23 @@ def focal_weights(focus: Focus, weight: Tensor, context: int, mask: Tensor | Non
     if focus == "none":
         return weight
     with torch.no_grad():
-        bar = _mean(weight, context, mask) if focus == "equal" else _balance(weight, context)
+        bar = (
+            _mean(weight, context, mask)
+            if focus == "equal"
+            else _root_weighted_mean(weight, context)
+        )
         dropped = weight <= bar * (1 - ROUNDINGS * torch.finfo(weight.dtype).eps)
     return weight.masked_fill(dropped, 0)
 
 
-def _mean(weight: Tensor, context: int, mask: Tensor | None) -> Tensor:
+def _masked_mean(weight: Tensor, context: int, mask: Tensor | None) -> Tensor:
     total = weight.sum(context, keepdim=True)
     if mask is None:
         return total / weight.shape[context]
     return total / mask.sum(context, keepdim=True).clamp(min=1)
 
 
-def _balance(weight: Tensor, context: int) -> Tensor:
+def _root_weighted_mean(weight: Tensor, context: int) -> Tensor:
     """The mean of the weights, each counted with its root."""
     root = weight.sqrt()
     share = root.sum(context, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
@@ -225,7 +229,7 @@ def pack_texts(texts: Embeddings) -> tuple[PackedTexts, Tensor]:
     return PackedTexts(words, tuple(counts[order].tolist())), order
 
 
-def tile_sizes(
+def score_tiles(
     images: Embeddings, texts: Embeddings, score: Callable[[Embeddings, PackedTexts], Tensor]
 ) -> Tensor:
     """(I, T) scores, from a function that gives (T, I) scores of a tile with packed texts.
@@ -328,16 +332,16 @@ class CrossAttention:
 
     def attend(self, block: AttentionBlock) -> AttendedProducts:
         """Attend; differentiable."""
-        weight = self._weigh(block, self._sharpen(block)[0])
+        weight = self._relative_weights(block, self._softmax_input(block)[0])
         return AttendedProducts(
             (weight * block.affinity).sum(self.context),
-            (weight * self._spread(block.gram, weight)).sum(self.context),
+            (weight * self._gram_product(block.gram, weight)).sum(self.context),
             weight.sum(self.context),
         )
 
     def weights(self, block: AttentionBlock) -> Tensor:
         """(n, L, I, R) attention, sums to 1 over the context; 0 for an item without context."""
-        weight = self._weigh(block, self._sharpen(block)[0])
+        weight = self._relative_weights(block, self._softmax_input(block)[0])
         total = weight.sum(self.context, keepdim=True)
         return weight / total.clamp(min=torch.finfo(weight.dtype).tiny)
 
@@ -349,16 +353,19 @@ class CrossAttention:
             pulls: gradients of `AttendedProducts.dot` and `AttendedProducts.square`.
         """
         dot, square = (pull.unsqueeze(self.context) for pull in pulls)
-        sharp, inverse = self._sharpen(block)
-        weight = self._weigh(block, sharp)
+        sharp, inverse = self._softmax_input(block)
+        weight = self._relative_weights(block, sharp)
         direct = weight * dot
         pull = torch.addcmul(
-            direct * block.affinity, weight * square, self._spread(block.gram, weight), value=2
+            direct * block.affinity,
+            weight * square,
+            self._gram_product(block.gram, weight),
+            value=2,
         ).mul_(self.sharpness)
-        through = self._unsharpen(block.affinity, sharp, inverse, pull)
-        return direct.add_(through), self._outer(weight * square, weight)
+        through = self._softmax_input_grad(block.affinity, sharp, inverse, pull)
+        return direct.add_(through), self._gram_grad(weight * square, weight)
 
-    def _sharpen(self, block: AttentionBlock) -> tuple[Tensor, Tensor | None]:
+    def _softmax_input(self, block: AttentionBlock) -> tuple[Tensor, Tensor | None]:
         """The affinities as the softmax sees them, and what they were multiplied with."""
         x = block.affinity
         if self.raw_norm == "softmax":
@@ -374,7 +381,7 @@ class CrossAttention:
         inverse = 1 / (x.square().sum(self.query, keepdim=True).clamp(min=tiny).sqrt() + EPS)
         return x * inverse, inverse
 
-    def _unsharpen(
+    def _softmax_input_grad(
         self, affinity: Tensor, sharp: Tensor, inverse: Tensor | None, pull: Tensor
     ) -> Tensor:
         """Gradient of the affinities from that of what the softmax saw."""
@@ -388,7 +395,7 @@ class CrossAttention:
             pull = torch.where(affinity > 0, pull, SLOPE * pull)
         return pull
 
-    def _weigh(self, block: AttentionBlock, sharp: Tensor) -> Tensor:
+    def _relative_weights(self, block: AttentionBlock, sharp: Tensor) -> Tensor:
         """Softmax over the context, focused, short of the division."""
         mask = block.regions if self.direction == "t2i" else block.words
         exponent = sharp * self.sharpness
@@ -402,7 +409,7 @@ class CrossAttention:
             weight = weight.masked_fill(~mask, 0)
         return focal_weights(self.focus, weight, self.context, mask)
 
-    def _spread(self, gram: Tensor | None, weight: Tensor) -> Tensor:
+    def _gram_product(self, gram: Tensor | None, weight: Tensor) -> Tensor:
         """The Gram matrix times the weights: (n, L, I, R)."""
         assert gram is not None
         n, words, images, regions = weight.shape
@@ -411,7 +418,7 @@ class CrossAttention:
             return torch.bmm(rows, gram).transpose(0, 1).reshape(weight.shape)
         return torch.bmm(gram, weight.reshape(n, words, images * regions)).view(weight.shape)
 
-    def _outer(self, left: Tensor, right: Tensor) -> Tensor:
+    def _gram_grad(self, left: Tensor, right: Tensor) -> Tensor:
         """Gradient of the Gram matrix."""
         n, words, images, regions = left.shape
         if self.direction == "t2i":

@@ -93,7 +93,7 @@ class GramMatrices:
         return GramMatrices(*both)
 
 
-def _method(head: AttentionHead, name: str) -> Callable[..., Any]:
+def _head_method(head: AttentionHead, name: str) -> Callable[..., Any]:
     """A method of the head's class, compiled where the head says so."""
     plain: Callable[..., Any] = getattr(type(head), name)
     return _compiled(plain) if head.compiled else plain
@@ -109,7 +109,7 @@ def _place(head: AttentionHead, run: LengthRun) -> slice:
     return run.words if head.direction == "t2i" else run.captions
 
 
-def _queries(head: AttentionHead, view: Tensor, rows: Tensor) -> Tensor:
+def _query_block(head: AttentionHead, view: Tensor, rows: Tensor) -> Tensor:
     """Rows of a head's results in the shape of a block without its context axis."""
     n, words, images, regions = view.shape
     return rows.view(n, words, images) if head.direction == "t2i" else rows.view(n, images, regions)
@@ -133,10 +133,10 @@ class FusedAttention(torch.autograd.Function):
         with torch.autocast(words.device.type, enabled=False):
             flat = regions.flatten(0, 1).to(plan.dtype)
             affinity = full_precision(words.to(plan.dtype) @ flat.T)
-            out = [_room(plan, head, affinity, (images, per_image)) for head in plan.heads]
+            out = [_empty_results(plan, head, affinity, (images, per_image)) for head in plan.heads]
             for run, view in plan.blocks(affinity, per_image):
                 for head, room in zip(plan.heads, out, strict=True):
-                    found = _method(head, "attend")(head, plan.block(head, run, view, grams))
+                    found = _head_method(head, "attend")(head, plan.block(head, run, view, grams))
                     for tensor, part in zip(room, found, strict=True):
                         tensor[_place(head, run)] = part.view(-1, *tensor.shape[1:])
         ctx.plan = plan
@@ -151,7 +151,7 @@ class FusedAttention(torch.autograd.Function):
         words, regions, region_gram, word_gram, affinity = ctx.saved_tensors
         parts = ctx.plan.split(grads)
         pulls = [part[: head.learnt] for head, part in zip(ctx.plan.heads, parts, strict=True)]
-        job = _Backward(
+        job = FusedGradient(
             ctx.plan, words, regions, affinity, GramMatrices(region_gram, word_gram), pulls
         )
         with torch.autocast(words.device.type, enabled=False):
@@ -161,7 +161,7 @@ class FusedAttention(torch.autograd.Function):
         return None, d_words, d_regions, grams.regions, grams.words
 
 
-def _room(
+def _empty_results(
     plan: FusedPlan, head: AttentionHead, affinity: Tensor, shape: tuple[int, int]
 ) -> tuple[Tensor, ...]:
     captions = sum(run.n for run in plan.runs)
@@ -171,7 +171,7 @@ def _room(
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Backward:
+class FusedGradient:
     """The gradient of `FusedAttention`.
 
     Attributes:
@@ -205,9 +205,9 @@ class _Backward:
         for run, view in plan.blocks(self.affinity, self.regions.shape[1]):
             total: Tensor | None = None
             for head, pulls in zip(plan.heads, self.pulls, strict=True):
-                rows = (_queries(head, view, g[_place(head, run)]) for g in pulls)
+                rows = (_query_block(head, view, g[_place(head, run)]) for g in pulls)
                 block = plan.block(head, run, view, self.grams)
-                moved, gram = _method(head, "derivative")(head, block, *rows)
+                moved, gram = _head_method(head, "derivative")(head, block, *rows)
                 if (room := grams.of(head, run)) is not None:
                     room.add_(gram)
                 total = moved if total is None else total.add_(moved)
@@ -271,7 +271,7 @@ class _Backward:
 # All with all goes through one matrix product: see `counterfoil.models.layers.fused`.
 
 
-def zero_padding(items: Embeddings, *, gram: bool = True) -> Embeddings:
+def prepare_context(items: Embeddings, *, gram: bool = True) -> Embeddings:
     """The same items with zeros where the mask is False, and with Gram matrices if wanted."""
     tokens, own, mask = items.tokens, items.gram, items.mask
     whole = bool(mask.all())
@@ -280,13 +280,13 @@ def zero_padding(items: Embeddings, *, gram: bool = True) -> Embeddings:
     if not gram:
         own = None
     elif own is None:
-        own = own_products(tokens)
+        own = gram_matrices(tokens)
     elif not whole:
         own = own.masked_fill(~(mask.unsqueeze(1) & mask.unsqueeze(2)), 0)
     return Embeddings(tokens, mask, own)
 
 
-def own_products(tokens: Tensor) -> Tensor:
+def gram_matrices(tokens: Tensor) -> Tensor:
     """(N, L, L) inner products of each item's own vectors, never in half precision."""
     with torch.autocast(tokens.device.type, enabled=False):
         vectors = full_precision(tokens)
@@ -300,19 +300,19 @@ def squared_lengths(items: Embeddings) -> Tensor:
     return items.gram.diagonal(dim1=1, dim2=2)
 
 
-def padding_mask_of_regions(images: Embeddings | AttentionSide) -> Tensor | None:
+def region_mask(images: Embeddings | AttentionSide) -> Tensor | None:
     """The mask of the regions where it hides some; None when all are real."""
     return None if bool(images.mask.all()) else images.mask
 
 
-def attended_scores(
+def attend_all(
     images: Embeddings, texts: PackedTexts, heads: tuple[CrossAttention, ...]
 ) -> tuple[AttendedProducts, ...]:
     """Attend with every image and every caption, in one or both directions: see `asked`."""
-    return tuple(AttendedProducts(*found) for found in score_direction(images, texts, heads))
+    return tuple(AttendedProducts(*found) for found in apply_heads(images, texts, heads))
 
 
-def score_direction(
+def apply_heads(
     images: Embeddings, texts: PackedTexts, heads: tuple[AttentionHead, ...]
 ) -> tuple[tuple[Tensor, ...], ...]:
     """What heads find with every image and every caption.
@@ -328,22 +328,22 @@ def score_direction(
     device, dtype = images.tokens.device.type, images.tokens.dtype
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
-    _, by_regions = grams_wanted(heads)
-    word_gram = own_products(texts.padded()) if by_regions else None
-    plan = FusedPlan(heads, tuple(texts.runs()), padding_mask_of_regions(images), dtype)
+    _, by_regions = needed_grams(heads)
+    word_gram = gram_matrices(texts.padded()) if by_regions else None
+    plan = FusedPlan(heads, tuple(texts.runs()), region_mask(images), dtype)
     flat = FusedAttention.apply(  # type: ignore[no-untyped-call]
         plan, texts.words, images.tokens, images.gram, word_gram
     )
     return tuple(plan.split(flat))
 
 
-def grams_wanted(heads: tuple[AttentionHead, ...]) -> tuple[bool, bool]:
+def needed_grams(heads: tuple[AttentionHead, ...]) -> tuple[bool, bool]:
     """Whether heads read the Gram matrices of regions, and those of words."""
     wanted = {head.direction for head in heads if head.grams}
     return "t2i" in wanted, "i2t" in wanted
 
 
-def aligned_blocks(
+def align_pairs(
     heads: tuple[AttentionHead, ...], images: Embeddings, texts: Embeddings
 ) -> AlignedPairs:
     """P images with P texts.
@@ -353,8 +353,8 @@ def aligned_blocks(
         images: P of them.
         texts: P of them.
     """
-    by_words, by_regions = grams_wanted(heads)
-    images, texts = zero_padding(images, gram=by_words), zero_padding(texts, gram=by_regions)
+    by_words, by_regions = needed_grams(heads)
+    images, texts = prepare_context(images, gram=by_words), prepare_context(texts, gram=by_regions)
     affinity = full_precision(torch.bmm(texts.tokens, images.tokens.transpose(1, 2)))
     return AlignedPairs(
         affinity,
@@ -404,7 +404,7 @@ class AlignedPairs:
         When words attend the pairs take the images' place, (1, L, P, R), and else the captions',
         (P, L, 1, R).
         """
-        words, regions = self.texts.mask, padding_mask_of_regions(self.images)
+        words, regions = self.texts.mask, region_mask(self.images)
         if head.direction == "t2i":
             at, seen = self.affinity.transpose(0, 1)[None], words.T[None, :, :, None]
             some = None if regions is None else regions[None, None]
@@ -439,7 +439,7 @@ class AlignedPairs:
 # it is needed again, and nothing but the pools is kept for the gradient.
 
 
-def score_listed_pairs(
+def align_listed(
     heads: tuple[AttentionHead, ...], images: Embeddings, texts: Embeddings, pairs: Pairs
 ) -> AlignedPairs:
     """What the scores of pairs of rows of two pools are made of.
@@ -451,15 +451,15 @@ def score_listed_pairs(
         pairs: (P,) rows of the pools.
     """
     device = images.tokens.device
-    by_words, by_regions = grams_wanted(heads)
-    images, pairs = zero_padding(images, gram=by_words), pairs.to(device)
+    by_words, by_regions = needed_grams(heads)
+    images, pairs = prepare_context(images, gram=by_words), pairs.to(device)
     image, text = pairs.image, pairs.text
     if device.type != "cpu":
-        return aligned_blocks(heads, images.rows(image), texts.rows(text))
+        return align_pairs(heads, images.rows(image), texts.rows(text))
     if bool((texts.mask[:, 1:] > texts.mask[:, :-1]).any()):  # padding between the words
-        texts = zero_padding(texts, gram=False)
-    affinity, seen, read = _Products.apply(  # type: ignore[no-untyped-call]
-        _plan(images, texts, pairs, (by_words, by_regions)), images.tokens, texts.tokens
+        texts = prepare_context(texts, gram=False)
+    affinity, seen, read = ListedProducts.apply(  # type: ignore[no-untyped-call]
+        _listed_plan(images, texts, pairs, (by_words, by_regions)), images.tokens, texts.tokens
     )
     read = read.index_select(0, text)
     return AlignedPairs(
@@ -479,7 +479,7 @@ def score_listed_pairs(
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class ListedPlan:
     """What is computed of two pools.
 
     Attributes:
@@ -518,15 +518,17 @@ class _Plan:
         return torch.split(items.flatten(0, 1), sizes.tolist())[::2]
 
 
-def _plan(images: Embeddings, texts: Embeddings, pairs: Pairs, by: tuple[bool, bool]) -> _Plan:
+def _listed_plan(
+    images: Embeddings, texts: Embeddings, pairs: Pairs, by: tuple[bool, bool]
+) -> ListedPlan:
     rounded = torch.is_autocast_enabled("cpu")
     dtype = torch.get_autocast_dtype("cpu") if rounded else images.tokens.dtype
     place = torch.arange(1, texts.mask.shape[1] + 1)
-    return _Plan(pairs, (texts.mask * place).amax(1), *by, dtype)
+    return ListedPlan(pairs, (texts.mask * place).amax(1), *by, dtype)
 
 
 @final
-class _Products(torch.autograd.Function):
+class ListedProducts(torch.autograd.Function):
     """Affinities (P, L, R); squares of regions (I, R); squares (T, L) of words or Grams (T, L, L).
 
     Items of which there is no pair are passed over: what is theirs is 0.
@@ -534,25 +536,27 @@ class _Products(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, plan: _Plan, images: Tensor, texts: Tensor
+        ctx: Any, plan: ListedPlan, images: Tensor, texts: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.plan = plan
         ctx.save_for_backward(images, texts)
         with torch.autocast("cpu", enabled=False):
-            return _forward(plan, images, texts)
+            return _listed_forward(plan, images, texts)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, affinity: Tensor, seen: Tensor, read: Tensor) -> tuple[Any, ...]:
         images, texts = ctx.saved_tensors
         with torch.autocast("cpu", enabled=False):
-            found = _backward(
+            found = _listed_backward(
                 ctx.plan, full_precision(images), full_precision(texts), (affinity, seen, read)
             )
         return None, found[0].to(images.dtype), found[1].to(texts.dtype)
 
 
-def _forward(plan: _Plan, images: Tensor, texts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _listed_forward(
+    plan: ListedPlan, images: Tensor, texts: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     affinity = torch.zeros(len(plan.pairs.image), texts.shape[1], images.shape[1], dtype=plan.dtype)
     places = plan.words(affinity, plan.pairs.text)
     left, right = plan.words(texts.to(plan.dtype)), images.to(plan.dtype).mT.unbind()
@@ -577,8 +581,8 @@ def _forward(plan: _Plan, images: Tensor, texts: Tensor) -> tuple[Tensor, Tensor
     return full_precision(affinity), seen.square_(), read if plan.by_regions else read.square_()
 
 
-def _backward(
-    plan: _Plan, images: Tensor, texts: Tensor, grads: tuple[Tensor, Tensor, Tensor]
+def _listed_backward(
+    plan: ListedPlan, images: Tensor, texts: Tensor, grads: tuple[Tensor, Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Gradients of the pools, each row of which is written where it was read."""
     d_images, d_texts = (x.new_zeros(x.shape) for x in (images, texts))  # in rows, as words are

@@ -13,10 +13,10 @@ from torch.nn.functional import gelu, linear, scaled_dot_product_attention
 from counterfoil.core.types import Embeddings, Pairs, WordHead, WordReading, WordSlots
 from counterfoil.models.checkpoints import State
 from counterfoil.models.layers.pooling import (
+    check_choice,
+    check_heads,
     check_positive,
     full_precision,
-    select_tokens,
-    split_among,
 )
 
 EPSILON = 1e-12
@@ -160,7 +160,7 @@ class JointEncoder(nn.Module):
         """
         super().__init__()
         check_positive(layers=layers, inner=inner)
-        split_among(heads, width)
+        check_heads(heads, width)
         self.layers = nn.ModuleList(
             JointLayer(width=width, heads=heads, inner=inner, dropout=dropout)
             for _ in range(layers)
@@ -177,7 +177,7 @@ class JointEncoder(nn.Module):
 # Images and texts side by side, as sequences of one transformer.
 
 
-TOGETHER = {"cpu": 4096, "cuda": 2**17}  # tokens read together where only scores are wanted
+TOKENS_AT_ONCE = {"cpu": 4096, "cuda": 2**17}  # tokens read together where only scores are wanted
 
 
 def pack_pairs(images: Embeddings, texts: Embeddings) -> tuple[TokenPacking, Tensor]:
@@ -188,7 +188,7 @@ def pack_pairs(images: Embeddings, texts: Embeddings) -> tuple[TokenPacking, Ten
     return packing, tokens[packing.sequence, packing.column]
 
 
-def list_pairs(
+def gather_pairs(
     pool: Tensor, images: Embeddings, texts: Embeddings, pairs: Pairs
 ) -> tuple[TokenPacking, Tensor]:
     """The same of listed pairs of two pools, without a padded copy of any.
@@ -206,24 +206,24 @@ def list_pairs(
     return packing, pool[torch.where(packing.column < long, said, seen)]
 
 
-def pooled_pairs(images: Embeddings, texts: Embeddings) -> Tensor:
+def token_pool(images: Embeddings, texts: Embeddings) -> Tensor:
     """All tokens of the texts, then of the images."""
     return torch.cat([texts.tokens.flatten(0, 1), images.tokens.flatten(0, 1)])
 
 
-def join_modalities(
+def length_batches(
     images: Embeddings, texts: Embeddings, pairs: Pairs
 ) -> tuple[Tensor, Iterator[Pairs]]:
     """Listed pairs ordered by length, and that order cut where enough tokens have come together."""
     lengths = texts.mask.sum(1)[pairs.text] + images.mask.sum(1)[pairs.image]
     lengths, order = lengths.sort(stable=True)
-    most = TOGETHER.get(lengths.device.type, TOGETHER["cuda"])
+    most = TOKENS_AT_ONCE.get(lengths.device.type, TOKENS_AT_ONCE["cuda"])
     sizes = [size for size in (lengths.cumsum(0) // most).bincount().tolist() if size]
     parts = (Pairs(pairs.image[rows], pairs.text[rows]) for rows in torch.split(order, sizes))
     return order, parts
 
 
-def split_modalities(
+def both_modalities(
     images: Embeddings | None, texts: Embeddings | None
 ) -> tuple[Embeddings, Embeddings]:
     """Both, an absent one as items without tokens."""
@@ -306,7 +306,7 @@ class UniterHeads(nn.Module):
         """
         super().__init__()
         for output in outputs:
-            select_tokens("outputs", output, OUTPUTS)
+            check_choice("outputs", output, OUTPUTS)
         if not {"rank", "match"} & set(outputs):
             raise ValueError(
                 f"outputs={outputs!r} give no score; name 'rank' or 'match' among them"
@@ -330,11 +330,11 @@ class UniterHeads(nn.Module):
 
     def matched(self, pooled: Tensor) -> Tensor:
         """(P, 2) logits that text and image do not belong together, and that they do."""
-        logits: Tensor = present_classes(self.match, "match")(pooled)
+        logits: Tensor = require_head(self.match, "match")(pooled)
         return logits
 
 
-def present_classes(head: Head | None, name: str) -> Head:
+def require_head(head: Head | None, name: str) -> Head:
     """A head that is there.
 
     Raises:
@@ -423,11 +423,11 @@ class JointScorer:
 
     def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
         """(P,) scores; those of like length are worked out together."""
-        pool, pairs = pooled_pairs(images, texts), pairs.to(texts.tokens.device)
+        pool, pairs = token_pool(images, texts), pairs.to(texts.tokens.device)
         if not len(pairs.image):
             return pool.new_zeros(0)
-        order, parts = join_modalities(images, texts, pairs)
-        scores = [self._first(*list_pairs(pool, images, texts, part)) for part in parts]
+        order, parts = length_batches(images, texts, pairs)
+        scores = [self._first(*gather_pairs(pool, images, texts, part)) for part in parts]
         return torch.cat(scores)[order.argsort()]
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
@@ -469,7 +469,7 @@ class JointScorer:
         score = self._score(states[place[packing.first]]) if WordHead.SCORE in want else None
         doubt = None
         if WordHead.DOUBT in want:
-            logits = present_classes(self.says.doubt, "doubt")(states[place[spoken]])
+            logits = require_head(self.says.doubt, "doubt")(states[place[spoken]])
             doubt = _unpacked(logits, texts.mask)
         return WordReading(
             score=score,
@@ -480,7 +480,7 @@ class JointScorer:
 
     def joint(self, images: Embeddings | None, texts: Embeddings | None) -> JointTokens:
         """The last hidden states of P images with P texts, or of one side alone."""
-        images, texts = split_modalities(images, texts)
+        images, texts = both_modalities(images, texts)
         packing, tokens = pack_pairs(images, texts)
         states = self.body(tokens, packing)
         room = _unpacked(states, torch.cat([texts.mask, images.mask], 1))
@@ -493,12 +493,12 @@ class JointScorer:
 
     def filled(self, states: Tensor) -> Tensor:
         """(M, V) logits of the hidden word of each state."""
-        found: Tensor = present_classes(self.says.fill, "fill")(states, self.words)
+        found: Tensor = require_head(self.says.fill, "fill")(states, self.words)
         return found
 
     def corrected(self, states: Tensor) -> Tensor:
         """(M, V) logits of the word that ought to be at each state."""
-        found: Tensor = present_classes(self.says.correct, "correct")(states, self.words)
+        found: Tensor = require_head(self.says.correct, "correct")(states, self.words)
         return found
 
     def _first(self, packing: TokenPacking, tokens: Tensor) -> Tensor:
@@ -551,7 +551,7 @@ def initialize_weights(model: nn.Module, spread: float = SPREAD) -> None:
                 nn.init.normal_(vector, std=spread)
 
 
-def initialized_from(state: Mapping[str, Tensor]) -> State:
+def with_derived_heads(state: Mapping[str, Tensor]) -> State:
     """The same weights with the heads that TAGS adds.
 
     Where they are missing, the rank begins as the yes of the match, doubt as the match, and correct
@@ -572,7 +572,7 @@ def initialized_from(state: Mapping[str, Tensor]) -> State:
     return new
 
 
-def fit_state(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> State:
+def match_state(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> State:
     """What is given, of the heads that are there; heads that are not given stay as they are.
 
     Args:
