@@ -121,7 +121,7 @@ class BFAN(RetrievalModel):
 
     def _score(self, pairs: AlignedPairs) -> Tensor:
         by_words, by_regions = (
-            _mean(pairs.cosine(head), 1, pairs.asking(head).mask) for head in self.heads
+            _mean(pairs.cosine(head), 1, pairs.queries(head).mask) for head in self.heads
         )
         return by_words + by_regions
 
@@ -129,7 +129,7 @@ class BFAN(RetrievalModel):
         """(T, I) scores."""
         words, regions = attend_all(images, texts, self.heads)
         cosine = words.cosine(squared_norms(texts.words).unsqueeze(1))
-        by_words = texts.gathered(cosine, lambda block: _mean(block, 1, None))
+        by_words = texts.reduce_words(cosine, lambda block: _mean(block, 1, None))
         return by_words + _mean(regions.cosine(squared_lengths(images)), -1, region_mask(images))
 
 

@@ -279,18 +279,18 @@ class CHAN(RetrievalModel):
 
         What stands at padding is arbitrary.
         """
-        return self._coded(align_pairs((self.coding,), _filled(images), texts).found(self.coding))
+        return self._coded(align_pairs((self.coding,), _filled(images), texts).attend(self.coding))
 
     def _score(self, pairs: AlignedPairs) -> Tensor:
-        similarity = self._coded(pairs.found(self.coding))
-        return self._pooled(similarity, 1, pairs.asking(self.coding).mask)
+        similarity = self._coded(pairs.attend(self.coding))
+        return self._pooled(similarity, 1, pairs.queries(self.coding).mask)
 
     def _tile(self, images: Embeddings, texts: PackedTexts) -> Tensor:
         """(T, I) scores."""
         (found,) = apply_heads(images, texts, (self.coding,))
         similarity = self._coded(found)
         if self.coding.direction == "t2i":
-            return texts.gathered(similarity, lambda block: self._pooled(block, 1, None))
+            return texts.reduce_words(similarity, lambda block: self._pooled(block, 1, None))
         return self._pooled(similarity, -1, region_mask(images))
 
     def _coded(self, found: tuple[Tensor, ...]) -> Tensor:

@@ -130,13 +130,13 @@ class SCAN(RetrievalModel):
         return self.attention.direction == "t2i"
 
     def _score(self, pairs: AlignedPairs) -> Tensor:
-        return self._gather(pairs.cosine(self.attention), 1, pairs.asking(self.attention).mask)
+        return self._gather(pairs.cosine(self.attention), 1, pairs.queries(self.attention).mask)
 
     def _by_words(self, images: Embeddings, texts: PackedTexts) -> Tensor:
         """(T, I) scores of a tile."""
         (found,) = attend_all(images, texts, (self.attention,))
         cosine = found.cosine(squared_norms(texts.words).unsqueeze(1))
-        return texts.gathered(cosine, lambda block: self._gather(block, 1))
+        return texts.reduce_words(cosine, lambda block: self._gather(block, 1))
 
     def _by_regions(self, images: Embeddings, texts: PackedTexts) -> Tensor:
         """(T, I) scores of a tile."""
