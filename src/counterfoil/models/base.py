@@ -25,9 +25,8 @@ PAIRS_AT_ONCE = 4096  # in `score_all_pairs`
 class RetrievalModel(nn.Module, ABC):
     """A model that encodes images and texts separately and scores pairs; higher is better.
 
-    Subclasses are final: a model inherits from this class alone. A model without a faster way
-    implements `score_matrix` with `score_all_pairs`, and one without training-only outputs
-    implements `forward` with `encode_batch`.
+    A model without a faster way implements `score_matrix` with `score_all_pairs`, and one without
+    training-only outputs implements `forward` with `encode_batch`.
 
     The contract tests check for every model that
     - `score_matrix` and `score_indices` equal `score_pairs` on the same pairs;

@@ -4,43 +4,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import final, get_args
+from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from counterfoil.core.config import config
 from counterfoil.core.types import (
-    Batch,
     Embeddings,
-    EncodedViews,
     ModalityBatch,
-    Pairs,
-    WordHead,
-    WordReading,
-    WordSlots,
 )
-from counterfoil.models.base import RetrievalModel, encode_batch
 from counterfoil.models.checkpoints import Checkpoint, ConvertedModel, State
 from counterfoil.models.layers.joint_encoder import (
     EPSILON,
-    LOGIT_SCALE,
     OUTPUTS,
     SPREAD,
     JointEncoder,
-    JointScorer,
-    JointTokens,
+    JointModel,
     Score,
+    TokenPacking,
     UniterHeads,
     initialize_weights,
-    match_state,
     require_head,
     with_derived_heads,
 )
 from counterfoil.models.layers.pooling import (
     ImageTower,
     TextTower,
-    check_choice,
     check_features,
     check_positive,
     valid_ids,
@@ -187,7 +177,7 @@ def box_features(boxes: Tensor) -> Tensor:
 
 
 @final
-class UNITER(RetrievalModel):
+class UNITER(JointModel):
     """Words and regions through one transformer; a score from the first token.
 
     Items are encoded by the embedding layers alone; the transformer reads pairs of them. Sequences
@@ -245,10 +235,7 @@ class UNITER(RetrievalModel):
         Raises:
             ValueError: sizes that are not possible, an unknown output, or none that gives a score.
         """
-        super().__init__()
-        check_choice("score", score, get_args(Score))
-        self.score = score
-        self.score_scale = 1.0 if score == "probability" else LOGIT_SCALE
+        super().__init__(score)
         self.text = WordPieceEmbedding(
             vocabulary=vocabulary, positions=positions, width=width, dropout=dropout, mask=mask
         )
@@ -281,57 +268,6 @@ class UNITER(RetrievalModel):
         embedded: Embeddings = self.text(texts)
         return embedded
 
-    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) scores of aligned pairs."""
-        return self._speaker.score_pairs(images, texts)
-
-    def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
-        """(P,) scores; those of like length are worked out together."""
-        return self._speaker.score_indices(images, texts, pairs)
-
-    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(I, T) scores of all pairs, a bounded number of them at a time."""
-        return self._speaker.score_matrix(images, texts)
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        """Trains as it is used."""
-        return encode_batch(self, batch)
-
-    @property
-    def wants(self) -> frozenset[WordHead]:
-        """What it has heads for."""
-        return self._speaker.wants
-
-    def read(
-        self,
-        images: Embeddings,
-        texts: Embeddings,
-        want: frozenset[WordHead],
-        slots: WordSlots | None = None,
-    ) -> WordReading:
-        """What is wanted of P images with P texts, from one pass; see `WordHeadModel`.
-
-        Raises:
-            ValueError: there is no head for something, or words are wanted without slots.
-        """
-        return self._speaker.read(images, texts, want, slots)
-
-    def joint(self, images: Embeddings | None, texts: Embeddings | None) -> JointTokens:
-        """The last hidden states of P images with P texts, or of one side alone."""
-        return self._speaker.joint(images, texts)
-
-    def matched(self, pooled: Tensor) -> Tensor:
-        """(P, 2) logits that text and image do not belong together, and that they do."""
-        return self.says.matched(pooled)
-
-    def filled(self, states: Tensor) -> Tensor:
-        """(M, V) logits of the hidden word of each state."""
-        return self._speaker.filled(states)
-
-    def corrected(self, states: Tensor) -> Tensor:
-        """(M, V) logits of the word that ought to be at each state."""
-        return self._speaker.corrected(states)
-
     def regressed(self, states: Tensor) -> Tensor:
         """(M, F) features of the hidden region of each state."""
         found: Tensor = require_head(self.says.regress, "regress")(states, self.image.fc.weight.T)
@@ -342,22 +278,20 @@ class UNITER(RetrievalModel):
         found: Tensor = require_head(self.says.classify, "classify")(states)
         return found
 
-    def adopted(self, state: Mapping[str, Tensor]) -> State:
-        """What to load of another UNITER's weights, which may have other heads; see `begun`.
+    def run_body(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
+        """Return last hidden states (S, D) of packed tokens, or (K, D) of those that are kept."""
+        states: Tensor = self.body(tokens, packing, kept)
+        return states
 
-        Raises:
-            ValueError: they are not those of a UNITER with as many layers.
-        """
-        return match_state(self.state_dict(), with_derived_heads(state))
+    def pool_first(self, first: Tensor) -> Tensor:
+        """Pool the states (P, D) of first tokens to (P, D)."""
+        pooled: Tensor = self.pooler(first)
+        return pooled.tanh()
 
     @property
-    def _speaker(self) -> JointScorer:
-        words = self.text.word_embeddings.weight
-        return JointScorer(self.body, self._pool, self.says, words, self.score)
-
-    def _pool(self, first: Tensor) -> Tensor:
-        summed: Tensor = self.pooler(first)
-        return summed.tanh()
+    def word_vectors(self) -> Tensor:
+        """(V, D) word embeddings."""
+        return self.text.word_embeddings.weight
 
 
 # UNITER's and TAGS's tensors under our names, and ours under theirs.

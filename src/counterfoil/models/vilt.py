@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final, get_args
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -12,27 +12,17 @@ from torch.nn.functional import interpolate, pad
 
 from counterfoil.core.config import config as make_config
 from counterfoil.core.types import (
-    Batch,
     Embeddings,
-    EncodedViews,
     ModalityBatch,
-    Pairs,
-    WordHead,
-    WordReading,
-    WordSlots,
 )
-from counterfoil.models.base import RetrievalModel, encode_batch
 from counterfoil.models.checkpoints import ConvertedModel, State, read_checkpoint
 from counterfoil.models.layers.joint_encoder import (
-    LOGIT_SCALE,
     SPREAD,
-    JointScorer,
-    JointTokens,
+    JointModel,
     Score,
     TokenPacking,
     UniterHeads,
     initialize_weights,
-    match_state,
     with_derived_heads,
 )
 from counterfoil.models.layers.pooling import check_choice, check_heads, check_positive, valid_ids
@@ -191,12 +181,6 @@ def run_vilt_encoder(
     return last
 
 
-def run_vilt_pooler(body: Any, first: Tensor) -> Tensor:
-    """(P, D) what the states (P, D) of first tokens say of the whole."""
-    summed: Tensor = body.pooler(first.unsqueeze(1))
-    return summed
-
-
 def _patch_mask(items: ModalityBatch, patch: int) -> Tensor:
     """(N, rows, columns) bool, True at patches of the picture."""
     shape = tuple(items.values.shape)
@@ -296,7 +280,7 @@ def read_vilt_state(name: str, *, words: int | None = None) -> State:
 
 
 @final
-class ViLT(RetrievalModel):
+class ViLT(JointModel):
     """Words and patches through one transformer; a score from the first token.
 
     Items are encoded by the embedding layers alone; the transformer reads pairs of them. It also
@@ -358,10 +342,7 @@ class ViLT(RetrievalModel):
             ValueError: sizes that are not possible, an unknown output, or none that gives a score;
                 transformers is not installed, or there are no such weights, or of other sizes.
         """
-        super().__init__()
-        check_choice("score", score, get_args(Score))
-        self.score = score
-        self.score_scale = 1.0 if score == "probability" else LOGIT_SCALE
+        super().__init__(score)
         sizes = ViltSizes(
             layers=layers,
             width=width,
@@ -388,57 +369,6 @@ class ViLT(RetrievalModel):
         """N texts as their embedded tokens."""
         return embed_words(self.vilt, texts)
 
-    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) scores of aligned pairs."""
-        return self._speaker.score_pairs(images, texts)
-
-    def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
-        """(P,) scores; those of like length are worked out together."""
-        return self._speaker.score_indices(images, texts, pairs)
-
-    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(I, T) scores of all pairs, a bounded number of them at a time."""
-        return self._speaker.score_matrix(images, texts)
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        """Trains as it is used."""
-        return encode_batch(self, batch)
-
-    @property
-    def wants(self) -> frozenset[WordHead]:
-        """What it has heads for."""
-        return self._speaker.wants
-
-    def read(
-        self,
-        images: Embeddings,
-        texts: Embeddings,
-        want: frozenset[WordHead],
-        slots: WordSlots | None = None,
-    ) -> WordReading:
-        """What is wanted of P images with P texts, from one pass; see `WordHeadModel`.
-
-        Raises:
-            ValueError: there is no head for something, or words are wanted without slots.
-        """
-        return self._speaker.read(images, texts, want, slots)
-
-    def joint(self, images: Embeddings | None, texts: Embeddings | None) -> JointTokens:
-        """The last hidden states of P images with P texts, or of one side alone."""
-        return self._speaker.joint(images, texts)
-
-    def matched(self, pooled: Tensor) -> Tensor:
-        """(P, 2) logits that text and image do not belong together, and that they do."""
-        return self.says.matched(pooled)
-
-    def filled(self, states: Tensor) -> Tensor:
-        """(M, V) logits of the hidden word of each state."""
-        return self._speaker.filled(states)
-
-    def corrected(self, states: Tensor) -> Tensor:
-        """(M, V) logits of the word that ought to be at each state."""
-        return self._speaker.corrected(states)
-
     def word_table(self) -> nn.Module:
         """What token ids are looked up in."""
         table: nn.Module = self.vilt.get_input_embeddings()  # type: ignore[operator]
@@ -450,35 +380,36 @@ class ViLT(RetrievalModel):
         return self._mask
 
     def adopted(self, state: Mapping[str, Tensor]) -> State:
-        """What to load of another ViLT's weights, which may have other heads.
-
-        Where they are missing, the rank begins as the yes of the match, doubt as the match, and
-        correct as fill.
+        """Return the state dict to load, from a ViLT with other heads, see `JointModel`.
 
         Raises:
-            ValueError: they are not those of a ViLT of the same sizes.
+            ValueError: the weights are not of a ViLT of the same sizes.
         """
-        own = self.state_dict()
-        found = match_state(own, with_derived_heads(state))
-        for name, value in own.items():
-            if found[name].shape != value.shape:
+        new = super().adopted(state)
+        for name, value in self.state_dict().items():
+            if new[name].shape != value.shape:
                 raise ValueError(
                     f"weights of another model cannot be taken over: {name!r} is "
-                    f"{tuple(found[name].shape)}, and in this model {tuple(value.shape)}"
+                    f"{tuple(new[name].shape)}, and in this model {tuple(value.shape)}"
                 )
-        return found
+        return new
 
-    @property
-    def _speaker(self) -> JointScorer:
-        words = self.word_table().weight
-        assert isinstance(words, Tensor)
-        return JointScorer(self._told, self._pooled, self.says, words, self.score)
-
-    def _told(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
+    def run_body(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
+        """Return last hidden states (S, D) of packed tokens, or (K, D) of those that are kept."""
         return run_vilt_encoder(self.vilt, tokens, packing, kept)
 
-    def _pooled(self, first: Tensor) -> Tensor:
-        return run_vilt_pooler(self.vilt, first)
+    def pool_first(self, first: Tensor) -> Tensor:
+        """Pool the states (P, D) of first tokens to (P, D)."""
+        pooler: nn.Module = self.vilt.pooler  # type: ignore[assignment]
+        pooled: Tensor = pooler(first.unsqueeze(1))  # it reads the first token of (P, 1, D)
+        return pooled
+
+    @property
+    def word_vectors(self) -> Tensor:
+        """(V, D) word embeddings."""
+        vectors = self.word_table().weight
+        assert isinstance(vectors, Tensor)
+        return vectors
 
 
 def _heads(outputs: tuple[str, ...], sizes: ViltSizes) -> UniterHeads:
