@@ -31,4 +31,4 @@ def test_a_command_has_the_data_options_in_place_of_one_parameter():
     assert second == ("m", DataOptions(), "test")
     assert second[1].source().data == "scenes"
     text = CliRunner().invoke(app, ["--help"]).output
-    assert all(option in text for option in ("--features", "--decisions", "Do something."))
+    assert all(option in text for option in ("--features", "--corrections", "Do something."))
