@@ -51,7 +51,10 @@ typed("missing option", "features a b", "Missing option '--model'")
 typed("no number", "run demo --minutes soon", "'--minutes'", "valid number")
 typed("negative minutes", "run demo --minutes -1", "'--minutes'", "greater than")
 typed(
-    "lists of nothing", "mine vectors --output x --texts 0", "'--texts'", "greater than or equal to 1"
+    "lists of nothing",
+    "mine vectors --output x --texts 0",
+    "'--texts'",
+    "greater than or equal to 1",
 )
 typed("zero batch", "features a b --model c --batch 0", "'--batch'", "greater than or equal to 1")
 typed("serve no index", "serve nowhere", "nowhere is no index", "counterfoil index")
@@ -70,7 +73,7 @@ typed("float for int", "plan demo --set online.epochs=1.5", "1.5 is a number", "
 typed("key below a number", "plan demo --set online.seed.x=1", "'x' is not a key")
 typed("negative batch", "run demo --set online.batch=-1", "batch=-1", "at least 1")
 typed("no batch", "run demo --set online.batch=0", "batch=0", "at least 1")
-typed("unknown lens", "run demo --set online.lens.images=pixles", "mean 'pixels'")
+typed("unknown lens", "run demo --set online.processor.images=pixles", "mean 'pixels'")
 typed("unknown protocol of a stage", "plan demo --set *.protocol=coco-1", "mean 'coco-1k'")
 typed("no number at all", "plan demo --set online.epochs=none", "None is none", "whole number")
 typed("replaced whole", "plan demo --set online.model=3", "set one of", "image_pool")
@@ -120,7 +123,9 @@ typed("no such model", "evaluate no/model --data scenes:images=12", "no/model", 
 typed("no such model folder", "evaluate ./nothing --data scenes:images=12", "./nothing")
 typed("unknown split", "evaluate vectors --data scenes:images=12 --split tset", "mean 'test'")
 typed("unknown protocol", "evaluate vectors --protocol coco-1", "'coco-1'", "mean 'coco-1k'")
-typed("depth of no shortlist", "evaluate vectors --depth 20", "--depth", "name a model with --first")
+typed(
+    "depth of no shortlist", "evaluate vectors --depth 20", "--depth", "name a model with --first"
+)
 typed("full beside nothing", "evaluate vectors --full", "--full", "name a model with --first")
 typed(
     "shortlists of nothing",
@@ -349,7 +354,7 @@ def precomp(here: Path, values: np.ndarray | None = None) -> tuple[object, ...]:
     if values is not None:
         np.save(here / "pre" / "train_ims.npy", values)
     whole = ("--set", "test.protocol=whole", "--set", "online.min_count=1")
-    processor = ("--set", "online.lens.min_count=1", "--set", "online.lens.standardise=False")
+    processor = ("--set", "online.processor.min_count=1", "--set", "online.processor.standardise=False")
     return "run", "vsepp-flickr8k", "--data", "pre", *recipes_cases.SMALL, *whole[:2], *processor
 
 
@@ -901,12 +906,21 @@ def start_of_another_model(here, models):
 # write
 
 
-typed("no such kind", f"write rules {SCENES} --output w --kind nuon", "'nuon'", "did you mean 'noun'")
-typed("no such synonyms", f"write rules {SCENES} --output w --synonyms net", "'net'", "list, wordnet")
-typed("foils of no split", f"write rules {SCENES} --output w --split trian", "'trian'")
-typed("nouns too rare", f"write rules {SCENES} --output w --frequency 999", "999 times", "lower the")
 typed(
-    "no foils at all", f"write rules {SCENES} --output w --most 0", "'--most'", "greater than or equal"
+    "no such kind", f"write rules {SCENES} --output w --kind nuon", "'nuon'", "did you mean 'noun'"
+)
+typed(
+    "no such synonyms", f"write rules {SCENES} --output w --synonyms net", "'net'", "list, wordnet"
+)
+typed("foils of no split", f"write rules {SCENES} --output w --split trian", "'trian'")
+typed(
+    "nouns too rare", f"write rules {SCENES} --output w --frequency 999", "999 times", "lower the"
+)
+typed(
+    "no foils at all",
+    f"write rules {SCENES} --output w --most 0",
+    "'--most'",
+    "greater than or equal",
 )
 
 
@@ -1004,7 +1018,15 @@ def import_over_something(here, models):
 def import_for_other_captions(here, models):
     photos(here)
     arrays = {"texts": np.array([[11]]), "images": np.array([[0]])}
-    return ("negatives", "import", str(aoq_small(here, arrays)), "--output", "x", "--data", "photos")
+    return (
+        "negatives",
+        "import",
+        str(aoq_small(here, arrays)),
+        "--output",
+        "x",
+        "--data",
+        "photos",
+    )
 
 
 def aoq_small(here: Path, arrays: dict[str, np.ndarray]) -> Path:
@@ -1085,10 +1107,16 @@ typed("page of another kind", "analyse curves . --output page.pdf", "page.pdf", 
 typed("no log below", "analyse curves . --output page.html", "holds no metrics.jsonl")
 typed("no such log", "analyse curves nowhere --output page.html", "nowhere holds no metrics.jsonl")
 typed(
-    "batch of one", "analyse online-rank vectors --output a.html --batch 1", "'--batch'", "equal to 2"
+    "batch of one",
+    "analyse online-rank vectors --output a.html --batch 1",
+    "'--batch'",
+    "equal to 2",
 )
 typed(
-    "no anchors", "analyse negatives vectors --output a.html --anchors 0", "'--anchors'", "equal to 1"
+    "no anchors",
+    "analyse negatives vectors --output a.html --anchors 0",
+    "'--anchors'",
+    "equal to 1",
 )
 typed(
     "half an ensemble",
@@ -1152,7 +1180,9 @@ typed(
     "did you mean 'batch'",
 )
 typed("no run", "analyse student nowhere --output page.html", "nowhere holds no note of a stage")
-typed("a run twice", "analyse against batch runs/a runs/a --output page.html", "runs/a is given twice")
+typed(
+    "a run twice", "analyse against batch runs/a runs/a --output page.html", "runs/a is given twice"
+)
 typed(
     "unknown map",
     "analyse map vectors --method tsn --output page.html",
@@ -1430,7 +1460,9 @@ typed(
     f"analyse true-rate --crowd c.txt --data {SCENES} --output p.html",
     "c.txt does not exist",
 )
-typed("fluency of no store", f"analyse fluency w --data {SCENES} --output p.html", "w/manifest.json")
+typed(
+    "fluency of no store", f"analyse fluency w --data {SCENES} --output p.html", "w/manifest.json"
+)
 typed("sheet of no store", f"analyse sheet w --data {SCENES} --output s.csv", "w/manifest.json")
 
 
@@ -1515,7 +1547,9 @@ def fluency_of_a_store_twice(here, models):
 
 @case("compares ready-made vectors and cannot read written captions")
 def guide_of_vectors(here, models):
-    assert recipes_cases.run("write", "rules", SCENES, "--split", "test", "--output", here / "w") == 0
+    assert (
+        recipes_cases.run("write", "rules", SCENES, "--split", "test", "--output", here / "w") == 0
+    )
     return "analyse", "true-rate", "w", "--data", SCENES, "--guide", "vectors", "--output", "p.html"
 
 
@@ -1524,7 +1558,9 @@ def guide_of_vectors(here, models):
 TELL = ("--data", REGIONS, "--anchors", "2", "--output", "p.html")
 
 typed("no anchors at all", "analyse triples vectors --anchors 0 --output p.html", "'--anchors'")
-typed("triples of vectors", "analyse triples vectors --output p.html", "cannot read written captions")
+typed(
+    "triples of vectors", "analyse triples vectors --output p.html", "cannot read written captions"
+)
 typed(
     "words of vectors",
     "analyse words vectors --data scenes:images=12 --output p.html",
@@ -1535,7 +1571,9 @@ typed(
     "analyse discrimination vectors --data scenes:images=12 --output p.html",
     "cannot read written captions",
 )
-typed("difficulty of nothing", "analyse difficulty nowhere --output p.html", "holds no metrics.jsonl")
+typed(
+    "difficulty of nothing", "analyse difficulty nowhere --output p.html", "holds no metrics.jsonl"
+)
 
 
 @case("no log below", "tells how hard written captions are", "tags/uniter-scenes")

@@ -45,7 +45,15 @@ def explained(capsys, tmp_path, monkeypatch):
 def test_one_caption(words, explained):
     caption = "A blue star [bold]above a square."
     told, page, plain = explained(
-        words, cases.IMAGE, caption, "--data", cases.SCENES, "--threshold", 0.45, "--alternatives", 2
+        words,
+        cases.IMAGE,
+        caption,
+        "--data",
+        cases.SCENES,
+        "--threshold",
+        0.45,
+        "--alternatives",
+        2,
     )
     assert plain["caption"] == caption
     assert plain["image"] == cases.IMAGE

@@ -89,4 +89,6 @@ def test_verbs_that_read_data_are_many():
 def test_every_verb_that_reads_data_takes_decisions(words):
     found = [one for one in VERBS[words].params if one.name == "corrections"]
     assert len(found) == 1
-    assert found[0].help == "Corrections from an audit; default `corrections.jsonl` beside the data."
+    assert (
+        found[0].help == "Corrections from an audit; default `corrections.jsonl` beside the data."
+    )

@@ -91,7 +91,9 @@ def test_evaluate_an_ensemble(models, said, tmp_path):
 
 def test_evaluate_what_others_shortlist(models, said, tmp_path):
     first, last, out = models / "run/online", models / "run/adaptive", tmp_path / "e.json"
-    shown = said("evaluate", last, "--first", first, "--depth", "2", "--data", SCENES, "--json", out)
+    shown = said(
+        "evaluate", last, "--first", first, "--depth", "2", "--data", SCENES, "--json", out
+    )
     assert f"top-2 of {first} re-ranked" in shown.replace("/ ", "/")
     found = json.loads(out.read_text())
     assert found["setting"]["depth"] == 2
@@ -189,7 +191,9 @@ def test_search_among_features(models, said, tmp_path):
     captions = [f"a dog {n}" for n in range(10)]
     write_split(tmp_path / "pre", "test", random_array(5, 3, 4), captions)
     page = tmp_path / "found.html"
-    shown = said("search", models / "regions", "a dog", "--data", tmp_path / "pre", "--output", page)
+    shown = said(
+        "search", models / "regions", "a dog", "--data", tmp_path / "pre", "--output", page
+    )
     assert "test/0" in shown
     assert "test/0" in page.read_text()
 

@@ -47,17 +47,18 @@ from counterfoil.scoring.embedding_store import Source
 from counterfoil.scoring.encode import EmbeddedDataset
 
 FIRST = 10  # ranks compared between the captions of an image
+SHOWN = 6  # negatives shown of each anchor
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class DiagnosisConfig:
-    """How to look at a store.
+    """Settings of a diagnosis.
 
     Attributes:
-        samples: how many anchor captions to look at, drawn at random.
-        seed: of the draw.
-        alike: TF-IDF cosine that makes a text suspect.
+        samples: number of random anchor captions.
+        seed: seed of the anchors.
+        alike: TF-IDF cosine from which a text is suspected to be true.
     """
 
     samples: int = 500
@@ -68,16 +69,16 @@ class DiagnosisConfig:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class DirectionDiagnosis:
-    """What was found on one side.
+    """Diagnosis of the lists of one direction.
 
     Attributes:
-        name: what the lists hold.
-        looked: the lists that were looked at.
-        scores: (S, h) of the listed pairs; None where they are not known.
-        gaps: (S, h) scores less the anchor pairs' scores; None where they are not known.
-        estimates: of which listed pairs are true.
-        ranks: numbers by rank; the whole last.
-        hubs: who is listed most.
+        name: the content of the lists, as "wrong texts of images".
+        looked: the inspected lists.
+        scores: (S, h) scores of the listed pairs; None if unknown.
+        gaps: (S, h) scores minus the scores of the anchors' positives; None if unknown.
+        estimates: which listed pairs may be true, by several estimates.
+        ranks: statistics by rank; those of all ranks last.
+        hubs: how often the same items are listed.
     """
 
     name: str
@@ -92,16 +93,16 @@ class DirectionDiagnosis:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Diagnosis:
-    """All that was found.
+    """Diagnosis of a store of mined negatives.
 
     Attributes:
         dataset: the split that was mined.
-        line: what was looked at, in one sentence.
-        own: (T,) scores of true pairs, NaN where they are not known.
-        texts: wrong texts of images.
-        images: wrong images of texts.
-        first: how many ranks `list_overlap` looks at.
-        overlap: percent that the lists of two captions of an image share; None without such two.
+        line: description of the store and of the anchors, in one sentence.
+        own: (T,) scores of true pairs, NaN where unknown.
+        texts: lists of wrong texts of images.
+        images: lists of wrong images of texts.
+        first: number of ranks that `overlap` compares.
+        overlap: percent that the lists of two captions of an image share; None if no image has two.
     """
 
     dataset: ImageTextDataset
@@ -118,51 +119,52 @@ class Diagnosis:
             "corpus": self.dataset.fingerprint,
             "looked_at": self.line,
             "overlap_of_captions": {"first": self.first, "percent": self.overlap},
-            **{side.name: _plain(side) for side in (self.texts, self.images)},
+            **{side.name: _side_to_dict(side) for side in (self.texts, self.images)},
         }
 
 
 def diagnose_lists(
     store: NegativeStore, dataset: ImageTextDataset, models: Sequence[Model], plan: DiagnosisConfig
 ) -> Diagnosis:
-    """Look at a store.
+    """Measure hardness, hubs and suspected false negatives of mined negatives.
 
     Args:
         store: mined from `dataset`.
         dataset: the split that was mined.
-        models: whose mean score is compared; with none, scores of true pairs are not known.
-        plan: how to look.
+        models: ensemble names mean score is compared; without one, scores of true pairs are
+            unknown.
+        plan: the settings.
 
     Raises:
         ValueError: the lists are not of this data set, it has no captions, or `alike` out of range.
     """
     lists, relation = store.lists, dataset.relation
     lists.check(relation)
-    drawn = _draw(dataset, plan)
-    looked = inspect_pairs(lists, relation, drawn)
-    worded, true = (
-        suspects_by_wording(dataset, looked, least=plan.alike),
-        suspects_by_truth(dataset, looked),
-    )
-    scored = _scored(store, dataset, models, looked)
-    sizes = (
+    anchors = _draw_anchors(dataset, plan)
+    looked = inspect_pairs(lists, relation, anchors)
+    by_wording = suspects_by_wording(dataset, looked, least=plan.alike)
+    by_truth = suspects_by_truth(dataset, looked)
+    scores = _score_pairs(store, dataset, models, looked)
+    directions = (
         ("wrong texts of images", lists.texts, len(dataset.texts)),
         ("wrong images of texts", lists.images, len(dataset)),
     )
     texts, images = (
-        _side(name, looked[n], [*worded[n], *true[n]], scored, n, measure_hubs(rows, among))
-        for n, (name, rows, among) in enumerate(sizes)
+        _diagnose_direction(
+            name, looked[n], [*by_wording[n], *by_truth[n]], scores, n, measure_hubs(rows, count)
+        )
+        for n, (name, rows, count) in enumerate(directions)
     )
     groups = [
         relation.captions(image)[0]
-        for image in torch.split(_once(relation.text_to_image[drawn]), 1)
+        for image in torch.split(_distinct(relation.text_to_image[anchors]), 1)
     ]
     first = min(FIRST, lists.images.shape[1])
     return Diagnosis(
         dataset=dataset,
-        line=f"{_words(store, dataset)}; {len(drawn):,} captions looked at, drawn with seed "
-        f"{plan.seed}; {scored.how}",
-        own=scored.own,
+        line=f"{_describe_store(store, dataset)}; {len(anchors):,} captions looked at, "
+        f"drawn with seed {plan.seed}; {scores.description}",
+        own=scores.positives,
         texts=texts,
         images=images,
         first=first,
@@ -172,83 +174,88 @@ def diagnose_lists(
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class _Scored:
-    """Scores of true pairs (T,), NaN where not known, of both sides' pairs, and whose they are."""
+class _PairScores:
+    """Scores of the true and of the listed pairs."""
 
-    own: Tensor
-    listed: tuple[Tensor | None, Tensor | None]
-    how: str
+    positives: Tensor  # (T,), NaN where unknown
+    listed: tuple[Tensor | None, Tensor | None]  # of both directions, (S, h); None if unknown
+    description: str
 
 
-def _draw(dataset: ImageTextDataset, plan: DiagnosisConfig) -> Tensor:
-    owned = (dataset.text_to_image >= 0).nonzero().squeeze(1)
-    if not len(owned):
+def _draw_anchors(dataset: ImageTextDataset, plan: DiagnosisConfig) -> Tensor:
+    """Rows of random captions of images, in order."""
+    captions = (dataset.text_to_image >= 0).nonzero().squeeze(1)
+    if not len(captions):
         raise ValueError(
             f"{dataset.name} ({dataset.split_name}) has no caption of an image to look at"
         )
     rng = torch.Generator().manual_seed(plan.seed)
-    return owned[torch.randperm(len(owned), generator=rng)[: plan.samples]].sort().values
+    return captions[torch.randperm(len(captions), generator=rng)[: plan.samples]].sort().values
 
 
-def _scored(
+def _score_pairs(
     store: NegativeStore,
     dataset: ImageTextDataset,
     models: Sequence[Model],
     looked: tuple[InspectedPairs, InspectedPairs],
-) -> _Scored:
-    """Scores kept in the store where the same models made them, else of pairs scored now."""
-    own = torch.full((len(dataset.texts),), torch.nan)
+) -> _PairScores:
+    """Scores in the store if the same models made them, else scores computed now."""
+    positives = torch.full((len(dataset.texts),), torch.nan)
     lists = store.lists
-    kept: tuple[Tensor | None, Tensor | None] = None, None
+    stored: tuple[Tensor | None, Tensor | None] = None, None
     if lists.text_scores is not None and lists.image_scores is not None:
         anchors = looked[0].anchors
-        kept = lists.text_scores[anchors.image].float(), lists.image_scores[anchors.text].float()
+        stored = lists.text_scores[anchors.image].float(), lists.image_scores[anchors.text].float()
     if not models:
-        return _Scored(own, kept, "no model, so no score of a true pair")
-    images = _once(looked[0].anchors.image)
+        return _PairScores(positives, stored, "no model, so no score of a true pair")
+    images = _distinct(looked[0].anchors.image)
     texts, counts = dataset.relation.captions(images)
-    whose = " + ".join(model.name for model in models)
-    kind = Scorer(whose, whose, tuple(models)).describe()
-    if kept[0] is not None and _made_by(store, models):
-        part = [model.embed(dataset.subset(images)) for model in models]
-        place = torch.arange(len(images)).repeat_interleave(counts)
-        own[texts] = pair_scores(part, Pairs(place, torch.arange(len(texts)))).half().float()
-        return _Scored(own, kept, f"scores of {whose} ({kind}), in lists as kept")
+    names = " + ".join(model.name for model in models)
+    kind = Scorer(names, names, tuple(models)).describe()
+    # the store holds half precision: positives are rounded alike before they are compared
+    if stored[0] is not None and _made_by(store, models):
+        members = [model.embed(dataset.subset(images)) for model in models]
+        image_rows = torch.arange(len(images)).repeat_interleave(counts)
+        positives[texts] = (
+            pair_scores(members, Pairs(image_rows, torch.arange(len(texts)))).half().float()
+        )
+        return _PairScores(positives, stored, f"scores of {names} ({kind}), in lists as kept")
     members = [model.embed(dataset) for model in models]
-    own[texts] = pair_scores(members, Pairs(dataset.text_to_image[texts], texts))
-    found = tuple(_listed_scores(members, side) for side in looked)
-    return _Scored(own, (found[0], found[1]), f"scores of {whose} ({kind})")
+    positives[texts] = pair_scores(members, Pairs(dataset.text_to_image[texts], texts))
+    scores = _listed_scores(members, looked[0]), _listed_scores(members, looked[1])
+    return _PairScores(positives, scores, f"scores of {names} ({kind})")
 
 
-def _once(rows: Tensor) -> Tensor:
-    """Each row once, in order."""
+def _distinct(rows: Tensor) -> Tensor:
+    """The distinct rows, in order."""
     return torch.bincount(rows).nonzero().squeeze(1)
 
 
 def _made_by(store: NegativeStore, models: Sequence[Model]) -> bool:
-    made, given = (
-        sorted(some, key=lambda source: source.checkpoint)
-        for some in (store.manifest.sources, [model.source() for model in models])
+    """Whether the scores of a store are those of an ensemble, in any order."""
+    ours, theirs = (
+        sorted(sources, key=lambda source: source.checkpoint)
+        for sources in (store.manifest.sources, [model.source() for model in models])
     )
-    return len(made) == len(given) and all(map(Source.same, made, given))
+    return len(ours) == len(theirs) and all(map(Source.same, ours, theirs))
 
 
 def _listed_scores(members: Sequence[EmbeddedDataset], looked: InspectedPairs) -> Tensor:
     pairs, listed = looked.pairs, looked.listed
-    found = torch.full(listed.shape, -torch.inf)
-    found[listed] = pair_scores(members, Pairs(pairs.image[listed], pairs.text[listed]))
-    return found
+    scores = torch.full(listed.shape, -torch.inf)
+    scores[listed] = pair_scores(members, Pairs(pairs.image[listed], pairs.text[listed]))
+    return scores
 
 
-def _side(
+def _diagnose_direction(
     name: str,
     looked: InspectedPairs,
     estimates: list[SuspectedPositives],
-    scored: _Scored,
+    known: _PairScores,
     place: int,
-    most: HubStatistics,
+    hubs: HubStatistics,
 ) -> DirectionDiagnosis:
-    scores, positive = scored.listed[place], scored.own[looked.anchors.text]
+    scores, positive = known.listed[place], known.positives[looked.anchors.text]
     gaps = None
     if scores is not None and not bool(positive.isnan().any()):
         gaps = scores - positive.unsqueeze(1)
@@ -260,11 +267,11 @@ def _side(
         gaps,
         tuple(estimates),
         statistics_by_rank(looked, estimates, gaps),
-        most,
+        hubs,
     )
 
 
-def _words(store: NegativeStore, dataset: ImageTextDataset) -> str:
+def _describe_store(store: NegativeStore, dataset: ImageTextDataset) -> str:
     m = store.manifest
     makers = " + ".join(source.matcher.split("(")[0] for source in m.sources) or "elsewhere"
     left = f"; left out: {', '.join(m.filters)}" if m.filters else ""
@@ -275,46 +282,43 @@ def _words(store: NegativeStore, dataset: ImageTextDataset) -> str:
     )
 
 
-def _plain(side: DirectionDiagnosis) -> dict[str, Any]:
+def _side_to_dict(side: DirectionDiagnosis) -> dict[str, Any]:
     names = [estimate.name for estimate in side.estimates]
     ranks = [{**asdict(rank), "suspected": dict(zip(names, rank.suspected))} for rank in side.ranks]
     meaning = {estimate.name: estimate.words for estimate in side.estimates}
     return {"ranks": ranks, "estimates": meaning, "hubs": asdict(side.hubs)}
 
 
-# A diagnosis as tables and as a page of examples.
-
-
-DEPTH = 6  # negatives shown of each anchor
-
-
-def diagnosis_tables(found: Diagnosis) -> tuple[TableBlock, ...]:
-    """Hardness and suspects by rank of both sides, what the columns mean below them, and hubs."""
-    ranks = _ranks(found.texts, ()), _ranks(found.images, _meanings(found.images))
-    return (*ranks, _hubs(found))
-
-
-def write_diagnosis(found: Diagnosis, page: Path, *, title: str, examples: int) -> None:
-    """Write the page: the tables, how far negatives score below their positives, examples."""
-    groups = tuple(
-        _examples(found, side, examples, of_images=side is found.texts)
-        for side in (found.texts, found.images)
+def diagnosis_tables(diagnosis: Diagnosis) -> tuple[TableBlock, ...]:
+    """Tables of hardness and suspects by rank of both directions, and of hubs."""
+    ranks = (
+        _rank_table(diagnosis.texts, ()),
+        _rank_table(diagnosis.images, _meanings(diagnosis.images)),
     )
-    gaps = _gaps(found)
+    return (*ranks, _hub_table(diagnosis))
+
+
+def write_diagnosis(diagnosis: Diagnosis, page: Path, *, title: str, examples: int) -> None:
+    """Write the page: tables, a histogram of the score gaps, and examples."""
+    groups = tuple(
+        _example_section(diagnosis, side, examples, of_images=side is diagnosis.texts)
+        for side in (diagnosis.texts, diagnosis.images)
+    )
+    gaps = _gaps(diagnosis)
     write_page(
         Page(
             title=f"Mined negatives in {title}",
             headline="",
-            protocol=found.line,
+            protocol=diagnosis.line,
             provenance=current_provenance(),
-            tables=diagnosis_tables(found),
+            tables=diagnosis_tables(diagnosis),
             sections=(*([FigureSection("Hardness of negatives", gaps)] if gaps else []), *groups),
         ),
         page,
     )
 
 
-def _ranks(side: DirectionDiagnosis, notes: tuple[str, ...]) -> TableBlock:
+def _rank_table(side: DirectionDiagnosis, notes: tuple[str, ...]) -> TableBlock:
     scored = side.gaps is not None
     rows = []
     for place, rank in enumerate(side.ranks):
@@ -334,11 +338,11 @@ def _meanings(side: DirectionDiagnosis) -> tuple[str, ...]:
     gap = ("Median gap: score less that of the anchor pair.",) if scored else ()
     return (
         *gap,
-        *(f"{e.name.capitalize()}: percent of pairs whose text {e.words}." for e in side.estimates),
+        *(f"{e.name.capitalize()}: percent of pairs names text {e.words}." for e in side.estimates),
     )
 
 
-def _hubs(found: Diagnosis) -> TableBlock:
+def _hub_table(diagnosis: Diagnosis) -> TableBlock:
     rows = tuple(
         (
             side.name,
@@ -346,51 +350,54 @@ def _hubs(found: Diagnosis) -> TableBlock:
             _percent(side.hubs.never),
             _percent(side.hubs.crowd),
         )
-        for side in (found.texts, found.images)
+        for side in (diagnosis.texts, diagnosis.images)
     )
-    names = (_caption(found.dataset), _described(found.dataset))
+    names = (_name_texts(diagnosis.dataset), _name_images(diagnosis.dataset))
     largest = [
         f"Most listed of the {side.name}: "
         + "; ".join(
             f"{name(row)} ({count:,} of {len_:,} lists)" for row, count in side.hubs.largest
         )
         for side, name, len_ in zip(
-            (found.texts, found.images), names, (len(found.dataset), len(found.dataset.texts))
+            (diagnosis.texts, diagnosis.images),
+            names,
+            (len(diagnosis.dataset), len(diagnosis.dataset.texts)),
         )
     ]
-    shared = "–" if found.overlap is None else _percent(found.overlap)
+    shared = "–" if diagnosis.overlap is None else _percent(diagnosis.overlap)
     notes = (
-        f"Of how often each is among the first {found.texts.hubs.first} texts or "
-        f"{found.images.hubs.first} images of a list: skewness, percent never listed, percent of "
-        "all places taken by the most listed hundredth.",
+        f"Of how often each is among the first {diagnosis.texts.hubs.first} texts or "
+        f"{diagnosis.images.hubs.first} images of a list: skewness, percent never listed, percent "
+        "of all places taken by the most listed hundredth.",
         *largest,
-        f"Two captions of an image share {shared} % of their first {found.first} images (Jaccard).",
+        f"Two captions of an image share {shared} % of their first {diagnosis.first} images "
+        "(Jaccard).",
     )
     return TableBlock(
         "Hubs", ("lists", "skewness", "never, %", "hundredth, %"), rows, "\n".join(notes)
     )
 
 
-def _gaps(found: Diagnosis) -> tuple[Figure, ...]:
+def _gaps(diagnosis: Diagnosis) -> tuple[Figure, ...]:
     sources = [
         NamedSample(side.name, side.gaps[side.looked.listed].numpy())
-        for side in (found.texts, found.images)
+        for side in (diagnosis.texts, diagnosis.images)
         if side.gaps is not None and bool(side.looked.listed.any())
     ]
     return (gap_histograms(sources),) if sources else ()
 
 
-def _examples(
-    found: Diagnosis, side: DirectionDiagnosis, count: int, *, of_images: bool
+def _example_section(
+    diagnosis: Diagnosis, side: DirectionDiagnosis, count: int, *, of_images: bool
 ) -> CardSection:
-    """The first anchors that were drawn, one an image."""
+    """Cards of some anchors, one of each image."""
     anchors = side.looked.anchors
     lines: dict[int, int] = {}
     for line, image in enumerate(anchors.image.tolist()):
         lines.setdefault(image, line)
     step = max(1, len(lines) // max(count, 1))  # spread over the split
     chosen = list(lines.values())[::step][:count]
-    rows = tuple(_example(found, side, line, of_images=of_images) for line in chosen)
+    rows = tuple(_example(diagnosis, side, line, of_images=of_images) for line in chosen)
     note = "Anchors spread over the split; marked is what may be true after all."
     if of_images and side.gaps is not None:
         note += " Above positive: above the one of the image's own captions that was drawn."
@@ -398,24 +405,24 @@ def _examples(
 
 
 def _example(
-    found: Diagnosis, side: DirectionDiagnosis, line: int, *, of_images: bool
+    diagnosis: Diagnosis, side: DirectionDiagnosis, line: int, *, of_images: bool
 ) -> ExampleCard:
-    dataset, looked = found.dataset, side.looked
+    dataset, looked = diagnosis.dataset, side.looked
     image, text = int(looked.anchors.image[line]), int(looked.anchors.text[line])
-    depth = min(DEPTH, int(looked.listed[line].sum()))
-    listed = tuple(_listed(dataset, side, line, n, of_images=of_images) for n in range(depth))
+    depth = min(SHOWN, int(looked.listed[line].sum()))
+    listed = tuple(_listed_item(dataset, side, line, n, of_images=of_images) for n in range(depth))
     if of_images:
         captions, _ = dataset.relation.captions(looked.anchors.image[line : line + 1])
         own = tuple(
-            PageItem(dataset.texts[row], true=True, score=_known(float(found.own[row])))
+            PageItem(dataset.texts[row], true=True, score=_none_if_nan(float(diagnosis.own[row])))
             for row in captions.tolist()
         )
         return ExampleCard(_image(dataset, image), "", (CardColumn("", "", (*own, *listed)),))
-    shown = replace(_image(dataset, image, score=float(found.own[text])), true=True)
+    shown = replace(_image(dataset, image, score=float(diagnosis.own[text])), true=True)
     return ExampleCard(PageItem(dataset.texts[text]), "", (CardColumn("", "", (shown, *listed)),))
 
 
-def _listed(
+def _listed_item(
     dataset: ImageTextDataset, side: DirectionDiagnosis, line: int, place: int, *, of_images: bool
 ) -> PageItem:
     marks = tuple(e.name for e in side.estimates if bool(e.found[line, place]))
@@ -433,29 +440,29 @@ def _image(
     dataset: ImageTextDataset, row: int, *, place: int = 0, score: float | None = None
 ) -> PageItem:
     picture = thumbnail(dataset.pictures.open(row)) if dataset.pictures else None
-    return PageItem(_place(dataset)(row), picture, place=place, score=_known(score))
+    return PageItem(_image_places(dataset)(row), picture, place=place, score=_none_if_nan(score))
 
 
-def _known(score: float | None) -> float | None:
+def _none_if_nan(score: float | None) -> float | None:
     return None if score is None or score != score else score
 
 
-def _caption(dataset: ImageTextDataset) -> Callable[[int], str]:
+def _name_texts(dataset: ImageTextDataset) -> Callable[[int], str]:
     return lambda row: f"“{dataset.texts[row]}”"
 
 
-def _described(dataset: ImageTextDataset) -> Callable[[int], str]:
-    """Images by id and first caption."""
+def _name_images(dataset: ImageTextDataset) -> Callable[[int], str]:
+    """Name images by id and first caption."""
 
-    def named(row: int) -> str:
+    def name(row: int) -> str:
         captions, _ = dataset.relation.captions(torch.tensor([row]))
         first = next((f" “{dataset.texts[text]}”" for text in captions.tolist()), "")
         return f"{dataset.image_ids[row]}{first}"
 
-    return named
+    return name
 
 
-def _place(dataset: ImageTextDataset) -> Callable[[int], str]:
+def _image_places(dataset: ImageTextDataset) -> Callable[[int], str]:
     pictures = dataset.pictures
     return pictures.place if pictures else lambda row: dataset.image_ids[row]
 

@@ -147,8 +147,7 @@ def explain_one(
     from counterfoil.core.console import output
     from counterfoil.core.io import write_json
     from counterfoil.data.images import is_picture_name, open_picture
-    from counterfoil.evaluation.explain import explain as explain_explain
-    from counterfoil.evaluation.explain import find_image_row
+    from counterfoil.evaluation import explain as explaining
     from counterfoil.evaluation.explanation_page import ExplainedCard, headline, picture_of
     from counterfoil.model import load_model
 
@@ -156,7 +155,7 @@ def explain_one(
     distributed.init()
     dataset = None if source is None else source.open()
     if dataset is not None:
-        picture = _open_picture(dataset, find_image_row(dataset, image))
+        picture = _open_picture(dataset, explaining.find_image_row(dataset, image))
     elif is_picture_name(Path(image)) or Path(image).exists():
         picture = open_picture(Path(image))
     else:
@@ -165,7 +164,7 @@ def explain_one(
             "image it is"
         )
     model = load_model(model_name)
-    explanation = explain_explain(
+    explanation = explaining.explain(
         model,
         image if dataset is not None or picture is None else picture,
         caption,
@@ -210,19 +209,20 @@ def explain_many(
     captions = doubted = truncated = 0
     best: list[Ranked] = []
     with _sorted_lines(outputs.json) as write:
-        for row, one in explain_dataset(model, dataset, config, checkpoint):
-            suspicion = (one.doubt or 0.0) if rank_by == "doubt" else -one.score
+        for row, explanation in explain_dataset(model, dataset, config, checkpoint):
+            doubt = explanation.doubt or 0.0
+            suspicion = doubt if rank_by == "doubt" else -explanation.score
             ids = {
                 "id": dataset.text_ids[row],
                 "image": dataset.image_ids[int(dataset.text_to_image[row])],
             }
-            write(suspicion, {**ids, "suspicion": suspicion, **one.to_dict()})
+            write(suspicion, {**ids, "suspicion": suspicion, **explanation.to_dict()})
             captions += 1
-            truncated += one.unread is not None
-            doubted += (one.doubt or 0.0) >= config.threshold
+            truncated += explanation.unread is not None
+            doubted += doubt >= config.threshold
             # of equally suspicious captions the first is kept: rows are negated
             push = heapq.heappush if len(best) < top else heapq.heappushpop
-            push(best, (suspicion, -row, one))
+            push(best, (suspicion, -row, explanation))
     # only now is the output complete on disk
     if checkpoint is not None:
         checkpoint.delete()
@@ -239,7 +239,7 @@ def explain_many(
                 f"word whose doubt is {config.threshold:g} or more."
             )
         _show_ranking(model, dataset, best, (summary, protocol), config, outputs)
-    return [one for _, _, one in best]
+    return [explanation for _, _, explanation in best]
 
 
 def read_caption_file(file: Path, source: DataSource) -> ImageTextDataset:

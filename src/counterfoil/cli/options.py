@@ -194,10 +194,13 @@ def current_spelling(command: Any, arguments: Sequence[str]) -> list[str]:
     options = {name for parameter in command.params for name in parameter.opts}
     renamed = RENAMED | RENAMED_IN.get(command.name, {})
     words = []
-    for word in arguments:
+    for word, following in zip(arguments, [*arguments[1:], ""]):
         name, equals, value = word.partition("=")
-        new = renamed.get(name)
-        words.append(f"{new}{equals}{value}" if new in options and name not in options else word)
+        new = renamed.get(name) if name not in options else None
+        if command.name == "explain" and name == "--corrections":
+            # in the last release a number of words, now a file
+            new = "--alternatives" if (value or following).isdigit() else None
+        words.append(f"{new}{equals}{value}" if new in options else word)
     return words
 
 
