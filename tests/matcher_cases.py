@@ -204,7 +204,7 @@ CASES = (
     Case("hrem-plain", config(HREM, image=_regions(), text=_gru(), heads=4, residual=0.5)),
     Case("hrem-pixels", _hrem(_patches(), residual=0.0), images=pixels),
     Case("esa", config(ESA, image=lazy(MLPRegions, features=FEATURES, width=WIDTH), text=_gru())),
-    Case("esa-raw", config(ESA, image=_regions(), text=_gru(), repeats=3, normalise_images=False)),
+    Case("esa-raw", config(ESA, image=_regions(), text=_gru(), copies=3, normalise_images=False)),
     Case("esa-pixels", config(ESA, image=_patches(), text=_gru()), images=pixels),
     Case("dive", _dive()),
     Case("dive-euclidean", _dive(similarity="smooth_chamfer_euclidean", slots=2)),

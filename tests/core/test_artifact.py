@@ -20,7 +20,7 @@ class Note(ArtifactManifest):
 NOTES = ArtifactFormat(
     name="notes", manifest=Note, remedy="note it again", origin="was noted on", latest=2
 )
-NOTE = Note(dataset="aa", count=3, version="0.1.0")
+NOTE = Note(corpus="aa", count=3, version="0.1.0")
 ROWS = np.arange(3, dtype=np.float32)
 
 

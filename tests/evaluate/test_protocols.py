@@ -55,7 +55,7 @@ def test_what_is_true_besides_is_an_answer_and_no_query(folds, tie):
     protocol = Protocol("p", folds=folds)
     member = evaluation_cases.embed(scores)
     found = evaluate_protocol(
-        [member], text_to_image, 37, protocol, tie=tie, besides=besides, corrections="2 pairs"
+        [member], text_to_image, 37, protocol, tie=tie, besides=besides, decided="2 pairs"
     )
     dense = evaluate_scores(scores, text_to_image, protocol, tie=tie, besides=besides)
     assert "; the data as decided: 2 pairs; " in found.setting.line()

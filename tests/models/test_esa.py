@@ -47,7 +47,7 @@ def vectors(bag: Any) -> torch.Tensor:
 @pytest.mark.parametrize("copies", [1, 2, 3])
 def test_in_training_every_item_stands_there_several_times(copies):
     made = batch(offline=True)
-    views = model(repeats=copies)(made).views
+    views = model(copies=copies)(made).views
     expanded, inference = views[EXPANDED], views["inference"]
     assert expanded.repeats == copies
     assert inference.repeats == 1
@@ -78,7 +78,7 @@ def test_copies_of_an_image_differ_in_the_regions_that_are_pooled():
 
 
 def test_where_nothing_is_dropped_copies_are_what_is_used():
-    host, made = model(quiet=True, repeats=3), batch()
+    host, made = model(quiet=True, copies=3), batch()
     expanded = host(made).views[EXPANDED]
     for bag, used in (
         (expanded.images, host.eval().encode_images(made.images)),
@@ -99,7 +99,7 @@ def test_in_evaluation_there_is_one_clean_copy():
 
 
 def test_an_image_is_read_once_whatever_its_copies():
-    host, made = model(repeats=3), batch()
+    host, made = model(copies=3), batch()
     seen = []
     host.image.register_forward_hook(lambda _, items, __: seen.append(len(items[0])))
     host(made)

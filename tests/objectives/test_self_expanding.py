@@ -54,7 +54,7 @@ def slowly(
 
 @pytest.mark.parametrize("against", ["hardest", "all", "mean"])
 @settings(max_examples=30, deadline=None)
-@given(text_to_image=owners, repeats=st.integers(1, 3), seed=st.integers(0, 999))
+@given(text_to_image=owners, copies=st.integers(1, 3), seed=st.integers(0, 999))
 def test_equals_a_loop_over_copies(against, text_to_image, copies, seed):
     scores = block(seed, text_to_image, copies)
     loss = SelfExpandingLoss(against=against, margin=0.3)(expanded(scores, text_to_image, copies))

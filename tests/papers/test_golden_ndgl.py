@@ -52,7 +52,7 @@ class Case:
     def score_matrix(self) -> ScoreMatrix:
         anchor = self.student[self.positive]
         return ScoreMatrix(
-            self.student, self.positive, anchor, self.teacher, self.scale, repeats=self.repeats
+            self.student, self.positive, anchor, self.teacher, self.scale, repeats=self.copies
         )
 
     @property
@@ -84,7 +84,7 @@ def case(golden: golden_vectors.Golden, name: str) -> Case:
     if name == "esa":
         student, hat = leaf(golden, "esa_S"), inputs["esa_S_hat_samples"].double()
         copies = len(student) // len(hat)
-        return Case(student, hat, same(torch.arange(len(student)) // copies), repeats=copies)
+        return Case(student, hat, same(torch.arange(len(student)) // copies), copies=copies)
     if name.startswith("edge_"):
         ids = inputs[f"{name}_ids"]
         hat = inputs["S_teachers"].double().mean(0)[: len(ids), : len(ids)]

@@ -1,15 +1,15 @@
 """A call that has been written down but not made.
 
-`of(SCAN, ...)` is checked by the type checker against SCAN's own signature, prints as the call it
+`config(SCAN, ...)` is checked by the type checker against SCAN's own signature, prints as the call it
 stands for, hashes by content, is saved as JSON under a stable name (see
 `counterfoil.core.saved_names`), and builds when asked. There is no second class to keep in step
 with the first, and no string that names a class in a recipe.
 
 >>> from fractions import Fraction
->>> half = of(Fraction, numerator=1, denominator=late("parts"))
+>>> half = config(Fraction, numerator=1, denominator=from_data("parts"))
 >>> half
-Fraction(numerator=1, denominator=late('parts'))
->>> half.resolve({"parts": 2}).build()
+Fraction(numerator=1, denominator=from_data('parts'))
+>>> half.fill({"parts": 2}).build()
 Fraction(1, 2)
 """
 
@@ -39,7 +39,7 @@ class FromData:
     name: str
 
     def __repr__(self) -> str:
-        return f"late({self.name!r})"
+        return f"from_data({self.name!r})"
 
 
 @final

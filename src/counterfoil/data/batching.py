@@ -26,7 +26,7 @@ def separate_positives(rows: Tensor, clashes: Pairs, batch: int) -> Tensor:
         clashes: rows that must not meet.
         batch: how many are drawn together.
 
-    >>> apart(torch.tensor([3, 1, 0, 2]), Pairs(torch.tensor([3]), torch.tensor([1])), 2)
+    >>> separate_positives(torch.tensor([3, 1, 0, 2]), Pairs(torch.tensor([3]), torch.tensor([1])), 2)
     tensor([3, 0, 1, 2])
     """
     order = _Order(rows, clashes, batch)
@@ -56,7 +56,7 @@ def separate_images(relation: Relation) -> Pairs | None:
 def conflicts_of(clashes: Pairs | None) -> dict[int, set[int]]:
     """Of every row that clashes with any, with whom.
 
-    >>> against(Pairs(torch.tensor([3, 2]), torch.tensor([1, 2])))
+    >>> conflicts_of(Pairs(torch.tensor([3, 2]), torch.tensor([1, 2])))
     {3: {1}, 1: {3}}
     """
     found: dict[int, set[int]] = {}

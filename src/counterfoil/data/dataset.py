@@ -26,7 +26,7 @@ _SAME = {"val": "dev", "valid": "dev", "validation": "dev", "testall": "test", "
 def canonical_split(name: str) -> str:
     """The name a split goes by here.
 
-    >>> canonical("validation"), canonical("restval")
+    >>> canonical_split("validation"), canonical_split("restval")
     ('dev', 'restval')
     """
     return _SAME.get(name, name)

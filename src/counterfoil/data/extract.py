@@ -164,7 +164,7 @@ def grid_cells(out: Tensor, *, side: int | None = None) -> Tensor:
     Raises:
         ValueError: the output is neither.
 
-    >>> cells(torch.zeros(2, 197, 8)).shape, cells(torch.zeros(2, 8, 7, 7)).shape
+    >>> grid_cells(torch.zeros(2, 197, 8)).shape, grid_cells(torch.zeros(2, 8, 7, 7)).shape
     (torch.Size([2, 196, 8]), torch.Size([2, 49, 8]))
     """
     if out.ndim == 4:
@@ -343,7 +343,7 @@ def _finish(work: Path, ids: Sequence[str], settings: dict[str, Any], *, whole: 
 def grid_boxes(side: int) -> np.ndarray[Any, np.dtype[np.float16]]:
     """(side * side, 4) x1, y1, x2, y2 of the cells of a grid, row by row.
 
-    >>> boxes(2)[1].tolist()
+    >>> grid_boxes(2)[1].tolist()
     [0.5, 0.0, 1.0, 0.5]
     """
     y, x = np.divmod(np.arange(side * side), side)

@@ -4,7 +4,7 @@ Words are lower-cased and split at blanks, punctuation and English clitics, as t
 ``nltk.word_tokenize(caption.lower())`` does, without its downloads: the two agree on 99.9 % of
 222,177 captions of Flickr30k and COCO.
 
->>> split("A man's dog doesn't run.")
+>>> split_words("A man's dog doesn't run.")
 ['a', 'man', "'s", 'dog', 'does', "n't", 'run', '.']
 """
 
@@ -64,7 +64,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
     """First character of each word of `split` in the caption, and the one after its last.
 
     >>> text = 'A "big" dog.'
-    >>> [text[start:stop] for start, stop in spans(text)]
+    >>> [text[start:stop] for start, stop in word_spans(text)]
     ['A', '"', 'big', '"', 'dog', '.']
     """
     low = text.lower()

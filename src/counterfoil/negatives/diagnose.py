@@ -125,7 +125,7 @@ def measure_hubs(
         first: k; all of a shorter list.
         largest: how many hubs to name.
 
-    >>> hubs(torch.tensor([[0, 1], [0, 2], [0, -1]]), 4, largest=1)
+    >>> measure_hubs(torch.tensor([[0, 1], [0, 2], [0, -1]]), 4, largest=1)
     Hubs(first=2, skewness=0.652..., never=25.0, crowd=60.0, largest=((0, 3),))
     """
     first = min(first, lists.shape[1])
@@ -156,7 +156,7 @@ def list_overlap(lists: Tensor, groups: Iterable[Tensor], *, first: int = 10) ->
     Returns:
         The mean over all pairs within a group, in percent; None where there is no pair.
 
-    >>> overlap(torch.tensor([[1, 2], [2, 3], [4, 5]]), [torch.tensor([0, 1]), torch.tensor([2])])
+    >>> list_overlap(torch.tensor([[1, 2], [2, 3], [4, 5]]), [torch.tensor([0, 1]), torch.tensor([2])])
     33.3...
     """
     shares = []

@@ -136,8 +136,8 @@ def connected_groups(near: NearPairs, images: int) -> list[list[int]]:
         near: pairs of images.
         images: how many there are.
 
-    >>> pairs = Near.of(torch.tensor([4, 0, 2]), torch.tensor([5, 2, 3]), torch.ones(3))
-    >>> groups(pairs, 6)
+    >>> pairs = NearPairs.of(torch.tensor([4, 0, 2]), torch.tensor([5, 2, 3]), torch.ones(3))
+    >>> connected_groups(pairs, 6)
     [[0, 2, 3], [4, 5]]
     """
     from scipy.sparse import coo_array
@@ -703,7 +703,7 @@ class FilterConfig:
     Raises:
         ValueError: a number out of range.
 
-    >>> FilterPlan(captions=0.6, skip=5).in_words()
+    >>> FilterConfig(captions=0.6, skip=5).describe()
     ('texts within TF-IDF cosine 0.6 of a caption of the image', 'the 5 hardest of the rest')
     """
 

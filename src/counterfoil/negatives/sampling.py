@@ -78,7 +78,7 @@ class RandomNegativeSampler:
     Raises:
         ValueError: there is nothing wrong to draw, or a number below 0, or none of either.
 
-    >>> negatives = RandomNegatives(relation=Relation(torch.tensor([0, 0, 1]), images=2))
+    >>> negatives = RandomNegativeSampler(relation=Relation(torch.tensor([0, 0, 1]), images=2))
     >>> drawn = negatives.draw(torch.tensor([0, 1]), torch.Generator().manual_seed(0))
     >>> drawn[Role.HARD_TEXT].text.flatten(), drawn[Role.HARD_IMAGE].image.flatten()
     (tensor([2, 2]), tensor([1, 1]))
@@ -212,7 +212,7 @@ class OfflineNegativeSampler:
 
     >>> relation = Relation(torch.tensor([0, 1, 2]), images=3)
     >>> rows = torch.tensor([[1, 2], [2, 0], [0, 1]], dtype=torch.int32)
-    >>> mined = Mined(lists=Lists(rows, rows), relation=relation)
+    >>> mined = OfflineNegativeSampler(lists=HardNegativeLists(rows, rows), relation=relation)
     >>> drawn = mined.draw(torch.tensor([0]), torch.Generator().manual_seed(0))
     >>> {role.value: (pair.image.item(), pair.text.item()) for role, pair in drawn.items()}
     {'hard text': (0, 1), 'hard image': (2, 0), 'cross': (2, 1), 'companion': (1, 2)}
@@ -322,7 +322,7 @@ def images_per_batch(texts: int, relation: Relation) -> int:
 
     AOQ keeps h texts and h / 5 images of data with five captions an image. At least 1, at most all.
 
-    >>> as_many_images(300, Relation(torch.arange(500) // 5, images=100))
+    >>> images_per_batch(300, Relation(torch.arange(500) // 5, images=100))
     60
     """
     described = int((relation.counts > 0).sum())
@@ -373,7 +373,7 @@ class NeighbourImages:
 
     >>> relation = Relation(torch.tensor([0, 1, 2]), images=3)
     >>> rows = torch.tensor([[1], [2], [0]], dtype=torch.int32)
-    >>> neighbours = Neighbours(lists=Lists(rows, rows), relation=relation)
+    >>> neighbours = NeighbourImages(lists=HardNegativeLists(rows, rows), relation=relation)
     >>> neighbours.joined(torch.tensor([0, 1]), torch.Generator().manual_seed(0))
     tensor([0, 1, 2])
     """

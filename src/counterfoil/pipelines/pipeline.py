@@ -373,9 +373,9 @@ class Compare:
 def evaluation_title(models: Sequence[str], first: Sequence[str], depth: int) -> str:
     """What was measured, in words: an ensemble, or one on the shortlists of another.
 
-    >>> called(("a", "b"), (), 20)
+    >>> evaluation_title(("a", "b"), (), 20)
     'a + b'
-    >>> called(("a",), ("b",), 20)
+    >>> evaluation_title(("a",), ("b",), 20)
     'a on top-20 of b'
     """
     told = " + ".join(models)

@@ -323,7 +323,7 @@ def model_config(
     found, dropout = _host(name, dataset, told), told.dropout
     if not dropout:
         return found
-    return found.replace(text=found.arguments["text"].but(dropout=dropout))
+    return found.replace(text=found.arguments["text"].replace(dropout=dropout))
 
 
 def _host(name: Host, dataset: Dataset, profile: DatasetProfile) -> Config[RetrievalModel]:

@@ -174,7 +174,7 @@ def assign_tiles(count: int) -> list[int]:
     Thresholds learnt from tiles visited in this order fit the whole matrix even when scores rise
     with the row.
 
-    >>> spread(6)
+    >>> assign_tiles(6)
     [0, 4, 2, 1, 5, 3]
     """
     bits = max(1, (count - 1).bit_length())

@@ -29,7 +29,7 @@ _WORD = re.compile(r"\w+(?:[-']\w+)*")
 def normalise_for_comparison(text: str) -> str:
     """A caption's words, without case, points and blanks.
 
-    >>> as_compared("A man's  T-shirt.")
+    >>> normalise_for_comparison("A man's  T-shirt.")
     "a man's t-shirt"
     """
     return " ".join(_WORD.findall(text.lower()))
