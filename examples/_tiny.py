@@ -17,6 +17,8 @@ WORDS = (
 def tiny_clip(folder: Path) -> str:
     """Save a CLIP of 16 dimensions with a word tokenizer; return its path for `cf.load_model`."""
     torch.manual_seed(0)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     vocabulary = {word: row for row, word in enumerate(["<pad>", "<unk>", *WORDS, "<end>"])}
     end = vocabulary["<end>"]
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))

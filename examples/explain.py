@@ -25,4 +25,6 @@ if args.smoke:
 explanation = cf.explain(cf.load_model(args.model), args.image, args.caption)
 print(f"score {explanation.score:.3f}")
 for word in explanation.words:
-    print(f"{word.text:>12}  {word}")
+    # a model with word heads says its doubt; any other gains or loses score without the word
+    number = word.doubt if word.doubt is not None else word.gain
+    print(f"{word.text:>12}  {number:+.3f}")
