@@ -14,10 +14,10 @@ demo: $(STAMP)
 	$(BIN)/counterfoil run demo --folder runs/demo
 
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadscope --durations=10
+	OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(BIN)/python -m pytest -n auto --dist loadscope --durations=10
 
 test-all: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadscope -m slow --durations=10
+	OMP_NUM_THREADS=1 PYTHONHASHSEED=0 $(BIN)/python -m pytest -n auto --dist loadscope -m slow --durations=10
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -62,9 +62,9 @@ def test_fingerprint_depends_on_everything_rows_depend_on():
     [
         ({"splits": ["train"]}, "1 splits were given for 2 images"),
         ({"texts": ["x"] * 3}, "3 texts were given for 2 texts"),
-        ({"owner": torch.tensor([0])}, "1 owners were given for 2 texts"),
+        ({"text_to_image": torch.tensor([0])}, "1 owners were given for 2 texts"),
         ({"pictures": PictureFiles([])}, "0 pictures were given for 2 images"),
-        ({"owner": torch.tensor([0, 5])}, "texts describe images 0 to 5"),
+        ({"text_to_image": torch.tensor([0, 5])}, "texts describe images 0 to 5"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(change, words):

@@ -173,7 +173,7 @@ def test_writing_stops_whole(tmp_path):
     dataset = type(dataset)(
         **{
             **{name: getattr(dataset, name) for name in ("name", "image_ids", "text_ids", "texts")},
-            "owner": torch.tensor([0, 1]),
+            "text_to_image": torch.tensor([0, 1]),
             "splits": ["train"] * 2,
             "pictures": PictureFiles([tmp_path / "a.png", tmp_path / "b.png"]),
         }

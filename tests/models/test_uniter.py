@@ -104,7 +104,9 @@ def test_one_pass_answers_all_that_is_wanted():
 
 @torch.no_grad()
 @pytest.mark.parametrize(
-    "want", [{w} for w in WordHead] + [{WordHead.SCORE, WordHead.FILL}], ids=str
+    "want",
+    [{w} for w in WordHead] + [{WordHead.SCORE, WordHead.FILL}],
+    ids=lambda heads: "-".join(sorted(head.value for head in heads)),
 )
 def test_what_is_not_wanted_changes_nothing(want):
     host = model()

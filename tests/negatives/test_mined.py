@@ -148,7 +148,7 @@ def test_as_many_images_as_texts_by_captions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "images", "texts", "wanted"),
+    ("text_to_image", "images", "texts", "wanted"),
     [
         ([n // 5 for n in range(1000)], 200, 300, 60),
         ([n // 5 for n in range(1000)], 200, 1000, 200),

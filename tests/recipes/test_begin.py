@@ -74,13 +74,13 @@ def test_vectors_of_another_width_are_refused(vectors):
     [
         ({"word_vectors": "absent.txt"}, r"absent.txt is no file; set online.word_vectors to"),
         ({"start": "before"}, r"'online' starts from 'before' and keeps its word embeddings; set"),
-        ({"lens": "bert"}, r"'online' reads texts with 'bert' and has no vocabulary of words"),
+        ({"processor": "bert"}, r"'online' reads texts with 'bert' and has no vocabulary of words"),
     ],
 )
 def test_word_vectors_that_nothing_would_read(vectors, changes, sentence):
     stage = replace(catalogue.find_recipe("vsepp-scenes").stages[0], word_vectors=str(vectors))
-    if "lens" in changes:
-        changes = {"lens": replace(stage.processor, texts=changes["lens"])}
+    if "processor" in changes:
+        changes = {"processor": replace(stage.processor, texts=changes["processor"])}
     with pytest.raises(ValueError, match=sentence):
         check_word_vectors(replace(stage, **changes))
 

@@ -174,8 +174,8 @@ def test_what_starts_from_it_depends_on_it() -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"lens": ProcessorConfig(images="pixels")}, "its lens shows pixels and words"),
-        ({"lens": ProcessorConfig(texts="vectors")}, "its lens shows features and vectors"),
+        ({"processor": ProcessorConfig(images="pixels")}, "its lens shows pixels and words"),
+        ({"processor": ProcessorConfig(texts="vectors")}, "its lens shows features and vectors"),
     ],
 )
 def test_a_lens_that_hides_nothing(change: dict[str, Any], told: str) -> None:

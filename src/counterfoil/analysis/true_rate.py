@@ -98,7 +98,7 @@ class FilterResult:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
-        rates = {name: getattr(self, name).plain() for name in RATES}
+        rates = {name: getattr(self, name).to_dict() for name in RATES}
         return {"name": self.name, "kept": self.kept, "true": self.true, **rates}
 
 

@@ -126,7 +126,7 @@ def measure_hubs(
         largest: how many hubs to name.
 
     >>> measure_hubs(torch.tensor([[0, 1], [0, 2], [0, -1]]), 4, largest=1)
-    Hubs(first=2, skewness=0.652..., never=25.0, crowd=60.0, largest=((0, 3),))
+    HubStatistics(first=2, skewness=0.652..., never=25.0, crowd=60.0, largest=((0, 3),))
     """
     first = min(first, lists.shape[1])
     rows = lists[:, :first].flatten()

@@ -87,7 +87,7 @@ class TeacherTargets(BaseModel):
     scale: float = Field(gt=0)
     mean: float
     deviation: float = Field(ge=0)
-    to_dict: bool
+    plain: bool
 
 
 @final
@@ -336,7 +336,7 @@ def _taught(one: TeacherModel) -> TeacherTargets:
         scale=one.model.score_scale,
         mean=float(wrong.mean()) if len(wrong) else 0.0,
         deviation=float(wrong.std()) if len(wrong) > 1 else 0.0,
-        to_dict=_plain(seen, read, scores),
+        plain=_plain(seen, read, scores),
     )
 
 

@@ -136,7 +136,7 @@ def _teachers(context: RunContext, stage: ComputeTargets, scale: float) -> Itera
                 model=model.model, processor=processor, inputs=stage.inputs, weight=weight
             )
         return
-    plain = [n for n, taught in enumerate(store.manifest.teachers) if taught.to_dict]
+    plain = [n for n, taught in enumerate(store.manifest.teachers) if taught.plain]
     if plain:
         stores = [store.encodings[n] for n in plain]
         yield StoredVectors(stores=stores, weights=[weights[n] for n in plain])
