@@ -36,7 +36,7 @@ def _lines(command: Any, name: str) -> Iterator[str]:
             continue
         words = ", ".join(f"`{word}`" for word in parameter.opts)
         if parameter.param_type_name == "argument":
-            words = f"`{parameter.human_readable_name.upper()}`"
+            words = f"`{str(parameter.metavar or parameter.name).upper()}`"
         help_text = (getattr(parameter, "help", None) or "").replace("|", "\\|")
         yield f"| {words} | {help_text} | {_default(parameter)} |"
 
