@@ -64,4 +64,4 @@ def test_a_rank_between_bins_falls_in_the_upper_one():
 
 def test_texts_of_nothing_are_no_pairs():
     with pytest.raises(ValueError, match="none of the 3 texts describes an image"):
-        cross_ranks([evaluation_cases.embed(torch.rand(2, 3))], torch.full((3,), -1))
+        cross_ranks([evaluation_cases.member(torch.rand(2, 3))], torch.full((3,), -1))

@@ -80,13 +80,13 @@ def test_time_that_is_up_leaves_what_is_done_and_resume_ends_with_the_same(
     source, whole = DataSource("scenes:images=36"), tmp_path / "whole.jsonl"
     assert run(_table(1), "cpu", source, tmp_path / "a", whole)
     part = tmp_path / "part.jsonl"
-    execute, calls = running.execute, []
+    execute, calls = running.run_pipeline, []
 
     def short(*arguments: object, **named: object) -> bool:
         calls.append(named["minutes"])
         return execute(*arguments, **{**named, "minutes": 1e-9 if len(calls) == 1 else None})
 
-    monkeypatch.setattr(running, "execute", short)
+    monkeypatch.setattr(running, "run_pipeline", short)
     assert not run(_table(1), "cpu", source, tmp_path / "b", part, minutes=5)
     assert len(read(part)) < 2
     assert run(_table(1), "cpu", source, tmp_path / "b", part, resume=True)

@@ -30,7 +30,7 @@ def _case(images=37, seed=3, levels=None, orphans=3):
 def test_streamed_equals_dense(protocol, tie):
     scores, text_to_image = _case(levels=2)
     streamed = evaluate_protocol(
-        [evaluation_cases.embed(scores)], text_to_image, 37, protocol, tie=tie
+        [evaluation_cases.member(scores)], text_to_image, 37, protocol, tie=tie
     )
     dense = evaluate_scores(scores, text_to_image, protocol, tie=tie)
     assert streamed.numbers == dense.numbers
@@ -53,7 +53,7 @@ def test_what_is_true_besides_is_an_answer_and_no_query(folds, tie):
     scores, text_to_image = _case(levels=2)
     besides = _besides(text_to_image, 37)
     protocol = Protocol("p", folds=folds)
-    member = evaluation_cases.embed(scores)
+    member = evaluation_cases.member(scores)
     found = evaluate_protocol(
         [member], text_to_image, 37, protocol, tie=tie, besides=besides, decided="2 pairs"
     )
@@ -84,7 +84,7 @@ def test_what_is_true_besides_is_an_answer_and_no_query(folds, tie):
 
 def test_memory_does_not_matter():
     scores, text_to_image = _case()
-    members = [evaluation_cases.embed(scores)]
+    members = [evaluation_cases.member(scores)]
     assert (
         evaluate_protocol(members, text_to_image, 37, memory=1).numbers
         == evaluate_protocol(members, text_to_image, 37).numbers
@@ -94,7 +94,7 @@ def test_memory_does_not_matter():
 def test_an_ensemble_is_the_mean_of_scores():
     scores, text_to_image = _case(levels=4)
     other = evaluation_cases.scores(37, text_to_image, 9, levels=4)
-    both = [evaluation_cases.embed(scores), evaluation_cases.embed(other)]
+    both = [evaluation_cases.member(scores), evaluation_cases.member(other)]
     report = evaluate_protocol(both, text_to_image, 37)
     assert report.numbers == evaluate_scores((scores + other) / 2, text_to_image).numbers
     assert report.setting.members == 2
@@ -147,7 +147,7 @@ def test_a_fold_is_five_thousand_over_five_in_order():
 
 def test_ranks_are_kept_on_the_rows_of_the_split():
     scores, text_to_image = _case(orphans=0)
-    report = evaluate_protocol([evaluation_cases.embed(scores)], text_to_image, 37)
+    report = evaluate_protocol([evaluation_cases.member(scores)], text_to_image, 37)
     i2t, t2i = ranks_of(scores, text_to_image)
     assert torch.equal(report.ranked[0].ranks, i2t)
     assert torch.equal(report.ranked[1].ranks, t2i)
@@ -166,7 +166,7 @@ def test_protocols_that_do_not_fit(arguments, message):
     scores, text_to_image = _case()
     protocol, images = arguments
     with pytest.raises(ValueError, match=message):
-        evaluate_protocol([evaluation_cases.embed(scores)], text_to_image, images, protocol)
+        evaluate_protocol([evaluation_cases.member(scores)], text_to_image, images, protocol)
 
 
 def test_names():
@@ -177,7 +177,7 @@ def test_names():
 
 def _on_two(levels):
     scores, text_to_image = _case(levels=levels)
-    report = evaluate_protocol([evaluation_cases.embed(scores)], text_to_image, 37, FOLDS)
+    report = evaluate_protocol([evaluation_cases.member(scores)], text_to_image, 37, FOLDS)
     return [ranked.ranks.numpy() for ranked in report.ranked]
 
 
