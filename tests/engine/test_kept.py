@@ -53,7 +53,7 @@ def swept(folder: str | None, stop_after: int = 999, *, look: bool = False) -> F
     )
     member = EmbeddedDataset(Dot(), vectors(left), vectors(right))
     try:
-        stream_scores([member], [*lists, *ranks], tile=(16, 32), keeper=keeper)
+        stream_scores([member], [*lists, *ranks], tile=(16, 32), checkpoint=keeper)
     except WorkStopped:
         return None
     return [part.numpy() for r in lists for part in (r.rows, r.scores)]

@@ -65,8 +65,8 @@ def test_only_tiles_with_true_pairs_are_looked_at_first():
     scores = torch.randn(64, 128)
     ranks = Ranks("image", 64, text_to_image)
     looked: list[int] = []
-    look = ranks.look
-    ranks.look = lambda tile: (looked.append(1), look(tile))[1]  # type: ignore[method-assign]
+    observe = ranks.observe
+    ranks.observe = lambda tile: (looked.append(1), observe(tile))[1]  # type: ignore[method-assign]
     stream_scores([given(scores)], [ranks], tile=(16, 32))
     assert len(looked) == 4  # of 16, whatever the order of the captions
 

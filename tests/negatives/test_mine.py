@@ -226,7 +226,7 @@ def test_any_tiles_and_resume_points_of_any_corpus(
         ({"images_per_text": 3}, "images of a text is 5 there and 3 here"),
         ({"run": "other data"}, "run is of this test there and other data here"),
         ({"tile": (32, 32)}, "tiles is 1 x 3 of 16 x 16 there and 1 x 2 of 32 x 32 here"),
-        ({"owner": torch.zeros(37, dtype=torch.long)}, "true pairs is"),
+        ({"text_to_image": torch.zeros(37, dtype=torch.long)}, "true pairs is"),
         ({"filters": FilterConfig(skip=1)}, "the 1 hardest of the rest here"),
         ({"members": [given(torch.zeros(13, 37))] * 2}, "models is"),
     ],
@@ -238,7 +238,7 @@ def test_what_was_kept_of_another_mining_is_refused(
     dataset, scores, _ = case(13, 37, 5)
     asked: dict[str, Any] = {
         "members": [given(scores)],
-        "owner": dataset.text_to_image,
+        "text_to_image": dataset.text_to_image,
         "texts_per_image": 6,
         "images_per_text": 5,
         "tile": (16, 16),

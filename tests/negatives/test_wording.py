@@ -58,21 +58,21 @@ def test_all_pairs_that_reach(texts, least):
 
 @pytest.mark.parametrize("at_once, dense", [(1, 1), (5, 3), (2**21, 4)])
 def test_however_many_are_looked_at_together(monkeypatch, at_once, dense):
-    monkeypatch.setattr(filters, "_AT_ONCE", at_once)
-    monkeypatch.setattr(filters, "_DENSE", dense)
+    monkeypatch.setattr(filters, "_PAIRS_AT_ONCE", at_once)
+    monkeypatch.setattr(filters, "_CAPTIONS_AT_ONCE", dense)
     for least in (0.2, 0.5, 0.8):
         check(drawn(), least)
 
 
 def found(least: float) -> list[np.ndarray]:
-    filters._DENSE = 8
+    filters._CAPTIONS_AT_ONCE = 8
     near = near_captions(drawn(), least=least)
     return [near.left.numpy(), near.right.numpy(), near.score.numpy()]
 
 
 @pytest.mark.parametrize("least", [0.3, 0.5])
 def test_processes_find_what_one_does(monkeypatch, least):
-    monkeypatch.setattr(filters, "_DENSE", 8)
+    monkeypatch.setattr(filters, "_CAPTIONS_AT_ONCE", 8)
     alone = found(least)
     assert len(alone[0])
     for together in processes.run(found, 3, least):

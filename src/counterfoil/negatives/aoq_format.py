@@ -1,4 +1,4 @@
-"""Lists in the files that AOQ's released code reads and writes.
+"""Read and write mined lists in the files of AOQ's released code.
 
 ``i2t_<data>.npy`` (n, 2000) and ``t2i_<data>.npy`` (5n, 400), int32, most similar first; rows are
 those of the training split, whose captions 5i to 5i+4 describe image i.
@@ -19,37 +19,37 @@ from counterfoil.data.dataset import Relation
 from counterfoil.negatives.store import HardNegativeLists
 
 CAPTIONS = 5
-READ = (300, 60)  # how many texts and images the released training code reads of the lists
+READ = (300, 60)  # texts and images of a list that the released training code uses
 
 
 def aoq_paths(folder: Path, data: str) -> tuple[Path, Path]:
-    """The file of texts by image and that of images by text.
+    """Return the paths of both files: texts by image, and images by text.
 
     Args:
-        folder: where both files are.
-        data: what follows the underscore, as in "f30k".
+        folder: folder of both files.
+        data: suffix of their names, as in "f30k".
     """
     return folder / f"i2t_{data}.npy", folder / f"t2i_{data}.npy"
 
 
 def aoq_file_names(folder: Path) -> list[str]:
-    """What follows the underscore in the names of the lists in a folder, in order."""
-    found = [*folder.glob("i2t_*.npy"), *folder.glob("t2i_*.npy")]
-    return sorted({path.stem[len("i2t_") :] for path in found})
+    """Return the suffixes of the lists in a folder, sorted, as in ["coco", "f30k"]."""
+    paths = [*folder.glob("i2t_*.npy"), *folder.glob("t2i_*.npy")]
+    return sorted({path.stem[len("i2t_") :] for path in paths})
 
 
 def read_aoq(folder: Path, data: str, relation: Relation) -> HardNegativeLists:
-    """The lists of AOQ's mining scripts.
+    """Read the lists of AOQ's mining scripts.
 
     Args:
-        folder: where both files are.
-        data: what follows the underscore, as in "f30k".
+        folder: folder of both files.
+        data: suffix of their names, as in "f30k".
         relation: of the training split.
 
     Raises:
-        ValueError: a file is missing or not such a list, or it is of another data set.
+        ValueError: a file is missing, malformed or of another data set.
     """
-    _five(relation)
+    _check_five_captions(relation)
     i2t, t2i = aoq_paths(folder, data)
     texts = _read(i2t, relation.images, len(relation.text_to_image))
     images = _read(t2i, len(relation.text_to_image), relation.images)
@@ -62,15 +62,15 @@ def write_aoq(lists: HardNegativeLists, folder: Path, data: str, relation: Relat
     """Write both files.
 
     Args:
-        lists: complete ones; the files have no way to say "none".
+        lists: complete lists; the files cannot express a short one.
         folder: where to write.
-        data: what follows the underscore, as in "f30k".
+        data: suffix of their names, as in "f30k".
         relation: of the training split.
 
     Raises:
         ValueError: images without exactly five captions in order, or short lists.
     """
-    _five(relation)
+    _check_five_captions(relation)
     lists.check(relation)
     short = int((lists.texts < 0).any(1).sum() + (lists.images < 0).any(1).sum())
     if short:
@@ -82,15 +82,14 @@ def write_aoq(lists: HardNegativeLists, folder: Path, data: str, relation: Relat
         write_array(path, rows.numpy())
 
 
-def _five(relation: Relation) -> None:
+def _check_five_captions(relation: Relation) -> None:
     if not torch.equal(
         relation.text_to_image, torch.arange(CAPTIONS * relation.images) // CAPTIONS
     ):
         raise ValueError(
             f"AOQ's files want captions 5i to 5i+4 to describe image i, but here "
             f"{len(relation.text_to_image)} texts describe {relation.images} images otherwise; "
-            f"use a "
-            "counterfoil store instead"
+            "use a counterfoil store instead"
         )
 
 

@@ -156,7 +156,8 @@ def list_overlap(lists: Tensor, groups: Iterable[Tensor], *, first: int = 10) ->
     Returns:
         The mean over all pairs within a group, in percent; None where there is no pair.
 
-    >>> list_overlap(torch.tensor([[1, 2], [2, 3], [4, 5]]), [torch.tensor([0, 1]), torch.tensor([2])])
+    >>> rows = torch.tensor([[1, 2], [2, 3], [4, 5]])
+    >>> list_overlap(rows, [torch.tensor([0, 1]), torch.tensor([2])])
     33.3...
     """
     shares = []

@@ -1,7 +1,11 @@
-"""Filters against false negatives: what looks too true to be mined as wrong.
+"""Filters against false negatives: pairs that are likely true are left out of mined lists.
 
-An image is described by more captions than its own. The hardest "wrong" captions of a good model
-are the first to be true, so lists are mined with the suspects left out.
+An image is described by more captions than its own, and the hardest "wrong" captions of a good
+model are the first to be true.
+
+In this file: near-duplicate pictures and captions (`near_pictures`, `near_captions`), pairs that
+are never negatives (`Exclusions`), the reducer that hides filtered scores (`FilteredReducer`), and
+the settings (`FilterConfig`) with their application to a data set (`build_filters`).
 """
 
 from __future__ import annotations
@@ -37,18 +41,17 @@ from counterfoil.scoring.encode import (
 from counterfoil.scoring.reducers import TopK
 from counterfoil.scoring.stream import ScoreReducer
 
-# Captions and pictures of a data set that say or show nearly the same.
+# Near duplicates.
 #
 # A caption that nearly equals one of an image's own is likely to be true of that image too, and so
-# are the captions of a picture that shows nearly the same. Both are found exactly, in bounded
-# memory,
-# and the same on any number of processes.
+# are the captions of a picture that shows nearly the same. Both searches are exact, use bounded
+# memory, and return the same pairs on any number of processes.
 
 
-MOST = 50_000_000  # pairs that are held
+MOST = 50_000_000  # near pairs held in memory, at most
 THUMBNAIL = 16  # pixels a side
 _BLOCK = 2048  # rows compared with as many at once
-_READ = 512  # pictures read at once
+_READ = 512  # images read at once
 _SLACK = 1e-6  # float32 cosines of equal vectors are this close to 1
 
 
@@ -72,7 +75,7 @@ class NearPairs:
 
     @staticmethod
     def of(left: Tensor, right: Tensor, score: Tensor) -> NearPairs:
-        """These pairs, in order."""
+        """Sort the pairs by `left`, then `right`."""
         order = np.lexsort((right.numpy(), left.numpy()))
         return NearPairs(left[order], right[order], score[order].float())
 
@@ -80,9 +83,9 @@ class NearPairs:
 def near_pictures(
     dataset: ImageTextDataset, *, least: float, device: torch.device | str | None = None
 ) -> NearPairs:
-    """Images whose pictures look alike: cosine of `looks` of at least `least`.
+    """Return pairs of images that look alike, by the cosine of their `image_thumbnails`.
 
-    All processes share the work, so all have to ask.
+    Collective: the processes share the work, so all of them must call it.
 
     Args:
         dataset: with features or pictures.
@@ -98,13 +101,13 @@ def near_pictures(
 
 
 def near_vectors(name: str, vectors: Tensor, *, least: float) -> NearPairs:
-    """Rows whose cosine is at least `least`.
+    """Return pairs of rows whose cosine is at least `least`.
 
-    Blocks of the upper half of the matrix are dealt out to all processes, so all have to ask.
+    Collective: the blocks of the upper half of the matrix are dealt out to all processes.
 
     Args:
-        name: what they are of, in the plural.
-        vectors: (N, D) unit or zero vectors, where to compute.
+        name: noun for messages, in the plural, as in "pictures".
+        vectors: (N, D) unit or zero vectors, on the device that computes.
         least: cosine that counts as near, above 0 and at most 1.
 
     Raises:
@@ -113,28 +116,28 @@ def near_vectors(name: str, vectors: Tensor, *, least: float) -> NearPairs:
     check_least(name, least)
     blocks = cut_tiles(torch.arange(len(vectors)), _BLOCK)
     pairs = [(a, b) for a in range(len(blocks)) for b in range(a, len(blocks))]
-    found: list[tuple[Tensor, Tensor, Tensor]] = [(torch.zeros(0).long(),) * 2 + (torch.zeros(0),)]
+    near: list[tuple[Tensor, Tensor, Tensor]] = [(torch.zeros(0).long(),) * 2 + (torch.zeros(0),)]
     total = 0
     with progress(f"blocks of {name} compared", len(pairs)) as advance:
         for a, b in pairs[distributed.rank() :: distributed.size()]:
             scores = vectors[blocks[a]] @ vectors[blocks[b]].T
             row, column = (scores >= least - _SLACK).nonzero(as_tuple=True)
-            keep = blocks[a][0] + row < blocks[b][0] + column
+            keep = blocks[a][0] + row < blocks[b][0] + column  # each pair once, in diagonal blocks
             row, column = row[keep], column[keep]
             score = scores[row, column].cpu()
-            found.append((blocks[a][row.cpu()], blocks[b][column.cpu()], score))
+            near.append((blocks[a][row.cpu()], blocks[b][column.cpu()], score))
             total += len(score)
             check_most(name, least, total)
             advance(distributed.size())
-    return all_rows(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+    return all_rows(*(torch.cat(parts) for parts in zip(*near, strict=True)))
 
 
 def connected_groups(near: NearPairs, images: int) -> list[list[int]]:
-    """Groups of rows that near pairs connect, each in order; in order of their first row.
+    """Return the groups of rows that near pairs connect, each sorted, by their first row.
 
     Args:
         near: pairs of images.
-        images: how many there are.
+        images: number of images.
 
     >>> pairs = NearPairs.of(torch.tensor([4, 0, 2]), torch.tensor([5, 2, 3]), torch.ones(3))
     >>> connected_groups(pairs, 6)
@@ -153,12 +156,12 @@ def connected_groups(near: NearPairs, images: int) -> list[list[int]]:
 
 
 def image_thumbnails(dataset: ImageTextDataset) -> Tensor:
-    """(I, D) unit vectors of what the images look like.
+    """Return (I, D) unit vectors of the images' looks, for near-duplicate search.
 
-    Features are averaged over the real regions of an image and the mean over the data set is taken
-    off; where there are pictures only, these are grey thumbnails of 16 x 16 pixels less their own
-    mean, which know exact copies and repeated shots, but not what is shown. An image at the mean
-    is the zero vector and like no other.
+    With region features: their mean over the real regions of an image, less the mean over the data
+    set. With pictures only: grey thumbnails of 16 x 16 pixels less their own mean, which recognise
+    copies and repeated shots but not the same content. An image at the mean is the zero vector,
+    which is near to none.
 
     Raises:
         ValueError: the data set has neither.
@@ -185,7 +188,7 @@ def image_thumbnails(dataset: ImageTextDataset) -> Tensor:
 
 
 def all_rows(left: Tensor, right: Tensor, score: Tensor) -> NearPairs:
-    """The pairs that any process has found."""
+    """Gather the pairs of all processes."""
     mine = tuple(part.numpy() for part in (left, right, score))
     parts: list[tuple[Tensor, ...]] = []
     for theirs in distributed.gather_objects(mine):
@@ -195,7 +198,7 @@ def all_rows(left: Tensor, right: Tensor, score: Tensor) -> NearPairs:
 
 
 def check_least(name: str, least: float) -> None:
-    """Whether a cosine can be asked for.
+    """Check a cosine threshold.
 
     Raises:
         ValueError: it is not above 0 and at most 1.
@@ -205,10 +208,10 @@ def check_least(name: str, least: float) -> None:
 
 
 def check_most(name: str, least: float, count: int) -> None:
-    """Whether so many pairs can be held.
+    """Check that this many pairs fit in memory.
 
     Raises:
-        ValueError: they cannot.
+        ValueError: there are more than 50 million.
     """
     if count > MOST:
         raise ValueError(
@@ -216,51 +219,55 @@ def check_most(name: str, least: float, count: int) -> None:
         )
 
 
-# Pairs of images and texts that are never negatives, held sparsely.
+# Pairs that are never negatives.
 
 
 @final
 class Exclusions:
-    """Pairs by image: image row i goes with `texts` from `starts[i]` to `starts[i + 1]`.
+    """Pairs of images and texts that are never negatives, as a sparse matrix (CSR).
+
+    Image row i is paired with `texts[starts[i] : starts[i + 1]]`.
 
     Args:
-        images: (n,) image rows, in any order; a pair may stand twice.
+        images: (n,) image rows, in any order; a pair may occur twice.
         texts: (n,) text rows.
-        shape: how many images and texts there are.
+        shape: number of images and of texts.
     """
 
     def __init__(self, images: Tensor, texts: Tensor, shape: tuple[int, int]) -> None:
-        keys = torch.from_numpy(np.unique((images * shape[1] + texts).numpy()))
-        text_to_image = torch.div(keys, max(1, shape[1]), rounding_mode="floor")
-        self.texts, self.shape = keys - text_to_image * shape[1], shape
-        counts = torch.bincount(text_to_image, minlength=shape[0])
+        keys = torch.from_numpy(np.unique((images * shape[1] + texts).numpy()))  # by image, text
+        image = torch.div(keys, max(1, shape[1]), rounding_mode="floor")
+        self.texts, self.shape = keys - image * shape[1], shape
+        counts = torch.bincount(image, minlength=shape[0])
         self.starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        self._place = torch.full((shape[1],), -1)  # of each text in the tile that is looked at
+        self._column = torch.full((shape[1],), -1)  # scratch: column of each text in a tile
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def to(self, device: torch.device) -> None:
-        """Move where the tiles are."""
+        """Move to the device of the tiles."""
         self.texts, self.starts = self.texts.to(device), self.starts.to(device)
-        self._place = self._place.to(device)
+        self._column = self._column.to(device)
 
     def places(self, tile: ScoreTile) -> tuple[Tensor, Tensor]:
-        """Rows (p,) and columns (p,) of the tile that are excluded."""
+        """Return the rows (p,) and columns (p,) of the tile's excluded entries."""
         first = self.starts[tile.images]
         counts = self.starts[tile.images + 1] - first
         row = torch.arange(len(first), device=first.device).repeat_interleave(counts)
         place = torch.arange(len(row), device=first.device)
+        # All entries of the tile's images, one after the other, ...
         entry = place + (first - (counts.cumsum(0) - counts)).index_select(0, row)
-        self._place[tile.texts] = torch.arange(len(tile.texts), device=first.device)
-        column = self._place[self.texts[entry]]
-        self._place[tile.texts] = -1
+        # ... and their columns, by a table over all texts that is filled and cleared for each tile.
+        self._column[tile.texts] = torch.arange(len(tile.texts), device=first.device)
+        column = self._column[self.texts[entry]]
+        self._column[tile.texts] = -1
         inside = column >= 0
         return row[inside], column[inside]
 
 
 def exclude_captions(near: NearPairs, relation: Relation) -> tuple[Tensor, Tensor]:
-    """(n,) images and (n,) texts: a text near one of an image's own captions goes with it."""
+    """Pair each text with the images whose captions it is near to: (n,) images, (n,) texts."""
     text_to_image = relation.text_to_image
     images = torch.cat([text_to_image[near.left], text_to_image[near.right]])
     texts = torch.cat([near.right, near.left])
@@ -269,38 +276,35 @@ def exclude_captions(near: NearPairs, relation: Relation) -> tuple[Tensor, Tenso
 
 
 def exclude_pictures(near: NearPairs, relation: Relation) -> tuple[Tensor, Tensor]:
-    """(n,) images and (n,) texts: all captions of a near picture go with an image."""
+    """Pair each image with all captions of its near images: (n,) images, (n,) texts."""
     images = torch.cat([near.left, near.right])
     texts, counts = relation.captions(torch.cat([near.right, near.left]))
     return images.repeat_interleave(counts), texts
 
 
-# Captions of a data set that use nearly the same words.
+# Captions of nearly the same words.
 #
 # Two captions are compared by the cosine of their TF-IDF vectors: the set of their lower-cased
-# words
-# without punctuation marks, each weighing ``1 + log((1 + T) / (1 + captions with the word))``.
-#
-# [(0, 2), (0, 3), (2, 3)]
+# words without punctuation marks, weighted by ``1 + log((1 + T) / (1 + captions with the word))``.
 
 
 Array = npt.NDArray[Any]
 
-_AT_ONCE = 2**21  # candidate pairs looked at together
-_DENSE = 256  # captions whose words are spread out together
-_SLACK_WORDING = 1e-9  # rounding in sums of float64
+_PAIRS_AT_ONCE = 2**21  # candidate pairs compared together
+_CAPTIONS_AT_ONCE = 256  # captions held as dense vectors
+_ROUNDING = 1e-9  # of sums of float64
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class WordBags:
-    """The words of T captions, rarest first.
+    """TF-IDF vectors of T captions, as sparse rows with the rarest words first.
 
     Attributes:
-        starts: (T + 1,) where each caption's words begin.
+        starts: (T + 1,) start of each caption's words.
         words: (n,) word ids, ascending within a caption; a lower id is a rarer word.
         weights: (n,) float64, of length 1 within a caption.
-        vocabulary: how many different words there are.
+        vocabulary: number of different words.
     """
 
     starts: Array
@@ -313,7 +317,7 @@ class WordBags:
 
 
 def plain_words(text: str) -> set[str]:
-    """Lower-cased words of a caption without punctuation marks.
+    """Return the lower-cased words of a caption without punctuation marks.
 
     >>> sorted(plain_words("A man's dog, running."))
     ["'s", 'a', 'dog', 'man', 'running']
@@ -322,7 +326,7 @@ def plain_words(text: str) -> set[str]:
 
 
 def word_bags(texts: Sequence[str]) -> WordBags:
-    """TF-IDF vectors of captions; one without words is empty and like no other."""
+    """Compute TF-IDF vectors of captions; one without words is empty and near to none."""
     sets = [plain_words(text) for text in texts]
     counts = Counter(word for words in sets for word in words)
     rarest = sorted(counts, key=lambda word: (counts[word], word))
@@ -332,18 +336,18 @@ def word_bags(texts: Sequence[str]) -> WordBags:
     starts = np.concatenate([[0], lengths.cumsum()])
     words = np.array([n for bag in sets for n in sorted(number[w] for w in bag)], np.int64)
     weights = weight[words] if len(words) else np.zeros(0)
-    text_to_image = np.repeat(np.arange(len(sets)), lengths)
-    norms = np.sqrt(np.bincount(text_to_image, weights**2, minlength=len(sets)))
-    return WordBags(starts, words, weights / norms[text_to_image], len(rarest))
+    caption = np.repeat(np.arange(len(sets)), lengths)
+    norms = np.sqrt(np.bincount(caption, weights**2, minlength=len(sets)))
+    return WordBags(starts, words, weights / norms[caption], len(rarest))
 
 
 def near_captions(texts: Sequence[str], *, least: float) -> NearPairs:
-    """Captions whose TF-IDF cosine is at least `least`.
+    """Return pairs of captions whose TF-IDF cosine is at least `least`.
 
     Exact: no word is too frequent to count. Words are looked up rarest first, and a caption is
     compared only with those whose words from the first shared one on can still reach the cosine
-    (the prefix filter of Bayardo et al., "Scaling up all pairs similarity search", WWW 2007). All
-    processes share the work, so all have to ask.
+    (the prefix filter of Bayardo et al., "Scaling up all pairs similarity search", WWW 2007).
+    Collective: the processes share the work, so all of them must call it.
 
     Args:
         texts: captions; equal ones are near.
@@ -353,14 +357,13 @@ def near_captions(texts: Sequence[str], *, least: float) -> NearPairs:
         ValueError: `least` out of range, or more than 50 million pairs.
     """
     check_least("captions", least)
-    found = word_bags(texts)
-    index = _Index(found, least - _SLACK_WORDING)
+    index = _WordIndex(word_bags(texts), least - _ROUNDING)
     left, right, score = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
     total = 0
     with progress("captions compared", len(texts)) as advance:
         for captions, a, b in index.candidates():
             cosine = index.cosines(a, b)
-            near = cosine >= least - _SLACK_WORDING
+            near = cosine >= least - _ROUNDING
             for column, part in ((left, a[near]), (right, b[near]), (score, cosine[near])):
                 column.append(part)
             total += len(left[-1])
@@ -371,49 +374,55 @@ def near_captions(texts: Sequence[str], *, least: float) -> NearPairs:
 
 
 @final
-class _Index:
-    """Captions by word, those whose remaining words weigh most first.
+class _WordIndex:
+    """An inverted index, from a word to the captions that have it.
+
+    The first word that two captions share is the rarest one. The cosine is the sum over the shared
+    words, so by Cauchy-Schwarz it is at most the product of the lengths of both vectors from that
+    word on ("remaining" below). Only entries with ``remaining(a) * remaining(b) >= least`` have to
+    be paired. Entries of a word are sorted by falling remaining length, so the partners of an entry
+    are one run, and its end is a binary search.
 
     Args:
-        found: the captions.
+        bags: the captions.
         least: cosine to reach.
     """
 
-    def __init__(self, found: WordBags, least: float) -> None:
-        self.found, self.least = found, least
-        lengths = np.diff(found.starts)
-        caption = np.repeat(np.arange(len(found)), lengths)
-        squares = np.concatenate([[0.0], (found.weights**2).cumsum()])
-        left = squares[found.starts[1:]][caption] - squares[:-1]
-        remaining = (
-            np.sqrt(left.clip(0)) + _SLACK_WORDING
-        )  # length of this word and all that follow
-        shared = np.bincount(found.words, minlength=found.vocabulary)[found.words] > 1
-        entries = np.flatnonzero(shared & (remaining * (1 + _SLACK_WORDING) >= least))
-        self.caption, words, remaining = caption[entries], found.words[entries], remaining[entries]
+    def __init__(self, bags: WordBags, least: float) -> None:
+        self.bags, self.least = bags, least
+        lengths = np.diff(bags.starts)
+        caption = np.repeat(np.arange(len(bags)), lengths)
+        squares = np.concatenate([[0.0], (bags.weights**2).cumsum()])
+        left = squares[bags.starts[1:]][caption] - squares[:-1]
+        # Length of the vector from this word to the caption's end; rounded up, never down.
+        remaining = np.sqrt(left.clip(0)) + _ROUNDING
+        shared = np.bincount(bags.words, minlength=bags.vocabulary)[bags.words] > 1
+        entries = np.flatnonzero(shared & (remaining * (1 + _ROUNDING) >= least))
+        self.caption, words, remaining = caption[entries], bags.words[entries], remaining[entries]
+        # One float orders entries by word (its whole part), then by falling remaining length (a
+        # fraction of 0 to 1/2), so that one sorted array serves all words.
         keys = words + (1 - remaining.clip(max=1)) / 2
         order = np.argsort(keys, kind="stable")
         self.listed = self.caption[order]
-        reach = (
-            words + (1 - ((least - _SLACK_WORDING) / remaining).clip(max=1) + _SLACK_WORDING) / 2
-        )
+        reach = words + (1 - ((least - _ROUNDING) / remaining).clip(max=1) + _ROUNDING) / 2
         self.first = np.searchsorted(keys[order], words)
-        self.many = np.searchsorted(keys[order], reach + _SLACK_WORDING, side="right") - self.first
-        self.dense = np.zeros((_DENSE, found.vocabulary))
+        self.counts = np.searchsorted(keys[order], reach + _ROUNDING, side="right") - self.first
+        self.dense = np.zeros((_CAPTIONS_AT_ONCE, bags.vocabulary))
 
     def candidates(self) -> Iterator[tuple[int, Array, Array]]:
-        """How many captions were looked up, and pairs with the lower one of each pair there.
+        """Yield the number of captions looked up, and the pairs whose lower caption is one of them.
 
-        Parts are dealt out to all processes; those of the others have no pairs here.
+        Runs of captions are dealt out to the processes in turn; a run of another process comes
+        without pairs.
         """
-        bounds = np.searchsorted(self.caption, np.arange(len(self.found) + 1))
-        work = np.concatenate([[0], self.many.cumsum()])[bounds]
+        bounds = np.searchsorted(self.caption, np.arange(len(self.bags) + 1))
+        work = np.concatenate([[0], self.counts.cumsum()])[bounds]
         start, none = 0, np.zeros(0, np.int64)
         for turn in cycle(range(distributed.size())):
-            if start == len(self.found):
+            if start == len(self.bags):
                 return
-            stop = int(np.searchsorted(work, work[start] + _AT_ONCE, side="right")) - 1
-            stop = min(max(stop, start + 1), start + _DENSE, len(self.found))
+            stop = int(np.searchsorted(work, work[start] + _PAIRS_AT_ONCE, side="right")) - 1
+            stop = min(max(stop, start + 1), start + _CAPTIONS_AT_ONCE, len(self.bags))
             if turn == distributed.rank():
                 yield stop - start, *self._pairs(slice(bounds[start], bounds[stop]))
             else:
@@ -421,41 +430,46 @@ class _Index:
             start = stop
 
     def _pairs(self, entries: slice) -> tuple[Array, Array]:
-        """Pairs that these entries propose, each once, in order."""
-        a = np.repeat(self.caption[entries], self.many[entries])
-        b = self.listed[_runs(self.first[entries], self.many[entries])]
-        pairs = np.unique(a[a < b] * len(self.found) + b[a < b])
-        return pairs // len(self.found), pairs % len(self.found)
+        """Return the pairs that these entries propose, each once, sorted."""
+        a = np.repeat(self.caption[entries], self.counts[entries])
+        b = self.listed[_runs(self.first[entries], self.counts[entries])]
+        pairs = np.unique(a[a < b] * len(self.bags) + b[a < b])
+        return pairs // len(self.bags), pairs % len(self.bags)
 
     def cosines(self, left: Array, right: Array) -> Array:
-        """Cosine of each pair; all of `left` within as many captions as are spread out."""
+        """Return the cosine of each pair; `left` spans at most `_CAPTIONS_AT_ONCE` captions."""
         if not len(left):
             return np.zeros(0)
-        found, low, high = self.found, int(left[0]), int(left[-1]) + 1
-        part = slice(found.starts[low], found.starts[high])
-        line = np.repeat(np.arange(high - low), np.diff(found.starts[low : high + 1]))
-        self.dense[line, found.words[part]] = found.weights[part]
-        many = np.diff(found.starts)[right]
-        at = _runs(found.starts[right], many)
-        pair = np.repeat(np.arange(len(left)), many)
-        shared = self.dense[left[pair] - low, found.words[at]] * found.weights[at]
-        self.dense[line, found.words[part]] = 0
+        bags, low, high = self.bags, int(left[0]), int(left[-1]) + 1
+        # The left captions become dense rows; each word of a right caption is then one look-up.
+        part = slice(bags.starts[low], bags.starts[high])
+        line = np.repeat(np.arange(high - low), np.diff(bags.starts[low : high + 1]))
+        self.dense[line, bags.words[part]] = bags.weights[part]
+        counts = np.diff(bags.starts)[right]
+        entry = _runs(bags.starts[right], counts)
+        pair = np.repeat(np.arange(len(left)), counts)
+        shared = self.dense[left[pair] - low, bags.words[entry]] * bags.weights[entry]
+        self.dense[line, bags.words[part]] = 0
         return np.bincount(pair, shared, minlength=len(left))
 
 
-def _runs(first: Array, many: Array) -> Array:
-    """first[0], first[0] + 1, ... for many[0] places, then from first[1] on, and so on."""
-    start = np.repeat(first - (many.cumsum() - many), many)
+def _runs(first: Array, counts: Array) -> Array:
+    """Concatenate the ranges first[0], first[0] + 1, ... of counts[0] numbers, and so on.
+
+    >>> _runs(np.array([5, 0]), np.array([2, 3]))
+    array([5, 6, 0, 1, 2])
+    """
+    start = np.repeat(first - (counts.cumsum() - counts), counts)
     return np.asarray(start + np.arange(len(start)))
 
 
-# A reducer that sees only what may be a negative.
+# The reducer that hides filtered scores.
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ScoreWindow:
-    """Between which scores a negative may lie; see `counterfoil.negatives.filters.FilterConfig`."""
+    """The range of scores that a negative may have; for the fields see `FilterConfig`."""
 
     lowest: float | None = None
     highest: float | None = None
@@ -465,14 +479,14 @@ class ScoreWindow:
 
     @property
     def relative(self) -> bool:
-        """Whether it depends on the anchors' positives."""
+        """Whether the range depends on the anchors' positives."""
         return any(x is not None for x in (self.below_positive, self.below_share, self.guided))
 
     def limits(self, positive: Tensor) -> Tensor | None:
-        """(Q,) the highest scores allowed.
+        """Return the (Q,) highest scores allowed; None for no limit.
 
         Args:
-            positive: (Q,) of each anchor, infinite where it has none.
+            positive: (Q,) score of each anchor's positive, infinite where it has none.
         """
         none = torch.full_like(positive, torch.inf)
         limits = []
@@ -481,12 +495,12 @@ class ScoreWindow:
         if self.below_positive is not None:
             limits.append((positive - self.below_positive).where(positive.isfinite(), none))
         if self.below_share is not None:
-            part = positive - (1 - self.below_share) * positive.abs()
-            limits.append(part.where(positive.isfinite(), none))
+            share = positive - (1 - self.below_share) * positive.abs()
+            limits.append(share.where(positive.isfinite(), none))
         return torch.stack(limits).amin(0) if limits else None
 
     def guide_limits(self, positive: Tensor) -> Tensor:
-        """(Q,) the highest scores of the guide allowed, as `limits`."""
+        """Return the (Q,) highest guide scores allowed, as `limits`."""
         assert self.guided is not None
         limits = positive - self.guided
         return limits.where(positive.isfinite(), torch.full_like(positive, torch.inf))
@@ -494,10 +508,9 @@ class ScoreWindow:
 
 @final
 class GuideScores:
-    """Models that score the tiles of another one's sweep; each tile once for both directions.
+    """Guide models that score the tiles of another model's pass; the mean of several counts.
 
-    Args:
-        members: with what they have encoded; their mean counts.
+    The last tile's scores are remembered, since both directions ask for the same tile in turn.
     """
 
     def __init__(self, members: Sequence[EmbeddedDataset]) -> None:
@@ -505,23 +518,23 @@ class GuideScores:
         self._last: tuple[ScoreTile, Tensor] | None = None
 
     def scores(self, tile: ScoreTile) -> Tensor:
-        """(i, t) float32 mean scores of the tile's pairs.
+        """Return the (i, t) float32 mean scores of the tile's pairs.
 
         Raises:
             ValueError: one is not a number.
         """
         if self._last is None or self._last[0] is not tile:
             with evaluation_mode(member.model for member in self.members):
-                each = [self._one(member, tile) for member in self.members]
-            found = each[0] if len(each) == 1 else torch.stack(each).mean(0)
-            if bool(found.amax().isnan()):
-                row, column = found.isnan().nonzero()[0].tolist()
-                known = check_finite(int(tile.images[row]), int(tile.texts[column]))
-                raise ValueError(f"of the guide, {known}")
-            self._last = tile, found
+                each = [self._score(member, tile) for member in self.members]
+            scores = each[0] if len(each) == 1 else torch.stack(each).mean(0)
+            if bool(scores.amax().isnan()):
+                row, column = scores.isnan().nonzero()[0].tolist()
+                error = check_finite(int(tile.images[row]), int(tile.texts[column]))
+                raise ValueError(f"of the guide, {error}")
+            self._last = tile, scores
         return self._last[1]
 
-    def _one(self, member: EmbeddedDataset, tile: ScoreTile) -> Tensor:
+    def _score(self, member: EmbeddedDataset, tile: ScoreTile) -> Tensor:
         where = tile.scores.device
         images = pick_tiles(member.images, tile.images.cpu(), len(tile.images), where)
         texts = pick_tiles(member.texts, tile.texts.cpu(), len(tile.texts), where)
@@ -530,13 +543,13 @@ class GuideScores:
 
 @final
 class FilteredReducer(ScoreReducer):
-    """Shows a reducer copies of the tiles with -inf in place of what is left out.
+    """Passes tiles on to a reducer with -inf in place of the pairs that are left out.
 
-    Anchors' positives are read off the tiles with true pairs before the pass and exchanged, so
-    they have the very bits of the pass on every process.
+    Limits relative to an anchor's positive are set in the look-ahead: the scores of true pairs are
+    read off the same tiles as in the pass, so they have the same bits on every process.
 
     Attributes:
-        inner: the reducer that sees what is left.
+        inner: the reducer that sees the filtered tiles.
     """
 
     def __init__(
@@ -551,67 +564,70 @@ class FilteredReducer(ScoreReducer):
         reduce: Literal["amin", "amax"] = "amin",
         skip: int = 0,
     ) -> None:
-        """A filter for one direction.
+        """Create a filter for one direction.
 
         Args:
-            side: who asks.
-            reducer: where results go.
+            side: the side of the anchors.
+            reducer: receives the results.
             text_to_image: (T,) image row that each text describes, -1 for none.
             window: scores allowed.
-            excluded: pairs that are no negatives.
-            guides: models that judge too.
-            reduce: which of an image's positives counts.
-            skip: how many of the hardest to leave out; `reducer` is a `TopK` then.
+            excluded: pairs that are never negatives.
+            guides: models whose scores are limited too.
+            reduce: which of an image's positives counts: the lowest ("amin") or the highest.
+            skip: number of hardest negatives to leave out; `reducer` must be a `TopK` then.
         """
         self.side, self.window, self.skip = side, window, skip
         self.inner, self._given = _wider(reducer, skip), reducer
-        self._owner, self._excluded, self._guides = text_to_image, excluded, guides
+        self._text_to_image, self._excluded, self._guides = text_to_image, excluded, guides
         self._reduce: Literal["amin", "amax"] = reduce
-        self.ahead = text_to_image if window.relative else None
+        self.look_ahead = text_to_image if window.relative else None
 
-    def start(self, images: int, texts: int, device: torch.device) -> None:
-        """Make room for the positives."""
-        self.inner.start(images, texts, device)
-        self._owner = self._owner.to(device)
-        self.ahead = None if self.ahead is None else self._owner
+    def prepare(self, images: int, texts: int, device: torch.device) -> None:
+        """Allocate the anchors' positives."""
+        self.inner.prepare(images, texts, device)
+        self._text_to_image = self._text_to_image.to(device)
+        self.look_ahead = None if self.look_ahead is None else self._text_to_image
         if self._excluded is not None:
             self._excluded.to(device)
         nothing = torch.inf if self._reduce == "amin" else -torch.inf
         anchors = images if self.side == "image" else texts
-        self._positive = torch.full((2, anchors), nothing, device=device)  # the model's, a guide's
-        self._settle()
+        # Row 0: by the mined model's scores; row 1: by the guide's.
+        self._positive = torch.full((2, anchors), nothing, device=device)
+        self._set_limits()
 
-    def look(self, tile: ScoreTile) -> None:
-        """Remember the scores of true pairs."""
-        row, column = tile.true(self._owner)
-        asked = tile.images[row] if self.side == "image" else tile.texts[column]
+    def observe(self, tile: ScoreTile) -> None:
+        """Note the scores of true pairs."""
+        row, column = tile.true(self._text_to_image)
+        anchors = tile.images[row] if self.side == "image" else tile.texts[column]
         views = [tile.scores] if self._guides is None else [tile.scores, self._guides.scores(tile)]
         for positive, scores in zip(self._positive, views):
-            positive.scatter_reduce_(0, asked, scores[row, column], self._reduce)
+            positive.scatter_reduce_(0, anchors, scores[row, column], self._reduce)
 
-    def agree(self) -> None:
-        """Take the positives of all processes."""
-        everybody = distributed.gather(self._positive)
-        self._positive = everybody.amin(0) if self._reduce == "amin" else everybody.amax(0)
-        self._settle()
+    def synchronize(self) -> None:
+        """Take the positives over all processes."""
+        gathered = distributed.gather(self._positive)
+        self._positive = gathered.amin(0) if self._reduce == "amin" else gathered.amax(0)
+        self._set_limits()
 
     def update(self, tile: ScoreTile) -> None:
-        """Pass on what is left."""
+        """Pass on the tile without the pairs that are left out."""
         scores = tile.scores.clone()
         if self._limits is not None:
-            _keep(scores, torch.le(tile.scores, self._of(self._limits, tile), out=_like(scores)))
+            _mask_out(
+                scores, torch.le(tile.scores, self._of(self._limits, tile), out=_like(scores))
+            )
         if self.window.lowest is not None:
-            _keep(scores, torch.ge(tile.scores, self.window.lowest, out=_like(scores)))
+            _mask_out(scores, torch.ge(tile.scores, self.window.lowest, out=_like(scores)))
         if self._guides is not None:
             guide, limits = self._guides.scores(tile), self._of(self._guide_limits, tile)
-            _keep(scores, torch.le(guide, limits, out=_like(scores)))
+            _mask_out(scores, torch.le(guide, limits, out=_like(scores)))
         if self._excluded is not None:
             scores[self._excluded.places(tile)] = -torch.inf
-        scores[tile.true(self._owner)] = -torch.inf
+        scores[tile.true(self._text_to_image)] = -torch.inf
         self.inner.update(ScoreTile(scores, tile.images, tile.texts))
 
     def merge(self) -> None:
-        """Merge, and leave out the hardest."""
+        """Merge, and drop the hardest where `skip` says so."""
         self.inner.merge()
         if self.skip:
             assert isinstance(self.inner, TopK)
@@ -620,23 +636,23 @@ class FilteredReducer(ScoreReducer):
             self._given.scores = self.inner.scores[:, self.skip :].contiguous()
 
     def state(self) -> Tensor:
-        """What the inner reducer has kept; positives are looked at again."""
+        """Return the inner reducer's state; the positives are read anew by the next look-ahead."""
         assert isinstance(self.inner, TopK)
         return self.inner.state()
 
     def absorb(self, state: Tensor) -> None:
-        """Let the inner reducer take up what another one has kept."""
+        """Add a saved state to the inner reducer."""
         assert isinstance(self.inner, TopK)
         self.inner.absorb(state)
 
-    def _settle(self) -> None:
-        """Limits from positives, once for the whole pass."""
+    def _set_limits(self) -> None:
+        """Compute the limits from the positives, once for the whole pass."""
         self._limits = self.window.limits(self._positive[0])
         if self._guides is not None:
             self._guide_limits = self.window.guide_limits(self._positive[1])
 
     def _of(self, limits: Tensor, tile: ScoreTile) -> Tensor:
-        """The tile's limits, along its rows or its columns."""
+        """Return the tile's limits, as a column or a row that broadcasts over its scores."""
         if self.side == "image":
             return limits[tile.images].unsqueeze(1)
         return limits[tile.texts].unsqueeze(0)
@@ -646,16 +662,17 @@ def _like(scores: Tensor) -> Tensor:
     return torch.empty_like(scores)
 
 
-def _keep(scores: Tensor, within: Tensor) -> None:
-    """Put -inf where `within` is 0 and leave what is there where it is 1.
+def _mask_out(scores: Tensor, within: Tensor) -> None:
+    """Set scores to -inf where the float `within` is 0, and keep them where it is 1.
 
-    On the CPU a masked fill takes ten times as long.
+    (0 - 0.5) / 0 = -inf and (1 - 0.5) / 0 = inf, so a minimum does it; on the CPU a masked fill
+    takes ten times as long.
     """
     torch.minimum(scores, within.sub_(0.5).div_(0.0), out=scores)
 
 
 def _wider(reducer: ScoreReducer, skip: int) -> ScoreReducer:
-    """The reducer, or one like it with room for what is skipped."""
+    """Return the reducer or, to skip some, one with longer lists."""
     if not skip:
         return reducer
     assert isinstance(reducer, TopK)
@@ -663,29 +680,29 @@ def _wider(reducer: ScoreReducer, skip: int) -> ScoreReducer:
 
 
 Positive = Literal["lowest", "highest"]
-_LATER = {"later": True}  # of a field that says nothing at its default, so older runs keep digests
+_LATER = {"later": True}  # a field added later: left out of digests at its default value
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class FilterConfig:
-    """What to leave out of mined lists, besides an image's own captions; all off by default.
+    """Which pairs to leave out of mined lists, besides the true ones; all filters off by default.
 
     A *positive* is the score of a true pair. A text has one, with the image it describes. An image
-    has one for each of its captions, and a single number stands for them: by default the lowest,
-    because a text that scores like the least likely true caption may be just as true, and leaving
-    out a good negative costs one of many while keeping a true one trains against the truth.
-    Anchors without a true pair have no limit.
+    has one for each of its captions, and one number stands for them: by default the lowest,
+    because a text that scores like the least likely true caption may be just as true. Leaving out
+    a good negative costs one of many; keeping a true one trains against the truth. Anchors without
+    a true pair have no limit.
 
-    Filters are applied in the order in which they stand here; all but `skip` look at one pair at a
-    time, so only the place of `skip` matters: it counts what the others have left.
+    Filters apply in the order below. All but `skip` judge one pair at a time, so only the place of
+    `skip` matters: it counts among the pairs that the others leave.
 
     Attributes:
         captions: leave out a text of which the TF-IDF cosine with any caption of the image is at
-            least this, see `counterfoil.negatives.filters`.
+            least this.
         pictures: leave out all captions of an image of which the cosine of features (of grey
             thumbnails, for a data set of pictures) with the image is at least this, see
-            `counterfoil.negatives.filters.image_thumbnails`.
+            `image_thumbnails`.
         meanings: leave out a text of which the cosine with any caption of the image is at least
             this, by a sentence encoder.
         encoder: that encoder, see `counterfoil.negatives.similarity.SentenceEncoder`.
@@ -698,7 +715,7 @@ class FilterConfig:
         guided: leave out pairs that a guide model scores above its own positive less this
             (GISTEmbed, https://arxiv.org/abs/2402.16829, where it is 0).
         positive: which of an image's positives stands for it, "lowest" or "highest".
-        skip: leave out the so many hardest of what is left.
+        skip: leave out this many of the hardest that remain.
 
     Raises:
         ValueError: a number out of range.
@@ -745,7 +762,7 @@ class FilterConfig:
 
     @property
     def judges_scores(self) -> bool:
-        """Whether more than captions and pictures are compared."""
+        """Whether scores decide, not captions and pictures alone."""
         return self != FilterConfig(
             captions=self.captions,
             pictures=self.pictures,
@@ -755,10 +772,10 @@ class FilterConfig:
         )
 
     def describe(self) -> tuple[str, ...]:
-        """What is left out, in order, for the manifest of a store; nothing where all is off."""
+        """Return one phrase for each active filter, in order, for the manifest of a store."""
         own = f"the anchor's {self.positive} positive"
         encoder = (self.encoder or "").replace("{", "{{").replace("}", "}}")
-        said = (
+        phrases = (
             (self.captions, "texts within TF-IDF cosine {} of a caption of the image"),
             (self.pictures, "captions of pictures within cosine {} of the image"),
             (self.meanings, f"texts within cosine {{}} of a caption of the image, by {encoder}"),
@@ -769,17 +786,17 @@ class FilterConfig:
             (self.guided, f"pairs that the guide scores above {own} less {{}}"),
             (self.skip or None, "the {} hardest of the rest"),
         )
-        return tuple(words.format(value) for value, words in said if value is not None)
+        return tuple(phrase.format(value) for value, phrase in phrases if value is not None)
 
 
 @final
 class NegativeFilters:
-    """A plan made ready for a data set: near duplicates are found, guides have encoded it.
+    """A `FilterConfig` applied to a data set: near duplicates are known, guides have encoded it.
 
     Attributes:
-        plan: what is left out.
-        excluded: pairs that are never negatives, those that somebody found true among them, or
-            None.
+        plan: the filters.
+        excluded: pairs that are never negatives, among them the data set's extra positives; None
+            for none.
     """
 
     def __init__(
@@ -794,21 +811,20 @@ class NegativeFilters:
         check_encoder(plan)
         _check_guides(plan, dataset, guides)
         self.plan, self.excluded = plan, _exclusions(plan, dataset, device)
-        self._owner = dataset.text_to_image
+        self._text_to_image = dataset.text_to_image
         self._guides = GuideScores(guides) if guides else None
 
     def on(self, side: Side, reducer: ScoreReducer) -> ScoreReducer:
-        """A reducer that shows another one only what passes; that one keeps the results.
+        """Return a reducer that passes filtered tiles on to another one, which keeps the results.
 
-        `FilteredReducer.inner` is the reducer that sees the tiles: the given one or, where the
-        plan skips,
-        a `TopK` with room for what is skipped, whose lists are cut and handed over by `merge`. A
-        plan that leaves nothing out gives back the reducer.
+        `FilteredReducer.inner` is the reducer that sees the tiles: the given one or, if the plan
+        skips, a `TopK` with longer lists, which `merge` cuts and hands over. A plan that leaves
+        nothing out returns the given reducer.
 
         Args:
-            side: who asks: the anchors whose positives limit their negatives.
-            reducer: sees -inf in place of what is left out and of true pairs. Its own look ahead is
-                not passed on.
+            side: the side of the anchors, whose positives limit their negatives.
+            reducer: sees -inf in place of true pairs and of those left out. Its own look-ahead is
+                not served.
 
         Raises:
             ValueError: the plan skips, and the reducer is no `TopK`.
@@ -827,7 +843,7 @@ class NegativeFilters:
         return FilteredReducer(
             side,
             reducer,
-            self._owner,
+            self._text_to_image,
             window,
             excluded=self.excluded,
             guides=self._guides,
@@ -843,29 +859,27 @@ def build_filters(
     guides: Sequence[EmbeddedDataset] = (),
     device: torch.device | str | None = None,
 ) -> NegativeFilters:
-    """Make a plan ready for the split that is mined.
+    """Apply filters to the split that is mined.
 
     Args:
-        plan: what to leave out.
-        dataset: the images and texts whose rows are mined.
+        plan: the filters.
+        dataset: the images and texts that are mined.
         guides: models that have encoded this data set, for `FilterConfig.guided`; the mean of their
-            scores counts. They compute where the tiles are.
-        device: where near pictures are looked for.
+            scores counts. They compute on the device of the tiles.
+        device: where near pictures are compared.
 
     Raises:
-        ValueError: a guide or an encoder is missing, not asked for, of another data set or not to
-            be
-            opened; captions without words, or images without pictures or features, where they have
-            to be compared.
+        ValueError: a guide or an encoder is missing, unused, of another data set or cannot be
+            opened; captions without words, or images without pictures or features, to compare.
     """
     return NegativeFilters(plan, dataset, guides=guides, device=device)
 
 
 def check_encoder(plan: FilterConfig) -> None:
-    """Whether a sentence encoder is named where one is asked, and there alone.
+    """Check that a sentence encoder is named if `meanings` is set, and only then.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it is missing, or not used.
     """
     if plan.meanings is not None and not plan.encoder:
         raise ValueError(
@@ -886,11 +900,12 @@ def _check_guides(
     if guides and not plan.needs_guide:
         raise ValueError("a guide model was named, but no filter asks it; set guided=0.0")
     for guide in guides:
-        found, wanted = (len(guide.images), len(guide.texts)), (len(dataset), len(dataset.texts))
-        if found != wanted:
+        encoded = len(guide.images), len(guide.texts)
+        wanted = len(dataset), len(dataset.texts)
+        if encoded != wanted:
             raise ValueError(
-                f"a guide has encoded {found[0]} images and {found[1]} texts, but {wanted[0]} and "
-                f"{wanted[1]} are mined; encode the same split with it"
+                f"a guide has encoded {encoded[0]} images and {encoded[1]} texts, but {wanted[0]} "
+                f"and {wanted[1]} are mined; encode the same split with it"
             )
 
 

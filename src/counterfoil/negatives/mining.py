@@ -1,24 +1,203 @@
-"""Offline hard negatives, listed once over the whole data set."""
+"""Mine offline hard negatives: the hardest wrong counterparts over the whole data set.
+
+`mine_hard_negatives` is the front door: a model and a data set in, lists out. Below it work
+`mine_lists` (all pairs in float32), `mine_half_precision` (all pairs in bfloat16, few again in
+float32, the same lists) and `rerank_proposals` (an embedding model proposes, a slower one decides).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import final
+from typing import Any, Literal, final
 from zlib import crc32
 
 import torch
 from torch import Tensor
 
-from counterfoil.negatives.filters import FilteredReducer, NegativeFilters
-from counterfoil.negatives.store import HardNegativeLists
+from counterfoil.core.config import digest, parse_literal
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.model import Model, load_model
+from counterfoil.negatives.filters import (
+    FilterConfig,
+    FilteredReducer,
+    NegativeFilters,
+    build_filters,
+    check_encoder,
+)
+from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.scoring.checkpoint import EVERY, Fact, StreamCheckpoint
 from counterfoil.scoring.embedding_store import model_digest
 from counterfoil.scoring.encode import EmbeddedDataset, ScoreTile, Side, device_of
 from counterfoil.scoring.pairs import RescoredPairs
 from counterfoil.scoring.reducers import TopK
 from counterfoil.scoring.stream import MEMORY, ScoreReducer, stream_scores
+
+Precision = Literal["fp32", "bf16"]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class HardNegatives:
+    """Mined hard negatives and the data set whose rows they list.
+
+    Attributes:
+        store: ranked lists and their provenance.
+        dataset: the images and captions.
+    """
+
+    store: NegativeStore
+    dataset: ImageTextDataset
+
+    @property
+    def lists(self) -> HardNegativeLists:
+        """Ranked texts of every image and images of every text, as rows of the data set."""
+        return self.store.lists
+
+    def save(self, folder: str | Path) -> None:
+        """Write a folder of mined negatives, which training and `counterfoil export` read.
+
+        Raises:
+            ValueError: something else is there.
+        """
+        self.store.save(Path(folder))
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield a row for each true pair, with the hard captions of its image, hardest first.
+
+        The columns are image_id, caption, negatives (captions) and scores. Captions of data that
+        have vectors only are given by their ids.
+        """
+        names = [text or name for text, name in zip(self.dataset.texts, self.dataset.text_ids)]
+        texts, scores = self.lists.texts, self.lists.text_scores
+        assert scores is not None
+        for text, image in enumerate(self.dataset.text_to_image.tolist()):
+            if image < 0:
+                continue
+            negatives = [row for row in texts[image].tolist() if row >= 0]
+            yield {
+                "image_id": self.dataset.image_ids[image],
+                "caption": names[text],
+                "negatives": [names[row] for row in negatives],
+                "scores": scores[image, : len(negatives)].tolist(),
+            }
+
+    def to_dataset(self) -> Any:
+        """Return the `rows` as a `datasets.Dataset`, or as a list if `datasets` is missing."""
+        try:
+            import datasets
+        except ImportError:
+            return list(self.rows())
+        return datasets.Dataset.from_list(list(self.rows()))
+
+    def __repr__(self) -> str:
+        filters = "; ".join(self.store.manifest.filters) or "none"
+        lines = [
+            f"HardNegatives({self.dataset.name}, {self.store.manifest.split}: "
+            f"{self.lists.describe()}; filters: {filters})"
+        ]
+        if first := next(self.rows(), None):
+            hardest = ", ".join(
+                f"{caption!r} ({score:.3f})"
+                for caption, score in zip(first["negatives"][:3], first["scores"])
+            )
+            lines.append(f"  {first['image_id']}: {first['caption']!r}, not {hardest or 'any'}")
+        return "\n".join(lines)
+
+
+def mine_hard_negatives(
+    model: Model | str | Sequence[Model | str],
+    dataset: ImageTextDataset,
+    *,
+    texts_per_image: int = 100,
+    images_per_text: int = 20,
+    filters: FilterConfig | None = None,
+    guides: Sequence[Model | str] = (),
+    precision: Precision = "fp32",
+    checkpoint: str | Path | None = None,
+    device: torch.device | str | None = None,
+) -> HardNegatives:
+    """Mine the hardest wrong captions of every image and wrong images of every caption.
+
+    Every image is scored with every caption; see `mine_lists`.
+
+    Args:
+        model: the model, or the name of one; the mean score of several counts.
+        dataset: the split to mine, as ``load_dataset("flickr8k/").split("train")``.
+        texts_per_image: captions listed for an image, at most.
+        images_per_text: images listed for a caption, at most.
+        filters: pairs to leave out because they may be true; only true pairs by default.
+        guides: models whose scores limit the negatives too, for `FilterConfig.guided`.
+        precision: "fp32", or "bf16" to score all pairs in bfloat16 and few again in float32, see
+            `mine_half_precision`; faster for models of region and word vectors.
+        checkpoint: folder in which a long pass saves its progress and resumes; removed by hand.
+        device: where to compute; by default where the model is.
+
+    Raises:
+        ValueError: models and data do not fit, a number out of range, an unknown precision, or
+            filters that lack a guide or an encoder.
+
+    >>> negatives = mine_hard_negatives("openai/clip-vit-base-patch32", dataset)  # doctest: +SKIP
+    >>> negatives.to_dataset()[0]["negatives"]  # doctest: +SKIP
+    ['a dog on the beach', ...]
+    """
+    parse_literal(Precision, precision, "a precision of mining")
+    plan = filters or FilterConfig()
+    check_encoder(plan)
+    models = _open_models([model] if isinstance(model, Model | str) else model)
+    members = [one.embed(dataset) for one in models]
+    judges = _open_models(guides)
+    applied = build_filters(
+        plan, dataset, guides=[one.embed(dataset) for one in judges], device=device
+    )
+    sources = tuple(one.source() for one in models)
+    guide_sources = tuple(one.source() for one in judges)
+    run = digest(
+        {
+            "corpus": dataset.fingerprint,
+            "scorers": [
+                [source.model_dump() for source in some] for some in (sources, guide_sources)
+            ],
+        }
+    )
+    keep, reason = None if checkpoint is None else Path(checkpoint), ""
+    if precision == "bf16":
+        lists, certificate = mine_half_precision(
+            members,
+            dataset.text_to_image,
+            texts_per_image=texts_per_image,
+            images_per_text=images_per_text,
+            filters=applied,
+            device=device,
+            keep=keep,
+            run=run,
+        )
+        reason = f"bfloat16, then float32: {certificate.describe()}"
+    else:
+        lists = mine_lists(
+            members,
+            dataset.text_to_image,
+            texts_per_image=texts_per_image,
+            images_per_text=images_per_text,
+            filters=applied,
+            device=device,
+            keep=keep,
+            run=run,
+        )
+    store = NegativeStore.of(
+        lists,
+        dataset=dataset.fingerprint,
+        split=dataset.split_name,
+        sources=sources,
+        filters=(*plan.describe(), *(f"guide: {source.matcher}" for source in guide_sources)),
+        precision=reason,
+    )
+    return HardNegatives(store, dataset)
+
+
+def _open_models(models: Sequence[Model | str]) -> list[Model]:
+    return [one if isinstance(one, Model) else load_model(one) for one in models]
 
 
 def mine_lists(
@@ -36,71 +215,68 @@ def mine_lists(
     stop: Callable[[], bool] | None = None,
     run: str = "",
 ) -> HardNegativeLists:
-    """The hardest wrong texts of every image and wrong images of every text, from one pass.
+    """List the hardest wrong texts of every image and wrong images of every text, in one pass.
 
     AOQ (https://arxiv.org/abs/2003.03669), section 3.2. Departs from the authors' code in: float32
     scores of any model instead of float16 cosines; equal scores go to the lower row. The lists
-    are the same, bit for bit, for any number of processes and however often it was stopped.
+    are the same, bit for bit, for any number of processes and however often the pass was stopped.
 
     Args:
-        members: models with what they encoded; several are an ensemble.
+        members: models with their encodings; the mean score of several counts.
         text_to_image: (T,) image of each text, -1 for none; true pairs are left out.
-        texts_per_image: length of an image's list, at most the number of texts.
-        images_per_text: length of a text's list, at most the number of images.
-        memory: bytes, see `sweep`.
-        device: where to compute, see `sweep`.
-        tile: images and texts scored together, see `sweep`.
+        texts_per_image: length of an image's list, cut to the number of texts.
+        images_per_text: length of a text's list, cut to the number of images.
+        memory: bytes, see `stream_scores`.
+        device: where to compute, see `stream_scores`.
+        tile: images and texts per tile, see `stream_scores`.
         filters: what else to leave out of the lists.
-        keep: folder that all processes share, where each saves how far it is; what is there is
-            taken up. Whoever saves the lists removes it.
-        every: seconds between two saves.
-        stop: asked now and then; when it answers True on any process, all of them stop.
-        run: digest of what else the lists depend on: the data, guides.
+        keep: checkpoint folder, shared by all processes; a pass that was stopped there is resumed.
+            The caller removes the folder once the lists are saved.
+        every: seconds between two checkpoints.
+        stop: polled now and then; once it returns True on any process, all of them stop.
+        run: digest of what else the lists depend on, as the data and the guides.
 
     Raises:
-        ValueError: a list shorter than 1, or `keep` holds something else.
-        WorkStopped: `stop` asked for it.
+        ValueError: a list shorter than 1, or a checkpoint of another mining.
+        WorkStopped: `stop` returned True.
     """
-    for name, given in (("texts", texts_per_image), ("images", images_per_text)):
-        if given < 1:
-            raise ValueError(f"{name}={given}: a list of negatives has at least 1")
+    _check_lengths(texts_per_image, images_per_text)
     images, texts = (len(members[0].images), len(members[0].texts)) if members else (0, 0)
     hard_texts = TopK("image", images, max(1, min(texts_per_image, texts)), text_to_image)
     hard_images = TopK("text", texts, max(1, min(images_per_text, images)), text_to_image)
     lists = hard_texts, hard_images
-    seen = mining_members(hard_texts, filters), mining_members(hard_images, filters)
-    keeper = None
+    reducers = _filtered(hard_texts, filters), _filtered(hard_images, filters)
+    checkpoint = None
     if keep or stop:
-        facts = {
+        facts: dict[str, Fact] = {
             "run": run,
             "precision": "float32",
-            **mining_fingerprint(members, text_to_image, lists, filters),
+            **_mining_facts(members, text_to_image, lists, filters),
         }
-        kept = dict(zip(("texts", "images"), seen))
-        keeper = StreamCheckpoint(kept, facts, folder=keep, every=every, stop=stop)
-    stream_scores(members, seen, memory=memory, device=device, tile=tile, keeper=keeper)
+        saved = dict(zip(("texts", "images"), reducers))
+        checkpoint = StreamCheckpoint(saved, facts, folder=keep, every=every, stop=stop)
+    stream_scores(members, reducers, memory=memory, device=device, tile=tile, checkpoint=checkpoint)
     return HardNegativeLists(
         hard_texts.rows.cpu(),
         hard_images.rows.cpu(),
-        half_members(hard_texts.scores),
-        half_members(hard_images.scores),
+        _half_scores(hard_texts.scores),
+        _half_scores(hard_images.scores),
     )
 
 
-def mining_fingerprint(
+def _check_lengths(texts: int, images: int) -> None:
+    for name, length in (("texts", texts), ("images", images)):
+        if length < 1:
+            raise ValueError(f"{name}={length}: a list of negatives has at least 1")
+
+
+def _mining_facts(
     members: Sequence[EmbeddedDataset],
     text_to_image: Tensor,
     lists: tuple[TopK, TopK],
     filters: NegativeFilters | None,
 ) -> dict[str, Fact]:
-    """What lists depend on, in words.
-
-    Args:
-        members: models with what they encoded.
-        text_to_image: (T,) image of each text.
-        lists: those of images, and those of texts.
-        filters: what else is left out.
-    """
+    """Describe what the lists depend on, so that no checkpoint of another mining is resumed."""
     return {
         "models": ", ".join(model_digest(member.model) for member in members),
         "images and texts": ", ".join(f"{len(m.images)} x {len(m.texts)}" for m in members),
@@ -111,43 +287,61 @@ def mining_fingerprint(
     }
 
 
-def mining_members(lists: TopK, filters: NegativeFilters | None) -> TopK | FilteredReducer:
-    """What sees the tiles in place of the lists."""
+def _filtered(lists: TopK, filters: NegativeFilters | None) -> TopK | FilteredReducer:
+    """Return the reducer that sees the tiles in place of the lists."""
     if filters is None:
         return lists
-    seen = filters.on(lists.query, lists)
-    assert isinstance(seen, TopK | FilteredReducer)
-    return seen
+    reducer = filters.on(lists.query, lists)
+    assert isinstance(reducer, TopK | FilteredReducer)
+    return reducer
 
 
-def half_members(scores: Tensor) -> Tensor:
-    """float16 on the CPU; a finite score stays finite."""
+def _half_scores(scores: Tensor) -> Tensor:
+    """Round scores to float16 on the CPU; a finite score stays finite."""
     largest = torch.finfo(torch.half).max
     finite = scores.clamp(-largest, largest).half()
     return torch.where(scores.isinf(), scores.half(), finite).cpu().contiguous()
 
 
-# Why lists from half precision are those of single precision.
+# Half precision, with the lists of single precision.
+#
+# The whole matrix is scored in bfloat16, and every query keeps a short list of its k + slack best.
+# Those few pairs are scored again in float32, and the k best of them are the query's list, if it is
+# *certain*. Why that can be known, with
+#
+#     c(x)   the bfloat16 score of a counterpart x, s(x) its float32 score,
+#     b      a bound with |s(x) - c(x)| <= b for all pairs of the matrix,
+#     c_K    the last, lowest bfloat16 score on the short list,
+#     s_k    the k-th best float32 score on the short list:
+#
+# everything that is not on the short list has c(x) <= c_K, hence s(x) <= c_K + b. If s_k > c_K + b,
+# each of the k listed counterparts beats all that was left out, and the list is that of float32,
+# in the order of float32. ("Greater", not "at least": an equal score with a lower row would belong
+# on the list.) A short list that holds every counterpart there is has left out nothing and is
+# certain anyway. The queries that are not certain, a few where slack is generous, are mined again:
+# their rows of the matrix only, in float32.
+#
+# b is a number that somebody has proven, or `safety` times the largest |s - c| among all pairs that
+# were scored twice. The latter is a measurement, not a proof; the certificate says which it was.
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Why lists from half precision are those of single precision.
+    """Evidence that lists mined in half precision are those of single precision.
 
-    A query whose k-th score in float32 is above the last bfloat16 score on its short list by more
-    than `bound` can have missed nothing, as long as no score of the matrix is off by more than
-    that. All others were mined again in float32.
+    A query is certain if the k-th float32 score of its list is above the last bfloat16 score of its
+    short list by more than `bound`; all others were mined again in float32. See the comment above.
 
     Attributes:
-        images: how many images asked.
-        texts: how many texts asked.
-        certain_images: images whose first lists were certain.
-        certain_texts: texts whose first lists were certain.
-        pairs: how many pairs were scored again in float32.
-        error: largest difference between the two scores of a pair among these.
-        bound: the difference that no pair was taken to exceed.
-        measured: whether the bound is a multiple of `error`, or was given.
+        images: number of images.
+        texts: number of texts.
+        certain_images: images whose first list was certain.
+        certain_texts: texts whose first list was certain.
+        pairs: number of pairs scored in both precisions.
+        error: largest difference between the two scores of one of these pairs.
+        bound: the assumed largest difference over the whole matrix.
+        measured: whether the bound is a multiple of `error`; otherwise it was given.
     """
 
     images: int
@@ -160,7 +354,7 @@ class Certificate:
     measured: bool
 
     def describe(self) -> str:
-        """The whole of it as a sentence."""
+        """Return the certificate as one sentence."""
         source = f"{self.bound / self.error:g} times that" if self.error else "the same"
         source = source if self.measured else "as given"
         return (
@@ -172,10 +366,10 @@ class Certificate:
 
 
 def score_disagreement(near: TopK, rescored: RescoredPairs) -> float:
-    """Largest difference between the two scores of a pair on the short lists.
+    """Return the largest difference between the two scores of a pair on the short lists.
 
     Args:
-        near: the short lists, merged.
+        near: the short lists from bfloat16, merged.
         rescored: the scores of their pairs in float32.
     """
     listed = near.rows.cpu() >= 0
@@ -186,24 +380,21 @@ def score_disagreement(near: TopK, rescored: RescoredPairs) -> float:
 
 
 def certain_entries(near: TopK, answers: int, scores: Tensor, bound: float) -> Tensor:
-    """(Q,) whether nothing that was left out can belong to a list.
+    """Return (Q,) bool: no counterpart off the short list can belong on the list.
 
     Args:
-        near: the short lists, merged.
-        answers: how many counterparts there are; lists as long as that have left out nothing.
+        near: the short lists from bfloat16, merged.
+        answers: number of counterparts; lists of this length have left out nothing.
         scores: (Q, k) float32 scores of the lists, best first.
-        bound: by how much no score is off.
+        bound: largest difference between the two scores of a pair.
     """
-    last = near.scores.cpu()[:, -1].double()
+    last = near.scores.cpu()[:, -1].double()  # -inf where the short list is not full
     return last.isneginf() | (near.k >= answers) | (scores[:, -1].double() > last + bound)
-
-
-# Mining in half precision: a short list from bfloat16 scores, the last word from float32 ones.
 
 
 SLACK = 64
 SAFETY = 2.0
-_SPARSE = {"captions", "pictures", "positive"}  # settings of filters that ask for no score
+_SPARSE = {"captions", "pictures", "positive"}  # filter settings that do not depend on scores
 
 
 def mine_half_precision(
@@ -224,38 +415,37 @@ def mine_half_precision(
     stop: Callable[[], bool] | None = None,
     run: str = "",
 ) -> tuple[HardNegativeLists, Certificate]:
-    """What `mine` finds, with the whole matrix in bfloat16 and few of its pairs in float32.
+    """Mine the lists of `mine_lists`, with the matrix in bfloat16 and few of its pairs in float32.
 
-    Every query keeps `slack` more than is wanted, these are scored again, and what is not certain
-    then (see `Certificate`) is mined again. Given the bound, the lists are those of `mine`, but for
-    scores that differ by less than 1e-6, because pairs are multiplied in another order. They are
-    the same for any number of processes. Only scores whose large products follow autocast gain,
-    such as those of attention; plain cosines are in float32 either way.
+    Every query keeps `slack` more than is wanted; these pairs are scored again in float32, and the
+    queries that are not certain then (see `Certificate`) are mined again. If the bound holds, the
+    lists are those of `mine_lists`, but for scores that differ by less than 1e-6, because pairs are
+    multiplied in another order. They are the same for any number of processes. Only scores whose
+    large products follow autocast gain, such as those of attention; plain cosines are in float32
+    either way.
 
-    The bound that is taken by default is measured on the short lists, not proven for the others.
+    The default bound is measured on the short lists, not proven for the other pairs.
 
     Args:
-        members: models with what they encoded; several are an ensemble.
+        members: models with their encodings; the mean score of several counts.
         text_to_image: (T,) image of each text, -1 for none; true pairs are left out.
-        texts_per_image: length of an image's list, at most the number of texts.
-        images_per_text: length of a text's list, at most the number of images.
-        slack: how many more than that are scored again; more of it leaves less to mine again.
-        bound: by how much no score in bfloat16 is off, where that is known.
-        safety: the bound is otherwise so many times the largest error on the short lists.
-        memory: bytes, see `sweep`.
-        device: where to compute, see `sweep`.
-        tile: images and texts scored together, see `sweep`.
+        texts_per_image: length of an image's list, cut to the number of texts.
+        images_per_text: length of a text's list, cut to the number of images.
+        slack: additional entries of the short lists; more slack leaves fewer queries to mine again.
+        bound: largest error of a bfloat16 score, if it is known.
+        safety: otherwise the bound is this many times the largest error on the short lists.
+        memory: bytes, see `stream_scores`.
+        device: where to compute, see `stream_scores`.
+        tile: images and texts per tile, see `stream_scores`.
         filters: what else to leave out; near duplicates only.
-        keep: folder where the sweep in bfloat16 saves how far it is, see `mine`; what comes after
-            it begins anew.
-        every: seconds between two saves.
-        stop: asked now and then while tiles are scored, see `mine`.
+        keep: checkpoint folder of the bfloat16 pass, see `mine_lists`; the later steps start anew.
+        every: seconds between two checkpoints.
+        stop: polled while tiles are scored, see `mine_lists`.
         run: digest of what else the lists depend on.
 
     Raises:
-        ValueError: a number out of range, filters that look at scores, or `keep` holds something
-            else.
-        WorkStopped: `stop` asked for it.
+        ValueError: a number out of range, filters on scores, or a checkpoint of another mining.
+        WorkStopped: `stop` returned True.
     """
     _check(texts_per_image, images_per_text, slack, bound, safety, filters)
     images, texts = (len(members[0].images), len(members[0].texts)) if members else (0, 0)
@@ -264,21 +454,21 @@ def mine_half_precision(
         TopK("image", images, max(1, min(wanted[0] + slack, texts)), text_to_image),
         TopK("text", texts, max(1, min(wanted[1] + slack, images)), text_to_image),
     )
-    matrix = _Matrix(members, text_to_image, filters, memory, device, tile, stop)
-    matrix.halved(near, keep, every, run)
+    matrix = _TwoPrecisionMatrix(members, text_to_image, filters, memory, device, tile, stop)
+    matrix.fill_half(near, keep, every, run)
     rescored = RescoredPairs(members, near[0].rows, near[1].rows, device=device)
     error = max(score_disagreement(side, rescored) for side in near)
     limit = safety * error if bound is None else bound
     hard_texts, hard_images = (
-        matrix.settled(side, rescored, k, limit) for side, k in zip(near, wanted, strict=True)
+        matrix.resolve(side, rescored, k, limit) for side, k in zip(near, wanted, strict=True)
     )
     counts = images, texts, hard_texts.certain, hard_images.certain
     return (
         HardNegativeLists(
             hard_texts.rows,
             hard_images.rows,
-            half_members(hard_texts.scores),
-            half_members(hard_images.scores),
+            _half_scores(hard_texts.scores),
+            _half_scores(hard_images.scores),
         ),
         Certificate(*counts, len(rescored), error, limit, bound is None),
     )
@@ -286,8 +476,8 @@ def mine_half_precision(
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Settled:
-    """Lists of one side, and how many of them were certain at once."""
+class _ResolvedLists:
+    """The lists of one side, and how many of them were certain without mining again."""
 
     rows: Tensor
     scores: Tensor
@@ -296,8 +486,8 @@ class _Settled:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Matrix:
-    """The scores of all pairs, and how to go through them."""
+class _TwoPrecisionMatrix:
+    """The score matrix, which can be streamed in bfloat16 and in float32."""
 
     members: Sequence[EmbeddedDataset]
     text_to_image: Tensor
@@ -307,92 +497,97 @@ class _Matrix:
     tile: tuple[int, int] | None
     stop: Callable[[], bool] | None
 
-    def halved(self, near: tuple[TopK, TopK], keep: Path | None, every: float, run: str) -> None:
+    def fill_half(self, near: tuple[TopK, TopK], keep: Path | None, every: float, run: str) -> None:
         """Fill the short lists from scores in bfloat16."""
-        seen = mining_members(near[0], self.filters), mining_members(near[1], self.filters)
-        keeper = None
+        reducers = _filtered(near[0], self.filters), _filtered(near[1], self.filters)
+        checkpoint = None
         if keep or self.stop:
-            whole = mining_fingerprint(self.members, self.text_to_image, near, self.filters)
-            facts = {"run": run, "precision": "bfloat16", **whole}
-            kept = dict(zip(("texts", "images"), seen))
-            keeper = StreamCheckpoint(kept, facts, folder=keep, every=every, stop=self.stop)
+            lists = _mining_facts(self.members, self.text_to_image, near, self.filters)
+            facts: dict[str, Fact] = {"run": run, "precision": "bfloat16", **lists}
+            saved = dict(zip(("texts", "images"), reducers))
+            checkpoint = StreamCheckpoint(saved, facts, folder=keep, every=every, stop=self.stop)
         kind = torch.device(self.device or (device_of(self.members[0]) if self.members else "cpu"))
         with torch.autocast(kind.type, dtype=torch.bfloat16):
-            self._sweep(self.members, seen, keeper)
+            self._stream(self.members, reducers, checkpoint)
 
-    def settled(self, near: TopK, rescored: RescoredPairs, k: int, bound: float) -> _Settled:
-        """The k best of each short list, and what is not certain from scores in float32."""
+    def resolve(self, near: TopK, rescored: RescoredPairs, k: int, bound: float) -> _ResolvedLists:
+        """Take the k best of each short list, and mine again, in float32, where not certain."""
         rows, scores = rescored.best(near.query, k)
         first = self.members[0]
         answers = len(first.texts if near.query == "image" else first.images)
-        sure = certain_entries(near, answers, scores, bound)
-        left = (~sure).nonzero().squeeze(1)
+        certain = certain_entries(near, answers, scores, bound)
+        left = (~certain).nonzero().squeeze(1)
         if len(left):
-            lists = self._again(TopK(near.query, near.queries, k, self.text_to_image), left)
+            lists = self._mine_again(TopK(near.query, near.queries, k, self.text_to_image), left)
             rows[left], scores[left] = lists.rows.cpu()[left], lists.scores.cpu()[left]
-        return _Settled(rows, scores, int(sure.sum()))
+        return _ResolvedLists(rows, scores, int(certain.sum()))
 
-    def _again(self, lists: TopK, rows: Tensor) -> TopK:
+    def _mine_again(self, lists: TopK, rows: Tensor) -> TopK:
         """Fill the lists of these queries from scores in float32; the others stay empty."""
         first = self.members[0]
         shape = len(first.images), len(first.texts)
-        some = self.members
+        members = self.members
         if len(rows) < lists.queries:
-            some = [_asking(member, lists.query, rows) for member in some]
-        among = _Among(lists.query, rows, shape, mining_members(lists, self.filters))
-        keeper = None if self.stop is None else StreamCheckpoint({}, {}, stop=self.stop)
-        self._sweep(some, [among], keeper)
+            members = [_with_queries(member, lists.query, rows) for member in members]
+        reducer = _QuerySubset(lists.query, rows, shape, _filtered(lists, self.filters))
+        checkpoint = None if self.stop is None else StreamCheckpoint({}, {}, stop=self.stop)
+        self._stream(members, [reducer], checkpoint)
         return lists
 
-    def _sweep(
+    def _stream(
         self,
         members: Sequence[EmbeddedDataset],
-        seen: Sequence[ScoreReducer],
-        keeper: StreamCheckpoint | None,
+        reducers: Sequence[ScoreReducer],
+        checkpoint: StreamCheckpoint | None,
     ) -> None:
         stream_scores(
-            members, seen, memory=self.memory, device=self.device, tile=self.tile, keeper=keeper
+            members,
+            reducers,
+            memory=self.memory,
+            device=self.device,
+            tile=self.tile,
+            checkpoint=checkpoint,
         )
 
 
-def _asking(member: EmbeddedDataset, side: Side, rows: Tensor) -> EmbeddedDataset:
-    """The member with these queries only."""
+def _with_queries(member: EmbeddedDataset, side: Side, rows: Tensor) -> EmbeddedDataset:
+    """Return the member with these queries only."""
     if side == "image":
         return EmbeddedDataset(member.model, member.images.rows(rows), member.texts)
     return EmbeddedDataset(member.model, member.images, member.texts.rows(rows))
 
 
 @final
-class _Among(ScoreReducer):
-    """Shows a reducer of the whole matrix what a sweep over some of its queries finds.
+class _QuerySubset(ScoreReducer):
+    """Passes the tiles of some queries on to a reducer of the whole matrix.
 
     Args:
-        side: who asks.
-        rows: (q,) long, ascending, the queries that are swept.
+        side: the side of the queries.
+        rows: (q,) long, ascending, the queries that are streamed.
         shape: images and texts of the whole matrix.
-        seen: the reducer.
+        reducer: the reducer.
     """
 
     def __init__(
-        self, side: Side, rows: Tensor, shape: tuple[int, int], seen: ScoreReducer
+        self, side: Side, rows: Tensor, shape: tuple[int, int], reducer: ScoreReducer
     ) -> None:
-        self._side, self._rows, self._shape, self._seen = side, rows, shape, seen
+        self._side, self._rows, self._shape, self._reducer = side, rows, shape, reducer
 
-    def start(self, images: int, texts: int, device: torch.device) -> None:
-        """Make room for all queries."""
+    def prepare(self, images: int, texts: int, device: torch.device) -> None:
+        """Allocate for all queries."""
         self._rows = self._rows.to(device)
-        self._seen.start(*self._shape, device)
+        self._reducer.prepare(*self._shape, device)
 
     def update(self, tile: ScoreTile) -> None:
-        """Pass on the tile as it lies in the whole matrix."""
+        """Pass on the tile with the rows of the whole matrix."""
         if self._side == "image":
-            self._seen.update(ScoreTile(tile.scores, self._rows[tile.images], tile.texts))
+            self._reducer.update(ScoreTile(tile.scores, self._rows[tile.images], tile.texts))
         else:
-            self._seen.update(ScoreTile(tile.scores, tile.images, self._rows[tile.texts]))
+            self._reducer.update(ScoreTile(tile.scores, tile.images, self._rows[tile.texts]))
 
     def merge(self) -> None:
-        """Merge the lists."""
-        self._seen.merge()
+        """Merge the reducer."""
+        self._reducer.merge()
 
 
 def _check(
@@ -403,9 +598,7 @@ def _check(
     safety: float,
     filters: NegativeFilters | None,
 ) -> None:
-    for name, given in (("texts", texts), ("images", images)):
-        if given < 1:
-            raise ValueError(f"{name}={given}: a list of negatives has at least 1")
+    _check_lengths(texts, images)
     if slack < 0:
         raise ValueError(f"slack={slack}: 0 or more are kept besides the wanted ones")
     if bound is not None and not bound >= 0:
@@ -423,9 +616,6 @@ def _check(
             )
 
 
-# Coarse to fine: one model proposes negatives, another one keeps those it finds hardest.
-
-
 def rerank_proposals(
     proposed: HardNegativeLists,
     members: Sequence[EmbeddedDataset],
@@ -435,20 +625,21 @@ def rerank_proposals(
     images_per_text: int,
     device: torch.device | str | None = None,
 ) -> HardNegativeLists:
-    """The hardest of the negatives that another model has proposed, by these models' scores.
+    """Choose the hardest of the negatives that another model has proposed.
 
-    An embedding model lists, with `mine`, more than is wanted; a model that is dear to ask scores
-    those pairs only. What was not proposed cannot come back: with proposals as long as the data set
-    the lists are those of `mine`, but for scores that differ by less than 1e-6, because pairs are
-    multiplied in another order. They are the same for any number of processes.
+    An embedding model lists, with `mine_lists`, more than is wanted; a slow model (cross-attention,
+    a reranker) scores those pairs only. What was not proposed cannot be listed: with proposals as
+    long as the data set the lists are those of `mine_lists`, but for scores that differ by less
+    than 1e-6, because pairs are multiplied in another order. They are the same for any number of
+    processes.
 
     Args:
         proposed: another model's lists of the same data set.
-        members: models with what they encoded; several are an ensemble.
+        members: models with their encodings; the mean score of several counts.
         text_to_image: (T,) image of each text, -1 for none; true pairs are left out.
-        texts_per_image: length of an image's list, at most what was proposed.
-        images_per_text: length of a text's list, at most what was proposed.
-        device: where to compute, see `sweep`.
+        texts_per_image: length of an image's list, at most that of the proposals.
+        images_per_text: length of a text's list, at most that of the proposals.
+        device: where to compute, see `stream_scores`.
 
     Raises:
         ValueError: no model, a list shorter than 1 or longer than what was proposed, or proposals
@@ -456,39 +647,40 @@ def rerank_proposals(
     """
     texts, images = proposed.texts.cpu(), proposed.images.cpu()
     _check_proposed(members, texts, images)
-    for name, given, many in (
+    for name, length, most in (
         ("texts", texts_per_image, texts.shape[1]),
         ("images", images_per_text, images.shape[1]),
     ):
-        if not 1 <= given <= many:
+        if not 1 <= length <= most:
             raise ValueError(
-                f"{name}={given}: 1 to {many} can be kept of {many} proposed; keep fewer, or "
+                f"{name}={length}: 1 to {most} can be kept of {most} proposed; keep fewer, or "
                 "propose more"
             )
     own = text_to_image.cpu().int()
     rows = torch.arange(len(texts), dtype=torch.int32).unsqueeze(1)
+    # True pairs are removed; -1 indexes the last text here, but stays -1 whatever comes out.
     texts = texts.masked_fill(own[texts.long()] == rows, -1)
     images = images.masked_fill(images == own.unsqueeze(1), -1)
     rescored = RescoredPairs(members, texts, images, device=device)
     hard_texts, text_scores = rescored.best("image", texts_per_image)
     hard_images, image_scores = rescored.best("text", images_per_text)
     return HardNegativeLists(
-        hard_texts, hard_images, half_members(text_scores), half_members(image_scores)
+        hard_texts, hard_images, _half_scores(text_scores), _half_scores(image_scores)
     )
 
 
 def _check_proposed(members: Sequence[EmbeddedDataset], texts: Tensor, images: Tensor) -> None:
-    have = len(texts), len(images)
+    sizes = len(texts), len(images)
     if not members:
         raise ValueError("no model is there to look at what was proposed; give at least one")
     for member in members:
-        want = len(member.images), len(member.texts)
-        if have != want:
+        encoded = len(member.images), len(member.texts)
+        if sizes != encoded:
             raise ValueError(
-                f"the proposals are for {have[0]} images and {have[1]} texts, but {want[0]} and "
-                f"{want[1]} were encoded; propose from the same split"
+                f"the proposals are for {sizes[0]} images and {sizes[1]} texts, but {encoded[0]} "
+                f"and {encoded[1]} were encoded; propose from the same split"
             )
-    for what, rows, count in (("text", texts, have[1]), ("image", images, have[0])):
+    for what, rows, count in (("text", texts, sizes[1]), ("image", images, sizes[0])):
         if rows.numel() and int(rows.max()) >= count:
             raise ValueError(
                 f"{what} row {int(rows.max())} was proposed, but there are {count}; propose from "

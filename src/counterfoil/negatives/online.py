@@ -1,4 +1,4 @@
-"""What a proposer adds to a batch that has been encoded."""
+"""Online miners: negatives chosen or made by the model in training, for the batch at hand."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from counterfoil.scoring.encode import evaluation_mode, gather_batches, join_bat
 @final
 @dataclass(frozen=True, slots=True)
 class MinedExtras:
-    """Candidates that depend on the model as it is now.
+    """The items and pairs that an online miner adds to a batch.
 
     Attributes:
         texts: new texts; their places follow those of the batch's text pool.
-        pairs: pairs to score, by role; places may point at new items, and a pair with the place -1
-            is none, which scores -inf; each (B, N).
-        words: word tasks that were solved on the way.
+        pairs: pairs to score, by role, each (B, N); places may point at new items, and a pair with
+            the place -1 is empty and scores -inf.
+        words: word tasks that the miner computed as well.
         images: new images; their places follow those of the batch's image pool.
-        scores: (B, N) scores by role, of pairs that were scored on the way; such a role is not
-            among `pairs`, and -inf is no pair.
+        scores: (B, N) scores by role of pairs that the miner has scored itself; such a role is not
+            among `pairs`, and -inf stands for no pair.
     """
 
     texts: ModalityBatch | None = None
@@ -46,16 +46,16 @@ class MinedExtras:
 
 
 class OnlineMiner(Protocol):
-    """Picks or writes candidates that depend on the model as it is now."""
+    """Chooses or generates negatives with the model in its current state."""
 
     @property
     def provides(self) -> frozenset[Role]:
-        """Roles it proposes pairs for."""
+        """Roles of the pairs it proposes."""
         ...
 
     @property
     def provides_words(self) -> frozenset[str]:
-        """Word tasks it solves on the way."""
+        """Word tasks it computes as well."""
         ...
 
     def propose(
@@ -66,14 +66,14 @@ class OnlineMiner(Protocol):
         grid: Tensor,
         rng: torch.Generator,
     ) -> MinedExtras:
-        """Candidates for a batch, the same on every process.
+        """Return the additions to a batch, the same on every process.
 
         Args:
             model: the model in training.
             batch: `batch.images` and `batch.texts` hold this process's share only.
-            views: the whole pools, encoded.
-            grid: (I, T) scores of the anchor block; NaN but for the anchor pairs where nobody looks
-                at others, see `AnchorsOnly`.
+            views: encodings of the whole pools.
+            grid: (I, T) scores of the anchor block; NaN except for the anchor pairs if no miner
+                reads the others, see `AnchorsOnly`.
             rng: in the same state on every process.
         """
         ...
@@ -81,82 +81,79 @@ class OnlineMiner(Protocol):
 
 @runtime_checkable
 class ChecksLoss(OnlineMiner, Protocol):
-    """Does not go with every model."""
+    """A miner that works with some models only."""
 
     def check(self, model: RetrievalModel) -> None:
-        """Whether it goes with this one, before training begins.
+        """Check a model before training begins.
 
         Raises:
-            ValueError: it does not.
+            ValueError: the miner cannot work with it.
         """
         ...
 
 
 @runtime_checkable
 class ScreensCandidates(OnlineMiner, Protocol):
-    """Chooses among candidates that are drawn for it."""
+    """A miner that chooses among candidates of a `NegativeSampler`."""
 
     @property
     def screens(self) -> frozenset[Role]:
-        """Roles of the candidates that it chooses among."""
+        """Roles of these candidates."""
         ...
 
 
 @runtime_checkable
 class AnchorsOnly(OnlineMiner, Protocol):
-    """May leave the wrong pairs of the anchor block alone."""
+    """A miner that may not need the wrong pairs of the anchor block."""
 
     @property
     def anchors_only(self) -> bool:
-        """Whether it looks at no more of the block than at the scores of the anchor pairs."""
+        """Whether the scores of the anchor pairs are all that it reads."""
         ...
 
 
 def reads_whole_block(proposer: OnlineMiner | None) -> bool:
-    """Whether a proposer looks at wrong pairs of the anchor block."""
+    """Return whether a miner reads wrong pairs of the anchor block."""
     return proposer is not None and not (
         isinstance(proposer, AnchorsOnly) and proposer.anchors_only
     )
 
 
 def screens_lists(proposer: OnlineMiner | None) -> frozenset[Role]:
-    """Roles that a proposer provides only where candidates are drawn for it."""
+    """Return the roles that a miner provides only if candidates are drawn for it."""
     return proposer.screens if isinstance(proposer, ScreensCandidates) else frozenset()
 
 
 def existing_extras(pairs: Pairs, score: Callable[[Pairs], Tensor]) -> Tensor:
-    """(P,) scores of listed pairs; -inf, and not asked for, where a place is -1."""
-    there = ((pairs.image >= 0) & (pairs.text >= 0)).nonzero().squeeze(1)
-    if len(there) == len(pairs.image):
+    """Score the (P,) pairs that exist; -inf where a place is -1."""
+    existing = ((pairs.image >= 0) & (pairs.text >= 0)).nonzero().squeeze(1)
+    if len(existing) == len(pairs.image):
         return score(pairs)
-    none = torch.full(pairs.shape, -torch.inf, device=pairs.image.device)
-    if not len(there):
-        return none
-    found = score(Pairs(pairs.image[there], pairs.text[there]))
-    return none.to(found.dtype).index_put((there,), found)
-
-
-# The hardest of many candidates, told by the model in training (UNITER's hard negatives).
+    empty = torch.full(pairs.shape, -torch.inf, device=pairs.image.device)
+    if not len(existing):
+        return empty
+    scores = score(Pairs(pairs.image[existing], pairs.text[existing]))
+    return empty.to(scores.dtype).index_put((existing,), scores)
 
 
 @final
 class TopScoringMiner:
-    """Keeps the hardest candidates of every anchor, in both directions.
+    """Trains on the highest-scoring of many candidates of every anchor, in both directions.
 
     UNITER (Chen et al., "UNITER: universal image-text representation learning", ECCV 2020,
     https://arxiv.org/abs/1909.11740) and TAGS: of 399 random wrong images of a caption, and of as
     many wrong captions of an image, the 31 that score highest are trained on. All are scored in
-    evaluation mode and without a graph; what is kept is encoded once more, as in training, where
-    the batch does not hold it already. A candidate that is offered twice counts once. Where fewer
-    are offered than are kept, the rest are none. Several processes screen the candidates of their
-    own anchors; of equal scores the candidate offered first is harder.
+    evaluation mode without a graph; the chosen ones are encoded again for training, unless the
+    batch holds them already. A repeated candidate counts once. If there are fewer candidates than
+    `keep`, the other places are empty. Each process scores the candidates of its own anchors; of
+    equal scores the earlier candidate is harder.
 
-    Departs from the authors' code in: images and captions are put together rightly (theirs shows
-    captions' candidates a few of the regions only); each anchor may have both directions.
+    Departs from the authors' code in: images and captions are put together correctly (theirs shows
+    captions' candidates only some of the regions); each anchor may have both directions.
 
     Args:
-        keep: how many of an anchor's candidates are trained on, in each direction.
-        at_once: how many items are encoded, and pairs scored, at a time; memory grows with it.
+        keep: candidates of an anchor that are trained on, in each direction.
+        at_once: items encoded, and pairs scored, at a time; memory grows with it.
 
     Raises:
         ValueError: a number below 1.
@@ -180,7 +177,7 @@ class TopScoringMiner:
         grid: Tensor,
         rng: torch.Generator,
     ) -> MinedExtras:
-        """The hardest candidates of the batch, the same on every process.
+        """Return the hardest candidates of the batch, the same on every process.
 
         Raises:
             ValueError: there are no candidates.
@@ -190,47 +187,44 @@ class TopScoringMiner:
                 "there are no candidates to screen; say how many texts and images are offered for "
                 "an anchor, as in texts=399, images=399"
             )
-        kept = self._kept(model, batch, batch.offered)
-        images = _Side.of(
-            batch.image_rows, batch.offered[0], {r: pair.image for r, pair in kept.items()}
+        hardest = self._hardest(model, batch, batch.offered)
+        images = _AddedItems.of(
+            batch.image_rows, batch.offered[0], {r: pair.image for r, pair in hardest.items()}
         )
-        texts = _Side.of(
-            batch.text_rows, batch.offered[1], {r: pair.text for r, pair in kept.items()}
+        texts = _AddedItems.of(
+            batch.text_rows, batch.offered[1], {r: pair.text for r, pair in hardest.items()}
         )
-        pairs = {role: Pairs(images.places[role], texts.places[role]) for role in kept}
+        pairs = {role: Pairs(images.places[role], texts.places[role]) for role in hardest}
         return MinedExtras(images=images.new, texts=texts.new, pairs=pairs)
 
-    def _kept(
+    def _hardest(
         self, model: RetrievalModel, batch: Batch, offered: tuple[ModalityBatch, ModalityBatch]
     ) -> dict[Role, Pairs]:
-        """(B, k) data set rows of what is kept, -1 for none; each process asks for its anchors."""
+        """Return (B, k) data set rows of the hardest candidates by role, -1 for none.
+
+        Each process scores the candidates of its share of the anchors.
+        """
         count = len(batch.anchors.image)
-        mine, kept = distributed.shard(count), {}
+        mine, hardest = distributed.shard(count), {}
         with evaluation_mode([model]):
-            images = self._encoded(model.encode_images, offered[0])
-            texts = self._encoded(model.encode_texts, offered[1])
+            images = self._encode(model.encode_images, offered[0])
+            texts = self._encode(model.encode_texts, offered[1])
             for role, pairs in batch.candidates.items():
                 share = torch.arange(mine.start, mine.stop, device=pairs.image.device)
                 share = share.clamp(max=count - 1)
-                some = distinct_candidates(Pairs(pairs.image[share], pairs.text[share]))
-                at = Pairs(
-                    candidate_places(some.image, offered[0].ids),
-                    candidate_places(some.text, offered[1].ids),
+                candidates = distinct_candidates(Pairs(pairs.image[share], pairs.text[share]))
+                places = Pairs(
+                    candidate_places(candidates.image, offered[0].ids),
+                    candidate_places(candidates.text, offered[1].ids),
                 )
-                scores = self._offered_scores(model, images, texts, role, at)
-                best = hardest_candidates(some, scores.view(some.shape), self.keep)
-                kept[role] = Pairs(*(distributed.gather(s).flatten(0, 1)[:count] for s in best))
-        return kept
+                scores = existing_extras(
+                    places.flatten(), lambda pairs: self._scores(model, images, texts, pairs)
+                )
+                best = hardest_candidates(candidates, scores.view(candidates.shape), self.keep)
+                hardest[role] = Pairs(*(distributed.gather(s).flatten(0, 1)[:count] for s in best))
+        return hardest
 
-    def _offered_scores(
-        self, model: RetrievalModel, images: Embeddings, texts: Embeddings, role: Role, at: Pairs
-    ) -> Tensor:
-        """Scores of the candidates of a role, -inf where there is none."""
-        return existing_extras(
-            at.flatten(), lambda pairs: self._scores(model, images, texts, pairs)
-        )
-
-    def _encoded(
+    def _encode(
         self, encode: Callable[[ModalityBatch], Embeddings], items: ModalityBatch
     ) -> Embeddings:
         starts = range(0, len(items), self.at_once)
@@ -239,62 +233,64 @@ class TopScoringMiner:
     def _scores(
         self, model: RetrievalModel, images: Embeddings, texts: Embeddings, pairs: Pairs
     ) -> Tensor:
-        """(P,) scores, a few pairs with what they are made of at a time."""
-        found = []
+        """Score (P,) pairs, a part of them with the items they need at a time."""
+        scores = []
         for start in range(0, len(pairs.image), self.at_once):
             part = slice(start, start + self.at_once)
             image, left = torch.unique(pairs.image[part], return_inverse=True)
             text, right = torch.unique(pairs.text[part], return_inverse=True)
-            some = images.rows(image), texts.rows(text)
-            found.append(model.score_indices(*some, Pairs(left, right)).float())
-        return torch.cat(found)
+            items = images.rows(image), texts.rows(text)
+            scores.append(model.score_indices(*items, Pairs(left, right)).float())
+        return torch.cat(scores)
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Side:
-    """Where the images, or the texts, of what is kept stand.
+class _AddedItems:
+    """The images, or the texts, of the chosen pairs.
 
     Attributes:
         places: by role, in the pool and the new items behind it; -1 for none.
-        new: what the pool does not hold, if anything.
+        new: the items that the pool does not hold, if any.
     """
 
     places: Mapping[Role, Tensor]
     new: ModalityBatch | None
 
     @classmethod
-    def of(cls, pool: Tensor, offered: ModalityBatch, kept: Mapping[Role, Tensor]) -> Self:
-        """Collect what is kept from the processes to which it was offered.
+    def of(cls, pool: Tensor, offered: ModalityBatch, chosen: Mapping[Role, Tensor]) -> Self:
+        """Collect the chosen items from the processes that have them.
 
         Args:
             pool: (P,) data set rows of the batch's pool.
-            offered: this process's items.
-            kept: (B, k) data set rows by role, the same on every process.
+            offered: this process's candidates.
+            chosen: (B, k) data set rows by role, the same on every process.
         """
-        rows = torch.cat(list(kept.values()), 1)
+        rows = torch.cat(list(chosen.values()), 1)
         pool = pool.to(rows.device)
-        wanted = torch.unique(rows)
-        wanted = wanted[(wanted >= 0) & ~torch.isin(wanted, pool)]
-        known = torch.cat([pool, wanted])
-        found = {role: candidate_places(some, known) for role, some in kept.items()}
-        if not len(wanted):
-            return cls(found, None)
-        return cls(found, _collected(wanted, rows, offered))
+        new = torch.unique(rows)
+        new = new[(new >= 0) & ~torch.isin(new, pool)]
+        known = torch.cat([pool, new])
+        places = {role: candidate_places(some, known) for role, some in chosen.items()}
+        if not len(new):
+            return cls(places, None)
+        return cls(places, _collect(new, rows, offered))
 
 
 def distinct_candidates(pairs: Pairs) -> Pairs:
-    """(B, N) pairs, both sides -1 where one is or where the same one stands further left."""
-    rows = pairs.image * (pairs.text.amax() + 2) + pairs.text
-    ordered, order = rows.sort(dim=1, stable=True)
-    again = torch.zeros_like(rows, dtype=torch.bool)
-    again[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
-    none = torch.zeros_like(again).scatter(1, order, again) | (pairs.image < 0) | (pairs.text < 0)
-    return Pairs(pairs.image.masked_fill(none, -1), pairs.text.masked_fill(none, -1))
+    """Set both sides of (B, N) pairs to -1 where one is, or where a pair repeats an earlier one."""
+    # One number for each pair; a stable sort brings equal ones together with the first in front.
+    numbers = pairs.image * (pairs.text.amax() + 2) + pairs.text
+    ordered, order = numbers.sort(dim=1, stable=True)
+    repeated = torch.zeros_like(numbers, dtype=torch.bool)
+    repeated[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
+    empty = torch.zeros_like(repeated).scatter(1, order, repeated)
+    empty |= (pairs.image < 0) | (pairs.text < 0)
+    return Pairs(pairs.image.masked_fill(empty, -1), pairs.text.masked_fill(empty, -1))
 
 
 def hardest_candidates(pairs: Pairs, scores: Tensor, keep: int) -> tuple[Tensor, Tensor]:
-    """(B, k) image and text of the pairs that score highest, -1 where the score is -inf."""
+    """Return the (B, k) images and texts of the highest-scoring pairs, -1 for a score of -inf."""
     ranked, order = scores.sort(dim=1, descending=True, stable=True)
     order, none = order[:, :keep], ranked[:, :keep].isneginf()
     image, text = pairs.image.gather(1, order), pairs.text.gather(1, order)
@@ -302,44 +298,43 @@ def hardest_candidates(pairs: Pairs, scores: Tensor, keep: int) -> tuple[Tensor,
 
 
 def candidate_places(rows: Tensor, known: Tensor) -> Tensor:
-    """Where rows stand among those that are known, for the first time; -1 where a row is -1."""
+    """Return the first place of each row among the known ones; -1 where a row is -1."""
     ordered, order = known.sort(stable=True)
-    found = order[torch.searchsorted(ordered, rows.contiguous()).clamp(max=len(known) - 1)]
-    return found.masked_fill(rows < 0, -1)
+    places = order[torch.searchsorted(ordered, rows.contiguous()).clamp(max=len(known) - 1)]
+    return places.masked_fill(rows < 0, -1)
 
 
-def _collected(wanted: Tensor, kept: Tensor, offered: ModalityBatch) -> ModalityBatch:
-    """The items of rows that some process was offered, on every process.
+def _collect(new: Tensor, chosen: Tensor, offered: ModalityBatch) -> ModalityBatch:
+    """Gather items that one process or another has, on every process.
 
     Args:
-        wanted: (U,) data set rows, ascending.
-        kept: (B, N) which anchors keep them.
+        new: (U,) data set rows, ascending.
+        chosen: (B, N) data set rows that each anchor has chosen, its process being the one that has
+            the items.
         offered: this process's items.
     """
-    each = -(-len(kept) // distributed.size())
-    anchor = torch.arange(len(kept), device=kept.device).unsqueeze(1).expand_as(kept)
-    at = torch.searchsorted(wanted, kept.contiguous()).clamp(max=len(wanted) - 1)
-    there = wanted[at] == kept
-    first = torch.full_like(wanted, len(kept)).scatter_reduce(0, at[there], anchor[there], "amin")
-    holder = first // each
-    most = int(holder.bincount(minlength=distributed.size()).max())
-    own = wanted[holder == distributed.rank()]
-    own = torch.cat([own, offered.ids[:1].expand(most - len(own))])
-    whole = gather_batches(
+    each = -(-len(chosen) // distributed.size())
+    anchor = torch.arange(len(chosen), device=chosen.device).unsqueeze(1).expand_as(chosen)
+    at = torch.searchsorted(new, chosen.contiguous()).clamp(max=len(new) - 1)
+    match = new[at] == chosen
+    # An item is sent by the process of the first anchor that has chosen it.
+    first = torch.full_like(new, len(chosen)).scatter_reduce(0, at[match], anchor[match], "amin")
+    sender = first // each
+    most = int(sender.bincount(minlength=distributed.size()).max())
+    own = new[sender == distributed.rank()]
+    own = torch.cat([own, offered.ids[:1].expand(most - len(own))])  # all send the same number
+    items = gather_batches(
         offered.rows(candidate_places(own, offered.ids)), most * distributed.size()
     )
-    return whole.rows(candidate_places(wanted, whole.ids))
-
-
-# Several proposers in one step.
+    return items.rows(candidate_places(new, items.ids))
 
 
 @final
 class MinerChain:
-    """What several proposers propose for the same batch, as TAGS screens and writes at once.
+    """Several online miners in one step, as TAGS chooses candidates and generates captions.
 
     Args:
-        proposers: in the order in which they draw.
+        proposers: the miners, in the order in which they use the generator.
 
     Raises:
         ValueError: there are none, or two provide the same role or word task.
@@ -365,10 +360,10 @@ class MinerChain:
         self.anchors_only = not any(reads_whole_block(one) for one in proposers)
 
     def check(self, model: RetrievalModel) -> None:
-        """Whether all of them go with a model.
+        """Check a model with each miner.
 
         Raises:
-            ValueError: one does not.
+            ValueError: one cannot work with it.
         """
         for one in self.proposers:
             if isinstance(one, ChecksLoss):
@@ -382,7 +377,7 @@ class MinerChain:
         grid: Tensor,
         rng: torch.Generator,
     ) -> MinedExtras:
-        """All proposals as one."""
+        """Return the additions of all miners as one."""
         images: list[ModalityBatch] = []
         texts: list[ModalityBatch] = []
         pairs: dict[Role, Pairs] = {}
@@ -390,15 +385,15 @@ class MinerChain:
         scores: dict[Role, Tensor] = {}
         pools = len(batch.image_rows), len(batch.text_rows)
         for one in self.proposers:
-            found = one.propose(model, batch, views, grid, rng)
-            for role, pair in found.pairs.items():
+            extras = one.propose(model, batch, views, grid, rng)
+            for role, pair in extras.pairs.items():
                 pairs[role] = Pairs(
-                    _behind(pair.image, pools[0], images), _behind(pair.text, pools[1], texts)
+                    _shift(pair.image, pools[0], images), _shift(pair.text, pools[1], texts)
                 )
-            words.update(found.words)
-            scores.update(found.scores)
-            images += [found.images] if found.images else []
-            texts += [found.texts] if found.texts else []
+            words.update(extras.words)
+            scores.update(extras.scores)
+            images += [extras.images] if extras.images else []
+            texts += [extras.texts] if extras.texts else []
         return MinedExtras(
             texts=join_batches(texts) if texts else None,
             pairs=pairs,
@@ -408,6 +403,6 @@ class MinerChain:
         )
 
 
-def _behind(place: Tensor, pool: int, before: list[ModalityBatch]) -> Tensor:
-    """Places in which new items stand behind those that were proposed before."""
+def _shift(place: Tensor, pool: int, before: list[ModalityBatch]) -> Tensor:
+    """Move the places of new items behind those of earlier miners."""
     return torch.where(place >= pool, place + sum(len(items) for items in before), place)

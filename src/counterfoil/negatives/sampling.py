@@ -1,4 +1,9 @@
-"""Negatives that are known before anything is encoded."""
+"""Samplers of negatives that are chosen before anything is encoded.
+
+Uniform ones (`RandomNegativeSampler`), those of mined lists with AOQ's derived pairs
+(`OfflineNegativeSampler`), NegCLIP's hard images for the batch (`NeighbourImages`), and many
+candidates for an online miner to choose from (`CandidateConfig`).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ from counterfoil.data.batching import conflicts_of, separate_texts
 from counterfoil.data.dataset import Relation
 from counterfoil.negatives.store import HardNegativeLists, never_negative, usable_entries
 
-AGAIN = 100  # times a pair that was judged true is drawn anew, where others are few
+AGAIN = 100  # redraws of a pair that is an extra positive, at most
 
 
 class NegativeSampler(Protocol):
@@ -31,22 +36,23 @@ class NegativeSampler(Protocol):
         ...
 
     def draw(self, texts: Tensor, rng: torch.Generator) -> Mapping[Role, Pairs]:
-        """For (B,) text rows, pairs of data set rows by role, each (B, N); the same from one
-        rng.
+        """Draw pairs of data set rows for (B,) text rows, by role, each (B, N).
+
+        Depends on `texts` and the state of `rng` only.
         """
         ...
 
 
 @final
 class RoleSubset:
-    """Only the roles that an objective needs, so that nothing is encoded for nobody.
+    """A sampler restricted to the roles that a loss needs, so that nothing is encoded in vain.
 
     Args:
-        draws: the source.
-        needs: what the objective needs.
+        draws: the sampler.
+        needs: roles that the loss needs.
 
     Raises:
-        ValueError: the objective needs nothing of what is drawn.
+        ValueError: the loss needs none of the sampler's roles.
     """
 
     def __init__(self, draws: NegativeSampler, needs: frozenset[Role]) -> None:
@@ -59,24 +65,24 @@ class RoleSubset:
             )
 
     def draw(self, texts: Tensor, rng: torch.Generator) -> Mapping[Role, Pairs]:
-        """The source's draw, without the roles that nobody needs."""
-        drawn = self.draws.draw(texts, rng)
-        return {role: pair for role, pair in drawn.items() if role in self.provides}
+        """Draw, without the roles that are not needed."""
+        pairs = self.draws.draw(texts, rng)
+        return {role: pair for role, pair in pairs.items() if role in self.provides}
 
 
 @final
 class RandomNegativeSampler:
-    """Wrong texts and wrong images drawn uniformly from the whole data set, with replacement.
+    """Draws wrong texts and wrong images uniformly from the whole data set, with replacement.
 
-    A pair that was judged true is drawn again.
+    Extra positives are drawn again. Texts that describe no image are drawn like any other.
 
     Args:
-        relation: who describes whom. Texts that describe no image are drawn like any.
-        texts: how many texts for an anchor.
-        images: how many images for an anchor.
+        relation: image of each text.
+        texts: number of texts for an anchor.
+        images: number of images for an anchor.
 
     Raises:
-        ValueError: there is nothing wrong to draw, or a number below 0, or none of either.
+        ValueError: no wrong pair exists, a number below 0, or both are 0.
 
     >>> negatives = RandomNegativeSampler(relation=Relation(torch.tensor([0, 0, 1]), images=2))
     >>> drawn = negatives.draw(torch.tensor([0, 1]), torch.Generator().manual_seed(0))
@@ -98,77 +104,77 @@ class RandomNegativeSampler:
             )
         self.relation, self.counts = relation, {Role.HARD_TEXT: texts, Role.HARD_IMAGE: images}
         self.provides = frozenset(role for role, count in self.counts.items() if count)
-        self._order = relation.text_to_image.argsort(stable=True)
-        self._owners = relation.text_to_image[self._order].contiguous()
-        self._besides = self._key(relation.besides) if relation.besides else None
+        self._order = relation.text_to_image.argsort(stable=True)  # text rows, by their image
+        self._sorted_images = relation.text_to_image[self._order].contiguous()
+        self._extra_positives = self._key(relation.besides) if relation.besides else None
 
     def draw(self, texts: Tensor, rng: torch.Generator) -> Mapping[Role, Pairs]:
-        """(B, texts) wrong texts of the anchors' images and (B, images) wrong images of them."""
+        """Draw (B, texts) wrong texts of the anchors' images and (B, images) wrong images."""
         return {
             role: self._pairs(role, texts, rng) for role in self.counts if role in self.provides
         }
 
     def _pairs(self, role: Role, texts: Tensor, rng: torch.Generator) -> Pairs:
         anchor = texts.unsqueeze(1).expand(-1, self.counts[role])
-        drawn = self._once(role, anchor, rng)
+        pairs = self._draw(role, anchor, rng)
         for _ in range(AGAIN):
-            if self._besides is None or not bool((true := self._true(drawn)).any()):
+            if self._extra_positives is None or not bool((true := self._is_true(pairs)).any()):
                 break
-            other = self._once(role, anchor, rng)
-            drawn = Pairs(other.image.where(true, drawn.image), other.text.where(true, drawn.text))
-        return drawn
+            # Whole batches are drawn, of which only the entries at true pairs are used.
+            other = self._draw(role, anchor, rng)
+            pairs = Pairs(other.image.where(true, pairs.image), other.text.where(true, pairs.text))
+        return pairs
 
-    def _once(self, role: Role, anchor: Tensor, rng: torch.Generator) -> Pairs:
+    def _draw(self, role: Role, anchor: Tensor, rng: torch.Generator) -> Pairs:
         own = self.relation.text_to_image[anchor]
         if role is Role.HARD_TEXT:
             return Pairs(own, self._wrong_text(own, rng))
         return Pairs(self._wrong_image(own, rng), anchor)
 
-    def _true(self, drawn: Pairs) -> Tensor:
-        """Which pairs were judged true."""
-        assert self._besides is not None
-        return torch.isin(self._key(drawn), self._besides)
+    def _is_true(self, pairs: Pairs) -> Tensor:
+        """Return which pairs are extra positives."""
+        assert self._extra_positives is not None
+        return torch.isin(self._key(pairs), self._extra_positives)
 
     def _key(self, pairs: Pairs) -> Tensor:
         return pairs.image * len(self.relation.text_to_image) + pairs.text
 
     def _wrong_image(self, own: Tensor, rng: torch.Generator) -> Tensor:
-        drawn = random_below(torch.full_like(own, self.relation.images - 1), rng)
-        return drawn + (drawn >= own)
+        # One of I - 1 numbers; those from the own image on are moved up by one, past it.
+        number = random_below(torch.full_like(own, self.relation.images - 1), rng)
+        return number + (number >= own)
 
     def _wrong_text(self, own: Tensor, rng: torch.Generator) -> Tensor:
-        """Texts in order of their image, those of the own image stepped over."""
-        start, count = torch.searchsorted(self._owners, own), self.relation.counts[own]
-        drawn = random_below(len(self._order) - count, rng)
-        return self._order[drawn + torch.where(drawn >= start, count, 0)]
+        # The same with the texts in order of their image, where the own captions are one run.
+        start = torch.searchsorted(self._sorted_images, own)
+        count = self.relation.counts[own]
+        number = random_below(len(self._order) - count, rng)
+        return self._order[number + torch.where(number >= start, count, 0)]
 
 
 def random_below(counts: Tensor, rng: torch.Generator) -> Tensor:
-    """A uniform whole number from 0 to count - 1 for each count."""
+    """Draw a uniform whole number from 0 to count - 1 for each count."""
     return (torch.rand(counts.shape, generator=rng, dtype=torch.float64) * counts).long()
 
 
-# Offline hard negatives, drawn from lists of the whole data set while training.
-
-
-_ROUNDS = 16  # of drawing again before all pairs of the two lists are looked at
+_REDRAWS = 16  # of a pair of negatives that belong together, before the exact draw
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
-    """How to draw from mined lists.
+    """How `OfflineNegativeSampler` draws from mined lists.
 
     Attributes:
-        texts: draw from the so many hardest texts of an image; 0 for all that are listed.
-        images: draw from the so many hardest images of a text; 0 for all that are listed, None for
-            `texts` (or all that are listed) divided by the captions that an image has on average:
-            AOQ's 300 texts and 60 images.
-        count: how many to draw for an anchor.
+        texts: draw from this many of the hardest texts of an image; 0 for the whole list.
+        images: draw from this many of the hardest images of a text; 0 for the whole list, None for
+            `texts` (or the whole list) divided by the mean number of captions of an image: AOQ's
+            300 texts and 60 images.
+        count: number of draws for an anchor.
         tied_rank: draw one rank for both, the image's scaled to the length of its list: the
             authors' code. The paper draws them independently.
-        resample: draw again while the negative text describes the negative image, as the paper
-            has it; the authors' code does not.
+        resample: draw again while the negative text describes the negative image, as in the paper;
+            the authors' code does not.
 
     Raises:
         ValueError: a number out of range.
@@ -192,23 +198,29 @@ class OfflineNegativeSampler:
 
     AOQ, sections 3.2 and 4.1: HARD_TEXT and HARD_IMAGE are uniform over the lists; CROSS is the
     negative image with the negative text; COMPANION is the image of the negative text with a
-    random caption of the negative image. When the negative text describes the negative image, both
-    derived pairs are true and both negatives are drawn again; after 16 rounds the draw is from all
-    pairs of the two lists that do not correspond, tied or not.
-    Texts that describe nothing and images that nothing describes have no companion and are not
-    drawn.
+    random caption of the negative image. Texts of no image and images without captions have no
+    companion and are not drawn.
+
+    When the negative text describes the negative image, both derived pairs are true, and both
+    negatives are drawn again. With lists of some hundreds this is rare and a second draw settles
+    it; but an anchor whose lists are nearly all of one image could be drawn without end. So after
+    16 redraws the anchors that are left are drawn exactly: all pairs of their two lists that do not
+    belong together are written out, and one of them is taken. For independent ranks this changes
+    nothing but the time: redrawing until a pair is wrong is uniform over the wrong pairs, and so is
+    the exact draw. For tied ranks, whose few pairs may all be true, the exact draw is from untied
+    ones, too. That a wrong pair exists for every anchor is checked at the start.
 
     Args:
         lists: the negatives of this data set.
-        relation: who describes whom.
+        relation: image of each text.
         plan: how to draw.
 
     Attributes:
-        lengths: of the lists of texts and of images that were given.
+        lengths: of the given lists of texts and of images.
 
     Raises:
-        ValueError: lists of another data set, shorter than the plan asks for, or anchors for which
-            nothing can be drawn.
+        ValueError: lists of another data set or shorter than the plan needs, or anchors without a
+            pair to draw.
 
     >>> relation = Relation(torch.tensor([0, 1, 2]), images=3)
     >>> rows = torch.tensor([[1, 2], [2, 0], [0, 1]], dtype=torch.int32)
@@ -236,7 +248,7 @@ class OfflineNegativeSampler:
         self._check()
 
     def draw(self, texts: Tensor, rng: torch.Generator) -> Mapping[Role, Pairs]:
-        """For (B,) anchor texts, pairs of data set rows by role, each (B, count)."""
+        """Draw pairs of data set rows for (B,) anchor texts, by role, each (B, count)."""
         anchor = texts.unsqueeze(1).expand(-1, self.plan.count)
         hard_text, hard_image = self._draw(anchor.flatten(), rng)
         hard_text, hard_image = hard_text.view(anchor.shape), hard_image.view(anchor.shape)
@@ -250,55 +262,56 @@ class OfflineNegativeSampler:
         }
 
     def ranks(self, texts: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """For anchor texts of any shape, a rank in their image's list and one in their own."""
+        """Draw a rank in each anchor's image's list and one in its own; texts of any shape."""
         text_rank = random_below(self._text_counts[self.relation.text_to_image[texts]], rng)
         if self.plan.tied_rank:
             return text_rank, self.tied(texts, text_rank)
         return text_rank, random_below(self._image_counts[texts], rng)
 
     def tied(self, texts: Tensor, text_rank: Tensor) -> Tensor:
-        """The rank in the anchors' own lists that goes with one in their images' (AOQ's code)."""
+        """Scale ranks in the images' lists to the anchors' own lists, as AOQ's code does."""
         text_counts = self._text_counts[self.relation.text_to_image[texts]]
         return text_rank * self._image_counts[texts] // text_counts
 
     def at(self, texts: Tensor, text_rank: Tensor, image_rank: Tensor) -> tuple[Tensor, Tensor]:
-        """The negative text and the negative image of anchor texts at these ranks."""
+        """Return the negative text and the negative image of anchor texts at these ranks."""
         hard_text = self._texts[self.relation.text_to_image[texts], text_rank].long()
         return hard_text, self._images[texts, image_rank].long()
 
     def corresponds(self, hard_text: Tensor, hard_image: Tensor) -> Tensor:
-        """Whether negative text and image belong together, which makes both derived pairs true."""
+        """Return whether the text describes the image, which makes both derived pairs true."""
         return self.relation.text_to_image[hard_text] == hard_image
 
     def _draw(self, anchor: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         hard_text, hard_image = self.at(anchor, *self.ranks(anchor, rng))
-        for again in range(_ROUNDS + 1 if self.plan.resample else 0):
+        if not self.plan.resample:
+            return hard_text, hard_image
+        for attempt in range(_REDRAWS + 1):
             true = self.corresponds(hard_text, hard_image).nonzero().squeeze(1)
             if not len(true):
                 break
-            redrawn = (
-                self.at(anchor[true], *self.ranks(anchor[true], rng))
-                if again < _ROUNDS
-                else self._any_wrong(anchor[true], rng)
-            )
+            if attempt < _REDRAWS:
+                redrawn = self.at(anchor[true], *self.ranks(anchor[true], rng))
+            else:
+                redrawn = self._draw_exactly(anchor[true], rng)
             hard_text[true], hard_image[true] = redrawn
         return hard_text, hard_image
 
-    def _any_wrong(self, anchor: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """A uniform draw from all pairs of an anchor's lists that do not correspond."""
-        drawn = []
+    def _draw_exactly(self, anchor: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw uniformly from all pairs of each anchor's lists that do not correspond."""
+        negatives = []
         for row, image in zip(anchor.tolist(), self.relation.text_to_image[anchor].tolist()):
             texts = self._texts[image, : self._text_counts[image]].long()
             images = self._images[row, : self._image_counts[row]].long()
             wrong = ~self.corresponds(texts.unsqueeze(1), images.unsqueeze(0))
             place = wrong.flatten().nonzero().squeeze(1)
             place = place[random_below(torch.tensor([len(place)]), rng)]
-            drawn.append(torch.cat([texts[place // len(images)], images[place % len(images)]]))
-        hard_text, hard_image = torch.stack(drawn).unbind(1)
+            negatives.append(torch.cat([texts[place // len(images)], images[place % len(images)]]))
+        hard_text, hard_image = torch.stack(negatives).unbind(1)
         return hard_text, hard_image
 
     def _check(self) -> None:
-        """Whether something can be drawn for every anchor."""
+        """Check that every anchor has a pair to draw."""
         anchors = (self.relation.text_to_image >= 0).nonzero().squeeze(1)
         text_counts = self._text_counts[self.relation.text_to_image[anchors]]
         empty = int(((text_counts == 0) | (self._image_counts[anchors] == 0)).sum())
@@ -318,9 +331,10 @@ class OfflineNegativeSampler:
 
 
 def images_per_batch(texts: int, relation: Relation) -> int:
-    """How many images go with so many texts: fewer by the captions of a described image, mean.
+    """Return the number of images that goes with a number of texts.
 
-    AOQ keeps h texts and h / 5 images of data with five captions an image. At least 1, at most all.
+    AOQ keeps h texts and h / 5 images of data with five captions an image; here h is divided by the
+    mean number of captions of a described image. At least 1, at most all images.
 
     >>> images_per_batch(300, Relation(torch.arange(500) // 5, images=100))
     60
@@ -331,7 +345,7 @@ def images_per_batch(texts: int, relation: Relation) -> int:
 
 
 def head_of_lists(lists: Tensor, count: int, what: str) -> Tensor:
-    """The first `count` of every list, all where it is 0.
+    """Return the first `count` entries of every list, all of them if it is 0.
 
     Raises:
         ValueError: the lists are shorter.
@@ -344,10 +358,7 @@ def head_of_lists(lists: Tensor, count: int, what: str) -> Tensor:
     return lists[:, :count] if count else lists
 
 
-# Mined hard images that join a batch together with captions of their own.
-
-
-_NOBODY = frozenset[int]()
+_NO_TEXTS = frozenset[int]()
 
 
 @final
@@ -355,18 +366,18 @@ class NeighbourImages:
     """Brings one mined hard image of each anchor into the batch, by one of its captions.
 
     NegCLIP (https://arxiv.org/abs/2210.01936), section 4: a batch of B pairs becomes one of 2B, in
-    which every image and every caption is a negative of the others, and whatever is written for
-    captions is written for those of the neighbours too. The image is drawn uniformly from the list
-    of the anchor caption, the caption uniformly from those of the image.
+    which every image and every caption is a negative of the others; false captions are generated
+    for those of the neighbours, too. The image is drawn uniformly from the list of the anchor
+    caption, the caption uniformly from those of the image.
 
     Departs from the authors' code in: neighbours are the wrong images that score highest with the
-    anchor caption, not the nearest to its image; a caption that is in the batch already does not
-    come again, nor does one where something in the batch was judged true that would be a negative,
-    so there may be fewer than 2B; two captions of one image are both true of it.
+    anchor caption, not the nearest to its image; a caption that is in the batch already is left
+    out, and so is one that an extra positive connects with the batch, so there may be fewer than
+    2B; two captions of one image are both true of it.
 
     Args:
         lists: mined from this data set; only those of texts are read.
-        relation: who describes whom. Images that nothing describes are not drawn.
+        relation: image of each text. Images without captions are not drawn.
 
     Raises:
         ValueError: lists of another data set, or no anchor has a neighbour.
@@ -381,7 +392,7 @@ class NeighbourImages:
     def __init__(self, *, lists: HardNegativeLists, relation: Relation) -> None:
         lists.check(relation)
         self.relation = relation
-        self._against = conflicts_of(separate_texts(relation))
+        self._conflicts = conflicts_of(separate_texts(relation))
         self._images, self._counts = usable_entries(lists.images, relation.counts > 0)
         if not bool((self._counts[relation.text_to_image >= 0] > 0).any()):
             raise ValueError(
@@ -390,17 +401,14 @@ class NeighbourImages:
             )
 
     def joined(self, texts: Tensor, rng: torch.Generator) -> Tensor:
-        """(B + N,) text rows: the (B,) anchors, and behind them N <= B captions of neighbours."""
+        """Return (B + N,) text rows: the (B,) anchors, then N <= B captions of neighbours."""
         anchors = texts[self._counts[texts] > 0]
         images = self._images[anchors, random_below(self._counts[anchors], rng)].long()
-        found = dict.fromkeys(texts.tolist())
+        batch = dict.fromkeys(texts.tolist())  # a set that keeps its order
         for text in self.relation.random_caption(images, rng).tolist():
-            if self._against.get(text, _NOBODY).isdisjoint(found):
-                found[text] = None
-        return torch.tensor(list(found))
-
-
-# What is offered to a proposer that screens: many wrong texts and images for each anchor.
+            if self._conflicts.get(text, _NO_TEXTS).isdisjoint(batch):
+                batch[text] = None
+        return torch.tensor(list(batch))
 
 
 Source = Literal["random", "mined"]
@@ -410,19 +418,19 @@ Streams = Literal["one", "two"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class CandidateConfig:
-    """What is offered for an anchor; nothing where both numbers are 0.
+    """How many candidates an online miner gets for each anchor; none if both numbers are 0.
 
-    UNITER and TAGS offer 399 random texts and as many images.
+    UNITER and TAGS use 399 random texts and as many images.
 
     Attributes:
         texts: wrong texts of each anchor's image.
         images: wrong images of each anchor text.
         source: "random" draws from the whole data set, with replacement; "mined" from mined lists,
-            without, and from as far down as the plan of their draws says.
-        streams: "one" offers both for every anchor. "two" offers texts for every second anchor and
-            images for the others, so that the two directions are trained on other pairs: the form
-            of UNITER's authors, for half as many anchors a direction. A term's mean over the batch
-            then counts a direction half; terms that weigh 2 are the authors' sum.
+            without, and as far down as `SamplingConfig` says.
+        streams: "one" draws both for every anchor. "two" draws texts for every second anchor and
+            images for the others, so that the two directions are trained on different pairs: the
+            form of UNITER's authors, for half as many anchors a direction. The mean of a loss over
+            the batch then counts a direction half; a weight of 2 gives the authors' sum.
 
     Raises:
         ValueError: a number below 0, an unknown source or unknown streams.
@@ -445,7 +453,7 @@ class CandidateConfig:
 
     @property
     def provides(self) -> frozenset[Role]:
-        """Roles of what is offered."""
+        """Roles of the candidates."""
         counts = ((Role.HARD_TEXT, self.texts), (Role.HARD_IMAGE, self.images))
         return frozenset(role for role, count in counts if count)
 
@@ -455,40 +463,39 @@ class CandidateConfig:
         lists: HardNegativeLists | None = None,
         plan: SamplingConfig | None = None,
     ) -> NegativeSampler:
-        """The draws of a data set.
+        """Create the sampler for a data set.
 
         Args:
-            relation: who describes whom.
-            lists: mined lists, where `source` is "mined".
+            relation: image of each text.
+            lists: mined lists, for the source "mined".
             plan: how far down to draw from them.
 
         Raises:
-            ValueError: there is nothing wrong to draw, or the lists are short or of another data
-                set.
+            ValueError: no wrong pair exists, or the lists are too short or of another data set.
         """
-        drawn: NegativeSampler
+        sampler: NegativeSampler
         if self.source == "random":
-            drawn = RandomNegativeSampler(relation=relation, texts=self.texts, images=self.images)
+            sampler = RandomNegativeSampler(relation=relation, texts=self.texts, images=self.images)
         else:
             assert lists is not None
-            drawn = ListedCandidates(lists=lists, relation=relation, offer=self, plan=plan)
-        return drawn if self.streams == "one" else AlternatingCandidates(drawn)
+            sampler = ListedCandidates(lists=lists, relation=relation, offer=self, plan=plan)
+        return sampler if self.streams == "one" else AlternatingCandidates(sampler)
 
 
 @final
 class ListedCandidates:
-    """Candidates drawn from mined lists without replacement; -1 where a list is short.
+    """Draws candidates from mined lists without replacement; -1 where a list is short.
 
-    Texts that describe nothing and images that nothing describes are not drawn.
+    Texts of no image and images without captions are not drawn.
 
     Args:
         lists: the negatives of this data set.
-        relation: who describes whom.
-        offer: how many of each for an anchor.
+        relation: image of each text.
+        offer: number of candidates for an anchor.
         plan: how far down to draw; its `count` and its rules for pairs of negatives are not used.
 
     Raises:
-        ValueError: lists of another data set, or shorter than is asked for.
+        ValueError: lists of another data set, or too short.
     """
 
     def __init__(
@@ -504,10 +511,10 @@ class ListedCandidates:
         texts = head_of_lists(lists.texts, plan.texts, "texts of an image")
         down = images_per_batch(texts.shape[1], relation) if plan.images is None else plan.images
         images = head_of_lists(lists.images, down, "images of a text")
-        for count, kept, what in ((offer.texts, texts, "texts"), (offer.images, images, "images")):
-            if count > kept.shape[1]:
+        for count, rows, what in ((offer.texts, texts, "texts"), (offer.images, images, "images")):
+            if count > rows.shape[1]:
                 raise ValueError(
-                    f"{count} {what} are to be offered from the {kept.shape[1]} hardest; offer "
+                    f"{count} {what} are to be offered from the {rows.shape[1]} hardest; offer "
                     "fewer, draw from further down, or mine longer lists"
                 )
         self.relation, self.offer, self.provides = relation, offer, offer.provides
@@ -515,50 +522,52 @@ class ListedCandidates:
         self._images = usable_entries(images, relation.counts > 0)
 
     def draw(self, texts: Tensor, rng: torch.Generator) -> Mapping[Role, Pairs]:
-        """For (B,) anchor texts, pairs of data set rows by role, each (B, texts) or (B, images)."""
-        own, drawn = self.relation.text_to_image[texts], {}
+        """Draw pairs for (B,) anchor texts, by role, each (B, texts) or (B, images)."""
+        own, pairs = self.relation.text_to_image[texts], {}
         if self.offer.texts:
-            found = _some(self.offer.texts, *self._texts, own, rng)
-            drawn[Role.HARD_TEXT] = Pairs(own.unsqueeze(1).expand_as(found), found)
+            rows = _draw_distinct(self.offer.texts, *self._texts, own, rng)
+            pairs[Role.HARD_TEXT] = Pairs(own.unsqueeze(1).expand_as(rows), rows)
         if self.offer.images:
-            found = _some(self.offer.images, *self._images, texts, rng)
-            drawn[Role.HARD_IMAGE] = Pairs(found, texts.unsqueeze(1).expand_as(found))
-        return drawn
+            rows = _draw_distinct(self.offer.images, *self._images, texts, rng)
+            pairs[Role.HARD_IMAGE] = Pairs(rows, texts.unsqueeze(1).expand_as(rows))
+        return pairs
 
 
 @final
 class AlternatingCandidates:
-    """Texts for every second anchor of a batch and images for the others; chance begins.
+    """Draws texts for every second anchor of a batch and images for the others.
+
+    Which direction comes first is random.
 
     Args:
-        draws: the source.
+        draws: the sampler.
     """
 
     def __init__(self, draws: NegativeSampler) -> None:
         self.draws, self.provides = draws, draws.provides
 
     def draw(self, texts: Tensor, rng: torch.Generator) -> Mapping[Role, Pairs]:
-        """The source's draw, -1 where an anchor is of the other stream."""
+        """Draw; -1 in the roles of the other direction."""
         first = int(torch.randint(2, (1,), generator=rng))
         other = (torch.arange(len(texts)) % 2 == first).unsqueeze(1)
-        drawn = dict(self.draws.draw(texts, rng))
-        if pair := drawn.get(Role.HARD_TEXT):
-            drawn[Role.HARD_TEXT] = Pairs(pair.image, pair.text.masked_fill(other, -1))
-        if pair := drawn.get(Role.HARD_IMAGE):
-            drawn[Role.HARD_IMAGE] = Pairs(pair.image.masked_fill(~other, -1), pair.text)
-        return drawn
+        pairs = dict(self.draws.draw(texts, rng))
+        if pair := pairs.get(Role.HARD_TEXT):
+            pairs[Role.HARD_TEXT] = Pairs(pair.image, pair.text.masked_fill(other, -1))
+        if pair := pairs.get(Role.HARD_IMAGE):
+            pairs[Role.HARD_IMAGE] = Pairs(pair.image.masked_fill(~other, -1), pair.text)
+        return pairs
 
 
 def check(offered: frozenset[Role], screened: frozenset[Role], needs: frozenset[Role]) -> None:
-    """Refuse candidates that nobody screens, and screening without candidates.
+    """Check that there are candidates if, and only if, an online miner chooses among them.
 
     Args:
-        offered: roles of the candidates that are drawn.
-        screened: roles that the proposer chooses among.
-        needs: roles that the objective needs.
+        offered: roles of the candidates.
+        screened: roles that the online miner chooses among.
+        needs: roles that the loss needs.
 
     Raises:
-        ValueError: so it is.
+        ValueError: candidates and miner do not match.
     """
     if offered - screened:
         raise ValueError(
@@ -573,9 +582,12 @@ def check(offered: frozenset[Role], screened: frozenset[Role], needs: frozenset[
         )
 
 
-def _some(count: int, lists: Tensor, lengths: Tensor, rows: Tensor, rng: torch.Generator) -> Tensor:
-    """(B, count) long, drawn from lists without replacement; -1 where they are shorter."""
+def _draw_distinct(
+    count: int, lists: Tensor, lengths: Tensor, rows: Tensor, rng: torch.Generator
+) -> Tensor:
+    """Draw (B, count) long rows from lists without replacement; -1 where they are shorter."""
     beyond = torch.arange(lists.shape[1]) >= lengths[rows].unsqueeze(1)
-    dice = torch.rand(beyond.shape, generator=rng, dtype=torch.float64).masked_fill(beyond, 2)
-    place = dice.argsort(1)[:, :count]
+    # A random order of each list: sort uniform numbers, with those beyond its end (2 > 1) last.
+    order = torch.rand(beyond.shape, generator=rng, dtype=torch.float64).masked_fill(beyond, 2)
+    place = order.argsort(1)[:, :count]
     return lists[rows].gather(1, place).long().masked_fill(beyond.gather(1, place), -1)

@@ -1,7 +1,8 @@
-"""What captions mean: vectors of a sentence encoder, any model of sentence-transformers.
+"""Similarity of captions in meaning, without their pictures.
 
-It reads captions alone and sees no picture. Two captions that say the same in other words are near;
-so are, for most of them, two that differ in one detail.
+`SentenceEncoder` wraps any model of sentence-transformers. Captions that say the same in other
+words are near each other; but with most encoders so are two that differ in one detail.
+`CaptionSpace` is the latent semantic space of LSEH: TF-IDF and a truncated SVD.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from counterfoil.core.io import read_json
 from counterfoil.core.types import Batch
 from counterfoil.data.dataset import ImageTextDataset
 
-OURS = "sentence_transformers."  # where classes that a folder names have to come from
+OURS = "sentence_transformers."  # package of the classes that a model folder may name
 
 
 @final
 class SentenceEncoder:
-    """A sentence encoder.
+    """A sentence encoder of sentence-transformers.
 
     Args:
-        encoder: folder or name of a model of sentence-transformers, such as all-MiniLM-L6-v2.
-        device: where it computes.
+        encoder: folder or name of the model, such as all-MiniLM-L6-v2.
+        device: where to compute.
 
     Raises:
         ValueError: sentence-transformers is not installed, there is no such model, or its folder
@@ -44,20 +45,20 @@ class SentenceEncoder:
 
     def __init__(self, encoder: str, *, device: torch.device | str | None = None) -> None:
         self.encoder = encoder
-        self._model = _loaded(encoder, device or "cpu")
+        self._model = _load_encoder(encoder, device or "cpu")
 
     def vectors(self, texts: Sequence[str]) -> Tensor:
-        """(T, D) unit vectors of texts, float32 on the CPU; each text is read once."""
+        """Encode texts as (T, D) unit vectors, float32 on the CPU; equal texts are encoded once."""
         place = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         if not place:
             return torch.zeros(0, 1)
-        found = self._model.encode(list(place), convert_to_tensor=True, show_progress_bar=False)
-        assert isinstance(found, Tensor)
-        vectors = normalize(found.float(), dim=1).cpu()
+        encoded = self._model.encode(list(place), convert_to_tensor=True, show_progress_bar=False)
+        assert isinstance(encoded, Tensor)
+        vectors = normalize(encoded.float(), dim=1).cpu()
         return vectors[[place[text] for text in texts]]
 
 
-def _loaded(name: str, device: torch.device | str) -> Any:
+def _load_encoder(name: str, device: torch.device | str) -> Any:
     _check(Path(name))
     try:
         from sentence_transformers import SentenceTransformer
@@ -97,13 +98,12 @@ def _check(folder: Path) -> None:
             )
 
 
-# Captions as points of a latent semantic space: TF-IDF, then a truncated SVD.
+# The latent semantic space of captions: TF-IDF, then a truncated SVD.
 #
-# Two captions are alike there when they use words that go together, not only the same ones.
-# Captions
-# are lower-cased, split into words of letters, rid of function words and stemmed by Porter's rules;
-# each word weighs ``count * (1 + log((1 + T) / (1 + captions with the word)))``, and a caption has
-# length 1 before the SVD.
+# Two captions are near there if they use words that often occur together, not only the same ones.
+# Captions are lower-cased, split into words of letters, cleared of function words and stemmed by
+# Porter's rules; each word weighs ``count * (1 + log((1 + T) / (1 + captions with the word)))``,
+# and a caption has length 1 before the SVD.
 
 
 _LETTERS = re.compile(r"[a-z]+")
@@ -127,16 +127,16 @@ FUNCTION_WORDS = frozenset(
 @final
 @dataclass(frozen=True, kw_only=True)
 class LatentSpaceConfig:
-    """How captions become points; the defaults are those of LSEH.
+    """Settings of the latent space; the defaults are those of LSEH.
 
     Attributes:
-        components: dimensions of the space, K; fewer where captions or words are fewer.
+        components: dimensions of the space, K; fewer if there are fewer captions or words.
         passes: power iterations of the SVD.
-        seed: of the directions it begins with.
-        stem: bring words to their stems.
+        seed: of its initial directions.
+        stem: reduce words to their stems.
 
     Raises:
-        ValueError: not even one dimension or pass.
+        ValueError: less than one dimension or pass.
     """
 
     components: int = 400
@@ -151,9 +151,9 @@ class LatentSpaceConfig:
 
 
 def latent_vectors(texts: Sequence[str], plan: LatentSpaceConfig) -> Tensor:
-    """(T, K) float32 points of the captions; one without a word of its own is zero.
+    """Return (T, K) float32 vectors of the captions; zero for one without content words.
 
-    Inner products of points approximate those of the TF-IDF vectors. Departs from the authors' code
+    Their inner products approximate those of the TF-IDF vectors. Departs from the authors' code
     (https://github.com/yangong23/VSEnetworksLSEH) in: one list of function words instead of two
     that are downloaded or shipped with other libraries.
 
@@ -171,24 +171,24 @@ def latent_vectors(texts: Sequence[str], plan: LatentSpaceConfig) -> Tensor:
 
 
 def check_captions(texts: Sequence[str], plan: LatentSpaceConfig) -> None:
-    """Refuse what `latent_vectors` would refuse, before anything is done.
+    """Check the inputs of `latent_vectors` without computing them.
 
     Raises:
         ValueError: no caption has a word, or the stemmer is not installed.
     """
-    told = next((text for text in texts if _content([text], stem=False)[0]), None)
-    tf_idf(list(texts) if told is None else [told], stem=plan.stem)
+    first = next((text for text in texts if _content_words([text], stem=False)[0]), None)
+    tf_idf(list(texts) if first is None else [first], stem=plan.stem)
 
 
 def tf_idf(texts: Sequence[str], *, stem: bool) -> Any:
-    """(T, V) sparse weights of the words of each caption (CSR), of length 1 or 0.
+    """Return the (T, V) sparse TF-IDF weights of the captions (CSR), rows of length 1 or 0.
 
     Raises:
         ValueError: no caption has a word, or the stemmer is not installed.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    words = _content(texts, stem=stem)
+    words = _content_words(texts, stem=stem)
     if not any(words):
         raise ValueError(
             f"none of the {len(texts):,} captions has a word that says something, so their "
@@ -198,14 +198,14 @@ def tf_idf(texts: Sequence[str], *, stem: bool) -> Any:
 
 
 def latent_similarity(points: Tensor, *, cosine: bool = False) -> Tensor:
-    """(N, N) how near captions are to the one of each row, whose nearest is at 1.
+    """Return the (N, N) similarity of captions, with the largest of each row at 1.
 
-    LSEH divides inner products by the largest of each row, so the matrix is not symmetric; a row
-    without any stays zero.
+    LSEH divides inner products by the largest of each row, so the matrix is not symmetric; a zero
+    row stays zero.
 
     Args:
         points: (N, K).
-        cosine: bring points to length 1 first.
+        cosine: normalise the points first.
     """
     points = normalize(points, dim=1) if cosine else points
     inner = points @ points.T
@@ -213,8 +213,8 @@ def latent_similarity(points: Tensor, *, cosine: bool = False) -> Tensor:
     return inner / most.masked_fill(most == 0, 1)
 
 
-def _content(texts: Iterable[str], *, stem: bool) -> list[list[str]]:
-    """The words of each caption that say something."""
+def _content_words(texts: Iterable[str], *, stem: bool) -> list[list[str]]:
+    """Return the words of each caption without function words and single letters."""
     split = [[w for w in _LETTERS.findall(t.lower()) if w not in FUNCTION_WORDS] for t in texts]
     stems = _stems({word for words in split for word in words}) if stem else {}
     stemmed = ([stems.get(word, word) for word in words] for words in split)
@@ -233,9 +233,6 @@ def _stems(words: Iterable[str]) -> dict[str, str]:
     return {word: porter(word) for word in words}
 
 
-# How near captions are in meaning, kept on disk, and a guide that says it of a batch.
-
-
 POINTS = "points.npy"
 
 Measure = Literal["inner", "cosine"]
@@ -243,14 +240,14 @@ Measure = Literal["inner", "cosine"]
 
 @final
 class CaptionSpaceManifest(ArtifactManifest):
-    """What the points were made from, so that they are never read against anything else.
+    """Provenance of a `CaptionSpace`, so that it is never read for other data.
 
     Attributes:
-        dataset: fingerprint of the data set whose text rows the points stand for.
-        split: what it was cut to, as in "train".
+        corpus: fingerprint of the data set whose text rows the points stand for.
+        split: its split, as in "train".
         text_count: texts, T.
         width: dimensions of a point, K.
-        components: asked for, see `LatentSpaceConfig`.
+        components: see `LatentSpaceConfig`.
         passes: see `LatentSpaceConfig`.
         seed: see `LatentSpaceConfig`.
         stem: see `LatentSpaceConfig`.
@@ -287,7 +284,7 @@ class CaptionSpace:
 
     @classmethod
     def of(cls, dataset: ImageTextDataset, plan: LatentSpaceConfig) -> Self:
-        """The points of a data set.
+        """Compute the points of a data set.
 
         Raises:
             ValueError: it has no captions, or the stemmer is not installed.
@@ -316,8 +313,8 @@ class CaptionSpace:
         """Read a folder and check all of it.
 
         Args:
-            folder: what `save` wrote.
-            fingerprint: of the data set that the text rows belong to.
+            folder: a folder that `save` wrote.
+            fingerprint: of the data set of the text rows.
 
         Raises:
             ValueError: no semantics, damaged, of another data set or of a newer version.
@@ -330,25 +327,25 @@ class CaptionSpace:
         return cls(manifest, points)
 
     def take(self, rows: Tensor) -> Tensor:
-        """(N, K) points of these text rows."""
+        """Return the (N, K) points of these text rows."""
         return torch.from_numpy(np.array(self.points[rows.cpu().numpy()]))
 
 
 @final
 class CaptionSimilarity:
-    """Guides by how near captions are: an image stands for its anchor captions.
+    """Soft targets by the similarity of captions: an image stands for its anchor captions.
 
-    LSEH (Gong and Cosma, Pattern Recognition 2023): row i says how near each caption of the batch
-    is to the caption of image i, divided by the largest of the row; both directions of a loss read
-    the same matrix. An image with several anchor captions has the mean of their rows, which is what
-    one of them gives on average. These are shares of a margin, in no unit of a score; see
+    LSEH (Gong and Cosma, Pattern Recognition 2023): row i holds the similarity of each caption of
+    the batch to the caption of image i, divided by the largest of the row; both directions of a
+    loss read the same matrix. An image with several anchor captions has the mean of their rows,
+    the expected value for one of them. The values are shares of a margin, not scores; see
     `counterfoil.losses.baselines`.
 
     A pair that is true by id but counts as wrong, as with "diagonal" positives, is at -inf.
 
     Args:
         space: points of the captions.
-        measure: "inner", or "cosine": points at length 1, so that long captions count no more.
+        measure: "inner", or "cosine", for which long captions do not weigh more.
 
     Raises:
         ValueError: another measure.
@@ -360,7 +357,7 @@ class CaptionSimilarity:
         self.space, self.measure = space, measure
 
     def __call__(self, batch: Batch) -> Tensor:
-        """(I, T) nearness of each anchor text to the captions of each anchor image."""
+        """Return the (I, T) similarity of each anchor text to the captions of each anchor image."""
         device = batch.positive.device
         images, texts = batch.block
         image, text = batch.anchors.image.cpu(), batch.anchors.text.cpu()
@@ -368,8 +365,8 @@ class CaptionSimilarity:
             self.space.take(batch.text_rows[:texts]).to(device),
             cosine=self.measure == "cosine",
         )
-        told = torch.zeros(images, texts).index_put_((image, text), torch.tensor(1.0))
-        guide = (told / told.sum(1, keepdim=True)).to(device) @ near
+        describes = torch.zeros(images, texts).index_put_((image, text), torch.tensor(1.0))
+        targets = (describes / describes.sum(1, keepdim=True)).to(device) @ near
         text_to_image = torch.full((texts,), -1).index_put_((text,), batch.image_rows[image])
         same = (batch.image_rows[:images].unsqueeze(1) == text_to_image).to(device)
-        return guide.masked_fill(same & ~batch.positive, -torch.inf)
+        return targets.masked_fill(same & ~batch.positive, -torch.inf)

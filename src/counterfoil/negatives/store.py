@@ -1,4 +1,4 @@
-"""Mined negatives on disk, with the evidence of where they came from."""
+"""Mined negatives: ranked lists in memory, and on disk with their provenance."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ from counterfoil.core.artifact import ArtifactFormat, ArtifactManifest
 from counterfoil.data.dataset import Relation
 from counterfoil.scoring.embedding_store import Source
 
-# Ranked hard negatives of every image and every text, in memory.
-
-
-_AT_ONCE = 16384
+_AT_ONCE = 16384  # lists checked together, which bounds memory
 
 
 @final
@@ -31,8 +28,8 @@ class HardNegativeLists:
     Attributes:
         texts: (I, h) int32, text rows.
         images: (T, h') int32, image rows.
-        text_scores: (I, h) float16, where they are known; -inf beside -1.
-        image_scores: (T, h') float16, where they are known.
+        text_scores: (I, h) float16, if known; -inf for -1.
+        image_scores: (T, h') float16, if known.
     """
 
     texts: Tensor
@@ -45,7 +42,7 @@ class HardNegativeLists:
         assert (self.text_scores is None) == (self.image_scores is None)
 
     def describe(self) -> str:
-        """How many there are, and how long they are."""
+        """Return the number of lists and their lengths as a phrase."""
         (images, texts_each), (texts, images_each) = self.texts.shape, self.images.shape
         return (
             f"{texts_each:,} texts of each of {images:,} images and {images_each:,} images of each "
@@ -53,49 +50,41 @@ class HardNegativeLists:
         )
 
     def check(self, relation: Relation) -> None:
-        """Whether they can be the lists of this data set.
+        """Check that these can be the lists of a data set.
 
         Raises:
             ValueError: another number of images or texts, or a true pair among the negatives.
         """
-        have, want = (
-            (len(self.texts), len(self.images)),
-            (relation.images, len(relation.text_to_image)),
-        )
-        if have != want:
+        sizes = len(self.texts), len(self.images)
+        expected = relation.images, len(relation.text_to_image)
+        if sizes != expected:
             raise ValueError(
-                f"the lists are of {have[0]} images and {have[1]} texts, but the corpus has "
-                f"{want[0]} and {want[1]}; mine them again from this corpus"
+                f"the lists are of {sizes[0]} images and {sizes[1]} texts, but the corpus has "
+                f"{expected[0]} and {expected[1]}; mine them again from this corpus"
             )
-        text_to_image, rows = (
-            relation.text_to_image.int(),
-            torch.arange(relation.images, dtype=torch.int32),
-        )
-        own = sum(
-            int(
-                (
-                    (text_to_image[self.texts[p].long()] == rows[p, None]) & (self.texts[p] >= 0)
-                ).sum()
-            )
-            for p in _parts(len(self.texts))
-        )
-        own += int(((self.images == text_to_image.unsqueeze(1)) & (self.images >= 0)).sum())
-        if own:
+        text_to_image = relation.text_to_image.int()
+        image = torch.arange(relation.images, dtype=torch.int32).unsqueeze(1)
+        true = 0
+        for part in _parts(len(self.texts)):
+            texts = self.texts[part]
+            true += int(((text_to_image[texts.long()] == image[part]) & (texts >= 0)).sum())
+        true += int(((self.images == text_to_image.unsqueeze(1)) & (self.images >= 0)).sum())
+        if true:
             raise ValueError(
-                f"the lists hold {own} pairs that are true in this corpus; they were made from "
+                f"the lists hold {true} pairs that are true in this corpus; they were made from "
                 "captions in another order or of other images, so mine them again"
             )
 
 
 def usable_entries(lists: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Lists without the rows that are not wanted, and how long each has become.
+    """Remove the rows that are not wanted from the lists.
 
     Args:
         lists: (Q, k) int32, -1 where short.
         wanted: (R,) bool, by row.
 
     Returns:
-        (Q, k) the kept rows first, in order, and (Q,) long, how many those are.
+        (Q, k) lists with the wanted rows first, in order, and (Q,) long, their number.
     """
     keep = torch.cat([(wanted[lists[p].long()] & (lists[p] >= 0)) for p in _parts(len(lists))])
     if bool((~keep[:, :-1] & keep[:, 1:]).any()):
@@ -107,16 +96,19 @@ def usable_entries(lists: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
 def never_negative(
     texts: Tensor, images: Tensor, relation: Relation, counts: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """Anchor captions all of whose mined texts describe their one mined image.
+    """Find the anchor captions whose mined texts and images all belong together.
+
+    A text describes one image. So an anchor with two different mined images has a wrong pair of
+    negatives, whatever its texts; with one mined image, all its texts must describe that one.
 
     Args:
         texts: (I, h) usable mined texts.
         images: (T, h') usable mined images.
-        relation: who describes whom.
-        counts: (I,) and (T,) how many of each are usable.
+        relation: image of each text.
+        counts: (I,) and (T,) number of usable entries of each list.
 
     Returns:
-        (n,) text rows of anchors for which no wrong derived pair exists.
+        (n,) text rows of anchors for which no wrong pair of negatives exists.
     """
     text_counts, image_counts = counts
     place = torch.arange(images.shape[1])
@@ -134,28 +126,28 @@ def never_negative(
 
 
 def _parts(count: int) -> Iterator[slice]:
-    """Rows a few at a time, so that nothing as large as the lists is held beside them."""
+    """Yield slices of rows, so that nothing as large as the lists is allocated beside them."""
     for start in range(0, max(count, 1), _AT_ONCE):
         yield slice(start, start + _AT_ONCE)
 
 
 @final
 class NegativeManifest(ArtifactManifest):
-    """What the lists were mined from, so that they are never read against anything else.
+    """Provenance of mined lists, so that they are never read for other data.
 
     Attributes:
-        dataset: fingerprint of the images, texts and owners whose rows the lists hold.
-        split: what was mined, as in "train".
-        sources: whose scores; several are an ensemble's mean, none is unknown.
+        corpus: fingerprint of the data set whose rows the lists hold.
+        split: the mined split, as in "train".
+        sources: models whose mean score ranked the negatives; () if unknown.
         image_count: images, I.
         text_count: texts, T.
         texts_per_image: longest list of an image, h.
         images_per_text: longest list of a text, h'.
-        scored: whether the scores are kept beside the rows.
-        seed: of what was drawn on the way, if anything was.
-        filters: what was taken out of the lists, in words, in order.
-        proposing: whose scores chose the pairs that the sources looked at; none for all pairs.
-        proposals: how many times as many as are listed were proposed; 0 for all pairs.
+        scored: whether the scores are stored beside the rows.
+        seed: of random choices, if there were any.
+        filters: descriptions of the filters, in order.
+        proposing: models that proposed the pairs to score; () for all pairs.
+        proposals: proposals for each listed negative; 0 for all pairs.
         precision: how the pairs were scored, and why that is exact; "" for float32.
     """
 
@@ -187,8 +179,8 @@ MINED = ArtifactFormat(
 class NegativeStore:
     """Ranked hard negatives of a data set and their provenance.
 
-    On disk a folder: ``manifest.json``, ``texts.npy`` (I, h) and ``cxc_images.npy`` (T, h') int32,
-    and, where scores are kept, ``text_scores.npy`` and ``image_scores.npy`` float16.
+    On disk a folder: ``manifest.json``, ``texts.npy`` (I, h) and ``images.npy`` (T, h') int32,
+    and, with scores, ``text_scores.npy`` and ``image_scores.npy`` float16.
     """
 
     manifest: NegativeManifest
@@ -208,7 +200,7 @@ class NegativeStore:
         proposals: int = 0,
         precision: str = "",
     ) -> Self:
-        """A store of these lists; see `NegativeManifest` for the rest."""
+        """Create a store of these lists; for the other arguments see `NegativeManifest`."""
         manifest = NegativeManifest(
             corpus=dataset,
             split=split,
@@ -241,8 +233,8 @@ class NegativeStore:
         """Read a folder and check all of it.
 
         Args:
-            folder: what `save` wrote.
-            fingerprint: of the data set that the rows will be looked up in.
+            folder: a folder that `save` wrote.
+            fingerprint: of the data set whose rows the lists must hold.
 
         Raises:
             ValueError: no store, damaged, of another data set or of a newer version.

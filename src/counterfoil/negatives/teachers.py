@@ -1,8 +1,8 @@
-"""Teachers as a guide: the mean score of K frozen models, for the pairs of a batch alone.
+"""Soft targets from teachers: the mean score of K frozen models, for the pairs of a batch.
 
 NDGL (Expanding the Scope of Negatives, AAAI 2025), Eq. 3, is written over all images times all
-texts. A batch reads a block of that, so a block is what is computed: from stored vectors, from
-stored bags, or from what the frozen models make of the batch. All three give the same.
+texts. A batch needs one block of that matrix, so only the block is computed: from stored vectors,
+from stored bags of vectors, or by encoding the batch with the frozen models. All three agree.
 """
 
 from __future__ import annotations
@@ -44,27 +44,25 @@ from counterfoil.scoring.encode import (
     texts_in_batches,
 )
 
-# Where soft targets come from.
-
 
 class TargetSource(Protocol):
-    """Says how similar each anchor image and anchor text ought to be."""
+    """Gives target scores for the anchor block of a batch."""
 
     def __call__(self, batch: Batch) -> Tensor:
-        """(I, T) targets on the scale of the inference grid, the same on every process."""
+        """Return (I, T) targets on the scale of the model's scores, the same on every process."""
         ...
 
 
 @runtime_checkable
 class PairTargetSource(TargetSource, Protocol):
-    """Knows single pairs too, such as those drawn from lists."""
+    """Gives target scores for single pairs too, such as mined ones."""
 
     def pairs(self, batch: Batch, pairs: Pairs) -> Tensor:
-        """(B, N) targets of pairs of places in the pools, on the scale of the inference grid."""
+        """Return (B, N) targets of pairs of places in the pools."""
         ...
 
 
-# What teachers make of a data set, on disk, with the evidence of where it came from.
+# Teachers' encodings of a data set on disk.
 
 
 Form = Literal["stored", "models"]
@@ -72,13 +70,13 @@ Form = Literal["stored", "models"]
 
 @final
 class TeacherTargets(BaseModel):
-    """One teacher.
+    """One teacher and the statistics of its scores.
 
     Attributes:
         source: its model and weights.
         scale: units of its scores, see `RetrievalModel.score_scale`.
-        mean: of its scores of wrong pairs.
-        deviation: of them.
+        mean: mean score of wrong pairs.
+        deviation: standard deviation of these.
         plain: whether an item is one vector and a score a plain inner product.
     """
 
@@ -92,15 +90,15 @@ class TeacherTargets(BaseModel):
 
 @final
 class TargetManifest(ArtifactManifest):
-    """What encodings were made from, so that they are never read against anything else.
+    """Provenance of stored teachers, so that they are never read for other data.
 
     Attributes:
-        dataset: fingerprint of the images, texts and owners whose rows they are.
-        form: "stored", or "models" where nothing but this manifest is kept.
-        precision: of what is stored.
+        corpus: fingerprint of the data set whose rows are stored.
+        form: "stored", or "models" for a folder with this manifest only.
+        precision: of the encodings.
         image_count: images, I.
         text_count: texts, T.
-        teachers: who they are.
+        teachers: the teachers, in order.
     """
 
     corpus: str
@@ -111,11 +109,11 @@ class TargetManifest(ArtifactManifest):
     teachers: tuple[TeacherTargets, ...] = Field(min_length=1)
 
     def same(self, other: TargetManifest) -> bool:
-        """Whether the same models are asked about the same data for the same files.
+        """Return whether both describe the same files of the same models and data.
 
-        What was measured of them may differ in the last digits between machines.
+        Means and deviations are not compared: they may differ in the last digits between machines.
         """
-        own, others = ([one.source for one in asked.teachers] for asked in (self, other))
+        own, others = ([one.source for one in m.teachers] for m in (self, other))
         return (
             (self.corpus, self.form, self.precision) == (other.corpus, other.form, other.precision)
             and len(own) == len(others)
@@ -134,11 +132,11 @@ TAUGHT = ArtifactFormat(
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class TargetStore:
-    """What `write` wrote, checked.
+    """A folder of `write_targets`, opened and checked.
 
     Attributes:
-        manifest: what it was made from.
-        encodings: images and texts of each teacher; () where models encode every batch anew.
+        manifest: its provenance.
+        encodings: images and texts of each teacher; () if models encode every batch anew.
     """
 
     manifest: TargetManifest
@@ -149,11 +147,11 @@ class TargetStore:
         """Map a folder into memory.
 
         Args:
-            folder: what `write` wrote.
-            fingerprint: of the data set whose rows will be looked up.
+            folder: a folder that `write_targets` wrote.
+            fingerprint: of the data set that is trained on.
 
         Raises:
-            ValueError: nothing taught is there, it is damaged, or of another data set.
+            ValueError: no such folder, or it is damaged or of another data set.
         """
         manifest = TAUGHT.read_manifest(folder, fingerprint=fingerprint)
         if manifest.form == "models":
@@ -168,16 +166,16 @@ class TargetStore:
         return cls(manifest, encodings)
 
     def check(self, teacher: int, source: Source, folder: Path) -> None:
-        """Whether a model is the teacher that was asked.
+        """Check that a model is the one that the encodings come from.
 
         Raises:
             ValueError: it is another model.
         """
-        there = self.manifest.teachers[teacher].source
-        if there.same(source):
+        stored = self.manifest.teachers[teacher].source
+        if stored.same(source):
             return
-        weights = f"had the weights {there.checkpoint}, but the model has {source.checkpoint}"
-        if there.checkpoint == source.checkpoint:
+        weights = f"had the weights {stored.checkpoint}, but the model has {source.checkpoint}"
+        if stored.checkpoint == source.checkpoint:
             weights = "had the weights of the model, but read or used them in another way"
         raise ValueError(
             f"teacher {teacher} of {folder} {weights}; it was trained or saved again, so ask the "
@@ -188,41 +186,38 @@ class TargetStore:
 def target_weighting(
     teachers: Sequence[TeacherTargets], scale: float, *, standardise: bool
 ) -> list[tuple[float, float]]:
-    """What each teacher's score is multiplied with, and what is added, before all are added up.
+    """Return the factor and the offset of each teacher's scores; their sum is the target.
 
     Args:
-        teachers: who they are.
+        teachers: the teachers, in order.
         scale: units of the student's scores.
-        standardise: whether to bring all to the mean of their means and of their deviations.
+        standardise: bring all to the mean of their means and of their deviations.
     """
-    many = len(teachers)
+    count = len(teachers)
     if not standardise:
-        return [(scale / t.scale / many, 0.0) for t in teachers]
-    mean = sum(t.mean / t.scale for t in teachers) / many
-    deviation = sum(t.deviation / t.scale for t in teachers) / many
-    found = []
+        return [(scale / t.scale / count, 0.0) for t in teachers]
+    mean = sum(t.mean / t.scale for t in teachers) / count
+    deviation = sum(t.deviation / t.scale for t in teachers) / count
+    weights = []
     for t in teachers:
         factor = deviation / t.deviation if t.deviation else 1 / t.scale
-        found.append((scale * factor / many, scale * (mean - t.mean * factor) / many))
-    return found
+        weights.append((scale * factor / count, scale * (mean - t.mean * factor) / count))
+    return weights
 
 
-# Asks teachers about a whole split and writes down what they say, straight to the disk.
-
-
-SAMPLE = 256  # images, and as many texts, whose scores tell a teacher's mean and deviation
-_SAME = 1e-5  # how far an inner product may be from a teacher's score
+SAMPLE = 256  # images, and as many texts, from whose scores mean and deviation are estimated
+_SAME = 1e-5  # largest relative difference of an inner product and a teacher's score
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class TeacherModel:
-    """A model that is to teach.
+    """A model that encodes a split as a teacher.
 
     Attributes:
         model: the model.
-        processor: what it sees of the split that is taught.
-        source: its model and weights, in words.
+        processor: its inputs from the split.
+        source: description of its model and weights.
     """
 
     model: RetrievalModel
@@ -238,21 +233,21 @@ def write_targets(
     precision: BagPrecision = "fp32",
     stop: Callable[[], bool] = lambda: False,
 ) -> TargetManifest:
-    """Write down what a split looks like to its teachers, from where it was stopped on.
+    """Encode a split with its teachers and store the result; a stopped run is resumed.
 
-    Every process of a group calls this; the first one writes. Encodings go to the disk as they are
-    made, into ``FOLDER.partial``, which takes the folder's name when all are there.
+    Collective: every process calls this, the first one writes. Encodings are appended batch by
+    batch to ``FOLDER.partial``, which is renamed when all are there.
 
     Args:
-        folder: where to.
+        folder: the folder to write.
         trained: the teachers.
         form: "stored", or "models" for the manifest alone.
-        precision: of what is stored.
-        stop: asked after every batch; when it answers True on any process, all of them stop.
+        precision: of the encodings.
+        stop: polled after every batch; once it returns True on any process, all of them stop.
 
     Raises:
-        ValueError: what was begun there is of other teachers or data.
-        WorkStopped: a process was asked to stop.
+        ValueError: the partial folder is of other teachers or data.
+        WorkStopped: `stop` returned True.
     """
     dataset = trained[0].processor.dataset
     manifest = TargetManifest(
@@ -261,7 +256,7 @@ def write_targets(
         precision=precision,
         image_count=len(dataset),
         text_count=len(dataset.texts),
-        teachers=tuple(_taught(one) for one in trained),
+        teachers=tuple(_measure(one) for one in trained),
         version=__version__,
     )
     if TAUGHT.exists(folder) and (there := TAUGHT.read_manifest(folder)).same(manifest):
@@ -280,19 +275,22 @@ def write_targets(
 
 
 def partial_folder(folder: Path) -> Path:
-    """Where `write` keeps how far it is."""
+    """Return the folder of an unfinished `write_targets`."""
     return folder.with_name(f"{folder.name}.partial")
 
 
 def _begin(partial: Path, manifest: TargetManifest) -> TargetManifest:
-    """The manifest of what was begun, or now is."""
-    distributed.barrier()  # nobody looks before everybody has what is in the manifest
+    """Return the manifest of the partial folder, which is created if needed.
+
+    The stored one wins: its means and deviations may differ in the last digits.
+    """
+    distributed.barrier()  # no process reads before all have computed the manifest
     if TAUGHT.exists(partial):
-        begun = TAUGHT.read_manifest(partial)
-        if not begun.same(manifest):
+        stored = TAUGHT.read_manifest(partial)
+        if not stored.same(manifest):
             raise ValueError(f"{partial} is of other teachers or data; delete it")
-        manifest = begun
-    distributed.barrier()  # nobody writes before everybody has looked
+        manifest = stored
+    distributed.barrier()  # no process writes before all have read
     if distributed.rank() == 0 and not TAUGHT.exists(partial):
         TAUGHT.write_manifest(partial, manifest)
     distributed.barrier()
@@ -302,7 +300,7 @@ def _begin(partial: Path, manifest: TargetManifest) -> TargetManifest:
 def _store(
     one: TeacherModel, folder: Path, precision: BagPrecision, stop: Callable[[], bool]
 ) -> None:
-    """Encode all images and texts straight to the disk."""
+    """Encode all images and texts, each batch written at once."""
     dataset = one.processor.dataset
     for name, encode, look, count in (
         ("images", images_in_batches, one.processor.images, len(dataset)),
@@ -321,63 +319,66 @@ def _store(
             writer.close()
 
 
-def _taught(one: TeacherModel) -> TeacherTargets:
-    """A teacher, measured on a sample of pairs."""
+def _measure(one: TeacherModel) -> TeacherTargets:
+    """Measure the scores of a teacher on a sample of pairs."""
     dataset = one.processor.dataset
-    images, texts = _spread(len(dataset)), _spread(len(dataset.texts))
-    seen = encode_images(one.model, lambda rows: one.processor.images(images[rows]), len(images))
-    read = encode_texts(one.model, lambda rows: one.processor.texts(texts[rows]), len(texts))
+    images, texts = _sample_rows(len(dataset)), _sample_rows(len(dataset.texts))
+    left = encode_images(one.model, lambda rows: one.processor.images(images[rows]), len(images))
+    right = encode_texts(one.model, lambda rows: one.processor.texts(texts[rows]), len(texts))
     device = distributed.device()
     with evaluation_mode([one.model]):
-        scores = one.model.score_matrix(seen.to(device), read.to(device)).cpu()
+        scores = one.model.score_matrix(left.to(device), right.to(device)).cpu()
     wrong = scores[dataset.text_to_image[texts] != images.unsqueeze(1)].double()
     return TeacherTargets(
         source=one.source,
         scale=one.model.score_scale,
         mean=float(wrong.mean()) if len(wrong) else 0.0,
         deviation=float(wrong.std()) if len(wrong) > 1 else 0.0,
-        plain=_plain(seen, read, scores),
+        plain=_is_inner_product(left, right, scores),
     )
 
 
-def _plain(images: Embeddings, texts: Embeddings, scores: Tensor) -> bool:
+def _is_inner_product(images: Embeddings, texts: Embeddings, scores: Tensor) -> bool:
     if images.tokens.shape[1] > 1 or texts.tokens.shape[1] > 1:
         return False
     if images.tokens.shape[2] != texts.tokens.shape[2]:
         return False
     products = images.tokens[:, 0] @ texts.tokens[:, 0].T
-    room = _SAME * max(1.0, float(scores.abs().max()))
-    return float((products - scores).abs().max()) <= room
+    tolerance = _SAME * max(1.0, float(scores.abs().max()))
+    return float((products - scores).abs().max()) <= tolerance
 
 
-def _spread(count: int) -> Tensor:
-    """Up to `SAMPLE` rows, evenly over `count`."""
+def _sample_rows(count: int) -> Tensor:
+    """Return up to `SAMPLE` rows, spread evenly over `count`."""
     return torch.linspace(0, count - 1, min(count, SAMPLE), dtype=torch.float64).long()
 
 
 Inputs = Literal["clean", "same"]
-Weight = tuple[float, float]  # of a teacher's score: its factor, and what is added
+Weight = tuple[float, float]  # factor and offset of a teacher's scores
 
 
 class Teacher(ABC):
-    """Scores pairs of places in a batch's pools; no part of the step that it teaches."""
+    """Scores pairs of a batch; not a module of the training step, so never trained or saved."""
 
     @abstractmethod
     def block(self, batch: Batch) -> Tensor:
-        """(I, T) scores of the anchor block, the same on every process."""
+        """Return the (I, T) scores of the anchor block, the same on every process."""
 
     @abstractmethod
     def pairs(self, batch: Batch, pairs: Pairs) -> Tensor:
-        """(P,) scores of P pairs of places in the pools."""
+        """Return the scores of P pairs of places in the pools, (P,)."""
 
 
 @final
 class StoredVectors(Teacher):
-    """Stored teachers with one vector an item and inner products: all of them are one product.
+    """Stored teachers whose scores are inner products of one vector an item, all in one product.
+
+    The weighted sum of K inner products is one inner product of concatenated vectors, with each
+    image vector multiplied by its teacher's factor.
 
     Args:
-        stores: images and texts of each.
-        weights: of each; their sum is what this teacher says.
+        stores: images and texts of each teacher.
+        weights: of each teacher.
     """
 
     def __init__(
@@ -385,37 +386,38 @@ class StoredVectors(Teacher):
     ) -> None:
         self.stores = tuple(stores)
         self.factors = torch.tensor([factor for factor, _ in weights])
-        self.more = sum(more for _, more in weights)
+        self.offset = sum(offset for _, offset in weights)
 
     def block(self, batch: Batch) -> Tensor:
         device, (images, texts) = batch.positive.device, batch.block
         text = self._texts(batch.text_rows[:texts]).to(device).T
 
         def scores(rows: Tensor | slice) -> Tensor:
-            at = rows if isinstance(rows, slice) else rows.cpu()
-            return self._images(batch.image_rows[:images][at]).to(device) @ text
+            share = rows if isinstance(rows, slice) else rows.cpu()
+            return self._images(batch.image_rows[:images][share]).to(device) @ text
 
-        return gather_shards(images, scores, device) + self.more
+        return gather_shards(images, scores, device) + self.offset
 
     def pairs(self, batch: Batch, pairs: Pairs) -> Tensor:
         device = batch.positive.device
         image = self._images(batch.image_rows).to(device)[pairs.image]
         text = self._texts(batch.text_rows).to(device)[pairs.text]
-        return (image * text).sum(1) + self.more
+        return (image * text).sum(1) + self.offset
 
     def _images(self, rows: Tensor) -> Tensor:
-        found = [images.vectors(rows) for images, _ in self.stores]
-        return concatenate_teachers(found, self.factors)
+        return concatenate_teachers(
+            [images.vectors(rows) for images, _ in self.stores], self.factors
+        )
 
     def _texts(self, rows: Tensor) -> Tensor:
         return concatenate_teachers([texts.vectors(rows) for _, texts in self.stores])
 
 
-class _Seeing(Teacher):
-    """A model and where its encodings come from.
+class _ModelTeacher(Teacher):
+    """A teacher whose own model scores the encodings; the subclass says where they come from.
 
     Args:
-        model: the model; it is frozen and moves to where this process computes.
+        model: the model; it is frozen and moved to the device of this process.
         weight: of its scores.
     """
 
@@ -425,8 +427,8 @@ class _Seeing(Teacher):
         self._last: tuple[Batch, tuple[Embeddings, Embeddings]] | None = None
 
     @abstractmethod
-    def look(self, batch: Batch, *, whole: bool) -> tuple[Embeddings, Embeddings]:
-        """The pools on the device, the same on every process; the anchor block where not whole."""
+    def encodings(self, batch: Batch, *, whole: bool) -> tuple[Embeddings, Embeddings]:
+        """Return the pools on the device, the same on every process; or only the anchor block's."""
 
     def block(self, batch: Batch) -> Tensor:
         images, texts = self._pools(batch, whole=False)
@@ -456,13 +458,13 @@ class _Seeing(Teacher):
             if not (whole and missing):
                 return pools
         with evaluation_mode([self.model]):
-            pools = self.look(batch, whole=whole)
+            pools = self.encodings(batch, whole=whole)
         self._last = batch, pools
         return pools
 
 
 @final
-class StoredFragments(_Seeing):
+class StoredFragments(_ModelTeacher):
     """A stored teacher with bags of vectors, scored by its own model.
 
     Args:
@@ -483,7 +485,7 @@ class StoredFragments(_Seeing):
         super().__init__(model, weight)
         self.images, self.texts = images, texts
 
-    def look(self, batch: Batch, *, whole: bool) -> tuple[Embeddings, Embeddings]:
+    def encodings(self, batch: Batch, *, whole: bool) -> tuple[Embeddings, Embeddings]:
         device, (images, texts) = batch.positive.device, batch.block
         rows = slice(None if whole else images), slice(None if whole else texts)
         return (
@@ -493,13 +495,13 @@ class StoredFragments(_Seeing):
 
 
 @final
-class FrozenTeacher(_Seeing):
-    """A model that encodes every batch anew, each process a share of it.
+class FrozenTeacher(_ModelTeacher):
+    """A teacher that encodes every batch anew, each process a share of it.
 
     Args:
         model: the model.
-        processor: what it sees of the data set that batches come from.
-        inputs: "clean" items of its own, or the "same" ones as the student.
+        processor: its inputs from the data set of the batches.
+        inputs: "clean" items without augmentation, or the "same" ones as the student's.
         weight: of its scores.
     """
 
@@ -509,17 +511,17 @@ class FrozenTeacher(_Seeing):
         super().__init__(model, weight)
         self.processor, self.inputs = processor, inputs
 
-    def look(self, batch: Batch, *, whole: bool) -> tuple[Embeddings, Embeddings]:
+    def encodings(self, batch: Batch, *, whole: bool) -> tuple[Embeddings, Embeddings]:
         if self.inputs == "same":
             images, texts = batch.images, batch.texts
-            many = len(batch.image_rows), len(batch.text_rows)
+            counts = len(batch.image_rows), len(batch.text_rows)
         else:
-            many = (len(batch.image_rows), len(batch.text_rows)) if whole else batch.block
-            images = self._items(self.processor.images, batch.image_rows[: many[0]], batch)
-            texts = self._items(self.processor.texts, batch.text_rows[: many[1]], batch)
+            counts = (len(batch.image_rows), len(batch.text_rows)) if whole else batch.block
+            images = self._items(self.processor.images, batch.image_rows[: counts[0]], batch)
+            texts = self._items(self.processor.texts, batch.text_rows[: counts[1]], batch)
         return (
-            gather_parts(self.model.encode_images(images), many[0]),
-            gather_parts(self.model.encode_texts(texts), many[1]),
+            gather_parts(self.model.encode_images(images), counts[0]),
+            gather_parts(self.model.encode_texts(texts), counts[1]),
         )
 
     def _items(self, look: Look, rows: Tensor, batch: Batch) -> ModalityBatch:
@@ -528,11 +530,11 @@ class FrozenTeacher(_Seeing):
 
 @final
 class TeacherEnsemble:
-    """The sum of what teachers say of a batch: a `TargetSource` and a `PairTargetSource`.
+    """The sum of several teachers' weighted scores: a `PairTargetSource`.
 
     Args:
-        teachers: each with its weight; weights are what makes the sum a mean on the student's
-            scale, see `counterfoil.negatives.teachers.target_weighting`.
+        teachers: each with its weight, so that the sum is a mean on the student's scale, see
+            `target_weighting`.
     """
 
     def __init__(self, *, teachers: Sequence[Teacher]) -> None:
@@ -540,25 +542,25 @@ class TeacherEnsemble:
         self.teachers = tuple(teachers)
 
     def __call__(self, batch: Batch) -> Tensor:
-        """(I, T) targets on the scale of the inference grid, the same on every process."""
-        with torch.no_grad(), _exactly(batch):
+        """Return (I, T) targets on the scale of the model's scores, the same on every process."""
+        with torch.no_grad(), _full_precision(batch):
             return torch.stack([teacher.block(batch) for teacher in self.teachers]).sum(0)
 
     def pairs(self, batch: Batch, pairs: Pairs) -> Tensor:
-        """(B, N) targets of pairs of places in the pools, on the scale of the inference grid."""
+        """Return (B, N) targets of pairs of places in the pools, on the same scale."""
         flat = pairs.flatten()
-        with torch.no_grad(), _exactly(batch):
-            found = [teacher.pairs(batch, flat) for teacher in self.teachers]
-        return torch.stack(found).sum(0).view(pairs.shape)
+        with torch.no_grad(), _full_precision(batch):
+            scores = [teacher.pairs(batch, flat) for teacher in self.teachers]
+        return torch.stack(scores).sum(0).view(pairs.shape)
 
 
 def concatenate_teachers(vectors: Sequence[Tensor], factors: Tensor | None = None) -> Tensor:
-    """(N, K * D) of K times (N, D) vectors, each teacher's times its factor."""
+    """Concatenate K times (N, D) vectors to (N, K * D), each multiplied by its teacher's factor."""
     if factors is not None:
         vectors = [v * factor for v, factor in zip(vectors, factors, strict=True)]
     return torch.cat(list(vectors), 1)
 
 
-def _exactly(batch: Batch) -> AbstractContextManager[object]:
-    """Without the half precision that the student may be trained in."""
+def _full_precision(batch: Batch) -> AbstractContextManager[object]:
+    """Turn off the half precision that the student may be trained in."""
     return torch.autocast(batch.positive.device.type, enabled=False)

@@ -1,4 +1,9 @@
-"""How far a sweep is, kept on disk: it goes on after a kill, by any number of processes."""
+"""Checkpoints of a streaming pass: after a kill it resumes, with any number of processes.
+
+A checkpoint holds which tiles of the grid are done and what the reducers made of them. Results of
+reducers do not depend on which process folded in which tile, so the files of three processes can be
+resumed by two: each file is absorbed by one of the processes, and its tiles are skipped by all.
+"""
 
 from __future__ import annotations
 
@@ -22,27 +27,27 @@ from counterfoil.core.io import ensure_writable_folder
 from counterfoil.core.resumable import PartsFolder, WorkStopped, check_facts
 
 Fact = str | int
-_Marks = tuple[tuple[str, int, int], ...]  # name, place and version of each tensor
+_Marks = tuple[tuple[str, int, int], ...]  # name, address and version of each tensor
 
-EVERY = 60.0  # seconds between two saves
-_SHORT, _LONG = 500, 2000  # milliseconds that a round should take
+EVERY = 60.0  # seconds between two checkpoints
+_SHORT, _LONG = 500, 2000  # a round of tiles should take between these, in milliseconds
 _DIGESTS: WeakKeyDictionary[nn.Module, tuple[_Marks, str]] = WeakKeyDictionary()
 
 
 class ResumableReducer(Protocol):
-    """A reducer that can be put away and taken up again."""
+    """A reducer whose state can be saved and restored."""
 
     def state(self) -> Tensor:
-        """What was made of the tiles seen so far."""
+        """Return the result of the tiles so far."""
 
     def absorb(self, state: Tensor) -> None:
-        """Take in what another made of other tiles."""
+        """Add the result of other tiles."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """What a file holds: the packed tiles it covers, or why it cannot be used."""
+class _SavedFile:
+    """The tiles that a checkpoint file covers, packed; or why it cannot be used."""
 
     number: int
     done: bytes = b""
@@ -52,17 +57,17 @@ class _Found:
 
 @final
 class StreamCheckpoint:
-    """Saves reducers and which tiles they have seen; asks all processes whether to stop.
+    """Saves the reducers of a pass and its finished tiles; lets all processes agree to stop.
 
-    Every process has one file. Whatever number of processes wrote the files, those present share
-    them out, and a file is removed only after what it held is in another.
+    Every process writes one file. On resuming, the present processes share the files out, however
+    many wrote them, and a file is removed only after its content is in another one.
 
     Args:
-        reducers: what to save, by name.
-        facts: what is swept, in words; a folder of something else is refused.
-        folder: where the files are, the same for all processes; None to keep nothing.
-        every: seconds between two saves.
-        stop: asked now and then; when it answers True on any process, all of them save and stop.
+        reducers: the reducers to save, by name.
+        facts: description of the pass; a folder of another pass is refused.
+        folder: folder of the files, the same for all processes; None to save nothing.
+        every: seconds between two checkpoints.
+        stop: polled now and then; once it returns True on any process, all of them save and stop.
 
     Raises:
         ValueError: the folder cannot be written.
@@ -85,51 +90,57 @@ class StreamCheckpoint:
             ensure_writable_folder(self._parts.path(0))
 
     def begin(self, shape: tuple[int, int], tile: tuple[int, int]) -> Tensor:
-        """Take up what was kept: (blocks, columns) bool, the tiles that need no second visit.
+        """Resume: return (blocks, columns) bool, the tiles that are done.
 
         Args:
             shape: of the grid, in tiles.
             tile: images and texts of a tile.
 
         Raises:
-            ValueError: something else was being swept, or the processes see different folders.
+            ValueError: the folder is of another pass, or the processes see different folders.
         """
         self.facts["tiles"] = f"{shape[0]} x {shape[1]} of {tile[0]} x {tile[1]}"
         self._done = torch.zeros(shape, dtype=torch.bool)
         if self.folder is None:
             return self._done.clone()
         mine = [n for n in self._parts.numbers() if n % distributed.size() == distributed.rank()]
-        found = self._agree([self._look(number) for number in mine])
-        everything = self._done.clone()
-        for file in sorted(found, key=lambda file: -int(self._unpack(file.done).sum())):
+        files = self._exchange([self._read(number) for number in mine])
+        all_done = self._done.clone()
+        # Two files that share a tile are an old one and the newer one that replaced it, written
+        # just before a kill. The newer one covers more tiles, so it comes first, and the old one is
+        # skipped: absorbing both would count tiles twice.
+        for file in sorted(files, key=lambda file: -int(self._unpack(file.done).sum())):
             done = self._unpack(file.done)
-            if not bool((done & everything).any()):  # else a later file holds all of it
-                everything |= done
+            if not bool((done & all_done).any()):
+                all_done |= done
                 self._absorb(file.number, done)
-        return everything
+        return all_done
 
-    def did(self, place: tuple[int, int]) -> None:
-        """All reducers have seen this tile."""
+    def mark_done(self, place: tuple[int, int]) -> None:
+        """Mark a tile that all reducers have folded in."""
         self._done[place] = True
 
     def rounds(self, tiles: int) -> Iterator[int]:
-        """How many tiles to visit before coming back, until every process has visited its own.
+        """Yield how many tiles to visit in each round, until every process has visited its own.
+
+        Between two rounds the processes agree whether to save or stop. The exchange costs time, so
+        rounds grow and shrink to last about a second.
 
         Args:
-            tiles: how many this process has to visit.
+            tiles: number of tiles of this process.
 
         Raises:
-            WorkStopped: one of the processes was asked to.
+            WorkStopped: `stop` returned True on one of the processes.
         """
-        many, saved = 1, time.monotonic()
+        count, saved = 1, time.monotonic()
         while True:
             began = time.monotonic()
-            yield min(many, tiles)
-            tiles -= min(many, tiles)
+            yield min(count, tiles)
+            tiles -= min(count, tiles)
             now = time.monotonic()
-            asked = self.stop is not None and self.stop()
+            stop = self.stop is not None and self.stop()
             due = self.folder is not None and now - saved >= self.every
-            mine = tiles, int(asked), int(due), int(1000 * (now - began))
+            mine = tiles, int(stop), int(due), int(1000 * (now - began))
             left, stopped, late, spent = distributed.all_reduce_max_of(mine)
             if not left:
                 return
@@ -138,15 +149,15 @@ class StreamCheckpoint:
                 saved = time.monotonic()
             if stopped:
                 raise WorkStopped
-            many = 2 * many if spent < _SHORT else max(1, many // 2) if spent > _LONG else many
+            count = 2 * count if spent < _SHORT else max(1, count // 2) if spent > _LONG else count
 
-    def _agree(self, mine: list[_Found]) -> list[_Found]:
-        """Everybody's usable files."""
-        found: list[_Found] = []
+    def _exchange(self, mine: list[_SavedFile]) -> list[_SavedFile]:
+        """Return the usable files of all processes; refuse those of another pass."""
+        all_files: list[_SavedFile] = []
         for files in distributed.gather_objects(mine):
             assert isinstance(files, list)
-            found += files
-        for file in found:
+            all_files += files
+        for file in all_files:
             if file.refusal:
                 raise ValueError(file.refusal)
             if file.damage and distributed.rank() == 0:
@@ -154,9 +165,9 @@ class StreamCheckpoint:
         self._old = [
             self._parts.path(file.number) for file in mine if file.number != distributed.rank()
         ]
-        return [file for file in found if not file.damage]
+        return [file for file in all_files if not file.damage]
 
-    def _look(self, number: int) -> _Found:
+    def _read(self, number: int) -> _SavedFile:
         path = self._parts.path(number)
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
@@ -164,12 +175,12 @@ class StreamCheckpoint:
                 try:
                     check_facts(path.parent, facts, self.facts)
                 except ValueError as error:
-                    return _Found(number, refusal=str(error))
+                    return _SavedFile(number, refusal=str(error))
                 for name in self.reducers:
-                    arrays[name]  # reading it checks it
-                return _Found(number, arrays["done"].tobytes())
+                    arrays[name]  # reading checks the archive's checksum
+                return _SavedFile(number, arrays["done"].tobytes())
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-            return _Found(number, damage=f"{path} is damaged ({error})")
+            return _SavedFile(number, damage=f"{path} is damaged ({error})")
 
     def _absorb(self, number: int, done: Tensor) -> None:
         if number % distributed.size() != distributed.rank():
@@ -188,7 +199,7 @@ class StreamCheckpoint:
             **{name: reducer.state().cpu().numpy() for name, reducer in self.reducers.items()},
         }
         self._parts.save(distributed.rank(), lambda path: _write_arrays(path, arrays))
-        while self._old:  # all that these held is in the new file, or in another process's
+        while self._old:  # their content is in the new file, or in another process's
             self._old.pop().unlink(missing_ok=True)
 
     def _unpack(self, done: bytes) -> Tensor:
@@ -202,7 +213,7 @@ def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def weights_digest(module: nn.Module) -> str:
-    """Sixteen hex digits of all that a module has learnt; of a frozen one they are remembered."""
+    """Return sixteen hex digits of a module's state; those of a frozen module are cached."""
     marks, known = _marks(module), _DIGESTS.get(module)
     if marks and known and known[0] == marks:
         return known[1]
@@ -210,16 +221,19 @@ def weights_digest(module: nn.Module) -> str:
     for name, value in module.state_dict().items():
         digest.update(name.encode())
         digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
-    found = digest.hexdigest()[:16]
+    short = digest.hexdigest()[:16]
     if marks:
-        _DIGESTS[module] = marks, found
-    return found
+        _DIGESTS[module] = marks, short
+    return short
 
 
 def _marks(module: nn.Module) -> _Marks:
-    """By which a frozen module is known to be as it was; empty for one that may learn."""
+    """Identify the tensors of a frozen module; empty for one that may change.
+
+    A write in place raises a tensor's version; a replaced tensor has another address.
+    """
     state: dict[str, Tensor] = module.state_dict()
-    learns = any(parameter.requires_grad for parameter in module.parameters())
-    if learns or any(value.is_inference() for value in state.values()):
+    trainable = any(parameter.requires_grad for parameter in module.parameters())
+    if trainable or any(value.is_inference() for value in state.values()):
         return ()
     return tuple((name, value.data_ptr(), value._version) for name, value in state.items())

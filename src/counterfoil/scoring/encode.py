@@ -1,4 +1,8 @@
-"""Encodes a whole data set once, the same on any number of processes."""
+"""Encode a whole data set once, and cut its score matrix into tiles.
+
+Results are the same on any number of processes: batches and tiles lie on fixed grids, whole ones
+are dealt out, and the last one of a grid is padded, so that every product has the same shape.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +20,20 @@ from counterfoil.core.console import progress
 from counterfoil.core.types import Embeddings, ModalityBatch, Pairs
 from counterfoil.models.base import RetrievalModel
 
-# Evaluation mode for a while.
-
 
 @contextmanager
 def evaluation_mode(models: Iterable[nn.Module], *, gradients: bool = False) -> Iterator[None]:
-    """Run the block in evaluation mode; then every part is as it was.
+    """Run a block in evaluation mode, and restore the mode of every module afterwards.
 
-    Not `torch.inference_mode`: what is made inside are ordinary tensors.
+    Not `torch.inference_mode`: tensors made inside are ordinary ones.
 
     Args:
-        models: whose parts are switched.
-        gradients: keep a graph for them.
+        models: the modules.
+        gradients: record gradients.
     """
     modes = {part: part.training for model in models for part in model.modules()}
     for part, mode in modes.items():
-        if mode:  # setting costs ten times what asking does
+        if mode:  # setting an attribute of a module takes ten times as long as reading it
             part.training = False
     try:
         with torch.set_grad_enabled(gradients):
@@ -42,11 +44,8 @@ def evaluation_mode(models: Iterable[nn.Module], *, gradients: bool = False) -> 
                 part.training = mode
 
 
-# Who computes which rows of a batch, and how they come together again.
-
-
 def shard_bounds(count: int, device: torch.device) -> Tensor | slice:
-    """This process's share of `count` rows; the last row stands in where they do not divide."""
+    """Return this process's share of `count` rows; the last row is repeated to fill the share."""
     mine = distributed.shard(count)
     if mine.stop <= count:
         return mine
@@ -56,19 +55,19 @@ def shard_bounds(count: int, device: torch.device) -> Tensor | slice:
 def gather_shards(
     count: int, score: Callable[[Tensor | slice], Tensor], device: torch.device
 ) -> Tensor:
-    """`score` of all rows, of which each process computes a share."""
+    """Compute `score` for all rows, each process a share of them."""
     return distributed.gather_rows(score(shard_bounds(count, device)))[:count]
 
 
 def gather_parts(share: Embeddings, count: int) -> Embeddings:
-    """All processes' items, without those that only stood in."""
+    """Gather the items of all processes, without the repeated ones."""
     share = share.padded(distributed.all_reduce_max(share.tokens.shape[1]))
     gram = None if share.gram is None else distributed.gather_rows(share.gram)[:count]
     tokens, mask = distributed.gather_rows(share.tokens), distributed.gather_rows(share.mask)
     return Embeddings(tokens[:count], mask[:count], gram)
 
 
-# How a score matrix is cut: a grid that depends on the members alone, and the order of visits.
+# The tiles of a score matrix.
 
 
 Side: TypeAlias = Literal["image", "text"]
@@ -81,12 +80,12 @@ _BAGS = {"cpu": (128, 512), "cuda": (512, 1024)}
 @final
 @dataclass(frozen=True, slots=True)
 class EmbeddedDataset:
-    """A model with everything it has encoded.
+    """A model and its encodings of a data set.
 
     Attributes:
         model: scores pairs.
-        images: all images, as this model encodes them.
-        texts: all texts, as this model encodes them.
+        images: encodings of all images.
+        texts: encodings of all texts.
     """
 
     model: RetrievalModel
@@ -97,7 +96,7 @@ class EmbeddedDataset:
 @final
 @dataclass(frozen=True, slots=True)
 class ScoreTile:
-    """A block of the score matrix and where it lies.
+    """A block of the score matrix with its rows and columns.
 
     Attributes:
         scores: (i, t) float32, contiguous, without NaN.
@@ -110,22 +109,22 @@ class ScoreTile:
     texts: Tensor
 
     def true(self, text_to_image: Tensor, besides: Pairs | None = None) -> tuple[Tensor, Tensor]:
-        """Where in the tile texts meet the images they describe: places (p,) and (p,).
+        """Return the places of true pairs in the tile: (p,) of its rows and (p,) of its columns.
 
         Args:
             text_to_image: (T,) long, image row that each text describes, -1 for none.
-            besides: rows of other true pairs, where there are some.
+            besides: rows of further true pairs.
         """
-        wanted = text_to_image[self.texts]
-        place = torch.searchsorted(self.images, wanted).clamp_(max=len(self.images) - 1)
-        column = (self.images[place] == wanted).nonzero().squeeze(1)
+        image = text_to_image[self.texts]
+        place = torch.searchsorted(self.images, image).clamp_(max=len(self.images) - 1)
+        column = (self.images[place] == image).nonzero().squeeze(1)
         if besides is None:
             return place[column], column
-        rows, columns = self._met(besides)
+        rows, columns = self._places(besides)
         return torch.cat([place[column], rows]), torch.cat([column, columns])
 
-    def _met(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        """Where pairs of rows lie, of those that lie in the tile."""
+    def _places(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        """Return the places of those pairs of rows that lie in the tile."""
         here = torch.isin(pairs.image, self.images) & torch.isin(pairs.text, self.texts)
         texts, order = self.texts.sort()
         column = order[torch.searchsorted(texts, pairs.text[here])]
@@ -133,13 +132,13 @@ class ScoreTile:
 
 
 def device_of(member: EmbeddedDataset) -> torch.device:
-    """Where the model's parameters are, or the encodings if it has none."""
+    """Return the device of the model's parameters, or of the encodings if it has none."""
     parameter = next(member.model.parameters(), None)
     return member.images.tokens.device if parameter is None else parameter.device
 
 
 def check_finite(image: int, text: int) -> ValueError:
-    """What to say of a score that is NaN."""
+    """Return the error for a score that is NaN."""
     return ValueError(
         f"the score of image row {image} and text row {text} is not a number; look for NaN in the "
         "features, or train again with a lower learning rate"
@@ -147,9 +146,10 @@ def check_finite(image: int, text: int) -> ValueError:
 
 
 def tile_shape(members: Sequence[EmbeddedDataset], device: torch.device) -> tuple[int, int]:
-    """Images and texts of a tile: the same for the same members and kind of device, always.
+    """Return the images and texts of a tile; depends on the members and the kind of device only.
 
-    Tiles are nearly equal, so that little of the padded last ones is wasted.
+    The sides are chosen to divide the matrix nearly evenly, which leaves little padding in the
+    last tiles.
     """
     single = all(m.images.mask.shape[1] == m.texts.mask.shape[1] == 1 for m in members)
     sizes = _VECTORS if single else _BAGS
@@ -164,15 +164,15 @@ def _even(count: int, most: int) -> int:
 
 
 def cut_tiles(rows: Tensor, size: int) -> list[Tensor]:
-    """Rows in consecutive parts of `size`, the last one shorter."""
+    """Cut rows into consecutive parts of `size`, the last one shorter."""
     return list(torch.split(rows, size)) if len(rows) else []
 
 
 def assign_tiles(count: int) -> list[int]:
-    """0 to count - 1, each new one far from those before.
+    """Return 0 to count - 1 in bit-reversed order: each number is far from those before it.
 
-    Thresholds learnt from tiles visited in this order fit the whole matrix even when scores rise
-    with the row.
+    The floors of top-k lists then rise quickly even where scores rise with the row, as in sorted
+    data: visited in order, every tile would beat the lists of the tiles before.
 
     >>> assign_tiles(6)
     [0, 4, 2, 1, 5, 3]
@@ -183,10 +183,10 @@ def assign_tiles(count: int) -> list[int]:
 
 
 def pick_tiles(encoded: Embeddings, rows: Tensor, size: int, device: torch.device) -> Embeddings:
-    """These rows on the device, the last one repeated until there are `size`.
+    """Copy rows to the device, the last one repeated until there are `size`.
 
     A full block of consecutive rows is a view, not a copy. Padding keeps the shape of every
-    product the same, so that equal items score equally wherever they stand.
+    product the same, so that equal items have equal scores wherever they stand.
     """
     last = int(rows[-1])
     if len(rows) < size:
@@ -196,16 +196,16 @@ def pick_tiles(encoded: Embeddings, rows: Tensor, size: int, device: torch.devic
     return encoded.rows(rows).to(device)
 
 
-# Raw items put together: padded, one after the other, of all processes.
+# Joining batches of items that are not encoded yet.
 
 
 def pad_batches(items: ModalityBatch, length: int) -> ModalityBatch:
-    """The same items with room for `length` tokens; what they were to learn is left out."""
-    more = length - items.mask.shape[1]
+    """Pad items to `length` tokens; their targets are dropped."""
+    missing = length - items.mask.shape[1]
 
     def wider(tensor: Tensor, fill: int = 0) -> Tensor:
-        room = (0, 0) * (tensor.dim() - 2) + (0, more)
-        return pad(tensor, room, value=fill) if more > 0 else tensor
+        room = (0, 0) * (tensor.dim() - 2) + (0, missing)
+        return pad(tensor, room, value=fill) if missing > 0 else tensor
 
     return ModalityBatch(
         items.ids,
@@ -218,7 +218,7 @@ def pad_batches(items: ModalityBatch, length: int) -> ModalityBatch:
 
 
 def join_batches(parts: Sequence[ModalityBatch]) -> ModalityBatch:
-    """Items one after the other, padded to the longest; boxes and words where all have them."""
+    """Concatenate items, padded to the longest; boxes and words where all parts have them."""
     longest = max(part.mask.shape[1] for part in parts)
     parts = [pad_batches(part, longest) for part in parts]
     boxes = [part.boxes for part in parts if part.boxes is not None]
@@ -234,11 +234,11 @@ def join_batches(parts: Sequence[ModalityBatch]) -> ModalityBatch:
 
 
 def gather_batches(share: ModalityBatch, count: int) -> ModalityBatch:
-    """All processes' items, the first `count` of them, padded to the longest.
+    """Gather the items of all processes, padded to the longest.
 
     Args:
-        share: this process's; every process has as many.
-        count: how many there are, without those that only stand in.
+        share: this process's items; every process has as many.
+        count: number of items to return, without those that fill the last share.
     """
     share = pad_batches(share, distributed.all_reduce_max(share.mask.shape[1]))
 
@@ -274,11 +274,11 @@ def encode_images(
 
     Args:
         model: the model; it moves to `device` and keeps its training mode.
-        look: (n,) long rows -> those images, as `model` wants them.
-        count: how many images there are, rows 0 to `count` - 1.
+        look: maps (n,) long rows to a batch of those images.
+        count: number of images, rows 0 to `count` - 1.
         batch: images encoded together.
-        device: where to compute; by default `world.device()`.
-        keep: where the result stays.
+        device: where to compute; by default the device of this process.
+        keep: device of the result.
 
     Raises:
         ValueError: nothing to encode, or a batch below 1.
@@ -295,9 +295,9 @@ def encode_texts(
     device: torch.device | str | None = None,
     keep: torch.device | str = "cpu",
 ) -> Embeddings:
-    """Encode `count` texts in evaluation mode, those of like length together.
+    """Encode `count` texts in evaluation mode, those of similar length together.
 
-    The result is in row order, padded to the longest text. Every text is looked at twice: for its
+    The result is in row order, padded to the longest text. Every text is processed twice: for its
     length, and to be encoded. Arguments and errors are those of `encode_images`.
     """
     return _pooled(texts_in_batches(model, look, count, batch=batch, device=device), count, keep)
@@ -312,15 +312,15 @@ def images_in_batches(
     device: torch.device | str | None = None,
     done: int = 0,
 ) -> Iterator[tuple[Tensor, Embeddings]]:
-    """Rows and encodings of `encode_images`, batch after batch, on every process.
+    """Yield the rows and encodings of `encode_images`, batch after batch, on every process.
 
     Args:
         model: the model.
-        look: rows -> images.
-        count: how many there are.
+        look: maps rows to a batch of images.
+        count: number of images.
         batch: images encoded together.
-        device: where to compute; by default `world.device()`.
-        done: how many batches to leave out, as they are known already.
+        device: where to compute; by default the device of this process.
+        done: number of batches to skip.
     """
     batches = list(torch.split(_rows(count, batch, "images"), batch))
     return _in_batches(model, look, batches, _place(device), done, texts=False)
@@ -335,10 +335,10 @@ def texts_in_batches(
     device: torch.device | str | None = None,
     done: int = 0,
 ) -> Iterator[tuple[Tensor, Embeddings]]:
-    """Rows and encodings of `encode_texts`, batch after batch; arguments as `images_in_batches`."""
+    """Yield rows and encodings of `encode_texts`; arguments as `images_in_batches`."""
     parts = torch.split(_rows(count, batch, "texts"), batch)
     lengths = torch.cat([_lengths(look(rows)) for rows in parts])
-    order = lengths.argsort(descending=True, stable=True)  # the longest first: it sets the room
+    order = lengths.argsort(descending=True, stable=True)  # the longest first, so none grows later
 
     def trimmed(rows: Tensor) -> ModalityBatch:
         items, longest = look(rows), int(lengths[rows].max())
@@ -391,14 +391,14 @@ def _in_batches(
             with evaluation_mode([model]):
                 encoded = encoder(look(mine).to(device))
             for rows, part in zip(
-                batches[start : start + world_size], _everyone(encoded, len(batches[0]))
+                batches[start : start + world_size], _gather_encoded(encoded, len(batches[0]))
             ):
                 yield rows, part.rows(slice(len(rows)))
                 advance(len(rows))
 
 
-def _everyone(encoded: Embeddings, batch: int) -> list[Embeddings]:
-    """Each process's batch, padded to the same shape."""
+def _gather_encoded(encoded: Embeddings, batch: int) -> list[Embeddings]:
+    """Gather each process's batch, padded to the same shape."""
     if distributed.size() == 1:
         return [encoded]
     sizes = distributed.gather(torch.tensor(encoded.tokens.shape[:2], device=encoded.tokens.device))
@@ -416,21 +416,21 @@ def _everyone(encoded: Embeddings, batch: int) -> list[Embeddings]:
 
 
 def _lengths(items: ModalityBatch) -> Tensor:
-    """(N,) long place after the last real token of each item, at least 1."""
+    """Return the (N,) length of each item up to its last real token, at least 1."""
     places = torch.arange(1, items.mask.shape[1] + 1, device=items.mask.device)
     return (items.mask * places).amax(1).clamp(min=1).cpu()
 
 
 @final
 class _Pool:
-    """Room for everything, growing when a longer item comes."""
+    """One tensor for all items, which grows when a longer item comes."""
 
     def __init__(self, count: int, device: torch.device) -> None:
         self.count, self.device = count, device
         self.parts: tuple[Tensor | None, ...] = ()
 
     def put(self, rows: Tensor, part: Embeddings) -> None:
-        """Put the first ``len(rows)`` items of a batch, as long as the pool or not, in place."""
+        """Write the first ``len(rows)`` items of a batch to their rows."""
         if not self.parts or part.tokens.shape[1] > self.encoded().tokens.shape[1]:
             self._grow(part)
         part = part.padded(self.encoded().tokens.shape[1])
@@ -439,7 +439,7 @@ class _Pool:
                 pool[rows.to(self.device)] = values[: len(rows)].to(self.device)
 
     def encoded(self) -> Embeddings:
-        """What has been put."""
+        """Return the items so far."""
         tokens, mask, gram = self.parts
         assert tokens is not None
         assert mask is not None

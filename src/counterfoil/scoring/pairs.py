@@ -1,4 +1,4 @@
-"""Scores of chosen pairs, where a whole matrix would be too much."""
+"""Scores of chosen pairs: of lists that another model has proposed, without the whole matrix."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from counterfoil.scoring.encode import (
 )
 from counterfoil.scoring.reducers import NOTHING, rank_keys, rows_of, scores_of, sort_descending
 
-_NUMBERS = {"cpu": 2**22, "cuda": 2**28}  # that the encodings of the pairs scored together hold
-_TEXTS = 512  # scored together with one image
+_NUMBERS = {"cpu": 2**22, "cuda": 2**28}  # numbers in the encodings of pairs scored together
+_TEXTS = 512  # texts scored together with one image
 _AT_ONCE = 2**22  # scores exchanged together
 
 
@@ -32,26 +32,26 @@ def score_index_pairs(
     *,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """(P,) float32 scores of pairs of rows, the mean over members, on the CPU.
+    """Score pairs of rows: (P,) float32 on the CPU, the mean over members.
 
-    On the CPU an image with a bag of vectors meets its texts in grids of at most 512, which spares
-    copying the image for each of them; otherwise pairs are gathered in parts of one size. How pairs
-    are cut depends on the members, the pairs and the kind of device alone, so several processes,
-    which deal out the parts, find what one does, bit for bit.
+    On the CPU an image with a bag of vectors is scored with its texts as a (1, 512) matrix at most,
+    which spares copying the image for each of them; otherwise pairs are gathered in parts of one
+    size. How pairs are cut depends on the members, the pairs and the kind of device only, so
+    several processes, which deal out the parts, return the same bits as one.
 
     Args:
         members: models with their encodings of the same images and texts.
         images: (P,) long rows on the CPU, in ascending order.
         texts: (P,) long rows on the CPU.
-        device: where to compute, as in `sweep`.
+        device: where to compute, as in `stream_scores`.
 
     Raises:
-        ValueError: a score that is not a number.
+        ValueError: a NaN score.
     """
     assert bool((images.diff() >= 0).all())
-    found = torch.zeros(len(images))
+    scores = torch.zeros(len(images))
     if not len(images):
-        return found
+        return scores
     where = device_of(members[0]) if device is None else torch.device(device)
     grids = where.type == "cpu" and any(m.images.mask.shape[1] > 1 for m in members)
     parts = _by_image(images) if grids else _even(members, len(images), where)
@@ -62,13 +62,13 @@ def score_index_pairs(
         for part in parts[distributed.rank() :: distributed.size()]:
             left, right = images[part], texts[part]
             each = [_score(member, left, right, where, grids) for member in members]
-            found[part] = sum(each[1:], each[0]).cpu() / len(each)
+            scores[part] = sum(each[1:], each[0]).cpu() / len(each)
             advance(len(left) * distributed.size())
-    return _together(found, images, texts)
+    return _gather_scores(scores, images, texts)
 
 
 def _by_image(images: Tensor) -> list[slice]:
-    """Pairs of one image each, at most `_TEXTS` of them."""
+    """Cut pairs into parts of one image and at most `_TEXTS` texts."""
     ends = torch.bincount(images).cumsum(0).unique().tolist()  # type: ignore[no-untyped-call]
     ends = [end for end in ends if end]
     starts = [0, *ends[:-1]]
@@ -96,35 +96,35 @@ def _score(
 
 
 def _fetch(side: Embeddings, rows: Tensor, device: torch.device) -> Embeddings:
-    """These rows on the device; what comes twice is sent there once."""
+    """Return these rows on the device; a repeated row is copied there once."""
     if side.tokens.device == device:
         return side.rows(rows)
     once, places = rows.unique(return_inverse=True)  # type: ignore[no-untyped-call]
     return side.rows(once).to(device).rows(places)
 
 
-def _together(found: Tensor, images: Tensor, texts: Tensor) -> Tensor:
-    """The scores of all processes; each pair was scored by one of them, and is 0 elsewhere."""
-    for part in torch.split(found, _AT_ONCE):  # views
+def _gather_scores(scores: Tensor, images: Tensor, texts: Tensor) -> Tensor:
+    """Sum the processes' scores in place; each pair was scored by one process, and is 0 elsewhere.
+
+    The check for NaN comes after, so that all processes raise together.
+    """
+    for part in torch.split(scores, _AT_ONCE):  # views
         part.copy_(distributed.gather(part.to(distributed.device())).sum(0))
-    if bool(found.isnan().any()):
-        place = int(found.isnan().nonzero()[0])
+    if bool(scores.isnan().any()):
+        place = int(scores.isnan().nonzero()[0])
         raise check_finite(int(images[place]), int(texts[place]))
-    return found
-
-
-# Coarse to fine: one model proposes the k best, others put them in order.
+    return scores
 
 
 @final
 class RescoredPairs:
-    """Scores of all pairs in two sets of lists; a pair that stands in both is scored once.
+    """Scores of all pairs in two sets of lists; a pair in both is scored once.
 
     Args:
-        members: models with what they encoded; their mean counts.
+        members: models with their encodings; the mean score of several counts.
         texts: (I, h) proposed text rows, -1 for none.
         images: (T, h') proposed image rows, -1 for none.
-        device: where to compute, see `sweep`.
+        device: where to compute, see `stream_scores`.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class RescoredPairs:
         return len(self._pairs)
 
     def scores(self, side: Side) -> Tensor:
-        """(Q, h) float32 scores of the proposals of one side, -inf where there is none."""
+        """Return the (Q, h) float32 scores of one side's proposals, -inf where there is none."""
         none = self._lists[side] < 0
         if not len(self._pairs):
             return torch.full(none.shape, -torch.inf)
@@ -155,11 +155,13 @@ class RescoredPairs:
         return self._scores[place].masked_fill_(none, -torch.inf)
 
     def best(self, side: Side, k: int) -> tuple[Tensor, Tensor]:
-        """(Q, k) int32 rows and (Q, k) scores, best first; ties to the lower row, -1 where short.
+        """Return (Q, k) int32 rows and (Q, k) scores, best first; -1 where a list is short.
+
+        Of equal scores the lower row comes first, by the rank keys of `scoring.reducers`.
 
         Args:
-            side: who asks.
-            k: how many to keep, at most the length of the proposals.
+            side: the side of the queries.
+            k: length of the lists, at most that of the proposals.
         """
         scores, rows = self.scores(side), self._lists[side].long()
         keys = rank_keys(scores, rows.clamp(min=0)).masked_fill_(scores.isneginf(), NOTHING)
@@ -167,7 +169,7 @@ class RescoredPairs:
         return rows_of(keys).int(), scores_of(keys)
 
     def _places(self, side: Side) -> Tensor:
-        """(Q, h) a number for each pair, ascending by image and then by text."""
+        """Return a number for each pair, (Q, h), ascending by image and then by text."""
         rows = self._lists[side].long()
         query = torch.arange(len(rows)).unsqueeze(1)
         return query * self._count + rows if side == "image" else rows * self._count + query

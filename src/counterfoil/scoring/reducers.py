@@ -1,7 +1,32 @@
-"""Picking the few from the many: what the reducers need of a machine.
+"""Reducers of a score matrix: top-k lists, ranks, scores of true pairs, the dense matrix.
 
-On the CPU NumPy's vectorised partition, comparison and radix sort are several times faster than
-torch's; elsewhere torch does the same. Both give the same values.
+Rank keys
+---------
+A top-k list must not depend on how the matrix was cut, in which order its tiles came, or how many
+processes scored them. Float scores alone cannot promise that: equal scores are ordered by whatever
+`topk` or `sort` happens to do. So each (score, row) is packed into one int64, and the lists hold,
+compare and merge these keys only:
+
+    bit   63 ............... 32 | 31 ................ 0
+          score, order-preserving | 2**32 - 1 - row
+
+*High half.* The bits of a positive float32, read as an int32, already order like the float. Those
+of a negative float have the sign bit set and grow with its magnitude, so they order backwards;
+flipping their other 31 bits turns them round. The result is a signed int32 that orders exactly
+like the float, and the flip undoes itself, so a key gives back the score bit for bit. Adding zero
+first turns -0.0 into 0.0: two equal floats must not have two keys.
+
+*Low half.* Counting down the row makes the lower row the larger key. "Largest key first" therefore
+means "score descending, then row ascending".
+
+The order is total: the rows of one query differ, so no two of its keys are equal, and every
+correct partition, top-k or sort (NumPy, torch, CUDA) returns the same k keys. And it does not
+depend on tiles or processes, because the k largest of a union are the k largest of the parts' k
+largest: cutting a list early, or merging the lists of processes, cannot change the result.
+-2**63 would be the key of a NaN, which no matrix here holds, and stands for an empty place.
+
+On the CPU, NumPy's vectorised partition, comparison and radix sort are several times faster than
+torch's, so the helpers below use them there; the values are the same.
 """
 
 from __future__ import annotations
@@ -18,41 +43,41 @@ from counterfoil.core.types import Pairs
 from counterfoil.scoring.encode import ScoreTile, Side
 from counterfoil.scoring.stream import ScoreReducer
 
-NOTHING = -(2**63)
-LOWEST = torch.finfo(torch.float32).min
-_LAST = 2**32 - 1
-_FLIP = 0x7FFFFFFF
-_SHORT = 2**15
+NOTHING = -(2**63)  # key of an empty place: below the key of every score, -inf included
+LOWEST = torch.finfo(torch.float32).min  # the floor of an empty list: all but -inf reach it
+_LAST = 2**32 - 1  # low half of a key: the row counted down from here
+_FLIP = 0x7FFFFFFF  # all bits of an int32 but the sign
+_SHORT = 2**15  # labels below this fit an int16
 
 
 def rank_keys(scores: Tensor, rows: Tensor) -> Tensor:
-    """Whole numbers that order like (score descending, row ascending), so that none can tie.
+    """Pack score and row into one int64: the larger key has the higher score, then the lower row.
 
-    The high half is the float32's bit pattern made monotone, the low half counts down the row.
+    See the head of this file.
 
     Args:
         scores: float32, without NaN.
         rows: long, same shape, below 2**32.
     """
     bits = (scores + 0.0).view(torch.int32)  # adding zero turns -0.0 into 0.0
-    monotone = bits ^ ((bits >> 31) & _FLIP)
+    monotone = bits ^ ((bits >> 31) & _FLIP)  # the shift gives -1 for negative floats, else 0
     return (monotone.long() << 32) + (_LAST - rows)
 
 
 def scores_of(keys: Tensor) -> Tensor:
-    """The float32 scores in rank keys; -inf where a key is `NOTHING`."""
+    """Unpack the float32 scores of rank keys; -inf where a key is `NOTHING`."""
     monotone = (keys >> 32).int()
-    bits = monotone ^ ((monotone >> 31) & _FLIP)
+    bits = monotone ^ ((monotone >> 31) & _FLIP)  # the flip is its own inverse
     return bits.view(torch.float32).masked_fill(keys == NOTHING, -torch.inf)
 
 
 def rows_of(keys: Tensor) -> Tensor:
-    """The long rows in rank keys; -1 where a key is `NOTHING`."""
+    """Unpack the long rows of rank keys; -1 where a key is `NOTHING`."""
     return (_LAST - (keys & _LAST)).masked_fill(keys == NOTHING, -1)
 
 
 def reach_threshold(scores: Tensor, floor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where a contiguous (i, t) block of scores is at least the floor, in row-major order.
+    """Return the entries of a contiguous (i, t) block that are at least the floor, row by row.
 
     Args:
         scores: (i, t).
@@ -62,8 +87,8 @@ def reach_threshold(scores: Tensor, floor: Tensor) -> tuple[Tensor, Tensor, Tens
         (n,) scores, (n,) long rows and (n,) long columns.
     """
     if scores.device.type == "cpu":
-        found = np.flatnonzero(scores.numpy() >= floor.numpy())
-        flat, row = torch.from_numpy(found), torch.from_numpy(found // scores.shape[1])
+        places = np.flatnonzero(scores.numpy() >= floor.numpy())
+        flat, row = torch.from_numpy(places), torch.from_numpy(places // scores.shape[1])
         column = flat - row * scores.shape[1]
     else:
         row, column = (scores >= floor).nonzero(as_tuple=True)
@@ -72,9 +97,9 @@ def reach_threshold(scores: Tensor, floor: Tensor) -> tuple[Tensor, Tensor, Tens
 
 
 def best_columns(values: Tensor, k: int) -> Tensor:
-    """(Q, k) largest of (Q, C) values, the least of them first, the others in any order.
+    """Return the (Q, k) largest of (Q, C) values: the least of them first, the others in any order.
 
-    All C of them where C is at most k. The values themselves are left in disorder.
+    All C of them where C is at most k. On the CPU `values` is reordered in place.
     """
     k = min(k, values.shape[1])
     if values.device.type == "cpu":
@@ -85,18 +110,18 @@ def best_columns(values: Tensor, k: int) -> Tensor:
 
 
 def sort_descending(values: Tensor) -> Tensor:
-    """(Q, C) values sorted along each row, largest first."""
+    """Sort (Q, C) values along each row, largest first."""
     if values.device.type == "cpu":
         return torch.from_numpy(np.sort(values.numpy(), axis=1)).flip(1)
     return values.sort(1, descending=True).values
 
 
 def group_by_owner(labels: Tensor, groups: int) -> Tensor:
-    """Places that bring equal labels together, in order of label and then of place.
+    """Return the (n,) stable argsort of labels: equal labels together, in their given order.
 
     Args:
-        labels: (n,) long, from 0 to `connected_groups` - 1.
-        groups: how many labels there can be.
+        labels: (n,) long, from 0 to `groups` - 1.
+        groups: number of possible labels.
     """
     if labels.device.type == "cpu" and groups <= _SHORT:
         short = labels.numpy().astype(np.int16)  # two bytes are sorted by radix
@@ -104,20 +129,21 @@ def group_by_owner(labels: Tensor, groups: int) -> Tensor:
     return labels.sort(stable=True).indices
 
 
-# The k best counterparts of every query: a ranking, or hard negatives when told who owns whom.
-
-
-_SLACK = 64  # least room for newcomers beside the k best
-_AT_ONCE = 8192  # queries finished together
+_SLACK = 64  # least number of spare places beside the k best
+_QUERIES_AT_ONCE = 8192  # bounds the memory of the final sort
 
 
 @final
 class TopK(ScoreReducer):
-    """Keeps the k highest-scoring counterparts of every query; ties go to the lower row.
+    """The k highest-scoring counterparts of every query; ties go to the lower row.
 
-    A tile's scores are compared with what each query's k-th best was when its list was last cut
-    down; the few that reach it are added, and full lists are cut down to the k best.
-    Scores of -inf never qualify.
+    Almost all scores of a tile are far below the k best, so the work is to reject them cheaply.
+    Each query has a list of rank keys with more than k places and a *floor*: the score of its k-th
+    best when the list was last cut down to k. The k-th best only rises, so a score below the floor
+    can never belong to the result, and one comparison per score rejects it. Those at or above the
+    floor (at: an equal score with a lower row still counts) are appended unsorted; a list
+    without room is cut down to its k largest keys, which raises its floor. Scores of -inf never
+    qualify.
 
     Attributes:
         rows: (Q, k) int32 rows, best first, -1 where fewer exist; filled by `merge`.
@@ -130,14 +156,14 @@ class TopK(ScoreReducer):
     def __init__(
         self, query: Side, queries: int, k: int, text_to_image: Tensor | None = None
     ) -> None:
-        """A list of k for every query.
+        """Create a list of k for every query.
 
         Args:
-            query: which side asks.
-            queries: how many there are.
-            k: how many counterparts to keep.
+            query: the side of the queries; the other side is ranked.
+            queries: number of queries.
+            k: length of each list.
             text_to_image: (T,) image row that each text describes, -1 for none; when given, true
-                counterparts are left out and the lists hold hard negatives.
+                pairs are left out and the lists hold hard negatives.
 
         Raises:
             ValueError: k is below 1.
@@ -148,145 +174,151 @@ class TopK(ScoreReducer):
         slack = max(k, _SLACK)
         self._room, self._nearly_full = k + slack, k + slack // 2
 
-    def start(self, images: int, texts: int, device: torch.device) -> None:
+    def prepare(self, images: int, texts: int, device: torch.device) -> None:
         """Allocate the lists."""
         queries, answers = (images, texts) if self.query == "image" else (texts, images)
         assert self.queries == queries
         self._room = max(1, min(self._room, answers))  # no list is longer than that
         assert self.text_to_image is None or len(self.text_to_image) == texts
         self._keys = torch.full((self.queries, self._room), NOTHING, device=device)
-        self._held = torch.zeros(self.queries, dtype=torch.long, device=device)
+        self._lengths = torch.zeros(self.queries, dtype=torch.long, device=device)
         self._floor = torch.full((self.queries,), LOWEST, device=device)
         self.text_to_image = None if self.text_to_image is None else self.text_to_image.to(device)
 
     def update(self, tile: ScoreTile) -> None:
-        """Add what reaches the floors."""
+        """Add the scores that reach the floors."""
         if self.text_to_image is None:
-            self._take(tile)
+            self._collect(tile)
             return
         true = tile.true(self.text_to_image)
-        hidden = tile.scores[true]
-        tile.scores[true] = -torch.inf  # a handful of writes instead of a mask over the tile
-        self._take(tile)
-        tile.scores[true] = hidden
+        # A handful of writes instead of a mask over the tile; other reducers see the same tile
+        # next, so the scores are put back.
+        true_scores = tile.scores[true]
+        tile.scores[true] = -torch.inf
+        self._collect(tile)
+        tile.scores[true] = true_scores
 
     def merge(self) -> None:
-        """Sort the lists of all processes into one."""
+        """Merge the lists of all processes and sort them."""
         shape = self.queries, self.k
         device = self._keys.device
         self.rows = torch.empty(shape, dtype=torch.int32, device=device)
         self.scores = torch.empty(shape, dtype=torch.float32, device=device)
-        for start in range(0, self.queries, _AT_ONCE):
-            part = slice(start, start + _AT_ONCE)
+        for start in range(0, self.queries, _QUERIES_AT_ONCE):
+            part = slice(start, start + _QUERIES_AT_ONCE)
             lists = distributed.gather(best_columns(self._keys[part], self.k).contiguous())
             keys = sort_descending(best_columns(lists.movedim(0, 1).flatten(1), self.k))
             keys = pad(keys, (0, self.k - keys.shape[1]), value=NOTHING)
             self.rows[part], self.scores[part] = rows_of(keys), scores_of(keys)
-        del self._keys, self._held, self._floor
+        del self._keys, self._lengths, self._floor
 
     def state(self) -> Tensor:
-        """(Q, k) rank keys of the lists so far, in any order, for `absorb`."""
-        for rows in self._parts():
-            long = rows[self._held[rows] > self.k]
-            if len(long):
-                self._keep(long, best_columns(self._keys[long], self.k))
+        """Return the (Q, k) rank keys of the lists so far, in any order, for `absorb`."""
+        for rows in self._query_parts():
+            self._trim(rows[self._lengths[rows] > self.k])
         return self._keys[:, : self.k]
 
     def absorb(self, state: Tensor) -> None:
-        """Add the lists of a reducer that has seen other tiles of the same matrix.
-
-        Args:
-            state: (Q, k) what its `state` was.
-        """
+        """Add the `state` of a reducer of other tiles of the same matrix, (Q, k) rank keys."""
         width = min(self.k, self._room)
         assert state.shape == (self.queries, width)
-        for rows in self._parts():
+        for rows in self._query_parts():
             theirs = state[rows.to(state.device)].to(rows.device)
             keys = sort_descending(torch.cat([self._keys[rows], theirs], 1))[:, :width]
-            held = (keys != NOTHING).sum(1)
+            lengths = (keys != NOTHING).sum(1)
             floor = scores_of(keys[:, -1]).clamp(min=LOWEST)
             self._keys[rows] = pad(keys, (0, self._room - width), value=NOTHING)
-            self._held[rows] = held
-            self._floor[rows] = floor.where(held == self.k, LOWEST)
+            self._lengths[rows] = lengths
+            self._floor[rows] = floor.where(lengths == self.k, LOWEST)
 
-    def _take(self, tile: ScoreTile) -> None:
-        asked, answers = tile.images, tile.texts
+    def _collect(self, tile: ScoreTile) -> None:
+        queries, answers = tile.images, tile.texts
         if self.query == "text":
-            asked, answers = answers, asked
-        scores, query, answer = self._reaching(tile.scores, asked)
+            queries, answers = answers, queries
+        scores, query, answer = self._candidates(tile.scores, queries)
         if not len(scores):
             return
         if self.query == "text":
-            order = group_by_owner(answer, len(asked))
+            # Entries come row by row of the tile, so those of one text have to be brought together.
+            order = group_by_owner(answer, len(queries))
             scores, query, answer = (x.index_select(0, order) for x in (scores, answer, query))
-        self._add(asked, query, rank_keys(scores, answers.index_select(0, answer)))
+        self._append(queries, query, rank_keys(scores, answers.index_select(0, answer)))
 
-    def _reaching(self, scores: Tensor, asked: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores, rows and columns that could be among the k best of the query they belong to."""
+    def _candidates(self, scores: Tensor, queries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return scores, rows and columns of the entries at or above the floor of their query."""
         side = 1 if self.query == "image" else 0
-        self._trim(asked)
-        floor = self._floor[asked]
-        if floor[0] == LOWEST and self.k < scores.shape[side]:  # a first tile: all would get in
+        # Nearly full lists are cut first, so that this tile already meets their higher floor.
+        self._trim(queries[self._lengths[queries] > self._nearly_full])
+        floor = self._floor[queries]
+        if floor[0] == LOWEST and self.k < scores.shape[side]:
+            # A first tile would enter its lists whole. But k counterparts reach the k-th best score
+            # of the tile, so that is a valid floor already. Queries of one tile have seen the same
+            # tiles before, so the first one stands for all; `maximum` is right for any other case.
             lines = scores if side else scores.T
             by_query = lines.clone(memory_format=torch.contiguous_format)
             floor = torch.maximum(floor, best_columns(by_query, self.k)[:, 0])
-            self._floor[asked] = floor
+            self._floor[queries] = floor
         return reach_threshold(scores, floor.unsqueeze(side))
 
-    def _add(self, asked: Tensor, query: Tensor, keys: Tensor) -> None:
-        """Add keys to lists, cutting down those without room.
+    def _append(self, queries: Tensor, query: Tensor, keys: Tensor) -> None:
+        """Append keys to the lists; lists that would overflow are cut down to the k best.
 
         Args:
-            asked: (q,) query rows.
-            query: (n,) place in `asked` of each newcomer, ascending.
-            keys: (n,) rank keys of the newcomers.
+            queries: (q,) query rows of the tile.
+            query: (n,) place in `queries` of each key, ascending.
+            keys: (n,) rank keys.
         """
-        many = torch.bincount(query, minlength=len(asked))
-        held = self._held[asked]
-        first = many.cumsum(0) - many
+        counts = torch.bincount(query, minlength=len(queries))
+        lengths = self._lengths[queries]
+        # The j-th new key of a query goes behind its list: place = length + j, where j counts from
+        # the query's first entry in the sorted `query`.
+        first = counts.cumsum(0) - counts
         place = torch.arange(len(query), device=query.device)
-        place += (held - first).index_select(0, query)
-        full = held + many > self._room
+        place += (lengths - first).index_select(0, query)
+        full = lengths + counts > self._room
         if bool(full.any()):
-            stays = ~full.index_select(0, query)
-            leaves = ~stays
-            self._cut(asked, full, query[leaves], place[leaves], keys[leaves], many)
-            query, place, keys = query[stays], place[stays], keys[stays]
-            many = many.masked_fill(full, 0)
-            held = self._held[asked]
-        spot = (asked * self._room).index_select(0, query) + place
+            fits = ~full.index_select(0, query)
+            over = ~fits
+            self._cut(queries, full, query[over], place[over], keys[over], counts)
+            query, place, keys = query[fits], place[fits], keys[fits]
+            counts = counts.masked_fill(full, 0)
+            lengths = self._lengths[queries]
+        spot = (queries * self._room).index_select(0, query) + place
         self._keys.view(-1).scatter_(0, spot, keys)
-        self._held[asked] = held + many
+        self._lengths[queries] = lengths + counts
 
-    def _parts(self) -> tuple[Tensor, ...]:
-        return torch.split(torch.arange(self.queries, device=self._keys.device), _AT_ONCE)
+    def _query_parts(self) -> tuple[Tensor, ...]:
+        rows = torch.arange(self.queries, device=self._keys.device)
+        return torch.split(rows, _QUERIES_AT_ONCE)
 
-    def _trim(self, asked: Tensor) -> None:
-        """Cut down lists that are nearly full, so that their floors rise before they are used."""
-        chosen = asked[self._held[asked] > self._nearly_full]
-        if len(chosen):
-            self._keep(chosen, best_columns(self._keys[chosen], self.k))
+    def _trim(self, queries: Tensor) -> None:
+        """Cut the lists of these queries down to the k best."""
+        if len(queries):
+            self._replace(queries, best_columns(self._keys[queries], self.k))
 
     def _cut(
-        self, asked: Tensor, full: Tensor, query: Tensor, place: Tensor, keys: Tensor, many: Tensor
+        self,
+        queries: Tensor,
+        full: Tensor,
+        query: Tensor,
+        place: Tensor,
+        keys: Tensor,
+        counts: Tensor,
     ) -> None:
-        """Cut lists that would overflow, with all their newcomers."""
-        chosen = asked[full]
-        width = int((self._held[asked] + many).max())
+        """Cut lists that would overflow together with all their new keys."""
+        chosen = queries[full]
+        width = int((self._lengths[queries] + counts).max())
         wide = torch.full((len(chosen), width), NOTHING, device=keys.device)
         wide[:, : self._room] = self._keys[chosen]
-        line = full.cumsum(0) - 1
+        line = full.cumsum(0) - 1  # row in `wide` of each full query
         wide.view(-1).scatter_(0, line.index_select(0, query) * width + place, keys)
-        self._keep(chosen, best_columns(wide, self.k))
+        self._replace(chosen, best_columns(wide, self.k))
 
-    def _keep(self, chosen: Tensor, kept: Tensor) -> None:
-        # unused places hold NOTHING, so that they can be cut down with the rest
-        self._keys[chosen] = pad(kept, (0, self._room - kept.shape[1]), value=NOTHING)
-        self._held[chosen] = kept.shape[1]
-        self._floor[chosen] = scores_of(kept[:, 0])
-
-
-# The rank of every query's best true counterpart, counted without sorting anything.
+    def _replace(self, queries: Tensor, best: Tensor) -> None:
+        # Unused places hold NOTHING, the least key, so that they can be cut with the rest.
+        self._keys[queries] = pad(best, (0, self._room - best.shape[1]), value=NOTHING)
+        self._lengths[queries] = best.shape[1]
+        self._floor[queries] = scores_of(best[:, 0])  # `best_columns` puts the least first
 
 
 Ties: TypeAlias = Literal["optimistic", "pessimistic", "row"]
@@ -294,62 +326,72 @@ Ties: TypeAlias = Literal["optimistic", "pessimistic", "row"]
 
 @final
 class Ranks(ScoreReducer):
-    """Counts how many counterparts rank before the best true one of each query.
+    """The rank of every query's best true counterpart, counted without sorting.
 
-    The tiles with true pairs are looked at first, so the score to beat has the very bits it has
-    in the pass; then a pass counts what is above it. One pass answers every tie rule.
+    The look-ahead finds the best true score of each query, then the pass counts the scores above
+    it. Both read the same tiles, so the score to beat has the same bits as in the pass; scored on
+    its own, it could differ in the last bit and be counted above itself. One pass serves every tie
+    rule.
     """
 
     def __init__(
-        self, query: Side, queries: int, text_to_image: Tensor, besides: Pairs | None = None
+        self,
+        query: Side,
+        queries: int,
+        text_to_image: Tensor,
+        extra_positives: Pairs | None = None,
     ) -> None:
-        """A count for every query.
+        """Create a count for every query.
 
         Args:
-            query: which side asks.
-            queries: how many there are.
+            query: the side of the queries.
+            queries: number of queries.
             text_to_image: (T,) image row that each text describes, -1 for none.
-            besides: rows of pairs that are true besides.
+            extra_positives: rows of further true pairs.
         """
-        self.query, self.queries, self.ahead, self.besides = query, queries, text_to_image, besides
+        self.query, self.queries = query, queries
+        self.look_ahead, self.extra_positives = text_to_image, extra_positives
 
-    def start(self, images: int, texts: int, device: torch.device) -> None:
+    def prepare(self, images: int, texts: int, device: torch.device) -> None:
         """Allocate the counts."""
         assert self.queries == (images if self.query == "image" else texts)
-        assert len(self._owner) == texts
-        self.ahead = self._owner.to(device)
-        self.besides = None if self.besides is None else self.besides.to(device)
+        assert len(self._text_to_image) == texts
+        self.look_ahead = self._text_to_image.to(device)
+        if self.extra_positives is not None:
+            self.extra_positives = self.extra_positives.to(device)
         self._best = torch.full((self.queries,), NOTHING, device=device)
         self._greater, self._tied, self._before = (
             torch.zeros(self.queries, dtype=torch.long, device=device) for _ in range(3)
         )
 
-    def look(self, tile: ScoreTile) -> None:
-        """Remember the best true score, and the lowest row that has it."""
-        row, column = tile.true(self._owner, self.besides)
-        asked, answer = tile.images[row], tile.texts[column]
+    def observe(self, tile: ScoreTile) -> None:
+        """Note the best true score of each query, and the lowest row that has it."""
+        row, column = tile.true(self._text_to_image, self.extra_positives)
+        query, answer = tile.images[row], tile.texts[column]
         if self.query == "text":
-            asked, answer = answer, asked
+            query, answer = answer, query
         keys = rank_keys(tile.scores[row, column], answer)
-        self._best.scatter_reduce_(0, asked, keys, "amax")
+        self._best.scatter_reduce_(0, query, keys, "amax")
 
-    def agree(self) -> None:
-        """Take the best of all processes."""
+    def synchronize(self) -> None:
+        """Take the best true score over all processes."""
         self._best = distributed.gather(self._best).amax(0)
         self._level = scores_of(self._best)
         self._row = rows_of(self._best)
-        self._level[self._row < 0] = torch.inf  # nothing true: nothing to count
+        self._level[self._row < 0] = torch.inf  # no true counterpart: count nothing
 
     def update(self, tile: ScoreTile) -> None:
-        """Count what is above the best true score, and what is level with it."""
+        """Count the scores above the best true score, and the false ones equal to it."""
         side = 1 if self.query == "image" else 0
-        asked = tile.images if side else tile.texts
-        level = self._level[asked].unsqueeze(side)
+        queries = tile.images if side else tile.texts
+        level = self._level[queries].unsqueeze(side)
+        # Comparing into a float tensor makes the sum a plain float reduction, much faster than
+        # that of booleans; it is exact, since a tile has far fewer than 2**24 entries a line.
         above = torch.gt(tile.scores, level, out=torch.empty_like(tile.scores))
-        self._greater.index_add_(0, asked, above.sum(side).long())  # exact: tiles are small
-        same = torch.eq(tile.scores, level, out=above)
-        if bool(same.any()):
-            self._count_ties(tile, same.bool())
+        self._greater.index_add_(0, queries, above.sum(side).long())
+        equal = torch.eq(tile.scores, level, out=above)
+        if bool(equal.any()):
+            self._count_ties(tile, equal.bool())
 
     def merge(self) -> None:
         """Add the counts of all processes."""
@@ -358,12 +400,11 @@ class Ranks(ScoreReducer):
         )
 
     def ranks(self, ties: Ties = "row") -> Tensor:
-        """(Q,) long 0-based rank of the best true counterpart, -1 where a query has none.
+        """Return the (Q,) 0-based rank of each best true counterpart, -1 where there is none.
 
         Args:
-            ties: what comes before the best true counterpart besides all that score higher:
-                "optimistic" nothing, "pessimistic" every false one with the same score, "row"
-                the false ones with the same score and a lower row, as in `TopK`.
+            ties: which false counterparts with the same score rank before the true one: none
+                ("optimistic"), all ("pessimistic"), or those of a lower row ("row"), as in `TopK`.
 
         Raises:
             ValueError: an unknown tie rule.
@@ -371,91 +412,87 @@ class Ranks(ScoreReducer):
         if ties not in ("optimistic", "pessimistic", "row"):
             raise ValueError(f"tie rule {ties!r} is unknown; choose optimistic, pessimistic or row")
         none = torch.zeros_like(self._tied)
-        more = {"optimistic": none, "pessimistic": self._tied, "row": self._before}[ties]
-        return (self._greater + more).masked_fill(self._row < 0, -1)
+        before = {"optimistic": none, "pessimistic": self._tied, "row": self._before}[ties]
+        return (self._greater + before).masked_fill(self._row < 0, -1)
 
     @property
-    def _owner(self) -> Tensor:
-        assert self.ahead is not None
-        return self.ahead
+    def _text_to_image(self) -> Tensor:
+        assert self.look_ahead is not None
+        return self.look_ahead
 
-    def _count_ties(self, tile: ScoreTile, same: Tensor) -> None:
-        same[tile.true(self._owner, self.besides)] = False
-        row, column = same.nonzero(as_tuple=True)
-        asked, answer = tile.images[row], tile.texts[column]
+    def _count_ties(self, tile: ScoreTile, equal: Tensor) -> None:
+        equal[tile.true(self._text_to_image, self.extra_positives)] = False
+        row, column = equal.nonzero(as_tuple=True)
+        query, answer = tile.images[row], tile.texts[column]
         if self.query == "text":
-            asked, answer = answer, asked
-        self._tied.index_add_(0, asked, torch.ones_like(asked))
-        self._before.index_add_(0, asked, (answer < self._row[asked]).long())
-
-
-# The rank of every true pair among the wrong counterparts that share its image.
+            query, answer = answer, query
+        self._tied.index_add_(0, query, torch.ones_like(query))
+        self._before.index_add_(0, query, (answer < self._row[query]).long())
 
 
 @final
 class PairRanks(ScoreReducer):
-    """Counts, for every text, the wrong texts that its image prefers to it.
+    """The rank of every text among the wrong texts of its image.
 
-    `RankStatistics` looks at the best true text of an image; here each of them has a rank of its
-    own, and
-    the others count neither for nor against it. The wrong images that a text prefers to its own are
-    what ``Ranks("text", ...)`` counts, since a text has one image.
+    `Ranks` looks at the best true text of an image; here each true text has a rank of its own, and
+    the image's other true texts count neither for nor against it. The wrong images that a text
+    prefers to its own are what ``Ranks("text", ...)`` counts, since a text has one image.
     """
 
     def __init__(self, text_to_image: Tensor) -> None:
-        """A count for every text.
+        """Create a count for every text.
 
         Args:
             text_to_image: (T,) image row that each text describes, -1 for none.
         """
-        self.ahead = text_to_image
+        self.look_ahead = text_to_image
 
-    def start(self, images: int, texts: int, device: torch.device) -> None:
+    def prepare(self, images: int, texts: int, device: torch.device) -> None:
         """Allocate the counts, and group the texts by their image."""
-        assert self.ahead is not None
-        assert len(self.ahead) == texts
-        text_to_image = self.ahead = self.ahead.to(device)
+        assert len(self._text_to_image) == texts
+        text_to_image = self.look_ahead = self._text_to_image.to(device)
         self._level = torch.full((texts,), -torch.inf, device=device)
         self._count = torch.zeros(texts, dtype=torch.long, device=device)
-        self._many = torch.bincount(text_to_image[text_to_image >= 0], minlength=images)
+        # The texts of image i: `_order` from `_first[i]` on, `_captions[i]` of them.
+        self._captions = torch.bincount(text_to_image[text_to_image >= 0], minlength=images)
         self._order = text_to_image.argsort(stable=True)
-        self._first = self._many.cumsum(0) - self._many + (text_to_image < 0).sum()
+        self._first = self._captions.cumsum(0) - self._captions + (text_to_image < 0).sum()
 
-    def look(self, tile: ScoreTile) -> None:
-        """Remember the scores of true pairs, with the very bits they have in the pass."""
-        row, column = tile.true(self._owner)
+    def observe(self, tile: ScoreTile) -> None:
+        """Note the scores of true pairs, with the same bits as in the pass."""
+        row, column = tile.true(self._text_to_image)
         self._level[tile.texts[column]] = tile.scores[row, column]
 
-    def agree(self) -> None:
-        """Take the levels of whoever saw them."""
+    def synchronize(self) -> None:
+        """Take each true score from the process that has its tile."""
         self._level = distributed.gather(self._level).amax(0)
 
     def update(self, tile: ScoreTile) -> None:
-        """Count what is above each true text of the tile's images, and level with a lower row."""
-        true = tile.true(self._owner)
-        hidden = tile.scores[true]
+        """For each true text of the tile's images, count the wrong texts that rank before it."""
+        true = tile.true(self._text_to_image)
+        true_scores = tile.scores[true]
         tile.scores[true] = -torch.inf
-        many = self._many[tile.images]
-        for place in range(int(many.max())):
-            rows = (many > place).nonzero().squeeze(1)
-            self._add(tile, rows, self._order[self._first[tile.images[rows]] + place])
-        tile.scores[true] = hidden
+        captions = self._captions[tile.images]
+        for number in range(int(captions.max())):  # the first text of every image, the second, ...
+            rows = (captions > number).nonzero().squeeze(1)
+            self._add(tile, rows, self._order[self._first[tile.images[rows]] + number])
+        tile.scores[true] = true_scores
 
     def merge(self) -> None:
         """Add the counts of all processes."""
         self._count = distributed.gather(self._count).sum(0)
 
     def ranks(self) -> Tensor:
-        """(T,) long 0-based rank of each text among its image's wrong texts, -1 for one of none.
+        """Return the (T,) 0-based rank of each text among its image's wrong texts.
 
-        Of equal scores the lower row comes first, as in `TopK`.
+        -1 for a text of no image. Of equal scores the lower row comes first, as in `TopK`.
         """
-        return self._count.masked_fill(self._owner < 0, -1)
+        return self._count.masked_fill(self._text_to_image < 0, -1)
 
     @property
-    def _owner(self) -> Tensor:
-        assert self.ahead is not None
-        return self.ahead
+    def _text_to_image(self) -> Tensor:
+        assert self.look_ahead is not None
+        return self.look_ahead
 
     def _add(self, tile: ScoreTile, rows: Tensor, text: Tensor) -> None:
         """Count for one text of each of these rows of the tile."""
@@ -466,12 +503,9 @@ class PairRanks(ScoreReducer):
         self._count[text] += before.sum(1)
 
 
-# The score of every true pair, as it stands in the matrix.
-
-
 @final
 class TrueScores(ScoreReducer):
-    """Keeps the score of each text with the image it describes.
+    """The score of each text with the image it describes, as it stands in the matrix.
 
     Attributes:
         scores: (T,) float32, -inf for a text of no image; filled by `merge`.
@@ -480,35 +514,32 @@ class TrueScores(ScoreReducer):
     scores: Tensor
 
     def __init__(self, text_to_image: Tensor) -> None:
-        """A score for every text.
+        """Create a score for every text.
 
         Args:
             text_to_image: (T,) image row that each text describes, -1 for none.
         """
         self.text_to_image = text_to_image
 
-    def start(self, images: int, texts: int, device: torch.device) -> None:
-        """Make room for the scores."""
+    def prepare(self, images: int, texts: int, device: torch.device) -> None:
+        """Allocate the scores."""
         assert len(self.text_to_image) == texts
         self.text_to_image = self.text_to_image.to(device)
         self.scores = torch.full((texts,), -torch.inf, device=device)
 
     def update(self, tile: ScoreTile) -> None:
-        """Pick the true pairs of the tile."""
+        """Copy the scores of the tile's true pairs."""
         row, column = tile.true(self.text_to_image)
         self.scores[tile.texts[column]] = tile.scores[row, column]
 
     def merge(self) -> None:
-        """Take each score from whoever saw it."""
+        """Take each score from the process that has its tile."""
         self.scores = distributed.gather(self.scores).amax(0)
-
-
-# The whole score matrix, for when it is small.
 
 
 @final
 class DenseScores(ScoreReducer):
-    """Keeps every score.
+    """The whole score matrix, for small data sets and tests.
 
     Attributes:
         scores: (I, T) float32.
@@ -517,10 +548,10 @@ class DenseScores(ScoreReducer):
     scores: Tensor
 
     def __init__(self, images: int, texts: int) -> None:
-        """Room for `cxc_images` x `texts` scores, 4 bytes each."""
+        """Create a matrix of `images` x `texts` scores, 4 bytes each."""
         self.images, self.texts = images, texts
 
-    def start(self, images: int, texts: int, device: torch.device) -> None:
+    def prepare(self, images: int, texts: int, device: torch.device) -> None:
         """Allocate the matrix."""
         assert (images, texts) == (self.images, self.texts)
         self.scores = torch.zeros(images, texts, device=device)
@@ -530,5 +561,5 @@ class DenseScores(ScoreReducer):
         self.scores[tile.images.unsqueeze(1), tile.texts] = tile.scores
 
     def merge(self) -> None:
-        """Put the processes' tiles together; each tile is zero on all processes but one."""
+        """Sum the processes' matrices; each tile is zero on all processes but one."""
         self.scores = distributed.gather(self.scores).sum(0)

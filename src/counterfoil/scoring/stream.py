@@ -1,6 +1,32 @@
 """One pass over a score matrix that is never held whole.
 
-Mining, evaluation and search all read the matrix through here; they differ in the reducer.
+Mining, evaluation and search all read the matrix through `stream_scores`; they differ in the
+reducer.
+
+The pass
+--------
+*Before any score.* `tile_shape` cuts the matrix into a grid that depends on the models' encodings
+and the kind of device only. Rows of tiles ("blocks", of images) are dealt out to the processes.
+
+*Phase 1, look-ahead*, if a reducer asks for it (`ScoreReducer.look_ahead`): ranks and relative
+filters compare every score with the score of the query's true pair, so they must know that one
+first. The tiles that hold a true pair are scored and shown to `observe`; `synchronize` then
+exchanges the results, and from there on the thresholds are fixed. Texts are sorted by their image
+beforehand, which moves the true pairs close to a diagonal: the look-ahead scores about as many
+tiles as there are blocks and columns, not all of their product. Tiles for which there is memory
+are kept for phase 2. (Scoring the true pairs on their own would be simpler, but a product of
+another shape may round differently, and a true score that is off by one bit is a rank that is off
+by one.)
+
+*Phase 2, the pass.* Every tile is scored, or taken from those kept, on exactly one process, and
+shown to `update` once. `merge` combines the processes.
+
+Why the result does not depend on memory, processes or interruptions: a pair is always scored in
+the same tile, by a product of the same shape (the last tiles are padded), so its score has the
+same bits in both phases, on every process and after a restart. `memory` decides only how often
+texts are copied to the device and how many tiles are scored twice. Reducers depend neither on the
+order of the tiles nor on who folds them in. Tiles of another *size* may round scores differently
+in the last bit; given equal scores, the results are the same for any grid.
 """
 
 from __future__ import annotations
@@ -8,7 +34,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -30,37 +56,41 @@ from counterfoil.scoring.encode import (
 )
 
 MEMORY = 512 * 2**20
+_Place: TypeAlias = tuple[int, int]  # of a tile in the grid: image block, text column
 
 
 class ScoreReducer(ABC):
-    """Folds tiles into something small, the same whatever their size, order and number.
+    """Folds the tiles of a score matrix into a small result, the same for any size and order.
+
+    Called in this order: `prepare`; with a look-ahead, `observe` for every tile that holds a true
+    pair, then `synchronize`; `update` for every tile; `merge`.
 
     Attributes:
-        ahead: (T,) owner of each text; when given, every tile that holds a true pair is shown to
-            `look` before any tile is shown to `update`.
-        besides: rows of pairs that are true besides, for the same purpose.
+        look_ahead: (T,) image row that each text describes, -1 for none; when given, `observe` sees
+            every tile that holds a true pair before `update` sees any tile.
+        extra_positives: rows of further true pairs to look ahead to.
     """
 
-    ahead: Tensor | None = None
-    besides: Pairs | None = None
+    look_ahead: Tensor | None = None
+    extra_positives: Pairs | None = None
 
     @abstractmethod
-    def start(self, images: int, texts: int, device: torch.device) -> None:
-        """Make room for a matrix of this size, where its tiles will be."""
+    def prepare(self, images: int, texts: int, device: torch.device) -> None:
+        """Allocate for a matrix of this size whose tiles are on `device`."""
 
-    def look(self, tile: ScoreTile) -> None:  # noqa: B027 - most reducers need no look ahead
-        """See a tile with true pairs before the pass."""
+    def observe(self, tile: ScoreTile) -> None:  # noqa: B027 - most reducers need no look-ahead
+        """Read a tile with true pairs before the pass."""
 
-    def agree(self) -> None:  # noqa: B027
-        """Exchange what was seen ahead with every other process."""
+    def synchronize(self) -> None:  # noqa: B027
+        """Exchange the result of the look-ahead with the other processes."""
 
     @abstractmethod
     def update(self, tile: ScoreTile) -> None:
-        """Fold in a tile; every one comes once, on one of the processes."""
+        """Fold in a tile; each one comes once, on one of the processes."""
 
     @abstractmethod
     def merge(self) -> None:
-        """Combine with the same reducer on every other process."""
+        """Combine with the same reducer on the other processes."""
 
 
 def stream_scores(
@@ -70,43 +100,41 @@ def stream_scores(
     memory: int = MEMORY,
     device: torch.device | str | None = None,
     tile: tuple[int, int] | None = None,
-    keeper: StreamCheckpoint | None = None,
+    checkpoint: StreamCheckpoint | None = None,
 ) -> None:
     """Show every tile of the score matrix to every reducer, then merge across processes.
 
-    The score is the mean over members. Tiles lie on a grid that depends on the members alone (or
-    is given), so results depend neither on `memory` nor on the number of processes; those deal
-    out the image blocks among themselves.
+    The score is the mean over members.
 
     Args:
         members: models with their encodings of the same images and texts.
-        reducers: what to make of the matrix.
-        memory: bytes for encodings on the device and tiles kept for a second look.
+        reducers: what to compute from the matrix.
+        memory: bytes for encodings on the device and tiles kept from the look-ahead.
         device: where to compute; by default where the first member's parameters are, or its
             encodings if it has none.
         tile: images and texts per tile.
-        keeper: saves on the way, and takes up what an earlier sweep has saved.
+        checkpoint: saves progress on the way, and resumes from what an earlier pass has saved.
 
     Raises:
-        ValueError: no member, members of different sizes, a score that is not a number, or what
-            was saved is of something else.
-        WorkStopped: the keeper was asked to stop.
+        ValueError: no member, members of different sizes, a NaN score, or a checkpoint of another
+            pass.
+        WorkStopped: the checkpoint's `stop` asked for it.
     """
     images, texts = _sizes(members)
     where = device_of(members[0]) if device is None else torch.device(device)
     for reducer in reducers:
-        reducer.start(images, texts, where)
+        reducer.prepare(images, texts, where)
     with evaluation_mode(member.model for member in members):
         high, wide = tile or tile_shape(members, where)
-        _Pass(members, reducers, high, wide, memory, where, keeper).run()
+        _Pass(members, reducers, high, wide, memory, where, checkpoint).run()
 
 
 def _sizes(members: Sequence[EmbeddedDataset]) -> tuple[int, int]:
     sizes = {(len(member.images), len(member.texts)) for member in members}
     if len(sizes) != 1:
-        found = ", ".join(f"{i} x {t}" for i, t in sorted(sizes)) or "none"
+        listed = ", ".join(f"{i} x {t}" for i, t in sorted(sizes)) or "none"
         raise ValueError(
-            f"members must have encoded the same images and texts, but their sizes are {found}; "
+            f"members must have encoded the same images and texts, but their sizes are {listed}; "
             "encode one split with every member"
         )
     return sizes.pop()
@@ -114,7 +142,18 @@ def _sizes(members: Sequence[EmbeddedDataset]) -> tuple[int, int]:
 
 @final
 class _Pass:
-    """One sweep: the grid, the tiles of this process, and those kept from the look ahead."""
+    """One pass of this process.
+
+    Attributes:
+        blocks: image rows of each row of tiles, ascending.
+        columns: text rows of each column of tiles, by image where there is a look-ahead.
+        relations: `look_ahead` of the reducers that have one.
+        open_blocks: this process's blocks with tiles left.
+        done_blocks: its share of the blocks that a checkpoint has finished. Only the look-ahead
+            scores these again: thresholds are not saved, they are the same when read anew.
+        todo: tiles that this process has to show to `update`.
+        kept: tiles of the look-ahead that wait for phase 2; each is released when it is used.
+    """
 
     def __init__(
         self,
@@ -124,108 +163,120 @@ class _Pass:
         wide: int,
         memory: int,
         device: torch.device,
-        keeper: StreamCheckpoint | None,
+        checkpoint: StreamCheckpoint | None,
     ) -> None:
         images, texts = _sizes(members)
-        self.keeper = keeper
         self.members, self.reducers, self.device = members, reducers, device
         self.high, self.wide, self.memory = high, wide, memory
-        self.aheads = [r.ahead for r in reducers if r.ahead is not None]
+        self.checkpoint = checkpoint
+        self.relations = [r.look_ahead for r in reducers if r.look_ahead is not None]
         self.blocks = cut_tiles(torch.arange(images), high)
-        self.columns = cut_tiles(self._order(texts), wide)
-        self.kept: dict[tuple[int, int], ScoreTile] = {}
+        self.columns = cut_tiles(self._text_order(texts), wide)
+        self.open_blocks: list[int] = []
+        self.done_blocks: list[int] = []
+        self.todo: set[_Place] = set()
+        self.kept: dict[_Place, ScoreTile] = {}
 
     def run(self) -> None:
-        """Look ahead where a reducer asks for it, then pass over all that is not done."""
+        """Look ahead if a reducer needs it, then pass over all tiles that are not done."""
         done = self._begin()
-        if self.aheads:
-            self._look()
+        if self.relations:
+            self._look_ahead()
             for reducer in self.reducers:
-                reducer.agree()
-        tiles = self._tiles(self.todo, self.mine)
+                reducer.synchronize()
+        tiles = self._tiles(self.todo, self.open_blocks)
         with progress("tiles scored", done.numel(), int(done.sum())) as advance:
             left = int((~done).sum())
-            for many in self.keeper.rounds(len(self.todo)) if self.keeper else (left,):
-                for place, tile in islice(tiles, many):
+            # With a checkpoint, tiles come in rounds: between two, all processes agree whether to
+            # save or to stop, and they take part in the same number of rounds.
+            rounds = self.checkpoint.rounds(len(self.todo)) if self.checkpoint else (left,)
+            for count in rounds:
+                for place, tile in islice(tiles, count):
                     self._visit(place, tile)
                     advance(min(left, distributed.size()))  # the first process stands for all
                     left -= min(left, distributed.size())
-            advance(left)  # of those with more to do
+            advance(left)  # tiles of processes that had more to do than the first
         for reducer in self.reducers:
             reducer.merge()
 
     def _begin(self) -> Tensor:
-        """Deal out the image blocks with tiles left, and the others; (blocks, columns) done."""
+        """Resume and deal out the blocks; returns the (blocks, columns) bool of finished tiles.
+
+        Blocks are dealt in the order of `assign_tiles`, so that every process has some of all over
+        the matrix.
+        """
         shape = len(self.blocks), len(self.columns)
         done = torch.zeros(shape, dtype=torch.bool)
-        if self.keeper:
-            done = self.keeper.begin(shape, (self.high, self.wide))
-        full = done.all(1).tolist() if self.keeper else [False] * shape[0]
+        if self.checkpoint:
+            done = self.checkpoint.begin(shape, (self.high, self.wide))
+        full = done.all(1).tolist() if self.checkpoint else [False] * shape[0]
         share = slice(distributed.rank(), None, distributed.size())
-        self.mine = [block for block in assign_tiles(shape[0]) if not full[block]][share]
-        self.past = [block for block in assign_tiles(shape[0]) if full[block]][share]
-        self.todo = {(b, c) for b in self.mine for c in range(shape[1]) if not done[b, c]}
+        self.open_blocks = [block for block in assign_tiles(shape[0]) if not full[block]][share]
+        self.done_blocks = [block for block in assign_tiles(shape[0]) if full[block]][share]
+        self.todo = {(b, c) for b in self.open_blocks for c in range(shape[1]) if not done[b, c]}
         return done
 
-    def _visit(self, place: tuple[int, int], tile: ScoreTile) -> None:
+    def _visit(self, place: _Place, tile: ScoreTile) -> None:
         for reducer in self.reducers:
             reducer.update(tile)
-        if self.keeper:
-            self.keeper.did(place)
+        if self.checkpoint:
+            self.checkpoint.mark_done(place)
 
-    def _order(self, texts: int) -> Tensor:
-        """Text rows, those of one image together where true pairs must be found ahead."""
-        if not self.aheads:
+    def _text_order(self, texts: int) -> Tensor:
+        """Return the text rows, by image if there is a look-ahead; texts of no image come last."""
+        if not self.relations:
             return torch.arange(texts)
-        text_to_image = self.aheads[0].cpu()
-        return torch.where(text_to_image < 0, texts + len(text_to_image), text_to_image).argsort(
-            stable=True
-        )
+        image = self.relations[0].cpu()
+        return torch.where(image < 0, texts + len(image), image).argsort(stable=True)
 
-    def _look(self) -> None:
-        """Show the tiles with true pairs, and keep those for which there is memory."""
+    def _look_ahead(self) -> None:
+        """Show the tiles with true pairs to `observe`, and keep those for which there is memory."""
         room = self.memory // 2 // (4 * self.high * self.wide)
-        looking = [reducer for reducer in self.reducers if reducer.ahead is not None]
-        for place, tile in self._tiles(self._true_tiles(), self.mine + self.past):
-            for reducer in looking:
-                reducer.look(tile)
+        observers = [reducer for reducer in self.reducers if reducer.look_ahead is not None]
+        for place, tile in self._tiles(self._true_tiles(), self.open_blocks + self.done_blocks):
+            for reducer in observers:
+                reducer.observe(tile)
             if place in self.todo and len(self.kept) < room:
                 self.kept[place] = tile
 
-    def _true_tiles(self) -> set[tuple[int, int]]:
-        mine = {*self.mine, *self.past}
-        found: set[tuple[int, int]] = set()
-        for text_to_image in self.aheads:
+    def _true_tiles(self) -> set[_Place]:
+        """Return the tiles of this process's blocks that hold a true pair."""
+        blocks = {*self.open_blocks, *self.done_blocks}
+        places: set[_Place] = set()
+        for text_to_image in self.relations:
             for column, rows in enumerate(self.columns):
-                owners = text_to_image.cpu()[rows]
-                blocks = set((owners[owners >= 0] // self.high).tolist())
-                found |= {(block, column) for block in blocks if block in mine}
-        for besides in (r.besides for r in self.reducers if r.besides is not None):
-            found |= {place for place in self._places(besides) if place[0] in mine}
-        return found
+                images = text_to_image.cpu()[rows]
+                places |= {(b, column) for b in (images[images >= 0] // self.high).tolist()}
+        for pairs in (r.extra_positives for r in self.reducers if r.extra_positives is not None):
+            places |= self._places(pairs)
+        return {place for place in places if place[0] in blocks}
 
-    def _places(self, pairs: Pairs) -> set[tuple[int, int]]:
-        """The tiles that hold some of these pairs."""
+    def _places(self, pairs: Pairs) -> set[_Place]:
+        """Return the tiles that hold some of these pairs."""
         column = torch.empty(sum(map(len, self.columns)), dtype=torch.long)
         for place, rows in enumerate(self.columns):
             column[rows] = place
         blocks, columns = pairs.image.cpu() // self.high, column[pairs.text.cpu()]
         return set(zip(blocks.tolist(), columns.tolist(), strict=True))
 
-    def _tiles(
-        self, wanted: set[tuple[int, int]], blocks: list[int]
-    ) -> Iterator[tuple[tuple[int, int], ScoreTile]]:
-        """The wanted tiles; texts are fetched once for as many image blocks as memory holds."""
+    def _tiles(self, wanted: set[_Place], blocks: list[int]) -> Iterator[tuple[_Place, ScoreTile]]:
+        """Score the wanted tiles of these blocks.
+
+        Images of as many blocks as memory holds stay on the device while the texts pass by, so
+        each column of texts is copied once for a group of blocks, and not at all where no tile
+        of it is wanted.
+        """
         for group in self._groups(blocks):
             images = {
                 block: self._fetch([m.images for m in self.members], self.blocks[block], self.high)
                 for block in group
             }
             for column in assign_tiles(len(self.columns)):
-                todo = [block for block in group if (block, column) in wanted]
                 texts: list[Embeddings] = []
-                for block in todo:
+                for block in group:
                     place = (block, column)
+                    if place not in wanted:
+                        continue
                     if place in self.kept:
                         yield place, self.kept.pop(place)
                         continue
@@ -235,7 +286,8 @@ class _Pass:
                     yield place, self._tile(place, images[block], texts)
 
     def _groups(self, blocks: list[int]) -> list[list[int]]:
-        size = sum(
+        """Cut the blocks into groups whose images take half of the memory at most."""
+        bytes_per_image = sum(
             part.numel() * part.element_size()
             for m in self.members
             for part in (
@@ -243,15 +295,13 @@ class _Pass:
                 *(() if m.images.gram is None else (m.images.gram[:1],)),
             )
         )
-        many = max(1, self.memory // 2 // max(1, size * self.high))
-        return [blocks[start : start + many] for start in range(0, len(blocks), many)]
+        count = max(1, self.memory // 2 // max(1, bytes_per_image * self.high))
+        return [blocks[start : start + count] for start in range(0, len(blocks), count)]
 
     def _fetch(self, sides: list[Embeddings], rows: Tensor, size: int) -> list[Embeddings]:
         return [pick_tiles(side, rows, size, self.device) for side in sides]
 
-    def _tile(
-        self, place: tuple[int, int], images: list[Embeddings], texts: list[Embeddings]
-    ) -> ScoreTile:
+    def _tile(self, place: _Place, images: list[Embeddings], texts: list[Embeddings]) -> ScoreTile:
         rows, columns = self.blocks[place[0]], self.columns[place[1]]
         total: Tensor | None = None
         for member, left, right in zip(self.members, images, texts, strict=True):
@@ -259,7 +309,7 @@ class _Pass:
             total = scores if total is None else total + scores
         assert total is not None
         mean = total if len(self.members) == 1 else total / len(self.members)
-        mean = mean[: len(rows), : len(columns)].contiguous()
+        mean = mean[: len(rows), : len(columns)].contiguous()  # without the padding
         _refuse_nan(mean, rows, columns)
         return ScoreTile(mean, rows.to(self.device), columns.to(self.device))
 
