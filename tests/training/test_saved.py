@@ -46,7 +46,7 @@ def test_a_model_comes_back(folder: Path) -> None:
     assert saved.card.model == written()
     assert saved.card.provenance == {"recipe": "tiny", "seed": 3}
     assert saved.card.metrics == {"rsum": 12.5}
-    items = saved.processor.read(["a dog is there"])
+    items = saved.processor.process_texts(["a dog is there"])
     assert saved.model.encode_texts(items).tokens.shape == (1, 1, 4)
     assert sorted(path.name for path in folder.iterdir()) == [
         "lens.json",

@@ -162,7 +162,7 @@ def test_a_signal_stops_it_with_a_checkpoint(tmp_path: Path) -> None:
 
     before = signal.getsignal(signal.SIGTERM)
     fitted, _ = train(tmp_path, evaluate=interrupt)
-    assert fitted.why == "signal"
+    assert fitted.stop_reason == "signal"
     assert (fitted.steps, len(calls)) == (5, 1)
     assert (tmp_path / "checkpoints" / "last.safetensors").exists()
     assert signal.getsignal(signal.SIGTERM) == before

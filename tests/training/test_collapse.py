@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from counterfoil.training.trainer import CollapseMonitor
+from counterfoil.training.callbacks import CollapseMonitor
 
 
 def test_it_must_stay() -> None:

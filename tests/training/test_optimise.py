@@ -31,9 +31,9 @@ def treatment(optimiser: OptimizerConfig, module: TrainingStep) -> dict[str, tup
 
 def test_vectors_and_scalars_do_not_decay() -> None:
     assert treatment(OptimizerConfig(rate=0.1, decay=0.2), step()) == {
-        "matcher.image.weight": (0.1, 0.2),
-        "matcher.image.bias": (0.1, 0.0),
-        "matcher.word.weight": (0.1, 0.2),
+        "model.image.weight": (0.1, 0.2),
+        "model.image.bias": (0.1, 0.0),
+        "model.word.weight": (0.1, 0.2),
         "objective.terms.nce.log_scale": (0.1, 0.0),
     }
 
@@ -44,9 +44,9 @@ def test_groups_by_name_the_first_counts() -> None:
         ParameterGroup(match="*.weight", rate=2.0),
     )
     found = treatment(OptimizerConfig(rate=0.1, decay=0.2, groups=groups), step())
-    assert found["matcher.word.weight"] == (0.05, 0.0)
-    assert found["matcher.image.weight"] == (0.2, 0.2)
-    assert found["matcher.image.bias"] == (0.1, 0.0)
+    assert found["model.word.weight"] == (0.05, 0.0)
+    assert found["model.image.weight"] == (0.2, 0.2)
+    assert found["model.image.bias"] == (0.1, 0.0)
 
 
 def test_rates_follow_the_factor() -> None:
@@ -61,7 +61,7 @@ def test_what_is_frozen_does_not_move() -> None:
     module, plan = step(), OptimizerConfig(freeze=("image.*",))
     plan.freeze_in(module)
     assert set(treatment(plan, module)) == {
-        "matcher.word.weight",
+        "model.word.weight",
         "objective.terms.nce.log_scale",
     }
 
@@ -81,7 +81,7 @@ def test_a_group_that_begins_later_stays_and_costs_no_gradient() -> None:
         update([batch], 1.0, epoch=epoch)
         moved = {n for n, p in module.named_parameters() if not torch.equal(p, before[n])}
         assert moved == {n for n, p in module.named_parameters() if p.grad is not None}
-        seen.append({n.removeprefix("matcher.") for n in moved} - {"objective.terms.nce.log_scale"})
+        seen.append({n.removeprefix("model.") for n in moved} - {"objective.terms.nce.log_scale"})
     images, words = {"image.weight", "image.bias"}, {"word.weight"}
     assert seen == [set(), words, images | words, words]
 

@@ -193,8 +193,8 @@ def test_sources_are_no_parameters() -> None:
 class Twofold(RetrievalModel):
     """Every item twice, the second copy shifted, and a view that sees the whole batch."""
 
-    grids = frozenset({INFERENCE, "copies", "mixed"})
-    relates = True
+    score_names = frozenset({INFERENCE, "copies", "mixed"})
+    uses_batch_context = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -272,7 +272,7 @@ class Knows:
     def __call__(self, batch: Batch) -> torch.Tensor:
         return torch.zeros(batch.block)
 
-    def score_pairs(self, batch: Batch, pairs: Pairs) -> torch.Tensor:
+    def pairs(self, batch: Batch, pairs: Pairs) -> torch.Tensor:
         return (batch.image_rows[pairs.image] * 100 + batch.text_rows[pairs.text]).float()
 
 

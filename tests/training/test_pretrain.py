@@ -171,7 +171,7 @@ def test_stopped_at_every_step_it_goes_on_to_the_same_numbers(
     why, cut = "minutes", {}
     while why == "minutes":
         fitted, cut = run(tmp_path / "cut", replace(plan, minutes=1e-9), dropout=0.3, resume=True)
-        why = fitted.why
+        why = fitted.stop_reason
     assert lines(tmp_path / "whole") == lines(tmp_path / "cut")
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
 

@@ -79,7 +79,7 @@ def test_the_block_is_scored_where_somebody_looks(
         asked.append((len(images), len(texts)))
         return real(images, texts)
 
-    monkeypatch.setattr(step.model, "grid", grid)
+    monkeypatch.setattr(step.model, "score_matrix", grid)
     step(batch)
     assert asked == ([] if weight is None else [batch.block])
 
