@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from counterfoil.cli import diagnose
-from counterfoil.cli.diagnose import Diagnosis, DirectionDiagnosis
+from counterfoil.analysis import diagnosis as diagnose
+from counterfoil.analysis.diagnosis import Diagnosis, DirectionDiagnosis
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.negatives.diagnose import (
     HubStatistics,
