@@ -87,13 +87,12 @@ def test_loss_with_mined_negatives_of_the_page():
 
 
 def test_recipes_of_the_page_exist():
-    from counterfoil.pipelines import pipeline
     from counterfoil.pipelines.overrides import apply_overrides
-    from counterfoil.recipes import aoq
+    from counterfoil.recipes import aoq, models
 
     assert ran("docs/recipes.md")["recipe"].name
     page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    assert all(f"`{name}`" in page for name in (*pipeline.NAMES, *aoq.LOSSES))
+    assert all(f"`{name}`" in page for name in (*models.NAMES, *aoq.LOSSES))
     lines = [
         ln for block in blocks(ROOT / "docs/recipes.md", "console") for ln in block.split("\n")
     ]

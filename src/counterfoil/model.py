@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
@@ -62,7 +62,6 @@ from counterfoil.scoring.embedding_store import (
     model_on_vectors,
 )
 from counterfoil.scoring.encode import EmbeddedDataset, encode_images, encode_texts
-from counterfoil.training.config import ParameterGroup, TrainConfig
 
 # A finished model in a folder: weights, how to build it, what it sees, and where it came from.
 #
@@ -414,7 +413,6 @@ def _call(value: Any) -> Any:
 
 WIDTH = 512
 LONGEST = 64  # pieces of a caption
-RATE, SLOWER = 1e-3, 0.01  # of the heads, and how much slower the towers move
 
 
 @final
@@ -460,13 +458,6 @@ class TimmPretrainedPair:
         return self._built(
             pretrained=from_data("pretrained"), config=from_data("config"), trained=not frozen
         )
-
-    def plan(self, plan: TrainConfig) -> TrainConfig:
-        """Heads begin at random and learn fast, the towers slowly."""
-        towers = tuple(
-            ParameterGroup(match=f"{side}.body.*", rate=SLOWER) for side in ("image", "text")
-        )
-        return replace(plan, optimiser=replace(plan.optimiser, rate=RATE, groups=towers))
 
     @property
     def processor(self) -> ProcessorConfig:
@@ -555,10 +546,6 @@ class PretrainedPair:
         return make_config(
             self.make, name=self.name, pretrained=pretrained, config=config, lora=lora
         )
-
-    def plan(self, plan: TrainConfig) -> TrainConfig:
-        """How it is trained; as any other."""
-        return plan
 
     @property
     def processor(self) -> ProcessorConfig:

@@ -27,8 +27,7 @@ from counterfoil.pipelines.pipeline import (
     stage_digests,
 )
 from counterfoil.pipelines.run import DataSource, run_pipeline
-from counterfoil.pipelines.stages.teach import build_guide
-from counterfoil.pipelines.stages.train import check_stage
+from counterfoil.pipelines.stages.train import build_guide
 from counterfoil.pipelines.state import RunContext
 from counterfoil.recipes import catalogue
 from counterfoil.training.logging import read_metrics
@@ -237,7 +236,7 @@ def test_saved_models_that_cannot_teach_are_refused_before_anything_is_done(whol
     made = saved(whole, "teacher-0")
     features = replace(SOURCE.open(), pictures=None)
     with pytest.raises(ValueError, match="has no pictures"):
-        check_stage(RunContext(made, features, tmp_path, {}), made.stage("teach"))
+        made.stage("teach").check(RunContext(made, features, tmp_path, {}))
     assert not (tmp_path / "run").exists()
 
 

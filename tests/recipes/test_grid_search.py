@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -12,15 +13,22 @@ import pytest
 
 import processes
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.pipelines import run as run_module
 from counterfoil.pipelines.overrides import apply_overrides
-from counterfoil.pipelines.pipeline import Evaluate
+from counterfoil.pipelines.pipeline import Compare, Evaluate, Mine, Train
 from counterfoil.pipelines.run import DataSource, run_pipeline
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
 from counterfoil.recipes import grid_search
 from counterfoil.recipes.grid_search import run_grid as run
 from grid_cases import results, source, toy
 from recipes_cases import snapshot
+
+RUN = {kind: kind.run for kind in (Train, Mine, Evaluate, Compare)}
+
+
+def instead(patch: pytest.MonkeyPatch, replacement: Callable[..., None]) -> None:
+    """Have every stage of a run call `replacement` with the stage and the context."""
+    for kind in RUN:
+        patch.setattr(kind, "run", replacement)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +83,7 @@ def test_the_best_on_dev_alone_is_measured_on_test(whole: Path) -> None:
 
 def test_again_nothing_is_run_and_the_table_is_the_same(whole: Path, monkeypatch) -> None:
     before = {k: v for k, v in snapshot(whole).items() if not k.startswith("sweep.")}
-    monkeypatch.setattr(run_module, "_do", lambda *_, **__: pytest.fail("something was run"))
+    instead(monkeypatch, lambda *_, **__: pytest.fail("something was run"))
     expected = results(whole)
     assert run(toy(), source(), whole, test=True)
     assert results(whole) == expected
@@ -125,21 +133,19 @@ def test_a_training_without_a_test_of_its_own_gets_one(tmp_path: Path) -> None:
 
 
 def test_a_point_that_cannot_be_trained_is_told_and_left_out(tmp_path: Path, monkeypatch) -> None:
-    do = run_module._do
-
-    def breaks(context, stage, **kwargs):
+    def breaks(stage, context, **kwargs):
         if stage.name == "adaptive" and stage.plan.optimiser.rate == 1e-2:
             raise ValueError("the loss is nan")
-        do(context, stage, **kwargs)
+        RUN[type(stage)](stage, context, **kwargs)
 
-    monkeypatch.setattr(run_module, "_do", breaks)
+    instead(monkeypatch, breaks)
     assert run(toy("adaptive.rate=1e-3,1e-2,2e-3"), source(), tmp_path)
     found = results(tmp_path)
     assert [point["failed"] for point in found["points"]] == [None, "the loss is nan", None]
     assert set(found["ranked"]) == {0, 2}
     page = (tmp_path / "sweep.html").read_text()
     assert "1e-2: the loss is nan" in page
-    monkeypatch.setattr(run_module, "_do", do)
+    monkeypatch.undo()
     assert run(toy("adaptive.rate=1e-3,1e-2,2e-3"), source(), tmp_path)
     assert [point["failed"] for point in results(tmp_path)["points"]] == [None] * 3
 
@@ -147,11 +153,11 @@ def test_a_point_that_cannot_be_trained_is_told_and_left_out(tmp_path: Path, mon
 def test_what_all_points_share_and_cannot_be_run_is_tried_once(tmp_path: Path, monkeypatch) -> None:
     tried = []
 
-    def breaks(context, stage, **_):
+    def breaks(stage, *_, **__):
         tried.append(stage.name)
         raise ValueError("no loss here")
 
-    monkeypatch.setattr(run_module, "_do", breaks)
+    instead(monkeypatch, breaks)
     with pytest.raises(ValueError, match="no point can be trained; of the first: no loss here"):
         run(toy(), source(), tmp_path)
     assert tried == ["online"]
@@ -203,7 +209,7 @@ def test_what_was_stopped_is_not_gone_on_with_unasked(tmp_path: Path, monkeypatc
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(run_module, "_do", dies)
+        instead(patched, dies)
         with pytest.raises(KeyboardInterrupt):
             run(toy(), source(), tmp_path)
     before = snapshot(tmp_path)
@@ -218,7 +224,7 @@ def test_what_was_stopped_here_and_finished_there_is_linked(tmp_path: Path, monk
 
     one, two = ("adaptive.rate=1e-3",), ("adaptive.rate=1e-2,1e-3",)
     with monkeypatch.context() as patched:
-        patched.setattr(run_module, "_do", dies)
+        instead(patched, dies)
         with pytest.raises(KeyboardInterrupt):
             run(toy(*one), source(), tmp_path)
     assert run(toy(*two), source(), tmp_path, resume=True)

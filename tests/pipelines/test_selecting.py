@@ -10,7 +10,7 @@ from counterfoil.evaluation.protocols import evaluate_protocol
 from counterfoil.model import load_model
 from counterfoil.pipelines.pipeline import Train
 from counterfoil.pipelines.run import DataSource
-from counterfoil.pipelines.stages.fitting import dev_measure, selection_note
+from counterfoil.pipelines.stages.fitting import dev_measure, selection_dataset
 from counterfoil.pipelines.state import RunContext
 from counterfoil.recipes.catalogue import demo
 from counterfoil.training.logging import read_metrics
@@ -31,12 +31,12 @@ def context(tmp_path):
 
 def test_a_sample_of_dev_has_all_captions_and_is_always_the_same(context, capsys):
     dev = context.dev
-    seven, four = selection_note(context, stage(7)), selection_note(context, stage(4))
+    seven, four = selection_dataset(context, stage(7)), selection_dataset(context, stage(4))
     assert "measured on 7 of the 12 images of dev, drawn by seed 0" in capsys.readouterr().err
     assert (len(seven), len(four)) == (7, 4)
     assert set(four.image_ids) < set(seven.image_ids) < set(dev.image_ids)
     reseeded = replace(stage(7), plan=replace(stage(7).plan, seed=9))
-    assert selection_note(context, reseeded).fingerprint == seven.fingerprint
+    assert selection_dataset(context, reseeded).fingerprint == seven.fingerprint
     for row, name in enumerate(seven.image_ids):
         theirs = dev.text_to_image == dev.image_ids.index(name)
         wanted = [text for text, true in zip(dev.texts, theirs.tolist()) if true]
@@ -46,13 +46,13 @@ def test_a_sample_of_dev_has_all_captions_and_is_always_the_same(context, capsys
 
 @pytest.mark.parametrize("many", [0, 12, 99])
 def test_all_of_dev(many, context, capsys):
-    assert selection_note(context, stage(many)) is context.dev
+    assert selection_dataset(context, stage(many)) is context.dev
     assert not capsys.readouterr().err
 
 
 def test_figures_are_those_of_the_sample(context, tmp_path):
     model = load_model(recipes_cases.pixel_model(tmp_path / "m"))
-    sample = selection_note(context, stage(7))
+    sample = selection_dataset(context, stage(7))
     figures = dev_measure(context, stage(7), model)
     assert figures is not None
     found = figures(model.model)

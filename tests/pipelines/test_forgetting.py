@@ -12,10 +12,10 @@ import recipes_cases
 from counterfoil.evaluation.bootstrap import Comparison, Interval, compare
 from counterfoil.evaluation.metrics import METRICS
 from counterfoil.evaluation.results import RunResult, results
-from counterfoil.pipelines.forgetting import forgetting_note, forgetting_sentence
 from counterfoil.pipelines.pipeline import Compare, Evaluate, stage_digests
+from counterfoil.pipelines.stages.compare import forgetting_sentence
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
-from counterfoil.recipes.clip import FineTunedModel, fine_tune_recipe
+from counterfoil.recipes.clip import FineTunedModel, fine_tune_recipe, with_forgetting
 from recipes_cases import run
 
 SCENES, OTHER = "scenes:images=36", "scenes:images=60,seed=5"
@@ -97,7 +97,7 @@ def test_what_was_trained_from_nothing_has_nothing_to_forget(folder: Path) -> No
 
 
 def test_both_rounds_are_measured_elsewhere(model: Path) -> None:
-    found = forgetting_note(fine_tune_recipe("aoq", FineTunedModel(model=str(model))), SCENES)
+    found = with_forgetting(fine_tune_recipe("aoq", FineTunedModel(name=str(model))), SCENES)
     report = found.stages[-1]
     assert isinstance(report, Compare)
     assert report.others == ("other-original", "other-online", "other-adaptive")
@@ -108,8 +108,8 @@ def test_both_rounds_are_measured_elsewhere(model: Path) -> None:
 
 
 def test_other_data_are_a_part_of_what_a_result_depends_on(model: Path) -> None:
-    plain = fine_tune_recipe("contrastive", FineTunedModel(model=str(model)))
-    one, two = (stage_digests(forgetting_note(plain, data), "d") for data in (SCENES, OTHER))
+    plain = fine_tune_recipe("contrastive", FineTunedModel(name=str(model)))
+    one, two = (stage_digests(with_forgetting(plain, data), "d") for data in (SCENES, OTHER))
     assert one["other-tuned"] != two["other-tuned"]
     assert one["report"] != two["report"]
     assert all(one[name] == two[name] for name in ("tuned", "test-tuned", "test-original"))

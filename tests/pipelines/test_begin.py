@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from counterfoil.models.uniter import UNITER
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import stage_digests
 from counterfoil.pipelines.run import DataSource
-from counterfoil.pipelines.stages.fitting import build_for_training, check_word_vectors
+from counterfoil.pipelines.stages.fitting import build_for_training
+from counterfoil.pipelines.stages.train import check_word_vectors
 from counterfoil.pipelines.state import RunContext
 from counterfoil.recipes import catalogue
 from recipes_cases import SMALL, run
@@ -39,7 +41,8 @@ def begin(*settings: str, change=None):
     stage = recipe.stages[0]
     stage = change(stage) if change else stage
     dataset = DataSource("scenes:images=30").open()
-    return stage, build_for_training(RunContext(recipe, dataset, None, {}), stage)
+    vectors = Path(stage.word_vectors) if stage.word_vectors else None
+    return stage, build_for_training(RunContext(recipe, dataset, None, {}), stage, vectors)
 
 
 def test_words_begin_with_their_vectors_and_the_others_at_random(vectors):
