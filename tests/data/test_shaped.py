@@ -58,7 +58,7 @@ def test_what_was_stored_is_what_was_seen():
     form = ResizeKeepAspect(64, 16)
     for sides in SIDES:
         picture = noise(*sides)
-        assert np.array_equal(form.opened(form.drawn(picture)), form.seen(picture))
+        assert np.array_equal(form.unpack(form(picture)), form.resize(picture))
 
 
 def test_pictures_of_a_corpus_and_bare_ones_are_alike(tmp_path, monkeypatch):
@@ -71,7 +71,7 @@ def test_pictures_of_a_corpus_and_bare_ones_are_alike(tmp_path, monkeypatch):
     processor = ProcessorConfig(images="pixels", size=16, divisor=4).fit(dataset)
     rows = torch.tensor([2, 0, 1])
     inside = processor.process(dataset).images(rows)
-    bare = processor.from_images([pictures.open(row) for row in rows.tolist()])
+    bare = processor.process_images([pictures.open(row) for row in rows.tolist()])
     assert torch.equal(inside.values, bare.values)
     assert torch.equal(inside.mask, bare.mask)
     assert inside.values.shape == (3, 3, 24, 24)

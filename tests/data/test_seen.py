@@ -119,7 +119,7 @@ def test_models_share_nothing(cache):
 @pytest.mark.parametrize("most", [0, 14, 16, 32, 50])
 def test_after_a_kill_it_goes_on(monkeypatch, most):
     monkeypatch.setattr(feature_cache, "BATCH", 4)
-    monkeypatch.setattr(feature_cache, "LEAST", 16)
+    monkeypatch.setattr(feature_cache, "MIN_PART_SIZE", 16)
     dataset, model = scenes(60), Model()
     model.most = most
     with pytest.raises(KeyboardInterrupt):
@@ -143,8 +143,8 @@ def test_a_part_that_was_not_finished_does_not_count(monkeypatch):
 
 
 def test_a_large_data_set_makes_few_parts(cache, monkeypatch):
-    monkeypatch.setattr(feature_cache, "LEAST", 2)
-    monkeypatch.setattr(feature_cache, "PARTS", 5)
+    monkeypatch.setattr(feature_cache, "MIN_PART_SIZE", 2)
+    monkeypatch.setattr(feature_cache, "MAX_PARTS", 5)
     assert torch.equal(Model().of(scenes(), range(40)), wanted(scenes(), range(40)))
     assert len(list(cache.glob("*/*.npy"))) == 5
 

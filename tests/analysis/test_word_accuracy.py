@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from counterfoil.analysis.word_accuracy import WordPredictions, word_counts
 from counterfoil.evaluation.bootstrap import shares
-from counterfoil.evaluation.word_accuracy import WordsRead, readings
 
 
-def drawn(seed: int = 0, *, pieces: bool = True) -> WordsRead:
+def drawn(seed: int = 0, *, pieces: bool = True) -> WordPredictions:
     """Captions of up to 8 tokens between two special ones, some words of two pieces."""
     rng = torch.Generator().manual_seed(seed)
     many, length = 30, 10
@@ -19,11 +19,11 @@ def drawn(seed: int = 0, *, pieces: bool = True) -> WordsRead:
     slots = said & (torch.rand(many, length, generator=rng) < 0.5)
     other = torch.randint(4, 9, (many, length), generator=rng)
     words = torch.where(said, (place - 1) // 2, -1).expand(many, length)
-    return WordsRead(
+    return WordPredictions(
         original=original,
         written=other.where(slots, original),
         mask=mask,
-        said=said,
+        counted=said,
         slots=slots,
         right=torch.rand(many, length, generator=rng),
         better=torch.randint(4, 9, (many, length), generator=rng),
@@ -31,7 +31,7 @@ def drawn(seed: int = 0, *, pieces: bool = True) -> WordsRead:
     )
 
 
-def slowly(read: WordsRead) -> dict[tuple[str, str], tuple[list[bool], list[bool]]]:
+def slowly(read: WordPredictions) -> dict[tuple[str, str], tuple[list[bool], list[bool]]]:
     """Every reading by loops: what was right, and what doing nothing gets right."""
     found: dict[tuple[str, str], tuple[list[bool], list[bool]]] = {}
 
@@ -50,7 +50,7 @@ def slowly(read: WordsRead) -> dict[tuple[str, str], tuple[list[bool], list[bool
             trusted, better = float(read.right[w, t]) > 0.5, int(read.better[w, t])
             same = old == new
             note("doubt", "tokens, special ones too", trusted == same, same)
-            if not read.said[w, t]:
+            if not read.counted[w, t]:
                 continue
             word = t if read.words is None else int(read.words[w, t])
             groups.setdefault(word, []).append(t)
@@ -93,8 +93,8 @@ def test_by_loops(seed, pieces):
     sides = [wanted[("doubt", f"{side} tokens")] for side in ("wrong", "right")]
     images = torch.arange(len(read.original)) // 3
     seen = set()
-    for one in readings(read):
-        found, idle = shares([one.found, one.idle], images, resamples=3)
+    for one in word_counts(read):
+        found, idle = shares([one.correct, one.unchanged], images, resamples=3)
         seen.add((one.task, one.of))
         if one.of == "tokens, mean of wrong and right":
             assert found.value == pytest.approx(sum(sum(s[0]) / len(s[0]) for s in sides) / 2)
@@ -110,25 +110,29 @@ def test_by_loops(seed, pieces):
 def test_a_perfect_reader_and_one_in_doubt_about_everything():
     read = drawn()
     same = (read.written == read.original).float()
-    perfect = WordsRead(
-        read.original, read.written, read.mask, read.said, read.slots, same, read.original
+    perfect = WordPredictions(
+        read.original, read.written, read.mask, read.counted, read.slots, same, read.original
     )
     images = torch.arange(len(read.original))
-    for one in readings(perfect):
+    for one in word_counts(perfect):
         if one.of != "captions with any doubt":
-            assert shares([one.found], images, resamples=3)[0].value == 1
-    half = WordsRead(
-        read.original, read.written, read.mask, read.said, read.slots, same * 0 + 0.5, None
+            assert shares([one.correct], images, resamples=3)[0].value == 1
+    half = WordPredictions(
+        read.original, read.written, read.mask, read.counted, read.slots, same * 0 + 0.5, None
     )
-    found = {one.of: shares([one.found], images, resamples=3)[0].value for one in readings(half)}
+    found = {
+        one.of: shares([one.correct], images, resamples=3)[0].value for one in word_counts(half)
+    }
     assert found["wrong tokens"] == 1
     assert found["right tokens"] == 0
 
 
 def test_what_the_model_does_not_answer_is_not_read():
     read = drawn()
-    silent = WordsRead(read.original, read.written, read.mask, read.said, read.slots, None, None)
-    assert readings(silent) == ()
+    silent = WordPredictions(
+        read.original, read.written, read.mask, read.counted, read.slots, None, None
+    )
+    assert word_counts(silent) == ()
 
 
 def test_some_of_the_captions():

@@ -15,7 +15,7 @@ def drawn(width, height, form):
     """A picture whose red tells the column and whose green the row."""
     red, green = np.meshgrid(np.arange(width), np.arange(height))
     picture = np.stack([red, green, np.full_like(red, 9)], -1).astype(np.uint8)
-    return form.drawn(Image.fromarray(picture))
+    return form(Image.fromarray(picture))
 
 
 def test_a_picture_of_the_size_stays_as_it_is():
@@ -47,7 +47,7 @@ def test_what_is_missing_is_black(height, above):
 def test_filters_differ_and_squash_keeps_all_of_a_picture():
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (10, 40, 3), np.uint8))
     forms = [ResizeCrop(8, "squash", name) for name in ("bicubic", "bilinear")]
-    assert not np.array_equal(*(form.drawn(noise) for form in forms))
+    assert not np.array_equal(*(form(noise) for form in forms))
     whole = drawn(40, 10, forms[0])
     assert whole[0, 0, 0] < 5
     assert whole[0, 0, -1] > 34
@@ -83,7 +83,7 @@ def test_a_lens_prepares_pictures_so(tmp_path, monkeypatch):
     assert Processor.open(tmp_path).image_processor == processor.image_processor
     picture = dataset.pictures.open(0)
     form = ResizeCrop(6, "longest", "bilinear")
-    wanted = torch.from_numpy(form.drawn(picture)).float() / 255 * 2 - 1
+    wanted = torch.from_numpy(form(picture)).float() / 255 * 2 - 1
     torch.testing.assert_close(processor.from_images([picture]).values[0], wanted)
     torch.testing.assert_close(
         processor.process(dataset).images(torch.tensor([0])).values[0], wanted
