@@ -19,8 +19,8 @@ from counterfoil.models.checkpoints import (
     ConvertedModel,
     State,
     TensorNames,
-    image_tower,
-    text_tower,
+    image_tower_config,
+    text_tower_config,
 )
 from counterfoil.models.layers.cross_attention import (
     AttendedProducts,
@@ -31,25 +31,25 @@ from counterfoil.models.layers.cross_attention import (
     PackedTexts,
     Pooling,
     pool_queries,
-    tile_sizes,
+    score_tiles,
 )
 from counterfoil.models.layers.fused import (
     AlignedPairs,
-    aligned_blocks,
-    padding_mask_of_regions,
-    score_direction,
-    score_listed_pairs,
-    zero_padding,
+    align_listed,
+    align_pairs,
+    apply_heads,
+    prepare_context,
+    region_mask,
 )
 from counterfoil.models.layers.pooling import (
     ImageTower,
     TextTower,
-    nonempty_mask,
-    select_tokens,
-    split_among,
+    check_choice,
+    check_heads,
+    ensure_nonempty,
     unit_vectors,
 )
-from counterfoil.models.vsepp import same_width
+from counterfoil.models.vsepp import check_same_width
 
 # Hard assignment: a query is coded by the most similar vector of its context, and by no other.
 
@@ -124,7 +124,7 @@ class SelfAttention(nn.Module):
             ValueError: the heads do not divide the width.
         """
         super().__init__()
-        split_among(heads, width)
+        check_heads(heads, width)
         self.sees: Sight = sees
         self.norm = nn.LayerNorm(width)
         self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
@@ -225,11 +225,11 @@ class CHAN(RetrievalModel):
                 different widths.
         """
         super().__init__()
-        select_tokens("block", block, get_args(RegionBlock))
-        select_tokens("coding", coding, get_args(Coding))
-        select_tokens("pooling", pooling, get_args(Pooling))
-        select_tokens("sees", sees, get_args(Sight))
-        same_width(image, text)
+        check_choice("block", block, get_args(RegionBlock))
+        check_choice("coding", coding, get_args(Coding))
+        check_choice("pooling", pooling, get_args(Pooling))
+        check_choice("sees", sees, get_args(Sight))
+        check_same_width(image, text)
         for name, temperature in (("alpha", alpha), ("beta", beta)):
             if temperature <= 0:
                 raise ValueError(f"{name}={temperature} is no temperature; it must be positive")
@@ -260,15 +260,15 @@ class CHAN(RetrievalModel):
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(P,) scores of aligned pairs."""
-        return self._score(aligned_blocks((self.coding,), _filled(images), texts))
+        return self._score(align_pairs((self.coding,), _filled(images), texts))
 
     def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
         """(P,) scores of pairs of rows of two pools."""
-        return self._score(score_listed_pairs((self.coding,), _filled(images), texts, pairs))
+        return self._score(align_listed((self.coding,), _filled(images), texts, pairs))
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(I, T) scores."""
-        return tile_sizes(zero_padding(_filled(images), gram=False), texts, self._tile)
+        return score_tiles(prepare_context(_filled(images), gram=False), texts, self._tile)
 
     def forward(self, batch: Batch) -> EncodedViews:
         """Trains as it is used."""
@@ -279,21 +279,19 @@ class CHAN(RetrievalModel):
 
         What stands at padding is arbitrary.
         """
-        return self._coded(
-            aligned_blocks((self.coding,), _filled(images), texts).found(self.coding)
-        )
+        return self._coded(align_pairs((self.coding,), _filled(images), texts).attend(self.coding))
 
     def _score(self, pairs: AlignedPairs) -> Tensor:
-        similarity = self._coded(pairs.found(self.coding))
-        return self._pooled(similarity, 1, pairs.asking(self.coding).mask)
+        similarity = self._coded(pairs.attend(self.coding))
+        return self._pooled(similarity, 1, pairs.queries(self.coding).mask)
 
     def _tile(self, images: Embeddings, texts: PackedTexts) -> Tensor:
         """(T, I) scores."""
-        (found,) = score_direction(images, texts, (self.coding,))
+        (found,) = apply_heads(images, texts, (self.coding,))
         similarity = self._coded(found)
         if self.coding.direction == "t2i":
-            return texts.gathered(similarity, lambda block: self._pooled(block, 1, None))
-        return self._pooled(similarity, -1, padding_mask_of_regions(images))
+            return texts.reduce_words(similarity, lambda block: self._pooled(block, 1, None))
+        return self._pooled(similarity, -1, region_mask(images))
 
     def _coded(self, found: tuple[Tensor, ...]) -> Tensor:
         """Of each query with what it is coded by, which has length 1 where it is attended to."""
@@ -313,7 +311,7 @@ def _head(coding: Coding, alpha: float) -> AttentionHead:
 
 def _filled(images: Embeddings) -> Embeddings:
     """The same; an image without regions has one, which is zero."""
-    return images if bool(images.mask.any(1).all()) else nonempty_mask(images)
+    return images if bool(images.mask.any(1).all()) else ensure_nonempty(images)
 
 
 # CHAN's tensors under our names.
@@ -366,8 +364,8 @@ def chan_options(
     published: Pooling = "LSE" if "text.embed.weight" in state else "Mean"
     spec = config(
         CHAN,
-        image=image_tower(state),
-        text=text_tower(state, bert),
+        image=image_tower_config(state),
+        text=text_tower_config(state, bert),
         block=block,
         coding=_word(options, "coding_type", "Coding") or "VHA",
         pooling=_word(options, "pooling_type", "Pooling") or published,

@@ -93,15 +93,15 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return _parts(path, saved)
 
 
-def image_tower(state: State) -> ImageTower:
+def image_tower_config(state: State) -> ImageTower:
     """The image tower that fits these tensors under our names, written down."""
     if "image.enter.weight" not in state:
-        return region_options(state)
+        return regions_config(state)
     width, features = state["image.fc.weight"].shape
     return lazy(MLPRegions, features=features, width=width, inner=len(state["image.enter.weight"]))
 
 
-def text_tower(state: State, bert: str) -> TextTower:
+def text_tower_config(state: State, bert: str) -> TextTower:
     """The text tower that fits these tensors under our names, written down.
 
     Args:
@@ -109,17 +109,17 @@ def text_tower(state: State, bert: str) -> TextTower:
         bert: folder or name of the text model that was trained, for its configuration.
     """
     if "text.fc.weight" not in state:
-        return gru_options(state)
+        return gru_config(state)
     return lazy(BertTextTower, name=bert, width=len(state["text.fc.weight"]), pretrained=False)
 
 
-def region_options(state: State) -> Regions:
+def regions_config(state: State) -> Regions:
     """One linear layer over regions that fits these tensors under our names, written down."""
     width, features = state["image.fc.weight"].shape
     return lazy(Regions, features=features, width=width)
 
 
-def gru_options(state: State) -> GRU:
+def gru_config(state: State) -> GRU:
     """The recurrent network that fits these tensors under our names, written down."""
     words, word_width = state["text.embed.weight"].shape
     return lazy(

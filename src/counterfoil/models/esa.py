@@ -26,22 +26,22 @@ from counterfoil.models.checkpoints import (
     ConvertedModel,
     State,
     TensorNames,
-    image_tower,
-    text_tower,
+    image_tower_config,
+    text_tower_config,
 )
 from counterfoil.models.layers.pooling import (
     ImageTower,
     TextTower,
     check_positive,
-    hidden_sizes,
     inner_pairs,
     inner_products,
     projection,
     single_vector,
     unit_vectors,
+    zero_padded,
 )
 from counterfoil.models.layers.towers import check_share
-from counterfoil.models.vsepp import same_width
+from counterfoil.models.vsepp import check_same_width
 
 # External space attention: every dimension chooses among the elements by itself.
 
@@ -79,7 +79,7 @@ class ExternalAttention(nn.Module):
         Returns:
             (N, C, D).
         """
-        tokens = hidden_sizes(bag.tokens, bag.mask)
+        tokens = zero_padded(bag.tokens, bag.mask)
         logits = self.fc(tokens)
         masks = bag.mask.unsqueeze(1)
         if keep is not None:
@@ -144,7 +144,7 @@ class ESA(RetrievalModel):
             ValueError: no copy, no share, or towers that end in spaces of different widths.
         """
         super().__init__()
-        same_width(image, text)
+        check_same_width(image, text)
         check_positive(copies=copies)
         self.image, self.text = image, text
         self.image_pool, self.text_pool = (
@@ -241,8 +241,8 @@ def esa_options(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> C
     state, options = convert_esa(checkpoint.state), checkpoint.options
     spec = config(
         ESA,
-        image=image_tower(state),
-        text=text_tower(state, bert),
+        image=image_tower_config(state),
+        text=text_tower_config(state, bert),
         normalise_images=not options.get("no_imgnorm", False),
         normalise_texts=not options.get("no_txtnorm", False),
     )

@@ -22,8 +22,8 @@ from counterfoil.models.checkpoints import (
     ConvertedModel,
     State,
     TensorNames,
-    image_tower,
-    text_tower,
+    image_tower_config,
+    text_tower_config,
 )
 from counterfoil.models.layers.pooling import (
     ImageTower,
@@ -36,7 +36,7 @@ from counterfoil.models.layers.pooling import (
     unit_vectors,
 )
 from counterfoil.models.layers.towers import run_recurrent
-from counterfoil.models.vsepp import same_width
+from counterfoil.models.vsepp import check_same_width
 
 # Pooling that learns how much each rank counts (Chen et al., CVPR 2021).
 
@@ -178,7 +178,7 @@ class GPO(RetrievalModel):
             ValueError: the towers end in spaces of different widths.
         """
         super().__init__()
-        same_width(image, text)
+        check_same_width(image, text)
         self.image, self.text = image, text
         self.image_pool, self.text_pool = (
             GeneralizedPooling(positions=positions, hidden=hidden, temperature=temperature)
@@ -252,8 +252,8 @@ def gpo_options(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> C
     hidden, positions = state["image_pool.rnn.weight_ih_l0"].shape
     spec = config(
         GPO,
-        image=image_tower(state),
-        text=text_tower(state, bert),
+        image=image_tower_config(state),
+        text=text_tower_config(state, bert),
         positions=positions,
         hidden=hidden // 3,
         normalise_images=not options.get("no_imgnorm", False),
