@@ -24,7 +24,7 @@ from counterfoil.negatives.generation.store import GeneratedStore
 from recipes_cases import SMALL, run
 from test_docs import blocks
 
-PAGE = Path(__file__).parents[2] / "docs" / "written.md"
+PAGE = Path(__file__).parents[2] / "docs" / "generated.md"
 SCENES = "scenes:images=36"
 
 

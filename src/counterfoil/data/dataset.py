@@ -124,7 +124,7 @@ class Relation:
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ImageTextDataset:
     """Images and captions related by id, any number of captions per image.
 
@@ -178,6 +178,21 @@ class ImageTextDataset:
 
     def __len__(self) -> int:
         return len(self.image_ids)
+
+    def __getitem__(self, split: str) -> ImageTextDataset:
+        """The images and texts of a split, as in ``data["test"]``; see `split`."""
+        return self.split(split)
+
+    # without this, `__getitem__` would make Python try data[0], data[1], …
+    __iter__ = None
+
+    def __repr__(self) -> str:
+        counts = Counter(self.splits)
+        parts = ", ".join(f"{name} {counts[name]:,}" for name in self.split_names)
+        return (
+            f"ImageTextDataset({self.name!r}, {self.split_name}: {len(self):,} images and "
+            f"{len(self.texts):,} texts; {parts})"
+        )
 
     @cached_property
     def relation(self) -> Relation:
