@@ -45,13 +45,16 @@ def typed(name: str, line: str, *fragments: str) -> None:
 
 
 typed("unknown verb", "runn demo", "No such command 'runn'", "Did you mean 'run'")
-typed("unknown option", "run demo --foldr x", "--foldr", "--folder", "counterfoil run --help")
+typed("unknown option", "run demo --foldr x", "--foldr", "--output", "counterfoil run --help")
 typed("missing argument", "run", "Missing argument 'recipe'", "counterfoil run --help")
 typed("missing option", "features a b", "Missing option '--model'")
 typed("no number", "run demo --minutes soon", "'--minutes'", "valid number")
 typed("negative minutes", "run demo --minutes -1", "'--minutes'", "greater than")
 typed(
-    "lists of nothing", "mine vectors --out x --texts 0", "'--texts'", "greater than or equal to 1"
+    "lists of nothing",
+    "mine vectors --output x --texts 0",
+    "'--texts'",
+    "greater than or equal to 1",
 )
 typed("zero batch", "features a b --model c --batch 0", "'--batch'", "greater than or equal to 1")
 typed("serve no index", "serve nowhere", "nowhere is no index", "counterfoil index")
@@ -70,7 +73,7 @@ typed("float for int", "plan demo --set online.epochs=1.5", "1.5 is a number", "
 typed("key below a number", "plan demo --set online.seed.x=1", "'x' is not a key")
 typed("negative batch", "run demo --set online.batch=-1", "batch=-1", "at least 1")
 typed("no batch", "run demo --set online.batch=0", "batch=0", "at least 1")
-typed("unknown lens", "run demo --set online.lens.images=pixles", "mean 'pixels'")
+typed("unknown lens", "run demo --set online.processor.images=pixles", "mean 'pixels'")
 typed("unknown protocol of a stage", "plan demo --set *.protocol=coco-1", "mean 'coco-1k'")
 typed("no number at all", "plan demo --set online.epochs=none", "None is none", "whole number")
 typed("replaced whole", "plan demo --set online.model=3", "set one of", "image_pool")
@@ -82,18 +85,18 @@ typed(
 )
 typed("report of nothing", "report", "Missing argument 'runs")
 typed("report of no run", "report nowhere", "nowhere holds no note of a stage", "folder of a run")
-typed("audit nowhere", "audit scenes", "Missing option '--folder'")
-typed("audit of no data", "audit phots --folder x", "phots does not exist")
-typed("near nothing", "audit scenes --folder x --near 0", "near=0", "above 0 and up to 1")
+typed("audit nowhere", "audit scenes", "Missing option '--output'")
+typed("audit of no data", "audit phots --output x", "phots does not exist")
+typed("near nothing", "audit scenes --output x --near 0", "near=0", "above 0 and up to 1")
 typed(
     "alike too much",
-    "audit scenes --folder x --negatives y --alike 2",
+    "audit scenes --output x --negatives y --alike 2",
     "alike=2",
     "above 0 and up to 1",
 )
-typed("audit of no split", f"audit {SCENES} --folder x --model vectors --split tst", "'tst'")
-typed("audit no lists", f"audit {SCENES} --folder x --negatives y", "y", "does not exist")
-typed("no decisions", f"audit {SCENES} --folder x --decisions d.jsonl", "d.jsonl does not exist")
+typed("audit of no split", f"audit {SCENES} --output x --model vectors --split tst", "'tst'")
+typed("audit no lists", f"audit {SCENES} --output x --negatives y", "y", "does not exist")
+typed("no decisions", f"audit {SCENES} --output x --corrections d.jsonl", "d.jsonl does not exist")
 typed("tuning of nothing", "train vsepp --tune lora --data scenes:images=12", "with --model")
 typed(
     "forgetting of nothing", "train vsepp --other scenes --data scenes:images=12", "--other are for"
@@ -108,8 +111,8 @@ typed(
     "train triplet --model a --tune frozn --data scenes:images=12",
     "did you mean 'frozen'",
 )
-typed("choice of no dev", "interpolate a b --out c", "chosen on dev", "--data")
-typed("alpha out of range", "interpolate a b --out c --alpha 2", "'--alpha'")
+typed("choice of no dev", "interpolate a b --output c", "chosen on dev", "--data")
+typed("alpha out of range", "interpolate a b --output c --alpha 2", "'--alpha'")
 typed("no such data", "train vsepp --data phots", "phots does not exist", "captions.jsonl")
 typed("hub name without hf:", "data check some/set", 'write "hf:some/set"')
 typed("unknown setting of scenes", "data check scenes:image=9", "did you mean 'images'")
@@ -120,8 +123,10 @@ typed("no such model", "evaluate no/model --data scenes:images=12", "no/model", 
 typed("no such model folder", "evaluate ./nothing --data scenes:images=12", "./nothing")
 typed("unknown split", "evaluate vectors --data scenes:images=12 --split tset", "mean 'test'")
 typed("unknown protocol", "evaluate vectors --protocol coco-1", "'coco-1'", "mean 'coco-1k'")
-typed("depth of no shortlist", "evaluate vectors --depth 20", "--depth", "name it with --first")
-typed("full beside nothing", "evaluate vectors --full", "--full", "name it with --first")
+typed(
+    "depth of no shortlist", "evaluate vectors --depth 20", "--depth", "name a model with --first"
+)
+typed("full beside nothing", "evaluate vectors --full", "--full", "name a model with --first")
 typed(
     "shortlists of nothing",
     "evaluate vectors --first vectors --depth 0",
@@ -349,7 +354,7 @@ def precomp(here: Path, values: np.ndarray | None = None) -> tuple[object, ...]:
     if values is not None:
         np.save(here / "pre" / "train_ims.npy", values)
     whole = ("--set", "test.protocol=whole", "--set", "online.min_count=1")
-    processor = ("--set", "online.lens.min_count=1", "--set", "online.lens.standardise=False")
+    processor = ("--set", "online.processor.min_count=1", "--set", "online.processor.standardise=False")
     return "run", "vsepp-flickr8k", "--data", "pre", *recipes_cases.SMALL, *whole[:2], *processor
 
 
@@ -467,7 +472,7 @@ def embeddings_of_one_side(here, models):
 @case("'train' is not a split", "test")
 def training_on_embeddings(here, models):
     vectors(here)
-    return "mine", "vectors", "--data", "vec", "--out", "lists"
+    return "mine", "vectors", "--data", "vec", "--output", "lists"
 
 
 # models
@@ -622,13 +627,13 @@ def broken_annotations(here, models):
 @case("lists exists and is left alone")
 def lists_that_exist(here, models):
     (here / "lists").mkdir()
-    return "mine", models / "pixels", "--data", "scenes:images=12", "--out", "lists"
+    return "mine", models / "pixels", "--data", "scenes:images=12", "--output", "lists"
 
 
 @case("file/lists cannot be written", "is a file")
 def file_where_a_folder_should_be(here, models):
     (here / "file").write_text("x")
-    return "mine", models / "pixels", "--data", "scenes:images=12", "--out", "file/lists"
+    return "mine", models / "pixels", "--data", "scenes:images=12", "--output", "file/lists"
 
 
 @case("lists.partial holds a mining that was stopped", "--resume")
@@ -638,7 +643,7 @@ def lists_that_were_stopped(here, models):
 
 
 def mining(models: Path, *more: object) -> tuple[object, ...]:
-    return "mine", models / "pixels", "--data", "scenes:images=12", "--out", "lists", *more
+    return "mine", models / "pixels", "--data", "scenes:images=12", "--output", "lists", *more
 
 
 @case("'caption=0.8'", "did you mean 'captions'?")
@@ -666,24 +671,24 @@ def guide_that_is_not_asked(here, models):
     return mining(models, "--guide", models / "pixels")
 
 
-@case("file is a file", "--folder")
+@case("file is a file", "--output")
 def run_in_a_file(here, models):
     (here / "file").write_text("x")
-    return "run", "demo", "--data", SCENES, "--folder", "file", "--smoke"
+    return "run", "demo", "--data", SCENES, "--output", "file", "--smoke"
 
 
 def finished(here: Path, models: Path, *more: object) -> tuple[object, ...]:
     shutil.copytree(models / "run", here / "run")
     small = (*recipes_cases.SMALL, *recipes_cases.SMALL_LISTS, *recipes_cases.SMALL_DRAW)
-    return "run", "aoq/vsepp-scenes", "--data", SCENES, "--folder", "run", "--smoke", *small, *more
+    return "run", "aoq/vsepp-scenes", "--data", SCENES, "--output", "run", "--smoke", *small, *more
 
 
-@case("run/online was made with other settings or other data", "--folder")
+@case("run/online was made with other settings or other data", "--output")
 def run_of_other_settings(here, models):
     return finished(here, models, "--set", "online.seed=4")
 
 
-@case("run/online was made with other settings or other data", "--folder")
+@case("run/online was made with other settings or other data", "--output")
 def run_on_other_data(here, models):
     return finished(here, models, "--data", "scenes:images=37")
 
@@ -692,7 +697,7 @@ def run_on_other_data(here, models):
 def folder_of_somebody_else(here, models):
     (here / "run" / "online").mkdir(parents=True)
     (here / "run" / "online" / "thesis.tex").write_text("x")
-    return "run", "demo", "--data", SCENES, "--folder", "run"
+    return "run", "demo", "--data", SCENES, "--output", "run"
 
 
 def unfinished(here: Path, models: Path) -> tuple[object, ...]:
@@ -879,7 +884,7 @@ def picture_too_large(here, models):
 @case("page is a folder; name a file")
 def page_that_is_a_folder(here, models):
     (here / "page").mkdir()
-    return "search", models / "pixels", "a dog", "--data", "scenes:images=12", "--page", "page"
+    return "search", models / "pixels", "a dog", "--data", "scenes:images=12", "--output", "page"
 
 
 @case("'adaptive' starts from 'online', which is another model", "size mismatch")
@@ -895,64 +900,73 @@ def start_of_another_model(here, models):
     small = [word.replace("*", "online") for word in recipes_cases.SMALL]
     shutil.copytree(models / "run" / "online", here / "run" / "online")
     shutil.copy(models / "run" / "online.json", here / "run")
-    return "run", "mine.py", "--data", SCENES, "--folder", "run", "--smoke", *small
+    return "run", "mine.py", "--data", SCENES, "--output", "run", "--smoke", *small
 
 
 # write
 
 
-typed("no such kind", f"write rules {SCENES} --out w --kind nuon", "'nuon'", "did you mean 'noun'")
-typed("no such synonyms", f"write rules {SCENES} --out w --synonyms net", "'net'", "list, wordnet")
-typed("foils of no split", f"write rules {SCENES} --out w --split trian", "'trian'")
-typed("nouns too rare", f"write rules {SCENES} --out w --frequency 999", "999 times", "lower the")
 typed(
-    "no foils at all", f"write rules {SCENES} --out w --most 0", "'--most'", "greater than or equal"
+    "no such kind", f"write rules {SCENES} --output w --kind nuon", "'nuon'", "did you mean 'noun'"
+)
+typed(
+    "no such synonyms", f"write rules {SCENES} --output w --synonyms net", "'net'", "list, wordnet"
+)
+typed("foils of no split", f"write rules {SCENES} --output w --split trian", "'trian'")
+typed(
+    "nouns too rare", f"write rules {SCENES} --output w --frequency 999", "999 times", "lower the"
+)
+typed(
+    "no foils at all",
+    f"write rules {SCENES} --output w --most 0",
+    "'--most'",
+    "greater than or equal",
 )
 
 
-@case("written exists and is left alone", "--out")
+@case("written exists and is left alone", "--output")
 def foils_over_a_folder(here, models):
     (here / "written").mkdir()
-    return "write", "rules", SCENES, "--out", "written"
+    return "write", "rules", SCENES, "--output", "written"
 
 
-TAGS = f"write tags vectors {SCENES} --out w"
+TAGS = f"write tags vectors {SCENES} --output w"
 typed("no such rule", f"{TAGS} --rule lemas", "'lemas' is not a rule", "did you mean 'lemmas'")
 typed("no such parser", f"{TAGS} --phrases spicy", "'spicy'", "did you mean 'spacy'")
 typed("no such singles", f"{TAGS} --singles alone", "'alone'", "always, only")
 typed("no such temperature", f"{TAGS} --temperature 0", "temperature=0.0", "above 0")
 typed(
     "an encoder that is none",
-    f"analyse true-rate w --data {SCENES} --out p.html --encoder .",
+    f"analyse true-rate w --data {SCENES} --output p.html --encoder .",
     "no modules.json",
     "sentence-transformers",
 )
-typed("meanings by nobody", "mine vectors --out x --filter meanings=0.7", "encoder to a folder")
+typed("meanings by nobody", "mine vectors --output x --filter meanings=0.7", "encoder to a folder")
 typed("no maskings", f"{TAGS} --masks 0", "'--masks'", "greater than or equal to 1")
 typed("tags of no split", f"{TAGS} --split trian", "'trian'")
-typed("tags of no such model", f"write tags nowhere/at/all {SCENES} --out w", "nowhere/at/all")
+typed("tags of no such model", f"write tags nowhere/at/all {SCENES} --output w", "nowhere/at/all")
 typed(
     "no phrases in no file",
-    f"write tags vectors {SCENES},features=regions --out w --phrases no.json",
+    f"write tags vectors {SCENES},features=regions --output w --phrases no.json",
     "no.json",
 )
 
 
 @case("the writer VSE does not read words", "name a model that does")
 def a_writer_that_cannot_read(here, models):
-    return "write", "tags", models / "pixels", SCENES, "--out", "w"
+    return "write", "tags", models / "pixels", SCENES, "--output", "w"
 
 
 @case("holds a writing that was stopped", "--resume")
 def a_writing_that_was_stopped(here, models):
     (here / "w.partial").mkdir()
-    return "write", "tags", models / "pixels", SCENES, "--out", "w"
+    return "write", "tags", models / "pixels", SCENES, "--output", "w"
 
 
-@case("exists and is left alone", "--out")
+@case("exists and is left alone", "--output")
 def tags_over_a_folder(here, models):
     (here / "w").mkdir()
-    return "write", "tags", models / "pixels", SCENES, "--out", "w"
+    return "write", "tags", models / "pixels", SCENES, "--output", "w"
 
 
 # negatives import and export
@@ -968,7 +982,7 @@ def aoq_files(here: Path, models: Path, *names: str) -> Path:
 
 
 def aoq_import(*more: str) -> Sequence[str]:
-    return "negatives", "import", ".", "--out", "lists", "--data", SCENES, *more
+    return "negatives", "import", ".", "--output", "lists", "--data", SCENES, *more
 
 
 @case("should hold one pair of files i2t_NAME.npy and t2i_NAME.npy", "neither")
@@ -994,7 +1008,7 @@ def import_for_other_data(here, models):
     return aoq_import("--split", "dev", "--data", "scenes:images=24,dev=4,test=4")
 
 
-@case("lists exists and is left alone", "--out")
+@case("lists exists and is left alone", "--output")
 def import_over_something(here, models):
     (aoq_files(here, models, "f30k") / "lists").mkdir()
     return aoq_import()
@@ -1004,7 +1018,15 @@ def import_over_something(here, models):
 def import_for_other_captions(here, models):
     photos(here)
     arrays = {"texts": np.array([[11]]), "images": np.array([[0]])}
-    return ("negatives", "import", str(aoq_small(here, arrays)), "--out", "x", "--data", "photos")
+    return (
+        "negatives",
+        "import",
+        str(aoq_small(here, arrays)),
+        "--output",
+        "x",
+        "--data",
+        "photos",
+    )
 
 
 def aoq_small(here: Path, arrays: dict[str, np.ndarray]) -> Path:
@@ -1015,10 +1037,10 @@ def aoq_small(here: Path, arrays: dict[str, np.ndarray]) -> Path:
 
 def aoq_export(models: Path, *more: str) -> Sequence[str]:
     store = str(models / "run" / "lists")
-    return "negatives", "export", store, "--out", "aoq", "--data", SCENES, *more
+    return "negatives", "export", store, "--output", "aoq", "--data", SCENES, *more
 
 
-@case("i2t_scenes.npy exists and is left alone", "--out")
+@case("i2t_scenes.npy exists and is left alone", "--output")
 def export_over_something(here, models):
     (here / "aoq").mkdir()
     (here / "aoq" / "i2t_scenes.npy").write_bytes(b"x")
@@ -1035,10 +1057,10 @@ def export_of_another_corpus(here, models):
     return aoq_export(models, "--split", "dev")
 
 
-typed("export of no store", f"negatives export no --out x --data {SCENES}", "no/manifest.json")
+typed("export of no store", f"negatives export no --output x --data {SCENES}", "no/manifest.json")
 typed(
     "export of nothing",
-    f"negatives export x --out y --texts 0 --data {SCENES}",
+    f"negatives export x --output y --texts 0 --data {SCENES}",
     "'--texts'",
     "greater than or equal to 1",
 )
@@ -1065,7 +1087,7 @@ def diagnosis_with_an_impossible_cosine(here, models):
 def diagnosis_page_that_is_a_folder(here, models):
     (here / "page.html").mkdir()
     store = str(models / "run" / "lists")
-    return "diagnose", store, "--data", SCENES, "--page", "page.html"
+    return "diagnose", store, "--data", SCENES, "--output", "page.html"
 
 
 @case("nowhere/at-all", "config.json")
@@ -1077,22 +1099,28 @@ def diagnosis_with_no_such_model(here, models):
 # analyse
 
 
-ANALYSE = ("--data", SCENES, "--out", "page.html")
+ANALYSE = ("--data", SCENES, "--output", "page.html")
 
 typed("unknown analysis", "analyse online-rnk vectors", "'online-rnk'", "'online-rank'")
-typed("analysis without a page", "analyse curves .", "Missing option '--out'")
-typed("page of another kind", "analyse curves . --out page.pdf", "page.pdf", "ends in .html")
-typed("no log below", "analyse curves . --out page.html", "holds no metrics.jsonl")
-typed("no such log", "analyse curves nowhere --out page.html", "nowhere holds no metrics.jsonl")
+typed("analysis without a page", "analyse curves .", "Missing option '--output'")
+typed("page of another kind", "analyse curves . --output page.pdf", "page.pdf", "ends in .html")
+typed("no log below", "analyse curves . --output page.html", "holds no metrics.jsonl")
+typed("no such log", "analyse curves nowhere --output page.html", "nowhere holds no metrics.jsonl")
 typed(
-    "batch of one", "analyse online-rank vectors --out a.html --batch 1", "'--batch'", "equal to 2"
+    "batch of one",
+    "analyse online-rank vectors --output a.html --batch 1",
+    "'--batch'",
+    "equal to 2",
 )
 typed(
-    "no anchors", "analyse negatives vectors --out a.html --anchors 0", "'--anchors'", "equal to 1"
+    "no anchors",
+    "analyse negatives vectors --output a.html --anchors 0",
+    "'--anchors'",
+    "equal to 1",
 )
 typed(
     "half an ensemble",
-    "analyse cross-rank runs/a+ --out a.html --data scenes:images=12",
+    "analyse cross-rank runs/a+ --output a.html --data scenes:images=12",
     "'runs/a+' is no ensemble",
 )
 
@@ -1134,7 +1162,7 @@ def lists_of_another_split(here, models):
 @case("metrics.jsonl holds no epoch")
 def log_without_an_epoch(here, models):
     (here / "metrics.jsonl").write_text('{"step": 1}\n')
-    return "analyse", "curves", ".", "--out", "page.html"
+    return "analyse", "curves", ".", "--output", "page.html"
 
 
 @case("stage.json is no note of a stage")
@@ -1142,58 +1170,60 @@ def note_of_something_else(here, models):
     (here / "stage").mkdir()
     (here / "stage" / "metrics.jsonl").write_text('{"epoch": 1.0, "loss": 1.0}\n')
     (here / "stage.json").write_text('{"stage": 3}')
-    return "analyse", "curves", "stage", "--out", "page.html"
+    return "analyse", "curves", "stage", "--output", "page.html"
 
 
 typed(
     "against nothing known",
-    "analyse against batches . --out page.html",
+    "analyse against batches . --output page.html",
     "'batches'",
     "did you mean 'batch'",
 )
-typed("no run", "analyse student nowhere --out page.html", "nowhere holds no note of a stage")
-typed("a run twice", "analyse against batch runs/a runs/a --out page.html", "runs/a is given twice")
+typed("no run", "analyse student nowhere --output page.html", "nowhere holds no note of a stage")
+typed(
+    "a run twice", "analyse against batch runs/a runs/a --output page.html", "runs/a is given twice"
+)
 typed(
     "unknown map",
-    "analyse map vectors --method tsn --out page.html",
+    "analyse map vectors --method tsn --output page.html",
     "'tsn'",
     "did you mean 'tsne'",
 )
-typed("no negatives on a map", "analyse map vectors --negatives 0 --out a.html", "'--negatives'")
+typed("no negatives on a map", "analyse map vectors --negatives 0 --output a.html", "'--negatives'")
 
 
 @case("run has measured no student beside a teacher of its own", "ndgl/gpo-scenes")
 def run_without_a_student(here, models):
-    return "analyse", "student", models / "run", "--out", "page.html"
+    return "analyse", "student", models / "run", "--output", "page.html"
 
 
 @case("has only the batch size 16, and a curve needs at least two", "ndgl/batches/")
 def run_of_one_batch_size(here, models):
-    return "analyse", "against", "batch", models / "run", "--out", "page.html"
+    return "analyse", "against", "batch", models / "run", "--output", "page.html"
 
 
 @case("has no number of teachers, and a curve needs at least two")
 def run_without_teachers(here, models):
-    return "analyse", "against", "teachers", models / "run", "--out", "page.html"
+    return "analyse", "against", "teachers", models / "run", "--output", "page.html"
 
 
 @case("stage.json is no note of a stage", "state", "field required")
 def note_without_a_state(here, models):
     (here / "stage.json").write_text('{"kind": "evaluate", "stage": {"name": "stage"}}')
-    return "analyse", "student", ".", "--out", "page.html"
+    return "analyse", "student", ".", "--output", "page.html"
 
 
 @case("holds no finished evaluation", "name the folder of a run")
 def run_that_was_stopped(here, models):
     shutil.copytree(models / "run", here / "run", ignore=shutil.ignore_patterns("test-*"))
-    return "analyse", "student", "run", "--out", "page.html"
+    return "analyse", "student", "run", "--output", "page.html"
 
 
 @case("figures of different data or protocols do not stand in one picture")
 def runs_on_different_data(here, models):
     for name, images in (("first", 36), ("second", 48)):
         write_run(here / name, taught(), f"scenes:images={images}")
-    return "analyse", "student", "first", "second", "--out", "page.html"
+    return "analyse", "student", "first", "second", "--output", "page.html"
 
 
 @case("'a blue dog' is neither a caption nor an image id of scenes test", "--query")
@@ -1309,7 +1339,7 @@ def aros_ties_elsewhere(here, models):
 def page_of_foils_that_is_a_folder(here, models):
     foil_set(here, {"image": "a", "caption": "b", "foil": "c"})
     (here / "page").mkdir()
-    return *FOIL_MODEL, "--html", "page"
+    return *FOIL_MODEL, "--output", "page"
 
 
 # explain
@@ -1412,7 +1442,7 @@ def explained_picture_for_a_model_of_features(here, models):
 def page_of_an_explanation_that_is_a_folder(here, models):
     write_picture(here / "a.png")
     (here / "page").mkdir()
-    return "explain", models / "pixels", "a.png", "a dog", "--html", "page"
+    return "explain", models / "pixels", "a.png", "a dog", "--output", "page"
 
 
 @case("photos/features.npy", "NaN or infinite")
@@ -1424,14 +1454,16 @@ def explained_features_that_are_no_numbers(here, models):
     return "explain", models / "regions", "0.png", "a dog", *found
 
 
-typed("truth of nothing", "analyse true-rate --out p.html", "nothing is to be judged", "--crowd")
+typed("truth of nothing", "analyse true-rate --output p.html", "nothing is to be judged", "--crowd")
 typed(
     "judgements that are not there",
-    f"analyse true-rate --crowd c.txt --data {SCENES} --out p.html",
+    f"analyse true-rate --crowd c.txt --data {SCENES} --output p.html",
     "c.txt does not exist",
 )
-typed("fluency of no store", f"analyse fluency w --data {SCENES} --out p.html", "w/manifest.json")
-typed("sheet of no store", f"analyse sheet w --data {SCENES} --out s.csv", "w/manifest.json")
+typed(
+    "fluency of no store", f"analyse fluency w --data {SCENES} --output p.html", "w/manifest.json"
+)
+typed("sheet of no store", f"analyse sheet w --data {SCENES} --output s.csv", "w/manifest.json")
 
 
 def stored_foil(here: Path, image: str = "1.jpg") -> None:
@@ -1445,108 +1477,114 @@ def stored_foil(here: Path, image: str = "1.jpg") -> None:
 @case("w was written for", "only of scenes", "counterfoil analyse sheet")
 def truth_of_photos(here, models):
     stored_foil(here)
-    return "analyse", "true-rate", "w", "--data", ".", "--out", "p.html"
+    return "analyse", "true-rate", "w", "--data", ".", "--output", "p.html"
 
 
 @case("w has a foil of caption", "of '3.jpg'", "write again")
 def foils_of_an_unknown_picture(here, models):
     stored_foil(here, "3.jpg")
-    return "analyse", "fluency", "w", "--data", ".", "--out", "p.html"
+    return "analyse", "fluency", "w", "--data", ".", "--output", "p.html"
 
 
 @case("w was written for corpus", "write again")
 def fluency_of_foils_of_other_data(here, models):
     stored_foil(here)
-    return "analyse", "fluency", "w", "--data", SCENES, "--out", "p.html"
+    return "analyse", "fluency", "w", "--data", SCENES, "--output", "p.html"
 
 
 @case("w is given twice")
 def sheet_of_a_store_twice(here, models):
     stored_foil(here)
-    return "analyse", "sheet", "w", "w", "--data", ".", "--out", "s.csv"
+    return "analyse", "sheet", "w", "w", "--data", ".", "--output", "s.csv"
 
 
 @case("w has only 1 pictures left for 2 sentences", "--count")
 def sheet_of_too_few_pictures(here, models):
     stored_foil(here)
-    return "analyse", "sheet", "w", "--data", ".", "--count", "2", "--out", "s.csv"
+    return "analyse", "sheet", "w", "--data", ".", "--count", "2", "--output", "s.csv"
 
 
 @case("a.csv has no columns item and answer", "counterfoil analyse sheet")
 def answers_of_another_table(here, models):
     stored_foil(here)
     (here / "a.csv").write_text("image,true\n1.jpg,yes\n")
-    return "analyse", "true-rate", "w", "--answers", "a.csv", "--data", ".", "--out", "p.html"
+    return "analyse", "true-rate", "w", "--answers", "a.csv", "--data", ".", "--output", "p.html"
 
 
 @case("answers 'maybe' to s1", "true, false, unsure")
 def an_unknown_answer(here, models):
     stored_foil(here)
     (here / "a.csv").write_text("item,answer\ns1,maybe\n")
-    return "analyse", "true-rate", "w", "--answers", "a.csv", "--data", ".", "--out", "p.html"
+    return "analyse", "true-rate", "w", "--answers", "a.csv", "--data", ".", "--output", "p.html"
 
 
 @case("no answer is about w", "a filled sheet")
 def answers_about_other_captions(here, models):
     stored_foil(here)
     (here / "a.csv").write_text("item,answer\ns1,true\n")
-    return "analyse", "true-rate", "w", "--answers", "a.csv", "--data", ".", "--out", "p.html"
+    return "analyse", "true-rate", "w", "--answers", "a.csv", "--data", ".", "--output", "p.html"
 
 
 @case("cannot be read as a causal language model", "--lm")
 def fluency_by_no_language_model(here, models):
     stored_foil(here)
     (here / "lm").mkdir()
-    return "analyse", "fluency", "w", "--data", ".", "--lm", "./lm", "--out", "p.html"
+    return "analyse", "fluency", "w", "--data", ".", "--lm", "./lm", "--output", "p.html"
 
 
 @case("has no head that doubts or corrects words", "--corrector")
 def fluency_corrected_by_a_model_without_words(here, models):
     stored_foil(here)
-    more = "--corrector", models / "pixels", "--out", "p.html"
+    more = "--corrector", models / "pixels", "--output", "p.html"
     return "analyse", "fluency", "w", "--data", ".", *more
 
 
 @case("is given twice; name each folder once")
 def fluency_of_a_store_twice(here, models):
     stored_foil(here)
-    return "analyse", "fluency", "w", "w", "--data", ".", "--out", "p.html"
+    return "analyse", "fluency", "w", "w", "--data", ".", "--output", "p.html"
 
 
 @case("compares ready-made vectors and cannot read written captions")
 def guide_of_vectors(here, models):
-    assert recipes_cases.run("write", "rules", SCENES, "--split", "test", "--out", here / "w") == 0
-    return "analyse", "true-rate", "w", "--data", SCENES, "--guide", "vectors", "--out", "p.html"
+    assert (
+        recipes_cases.run("write", "rules", SCENES, "--split", "test", "--output", here / "w") == 0
+    )
+    return "analyse", "true-rate", "w", "--data", SCENES, "--guide", "vectors", "--output", "p.html"
 
 
 # written negatives
 
-TELL = ("--data", REGIONS, "--anchors", "2", "--out", "p.html")
+TELL = ("--data", REGIONS, "--anchors", "2", "--output", "p.html")
 
-typed("no anchors at all", "analyse triples vectors --anchors 0 --out p.html", "'--anchors'")
-typed("triples of vectors", "analyse triples vectors --out p.html", "cannot read written captions")
+typed("no anchors at all", "analyse triples vectors --anchors 0 --output p.html", "'--anchors'")
+typed(
+    "triples of vectors", "analyse triples vectors --output p.html", "cannot read written captions"
+)
 typed(
     "words of vectors",
-    "analyse words vectors --data scenes:images=12 --out p.html",
+    "analyse words vectors --data scenes:images=12 --output p.html",
     "cannot read written captions",
 )
 typed(
     "duels of vectors",
-    "analyse discrimination vectors --data scenes:images=12 --out p.html",
+    "analyse discrimination vectors --data scenes:images=12 --output p.html",
     "cannot read written captions",
 )
-typed("difficulty of nothing", "analyse difficulty nowhere --out p.html", "holds no metrics.jsonl")
+typed(
+    "difficulty of nothing", "analyse difficulty nowhere --output p.html", "holds no metrics.jsonl"
+)
 
 
 @case("no log below", "tells how hard written captions are", "tags/uniter-scenes")
 def difficulty_of_a_training_without_written_captions(here, models):
-    return "analyse", "difficulty", models / "run", "--out", "p.html"
+    return "analyse", "difficulty", models / "run", "--output", "p.html"
 
 
 @case("metrics.jsonl tells only a part", "'written_gap' is missing")
 def difficulty_of_half_a_log(here, models):
     (here / "metrics.jsonl").write_text('{"step": 1, "written_above": 1.0}\n')
-    return "analyse", "difficulty", ".", "--out", "p.html"
+    return "analyse", "difficulty", ".", "--output", "p.html"
 
 
 @case("pixels writes no captions", "--writer", "--written")
@@ -1573,13 +1611,13 @@ def triples_of_large_batches(here, models):
 
 @case("was written for split 'train'", "'test'", "--split")
 def triples_of_foils_of_another_split(here, models):
-    assert recipes_cases.run("write", "rules", REGIONS, "--out", here / "w") == 0
+    assert recipes_cases.run("write", "rules", REGIONS, "--output", here / "w") == 0
     return "analyse", "triples", models / "pixels", "--written", "w", "--batch", "4", *TELL
 
 
 @case("was written for split 'train'", "'test'", "--split")
 def duels_with_foils_of_another_split(here, models):
-    assert recipes_cases.run("write", "rules", REGIONS, "--out", here / "w") == 0
+    assert recipes_cases.run("write", "rules", REGIONS, "--output", here / "w") == 0
     return "analyse", "discrimination", models / "pixels", "--foils", "w", *TELL
 
 
@@ -1615,12 +1653,12 @@ def words_written_at_no_temperature(here, models):
 
 
 def exported(models: Path, *words: object) -> Sequence[object]:
-    return "export", models / "run/lists", "--data", SCENES, "--folder", "out", *words
+    return "export", models / "run/lists", "--data", SCENES, "--output", "out", *words
 
 
-typed("no model to export", "export nothing/here/at/all --to hf --folder out", "nothing/here")
-typed("no form of models", "export x --to trec --folder out", "'trec'", "a form of models", "hf")
-typed("data of a model", "export x --to hf --folder out --data scenes", "--data", "x holds none")
+typed("no model to export", "export nothing/here/at/all --to hf --output out", "nothing/here")
+typed("no form of models", "export x --to trec --output out", "'trec'", "a form of models", "hf")
+typed("data of a model", "export x --to hf --output out --data scenes", "--data", "x holds none")
 
 
 @case("'open_clip' is not a form of negatives", "did you mean 'open-clip'")
@@ -1637,7 +1675,7 @@ def exported_negatives_that_are_there(here, models):
 @case("out exists and is left alone")
 def exported_model_that_is_there(here, models):
     (here / "out").write_text("notes")
-    return "export", models / "clip", "--to", "hf", "--folder", "out"
+    return "export", models / "clip", "--to", "hf", "--output", "out"
 
 
 @case("was mined from corpus", "split 'train'")
@@ -1652,20 +1690,20 @@ def card_of_negatives(here, models):
 
 @case("--evaluation is for a card", "--to counterfoil")
 def card_for_another_library(here, models):
-    more = ("--to", "hf", "--folder", "out", "--evaluation", "test.json")
+    more = ("--to", "hf", "--output", "out", "--evaluation", "test.json")
     return "export", models / "clip", *more
 
 
-@case("test.json holds no evaluation", "counterfoil evaluate --out")
+@case("test.json holds no evaluation", "counterfoil evaluate --")
 def card_with_no_evaluation(here, models):
     (here / "test.json").write_text("{}")
-    more = ("--to", "counterfoil", "--folder", "out", "--evaluation", "test.json")
+    more = ("--to", "counterfoil", "--output", "out", "--evaluation", "test.json")
     return "export", models / "clip", *more
 
 
 @case("is a VSE", "CLIP or SigLIP", "--to counterfoil")
 def exported_model_of_regions(here, models):
-    return "export", models / "regions", "--to", "hf", "--folder", "out"
+    return "export", models / "regions", "--to", "hf", "--output", "out"
 
 
 @case("st is a model of sentence-transformers", "module Dense")
@@ -1696,35 +1734,35 @@ def _indexed(here: Path, models: Path) -> Path:
 
 @case("is no index", "counterfoil index")
 def no_index(here: Path, models: Path) -> Sequence[object]:
-    return ("index", "--folder", here)
+    return ("index", "--output", here)
 
 
 @case("exists and holds an index", "--add adds to it")
 def index_that_is_there(here: Path, models: Path) -> Sequence[object]:
-    return ("index", models / "clip", here / "my-photos", "--folder", _indexed(here, models))
+    return ("index", models / "clip", here / "my-photos", "--output", _indexed(here, models))
 
 
 @case("'fais' is not one of", "faiss-hnsw")
 def unknown_backend(here: Path, models: Path) -> Sequence[object]:
     photos = _indexed(here, models).with_name("my-photos")
-    return ("index", models / "clip", photos, "--folder", here / "x", "--backend", "fais")
+    return ("index", models / "clip", photos, "--output", here / "x", "--backend", "fais")
 
 
 @case("leave it out, or choose milvus")
 def address_of_no_server(here: Path, models: Path) -> Sequence[object]:
     photos = _indexed(here, models).with_name("my-photos")
-    return ("index", models / "clip", photos, "--folder", here / "x", "--address", "http://a")
+    return ("index", models / "clip", photos, "--output", here / "x", "--address", "http://a")
 
 
 @case("was settled when it was made")
 def backend_of_more(here: Path, models: Path) -> Sequence[object]:
-    more = ("--folder", _indexed(here, models), "--add", "--backend", "exact")
+    more = ("--output", _indexed(here, models), "--add", "--backend", "exact")
     return ("index", models / "clip", here / "my-photos", *more)
 
 
 @case("is another picture", "--prefix", "--exchange")
 def add_another_picture_of_the_same_name(here: Path, models: Path) -> Sequence[object]:
-    more = ("--folder", _indexed(here, models), "--add")
+    more = ("--output", _indexed(here, models), "--add")
     (here / "trip").mkdir()
     write_picture(here / "trip" / "1.png", 7)
     return ("index", models / "clip", here / "trip", *more)
@@ -1733,12 +1771,12 @@ def add_another_picture_of_the_same_name(here: Path, models: Path) -> Sequence[o
 @case("--exchange is read only with --add")
 def exchange_in_a_new_index(here: Path, models: Path) -> Sequence[object]:
     photos = _indexed(here, models).with_name("my-photos")
-    return ("index", models / "clip", photos, "--folder", here / "x", "--exchange")
+    return ("index", models / "clip", photos, "--output", here / "x", "--exchange")
 
 
 @case("is another model", "cannot be compared")
 def add_with_another_model(here: Path, models: Path) -> Sequence[object]:
-    more = ("--folder", _indexed(here, models), "--add")
+    more = ("--output", _indexed(here, models), "--add")
     return ("index", models / "pixels", here / "my-photos", *more)
 
 
@@ -1749,16 +1787,16 @@ def ask_with_another_model(here: Path, models: Path) -> Sequence[object]:
 
 @case("'9.png' is not an id of", "3 images and 0 captions")
 def delete_what_is_not_there(here: Path, models: Path) -> Sequence[object]:
-    return ("index", "--folder", _indexed(here, models), "--delete", "0.png", "--delete", "9.png")
+    return ("index", "--output", _indexed(here, models), "--delete", "0.png", "--delete", "9.png")
 
 
 @case("deleting needs no model and no data")
 def delete_with_a_model(here: Path, models: Path) -> Sequence[object]:
-    more = ("--folder", _indexed(here, models), "--delete", "0.png")
+    more = ("--output", _indexed(here, models), "--delete", "0.png")
     return ("index", models / "clip", here / "my-photos", *more)
 
 
-typed("index of no data", "index runs/mine --folder x", "name both")
+typed("index of no data", "index runs/mine --output x", "name both")
 
 
 @case("no captions to find", "3 images and 0 captions")

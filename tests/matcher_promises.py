@@ -139,7 +139,9 @@ def weights_make_the_model(case: Case) -> None:
         for parameter in other.parameters():
             parameter.add_(1)
     other.load_state_dict(model.state_dict())
-    assert torch.equal(other.score_matrix(*encoded(case, other)), model.score_matrix(*encoded(case, model)))
+    assert torch.equal(
+        other.score_matrix(*encoded(case, other)), model.score_matrix(*encoded(case, model))
+    )
 
 
 def a_written_call_makes_the_same_model(case: Case) -> None:
@@ -147,7 +149,10 @@ def a_written_call_makes_the_same_model(case: Case) -> None:
     assert again == case.spec
     torch.manual_seed(0)
     other = trained(again.build()).eval()
-    same(other.score_matrix(*encoded(case, other)), case.build().grid(*encoded(case, case.build())))
+    same(
+        other.score_matrix(*encoded(case, other)),
+        case.build().score_matrix(*encoded(case, case.build())),
+    )
 
 
 def evaluation_is_deterministic(case: Case) -> None:

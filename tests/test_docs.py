@@ -19,6 +19,7 @@ from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.recipes import catalogue
 
 ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 PAPERS = sorted((ROOT / "docs" / "papers").glob("*.md"))
 
@@ -34,26 +35,26 @@ def ran(page: str, place: int = 0) -> dict[str, object]:
     return names
 
 
-def test_tutorial_is_true():
-    failed, tried = doctest.testfile(str(ROOT / "docs" / "tutorial.md"), module_relative=False)
+def test_quickstart_is_true():
+    failed, tried = doctest.testfile(str(DOCS / "quickstart.md"), module_relative=False)
     assert tried >= 3
     assert failed == 0
 
 
 def test_loss_of_the_page():
-    term = ran("docs/adding-a-loss.md")["SoftMargin"]()
+    loss_fn = ran("docs/extending.md", 1)["SoftMargin"]()
     scores = torch.tensor([[0.9, 0.8], [0.1, 0.7]], requires_grad=True)
-    grid = ScoreMatrix(scores, torch.eye(2).bool(), scores.diagonal())
-    loss = term(Scores({"inference": grid}))
+    matrix = ScoreMatrix(scores, torch.eye(2).bool(), scores.diagonal())
+    loss = loss_fn(Scores({"inference": matrix}))
     loss.backward()
     slow = sum(torch.nn.functional.softplus(torch.tensor(10 * gap)) / 10 for gap in (-0.1, -0.6))
     torch.testing.assert_close(loss.detach(), slow)
     assert scores.grad[0, 1] > 0 > scores.grad[0, 0]
 
 
-def test_host_of_the_page():
-    host = ran("docs/adding-a-host.md")["LateInteraction"]
-    model = host(image=Regions(features=5, width=8), text=GRU(words=9, width=8)).eval()
+def test_model_of_the_page():
+    model_class = ran("docs/extending.md")["LateInteraction"]
+    model = model_class(image=Regions(features=5, width=8), text=GRU(words=9, width=8)).eval()
     lengths = torch.tensor([3, 1, 2])
     mask = torch.arange(3) < lengths[:, None]
     images = model.encode_images(ModalityBatch(torch.arange(3), torch.randn(3, 3, 5), mask))
@@ -64,26 +65,34 @@ def test_host_of_the_page():
     )
 
 
-def test_recipe_of_the_readme():
+def test_data_set_of_the_page():
+    assert ran("docs/extending.md", 2)["data"].texts == ["dogs by the sea"]
+
+
+@pytest.mark.parametrize(
+    "page, place",
+    [("docs/extending.md", 3), ("docs/quickstart.md", -1), ("docs/generated.md", 0)]
+    + [(f"docs/papers/{paper}.md", 0) for paper in ("aoq", "ndgl")],
+)
+def test_recipe_of_the_page(page, place):
     from counterfoil.pipelines.pipeline import Recipe
 
-    assert isinstance(ran("README.md", 1)["recipe"], Recipe)
+    assert isinstance(ran(page, place)["recipe"], Recipe)
 
 
-def test_recipe_of_the_tutorial():
-    from counterfoil.pipelines.pipeline import Recipe
-
-    assert isinstance(ran("docs/tutorial.md", -1)["recipe"], Recipe)
+def test_loss_with_mined_negatives_of_the_page():
+    names = {"cf": counterfoil}
+    exec(blocks(DOCS / "negatives.md", "python")[1], names)
+    assert names["scores"].grad is not None
 
 
 def test_recipes_of_the_page_exist():
-    from counterfoil.pipelines import pipeline
     from counterfoil.pipelines.overrides import apply_overrides
-    from counterfoil.recipes import aoq
+    from counterfoil.recipes import aoq, models
 
-    assert catalogue.find_recipe(ran("docs/recipes.md")["recipe"].name)
+    assert ran("docs/recipes.md")["recipe"].name
     page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    assert all(f"`{name}`" in page for name in (*pipeline.NAMES, *aoq.LOSSES))
+    assert all(f"`{name}`" in page for name in (*models.NAMES, *aoq.LOSSES))
     lines = [
         ln for block in blocks(ROOT / "docs/recipes.md", "console") for ln in block.split("\n")
     ]
@@ -100,12 +109,6 @@ def test_recipe_of_written_negatives():
     recipe = ran("docs/recipes.md", 1)["recipe"]
     assert isinstance(recipe, Recipe)
     assert set(stage_digests(recipe, "data")) == {"aligned", "pretrained", "host"}
-
-
-def test_recipe_of_ndgl():
-    from counterfoil.pipelines.pipeline import Recipe
-
-    assert isinstance(ran("docs/papers/ndgl.md")["recipe"], Recipe)
 
 
 @pytest.mark.parametrize("page", PAPERS, ids=lambda page: page.name)
@@ -146,7 +149,34 @@ def test_links_lead_somewhere(page):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_public_names_of_the_readme_exist():
-    used = set(re.findall(r"\bcf\.(\w+)", "\n".join(blocks(ROOT / "README.md", "python"))))
-    assert used
-    assert used <= set(counterfoil.__all__)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_public_names_of_the_pages_exist(page):
+    text = "\n".join(blocks(page, "python"))
+    assert set(re.findall(r"\bcf\.(\w+)", text)) <= set(counterfoil.__all__)
+    for name in re.findall(r"\bcf\.losses\.(\w+)", text):
+        assert resolve_name(f"counterfoil.losses.{name}")
+    for module, names in re.findall(
+        r"^from (counterfoil[\w.]*) import ([\w, ]+)$", text, re.MULTILINE
+    ):
+        for name in names.split(", "):
+            assert resolve_name(f"{module}:{name}")
+
+
+def test_names_of_the_migration_table_exist():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    table = text[text.index("### Migration") : text.index("The command line. The old")]
+    rows = re.findall(r"^\| (.+) \| (.+) \|$", table, re.MULTILINE)[2:]
+    assert len(rows) > 20
+    source = "\n".join(
+        path.read_text("utf-8") for path in (ROOT / "src/counterfoil").rglob("*.py")
+    )
+    for _, now in rows:
+        for name in re.findall(r"`([^`]+)`", now):
+            last = name.strip(".").split(".")[-1]
+            assert re.search(rf"\b{last}\b", source), name
+
+
+def test_everything_is_in_the_navigation():
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    assert pages == set(re.findall(r"[\w/-]+\.md", nav[nav.index("nav:") :]))

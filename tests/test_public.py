@@ -44,7 +44,7 @@ def _order(name: str) -> tuple[int, str]:
 
 
 def test_every_public_name_is_where_it_says():
-    for name, place in counterfoil._WHERE.items():
+    for name, place in counterfoil._MODULES.items():
         found = getattr(importlib.import_module(f"counterfoil.{place}"), name)
         assert getattr(counterfoil, name) is found
         assert found.__module__ == f"counterfoil.{place}"

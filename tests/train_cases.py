@@ -98,7 +98,7 @@ class Global(RetrievalModel):
 class Bag(RetrievalModel):
     """Bags of vectors with a Gram matrix, a parameter in the score, a second view, an own loss."""
 
-    grids = frozenset({INFERENCE, "plain"})
+    score_names = frozenset({INFERENCE, "plain"})
     score_scale = 2.0
 
     def __init__(
@@ -128,7 +128,7 @@ class Bag(RetrievalModel):
         return score.masked_fill(~texts.mask, 0).sum(1) / texts.mask.sum(1)
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        return score_all_pairs(self.pairs, images, texts)
+        return score_all_pairs(self.score_pairs, images, texts)
 
     def forward(self, batch: Batch) -> EncodedViews:
         images, texts = self.encode_images(batch.images), self.encode_texts(batch.texts)

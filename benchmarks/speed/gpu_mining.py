@@ -20,7 +20,7 @@ from benchmarks.speed.bags import LONGEST, REGIONS, SHORTEST, scan
 from counterfoil.core.resumable import WorkStopped
 from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
 from counterfoil.models.base import RetrievalModel, encode_batch
-from counterfoil.models.layers.fused import zero_padding
+from counterfoil.models.layers.fused import prepare_context
 from counterfoil.negatives.mining import mine_half_precision, mine_lists
 from counterfoil.scoring.encode import EmbeddedDataset
 
@@ -139,7 +139,7 @@ def main(given: list[str] | None = None) -> None:
     asked = _arguments(given)
     until = time.monotonic() + 60 * asked.minutes
     device, total = torch.device(asked.device), asked.images * asked.texts
-    images = zero_padding(bag(asked.images, REGIONS, REGIONS, asked.width, device, 0), gram=True)
+    images = prepare_context(bag(asked.images, REGIONS, REGIONS, asked.width, device, 0), gram=True)
     texts = bag(asked.texts, LONGEST, SHORTEST, asked.width, device, 1)
     model, product = Counting(scan("t2i", asked.width).to(device)), plain(images, texts)
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"

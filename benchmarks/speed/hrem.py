@@ -11,7 +11,7 @@ from benchmarks.speed.bags import FEWEST, REGIONS, bags, compared, fewer
 from benchmarks.speed.scan import IMAGES, SIZE, TEXTS, WIDTH
 from counterfoil.core.types import Embeddings
 from counterfoil.models.hrem import BatchGraph, ResidualPool
-from counterfoil.models.layers.pooling import pool_mean
+from counterfoil.models.layers.pooling import pool_vectors
 
 TARGET = 3.0
 
@@ -33,7 +33,7 @@ def relations(images: Embeddings, texts: Embeddings) -> Callable[[], object]:
     """Who reads whom, and how relevant that is."""
     graph, vectors = (
         BatchGraph(width=WIDTH).eval(),
-        (pool_mean("mean", images), pool_mean("mean", texts)),
+        (pool_vectors("mean", images), pool_vectors("mean", texts)),
     )
 
     def work() -> None:
@@ -46,7 +46,7 @@ def relations(images: Embeddings, texts: Embeddings) -> Callable[[], object]:
 def whole(images: Embeddings, texts: Embeddings, *, backward: bool) -> Callable[[], object]:
     """The same and the attention along it, with a gradient back to the vectors if wanted."""
     graph = BatchGraph(width=WIDTH).eval()
-    vectors = [pool_mean("mean", items).requires_grad_(backward) for items in (images, texts)]
+    vectors = [pool_vectors("mean", items).requires_grad_(backward) for items in (images, texts)]
 
     def work() -> None:
         with torch.set_grad_enabled(backward):

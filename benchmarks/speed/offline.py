@@ -16,7 +16,7 @@ from benchmarks.speed.gemm import against
 from benchmarks.speed.scan import IMAGES, TEXTS, WIDTH
 from counterfoil.core.types import Embeddings, Pairs
 from counterfoil.models.base import RetrievalModel
-from counterfoil.models.layers.fused import zero_padding
+from counterfoil.models.layers.fused import prepare_context
 
 ROLES, POOL, TARGET = 4, 3, 0.10
 
@@ -34,7 +34,7 @@ def results(threads: int) -> Iterator[Result]:
         "BFAN equal": bfan("equal", WIDTH),
     }
     for name, model in hosts.items():
-        pool = zero_padding(images, gram=name != "SCAN i2t")
+        pool = prepare_context(images, gram=name != "SCAN i2t")
         anchors = pool.rows(slice(IMAGES)), texts.rows(slice(TEXTS))
         works = (
             ("forward", forward(model, *anchors), _listed(model, pool, texts, pairs), TARGET),

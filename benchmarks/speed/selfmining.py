@@ -12,7 +12,7 @@ from benchmarks.speed.bags import bags, bfan, scan
 from benchmarks.speed.gemm import product_in_tiles, seconds
 from benchmarks.speed.pools import CAPTIONS
 from counterfoil.models.base import RetrievalModel
-from counterfoil.models.layers.fused import zero_padding
+from counterfoil.models.layers.fused import prepare_context
 from counterfoil.negatives.mining import mine_lists
 from counterfoil.scoring.encode import EmbeddedDataset
 
@@ -32,7 +32,7 @@ def results(threads: int) -> Iterator[Result]:
             "BFAN equal": bfan("equal", width),
         }
         for name, model in hosts.items():
-            pool = zero_padding(images, gram=name != "SCAN i2t")
+            pool = prepare_context(images, gram=name != "SCAN i2t")
             before = seconds(plain)
             cost = seconds(_mining(EmbeddedDataset(model, pool, texts)))
             product = (before + seconds(plain)) / 2  # a busy machine drifts

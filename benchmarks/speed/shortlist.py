@@ -15,7 +15,7 @@ from benchmarks.speed.pools import CAPTIONS
 from benchmarks.speed.pools import member as embedded
 from benchmarks.speed.selfmining import HIGH, WIDE
 from counterfoil.core.types import Embeddings
-from counterfoil.models.layers.fused import zero_padding
+from counterfoil.models.layers.fused import prepare_context
 from counterfoil.negatives.mining import (
     Certificate,
     mine_half_precision,
@@ -31,7 +31,7 @@ HARD_TEXTS, HARD_IMAGES = 100, 20
 def results(threads: int) -> Iterator[Result]:
     """SCAN t2i by each way."""
     images, texts = bags(IMAGES, TEXTS, WIDTH)
-    slow = EmbeddedDataset(scan("t2i", WIDTH), zero_padding(images, gram=True), texts)
+    slow = EmbeddedDataset(scan("t2i", WIDTH), prepare_context(images, gram=True), texts)
     quick = embedded(_pooled(images), _pooled(texts))
     text_to_image = torch.arange(TEXTS) // CAPTIONS
     regions, words = images.tokens.flatten(0, 1), texts.tokens[texts.mask]

@@ -145,10 +145,10 @@ class AuditSection:
             "shown": self.shown,
             "finds": [
                 {
-                    **({"image": one.image.text, "own": list(one.own)} if one.image else {}),
-                    "items": [item.to_dict() for item in one.items],
+                    **({"image": find.image.text, "own": list(find.own)} if find.image else {}),
+                    "items": [item.to_dict() for item in find.items],
                 }
-                for one in self.finds
+                for find in self.finds
             ],
         }
 
@@ -169,11 +169,15 @@ class AuditPage:
     @property
     def headline(self) -> str:
         """Number of findings of each kind."""
-        counts = [f"{one.title.lower()}: {one.found:,}" for one in self.sections if one.found]
+        counts = [
+            f"{section.title.lower()}: {section.found:,}"
+            for section in self.sections
+            if section.found
+        ]
         return f"{'; '.join(counts).capitalize()}." if counts else "Nothing odd was found."
 
     @property
-    def many(self) -> int:
+    def item_count(self) -> int:
         """Number of distinct items."""
         finds = (find for section in self.sections for find in section.finds)
         return len({item.key for find in finds for item in find.items})
@@ -181,7 +185,7 @@ class AuditPage:
 
 def render_audit(page: AuditPage) -> str:
     """The page as HTML; everything from data or users is escaped."""
-    values = {"key": page.key, "earlier": [one.to_dict() for one in page.earlier]}
+    values = {"key": page.key, "earlier": [correction.to_dict() for correction in page.earlier]}
     data = json.dumps(values, ensure_ascii=False).replace("<", "\\u003c")  # cannot end the script
     return template("audit.html.j2").render(page=page, data=data, words=ACTION_LABELS)
 
@@ -574,11 +578,12 @@ def likely_positives(
             scores = torch.full(listed.shape, -torch.inf)
             scores[listed] = pair_scores(members, Pairs(pairs.image[listed], pairs.text[listed]))
             estimates.append(suspects_by_score(side, scores, limit))
-        for one in _suspected(side, estimates, scores, limit):
-            known = suspected.get((one.image, one.text))
-            suspected[one.image, one.text] = one if known is None else _merged(known, one)
+        for pair in _suspected_pairs(side, estimates, scores, limit):
+            other = suspected.get((pair.image, pair.text))
+            suspected[pair.image, pair.text] = pair if other is None else _merge(other, pair)
     return sorted(
-        suspected.values(), key=lambda d: (-len(d.reasons), -(d.gap or 0.0), d.image, d.text)
+        suspected.values(),
+        key=lambda pair: (-len(pair.reasons), -(pair.gap or 0.0), pair.image, pair.text),
     )
 
 
@@ -621,7 +626,7 @@ def _positive_scores(
     return lowest[images], scores
 
 
-def _suspected(
+def _suspected_pairs(
     side: InspectedPairs,
     estimates: Sequence[SuspectedPositives],
     scores: Tensor | None,
@@ -634,15 +639,15 @@ def _suspected(
         yield LikelyPositive(
             int(side.pairs.image[line, place]),
             int(side.pairs.text[line, place]),
-            tuple(one.name for one in estimates if bool(one.found[line, place])),
+            tuple(e.name for e in estimates if bool(e.found[line, place])),
             None if scores is None else float(scores[line, place] - limit[line]),
         )
 
 
-def _merged(one: LikelyPositive, other: LikelyPositive) -> LikelyPositive:
-    reasons = tuple(dict.fromkeys((*one.reasons, *other.reasons)))
-    gaps = [gap for gap in (one.gap, other.gap) if gap is not None]
-    return LikelyPositive(one.image, one.text, reasons, max(gaps, default=None))
+def _merge(pair: LikelyPositive, other: LikelyPositive) -> LikelyPositive:
+    reasons = tuple(dict.fromkeys((*pair.reasons, *other.reasons)))
+    gaps = [gap for gap in (pair.gap, other.gap) if gap is not None]
+    return LikelyPositive(pair.image, pair.text, reasons, max(gaps, default=None))
 
 
 def _false_negatives(
@@ -653,8 +658,8 @@ def _false_negatives(
     members = [model.embed(dataset) for model in models]
     suspected = likely_positives(store.lists, dataset, members, alike=alike)
     by_image: dict[int, list[ReviewItem]] = {}
-    for one in suspected[: display.top]:
-        by_image.setdefault(one.image, []).append(_pair_item(dataset, one))
+    for pair in suspected[: display.top]:
+        by_image.setdefault(pair.image, []).append(_pair_item(dataset, pair))
     finds = tuple(
         Finding(tuple(items), display.image(image), display.captions(image))
         for image, items in by_image.items()
@@ -672,12 +677,12 @@ def _false_negatives(
     return AuditSection("false-negatives", title, note, len(suspected), shown, finds)
 
 
-def _pair_item(dataset: ImageTextDataset, one: LikelyPositive) -> ReviewItem:
-    text, note = dataset.texts[one.text], ", ".join(one.reasons)
-    if one.gap is not None:
-        note += f", {abs(one.gap):.3f} {'above' if one.gap >= 0 else 'below'} its positive"
-    text_to_image = int(dataset.text_to_image[one.text])
-    if text_to_image >= 0:
-        note += f" · of {dataset.image_ids[text_to_image]}"
-    ids = dataset.image_ids[one.image], dataset.text_ids[one.text]
-    return ReviewItem(*ids, text, PAIR_ACTIONS, PageItem(text), note, one.gap)
+def _pair_item(dataset: ImageTextDataset, pair: LikelyPositive) -> ReviewItem:
+    text, note = dataset.texts[pair.text], ", ".join(pair.reasons)
+    if pair.gap is not None:
+        note += f", {abs(pair.gap):.3f} {'above' if pair.gap >= 0 else 'below'} its positive"
+    own_image = int(dataset.text_to_image[pair.text])
+    if own_image >= 0:
+        note += f" · of {dataset.image_ids[own_image]}"
+    ids = dataset.image_ids[pair.image], dataset.text_ids[pair.text]
+    return ReviewItem(*ids, text, PAIR_ACTIONS, PageItem(text), note, pair.gap)

@@ -7,11 +7,13 @@ import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
@@ -60,7 +62,6 @@ from counterfoil.scoring.embedding_store import (
     model_on_vectors,
 )
 from counterfoil.scoring.encode import EmbeddedDataset, encode_images, encode_texts
-from counterfoil.training.config import ParameterGroup, TrainConfig
 
 # A finished model in a folder: weights, how to build it, what it sees, and where it came from.
 #
@@ -412,7 +413,6 @@ def _call(value: Any) -> Any:
 
 WIDTH = 512
 LONGEST = 64  # pieces of a caption
-RATE, SLOWER = 1e-3, 0.01  # of the heads, and how much slower the towers move
 
 
 @final
@@ -458,13 +458,6 @@ class TimmPretrainedPair:
         return self._built(
             pretrained=from_data("pretrained"), config=from_data("config"), trained=not frozen
         )
-
-    def plan(self, plan: TrainConfig) -> TrainConfig:
-        """Heads begin at random and learn fast, the towers slowly."""
-        towers = tuple(
-            ParameterGroup(match=f"{side}.body.*", rate=SLOWER) for side in ("image", "text")
-        )
-        return replace(plan, optimiser=replace(plan.optimiser, rate=RATE, groups=towers))
 
     @property
     def processor(self) -> ProcessorConfig:
@@ -554,10 +547,6 @@ class PretrainedPair:
             self.make, name=self.name, pretrained=pretrained, config=config, lora=lora
         )
 
-    def plan(self, plan: TrainConfig) -> TrainConfig:
-        """How it is trained; as any other."""
-        return plan
-
     @property
     def processor(self) -> ProcessorConfig:
         """What it sees: pictures and texts as it was pretrained on."""
@@ -629,19 +618,20 @@ def open_clip_pair(name: str) -> bool:
 
 VECTORS = "vectors"
 MODEL = "model"
+ImageInput: TypeAlias = str | Path | Image.Image
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Model:
-    """A model and what it sees.
+    """A retrieval model with its processor: encodes and compares images and texts.
 
     Attributes:
-        model: the model.
-        processor: what it sees; None for ready-made vectors, whose width is the data set's.
-        name: what the user called it.
+        model: the `RetrievalModel`, a torch module.
+        processor: turns images and texts into its input; None for ready-made vectors.
+        name: the name or folder it was loaded from.
         spec: the call that builds it.
-        card: what is known about it, where it was saved.
+        card: provenance and metrics, where it was saved by counterfoil.
     """
 
     model: RetrievalModel
@@ -683,10 +673,10 @@ class Model:
 
     @torch.inference_mode()
     def encode(self, items: Sequence[str | Path | Image.Image]) -> Embeddings:
-        """Encode captions, or pictures and their paths; a `str` is a caption.
+        """Encode captions (str), or images (PIL images and `Path`), as bags of vectors.
 
         Raises:
-            ValueError: nothing or a mixture was given, or the model cannot see or read bare items.
+            ValueError: nothing or a mixture was given, or the model reads stored features only.
         """
         from counterfoil.data.images import open_picture
 
@@ -707,13 +697,80 @@ class Model:
             return self.model.encode_texts(self.processor.process_texts(captions).to(device))
         return self.model.encode_images(self.processor.process_images(pictures).to(device))
 
+    def similarity(
+        self, images: ImageInput | Sequence[ImageInput], texts: str | Sequence[str]
+    ) -> NDArray[np.float32]:
+        """Score every image against every text.
+
+        Args:
+            images: a path (str or `Path`), a PIL image, or a list of them.
+            texts: a caption, or a list of them.
+
+        Returns:
+            (I, T) float32; higher is better. Scores of two models are not comparable.
+
+        Raises:
+            ValueError: a list is empty, an image cannot be read, or the model takes features
+                instead of pixels.
+        """
+        encoded_images = self._encode_images(images)
+        encoded_texts = self.encode([texts] if isinstance(texts, str) else list(texts))
+        with torch.inference_mode():
+            scores = self.model.score_matrix(encoded_images, encoded_texts)
+        return np.asarray(scores.float().cpu().numpy(), dtype=np.float32)
+
+    def encode_images(self, images: ImageInput | Sequence[ImageInput]) -> NDArray[np.float32]:
+        """(I, D) embeddings of images, for a model with one vector per item.
+
+        Raises:
+            ValueError: as `similarity`, or the model makes several vectors of an item.
+        """
+        return self._single_vectors(self._encode_images(images))
+
+    def encode_texts(self, texts: str | Sequence[str]) -> NDArray[np.float32]:
+        """(T, D) embeddings of texts, for a model with one vector per item.
+
+        Raises:
+            ValueError: as `similarity`, or the model makes several vectors of an item.
+        """
+        return self._single_vectors(self.encode([texts] if isinstance(texts, str) else list(texts)))
+
+    def _encode_images(self, images: ImageInput | Sequence[ImageInput]) -> Embeddings:
+        """Unlike in `encode`, a string is a path."""
+        several = [images] if isinstance(images, str | Path | Image.Image) else images
+        return self.encode([Path(one) if isinstance(one, str) else one for one in several])
+
+    def _single_vectors(self, encoded: Embeddings) -> NDArray[np.float32]:
+        if encoded.tokens.shape[1] != 1:
+            raise ValueError(
+                f"{self.name} makes several vectors of an item; `encode` returns them all with "
+                "their mask, `similarity` compares them"
+            )
+        return np.asarray(encoded.tokens[:, 0].float().cpu().numpy(), dtype=np.float32)
+
     @torch.inference_mode()
-    def score(self, picture: str | Path | Image.Image, captions: Sequence[str]) -> Tensor:
-        """(N,) how well each caption describes a picture, or that at a path; higher is better."""
-        picture = Path(picture) if isinstance(picture, str) else picture
+    def score(self, picture: ImageInput, captions: Sequence[str]) -> Tensor:
+        """(N,) scores of captions for one image, as a tensor; see `similarity`."""
         return (
-            self.model.score_matrix(self.encode([picture]), self.encode(captions))[0].float().cpu()
+            self.model.score_matrix(self._encode_images(picture), self.encode(captions))[0]
+            .float()
+            .cpu()
         )
+
+    def __repr__(self) -> str:
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        lines = [
+            f"Model({self.name!r}): {type(self.model).__name__}, {parameters:,} parameters",
+            f"  reads {_describe_processor(self.processor)}",
+        ]
+        if self.card is None:
+            lines.append("  pretrained" if self.processor else "  compares by inner product")
+        else:
+            known = self.card.provenance
+            facts = [f"{key} {known[key]}" for key in ("recipe", "data", "seed") if key in known]
+            saved = f"saved with counterfoil {self.card.version}"
+            lines.append("  " + "; ".join([*facts, saved]))
+        return "\n".join(lines)
 
     @staticmethod
     def from_pretrained(name: str | Path, *, revision: str | None = None) -> Model:
@@ -782,6 +839,22 @@ class Model:
         return weights_digest(self.model)
 
 
+def _describe_processor(processor: Processor | None) -> str:
+    if processor is None:
+        return "ready-made vectors"
+    match processor.image_processor:
+        case PixelProcessor(size=size):
+            images = f"pictures at {size} px"
+        case FeatureProcessor(width=width):
+            images = f"image features of width {width}"
+        case other:
+            images = type(other).__name__
+    if processor.tokenizer is None:
+        return f"{images}; texts as vectors"
+    tokenizer = processor.tokenizer
+    return f"{images}; texts by {type(tokenizer).__name__} of {tokenizer.size:,} tokens"
+
+
 def model_identity(name: str | Path) -> str:
     """Sixteen hex digits of what lies in a model's folder, or the name of one that has none.
 
@@ -846,8 +919,6 @@ def _folder(path: Path) -> Path | None:
 
 
 def _pretrained(name: str) -> Model:
-    pass
-
     if name.startswith(PREFIX) or open_clip_pair(name):
         return _pair(name)
     match config_of(name).model_type:
@@ -861,8 +932,6 @@ def _pretrained(name: str) -> Model:
 def _pair(name: str) -> Model:
     """What is drawn at random is the same at each opening."""
     from counterfoil.core.console import warn
-
-    pass
 
     pair = pretrained_pair(name)
     with torch.random.fork_rng(devices=[]):

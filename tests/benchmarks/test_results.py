@@ -20,6 +20,6 @@ def test_there_are_raw_results() -> None:
 @pytest.mark.parametrize("ledger", LEDGERS, ids=lambda path: path.stem)
 def test_the_page_shows_what_the_raw_results_say(ledger: Path) -> None:
     entries = read(ledger)
-    page = (DOCS / "results.md").read_text("utf-8")
+    page = "".join(path.read_text("utf-8") for path in (DOCS / "results").glob("*.md"))
     assert as_markdown(entries, lines(entries, first_of(entries))) in page
     assert f"docs/evidence/{ledger.name}" in page

@@ -17,9 +17,9 @@ from recipes_cases import run
 def sheet(tmp_path, capsys) -> Path:
     """A sheet about foils of the test split by rule; its store is "written"."""
     folder = tmp_path / "written"
-    assert run("write", "rules", SCENES, "--split", "test", "--out", folder) == 0
+    assert run("write", "rules", SCENES, "--split", "test", "--output", folder) == 0
     out = tmp_path / "sheet.csv"
-    code = run("analyse", "sheet", folder, "--data", SCENES, "--count", 6, "--out", out)
+    code = run("analyse", "sheet", folder, "--data", SCENES, "--count", 6, "--output", out)
     shown = capsys.readouterr()
     assert code == 0, shown.err
     assert "6 sentences" in shown.out
@@ -51,7 +51,7 @@ def test_a_sheet_is_blind_and_has_one_sentence_a_picture(sheet, tmp_path):
         assert set(line) == {"item", "picture", "sentence", "answer"}
         assert line["sentence"] in known
         assert line["answer"] == ""
-    assert run("analyse", "sheet", tmp_path / "written", "--data", SCENES, "--out", sheet) == 2
+    assert run("analyse", "sheet", tmp_path / "written", "--data", SCENES, "--output", sheet) == 2
 
 
 def test_answers_decide_what_is_true_and_people_are_compared(sheet, analysed, tmp_path):

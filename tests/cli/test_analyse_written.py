@@ -30,7 +30,7 @@ from recipes_cases import run
 def written(tmp_path, capsys) -> Path:
     """Foils of the test split by rule."""
     folder = tmp_path / "written"
-    assert run("write", "rules", SCENES, "--split", "test", "--out", folder, "--seed", 3) == 0
+    assert run("write", "rules", SCENES, "--split", "test", "--output", folder, "--seed", 3) == 0
     capsys.readouterr()
     return folder
 
@@ -268,8 +268,8 @@ def test_fluency_of_the_first_by_a_language_model(tmp_path, written, analysed):
 def test_fluency_knows_nothing_of_measured_pictures(tmp_path, analysed, capsys):
     """Of a training split whose pictures are all measured, nothing is left to learn from."""
     folder = tmp_path / "train"
-    assert run("write", "rules", SCENES, "--out", folder) == 0
-    code = run("analyse", "fluency", folder, "--data", SCENES, "--out", tmp_path / "p.html")
+    assert run("write", "rules", SCENES, "--output", folder) == 0
+    code = run("analyse", "fluency", folder, "--data", SCENES, "--output", tmp_path / "p.html")
     assert code == 2
     assert "must not know these" in capsys.readouterr().err
 
@@ -367,6 +367,6 @@ def test_cases_are_those_on_which_models_differ_most(models, words, written, ana
     [(("a",), "1 models are given"), (("a", "b", "c"), "3 models are given")],
 )
 def test_cases_of_another_number_of_models(written, tmp_path, capsys, names, said):
-    code = run("analyse", "cases", *names, "--written", written, "--out", tmp_path / "p.html")
+    code = run("analyse", "cases", *names, "--written", written, "--output", tmp_path / "p.html")
     assert code == 2
     assert said in capsys.readouterr().err

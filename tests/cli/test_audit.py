@@ -40,7 +40,7 @@ def audited(tmp_path, capsys):
 
     def audited(data: object, *words: object, name: str = "audit"):
         out = tmp_path / name
-        code = run("audit", data, "--folder", out, *words)
+        code = run("audit", data, "--output", out, *words)
         shown = capsys.readouterr()
         assert code == 0, shown.err
         page = (out / "audit.html").read_text()
@@ -147,14 +147,14 @@ def test_what_cannot_be_asked_is_refused_before_pictures_are_opened(
     tmp_path, capsys, monkeypatch, more, complaint
 ):
     monkeypatch.setattr("counterfoil.audit._unreadable_images", pytest.fail)
-    assert run("audit", SCENES, "--folder", tmp_path / "audit", *more) == 2
+    assert run("audit", SCENES, "--output", tmp_path / "audit", *more) == 2
     assert complaint in " ".join(capsys.readouterr().err.split())
 
 
 def test_an_audit_is_not_written_over_another(tmp_path, audited, capsys):
     folder = photos(tmp_path / "photos")
     audited(folder)
-    assert run("audit", folder, "--folder", tmp_path / "audit") == 2
+    assert run("audit", folder, "--output", tmp_path / "audit") == 2
     assert "exists and is left alone" in capsys.readouterr().err
 
 

@@ -26,7 +26,7 @@ def told(capsys, tmp_path):
     def told(store: object, *words: object, data: object = SCENES):
         page, out = tmp_path / "page.html", tmp_path / "numbers.json"
         capsys.readouterr()
-        code = run("diagnose", store, "--data", data, "--page", page, "--out", out, *words)
+        code = run("diagnose", store, "--data", data, "--output", page, "--json", out, *words)
         shown = capsys.readouterr()
         assert code == 0, shown.err
         return " ".join(shown.out.split()), json.loads(out.read_text()), page.read_text()
@@ -95,7 +95,7 @@ def test_lists_without_scores_pictures_or_captions(told, tmp_path, capsys):
     np.save(tmp_path / "images.npy", random_array(6, 8))
     np.save(tmp_path / "texts.npy", random_array(12, 8))
     lists = ("--texts", "4", "--images-per-text", "2")
-    where = ("--split", "all", "--out", tmp_path / "lists")
+    where = ("--split", "all", "--output", tmp_path / "lists")
     assert run("mine", "vectors", "--data", tmp_path, *where, *lists) == 0
     _, plain, page = told(tmp_path / "lists", "--model", "vectors", data=tmp_path)
     assert list(plain["wrong texts of images"]["estimates"]) == ["above positive"]
@@ -113,7 +113,7 @@ def test_captions_are_escaped(models, told, tmp_path):
     ]
     write_karpathy(tmp_path / "photos", images)
     recipes_cases.pixel_model(tmp_path / "model")
-    out = ("--data", tmp_path / "photos", "--out", tmp_path / "lists", "--texts", "4")
+    out = ("--data", tmp_path / "photos", "--output", tmp_path / "lists", "--texts", "4")
     assert run("mine", tmp_path / "model", *out, "--images-per-text", "2") == 0
     shown, _, page = told(tmp_path / "lists", data=tmp_path / "photos")
     assert "<b>[red]dog" not in page

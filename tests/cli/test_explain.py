@@ -32,7 +32,7 @@ def explained(capsys, tmp_path, monkeypatch):
     def explained(*words: object):
         page, out = tmp_path / "page.html", tmp_path / "out.json"
         capsys.readouterr()
-        code = run("explain", *words, "--html", page, "--json", out)
+        code = run("explain", *words, "--output", page, "--json", out)
         shown = capsys.readouterr()
         assert code == 0, shown.err
         lines = out.read_text().splitlines()
@@ -45,7 +45,15 @@ def explained(capsys, tmp_path, monkeypatch):
 def test_one_caption(words, explained):
     caption = "A blue star [bold]above a square."
     told, page, plain = explained(
-        words, cases.IMAGE, caption, "--data", cases.SCENES, "--threshold", 0.45, "--corrections", 2
+        words,
+        cases.IMAGE,
+        caption,
+        "--data",
+        cases.SCENES,
+        "--threshold",
+        0.45,
+        "--alternatives",
+        2,
     )
     assert plain["caption"] == caption
     assert plain["image"] == cases.IMAGE
@@ -128,7 +136,7 @@ def test_a_broken_run_leaves_nothing(words, tmp_path, monkeypatch):
     rows = [{"image": cases.IMAGE, "caption": "a red star"}, {"image": cases.IMAGE, "caption": " "}]
     file = cases.write_lines(tmp_path / "captions.jsonl", rows)
     before = sorted(tmp_path.iterdir())
-    out = ("--html", tmp_path / "p.html", "--json", tmp_path / "o.jsonl")
+    out = ("--output", tmp_path / "p.html", "--json", tmp_path / "o.jsonl")
     assert run("explain", words, "--file", file, "--data", cases.SCENES, *out) == 2
     assert sorted(tmp_path.iterdir()) == before
 

@@ -98,7 +98,7 @@ def test_what_is_no_picture_is_refused_before_a_model_is_opened(tmp_path):
     ("places", "told"),
     [
         (ExplainOutputs(resume=True), "--resume goes on with what --json has begun"),
-        (ExplainOutputs(html="."), "folder"),
+        (ExplainOutputs(page="."), "folder"),
         (ExplainOutputs(json="."), "folder"),
     ],
 )

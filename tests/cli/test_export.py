@@ -27,7 +27,7 @@ def said(capsys):
 @pytest.mark.parametrize("to", FORMATS)
 def test_mined_negatives_of_a_run(to, models, said, tmp_path):
     out = tmp_path / "out"
-    shown = said(models / "run/lists", "--to", to, "--data", SCENES, "--folder", out)
+    shown = said(models / "run/lists", "--to", to, "--data", SCENES, "--output", out)
     assert shown.endswith(str(out))
     files = [path.name for path in out.iterdir()]
     assert "README.md" in files
@@ -36,7 +36,7 @@ def test_mined_negatives_of_a_run(to, models, said, tmp_path):
 
 def test_most_is_how_many_negatives(models, said, tmp_path):
     out = tmp_path / "out"
-    asked = ("--to", "flagembedding", "--data", SCENES, "--folder", out, "--most", "3")
+    asked = ("--to", "flagembedding", "--data", SCENES, "--output", out, "--most", "3")
     said(models / "run/lists", *asked)
     lines = (out / "text-to-image.jsonl").read_text().splitlines()
     assert {len(json.loads(line)["neg"]) for line in lines} == {3}
@@ -51,8 +51,8 @@ def test_lists_mined_from_plain_embeddings(said, tmp_path):
     (folder / "image_ids.json").write_text(json.dumps([f"photo{n}.jpg" for n in range(6)]))
     (folder / "captions.txt").write_text("".join(f"caption {n}\n" for n in range(12)))
     data = ("--data", folder, "--split", "all")
-    assert run("mine", "vectors", *data, "--out", tmp_path / "lists") == 0
-    shown = said(tmp_path / "lists", "--to", "flagembedding", *data, "--folder", tmp_path / "out")
+    assert run("mine", "vectors", *data, "--output", tmp_path / "lists") == 0
+    shown = said(tmp_path / "lists", "--to", "flagembedding", *data, "--output", tmp_path / "out")
     assert "vectors has no pictures; images are given by their names" in shown
     line = json.loads((tmp_path / "out/image-to-text.jsonl").read_text().splitlines()[1])
     assert line["query"] == "photo1.jpg"
@@ -66,14 +66,14 @@ def test_lists_mined_from_plain_embeddings(said, tmp_path):
 def test_a_model_for_others_and_for_us(models, said, tmp_path):
     for to in ("hf", "sentence-transformers", "counterfoil"):
         out = tmp_path / to
-        assert said(models / "clip", "--to", to, "--folder", out) == str(out)
+        assert said(models / "clip", "--to", to, "--output", out) == str(out)
         assert load_model(out).digest() == load_model(models / "clip").digest()
 
 
 def test_evaluations_are_in_the_card(models, said, tmp_path):
     measured = tmp_path / "test.json"
-    assert run("evaluate", models / "pixels", "--data", SCENES, "--out", measured) == 0
-    asked = ("--to", "counterfoil", "--folder", tmp_path / "out", "--evaluation", measured)
+    assert run("evaluate", models / "pixels", "--data", SCENES, "--output", measured) == 0
+    asked = ("--to", "counterfoil", "--output", tmp_path / "out", "--evaluation", measured)
     said(models / "pixels", *asked)
     protocol = json.loads(measured.read_text())["protocol"]
     assert protocol in (tmp_path / "out" / "README.md").read_text()

@@ -34,7 +34,7 @@ def asked(capsys, tmp_path):
     def asked(*words: object):
         out, page = tmp_path / "numbers.json", tmp_path / "page.html"
         capsys.readouterr()
-        code = run("foils", *words, "--json", out, "--html", page)
+        code = run("foils", *words, "--json", out, "--output", page)
         shown = capsys.readouterr()
         assert code == 0, shown.err
         plain = json.loads(out.read_text())

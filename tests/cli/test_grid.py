@@ -45,7 +45,7 @@ def test_a_command_leaves_a_table_a_page_and_numbers(tmp_path: Path, monkeypatch
 
 
 def test_a_stopped_sweep_says_how_to_go_on(tmp_path: Path, capsys) -> None:
-    words = ("sweep", "vsepp-scenes", "--data", DATA, *GIVEN[:6], "--folder", tmp_path / "runs")
+    words = ("sweep", "vsepp-scenes", "--data", DATA, *GIVEN[:6], "--output", tmp_path / "runs")
     over = ("--over", "online.rate=1e-4,1e-3", "--smoke", "--set", "online.minutes=0.000001")
     assert recipes_cases.run(*words, *over) == 3
     assert "add --resume to go on" in " ".join(capsys.readouterr().out.split())

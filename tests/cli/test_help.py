@@ -79,7 +79,7 @@ SAME = {  # what many verbs take, by one name and with one sentence
     "--data": {"report"},  # whose data are those of the runs
     "--features": set(),
     "--images": set(),
-    "--decisions": set(),
+    "--corrections": set(),
     "--minutes": set(),
 }
 
@@ -99,16 +99,16 @@ def test_what_many_verbs_take_is_told_in_one_sentence(option):
 @pytest.mark.parametrize(
     ("line", "names"),
     [
-        ("diagnose", {"--html", "--json"}),
-        ("explain", {"--html", "--json"}),
-        ("foils", {"--html", "--json"}),
+        ("diagnose", {"--output", "--json"}),
+        ("explain", {"--output", "--json"}),
+        ("foils", {"--output", "--json"}),
         ("evaluate", {"--json"}),
-        ("mine", {"--out"}),
-        ("export", {"--out"}),
-        ("audit", {"--out"}),
-        ("interpolate", {"--out"}),
-        ("write rules", {"--out"}),
-        ("write tags", {"--out"}),
+        ("mine", {"--output"}),
+        ("export", {"--output"}),
+        ("audit", {"--output"}),
+        ("interpolate", {"--output"}),
+        ("write rules", {"--output"}),
+        ("write tags", {"--output"}),
     ],
 )
 def test_pages_numbers_and_new_folders_are_named_alike(line, names):

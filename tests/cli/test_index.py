@@ -19,7 +19,7 @@ def here(tmp_path_factory, models) -> Path:
     """A folder with my-photos/, and an index of it."""
     root = tmp_path_factory.mktemp("here")
     write_folder(load_dataset("scenes:images=36"), root / "my-photos")
-    made = ("index", models / "pixels", root / "my-photos", "--folder", root / "my-index")
+    made = ("index", models / "pixels", root / "my-photos", "--output", root / "my-index")
     assert recipes_cases.run(*made) == 0
     return root
 
@@ -44,7 +44,7 @@ def told(capsys):
 
 
 def test_what_is_in_an_index(photos, told):
-    shown = told("index", "--folder", "my-index/")
+    shown = told("index", "--output", "my-index/")
     assert "36 images and 180 captions" in shown
     assert "exact" in shown
 
@@ -82,7 +82,7 @@ def test_json_is_what_python_finds(photos, capsys):
 
 def test_json_alone_goes_to_standard_output(photos):
     """Nothing else does, and the index is asked by a fresh process."""
-    words = ("search", "my-index", "my-photos/images/03.png", "--json", "--page", "found.html")
+    words = ("search", "my-index", "my-photos/images/03.png", "--json", "--output", "found.html")
     done = subprocess.run(
         [sys.executable, "-m", "counterfoil.cli", *words],
         capture_output=True,
@@ -105,12 +105,12 @@ def test_an_id_or_a_caption_that_looks_like_one(photos, told, capsys):
 
 
 def test_a_page_of_thumbnails(photos, told):
-    told("search", "my-index", "<b>a red circle</b>", "--top", "3", "--page", "found.html")
+    told("search", "my-index", "<b>a red circle</b>", "--top", "3", "--output", "found.html")
     page = Path("found.html").read_text()
     assert page.count("data:image/") >= 3
     assert "<b>a red" not in page
     (photos / "my-photos" / "images" / "03.png").unlink()  # moved since
-    told("search", "my-index", "a red circle", "--top", "36", "--page", "found.html")
+    told("search", "my-index", "a red circle", "--top", "36", "--output", "found.html")
 
 
 def test_no_page_unless_it_is_named(photos, told):
@@ -123,16 +123,16 @@ def test_add_and_delete(photos, told, models):
     (photos / "more").mkdir()
     for n in range(3):
         shutil.copy(f"my-photos/images/0{n}.png", f"more/new-{n}.png")
-    shown = told("index", models / "pixels", "more/", "--folder", "my-index", "--add")
+    shown = told("index", models / "pixels", "more/", "--output", "my-index", "--add")
     assert "added 3 images and 0 captions" in shown
     assert "39 images" in shown
-    shown = told("index", models / "pixels", "more/", "--folder", "my-index", "--add")
+    shown = told("index", models / "pixels", "more/", "--output", "my-index", "--add")
     assert "added 0 images and 0 captions; 3 images known before" in shown
     shutil.copy("my-photos/images/05.png", "more/new-1.png")
-    shown = told("index", models / "pixels", "more/", "--folder", "my-index", "--add")
+    shown = told("index", models / "pixels", "more/", "--output", "my-index", "--add")
     assert "added 1 image and 0 captions, 1 exchanged; 2 images known before" in shown
     shown = told(
-        *("index", "--folder", "my-index", "--delete", "new-0.png", "--delete", "new-2.png")
+        *("index", "--output", "my-index", "--delete", "new-0.png", "--delete", "new-2.png")
     )
     assert "deleted 2 images and 0 captions" in shown
     asked = ("more/new-0.png", "--find", "images", "--top", "50")
@@ -151,12 +151,12 @@ def test_decisions_about_pictures_alone_are_honoured(photos, told, models, capsy
     first = min(path.name for path in bare.iterdir())
     drop = json.dumps({"do": "drop", "image": first, "was": ""})
     (bare / "decisions.jsonl").write_text(drop)
-    made = told("index", models / "pixels", bare, "--folder", "x")
+    made = told("index", models / "pixels", bare, "--output", "x")
     assert "bare, as decided: 1 image left out" in made
     assert "2 images" in made
     (bare / "decisions.jsonl").rename(photos / "d.jsonl")
-    assert "3 images" in told("index", models / "pixels", bare, "--folder", "y")
-    named = ("index", models / "pixels", bare, "--folder", "z", "--decisions", "d.jsonl")
+    assert "3 images" in told("index", models / "pixels", bare, "--output", "y")
+    named = ("index", models / "pixels", bare, "--output", "z", "--corrections", "d.jsonl")
     assert "2 images" in told(*named)
     assert recipes_cases.run(*named[:5], "--images", "my-photos") == 2
     assert "bare holds pictures alone; --features and --images" in capsys.readouterr().err
@@ -175,7 +175,7 @@ def test_reranked(photos, told, models):
 
 def test_faiss_by_its_short_name(photos, told, models):
     shown = told(
-        *("index", models / "clip", "my-photos", "--folder", "x", "--backend", "faiss", "--half")
+        *("index", models / "clip", "my-photos", "--output", "x", "--backend", "faiss", "--half")
     )
     assert "faiss-hnsw" in shown
     assert list(Path("x").glob("*.faiss"))
@@ -184,11 +184,11 @@ def test_faiss_by_its_short_name(photos, told, models):
 
 @pytest.mark.slow
 def test_milvus_file(photos, told, models):
-    shown = told("index", models / "pixels", "my-photos", "--folder", "x", "--backend", "milvus")
+    shown = told("index", models / "pixels", "my-photos", "--output", "x", "--backend", "milvus")
     assert "36 images and 180 captions" in shown
     exact = json.loads(told("search", "my-index", "a red circle", "--json"))["results"]
     found = json.loads(told("search", "x", "a red circle", "--json"))["results"]
     assert [hit["id"] for hit in found] == [hit["id"] for hit in exact]
-    told("index", "--folder", "x", "--delete", found[0]["id"])
+    told("index", "--output", "x", "--delete", found[0]["id"])
     again = json.loads(told("search", "x", "a red circle", "--json"))["results"]
     assert [hit["id"] for hit in again[:9]] == [hit["id"] for hit in exact[1:]]

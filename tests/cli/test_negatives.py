@@ -29,12 +29,12 @@ def said(capsys):
 
 def test_lists_go_to_aoqs_files_and_come_back(models, said, tmp_path):
     lists = opened(models / "run/lists").lists
-    shown = said("export", models / "run/lists", "--out", tmp_path / "aoq")
+    shown = said("export", models / "run/lists", "--output", tmp_path / "aoq")
     assert "20 texts of each of 24 images and 5 images of each of 120 texts" in shown
     assert "reads 300 texts and 60 images" in shown
     assert np.load(tmp_path / "aoq/i2t_scenes.npy").shape == (24, 20)
     assert np.load(tmp_path / "aoq/t2i_scenes.npy").dtype == np.int32
-    assert "from" in said("import", tmp_path / "aoq", "--out", tmp_path / "lists")
+    assert "from" in said("import", tmp_path / "aoq", "--output", tmp_path / "lists")
     again = opened(tmp_path / "lists")
     assert torch.equal(again.lists.texts, lists.texts)
     assert torch.equal(again.lists.images, lists.images)
@@ -44,12 +44,12 @@ def test_lists_go_to_aoqs_files_and_come_back(models, said, tmp_path):
 
 def test_exported_lists_are_cut_and_named_as_asked(models, said, tmp_path):
     asked = ("--texts", "7", "--images-per-text", "3", "--name", "f30k")
-    said("export", models / "run/lists", "--out", tmp_path, *asked)
+    said("export", models / "run/lists", "--output", tmp_path, *asked)
     lists = opened(models / "run/lists").lists
     assert np.array_equal(np.load(tmp_path / "i2t_f30k.npy"), lists.texts[:, :7])
     assert np.array_equal(np.load(tmp_path / "t2i_f30k.npy"), lists.images[:, :3])
-    said("export", models / "run/lists", "--out", tmp_path, "--name", "coco")
-    said("import", tmp_path, "--out", tmp_path / "lists", "--name", "f30k")
+    said("export", models / "run/lists", "--output", tmp_path, "--name", "coco")
+    said("import", tmp_path, "--output", tmp_path / "lists", "--name", "f30k")
     assert opened(tmp_path / "lists").lists.texts.shape == (24, 7)
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import pytest
 import typer
 from typer.testing import CliRunner
 
-from counterfoil.cli.options import DataOptions, Split, data_options
+from cli_cases import ROOT, VERBS
+from counterfoil.cli import main
+from counterfoil.cli.options import RENAMED, DataOptions, Split, current_spelling, data_options
 
 
 def test_a_command_has_the_data_options_in_place_of_one_parameter():
@@ -31,4 +34,34 @@ def test_a_command_has_the_data_options_in_place_of_one_parameter():
     assert second == ("m", DataOptions(), "test")
     assert second[1].source().data == "scenes"
     text = CliRunner().invoke(app, ["--help"]).output
-    assert all(option in text for option in ("--features", "--decisions", "Do something."))
+    assert all(option in text for option in ("--features", "--corrections", "Do something."))
+
+
+@pytest.mark.parametrize(
+    ("line", "current"),
+    [
+        ("mine m --out lists --decisions c", "mine m --output lists --corrections c"),
+        ("run demo --folder=runs/a", "run demo --output=runs/a"),
+        ("diagnose l --html p --out n", "diagnose l --output p --json n"),
+        ("diagnose l --page p --json n", "diagnose l --output p --json n"),
+        ("evaluate m --out n", "evaluate m --json n"),
+        ("analyse curves r --out p", "analyse curves r --output p"),
+        ("search i q --page p --json", "search i q --output p --json"),
+        ("plan demo --out p", "plan demo --out p"),
+        ("explain m --data d --corrections 2", "explain m --data d --alternatives 2"),
+        ("explain m --data d --corrections=c", "explain m --data d --corrections=c"),
+    ],
+)
+def test_options_of_the_last_release_are_accepted(line, current):
+    assert current_spelling(ROOT, line.split()) == current.split()
+
+
+@pytest.mark.parametrize("words", VERBS, ids=" ".join)
+def test_options_of_the_last_release_are_not_shown(words):
+    shown = {name for parameter in VERBS[words].params for name in parameter.opts}
+    assert not shown & {*RENAMED}
+
+
+def test_a_verb_takes_an_option_of_the_last_release(tmp_path, capsys):
+    assert main(["audit", "phots", "--folder", str(tmp_path / "a")]) == 2
+    assert "phots does not exist" in capsys.readouterr().err

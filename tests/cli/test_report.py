@@ -25,7 +25,7 @@ def reported(tmp_path, capsys):
 
     def reported(*words: object, name: str = "report"):
         out = tmp_path / f"{name}.html"
-        code = run("report", *words, "--out", out)
+        code = run("report", *words, "--output", out)
         shown = capsys.readouterr()
         assert code == 0, shown.err
         plain = json.loads(out.with_suffix(".json").read_text())
@@ -102,7 +102,7 @@ def test_a_page_in_the_folder_of_a_run_is_no_note_of_it(tmp_path, capsys, report
     (tmp_path / "a" / "mine.json").write_text("{")
     assert reported(tmp_path / "a", tmp_path / "b", name="third")[0]["runs"] == plain["runs"]
     (tmp_path / "a" / "mine").mkdir()  # the folder of a stage, whose note is damaged
-    assert run("report", tmp_path / "a", "--out", tmp_path / "fourth.html") == 2
+    assert run("report", tmp_path / "a", "--output", tmp_path / "fourth.html") == 2
     assert "mine.json cannot be read as the note of a stage" in capsys.readouterr().err
 
 
@@ -186,7 +186,7 @@ def test_foils_and_written_negatives_stand_where_they_were_measured(tmp_path, re
         (
             ("a", "b", "--data", "scenes:images=60"),
             "other data than scenes test as they are now; name the data of the run with --data, "
-            "and its --decisions",
+            "and its --",
         ),
     ],
 )

@@ -53,7 +53,7 @@ def said(capsys):
 
 @pytest.mark.parametrize("name", ["pixels", "clip", "run/online", "run/online/model"])
 def test_evaluate_says_by_which_protocol(name, models, said, tmp_path):
-    shown = said("evaluate", models / name, "--data", SCENES, "--out", tmp_path / "e.json")
+    shown = said("evaluate", models / name, "--data", SCENES, "--json", tmp_path / "e.json")
     assert "scenes test; whole split: 6 images, 30 texts, ranked as a whole" in shown
     assert "of equal scores the lower row comes first" in shown
     found = json.loads((tmp_path / "e.json").read_text())
@@ -72,7 +72,7 @@ def test_evaluate_vectors(said, tmp_path):
 
 
 def test_evaluate_gives_the_numbers_of_the_run(models, said, tmp_path):
-    said("evaluate", models / "run/adaptive", "--data", SCENES, "--out", tmp_path / "e.json")
+    said("evaluate", models / "run/adaptive", "--data", SCENES, "--json", tmp_path / "e.json")
     found = json.loads((tmp_path / "e.json").read_text())
     noted = json.loads((models / "run/test-adaptive/evaluation.json").read_text())
     for side in ("i2t", "t2i"):
@@ -81,27 +81,29 @@ def test_evaluate_gives_the_numbers_of_the_run(models, said, tmp_path):
 
 def test_evaluate_an_ensemble(models, said, tmp_path):
     pair = (models / "run/online", models / "run/adaptive")
-    shown = said("evaluate", *pair, "--data", SCENES, "--out", tmp_path / "e.json")
+    shown = said("evaluate", *pair, "--data", SCENES, "--json", tmp_path / "e.json")
     assert "ensemble of 2 by mean score" in shown
-    said("evaluate", pair[0], pair[0], "--data", SCENES, "--out", tmp_path / "twice.json")
-    said("evaluate", pair[0], "--data", SCENES, "--out", tmp_path / "once.json")
+    said("evaluate", pair[0], pair[0], "--data", SCENES, "--json", tmp_path / "twice.json")
+    said("evaluate", pair[0], "--data", SCENES, "--json", tmp_path / "once.json")
     twice, once = (json.loads((tmp_path / f"{n}.json").read_text()) for n in ("twice", "once"))
     assert twice["i2t"] == once["i2t"]
 
 
 def test_evaluate_what_others_shortlist(models, said, tmp_path):
     first, last, out = models / "run/online", models / "run/adaptive", tmp_path / "e.json"
-    shown = said("evaluate", last, "--first", first, "--depth", "2", "--data", SCENES, "--out", out)
+    shown = said(
+        "evaluate", last, "--first", first, "--depth", "2", "--data", SCENES, "--json", out
+    )
     assert f"top-2 of {first} re-ranked" in shown.replace("/ ", "/")
     found = json.loads(out.read_text())
     assert found["setting"]["depth"] == 2
     i2t, t2i = found["shortlists"]["ceiling"]
     assert found["i2t"]["r1"] <= i2t
     assert found["t2i"]["r1"] <= t2i
-    said("evaluate", last, "--data", SCENES, "--out", tmp_path / "full.json")
+    said("evaluate", last, "--data", SCENES, "--json", tmp_path / "full.json")
     full = json.loads((tmp_path / "full.json").read_text())
     assert found["shortlists"]["full"]["i2t"] == full["i2t"]
-    said("evaluate", last, "--first", first, "--full", "--data", SCENES, "--out", out)
+    said("evaluate", last, "--first", first, "--full", "--data", SCENES, "--json", out)
     assert json.loads(out.read_text())["rsum"] == full["rsum"]  # 50 are all there are
 
 
@@ -115,7 +117,7 @@ def test_evaluate_another_split(models, said):
 
 def test_mine(models, said, tmp_path):
     model, out = models / "run/online", tmp_path / "lists"
-    lists = ("--out", out, "--texts", "7", "--images-per-text", "3")
+    lists = ("--output", out, "--texts", "7", "--images-per-text", "3")
     shown = said("mine", model, "--data", SCENES, *lists)
     assert "7 texts of each of 24 images and 3 images of each of 120 texts, scenes train" in shown
     dataset = load_dataset(SCENES).split("train")
@@ -130,11 +132,11 @@ def test_mine(models, said, tmp_path):
 
 
 def test_mine_with_a_ready_model_and_vectors(models, said, tmp_path):
-    said("mine", models / "clip", "--data", SCENES, "--out", tmp_path / "a", "--texts", "3")
+    said("mine", models / "clip", "--data", SCENES, "--output", tmp_path / "a", "--texts", "3")
     (tmp_path / "v").mkdir()
     np.save(tmp_path / "v" / "images.npy", random_array(4, 6))
     np.save(tmp_path / "v" / "texts.npy", random_array(8, 6))
-    lists = ("--out", tmp_path / "b", "--texts", "2", "--images-per-text", "2")
+    lists = ("--output", tmp_path / "b", "--texts", "2", "--images-per-text", "2")
     said("mine", "vectors", "--data", tmp_path / "v", "--split", "all", *lists)
 
 
@@ -146,7 +148,7 @@ def test_search_for_a_caption(models, said, tmp_path):
     query = "a red circle left of a blue square"
     shown = said(
         *("search", models / "run/adaptive", query, "--data", SCENES, "--top", "3"),
-        *("--page", page),
+        *("--output", page),
     )
     places = re.findall(r"scenes\S*/\d+", shown)
     assert len(places) == 3
@@ -166,7 +168,7 @@ def test_search_with_a_picture(models, said, tmp_path):
     write_picture(tmp_path / "dog.png")
     shown = said(
         *("search", models / "run/adaptive", tmp_path / "dog.png", "--data", SCENES),
-        *("--top", "2", "--page", tmp_path / "found.html"),
+        *("--top", "2", "--output", tmp_path / "found.html"),
     )
     dataset = load_dataset(SCENES).split("test")
     text = (tmp_path / "found.html").read_text()
@@ -177,7 +179,7 @@ def test_search_with_a_picture(models, said, tmp_path):
 def test_search_escapes_what_was_asked(models, said, tmp_path):
     page = tmp_path / "found.html"
     query = "<script>alert('a dog')</script> [bold]"
-    said("search", models / "run/adaptive", query, "--data", SCENES, "--page", page)
+    said("search", models / "run/adaptive", query, "--data", SCENES, "--output", page)
     text = page.read_text()
     assert "<script>alert" not in text
     assert "&lt;script&gt;" in text
@@ -189,7 +191,9 @@ def test_search_among_features(models, said, tmp_path):
     captions = [f"a dog {n}" for n in range(10)]
     write_split(tmp_path / "pre", "test", random_array(5, 3, 4), captions)
     page = tmp_path / "found.html"
-    shown = said("search", models / "regions", "a dog", "--data", tmp_path / "pre", "--page", page)
+    shown = said(
+        "search", models / "regions", "a dog", "--data", tmp_path / "pre", "--output", page
+    )
     assert "test/0" in shown
     assert "test/0" in page.read_text()
 
@@ -245,7 +249,7 @@ def test_features(said, tmp_path):
     assert snapshot(tmp_path) == before
     small = ("--set", "*.model.image.width=8", "--set", "*.model.text.width=8")
     quick = ("--set", "online.epochs=1", "--set", "online.lens.min_count=1")
-    run_ = ("--folder", tmp_path / "run", *small, *quick)
+    run_ = ("--output", tmp_path / "run", *small, *quick)
     said("train", "vsepp", "--data", "scenes:images=12", "--features", tmp_path / "feat", *run_)
     shown = said(
         *("evaluate", tmp_path / "run" / "online", "--data", "scenes:images=12"),
@@ -407,6 +411,6 @@ def test_our_own_bugs_are_not_swallowed(monkeypatch):
 
 def test_train_on_a_folder_of_photos(said, tmp_path):
     folder = photos(tmp_path / "photos")
-    args = ("--data", folder, "--folder", tmp_path / "run", "--set", "online.epochs=1")
+    args = ("--data", folder, "--output", tmp_path / "run", "--set", "online.epochs=1")
     assert "whole split" in said("train", "vsepp", *args, *recipes_cases.SMALL)
     assert "dog" in (tmp_path / "run/online/model/tokenizer.json").read_text()

@@ -24,7 +24,7 @@ from counterfoil.negatives.generation.store import GeneratedStore
 from recipes_cases import SMALL, run
 from test_docs import blocks
 
-PAGE = Path(__file__).parents[2] / "docs" / "written.md"
+PAGE = Path(__file__).parents[2] / "docs" / "generated.md"
 SCENES = "scenes:images=36"
 
 
@@ -41,7 +41,7 @@ def told(capsys):
 
 
 def test_what_is_written_is_what_is_said(told, tmp_path):
-    shown = told("write", "rules", SCENES, "--out", tmp_path / "w", "--most", 2)
+    shown = told("write", "rules", SCENES, "--output", tmp_path / "w", "--most", 2)
     train = load_dataset(SCENES).split("train")
     store = GeneratedStore.open(tmp_path / "w", fingerprint=train.fingerprint)
     foils = list(store.foils())
@@ -49,13 +49,13 @@ def test_what_is_written_is_what_is_said(told, tmp_path):
     assert all(f"{count:,} {kind}" in shown for kind, count in store.manifest.counts.items())
     assert store.manifest.split == "train"
     assert store.manifest.settings["most"] == 2
-    told("write", "rules", SCENES, "--out", tmp_path / "again", "--most", 2)
+    told("write", "rules", SCENES, "--output", tmp_path / "again", "--most", 2)
     first, again = (tmp_path / name / "foils.jsonl" for name in ("w", "again"))
     assert first.read_bytes() == again.read_bytes()
 
 
 def test_nouns_of_any_split_are_the_training_splits(told, tmp_path):
-    told("write", "rules", SCENES, "--out", tmp_path / "w", "--split", "test", "--kind", "noun")
+    told("write", "rules", SCENES, "--output", tmp_path / "w", "--split", "test", "--kind", "noun")
     train = " ".join(load_dataset(SCENES).split("train").texts).lower()
     rows = [json.loads(line) for line in (tmp_path / "w/foils.jsonl").read_text().splitlines()]
     assert rows
@@ -64,7 +64,7 @@ def test_nouns_of_any_split_are_the_training_splits(told, tmp_path):
 
 
 def test_few_foils_of_scenes_are_true(told, tmp_path):
-    told("write", "rules", "scenes:images=100", "--out", tmp_path / "w")
+    told("write", "rules", "scenes:images=100", "--output", tmp_path / "w")
     train = load_dataset("scenes:images=100").split("train")
     seen = dict(zip(train.image_ids, graphs(train)))
     store = GeneratedStore.open(tmp_path / "w", fingerprint=train.fingerprint)
@@ -84,7 +84,7 @@ FEW = ("--masks", 2, "--refills", 2, "--keep", 2)
 
 
 def tags(model, out, *more):
-    return "write", "tags", model, REGIONS, "--out", out, *FEW, *more
+    return "write", "tags", model, REGIONS, "--output", out, *FEW, *more
 
 
 def test_a_model_writes_what_is_said(told, model, tmp_path):
@@ -154,7 +154,7 @@ def test_the_page_runs(told, model, tmp_path, monkeypatch):
     told(*("scenes:images=36,features=regions" if "scenes:" in w else w for w in judges))
     (tmp_path / "mine.py").write_text(blocks(PAGE, "python")[0])
     words = shlex.split(recipe[0].replace(" scenes", f" {SCENES}"))[1:]
-    told(*words, *SMALL, "--smoke", "--folder", "run")
+    told(*words, *SMALL, "--smoke", "--output", "run")
     (log,) = (tmp_path / "run").glob("*/metrics.jsonl")
     losses = [json.loads(line) for line in log.read_text().splitlines()]
     assert any(line.get("loss_written", 0) > 0 for line in losses)

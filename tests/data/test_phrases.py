@@ -278,7 +278,7 @@ CLOSED = {
 
 
 def tags(text: str) -> list[tuple[str, str]]:
-    return [(word.text, word.split_name) for word in tag_words(text)]
+    return [(word.text, word.part) for word in tag_words(text)]
 
 
 def said(phrase: tuple[str, ...]) -> str:

@@ -73,10 +73,10 @@ def alone(own: nn.Module, image: int, text: int) -> Tensor:
 @pytest.mark.parametrize("most", [1, 30, 10**6])
 def test_scores_are_those_of_transformers(folder, monkeypatch, most):
     """However many pairs are read together."""
-    monkeypatch.setitem(joint_encoder.TOGETHER, "cpu", most)
+    monkeypatch.setitem(joint_encoder.TOKENS_AT_ONCE, "cpu", most)
     found = public_blip(folder, mask=3)
     ours = found.build()
-    grid = ours.grid(*encoded(ours))
+    grid = ours.score_matrix(*encoded(ours))
     own = transformers.BlipForImageTextRetrieval.from_pretrained(folder).eval()
     wanted = torch.stack([torch.stack([alone(own, i, t) for t in range(4)]) for i in range(3)])
     assert wanted.std() > 0.1
@@ -91,7 +91,7 @@ def test_scores_are_those_of_transformers(folder, monkeypatch, most):
 @torch.no_grad()
 def test_a_score_does_not_depend_on_the_batch(folder):
     host, (images, texts) = public_blip(folder, mask=None).build(), items()
-    grid = host.grid(*encoded(host))
+    grid = host.score_matrix(*encoded(host))
     for i in range(3):
         for t, long in enumerate(LENGTHS):
             ids, real = texts.values[t : t + 1, :long], texts.mask[t : t + 1, :long]
@@ -122,13 +122,13 @@ def test_weights_in_the_older_form_of_a_file(folder, tmp_path):
     transformers.BlipConfig.from_pretrained(folder).save_pretrained(tmp_path)
     torch.save(state, tmp_path / "pytorch_model.bin")
     newer, older = public_blip(folder, mask=3).build(), public_blip(str(tmp_path), mask=3).build()
-    assert torch.equal(older.grid(*encoded(older)), newer.grid(*encoded(newer)))
+    assert torch.equal(older.score_matrix(*encoded(older)), newer.score_matrix(*encoded(newer)))
 
 
 def test_no_parameter_is_there_for_nothing():
     torch.manual_seed(0)
     host = BLIP(**SIZES)
-    host.grid(*encoded(host)).square().sum().backward()
+    host.score_matrix(*encoded(host)).square().sum().backward()
     assert [name for name, p in host.named_parameters() if p.grad is None] == []
 
 
@@ -148,9 +148,9 @@ def test_dropout_is_drawn_in_training_alone(folder):
     spec = public_blip(folder, mask=None).model.replace(dropout=0.2)
     host = spec.build().eval()
     pools = encoded(host)
-    assert torch.equal(host.grid(*pools), host.grid(*pools))
+    assert torch.equal(host.score_matrix(*pools), host.score_matrix(*pools))
     host.train()
-    assert not torch.equal(host.grid(*pools), host.grid(*pools))
+    assert not torch.equal(host.score_matrix(*pools), host.score_matrix(*pools))
 
 
 def test_it_learns():

@@ -158,7 +158,7 @@ def test_of_equal_regions_one_learns():
     masks = [torch.ones(x.shape[:2], dtype=torch.bool) for x in (tokens, words)]
     for coding in ("VHA", "THA"):
         host, found = model(coding=coding, pooling="Sum"), []
-        for score in (host.score_matrix, host.pairs):
+        for score in (host.score_matrix, host.score_pairs):
             leaves = [x.clone().requires_grad_() for x in (tokens, words)]
             scores = score(*(Embeddings(x, m) for x, m in zip(leaves, masks, strict=True)))
             diagonal = scores.diagonal() if scores.dim() == 2 else scores

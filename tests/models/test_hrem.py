@@ -96,7 +96,7 @@ def test_fragments_teach_nobody():
     views = host(made).views
     assert not views[FRAGMENTS].images.tokens.requires_grad
     assert not views[FRAGMENTS].texts.tokens.requires_grad
-    assert FRAGMENTS not in host.grids
+    assert FRAGMENTS not in host.score_names
     only = WeightedSum(terms={"t": (1.0, SumTripletLoss(grid=BOTH))})
     TrainingStep(host, only)(made)["t"].backward()
     assert all(p.grad is not None for p in host.parameters())

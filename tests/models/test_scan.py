@@ -162,7 +162,7 @@ def test_sharp_attention_does_not_overflow(direction, norm):
     found = []
     for kind in (torch.float32, torch.float64):
         bag = [Embeddings(20 * x.tokens.nan_to_num().to(kind), x.mask) for x in bags()]
-        found.append(scan.grid(*bag).double())
+        found.append(scan.score_matrix(*bag).double())
     torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-3)
 
 

@@ -73,7 +73,7 @@ def alone(host: UNITER, images: Embeddings, texts: Embeddings, image: int, text:
 @torch.no_grad()
 @pytest.mark.parametrize("most", [1, 20, 10**6])
 def test_every_score_is_that_of_the_pair_alone(monkeypatch, most):
-    monkeypatch.setitem(joint_encoder.TOGETHER, "cpu", most)
+    monkeypatch.setitem(joint_encoder.TOKENS_AT_ONCE, "cpu", most)
     host = model()
     images, texts = encoded(host)
     for i, row in enumerate(host.score_matrix(images, texts)):
@@ -221,9 +221,9 @@ def test_heads_begin_as_those_that_were_trained_before_them():
 def test_dropout_is_drawn_in_training_alone():
     host = model()
     pools = encoded(host)
-    assert torch.equal(host.pairs(*pools), host.pairs(*pools))
+    assert torch.equal(host.score_pairs(*pools), host.score_pairs(*pools))
     host.train()
-    assert not torch.equal(host.pairs(*pools), host.pairs(*pools))
+    assert not torch.equal(host.score_pairs(*pools), host.score_pairs(*pools))
 
 
 def test_the_word_that_hides_is_known():

@@ -82,18 +82,18 @@ def theirs(folders: dict[str, str], kind: str) -> nn.Module:
 @torch.no_grad()
 @pytest.mark.parametrize("most", [1, 30, 10**6])
 def test_scores_are_those_of_transformers(folders, monkeypatch, most):
-    monkeypatch.setitem(joint_encoder.TOGETHER, "cpu", most)
+    monkeypatch.setitem(joint_encoder.TOKENS_AT_ONCE, "cpu", most)
     found = public_vilt(folders["ImageAndTextRetrieval"], mask=3)
     assert found.model.arguments["outputs"] == ("rank",)
     ours = replace(found, model=found.model.replace(score="logit")).build()
-    grid = ours.grid(*encoded(ours))
+    grid = ours.score_matrix(*encoded(ours))
     own = theirs(folders, "ImageAndTextRetrieval")
     for i in range(4):
         for t in range(4):
             torch.testing.assert_close(
                 grid[i, t], own(**asked(i, t)).logits[0, 0], atol=1e-5, rtol=1e-5
             )
-    assert torch.equal(found.build().grid(*encoded(ours)), grid.sigmoid())
+    assert torch.equal(found.build().score_matrix(*encoded(ours)), grid.sigmoid())
 
 
 @torch.no_grad()
@@ -237,7 +237,7 @@ def test_a_match_in_public_weights_becomes_the_rank(folders, tmp_path):
     host = ViLT(**SIZES, outputs=("rank", "doubt"), mask=3, weights=folder, pretrained=True)
     assert torch.equal(host.says.doubt.weight, match["itm_score.fc.weight"])
     pools = encoded(found.build())
-    torch.testing.assert_close(host.eval().pairs(*pools), found.build().pairs(*pools))
+    torch.testing.assert_close(host.eval().score_pairs(*pools), found.build().score_pairs(*pools))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -274,9 +274,9 @@ def test_weights_in_the_older_form_of_a_file(folders, tmp_path):
 def test_dropout_is_drawn_in_training_alone():
     host = model(dropout=0.2)
     pools = encoded(host)
-    assert torch.equal(host.pairs(*pools), host.pairs(*pools))
+    assert torch.equal(host.score_pairs(*pools), host.score_pairs(*pools))
     host.train()
-    assert not torch.equal(host.pairs(*pools), host.pairs(*pools))
+    assert not torch.equal(host.score_pairs(*pools), host.score_pairs(*pools))
 
 
 def test_what_cannot_be_built_or_read(folders, tmp_path):

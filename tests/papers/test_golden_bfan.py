@@ -15,7 +15,7 @@ from counterfoil.core.types import ScoreMatrix, Scores
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
 from counterfoil.models.convert import bfan_options
 from counterfoil.models.layers import fused
-from counterfoil.models.layers.fused import aligned_blocks
+from counterfoil.models.layers.fused import align_pairs
 
 SYSTEM = "bfan"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
@@ -50,7 +50,7 @@ def focal(focus: str, direction: str, what: str, caption: int) -> Tensor:
     length = int(one.mask[0].sum())
     (head,) = (head for head in model.heads if head.direction == direction)
     if what == "pre_attn":
-        block = aligned_blocks((head,), images, one).block(head)
+        block = align_pairs((head,), images, one).block(head)
         weights = replace(head, focus="none").weights(block)
         maps = weights[0].transpose(0, 1) if direction == "t2i" else weights[:, :, 0]
     else:

@@ -23,7 +23,7 @@ from counterfoil.losses.ndgl import (
     GuidedScores,
     HardNegativeRectificationLoss,
     MarginDistillationLoss,
-    candidate_mask,
+    hardest_candidates,
     expand_copies,
     guided_directions,
 )
@@ -189,7 +189,7 @@ def ours(golden: golden_vectors.Golden, key: str) -> Tensor:
         return expand_copies(case(golden, "esa").score_matrix)
     if found := CHOSEN.fullmatch(key):
         sides = case(golden, found[1]).sides
-        return candidate_mask(sides[found[3] == "image"])[found[2] == "teacher"]
+        return hardest_candidates(sides[found[3] == "image"])[found[2] == "teacher"]
     name, what = rest
     if head == "triplet":
         kind, _, told = name.partition("_")

@@ -24,7 +24,7 @@ from counterfoil.core.types import (
 )
 from counterfoil.losses.tags import WordLoss
 from counterfoil.losses.triplet import MarginRankingLoss
-from counterfoil.models.layers.joint_encoder import initialized_from
+from counterfoil.models.layers.joint_encoder import with_derived_heads
 from counterfoil.models.uniter import convert_uniter
 from counterfoil.negatives.generation.inputs import (
     PairInputs,
@@ -283,7 +283,7 @@ def begin(key: str) -> Tensor:
     heads = ("rank_output", "disc_output", "correction_output")
     given = golden_scores.checkpoint(SYSTEM).state
     bare = {name: value for name, value in given.items() if not name.startswith(heads)}
-    return initialized_from(convert_uniter(bare))[NAMES[key]]
+    return with_derived_heads(convert_uniter(bare))[NAMES[key]]
 
 
 def ours(key: str) -> Tensor:

@@ -17,14 +17,14 @@ import golden_vectors
 import uniter_cases
 from counterfoil.core.types import Embeddings, ModalityBatch, Pairs, WordHead, WordSlots
 from counterfoil.models.layers import joint_encoder
-from counterfoil.models.layers.joint_encoder import initialized_from, pack_pairs
+from counterfoil.models.layers.joint_encoder import pack_pairs, with_derived_heads
 from counterfoil.models.uniter import (
     UNITER,
     VEIL,
     authors_state,
     box_features,
     convert_uniter,
-    renamed_state,
+    uniter_name,
 )
 
 SYSTEM = "uniter"
@@ -143,7 +143,7 @@ def authors(host: UNITER) -> dict[str, Tensor]:
     """Parameters by the authors' names, those that both have whole."""
     own = dict(host.named_parameters())
     theirs = golden_scores.checkpoint(SYSTEM).state
-    return {name: own[renamed_state(name)] for name in theirs if renamed_state(name) in own}
+    return {name: own[uniter_name(name)] for name in theirs if uniter_name(name) in own}
 
 
 def filled() -> Tensor:
@@ -202,7 +202,7 @@ def test_agrees_with_the_authors(key):
 
 @pytest.mark.parametrize("key", ["rank/pair_scores", "mlm/logits", "mrc/logits"])
 def test_one_pair_at_a_time_agrees_too(key, monkeypatch):
-    monkeypatch.setitem(joint_encoder.TOGETHER, "cpu", 1)
+    monkeypatch.setitem(joint_encoder.TOKENS_AT_ONCE, "cpu", 1)
     test_agrees_with_the_authors(key)
 
 
@@ -238,13 +238,13 @@ def test_heads_of_tags_begin_as_theirs_do():
     golden = golden_scores.load("tags")
     state = convert_uniter(golden_scores.checkpoint("tags").state)
     made = ("says.rank.", "says.doubt.", "says.correct.")
-    new = initialized_from(
+    new = with_derived_heads(
         {name: value for name, value in state.items() if not name.startswith(made)}
     )
     found = 0
     for key, value in golden.outputs.items():
         if key.startswith("init/"):
-            assert torch.equal(new[renamed_state(key.removeprefix("init/"))], value), key
+            assert torch.equal(new[uniter_name(key.removeprefix("init/"))], value), key
             found += 1
     assert found
 

@@ -13,7 +13,6 @@ from counterfoil.models.hrem import HREM, BatchGraph
 from counterfoil.models.layers.pretrained import BertTextTower, HFVisionTower, TimmGridTower
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.uniter import UNITER
-from counterfoil.pipelines import pipeline
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import Compare, Evaluate, Mine, Pretrain, Train, stage_digests
 from counterfoil.recipes import aoq, catalogue, models, ndgl
@@ -252,10 +251,10 @@ def test_coco_is_measured_both_ways():
 
 
 def test_members_of_an_ensemble_differ():
-    for name in pipeline.NAMES:
-        found = pipeline.ensemble_members(name)
-        assert len({(one.host, one.seed) for one in found}) == len(found)
-        assert len({one.split_name for one in found}) == len(found)
+    for name in models.NAMES:
+        found = models.ensemble_members(name)
+        assert len({(one.model, one.seed) for one in found}) == len(found)
+        assert len({one.part for one in found}) == len(found)
 
 
 @pytest.mark.parametrize("loss", aoq.LOSSES)
@@ -270,7 +269,7 @@ def test_every_ablation_plans_and_differs_in_what_it_says(loss):
     assert (found.draw.texts, found.draw.images) == (lists.texts, lists.images)
     assert lists.texts == 5 * lists.images
     for to in get_args(Dataset):
-        for name in pipeline.NAMES:
+        for name in models.NAMES:
             assert catalogue.find_recipe(f"aoq/ablations/{loss}/{name}-{to}").stages
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import hub_cases
 from corpus_cases import small_corpus
-from counterfoil.cli.verbs import convert_checkpoint
+from counterfoil.cli.convert import convert_checkpoint
 from counterfoil.core.types import ModalityBatch
 from counterfoil.data.tokenizers import SPECIAL
 from counterfoil.model import load_model

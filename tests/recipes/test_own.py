@@ -12,11 +12,10 @@ import recipes_cases
 from counterfoil.cli import main
 from counterfoil.model import load_model
 from counterfoil.models.vilt import ViLT
-from counterfoil.pipelines import pipeline
 from counterfoil.pipelines.overrides import apply_overrides
 from counterfoil.pipelines.pipeline import ComputeTargets, Evaluate, Train
 from counterfoil.pipelines.run import DataSource, run_pipeline
-from counterfoil.recipes import ndgl, ndgl_models, photos, tags
+from counterfoil.recipes import models, ndgl, ndgl_models, photos, tags
 
 SMALL = ("*.model.image.width=16", "*.model.text.width=16", "*.epochs=1", "*.steps=3", "*.batch=16")
 
@@ -35,7 +34,7 @@ def test_every_host_reads_what_there_is(pixels, sees):
 
 def test_hosts_that_need_no_download_are_known():
     known = photos.known_models("scenes")
-    assert set(pipeline.HOSTS) < set(known)
+    assert set(models.SINGLES) < set(known)
     assert {"gpo", "chan", "esa", "hrem", "dive", "ndgl/gpo", "ndgl/vsrn"} < set(known)
     assert not any("bert" in name for name in known)
     assert len(known) == len(set(known))

@@ -55,7 +55,7 @@ def pictures():
 
 def their_vectors(model, body):
     """What open_clip makes of the same pictures and captions."""
-    seen = np.stack([ResizeCrop(16, "longest", "bilinear").drawn(p) for p in pictures()])
+    seen = np.stack([ResizeCrop(16, "longest", "bilinear")(p) for p in pictures()])
     form = vision_cases.MEAN, vision_cases.DEVIATION
     mean, deviation = (torch.tensor(t).view(3, 1, 1) for t in form)
     images = body.encode_image((torch.from_numpy(seen) / 255 - mean) / deviation)

@@ -55,7 +55,7 @@ def trained(folder: Path, name: str, model: Path, *more: object, settings=SHORT)
 @pytest.mark.parametrize("way", clip.WAYS)
 @pytest.mark.parametrize("name", clip.NAMES)
 def test_every_loss_on_every_way(name, way, hub):
-    host = FineTunedModel(model=str(hub["clip"]), way=way)
+    host = FineTunedModel(name=str(hub["clip"]), way=way)
     found = fine_tune_recipe(name, host)
     trainings = [stage for stage in found.stages if isinstance(stage, Train)]
     assert all(stage.processor == host.processor for stage in trainings)
@@ -151,13 +151,13 @@ def test_adapters_may_stay_apart(hub, tmp_path):
 
 
 def test_what_is_refused(hub):
-    host = FineTunedModel(model=str(hub["clip"]))
+    host = FineTunedModel(name=str(hub["clip"]))
     with pytest.raises(ValueError, match="did you mean 'triplet'"):
         fine_tune_recipe("tripelt", host)
     with pytest.raises(ValueError, match="'aoq' learns from no teachers"):
         fine_tune_recipe("aoq", host, teachers=("a",))
     with pytest.raises(ValueError, match="did you mean 'frozen'"):
-        FineTunedModel(model="a", way="frozn")
+        FineTunedModel(name="a", way="frozn")
     with pytest.raises(ValueError, match="looks at pictures, and these data have none"):
         fine_tune_recipe("aoq", host, pictures=False)
 
@@ -170,7 +170,7 @@ def test_negclip_mines_writes_and_trains(way, hub, tmp_path):
     assert trained(folder, "negclip", hub["clip"], *more, settings=settings) == 0
     kinds = [
         stage.kind
-        for stage in fine_tune_recipe("negclip", FineTunedModel(model=str(hub["clip"]))).stages
+        for stage in fine_tune_recipe("negclip", FineTunedModel(name=str(hub["clip"]))).stages
     ]
     assert kinds[:3] == ["mine", "rewrite", "train"]
     assert np.load(folder / "lists" / "images.npy").shape == (120, 3)

@@ -30,8 +30,9 @@ from counterfoil.pipelines.publishing import (
     short_names,
 )
 from counterfoil.pipelines.run import DataSource, stage_records
-from counterfoil.pipelines.stages.compare import HARDNESS, hardness_at, learning_curve
+from counterfoil.pipelines.stages.compare import learning_curve
 from counterfoil.pipelines.stages.evaluate import NUMBERS, RetrievalEvaluation
+from counterfoil.pipelines.stages.mine import HARDNESS, hardness_at
 from counterfoil.report.figures import (
     NamedSample,
     gap_histograms,

@@ -20,6 +20,13 @@ from counterfoil.analysis.captions import (
     open_stores,
     score_captions,
 )
+from counterfoil.analysis.word_accuracy import (
+    THRESHOLD,
+    Task,
+    WordPredictions,
+    concatenate,
+    word_counts,
+)
 from counterfoil.core import distributed
 from counterfoil.core.types import WordHead, WordHeadModel, WordSlots
 from counterfoil.data.dataset import ImageTextDataset
@@ -45,7 +52,6 @@ from counterfoil.evaluation.language_models import (
     fluency,
     spoken_by_ngrams,
 )
-from counterfoil.evaluation.word_accuracy import THRESHOLD, Task, WordsRead, joined, readings
 from counterfoil.model import Model, load_model
 from counterfoil.negatives.generation.inputs import (
     CandidateFilter,
@@ -194,7 +200,7 @@ class _WordAnswers:
         place: (W,) rank of each among those of its caption, the hardest first.
     """
 
-    read: WordsRead
+    read: WordPredictions
     rows: Tensor
     place: Tensor
 
@@ -260,12 +266,12 @@ def _word_answers(
             f"{dataset.split_name}; ask for more with --anchors"
         )
     made_of = torch.cat([part.rows for part in parts])
-    return _WordAnswers(joined(answers), made_of, torch.cat([part.place for part in parts]))
+    return _WordAnswers(concatenate(answers), made_of, torch.cat([part.place for part in parts]))
 
 
 def _read_words(
     model: Model, processor: ProcessedDataset, desk: GeneratorInputs, items: GeneratedItems
-) -> WordsRead:
+) -> WordPredictions:
     """The model's answers to every word of some generated captions, on the CPU."""
     matcher, texts = model.model, items.texts
     assert isinstance(matcher, WordHeadModel)
@@ -284,11 +290,11 @@ def _read_words(
     if answers.correct is not None:
         best = answers.correct.argmax(1)
         better = texts.values.index_put((pair, place), best).cpu()
-    return WordsRead(
+    return WordPredictions(
         original=items.original.cpu(),
         written=texts.values.cpu(),
         mask=texts.mask.cpu(),
-        said=counted.cpu(),
+        counted=counted.cpu(),
         slots=items.slots.cpu(),
         right=None if answers.doubt is None else answers.doubt.float().softmax(2)[..., 1].cpu(),
         better=better,
@@ -297,24 +303,24 @@ def _read_words(
 
 
 def _accuracies(answers: _WordAnswers, text_to_image: Tensor, seed: int) -> Iterator[WordAccuracy]:
-    """All readings, each over all captions and over the hardest of each."""
+    """All word_counts, each over all captions and over the hardest of each."""
     first = (answers.place == 0).nonzero().squeeze(1)
-    every, hardest = readings(answers.read), readings(answers.read.rows(first))
+    every, hardest = word_counts(answers.read), word_counts(answers.read.rows(first))
     images = text_to_image[answers.rows]
-    idle = shares([one.idle for one in every], images, scale=100, resamples=1)
+    idle = shares([one.unchanged for one in every], images, scale=100, resamples=1)
     sides = [
-        shares([one.found for one in side], rows, scale=100, seed=seed)
+        shares([one.correct for one in side], rows, scale=100, seed=seed)
         for side, rows in ((every, images), (hardest, images[first]))
     ]
     for one, lazy, over_all, over_hardest in zip(every, idle, *sides, strict=True):
         yield WordAccuracy(one.task, one.of, over_all, over_hardest, lazy.value)
 
 
-def _word_figures(accuracies: Sequence[WordAccuracy], answers: WordsRead) -> Iterator[Figure]:
+def _word_figures(accuracies: Sequence[WordAccuracy], answers: WordPredictions) -> Iterator[Figure]:
     if answers.right is not None:
         same = answers.written == answers.original
-        right = answers.right[answers.said].numpy()
-        yield doubt_histograms(right, same[answers.said].numpy(), THRESHOLD)
+        right = answers.right[answers.counted].numpy()
+        yield doubt_histograms(right, same[answers.counted].numpy(), THRESHOLD)
     for task, title in _TITLES.items():
         points = [
             share_point(series, share, group=one.of, baseline=one.idle)
@@ -339,9 +345,10 @@ def _word_table(accuracies: Sequence[WordAccuracy], task: Task) -> TableBlock:
     )
     head = "of", "count", "right, %", "95 %", "hardest, %", "95 %", "nothing doubted, %"
     note = (
-        "Tokens: no special ones, unless that is said. Hardest: what the writer scores highest of "
-        "each caption. Nothing doubted: what is right where no word is doubted or changed.\n"
-        f"The paper reports {_PAPER[task]} on Flickr30K and does not say in which reading."
+        "Tokens: without special ones unless stated. Hardest: of each caption, the generated one "
+        "that its generator scores highest. Nothing doubted: accuracy if no word is doubted or "
+        "changed.\n"
+        f"The paper reports {_PAPER[task]} on Flickr30K, by a definition that it does not state."
     )
     return TableBlock(_TITLES[task], head, rows, note)
 
@@ -592,7 +599,7 @@ def _fluency_table(lines: Sequence[FluencyLine]) -> TableBlock:
         "log probability of a token; beside it the mean of the captions' own perplexities, and "
         "that of all tokens together. Times: the first, divided by that of the captions that these "
         "were made of. In brackets 95 % intervals: pictures drawn anew with all their captions, "
-        f"1,000 times.\nTable 3 of TAGS-DC has, by GPT-2 and in a way not said: {_TABLE_3}."
+        f"1,000 times.\nTable 3 of TAGS-DC has, by GPT-2 and with details not reported: {_TABLE_3}."
     )
     return TableBlock("Perplexity", head, tuple(rows), note)
 

@@ -1,4 +1,4 @@
-"""``counterfoil audit``: review page and JSON of odd images, captions and mined negatives."""
+"""``counterfoil audit``: a page to review suspicious images, captions and mined negatives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Decisions, Features, Images, example, refuse, refuse_without
+from counterfoil.cli.options import (
+    DataArgument,
+    data_options,
+    example,
+    refuse,
+    refuse_without,
+)
 
 PAGE_FILE, JSON_FILE = "audit.html", "audit.json"
 
@@ -17,37 +23,31 @@ app = typer.Typer(rich_markup_mode="markdown")
 
 @app.command(
     epilog=example(
-        "counterfoil audit my-photos/ --folder audit/",
-        "counterfoil audit my-photos/ --model runs/mine --explainer runs/tags-dc --folder audit/",
+        "counterfoil audit my-photos/ --output audit/",
+        "counterfoil audit my-photos/ --model runs/mine --explainer runs/tags-dc --output audit/",
         "counterfoil audit scenes --model runs/demo/online --negatives runs/demo/lists "
-        "--folder audit/",
+        "--output audit/",
     )
 )
+@data_options
 def audit(
     context: typer.Context,
-    data: Annotated[str, typer.Argument(help="Folder, file or name.")],
-    folder: Annotated[
-        Path, typer.Option("--folder", "--out", help="Folder of the page and its numbers.")
-    ],
+    data: DataArgument,
+    folder: Annotated[Path, typer.Option("--output", help="Folder of the page and its numbers.")],
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Model folder or HF name that ranks captions; several: ensemble."),
+        typer.Option(help="Model folder or HF name that ranks captions; several are an ensemble."),
     ] = None,
     explainer: Annotated[
-        str, typer.Option(help="Model that marks wrong words, as TAGS-DC trains them.")
+        str, typer.Option(help="Model that marks wrong words, trained by TAGS-DC.")
     ] = "",
     negatives: Annotated[
-        Path | None, typer.Option(help="Folder of mined negatives, to find true ones among them.")
+        Path | None, typer.Option(help="Mined negatives, to find true pairs among them.")
     ] = None,
-    features: Features = None,
-    images: Images = None,
-    decisions: Decisions = None,
     split: Annotated[
         str, typer.Option(help="Split whose captions models judge, or `all`.")
     ] = "all",
-    near: Annotated[
-        float, typer.Option(help="Cosine from which pictures are nearly the same.")
-    ] = 0.97,
+    near: Annotated[float, typer.Option(help="Cosine similarity of near-duplicate images.")] = 0.97,
     alike: Annotated[
         float, typer.Option(help="TF-IDF cosine from which a mined text is suspected to be true.")
     ] = 0.6,
@@ -61,7 +61,6 @@ def audit(
     from counterfoil.data.corrections import corrections_beside, read_corrections
     from counterfoil.model import load_model
     from counterfoil.negatives.store import MINED, NegativeStore
-    from counterfoil.pipelines.run import DataSource
     from counterfoil.pipelines.state import current_provenance
     from counterfoil.report.page import TableBlock
     from counterfoil.report.tables import terminal_table
@@ -72,10 +71,10 @@ def audit(
     config = AuditConfig(split, near, alike, top)
     ensure_writable_folder(folder / PAGE_FILE)
     for name in (PAGE_FILE, JSON_FILE):
-        ensure_absent(folder / name, "a new folder with --folder")
+        ensure_absent(folder / name, "a new folder with --output")
     distributed.init()
-    source = DataSource(data, features, images, decisions)
-    dataset, corrections = source.open(), decisions or corrections_beside(data)
+    source = data.source()
+    dataset, corrections = source.open(), data.corrections or corrections_beside(data.data)
     earlier = read_corrections(corrections) if corrections is not None else ()
     names = tuple(model or ())
     models = [load_model(name) for name in names]
@@ -106,7 +105,9 @@ def audit(
         key=f"{dataset.name} {dataset.fingerprint}",
         provenance=current_provenance(),
     )
-    rows = tuple((one.title, f"{one.found:,}", f"{one.shown:,}") for one in sections)
+    rows = tuple(
+        (section.title, f"{section.found:,}", f"{section.shown:,}") for section in sections
+    )
     console().print(
         terminal_table(TableBlock("", ("", "found", "on the page"), rows), page.protocol)
     )

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from counterfoil.cli.options import (
-    Data,
-    Decisions,
-    Features,
-    Images,
-    Numbers,
-    Split,
-    example,
-    source,
-)
+from counterfoil.cli.options import DataOptions, Numbers, Split, data_options, example
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from counterfoil.model import Model
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -29,44 +25,89 @@ app = typer.Typer(rich_markup_mode="markdown")
         "counterfoil evaluate vectors --data embeddings/ --split all",
     )
 )
+@data_options
 def evaluate(
     model: Annotated[
-        list[str], typer.Argument(help="Model folder, HF name, or `vectors`; several: ensemble.")
+        list[str],
+        typer.Argument(help="Model folder, HF name, or `vectors`; several are an ensemble."),
     ],
-    data: Data = None,
-    features: Features = None,
-    images: Images = None,
-    decisions: Decisions = None,
+    data: DataOptions,
     split: Split = "test",
     protocol: Annotated[str, typer.Option(help="whole, flickr-1k, coco-1k, coco-5k.")] = "whole",
-    ties: Annotated[str, typer.Option(help="row, optimistic, pessimistic.")] = "row",
+    ties: Annotated[
+        str, typer.Option(help="Ranks of equal scores: row, optimistic, pessimistic.")
+    ] = "row",
     first: Annotated[
-        list[str] | None, typer.Option(help="Model that shortlists; may be given many times.")
+        list[str] | None,
+        typer.Option(help="Model whose shortlist is re-ranked; repeatable."),
     ] = None,
     depth: Annotated[
-        int | None, typer.Option(min=1, help="Re-rank so many of each query; default 50.")
+        int | None, typer.Option(min=1, help="Length of the shortlist; default 50.")
     ] = None,
     full: Annotated[
-        bool, typer.Option(help="Rank everything too, to tell what shortlists lose.")
+        bool, typer.Option(help="Rank everything too, to measure what the shortlist loses.")
     ] = False,
     eccv: Annotated[Path | None, typer.Option(help="ECCV-Caption annotations, folder.")] = None,
     cxc: Annotated[Path | None, typer.Option(help="CxC annotations, folder.")] = None,
-    out: Numbers = None,
+    json: Numbers = None,
 ) -> None:
-    """Measure retrieval both ways and say by which protocol."""
-    from counterfoil.cli.verbs import evaluate as evaluate_verbs
+    """Measure retrieval in both directions; print recalls, protocol and intervals."""
+    from dataclasses import asdict
+    from typing import get_args
 
-    where = source(data, features, images, decisions)
-    evaluate_verbs(
-        model,
-        where,
-        split,
-        protocol=protocol,
-        ties=ties,
-        first=first or (),
-        depth=depth,
-        full=full,
-        eccv=eccv,
-        cxc=cxc,
-        out=out,
+    from counterfoil.core import distributed
+    from counterfoil.core.config import parse_choice, unknown_name
+    from counterfoil.core.console import console
+    from counterfoil.core.io import ensure_writable_file, write_json
+    from counterfoil.evaluation.cascade import DEPTH
+    from counterfoil.evaluation.extended import crisscrossed, eccv_caption, extended_table
+    from counterfoil.evaluation.metrics import TIES, Tie
+    from counterfoil.evaluation.protocols import PROTOCOLS, folds_of
+    from counterfoil.model import load_model
+    from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation, build_shortlist
+
+    parse_choice(PROTOCOLS, protocol, "a protocol")
+    rule: Tie | None = next((tie for tie in get_args(Tie) if tie == ties), None)
+    if rule is None:
+        raise ValueError(unknown_name(ties, list(TIES), "a tie rule"))
+    if not first and (depth is not None or full):
+        raise ValueError(
+            "--depth and --full are about a shortlist, and no model makes one; name a model with "
+            "--first, or leave them out"
+        )
+    if first and (eccv or cxc):
+        raise ValueError(
+            "--eccv and --cxc need all scores, which a shortlist avoids; leave out --first, or "
+            "leave out --eccv and --cxc"
+        )
+    if json is not None:
+        ensure_writable_file(json)
+    distributed.init()
+    dataset = data.source().split(split)
+    models = [load_model(name) for name in model]
+    settings = PROTOCOLS[protocol]
+    folds_of(settings, len(dataset))  # fails before anything is encoded
+    embedded = [model.embed(dataset) for model in models]
+    shortlist = build_shortlist(first or (), dataset, depth or DEPTH, full=full)
+    evaluation = RetrievalEvaluation.of(
+        embedded, dataset, settings, tie=rule, seed=_common_seed(models), by=shortlist
     )
+    eccv_scores = eccv_caption(embedded, dataset, eccv) if eccv else ()
+    cxc_scores = crisscrossed(embedded, dataset, cxc) if cxc else ()
+    if distributed.rank() == 0:
+        evaluation.show(" + ".join(model))
+        for table in extended_table(eccv_scores, cxc_scores):
+            console().print(table)
+        if json is not None:
+            extended = {
+                "eccv": [asdict(score) for score in eccv_scores],
+                "cxc": [asdict(score) for score in cxc_scores],
+            }
+            write_json(json, {"models": model, **evaluation.to_dict(), **extended})
+
+
+def _common_seed(models: Sequence[Model]) -> int | None:
+    """The seed that all models were trained with; None if they differ."""
+    seeds = {model.card.provenance.get("seed") for model in models if model.card}
+    seed = seeds.pop() if len(seeds) == 1 else None
+    return seed if isinstance(seed, int) else None

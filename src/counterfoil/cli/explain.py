@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, final
 import typer
 
 from counterfoil.cli.options import (
-    Data,
-    Decisions,
-    Features,
-    Images,
+    DataOptions,
+    Resume,
     Split,
+    data_options,
     example,
     refuse,
     refuse_without,
@@ -40,15 +39,16 @@ Ranked: TypeAlias = "tuple[float, int, Explanation]"  # suspicion, negated capti
 TINTS = ((0.75, "bold red"), (0.5, "red"), (0.25, "yellow"))
 
 CaptionFile = Annotated[
-    Path | None, typer.Option(help="Lines of image and caption, all of them to be judged.")
+    Path | None, typer.Option(help="File with an image and a caption on each line.")
 ]
 Threshold = Annotated[
     float, typer.Option(min=0, max=1, help="Doubt from which a word counts as wrong.")
 ]
 Rank = Annotated[
-    str | None, typer.Option(help="Many captions: by greatest `doubt`, or lowest `score`.")
+    str | None,
+    typer.Option(help="Order of many captions: greatest `doubt` first, or lowest `score`."),
 ]
-Json = Annotated[Path | None, typer.Option(help="JSON of one caption, lines of JSON of many.")]
+Json = Annotated[Path | None, typer.Option(help="Write JSON of one caption, JSON lines of many.")]
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -56,44 +56,43 @@ app = typer.Typer(rich_markup_mode="markdown")
 @app.command(
     epilog=example(
         "counterfoil explain runs/tags-dc/uniter-scenes/tags-dc scene-0-test-00003 "
-        '"a red star above a square" --data scenes:features=regions --html page.html',
+        '"a red star above a square" --data scenes:features=regions --output page.html',
         "counterfoil explain runs/mine photo.jpg 'a dog in the snow' --json out.json",
-        "counterfoil explain runs/mine --file captions.jsonl --html audit.html --json audit.jsonl",
+        "counterfoil explain runs/mine --file captions.jsonl --output page.html --json all.jsonl",
         "counterfoil explain runs/mine --data flickr8k/ --features regions/ --split train",
     )
 )
+@data_options
 def explain(
     context: typer.Context,
     model: Annotated[str, typer.Argument(help="Model folder or HF name.")],
+    data: DataOptions,
     image: Annotated[
-        str | None, typer.Argument(help="Path of a picture; with --data, the id of an image.")
+        str | None, typer.Argument(help="Path of an image; with --data, its id.")
     ] = None,
     caption: Annotated[str | None, typer.Argument(help="Caption to explain.")] = None,
-    data: Data = None,
-    features: Features = None,
-    images: Images = None,
-    decisions: Decisions = None,
     split: Split = "test",
     file: CaptionFile = None,
     threshold: Threshold = 0.5,
-    corrections: Annotated[int, typer.Option(min=1, help="Shown of each doubted word.")] = 3,
+    alternatives: Annotated[
+        int, typer.Option(min=1, help="Corrections shown of each doubted word.")
+    ] = 3,
     rank: Rank = None,
     top: Annotated[int, typer.Option(min=1, help="Most suspicious captions to show.")] = 20,
-    html: Annotated[Path | None, typer.Option(help="Page with the pictures.")] = None,
+    page: Annotated[
+        Path | None, typer.Option("--output", help="HTML page with the images.")
+    ] = None,
     json: Json = None,
-    resume: Annotated[
-        bool, typer.Option(help="Many captions: go on where --json was stopped.")
-    ] = False,
+    resume: Resume = False,
 ) -> None:
     """Find wrong words of a caption and correct them; or of all captions of a data set."""
     from counterfoil.evaluation.explain import ExplainConfig
-    from counterfoil.pipelines.run import DataSource
 
     _check_options(context, single=image is not None)
-    config = ExplainConfig(threshold=threshold, corrections=corrections, rank=rank)
-    source = DataSource(data or "", features, images, decisions)
-    outputs = ExplainOutputs(html, json, resume)
-    if image is None and (file is not None or data is not None):
+    config = ExplainConfig(threshold=threshold, corrections=alternatives, rank=rank)
+    source = data.source(default="")
+    outputs = ExplainOutputs(page, json, resume)
+    if image is None and (file is not None or data.data is not None):
         explain_many(model, source, split, file, config, top, outputs)
     elif image is None or caption is None or file is not None:
         raise ValueError(
@@ -101,7 +100,7 @@ def explain(
             "for all captions of a split"
         )
     else:
-        explain_one(model, image, caption, source if data else None, config, outputs)
+        explain_one(model, image, caption, source if data.data else None, config, outputs)
 
 
 def _check_options(context: typer.Context, *, single: bool) -> None:
@@ -109,9 +108,9 @@ def _check_options(context: typer.Context, *, single: bool) -> None:
     if single:
         refuse(context, ("split", "rank", "top", "resume"), "with --file, or with --data alone")
     if single or context.params["file"] is None:
-        refuse_without(context, "data", ("features", "images", "decisions", "split"))
+        refuse_without(context, "data", ("features", "images", "corrections", "split"))
     else:
-        refuse_without(context, "data", ("decisions",))
+        refuse_without(context, "data", ("corrections",))
         refuse_without(context, "file", ("split",), alone=True)
 
 
@@ -120,7 +119,7 @@ def _check_options(context: typer.Context, *, single: bool) -> None:
 class ExplainOutputs:
     """Output files; None for none."""
 
-    html: Path | None = None  # page with the pictures
+    page: Path | None = None  # page with the pictures
     json: Path | None = None  # JSON of one caption, JSON lines of several
     resume: bool = False  # continue interrupted JSON lines
 
@@ -130,7 +129,7 @@ class ExplainOutputs:
 
         if self.resume and self.json is None:
             raise ValueError("--resume goes on with what --json has begun; name that file")
-        for path in (self.html, self.json):
+        for path in (self.page, self.json):
             if path is not None:
                 ensure_writable_file(path)
 
@@ -148,8 +147,7 @@ def explain_one(
     from counterfoil.core.console import output
     from counterfoil.core.io import write_json
     from counterfoil.data.images import is_picture_name, open_picture
-    from counterfoil.evaluation.explain import explain as explain_explain
-    from counterfoil.evaluation.explain import find_image_row
+    from counterfoil.evaluation import explain as explaining
     from counterfoil.evaluation.explanation_page import ExplainedCard, headline, picture_of
     from counterfoil.model import load_model
 
@@ -157,7 +155,7 @@ def explain_one(
     distributed.init()
     dataset = None if source is None else source.open()
     if dataset is not None:
-        picture = _open_picture(dataset, find_image_row(dataset, image))
+        picture = _open_picture(dataset, explaining.find_image_row(dataset, image))
     elif is_picture_name(Path(image)) or Path(image).exists():
         picture = open_picture(Path(image))
     else:
@@ -166,7 +164,7 @@ def explain_one(
             "image it is"
         )
     model = load_model(model_name)
-    explanation = explain_explain(
+    explanation = explaining.explain(
         model,
         image if dataset is not None or picture is None else picture,
         caption,
@@ -178,9 +176,9 @@ def explain_one(
         card = ExplainedCard(picture_of(image, picture), explanation, config.threshold)
         _print_missing_heads(model)
         print_caption(card)
-        if outputs.html is not None:
+        if outputs.page is not None:
             title = headline(explanation, config.threshold)
-            _write_page(outputs.html, model, "A caption explained", title, [card], "")
+            _write_page(outputs.page, model, "A caption explained", title, [card], "")
         if outputs.json is not None:
             values = {"model": model_name, "image": image, **explanation.to_dict()}
             write_json(outputs.json, values)
@@ -211,19 +209,20 @@ def explain_many(
     captions = doubted = truncated = 0
     best: list[Ranked] = []
     with _sorted_lines(outputs.json) as write:
-        for row, one in explain_dataset(model, dataset, config, checkpoint):
-            suspicion = (one.doubt or 0.0) if rank_by == "doubt" else -one.score
+        for row, explanation in explain_dataset(model, dataset, config, checkpoint):
+            doubt = explanation.doubt or 0.0
+            suspicion = doubt if rank_by == "doubt" else -explanation.score
             ids = {
                 "id": dataset.text_ids[row],
                 "image": dataset.image_ids[int(dataset.text_to_image[row])],
             }
-            write(suspicion, {**ids, "suspicion": suspicion, **one.to_dict()})
+            write(suspicion, {**ids, "suspicion": suspicion, **explanation.to_dict()})
             captions += 1
-            truncated += one.unread is not None
-            doubted += (one.doubt or 0.0) >= config.threshold
+            truncated += explanation.unread is not None
+            doubted += doubt >= config.threshold
             # of equally suspicious captions the first is kept: rows are negated
             push = heapq.heappush if len(best) < top else heapq.heappushpop
-            push(best, (suspicion, -row, one))
+            push(best, (suspicion, -row, explanation))
     # only now is the output complete on disk
     if checkpoint is not None:
         checkpoint.delete()
@@ -240,7 +239,7 @@ def explain_many(
                 f"word whose doubt is {config.threshold:g} or more."
             )
         _show_ranking(model, dataset, best, (summary, protocol), config, outputs)
-    return [one for _, _, one in best]
+    return [explanation for _, _, explanation in best]
 
 
 def read_caption_file(file: Path, source: DataSource) -> ImageTextDataset:
@@ -329,7 +328,7 @@ def _show_ranking(
     cards = []
     for place, (_, negated_row, explanation) in enumerate(best, 1):
         image = int(dataset.text_to_image[-negated_row])
-        picture = _open_picture(dataset, image) if outputs.html is not None else None
+        picture = _open_picture(dataset, image) if outputs.page is not None else None
         shown = picture_of(dataset.image_ids[image], picture)
         cards.append(ExplainedCard(shown, explanation, config.threshold, place))
     _print_missing_heads(model)
@@ -337,9 +336,9 @@ def _show_ranking(
     for sentence in filter(None, sentences):
         output(sentence)
     summary, protocol = sentences
-    if outputs.html is not None:
+    if outputs.page is not None:
         headline = summary or f"The {len(cards):,} captions that fit least."
-        _write_page(outputs.html, model, "Suspicious captions", headline, cards, protocol)
+        _write_page(outputs.page, model, "Suspicious captions", headline, cards, protocol)
     if outputs.json is not None:
         output(f"{outputs.json}")
 

@@ -9,17 +9,16 @@ from typing import Annotated
 import typer
 
 from counterfoil.cli.options import (
-    Data,
-    Decisions,
-    Features,
-    Images,
+    CONVERSION,
+    DataOptions,
+    NewFolder,
     Split,
+    data_options,
     example,
     refuse,
-    source,
 )
 
-MOST, OURS = 8, "counterfoil"
+DEFAULT_MOST, OURS = 8, "counterfoil"
 
 To = Annotated[
     str,
@@ -29,69 +28,69 @@ To = Annotated[
     ),
 ]
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode="markdown")
 
 
 @app.command(
+    rich_help_panel=CONVERSION,
     epilog=example(
-        "counterfoil export runs/demo/adaptive --to counterfoil --folder my-model/",
-        "counterfoil export runs/clip/online --to sentence-transformers --folder my-clip/",
-        "counterfoil export runs/demo/lists --to sentence-transformers --data scenes --folder out/",
-        "counterfoil export written/ --to trec --data scenes --folder out/",
-    )
+        "counterfoil export runs/demo/adaptive --to counterfoil --output my-model/",
+        "counterfoil export runs/clip/online --to sentence-transformers --output my-clip/",
+        "counterfoil export runs/demo/lists --to sentence-transformers --data scenes --output out/",
+        "counterfoil export written/ --to trec --data scenes --output out/",
+    ),
 )
+@data_options
 def export(
     context: typer.Context,
-    given: Annotated[str, typer.Argument(help="A model, or a folder of negatives.")],
-    to: To,
-    folder: Annotated[
-        Path, typer.Option("--folder", "--out", help="Where it goes; must not exist yet.")
+    name: Annotated[
+        str, typer.Argument(metavar="MODEL_OR_NEGATIVES", help="Model, or folder of negatives.")
     ],
-    data: Data = None,
-    features: Features = None,
-    images: Images = None,
-    decisions: Decisions = None,
+    to: To,
+    folder: NewFolder,
+    data: DataOptions,
     split: Split = "train",
     most: Annotated[
-        int | None, typer.Option(min=1, help=f"Negatives of a query, at most; default {MOST}.")
+        int | None,
+        typer.Option(min=1, help=f"Negatives of a query, at most; default {DEFAULT_MOST}."),
     ] = None,
     evaluation: Annotated[
         list[Path] | None,
-        typer.Option(help="For the card of a model: what `evaluate --out` wrote; many times."),
+        typer.Option(help="For a model's card: JSON file of `evaluate --json`; repeatable."),
     ] = None,
 ) -> None:
-    """Write a model or negatives as other tools read them."""
+    """Export a model or negatives in the formats of other tools."""
     from counterfoil.core.console import output
     from counterfoil.export.negatives import check_negatives_export, export_negatives, kind_of
 
-    if kind_of(Path(given)) is None:
+    if kind_of(Path(name)) is None:
         refuse(
             context,
-            ("data", "features", "images", "decisions", "split", "most"),
-            f"with negatives, and {given} holds none that `counterfoil mine` or `counterfoil "
+            ("data", "features", "images", "corrections", "split", "most"),
+            f"with negatives, and {name} holds none that `counterfoil mine` or `counterfoil "
             "write` made",
         )
-        _model(given, to, folder, evaluation or ())
+        _export_model(name, to, folder, evaluation or ())
     elif evaluation:
-        raise ValueError(f"--evaluation is for the card of a model, and {given} holds negatives")
+        raise ValueError(f"--evaluation is for the card of a model, and {name} holds negatives")
     else:
-        check_negatives_export(Path(given), to, folder)
-        dataset = source(data, features, images, decisions).split(split)
-        for line in export_negatives(Path(given), to, folder, dataset, most=most or MOST):
+        check_negatives_export(Path(name), to, folder)
+        dataset = data.source().split(split)
+        for line in export_negatives(Path(name), to, folder, dataset, most=most or DEFAULT_MOST):
             output(line)
     output(f"{folder}")
 
 
-def _model(given: str, to: str, folder: Path, evaluations: Sequence[Path]) -> None:
-    """Write a model for this library or for another."""
+def _export_model(name: str, to: str, folder: Path, evaluations: Sequence[Path]) -> None:
+    """Export a model in our format or another library's."""
     from counterfoil.export.models import check_export, export_model
     from counterfoil.model import load_model
 
     if to == OURS:
-        load_model(given).save_pretrained(folder, evaluations=evaluations)
+        load_model(name).save_pretrained(folder, evaluations=evaluations)
         return
     if evaluations:
         raise ValueError(f"--evaluation is for a card, which only --to {OURS} writes")
     check_export(to, folder)
-    model = load_model(given)
-    export_model(model.model, model.processor, to, folder, name=given)
+    model = load_model(name)
+    export_model(model.model, model.processor, to, folder, name=name)

@@ -1,4 +1,4 @@
-"""``counterfoil foils``: the command, its tables and its page."""
+"""``counterfoil foils``: command, tables and page."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from counterfoil.cli.options import (
-    Decisions,
+    RESEARCH,
+    Corrections,
     Features,
     Images,
     Split,
     example,
     refuse,
-    refuse_without,
 )
 
 if TYPE_CHECKING:
@@ -40,16 +40,18 @@ MEANINGS = {
 
 
 @app.command(
+    rich_help_panel=RESEARCH,
     epilog=example(
-        "counterfoil foils runs/demo/online scenes --blind scenes --html foils.html",
+        "counterfoil foils runs/demo/online scenes --blind scenes --output foils.html",
         "counterfoil foils openai/clip-vit-base-patch32 sugarcrepe/ --images coco/val2017",
         "counterfoil foils blind sugarcrepe/ --blind captions.txt",
-    )
+    ),
 )
 def foils(
     context: typer.Context,
     model: Annotated[
-        str, typer.Argument(help="Model folder or HF name; joined by `+`: ensemble; or `blind`.")
+        str,
+        typer.Argument(help="Model folder or HF name, join with `+` for an ensemble; or `blind`."),
     ],
     foil_set: Annotated[
         list[str],
@@ -59,45 +61,50 @@ def foils(
     ],
     images: Images = None,
     features: Features = None,
-    decisions: Decisions = None,
+    corrections: Corrections = None,
     split: Split = "test",
     blind: Annotated[
         str | None,
-        typer.Option(help="Captions for a model that sees nothing: `.txt`, or data (train split)."),
+        typer.Option(help="Captions to train a text-only control: `.txt`, or data (train split)."),
     ] = None,
     ties: Annotated[
-        str, typer.Option(help="`wrong`, or `aro`: ARO's own rule, for its sets.")
+        str, typer.Option(help="Ties count as `wrong`, or as in `aro`, for its sets.")
     ] = "wrong",
-    seed: Annotated[int, typer.Option(min=0, help="Of foils, thresholds and intervals.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of foils, thresholds and intervals.")] = 0,
     examples: Annotated[int, typer.Option(min=0, help="Worst items on the page.")] = 12,
-    html: Annotated[Path | None, typer.Option(help="Page with the worst items.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Numbers, and scores of every item.")] = None,
+    page: Annotated[
+        Path | None, typer.Option("--output", help="HTML page with the worst items.")
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="JSON file with the numbers and the scores of every item.")
+    ] = None,
 ) -> None:
-    """Ask which caption is true, and which is wrong by one detail."""
+    """Test whether a model tells captions from foils, which differ in one detail."""
     from counterfoil.core import distributed
     from counterfoil.core.config import unknown_name
     from counterfoil.core.io import ensure_writable_file
     from counterfoil.evaluation.foils.measures import TIES
     from counterfoil.evaluation.foils.sets import is_scenes, open_foil_set
 
-    refuse_without(context, "html", ("examples",))
+    if page is None:
+        refuse(context, ("examples",), "with --output")
     if not is_scenes(foil_set[0]):
         refuse(context, ("split",), "with foils of scenes")
     if blind is None or blind.endswith(".txt"):
-        refuse(context, ("decisions",), "with --blind and data, whose captions they are about")
+        refuse(context, ("corrections",), "with --blind and data, whose captions they correct")
     tie_rule = next((rule for rule in TIES if rule == ties), None)
     if tie_rule is None:
         raise ValueError(unknown_name(ties, list(TIES), "a rule for ties"))
     if model == BLIND and blind is None:
         raise ValueError("the blind model learns from captions; name them with --blind")
-    for path in (html, json):
+    for path in (page, json):
         if path is not None:
             ensure_writable_file(path)
     distributed.init()
     questions = open_foil_set(foil_set, images=images, features=features, split=split, seed=seed)
-    report = _report(model, questions, blind, decisions, tie_rule, seed)
+    report = _report(model, questions, blind, corrections, tie_rule, seed)
     if distributed.rank() == 0:
-        _show(report, html, examples, seed)
+        _show(report, page, examples, seed)
         if json is not None:
             _write(json, {"model": model, "seed": seed, "ties": ties, **report.to_dict()})
 
@@ -106,7 +113,7 @@ def _report(
     name: str,
     questions: FoilSet,
     blind: str | None,
-    decisions: Path | None,
+    corrections: Path | None,
     ties: TieRule,
     seed: int,
 ) -> FoilReport:
@@ -117,7 +124,7 @@ def _report(
     scorer = None if name == BLIND else open_scorers([name])[0]
     for model in scorer.models if scorer else ():
         _check_readable(model, questions)
-    control = _blind_control(blind, decisions, questions) if blind else None
+    control = _blind_control(blind, corrections, questions) if blind else None
     if scorer is not None:
         scores, description = (
             score_foils(scorer.on(questions.dataset), questions),
@@ -129,7 +136,7 @@ def _report(
     return evaluate_foils(questions, scores, model=description, blind=control, ties=ties, seed=seed)
 
 
-def _show(report: FoilReport, html: Path | None, examples: int, seed: int) -> None:
+def _show(report: FoilReport, page: Path | None, examples: int, seed: int) -> None:
     """Print the tables and write the page."""
     from counterfoil.core.console import console, output
     from counterfoil.core.io import write_text
@@ -138,9 +145,9 @@ def _show(report: FoilReport, html: Path | None, examples: int, seed: int) -> No
     for table in _tables(report):
         console().print(terminal_table(table, report.protocol))
     output(report.headline())
-    if html is not None:
-        write_text(html, _page(report, examples, seed))
-        output(f"{html}")
+    if page is not None:
+        write_text(page, _page(report, examples, seed))
+        output(f"{page}")
 
 
 def _write(path: Path, numbers: dict[str, Any]) -> None:
@@ -171,12 +178,11 @@ def _check_readable(model: Model, questions: FoilSet) -> None:
     if not needs_features and dataset.pictures is None:
         raise ValueError(
             f"{questions.name} comes without pictures, such as {dataset.image_ids[0]!r}; name "
-            f"their "
-            "folder with --images"
+            "their folder with --images"
         )
 
 
-def _blind_control(source: str, decisions: Path | None, questions: FoilSet) -> BlindControl:
+def _blind_control(source: str, corrections: Path | None, questions: FoilSet) -> BlindControl:
     """The blind control, trained on a text file or on the training split of data."""
     from counterfoil.core.io import read_text_lines
     from counterfoil.data.readers import load_dataset
@@ -185,7 +191,7 @@ def _blind_control(source: str, decisions: Path | None, questions: FoilSet) -> B
     if source.endswith(".txt"):
         captions = [line for line in read_text_lines(Path(source), "captions") if line.strip()]
     else:
-        captions = list(load_dataset(source, decisions=decisions).split("train").texts)
+        captions = list(load_dataset(source, decisions=corrections).split("train").texts)
     return train_blind_control(captions, source, questions)
 
 

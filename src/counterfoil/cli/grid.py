@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from counterfoil.cli.options import (
+    RESEARCH,
     STOPPED,
-    Data,
-    Decisions,
-    Features,
-    Images,
+    DataOptions,
     Minutes,
     Resume,
     Seed,
     Settings,
     Smoke,
+    data_options,
     example,
     refuse,
     refuse_without,
@@ -30,32 +29,36 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode="markdown")
 
-What = Annotated[
-    str | None, typer.Argument(help="Recipe, `.py` file or `sweeps/…`; none lists the last.")
+RecipeOrSweep = Annotated[
+    str | None, typer.Argument(help="Recipe, `.py` file or `sweeps/…`; without one, list sweeps.")
 ]
 Over = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY=VALUE,VALUE",
-        help="stage.key=value,value, many times; KEY+KEY=… for keys that are kept equal.",
+        help="stage.key=value,value; repeatable; KEY+KEY=… for keys with equal values.",
     ),
 ]
 Compared = Annotated[
-    str | None, typer.Option(help="Training compared on dev; default the last one.")
+    str | None, typer.Option(help="Training stage to compare on dev; default the last.")
 ]
-Place = Annotated[
-    Path | None, typer.Option("--folder", help="Where results go; default `runs/sweeps/RECIPE`.")
+Folder = Annotated[
+    Path | None, typer.Option("--output", help="Folder; default `runs/sweeps/RECIPE`.")
 ]
-Draw = Annotated[int | None, typer.Option(min=0, help="So many points of the grid; 0 for all.")]
-Seeds = Annotated[str, typer.Option(help="Every point so often, 0,1,2: added to its own seeds.")]
-Test = Annotated[bool, typer.Option(help="Measure the best point on test.")]
-Dry = Annotated[bool, typer.Option(help="Only show the points and count the stages.")]
+Draw = Annotated[
+    int | None, typer.Option(min=0, help="Random points of the grid to run; 0 for all.")
+]
+Seeds = Annotated[
+    str, typer.Option(help="Repeat every point with seeds, as 0,1,2; added to its own seed.")
+]
+Test = Annotated[bool, typer.Option(help="Evaluate the best point on test.")]
+Dry = Annotated[bool, typer.Option(help="Only show the points and the number of stages.")]
 
-UNREAD_DRY = (
+RUN_OPTIONS = (
     "data",
     "features",
     "images",
-    "decisions",
+    "corrections",
     "folder",
     "resume",
     "minutes",
@@ -64,23 +67,22 @@ UNREAD_DRY = (
 
 
 @app.command(
+    rich_help_panel=RESEARCH,
     epilog=example(
         "counterfoil sweep vsepp-scenes --over online.rate=2e-4,5e-4 --over *.batch=64,128 "
         "--seeds 0,1",
         "counterfoil sweep sweeps/tags-dc-scenes --dry",
         "counterfoil sweep sweeps/tags-dc-scenes --minutes 60 --resume --test-best",
-    )
+    ),
 )
+@data_options
 def sweep(
     context: typer.Context,
-    recipe: What = None,
+    data: DataOptions,
+    recipe: RecipeOrSweep = None,
     over: Over = None,
     stage: Compared = None,
-    data: Data = None,
-    features: Features = None,
-    images: Images = None,
-    decisions: Decisions = None,
-    folder: Place = None,
+    folder: Folder = None,
     settings: Settings = None,
     draw: Draw = None,
     seed: Seed = 0,
@@ -91,8 +93,7 @@ def sweep(
     test_best: Test = False,
     dry: Dry = False,
 ) -> None:
-    """Train a recipe at many settings and rank them on dev; what they share is run once."""
-    from counterfoil.pipelines.run import DataSource
+    """Search hyper-parameters: train a recipe with many settings, rank them on dev."""
     from counterfoil.recipes import grid_search
     from counterfoil.recipes.grid_search import run_grid, show_grid
 
@@ -112,24 +113,27 @@ def sweep(
     )
     if not grid.draw:
         refuse(context, ("seed",), "with --draw")
-    source = DataSource(data or grid.recipe.data, features, images, decisions)
-    place = folder or grid.folder
+    source = data.source(grid.recipe.data)
     if dry:
         show_grid(grid)
-    elif not run_grid(grid, source, place, resume=resume, minutes=minutes, test=test_best):
+    elif not run_grid(
+        grid, source, folder or grid.folder, resume=resume, minutes=minutes, test=test_best
+    ):
         raise typer.Exit(STOPPED)
 
 
 def _list(grids: Iterable[GridSearch]) -> None:
-    from counterfoil.pipelines.plan import console
+    from counterfoil.core.console import console
     from counterfoil.report.page import TableBlock
     from counterfoil.report.tables import terminal_table
 
-    rows = tuple((one.name, f"{one.size:,}", str(one.draw or one.size), one.about) for one in grids)
-    console.print(terminal_table(TableBlock("", ("sweep", "grid", "points", "about"), rows)))
+    rows = tuple(
+        (grid.name, f"{grid.size:,}", str(grid.draw or grid.size), grid.about) for grid in grids
+    )
+    console().print(terminal_table(TableBlock("", ("sweep", "grid", "points", "about"), rows)))
 
 
 def _check(context: typer.Context) -> None:
     """Refuse options that have no effect when grids are listed, or shown and not run."""
     refuse_without(context, "recipe", tuple(context.params), argument=True)
-    refuse_without(context, "dry", UNREAD_DRY, alone=True)
+    refuse_without(context, "dry", RUN_OPTIONS, alone=True)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from counterfoil.cli.options import (
-    Decisions,
+    Corrections,
+    DataOptions,
     Features,
     Images,
     Split,
@@ -26,31 +27,39 @@ if TYPE_CHECKING:
 BackendOption = Literal["exact", "faiss", "faiss-hnsw", "faiss-ivf-pq", "milvus"]
 
 Model = Annotated[str | None, typer.Argument(help="Model folder, HF name, or `vectors`.")]
-Place = Annotated[str | None, typer.Argument(help="Folder, file or name; images need no captions.")]
-Into = Annotated[Path, typer.Option(help="Folder of the index.")]
+DataName = Annotated[
+    str | None, typer.Argument(help="Data set, or a folder of images without captions.")
+]
+IndexFolder = Annotated[
+    Path, typer.Option("--output", help="Folder of the index, a new one or one to change.")
+]
 Backend = Annotated[
     BackendOption | None,
     typer.Option(help="Search backend; default `exact`; `faiss` is `faiss-hnsw`."),
 ]
 Address = Annotated[
-    str | None, typer.Option(help="Of a Milvus server; default a file in the index.")
+    str | None, typer.Option(help="Address of a Milvus server; default a file in the index.")
 ]
 Half = Annotated[bool, typer.Option("--half", help="Store vectors in 16 bits.")]
-Add = Annotated[bool, typer.Option("--add", help="Add what is new or has changed, by id.")]
-Prefix = Annotated[str, typer.Option(help="Put before every id, if other data have the same ids.")]
+Add = Annotated[
+    bool, typer.Option("--add", help="Add images and captions that are new or have changed, by id.")
+]
+Prefix = Annotated[
+    str, typer.Option(help="Prefix of every id, for data whose ids are in the index already.")
+]
 Exchange = Annotated[
     bool,
     typer.Option("--exchange", help="Replace entries whose id exists but whose image differs."),
 ]
 Delete = Annotated[
     list[str] | None,
-    typer.Option(help="Id of an image, with its captions, or of a caption; many times."),
+    typer.Option(help="Id to delete: an image with its captions, or a caption; repeatable."),
 ]
 
 DATA_OPTIONS = (
     "features",
     "images",
-    "decisions",
+    "corrections",
     "split",
     "backend",
     "address",
@@ -64,25 +73,25 @@ app = typer.Typer(rich_markup_mode="markdown")
 
 @app.command(
     epilog=example(
-        "counterfoil index runs/mine my-photos/ --folder my-index/",
-        "counterfoil index runs/mine more-photos/ --folder my-index/ --add",
-        "counterfoil index runs/mine trip/ --folder my-index/ --add --prefix trip/",
-        "counterfoil index --folder my-index/ --delete beach.jpg --delete snow.jpg",
-        "counterfoil index --folder my-index/",
-        "counterfoil index openai/clip-vit-base-patch32 my-photos/ --folder my-index/ "
+        "counterfoil index runs/mine my-photos/ --output my-index/",
+        "counterfoil index runs/mine more-photos/ --output my-index/ --add",
+        "counterfoil index runs/mine trip/ --output my-index/ --add --prefix trip/",
+        "counterfoil index --output my-index/ --delete beach.jpg --delete snow.jpg",
+        "counterfoil index --output my-index/",
+        "counterfoil index openai/clip-vit-base-patch32 my-photos/ --output my-index/ "
         "--backend faiss-hnsw",
-        "counterfoil index runs/mine my-photos/ --folder my-index/ --backend milvus "
+        "counterfoil index runs/mine my-photos/ --output my-index/ --backend milvus "
         "--address http://localhost:19530",
     )
 )
 def index(
     context: typer.Context,
     model: Model = None,
-    data: Place = None,
-    folder: Into = Path("index"),
+    data: DataName = None,
+    folder: IndexFolder = Path("index"),
     features: Features = None,
     images: Images = None,
-    decisions: Decisions = None,
+    corrections: Corrections = None,
     split: Split = "all",
     backend: Backend = None,
     address: Address = None,
@@ -99,7 +108,7 @@ def index(
                 "deleting needs no model and no data; leave them out"
                 if delete
                 else "an index is made of a model and data; name both, as in `counterfoil index "
-                "runs/mine my-photos/ --folder my-index/`"
+                "runs/mine my-photos/ --output my-index/`"
             )
         refuse(context, DATA_OPTIONS, "with a model and data to make an index of")
         if delete:
@@ -115,11 +124,10 @@ def index(
     from counterfoil.core import distributed
     from counterfoil.core.console import output
     from counterfoil.model import load_model
-    from counterfoil.pipelines.run import DataSource
     from counterfoil.search.index import IndexConfig, build_index, open_index
 
     distributed.init()
-    source = DataSource(data, features, images, decisions)
+    source = DataOptions(data, features, images, corrections).source()
     if add:
         with open_index(folder, model=model) as opened:
             update = opened.add(_dataset(source, split, prefix), replace=exchange)
@@ -168,16 +176,16 @@ def _image_folder(source: DataSource) -> ImageTextDataset:
     from counterfoil.data.corrections import apply_corrections, corrections_beside, read_corrections
     from counterfoil.data.readers.folder import read_image_folder
 
-    folder, decisions = Path(source.data), source.decisions or corrections_beside(source.data)
+    folder, corrections = Path(source.data), source.decisions or corrections_beside(source.data)
     if source.features is not None or source.images is not None:
         raise ValueError(
             f"{folder} holds pictures alone; --features and --images are read only with captions, "
             "leave them out"
         )
     dataset = read_image_folder(folder)
-    if decisions is None:
+    if corrections is None:
         return dataset
-    dataset = apply_corrections(dataset, read_corrections(Path(decisions)))
+    dataset = apply_corrections(dataset, read_corrections(Path(corrections)))
     output(f"{dataset.name}, as decided: {dataset.corrections}")
     return dataset
 

@@ -2,55 +2,63 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Data, Decisions, Images, example, refuse_without, source
+from counterfoil.cli.options import (
+    CONVERSION,
+    Corrections,
+    Data,
+    DataOptions,
+    Images,
+    NewFolder,
+    example,
+    refuse_without,
+)
 
 Alpha = Annotated[
     list[float] | None,
     typer.Option(
-        min=0, max=1, help="Share of the tuned weights; several, or none for all: best on dev."
+        min=0, max=1, help="Share of the fine-tuned weights; of several, or all, the best on dev."
     ),
 ]
 Other = Annotated[
-    str | None, typer.Option(help="Other data, to measure what is forgotten; as --data.")
+    str | None, typer.Option(help="Other data, as --data: measure what is forgotten there.")
 ]
 
 app = typer.Typer(rich_markup_mode="markdown")
 
 
 @app.command(
+    rich_help_panel=CONVERSION,
     epilog=example(
         "counterfoil interpolate openai/clip-vit-base-patch32 runs/clip/tuned --data my-photos/ "
-        "--other scenes --out runs/between",
+        "--other scenes --output runs/between",
         "counterfoil interpolate openai/clip-vit-base-patch32 runs/clip/tuned --alpha 0.5 "
-        "--out runs/half",
-    )
+        "--output runs/half",
+    ),
 )
 def interpolate(
     context: typer.Context,
-    original: Annotated[str, typer.Argument(help="Model that the training began with.")],
-    tuned: Annotated[str, typer.Argument(help="Folder of the model that it came to.")],
-    out: Annotated[Path, typer.Option(help="Folder of the model; must not exist yet.")],
+    original: Annotated[str, typer.Argument(help="Model before fine-tuning.")],
+    tuned: Annotated[str, typer.Argument(help="Folder of the fine-tuned model.")],
+    folder: NewFolder,
     alpha: Alpha = None,
     data: Data = None,
     images: Images = None,
-    decisions: Decisions = None,
+    corrections: Corrections = None,
     other: Other = None,
 ) -> None:
-    """Mix the weights of a model and of what it was tuned to; say what each of them forgets."""
-    from counterfoil.hub import interpolate as interpolate_hub
-    from counterfoil.pipelines.run import DataSource
+    """Average the weights of a model before and after fine-tuning (WiSE-FT)."""
+    refuse_without(context, "data", ("images", "corrections"))
+    from counterfoil import hub
 
-    refuse_without(context, "data", ("images", "decisions"))
-    interpolate_hub(
+    hub.interpolate(
         original,
         tuned,
-        out,
+        folder,
         alphas=alpha or (),
-        source=source(data, None, images, decisions) if data else None,
-        other=DataSource(other) if other else None,
+        source=DataOptions(data, images=images, corrections=corrections).source() if data else None,
+        other=DataOptions(other).source() if other else None,
     )

@@ -1,4 +1,4 @@
-"""Options that several verbs share."""
+"""What the verbs share: options, panels of the help, exit codes and errors."""
 
 from __future__ import annotations
 
@@ -17,111 +17,130 @@ if TYPE_CHECKING:
     from counterfoil.pipelines.run import DataSource
 
 
+# Panels of ``counterfoil --help``, in the order in which `counterfoil.cli` adds the verbs.
+RECIPES, CONVERSION, RESEARCH = "Recipes", "Models and features", "Research"
+
 Data = Annotated[
     str | None,
-    typer.Option(help="Folder, JSON file, Hugging Face name, or `scenes[:images=...,seed=...]`."),
+    typer.Option(
+        help="Data set: a folder, JSON file, Hugging Face name, or "
+        "`scenes[:images=...,seed=...]`, rendered here; the default is `scenes`."
+    ),
+]
+DataName = Annotated[
+    str, typer.Argument(help="Data set: a folder, a file, or a name as `--data` takes.")
 ]
 Features = Annotated[Path | None, typer.Option(help="Folder of region or grid features.")]
-Images = Annotated[
-    Path | None, typer.Option(help="Folder of the pictures, if not beside the data.")
-]
-Decisions = Annotated[
+Images = Annotated[Path | None, typer.Option(help="Folder of images, if they are not in the data.")]
+Corrections = Annotated[
     Path | None,
-    typer.Option(help="Corrections of an audit, if not `corrections.jsonl` beside the data."),
+    typer.Option(help="Corrections from an audit; default `corrections.jsonl` beside the data."),
 ]
-Folder = Annotated[Path | None, typer.Option(help="Where results go; default `runs/RECIPE`.")]
+NewFolder = Annotated[
+    Path, typer.Option("--output", help="Folder to write; it must not exist yet.")
+]
+RunFolder = Annotated[
+    Path | None, typer.Option("--output", help="Folder of the run; default `runs/RECIPE`.")
+]
+Page = Annotated[Path, typer.Option("--output", help="HTML page to write; it must not exist yet.")]
+Numbers = Annotated[Path | None, typer.Option("--json", help="Write the numbers as JSON too.")]
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", help="stage.key=value; may be given many times.")
+    list[str] | None, typer.Option("--set", help="Change a setting: stage.key=value; repeatable.")
 ]
-Split = Annotated[str, typer.Option(help="Which split.")]
+Split = Annotated[str, typer.Option(help="Split of the data.")]
 Minutes = Annotated[
-    float | None, typer.Option(min=0.01, help="Stop by itself after this long; `--resume` goes on.")
+    float | None, typer.Option(min=0.01, help="Stop after this time; `--resume` continues.")
 ]
-Resume = Annotated[bool, typer.Option(help="Go on with what was stopped.")]
-Smoke = Annotated[bool, typer.Option(help="At most 20 training steps a stage.")]
+Resume = Annotated[bool, typer.Option(help="Continue what was stopped.")]
+Smoke = Annotated[bool, typer.Option(help="At most 20 training steps a stage, to try it out.")]
 OneModel = Annotated[
-    str, typer.Argument(help="Model folder, HF name, or `vectors`; joined by `+`: ensemble.")
+    str, typer.Argument(help="Model folder, HF name, or `vectors`; join with `+` for an ensemble.")
 ]
 Models = Annotated[
-    list[str], typer.Argument(help="Model folders or HF names; joined by `+`: ensemble.")
+    list[str], typer.Argument(help="Model folders or HF names; join with `+` for an ensemble.")
 ]
-Page = Annotated[Path, typer.Option(help="Page to write, .html; must not exist yet.")]
-Numbers = Annotated[
-    Path | None, typer.Option("--json", "--out", help="Write the numbers as JSON too.")
-]
-Seed = Annotated[int, typer.Option(help="Seed of what is drawn at random.")]
+Seed = Annotated[int, typer.Option(help="Seed of random draws.")]
 Query = Annotated[
-    list[str] | None, typer.Option(help="A caption or image id of the split; many times.")
+    list[str] | None, typer.Option(help="A caption or image id of the split; repeatable.")
 ]
 Count = Annotated[int, typer.Option(min=1, help="Queries of each kind.")]
 
-STOPPED = 3  # exit code of a run that can go on with --resume
-
-
-def source(
-    data: str | None,
-    features: Path | None,
-    images: Path | None,
-    decisions: Path | None = None,
-) -> DataSource:
-    """Where the data are; the rendered toy where the user names none."""
-    from counterfoil.pipelines.run import DataSource
-
-    return DataSource(data or "scenes", features=features, images=images, decisions=decisions)
+STOPPED = 3  # exit code of a run that `--resume` can continue
+INTERRUPTED = 130
 
 
 @final
 @dataclass(frozen=True)
 class DataOptions:
-    """The options ``--data``, ``--features``, ``--images`` and ``--decisions`` of a command.
+    """The options ``--data``, ``--features``, ``--images`` and ``--corrections`` of a verb.
 
-    A command that is decorated with `data_options` takes them as one parameter of this type.
+    A function decorated with `data_options` takes them as one parameter of this type.
     """
 
     data: Data = None
     features: Features = None
     images: Images = None
-    decisions: Decisions = None
+    corrections: Corrections = None
+
+    def source(self, default: str = "scenes") -> DataSource:
+        """The data; `default` if the user names none."""
+        from counterfoil.pipelines.run import DataSource
+
+        return DataSource(self.data or default, self.features, self.images, self.corrections)
+
+
+@final
+@dataclass(frozen=True)
+class DataArgument:
+    """As `DataOptions`, with the data as an argument that must be given."""
+
+    data: DataName
+    features: Features = None
+    images: Images = None
+    corrections: Corrections = None
 
     def source(self) -> DataSource:
-        """The data; rendered scenes if the user names none."""
-        return source(self.data, self.features, self.images, self.decisions)
+        """The data."""
+        from counterfoil.pipelines.run import DataSource
+
+        return DataSource(self.data, self.features, self.images, self.corrections)
 
 
 def data_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `DataOptions` instead of its parameter of that type.
+    """Give a verb one option for each field of its `DataOptions` or `DataArgument` parameter.
 
-    Typer reads a command's signature, so the decorated function has a signature in which the
-    parameter is replaced by one parameter for each field.
+    Typer reads a function's signature, so the decorated function has a signature in which that
+    parameter is replaced by the fields.
     """
     hints = get_type_hints(command, include_extras=True)
-    options = get_type_hints(DataOptions, include_extras=True)
-    parameters, place = [], ""
+    place, kind = next(
+        (name, hint) for name, hint in hints.items() if hint in (DataOptions, DataArgument)
+    )
+    options = get_type_hints(kind, include_extras=True)
+    parameters = []
     for parameter in inspect.signature(command).parameters.values():
-        if hints[parameter.name] is DataOptions:
-            place = parameter.name
-            new = [(field.name, field.default) for field in fields(DataOptions)]
-        else:
-            new = [(parameter.name, parameter.default)]
+        new = [parameter] if parameter.name != place else _field_parameters(kind)
         parameters += [
             # Keyword-only parameters may have defaults in any order.
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=default,
-                annotation=options.get(name, hints.get(name)),
+            one.replace(
+                kind=inspect.Parameter.KEYWORD_ONLY,
+                annotation=options[one.name] if one is not parameter else hints[one.name],
             )
-            for name, default in new
+            for one in new
         ]
 
     @functools.wraps(command)
-    def run(**given: Any) -> None:
-        data = DataOptions(**{field.name: given.pop(field.name) for field in fields(DataOptions)})
-        command(**given, **{place: data})
+    def run(**values: Any) -> None:
+        data = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+        command(**values, **{place: data})
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     return run
+
+
+def _field_parameters(kind: type) -> list[inspect.Parameter]:
+    return list(inspect.signature(kind).parameters.values())
 
 
 def example(*lines: str) -> str:
@@ -129,24 +148,33 @@ def example(*lines: str) -> str:
     return "**Example**\n\n" + "\n\n".join(f"`{line}`" for line in lines)
 
 
-# How the command line ends: a code, and one sentence where the input was at fault.
+# The command line: exit codes, and errors as one sentence.
 
-
-INTERRUPTED = 130
-
-_Usage: type[Exception] = next(  # the parent of all complaints, which is in no public module
+_UsageError: type[Exception] = next(  # the parent of all complaints, which is in no public module
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
 
+# Spellings of the last release, accepted until the next one and shown nowhere.
+RENAMED = {
+    "--out": "--output",
+    "--folder": "--output",
+    "--html": "--output",
+    "--page": "--output",
+    "--decisions": "--corrections",
+}
+RENAMED_IN = {"diagnose": {"--out": "--json"}, "evaluate": {"--out": "--json"}}
+
 
 def answer(app: typer.Typer, arguments: Sequence[str] | None) -> int:
-    """Run a command line and say in one sentence what was wrong with it, if anything was.
+    """Run a command line; print what is wrong with it in one sentence, if anything is.
 
-    Our own bugs are raised; with ``COUNTERFOIL_TRACEBACK`` set, so is all else.
+    Our own bugs are raised; with ``COUNTERFOIL_TRACEBACK`` set, errors of the input are too.
     """
+    command: Any = typer.main.get_command(app)
+    words = current_spelling(command, sys.argv[1:] if arguments is None else arguments)
     try:
-        code = app(arguments, prog_name="counterfoil", standalone_mode=False)
-    except _Usage as error:
+        code = command.main(words, prog_name="counterfoil", standalone_mode=False)
+    except _UsageError as error:
         return _refuse(_usage(error))
     except (ValueError, OSError) as error:
         if os.environ.get("COUNTERFOIL_TRACEBACK"):
@@ -159,21 +187,38 @@ def answer(app: typer.Typer, arguments: Sequence[str] | None) -> int:
     return code if isinstance(code, int) else 0
 
 
+def current_spelling(command: Any, arguments: Sequence[str]) -> list[str]:
+    """Replace options of the last release by those of this one."""
+    for word in arguments:
+        command = getattr(command, "commands", {}).get(word, command)
+    options = {name for parameter in command.params for name in parameter.opts}
+    renamed = RENAMED | RENAMED_IN.get(command.name, {})
+    words = []
+    for word, following in zip(arguments, [*arguments[1:], ""]):
+        name, equals, value = word.partition("=")
+        new = renamed.get(name) if name not in options else None
+        if command.name == "explain" and name == "--corrections":
+            # in the last release a number of words, now a file
+            new = "--alternatives" if (value or following).isdigit() else None
+        words.append(f"{new}{equals}{value}" if new in options else word)
+    return words
+
+
 def _usage(error: Exception) -> str:
-    """What was wrong with the command line, and where to look; "" when help was shown instead."""
+    """What is wrong with the command line, and where to look; "" if help was shown instead."""
     message = str(getattr(error, "format_message", error.__str__)()).strip().rstrip(".")
-    given = _given(error)
-    if given and given not in message:
-        message = f"{message}, not {given}"
+    value = _refused_value(error)
+    if value and value not in message:
+        message = f"{message}, not {value}"
     context = getattr(error, "ctx", None)
     where = context.command_path if context is not None else "counterfoil"
     return f"{message}; `{where} --help` shows an example" if message else ""
 
 
-def _given(error: Exception) -> str:
-    """What a value was that typer's validation refused without naming it."""
-    found = getattr(error.__cause__ or error.__context__, "errors", None)
-    details = found() if callable(found) else []
+def _refused_value(error: Exception) -> str:
+    """The value that typer's validation refused without naming it."""
+    errors = getattr(error.__cause__ or error.__context__, "errors", None)
+    details = errors() if callable(errors) else []
     return repr(details[0]["input"]) if details else ""
 
 
@@ -183,16 +228,16 @@ def _refuse(sentence: str) -> int:
     return 2
 
 
-# Options that were typed and that nothing would read: refused in one sentence.
+# Options without effect: refused in one sentence.
 
 
 def refuse(context: typer.Context, names: Sequence[str], when: str) -> None:
     """Refuse options that stand on the command line and would have no effect.
 
     Args:
-        context: of the verb.
-        names: of its parameters.
-        when: they would be read, as in "with --data".
+        context: the verb's.
+        names: parameters of the verb.
+        when: when they would be read, as in "with --data".
 
     Raises:
         ValueError: one of them was typed.
@@ -217,21 +262,21 @@ def refuse_without(
     alone: bool = False,
     argument: bool = False,
 ) -> None:
-    """Refuse options that go with another one, where that one is not there.
+    """Refuse options that have an effect only with another one, where that one is not given.
 
     Args:
-        context: of the verb.
-        name: the parameter that they go with.
-        names: of those parameters.
-        alone: they go without it: refuse them where it is there.
-        argument: it is no option.
+        context: the verb's.
+        name: the parameter that they need.
+        names: parameters of the verb.
+        alone: they need its absence: refuse them where it is given.
+        argument: it is an argument, not an option.
 
     Raises:
         ValueError: one of them was typed.
     """
     if bool(context.params[name]) == alone:
-        told = f"a {name}" if argument else f"--{name.replace('_', '-')}"
-        refuse(context, names, f"{'without' if alone else 'with'} {told}")
+        other = f"a {name}" if argument else f"--{name.replace('_', '-')}"
+        refuse(context, names, f"{'without' if alone else 'with'} {other}")
 
 
 def _typed(context: typer.Context, name: str | None) -> bool:

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from counterfoil.cli.options import (
-    Data,
-    Decisions,
-    Features,
-    Images,
+    DataOptions,
     Split,
+    data_options,
     example,
     refuse,
     refuse_without,
@@ -36,19 +34,21 @@ Query = Annotated[
 Top = Annotated[int, typer.Option(min=1, help="How many results.")]
 Page = Annotated[
     Path | None,
-    typer.Option(help="HTML page of thumbnails; with a model by default `search.html`."),
+    typer.Option(
+        "--output", help="HTML page of thumbnails; default none, with a model `search.html`."
+    ),
 ]
 Find = Annotated[
     Literal["images", "captions"] | None,
-    typer.Option(help="What to return; default the other modality than the query."),
+    typer.Option(help="Return `images` or `captions`; default the other modality."),
 ]
 Kind = Annotated[
     QueryKind | None,
-    typer.Option("--as", help="What the query is; default what it looks like."),
+    typer.Option("--as", help="Kind of the query; by default it is recognised."),
 ]
 Rerank = Annotated[str | None, typer.Option(help="Model that re-ranks the first results.")]
 Depth = Annotated[int | None, typer.Option(min=1, help="Results to re-rank; default 50.")]
-Model = Annotated[str | None, typer.Option(help="The index's model, if it was moved.")]
+Model = Annotated[str | None, typer.Option(help="Model of the index, if it was moved.")]
 Plain = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 app = typer.Typer(rich_markup_mode="markdown")
@@ -65,14 +65,12 @@ PAGE = Path("search.html")
         'counterfoil search runs/demo/adaptive "a red circle left of a blue square" --data scenes',
     )
 )
+@data_options
 def search(
     context: typer.Context,
     where: Where,
     query: Query,
-    data: Data = None,
-    features: Features = None,
-    images: Images = None,
-    decisions: Decisions = None,
+    data: DataOptions,
     split: Split = "test",
     top: Top = 10,
     page: Page = None,
@@ -99,13 +97,10 @@ def search(
                 f"{given[0]} goes with an index, and {where} is none; make one with `counterfoil "
                 "index`"
             )
-        from counterfoil.pipelines.run import DataSource
-
-        source = DataSource(data or "scenes", features, images, decisions)
-        _search_dataset(where, query, source, split, top, page or PAGE)
+        _search_dataset(where, query, data.source(), split, top, page or PAGE)
         return
     refuse(context, ("split",), f"with a model, and {where} is an index, which is searched whole")
-    refuse_without(context, "data", ("features", "images", "decisions"))
+    refuse_without(context, "data", ("features", "images", "corrections"))
     from counterfoil.core.console import output
     from counterfoil.core.io import ensure_writable_file
     from counterfoil.search.index import open_index
@@ -113,11 +108,7 @@ def search(
 
     if page is not None:
         ensure_writable_file(page)
-    dataset = None
-    if data and rerank:
-        from counterfoil.pipelines.run import DataSource
-
-        dataset = DataSource(data, features, images, decisions).open()
+    dataset = data.source().open() if data.data and rerank else None
     reranker = open_reranker(rerank, depth, dataset)
     with open_index(folder, model=model, rerank=reranker) as index:
         kind = kind or _guess_kind(index, query)
@@ -229,26 +220,20 @@ def write_hits_page(
     open_image: Callable[[SearchHit], Image.Image | None] = _open_file,
 ) -> None:
     """Write an HTML page of the hits: images as thumbnails, or captions."""
-    from counterfoil.report.page import (
-        CardColumn,
-        CardSection,
-        ExampleCard,
-        PageItem,
-        thumbnail,
-        write_page,
-    )
-    from counterfoil.report.page import Page as Page_page
+    from counterfoil.report import page as blocks
 
-    def card(hit: SearchHit) -> PageItem:
+    def card(hit: SearchHit) -> blocks.PageItem:
         if find == "captions":
-            return PageItem(_caption_label(hit), place=hit.rank, score=hit.score)
+            return blocks.PageItem(_caption_label(hit), place=hit.rank, score=hit.score)
         image = open_image(hit)
-        picture = None if image is None else thumbnail(image)
-        return PageItem(_image_label(hit), picture, place=hit.rank, score=hit.score)
+        picture = None if image is None else blocks.thumbnail(image)
+        return blocks.PageItem(_image_label(hit), picture, place=hit.rank, score=hit.score)
 
-    column = CardColumn("", "", tuple(card(hit) for hit in hits))
-    results = CardSection("Results", "", (ExampleCard(PageItem(query), "", (column,)),))
-    write_page(Page_page(query, "", note, sections=(results,)), page)
+    column = blocks.CardColumn("", "", tuple(card(hit) for hit in hits))
+    results = blocks.CardSection(
+        "Results", "", (blocks.ExampleCard(blocks.PageItem(query), "", (column,)),)
+    )
+    blocks.write_page(blocks.Page(query, "", note, sections=(results,)), page)
 
 
 def _image_label(hit: SearchHit) -> str:

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from counterfoil.cli.options import Data, Decisions, Features, Images, example, refuse_without
+from counterfoil.cli.options import DataOptions, data_options, example, refuse_without
 
 Explainer = Annotated[
-    str | None, typer.Option(help="Model that explains captions, as one of TAGS-DC.")
+    str | None, typer.Option(help="Model that explains captions, trained by TAGS-DC.")
 ]
 
 app = typer.Typer(rich_markup_mode="markdown")
@@ -24,49 +24,47 @@ app = typer.Typer(rich_markup_mode="markdown")
         "counterfoil serve photos.index/ --host 0.0.0.0 --port 80 --key a-long-secret",
     )
 )
+@data_options
 def serve(
     context: typer.Context,
     model: Annotated[
-        str, typer.Argument(metavar="[MODEL]", help="May be left out: the index names it.")
+        str, typer.Argument(metavar="[MODEL]", help="Model; default the model of the index.")
     ],
+    data: DataOptions,
     index: Annotated[
         str | None, typer.Argument(metavar="INDEX", help="Folder that `counterfoil index` made.")
     ] = None,
     explainer: Explainer = None,
     rerank: Annotated[
-        str | None, typer.Option(help="Model that puts the first results in order.")
+        str | None, typer.Option(help="Model that re-ranks the first results.")
     ] = None,
-    depth: Annotated[int | None, typer.Option(min=1, help="Results re-ranked; default 50.")] = None,
-    data: Data = None,
-    features: Features = None,
-    images: Images = None,
-    decisions: Decisions = None,
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 8000,
+    depth: Annotated[
+        int | None, typer.Option(min=1, help="Results to re-rank; default 50.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for a free one.")] = 8000,
     key: Annotated[
         str | None,
-        typer.Option(envvar="COUNTERFOIL_KEY", help="What requests carry as X-API-Key."),
+        typer.Option(envvar="COUNTERFOIL_KEY", help="API key that requests send as X-API-Key."),
     ] = None,
-    upload: Annotated[float, typer.Option(min=0.01, help="Megabytes of a request.")] = 10,
-    seconds: Annotated[float, typer.Option(min=0.1, help="That a request may take.")] = 30,
+    upload: Annotated[float, typer.Option(min=0.01, help="Largest request, in megabytes.")] = 10,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time limit of a request.")] = 30,
 ) -> None:
-    """Search and explain over HTTP, with a page for people."""
-    from counterfoil.pipelines.run import DataSource
+    """Serve search and explanations over HTTP, with a web page."""
     from counterfoil.serve.run import serve as start
     from counterfoil.serve.settings import MEGABYTE, ServerSettings
 
-    refuse_without(context, "data", ("features", "images", "decisions"))
+    refuse_without(context, "data", ("features", "images", "corrections"))
     settings = ServerSettings(
         host=host, port=port, key=key, upload=int(upload * MEGABYTE), seconds=seconds
     )
     name, folder = (None, model) if index is None else (model, index)
-    source = DataSource(data, features, images, decisions) if data else None
     start(
         Path(folder),
         model=name,
         explainer=explainer,
         rerank=rerank,
         depth=depth,
-        source=source,
+        source=data.source() if data.data else None,
         settings=settings,
     )

@@ -9,93 +9,91 @@ import typer
 
 from counterfoil.cli.options import (
     STOPPED,
-    Data,
-    Decisions,
-    Features,
-    Folder,
-    Images,
+    DataOptions,
     Minutes,
     Resume,
+    RunFolder,
     Settings,
+    data_options,
     example,
     refuse_without,
-    source,
 )
 
 app = typer.Typer(rich_markup_mode="markdown")
 
-
-What = Annotated[
+LossOrModel = Annotated[
     str,
     typer.Argument(
-        help="vsepp, scan-t2i, …, gpo, chan, …, ndgl/gpo, …; with --model: contrastive, triplet, "
-        "aoq, ndgl or negclip."
+        metavar="LOSS_OR_MODEL",
+        help="Model to train from scratch: vsepp, scan-t2i, gpo, chan, ndgl/gpo, …; with --model, "
+        "loss to fine-tune with: contrastive, triplet, aoq, ndgl or negclip.",
     ),
 ]
 Pretrained = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="CLIP or SigLIP to train further, name or folder; open_clip:NAME, timm:IMAGE+TEXT.",
+        help="CLIP or SigLIP model to fine-tune: HF name, folder, open_clip:NAME, or "
+        "timm:IMAGE+TEXT.",
     ),
 ]
 Tune = Annotated[
-    str, typer.Option(help="What of it: full, lora, or frozen (adapters behind its vectors).")
+    str,
+    typer.Option(
+        help="Fine-tuning mode: full, lora, or frozen (train a head on cached embeddings)."
+    ),
 ]
 Written = Annotated[
-    Path | None, typer.Option(help="Folder of `counterfoil write`: foils of the training split.")
+    Path | None,
+    typer.Option(help="Generated captions of the training split, a folder of `counterfoil write`."),
 ]
 Other = Annotated[
     str | None,
-    typer.Option(help="Other data, to measure what --model has forgotten there; as --data."),
+    typer.Option(help="Other data, as --data: measure how much --model forgets there."),
 ]
-Teacher = Annotated[
-    list[str] | None, typer.Option(help="Model that teaches ndgl; may be given many times.")
-]
+Teacher = Annotated[list[str] | None, typer.Option(help="Teacher model of ndgl; repeatable.")]
 
 
 @app.command(
     epilog=example(
-        "counterfoil train vsepp --data my-photos/ --folder runs/mine",
+        "counterfoil train vsepp --data my-photos/ --output runs/mine",
         "counterfoil train ndgl/gpo --data my-photos/ --teacher runs/a/online --teacher runs/b",
         "counterfoil train aoq --model openai/clip-vit-base-patch32 --tune frozen "
-        "--data my-photos/ --folder runs/clip",
+        "--data my-photos/ --output runs/clip",
     ),
 )
+@data_options
 def train(
     context: typer.Context,
-    what: What,
-    data: Data = None,
-    features: Features = None,
-    images: Images = None,
-    decisions: Decisions = None,
+    loss_or_model: LossOrModel,
+    data: DataOptions,
     model: Pretrained = None,
     tune: Tune = "full",
     written: Written = None,
     teacher: Teacher = None,
     other: Other = None,
-    folder: Folder = None,
+    folder: RunFolder = None,
     settings: Settings = None,
     resume: Resume = False,
     minutes: Minutes = None,
 ) -> None:
-    """Train one model with its own loss, or taught by others, and measure it."""
+    """Train a model, or fine-tune a public one, and evaluate it."""
     from counterfoil.pipelines.overrides import apply_overrides
     from counterfoil.pipelines.run import run_pipeline
     from counterfoil.recipes import clip
 
     refuse_without(context, "model", ("tune", "written"))
-    where = source(data, features, images, decisions)
-    found = clip.parse_model_name(
-        what,
-        where.open(),
+    source = data.source()
+    recipe = clip.parse_model_name(
+        loss_or_model,
+        source.open(),
         model=model,
         way=tune,
         written=written,
         teachers=teacher or (),
         other=other,
     )
-    found = apply_overrides(found, settings or ())
-    place = folder or Path("runs") / found.name
-    if not run_pipeline(found, where, place, resume=resume, minutes=minutes):
+    recipe = apply_overrides(recipe, settings or ())
+    folder = folder or Path("runs") / recipe.name
+    if not run_pipeline(recipe, source, folder, resume=resume, minutes=minutes):
         raise typer.Exit(STOPPED)

@@ -1,104 +1,98 @@
-"""``counterfoil write rules`` and ``counterfoil write tags``."""
+"""``counterfoil write rules`` and ``counterfoil write tags``: generated captions."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from counterfoil.cli.options import (
     STOPPED,
-    Decisions,
-    Features,
+    Corrections,
+    DataArgument,
+    DataName,
     Images,
     Minutes,
+    NewFolder,
+    Resume,
     Seed,
     Split,
+    data_options,
     example,
     refuse,
     refuse_without,
 )
-from counterfoil.core import distributed
-from counterfoil.core.config import Config, config, unknown_name
-from counterfoil.core.console import info, output
-from counterfoil.core.io import ensure_absent, ensure_writable_folder
-from counterfoil.data.phrases import PhraseFile, PhraseParser, RulePhraseParser, SpacyPhraseParser
-from counterfoil.negatives.generation.inputs import Rule
-from counterfoil.negatives.generation.inputs import Singles as Singles_inputs
-from counterfoil.negatives.generation.store import ROWS, GeneratedStore
-from counterfoil.pipelines.pipeline import Generate, RuleConfig
-from counterfoil.pipelines.run import DataSource
-from counterfoil.pipelines.stages.generate import (
-    describe_generation,
-    generate_captions,
-    rewrite_captions,
-)
-from counterfoil.pipelines.stages.mine import partial_folder
-from counterfoil.pipelines.state import RunStopped
 
-Out = Annotated[Path, typer.Option(help="Folder of the foils; must not exist yet.")]
+if TYPE_CHECKING:
+    from counterfoil.core.config import Config
+    from counterfoil.data.phrases import PhraseParser
+    from counterfoil.negatives.generation.inputs import Rule
+    from counterfoil.negatives.generation.inputs import Singles as SinglesMode
+
 Rules = Annotated[
     list[str] | None,
     typer.Option(
         "--rule",
-        help="Leave out what may be true: captions (the paper's, the default), lemmas, wordnet, "
-        "inflection; many times; `none` for none.",
+        help="Remove likely true captions: captions (the paper's, the default), lemmas, wordnet, "
+        "inflection; repeatable; `none` for none.",
     ),
 ]
 Guide = Annotated[
-    str | None, typer.Option(help="A model that leaves out what it takes for true, too.")
+    str | None, typer.Option(help="Guide model that removes captions it scores as true.")
 ]
 Encoder = Annotated[
-    str | None, typer.Option(help="A sentence encoder that leaves out what means the same, too.")
+    str | None, typer.Option(help="Sentence encoder that removes captions of the same meaning.")
 ]
-Phrases = Annotated[str, typer.Option(help="What finds phrases: rules, spacy, or a .json file.")]
+Phrases = Annotated[str, typer.Option(help="Phrase parser: rules, spacy, or a .json file.")]
 Singles = Annotated[
-    str, typer.Option(help="Hide single words: `without phrases`, `always`, or `only`.")
+    str, typer.Option(help="Mask single words: `without phrases`, `always`, or `only`.")
 ]
 
-app = typer.Typer(no_args_is_help=True, help="False captions, written and stored.")
+NO_RULE = "none"
+
+app = typer.Typer(no_args_is_help=True, help="Generate false captions (foils) and store them.")
 
 
 @app.command(
     "rules",
     epilog=example(
-        "counterfoil write rules scenes --out written/",
-        "counterfoil write rules flickr8k/ --out written/ --kind noun --kind relation --most 10",
+        "counterfoil write rules scenes --output written/",
+        "counterfoil write rules flickr8k/ --output written/ --kind noun --kind relation --most 10",
     ),
 )
 def rules(
     context: typer.Context,
-    data: Annotated[str, typer.Argument(help="Folder, file or name.")],
-    out: Out,
+    data: DataName,
+    folder: NewFolder,
     images: Images = None,
-    decisions: Decisions = None,
+    corrections: Corrections = None,
     split: Split = "train",
     kind: Annotated[
         list[str] | None,
-        typer.Option(help="noun, numeral or relation; may be given many times; default all."),
+        typer.Option(help="noun, numeral or relation; repeatable; default all."),
     ] = None,
     most: Annotated[int, typer.Option(min=1, help="Foils of a kind and caption, at most.")] = 5,
     frequency: Annotated[
         int | None,
-        typer.Option(min=1, help="Nouns written stand as often in training captions."),
+        typer.Option(min=1, help="Least number of training captions that a new noun occurs in."),
     ] = None,
     synonyms: Annotated[
-        str, typer.Option(help="What may name the same: `list`, or `wordnet`, which needs nltk.")
+        str, typer.Option(help="Synonyms to avoid: from `list`, or `wordnet`, which needs nltk.")
     ] = "list",
     seed: Seed = 0,
 ) -> None:
-    """Change a noun, a number or a relation of every caption; `counterfoil foils` asks them."""
-    from counterfoil.pipelines.pipeline import RuleConfig
-    from counterfoil.pipelines.run import DataSource
-
-    pass
-
+    """Change a noun, a number or a relation of every caption."""
     if kind and "noun" not in kind:
         refuse(context, ("frequency", "synonyms"), "where nouns are changed, with --kind noun")
-    plan = RuleConfig(
+    from counterfoil.core.console import output
+    from counterfoil.core.io import ensure_absent, ensure_writable_folder
+    from counterfoil.negatives.generation.store import ROWS
+    from counterfoil.pipelines.pipeline import RuleConfig
+    from counterfoil.pipelines.stages.generate import describe_generation, rewrite_captions
+
+    config = RuleConfig(
         split=split,
         kinds=tuple(kind or ()),
         most=most,
@@ -106,111 +100,64 @@ def rules(
         synonyms=synonyms,
         seed=seed,
     )
-    write_rules(DataSource(data, images=images, decisions=decisions), plan, out)
+    ensure_absent(folder, "a new folder with --output")
+    ensure_writable_folder(folder)
+    source = DataArgument(data, images=images, corrections=corrections).source()
+    dataset = source.split(split)
+    store = rewrite_captions(config, dataset, source.split("train"), folder)
+    output(f"{describe_generation(store, dataset)}: {folder / ROWS}")
 
 
 @app.command(
     "tags",
     epilog=example(
         "counterfoil write tags runs/tags/uniter-scenes/tags "
-        "scenes:images=2600,dev=100,test=500,features=regions --out written/",
-        "counterfoil write tags runs/mine/tags flickr8k/ --features regions/ --out written/ "
+        "scenes:images=2600,dev=100,test=500,features=regions --output written/",
+        "counterfoil write tags runs/mine/tags flickr8k/ --features regions/ --output written/ "
         "--rule captions --rule wordnet --guide runs/chan/online --minutes 60 --resume",
     ),
 )
+@data_options
 def tags(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="Folder of a model that reads words: UNITER, ….")],
-    data: Annotated[str, typer.Argument(help="Folder, file or name.")],
-    out: Out,
-    features: Features = None,
-    images: Images = None,
-    decisions: Decisions = None,
+    model: Annotated[
+        str, typer.Argument(help="Folder of a model with a masked language model: UNITER, ….")
+    ],
+    data: DataArgument,
+    folder: NewFolder,
     split: Split = "train",
     phrases: Phrases = "rules",
-    masks: Annotated[int, typer.Option(min=1, help="K, maskings of each caption.")] = 20,
-    refills: Annotated[int, typer.Option(min=1, help="L, refills of each masking.")] = 20,
-    keep: Annotated[int, typer.Option(min=1, help="m, hardest foils kept of a caption.")] = 10,
-    temperature: Annotated[float, typer.Option(help="Temperature of the draw of words.")] = 1.5,
+    masks: Annotated[int, typer.Option(min=1, help="Maskings of each caption (K).")] = 20,
+    refills: Annotated[int, typer.Option(min=1, help="Refills of each masking (L).")] = 20,
+    keep: Annotated[
+        int, typer.Option(min=1, help="Hardest foils to keep of each caption (m).")
+    ] = 10,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature of words.")] = 1.5,
     singles: Singles = "without phrases",
     rule: Rules = None,
     guide: Guide = None,
     encoder: Encoder = None,
-    slack: Annotated[float, typer.Option(help="How far below the original is true still.")] = 0.0,
+    slack: Annotated[
+        float, typer.Option(help="Score below the original's that still counts as true.")
+    ] = 0.0,
     seed: Seed = 0,
-    resume: Annotated[bool, typer.Option(help="Go on where it was stopped.")] = False,
+    resume: Resume = False,
     minutes: Minutes = None,
 ) -> None:
-    """Let a model that looks at the pictures change phrases of every caption (TAGS)."""
-    from counterfoil.pipelines.run import DataSource
-
-    pass
-
+    """Change phrases of every caption with a model that sees the image (TAGS)."""
     if encoder is None:
         refuse_without(context, "guide", ("slack",))
-    stage = generator_settings(
-        model,
-        split,
-        phrases=phrases,
-        masks=masks,
-        refills=refills,
-        keep=keep,
-        temperature=temperature,
-        singles=singles,
-        rules=rule or ("captions",),
-        guide=guide,
-        encoder=encoder,
-        slack=slack,
-        seed=seed,
-    )
-    source = DataSource(data, features, images, decisions)
-    if not write_tags(stage, source, out, resume=resume, minutes=minutes):
-        raise typer.Exit(STOPPED)
+    from counterfoil.core import distributed
+    from counterfoil.core.console import info, output
+    from counterfoil.core.io import ensure_absent, ensure_writable_folder
+    from counterfoil.negatives.generation.store import ROWS
+    from counterfoil.pipelines.pipeline import Generate
+    from counterfoil.pipelines.stages.generate import describe_generation, generate_captions
+    from counterfoil.pipelines.stages.mine import partial_folder
+    from counterfoil.pipelines.state import RunStopped
 
-
-# Captions that are written and stored, for any model to train on and to be asked.
-
-
-NONE = "none"  # no rule
-
-
-def write_rules(source: DataSource, plan: RuleConfig, out: Path) -> GeneratedStore:
-    """Write foils of a split by rule; the nouns come from the training split alone.
-
-    Raises:
-        ValueError: `out` exists or cannot be written, there is no such split or none to train on,
-            or a setting is not possible.
-    """
-    ensure_absent(out, "a new folder with --out")
-    ensure_writable_folder(out)
-    dataset = source.split(plan.split)
-    store = rewrite_captions(plan, dataset, source.split("train"), out)
-    output(f"{describe_generation(store, dataset)}: {out / ROWS}")
-    return store
-
-
-def generator_settings(
-    model: str,
-    split: str,
-    *,
-    phrases: str,
-    masks: int,
-    refills: int,
-    keep: int,
-    temperature: float,
-    singles: str,
-    rules: Sequence[str],
-    guide: str | None,
-    encoder: str | None,
-    slack: float,
-    seed: int,
-) -> Generate:
-    """The stage that a command line asks for; see `Generate`.
-
-    Raises:
-        ValueError: something unknown, or a number that is not possible.
-    """
-    return Generate(
+    rules: Sequence[str] = rule or ("captions",)
+    stage = Generate(
         name="written",
         using=model,
         split=split,
@@ -219,65 +166,41 @@ def generator_settings(
         refills=refills,
         keep=keep,
         temperature=temperature,
-        singles=cast(Singles_inputs, singles),  # the stage checks both
-        rules=cast(tuple[Rule, ...], () if tuple(rules) == (NONE,) else tuple(rules)),
+        singles=cast("SinglesMode", singles),  # the stage checks both
+        rules=cast("tuple[Rule, ...]", () if tuple(rules) == (NO_RULE,) else tuple(rules)),
         guide=guide,
         encoder=encoder,
         slack=slack,
         seed=seed,
     )
-
-
-def write_tags(
-    stage: Generate,
-    source: DataSource,
-    out: Path,
-    *,
-    resume: bool = False,
-    minutes: float | None = None,
-) -> bool:
-    """Let a frozen model write foils of a split, and store them.
-
-    Args:
-        stage: who writes, and how, with names that `load_model` opens.
-        source: from which data.
-        out: the new folder.
-        resume: go on with what was stopped; without it such a writing is refused.
-        minutes: stop by itself after this long.
-
-    Returns:
-        Whether all is written; False when it was stopped first.
-
-    Raises:
-        ValueError: `out` exists, or models and data do not fit.
-    """
-    began = time.monotonic()
-    ensure_absent(out, "a new folder with --out")
-    ensure_writable_folder(out)
-    if partial_folder(out).exists() and not resume:
+    started = time.monotonic()
+    ensure_absent(folder, "a new folder with --output")
+    ensure_writable_folder(folder)
+    if partial_folder(folder).exists() and not resume:
         raise ValueError(
-            f"{partial_folder(out)} holds a writing that was stopped; add --resume to go on with "
-            f"it, or "
-            "delete it"
+            f"{partial_folder(folder)} holds a writing that was stopped; add --resume to continue "
+            "it, or delete it"
         )
     distributed.init()
-    distributed.barrier()  # nobody begins before everybody has looked
-    dataset = source.split(stage.split)
+    distributed.barrier()  # no process starts to write before all have checked the folder
+    dataset = data.source().split(split)
 
-    def left() -> float | None:
-        return None if minutes is None else minutes - (time.monotonic() - began) / 60
+    def minutes_left() -> float | None:
+        return None if minutes is None else minutes - (time.monotonic() - started) / 60
 
     try:
-        store = generate_captions(stage, dataset, out, left=left)
+        store = generate_captions(stage, dataset, folder, left=minutes_left)
     except RunStopped as stopped:
         info(f"stopped, {stopped}; add --resume to go on")
-        return False
-    output(f"{describe_generation(store, dataset)}: {out / ROWS}")
-    return True
+        raise typer.Exit(STOPPED) from None
+    output(f"{describe_generation(store, dataset)}: {folder / ROWS}")
 
 
 def _parser(phrases: str) -> Config[PhraseParser]:
-    """What finds phrases: by rule, by spaCy, or what a file says."""
+    """The phrase parser: by rules, by spaCy, or read from a file."""
+    from counterfoil.core.config import config, unknown_name
+    from counterfoil.data.phrases import PhraseFile, RulePhraseParser, SpacyPhraseParser
+
     if phrases.endswith(".json"):
         return config(PhraseFile, path=phrases)
     if phrases == "spacy":

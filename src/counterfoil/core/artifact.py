@@ -27,7 +27,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class ArtifactManifest(BaseModel):
-    """What every manifest says.
+    """Fields of every manifest.
 
     Attributes:
         format: version of the layout.
@@ -98,7 +98,7 @@ class ArtifactFormat(Generic[Model]):
 
         Args:
             folder: its path.
-            manifest: what the folder says of itself.
+            manifest: its manifest.
             arrays: by file name, as in ``points.npy``.
 
         Raises:

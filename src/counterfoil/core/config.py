@@ -1,9 +1,9 @@
-"""A call that has been written down but not made.
+"""Configurations: constructor calls as data.
 
-`config(SCAN, ...)` is checked by the type checker against SCAN's own signature, prints as the call it
-stands for, hashes by content, is saved as JSON under a stable name (see
-`counterfoil.core.saved_names`), and builds when asked. There is no second class to keep in step
-with the first, and no string that names a class in a recipe.
+`config(SCAN, ...)` records a call without making it. The type checker checks the arguments against
+SCAN's own signature; the record prints as the call, hashes by content, is saved as JSON under a
+stable name (`counterfoil.core.saved_names`) and makes the call with `build()`. No second class has
+to be kept in step with the first, and no recipe names a class by a string.
 
 >>> from fractions import Fraction
 >>> half = config(Fraction, numerator=1, denominator=from_data("parts"))
@@ -34,7 +34,7 @@ T_co = TypeVar("T_co", covariant=True)
 @final
 @dataclass(frozen=True, slots=True)
 class FromData:
-    """A value that is known only when the data are: see `late`."""
+    """Placeholder of an argument that is known when the data are, see `from_data`."""
 
     name: str
 
@@ -45,21 +45,21 @@ class FromData:
 @final
 @dataclass(frozen=True, eq=False)
 class Config(Generic[T_co]):
-    """A call, see the module.
+    """A recorded call.
 
     Attributes:
-        make: what is called.
-        arguments: by keyword; plain values, other specs, or `late` values.
+        make: the class or function to call.
+        arguments: by keyword; plain values, nested configurations, or `FromData`.
     """
 
     make: Callable[..., T_co]
     arguments: Mapping[str, Any]
 
     def build(self) -> T_co:
-        """Make the call, innermost specs first.
+        """Make the call, innermost configurations first.
 
         Raises:
-            ValueError: a late value was never resolved.
+            ValueError: a placeholder was not filled in.
         """
         return self.make(**{name: _build(value) for name, value in self.arguments.items()})
 
@@ -78,15 +78,15 @@ class Config(Generic[T_co]):
         return Config(self.make, {**self.arguments, **changes})
 
     def fill(self, values: Mapping[str, Any]) -> Config[T_co]:
-        """The same call with late values filled in."""
-        return cast("Config[T_co]", _resolve(self, values))
+        """The same call with its placeholders filled in; names without a value stay."""
+        return cast("Config[T_co]", _fill(self, values))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form, for checkpoints, manifests and digests."""
-        return cast("dict[str, Any]", _plain(self))
+        """JSON-ready form, for checkpoints, manifests and digests; `config_from_dict` reads it."""
+        return cast("dict[str, Any]", _to_plain(self))
 
     def digest(self) -> str:
-        """Twelve hex digits that name the content of the call."""
+        """Twelve hex digits, the hash of the content."""
         return digest(self.to_dict())
 
     def __eq__(self, other: object) -> bool:
@@ -101,54 +101,53 @@ class Config(Generic[T_co]):
 
 
 def config(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Config[T]:
-    """Write a call down. Keyword arguments only.
+    """Record a call. Keyword arguments only.
 
     Raises:
         TypeError: positional arguments, or arguments that `make` does not take.
     """
     if args:
-        raise TypeError("a spec names every argument")
+        raise TypeError("a configuration names every argument: positional arguments are refused")
     inspect.signature(make).bind_partial(**kwargs)
     return Config(make, kwargs)
 
 
 def lazy(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Write down a call whose result is an argument of another written call.
-
-    It returns a `Config`; the type says what the spec will build, so that the outer call is checked
-    against its own signature: ``of(SCAN, image=part(Regions, features=2048))``.
-    """
+    """Record a call whose result is an argument of another recorded call."""
+    # It returns a Config and claims to return a T: the value that the outer call receives when it
+    # is built. Typed so, config(SCAN, image=lazy(Regions, features=2048)) is checked against the
+    # signature of SCAN, which asks for a tower. Outside of such arguments use `config`.
     return cast("T", config(make, *args, **kwargs))
 
 
 def from_data(name: str) -> Any:
-    """A value that depends on the data: ``late("words")``, ``late("features")``."""
+    """Placeholder of a value that depends on the data, as ``from_data("words")``."""
     return FromData(name)
 
 
 def digest(plain: object) -> str:
-    """Twelve hex digits that name the content of a JSON-ready value."""
+    """Twelve hex digits, the hash of a JSON-ready value."""
     text = json.dumps(plain, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def unknown_name(given: str, known: list[str], what: str) -> str:
-    """One sentence for a name that does not exist: the nearest one, then all of them."""
+    """Error message for an unknown name: suggests the nearest known one and lists all."""
     near = difflib.get_close_matches(given, known, 1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? Known" if near else "known"
     return f"{given!r} is not {what}; {hint}: {', '.join(sorted(known)) or 'none'}."
 
 
 def config_from_dict(plain: object, *, allow: tuple[str, ...] = ("counterfoil",)) -> Config[Any]:
-    """The call that `Config.plain` wrote; only callables of the allowed packages are looked up.
+    """Read the form of `Config.to_dict`; only callables of the allowed packages are looked up.
 
     Raises:
-        ValueError: not a written call, or it names something outside the allowed packages.
+        ValueError: it is no recorded call, or it names something outside the allowed packages.
     """
-    spec = _unplain(plain, allow)
-    if not isinstance(spec, Config):
+    found = _from_plain(plain, allow)
+    if not isinstance(found, Config):
         raise ValueError("this is not a written call: a mapping with the key 'call' is needed")
-    return spec
+    return found
 
 
 def _build(value: Any) -> Any:
@@ -164,89 +163,85 @@ def _build(value: Any) -> Any:
     return value
 
 
-def _resolve(value: Any, known: Mapping[str, Any]) -> Any:
+def _fill(value: Any, known: Mapping[str, Any]) -> Any:
     match value:
         case Config():
-            inner = {name: _resolve(v, known) for name, v in value.arguments.items()}
+            inner = {name: _fill(v, known) for name, v in value.arguments.items()}
             return Config(value.make, inner)
         case FromData():
             return known.get(value.name, value)
         case Mapping():
-            return {name: _resolve(v, known) for name, v in value.items()}
+            return {name: _fill(v, known) for name, v in value.items()}
         case tuple() | list():
-            return type(value)(_resolve(v, known) for v in value)
+            return type(value)(_fill(v, known) for v in value)
     return value
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     match value:
         case Config():
             call = {"call": saved_name(value.make)}
-            return call | {name: _plain(v) for name, v in value.arguments.items()}
+            return call | {name: _to_plain(v) for name, v in value.arguments.items()}
         case FromData():
             return {"late": value.name}
         case Mapping():
-            return {str(name): _plain(v) for name, v in value.items()}
+            return {str(name): _to_plain(v) for name, v in value.items()}
         case tuple() | list():
-            return [_plain(v) for v in value]
+            return [_to_plain(v) for v in value]
         case None | bool() | int() | float() | str():
             return value
-    raise ValueError(f"{value!r} cannot be part of a written call: use plain values or specs")
+    raise ValueError(
+        f"{value!r} cannot be part of a written call: use plain values or configurations"
+    )
 
 
-def _unplain(value: Any, allow: tuple[str, ...]) -> Any:
+def _from_plain(value: Any, allow: tuple[str, ...]) -> Any:
     match value:
         case {"late": str(name)} if len(value) == 1:
             return FromData(name)
         case {"call": str(call)}:
-            inner = {k: _unplain(v, allow) for k, v in value.items() if k != "call"}
-            return Config(_find(call, allow), inner)
+            inner = {k: _from_plain(v, allow) for k, v in value.items() if k != "call"}
+            return Config(_look_up(call, allow), inner)
         case Mapping():
-            return {name: _unplain(v, allow) for name, v in value.items()}
+            return {name: _from_plain(v, allow) for name, v in value.items()}
         case list():
-            return tuple(_unplain(v, allow) for v in value)
+            return tuple(_from_plain(v, allow) for v in value)
     return value
 
 
-def _find(call: str, allow: tuple[str, ...]) -> Callable[..., Any]:
+def _look_up(call: str, allow: tuple[str, ...]) -> Callable[..., Any]:
     module, _, name = place_of(call).partition(":")
     if call.isidentifier() and not name:
-        raise ValueError(_vanished(call))
+        raise ValueError(_missing(call))
     if module.partition(".")[0] not in allow or not name.isidentifier():
         raise ValueError(
             f"{call!r} is not something this file may call; allowed are classes and functions of "
             f"{', '.join(allow)}"
         )
     try:
-        found = getattr(importlib.import_module(module), name)
+        return cast("Callable[..., Any]", getattr(importlib.import_module(module), name))
     except (ImportError, AttributeError) as error:
-        raise ValueError(_vanished(call)) from error
-    return cast("Callable[..., Any]", found)
+        raise ValueError(_missing(call)) from error
 
 
-def _vanished(call: str) -> str:
+def _missing(call: str) -> str:
     return (
         f"{call!r} does not exist in this version of counterfoil; the file was written by another "
         "one"
     )
 
 
-# Words that stand for a choice, checked against the choices there are.
-
-
 def parse_choice(choices: Iterable[str], text: object, what: str) -> str:
-    """The text, if it is one of the choices.
+    """Return the text if it is one of the choices.
 
     Args:
-        choices: all that are allowed.
-        text: what was given.
-        what: what it has to be, as in "a tie rule".
+        choices: the allowed values.
+        text: the given value.
+        what: what it should be, for the error, as in "a tie rule".
 
     Raises:
         ValueError: it is none of them; the nearest one is named.
     """
-    pass
-
     known = list(choices)
     for choice in known:
         if choice == text:
@@ -255,12 +250,12 @@ def parse_choice(choices: Iterable[str], text: object, what: str) -> str:
 
 
 def parse_literal(kind: Any, text: object, what: str) -> Any:
-    """The text, if it is a value of a `Literal` type.
+    """Return the text if it is a value of a `Literal` type.
 
     Args:
         kind: the type, as in ``Literal["row", "optimistic"]``.
-        text: what was given.
-        what: what it has to be, as in "a tie rule".
+        text: the given value.
+        what: what it should be, for the error, as in "a tie rule".
 
     Raises:
         ValueError: it is none of them; the nearest one is named.

@@ -1,4 +1,4 @@
-"""The few collectives the package uses, and their meaning when there is one process."""
+"""The torch.distributed collectives of the package; with one process they do nothing."""
 
 from __future__ import annotations
 
@@ -13,66 +13,66 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-_PATIENCE = timedelta(days=1)  # while one prepares what all read: pictures, for hours at times
+_TIMEOUT = timedelta(days=1)  # rank 0 may decode images for hours while the others wait
 
-_apart = False
+_solo = False
 
 
 def rank() -> int:
-    """This process's number, 0 when there is one."""
-    return dist.get_rank() if dist.is_initialized() and not _apart else 0
+    """Rank of this process; 0 for a single one."""
+    return dist.get_rank() if dist.is_initialized() and not _solo else 0
 
 
 def size() -> int:
-    """How many processes there are."""
-    return dist.get_world_size() if dist.is_initialized() and not _apart else 1
+    """Number of processes."""
+    return dist.get_world_size() if dist.is_initialized() and not _solo else 1
 
 
 @contextmanager
 def solo() -> Iterator[None]:
-    """Let this process work as if it were the only one, on what it shares with no other."""
-    global _apart
-    before, _apart = _apart, True
+    """Let this process act as the only one, for work that it does not share."""
+    global _solo
+    before, _solo = _solo, True
     try:
         yield
     finally:
-        _apart = before
+        _solo = before
 
 
 def init() -> bool:
-    """Join the group that `torchrun` announces in the environment; False when there is none."""
+    """Join the process group of `torchrun`; return whether there is one."""
     if dist.is_initialized() or int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return dist.is_initialized()
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     backend = "nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=_PATIENCE)
-    if dist.get_backend() == "gloo":  # whose threads abort a process that ends before them
+    dist.init_process_group(backend, timeout=_TIMEOUT)
+    if dist.get_backend() == "gloo":  # its threads abort a process that exits before them
         atexit.register(shutdown)
     return True
 
 
 def shutdown() -> None:
-    """Leave the group, if any."""
+    """Leave the process group, if any."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def device() -> torch.device:
-    """Where this process computes: its GPU when there is one, else the CPU."""
+    """Device of this process: its GPU if there is one, else the CPU."""
     if torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
 
 
 def barrier() -> None:
-    """Wait for everybody."""
+    """Wait for all processes."""
     if size() > 1:
         dist.barrier()
 
 
 def shard(count: int) -> slice:
-    """This process's contiguous share of `count` rows padded to a multiple of the processes."""
+    """This process's contiguous share of `count` rows, padded to a multiple of the processes."""
     each = -(-count // size())
     return slice(rank() * each, (rank() + 1) * each)
 
@@ -87,12 +87,12 @@ def gather(tensor: Tensor) -> Tensor:
 
 
 def all_reduce_max(number: int) -> int:
-    """The largest of all processes' numbers."""
+    """Maximum of a number over all processes."""
     return all_reduce_max_of((number,))[0]
 
 
 def all_reduce_max_of(numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """The largest of all processes' numbers, place by place."""
+    """Elementwise maximum over all processes."""
     if size() == 1:
         return numbers
     tensor = torch.tensor(numbers, device=device())
@@ -101,7 +101,7 @@ def all_reduce_max_of(numbers: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def gather_objects(value: object) -> list[object]:
-    """One small picklable value of every process, in rank order."""
+    """A small picklable value of every process, in rank order."""
     if size() == 1:
         return [value]
     out: list[object] = [None] * size()
@@ -111,7 +111,7 @@ def gather_objects(value: object) -> list[object]:
 
 @final
 class _GatherRows(torch.autograd.Function):
-    """All processes' rows, stacked; the gradient returns to whoever sent the row."""
+    """All processes' rows, stacked; the gradient of a row returns to the process that sent it."""
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, rows: Tensor) -> Tensor:
@@ -119,6 +119,7 @@ class _GatherRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, *grads: Tensor) -> Tensor:
+        # Every process holds a gradient of all rows; their sum belongs to the sum of all losses.
         grad = grads[0].clone(memory_format=torch.contiguous_format)
         dist.all_reduce(grad)
         return grad.chunk(size())[rank()]
@@ -137,7 +138,7 @@ def gather_rows(rows: Tensor) -> Tensor:
 
 
 def broadcast_ok(tensors: Iterable[Tensor]) -> None:
-    """Give every process the first one's values, in place."""
+    """Overwrite tensors with the values of rank 0, in place."""
     if size() == 1:
         return
     for tensor in tensors:
@@ -145,7 +146,7 @@ def broadcast_ok(tensors: Iterable[Tensor]) -> None:
 
 
 def mean_gradients(parameters: Iterable[Tensor]) -> None:
-    """Average gradients over processes, for steps that do not go through DDP's own hooks."""
+    """Average gradients over processes, for steps that bypass the hooks of DDP."""
     if size() == 1:
         return
     for parameter in parameters:

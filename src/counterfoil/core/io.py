@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: written under a temporary name, then renamed."""
+"""Read and write files; a written file is complete or absent, never half-written."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """A temporary folder beside `path` that takes its place when the block ends without error."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(path)
-    whose = f"{os.getpid()}@{socket.gethostname()}"  # tells what is forsaken from what is at work
-    prefix = f".{path.name}.{whose}."
+    _remove_leftovers(path)
+    owner = f"{os.getpid()}@{socket.gethostname()}"  # lets others see whether the writer is alive
+    prefix = f".{path.name}.{owner}."
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=prefix, suffix=".part"))
     old = temporary.with_suffix(".old")
     try:
@@ -53,16 +53,17 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _sweep(path: Path) -> None:
-    """Remove what killed processes of this machine left half-written of a folder.
+def _remove_leftovers(path: Path) -> None:
+    """Remove temporary folders that killed processes of this machine left behind.
 
-    What was moved aside for one that never took its place is put back.
+    An old folder that was moved aside and never replaced is restored.
     """
     prefix, here = f".{path.name}.", socket.gethostname()
-    found = [path.parent.glob(f"{glob.escape(prefix)}*.{end}") for end in ("old", "part")]
-    for left in itertools.chain(*found):
+    # ".old" first: a folder has to be restored before its unfinished successor is deleted
+    matches = [path.parent.glob(f"{glob.escape(prefix)}*.{end}") for end in ("old", "part")]
+    for left in itertools.chain(*matches):
         pid, _, host = left.stem.removeprefix(prefix).rpartition(".")[0].partition("@")
-        if host != here or not pid.isdigit() or _runs(int(pid)):
+        if host != here or not pid.isdigit() or _is_running(int(pid)):
             continue
         if left.suffix == ".old" and not path.exists():
             left.rename(path)
@@ -70,9 +71,9 @@ def _sweep(path: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def _runs(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     """Whether a process of this machine is alive."""
-    if os.name == "nt":  # where asking would end it
+    if os.name == "nt":  # there os.kill would end the process
         return True
     try:
         os.kill(pid, 0)
@@ -84,21 +85,21 @@ def _runs(pid: int) -> bool:
 
 
 def ensure_absent(path: Path, instead: str = "a new folder") -> None:
-    """Refuse to write over something.
+    """Refuse a path that exists.
 
     Args:
-        path: where nothing may be.
-        instead: what to name in its place, as in "a new page with --out".
+        path: the path.
+        instead: the remedy in the error, as in "a new page with --out".
 
     Raises:
-        ValueError: something is there.
+        ValueError: it exists.
     """
     if path.exists():
         raise ValueError(f"{path} exists and is left alone; name {instead}")
 
 
 def ensure_writable_file(path: Path) -> None:
-    """Refuse a file that could not be written, before long work is done for it.
+    """Refuse a file that cannot be written, before long work is done for it.
 
     Raises:
         ValueError: it is a folder, or nothing may be written there.
@@ -109,7 +110,7 @@ def ensure_writable_file(path: Path) -> None:
 
 
 def ensure_writable_folder(path: Path) -> None:
-    """Refuse a folder that could not be written, before long work is done for it.
+    """Refuse a folder that cannot be written, before long work is done for it.
 
     Raises:
         ValueError: something above it is a file, or may not be written to.
@@ -124,18 +125,18 @@ def ensure_writable_folder(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text, whole or not at all."""
+    """Write UTF-8 text atomically."""
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write JSON, whole or not at all."""
+    """Write JSON atomically."""
     write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def write_array(path: Path, array: npt.NDArray[Any]) -> None:
-    """Write a `.npy` file, whole or not at all."""
+    """Write a `.npy` file atomically."""
     with atomic_write(path) as temporary, temporary.open("wb") as file:
         np.save(file, array, allow_pickle=False)
 
@@ -159,7 +160,7 @@ def read_json(path: Path, what: str) -> Any:
 
 
 def read_array(path: Path, what: str, *, mapped: bool = True) -> npt.NDArray[Any]:
-    """Open a `.npy` file, memory-mapped unless asked otherwise; pickled objects are refused.
+    """Open a `.npy` file, memory-mapped by default; pickled objects are refused.
 
     Raises:
         ValueError: the file is missing, truncated, or not a plain array.
@@ -175,11 +176,8 @@ def read_array(path: Path, what: str, *, mapped: bool = True) -> npt.NDArray[Any
     return array
 
 
-# Text files with one thing a line.
-
-
 def read_text(path: Path, what: str) -> str:
-    """A text file in UTF-8, with or without a byte order mark.
+    """Read a text file in UTF-8, with or without a byte order mark.
 
     Raises:
         ValueError: it is missing or not UTF-8.
@@ -198,7 +196,7 @@ def read_text(path: Path, what: str) -> str:
 
 
 def read_text_lines(path: Path, what: str) -> list[str]:
-    """The lines of a text file; only line feeds end a line, and blank lines count.
+    """Read the lines of a text file; only line feeds end a line, and blank lines count.
 
     Raises:
         ValueError: it is missing or not UTF-8.
@@ -210,5 +208,5 @@ def read_text_lines(path: Path, what: str) -> list[str]:
 
 
 def write_text_lines(path: Path, lines: Sequence[str]) -> None:
-    """Write one line each; blanks within a line become single spaces."""
+    """Write a text file; runs of blanks within a line become one space."""
     write_text(path, "".join(" ".join(line.split()) + "\n" for line in lines))

@@ -1,9 +1,9 @@
-"""Resumable work: numbered parts on disk that are whole or absent, through any SIGKILL.
+"""Resumable work: numbered parts on disk, each complete or absent after any SIGKILL.
 
 Work is cut into parts that do not depend on each other. A part is one file, written under a
 temporary name and renamed, so that a kill costs the part in progress and nothing else. Any number
-of processes shares the missing parts, and another number may go on with them later. What the parts
-depend on lies beside them as *facts*: parts of other facts are refused, never mixed.
+of processes shares the missing parts, and another number may resume later. Everything that the
+parts depend on is stored beside them as *facts*: parts with other facts are refused, never mixed.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ FACTS = "facts.json"
 
 
 class WorkStopped(Exception):
-    """Resumable work was asked to stop; what was done is on disk, where there is a place for it."""
+    """Resumable work was asked to stop; completed parts are on disk."""
 
 
 def check_facts(folder: Path, known: object, facts: Mapping[str, Any]) -> None:
-    """Refuse to go on with work that depends on other facts.
+    """Refuse to resume work that depends on other facts.
 
     Args:
-        folder: where the work lies, for the error.
-        known: the facts that were read there.
-        facts: the facts of now, as plain JSON values.
+        folder: of the work, for the error.
+        known: the facts stored there.
+        facts: the facts of this run, as plain JSON values.
 
     Raises:
         ValueError: they differ; the first difference is named.
@@ -50,13 +50,13 @@ def check_facts(folder: Path, known: object, facts: Mapping[str, Any]) -> None:
 
 @final
 class PartsFolder:
-    """Numbered files of one work.
+    """Numbered files of one piece of work.
 
     Args:
         folder: their folder, the same for all processes.
         suffix: of a file name, as in ".jsonl".
         prefix: of a file name.
-        digits: to which a number is filled up with zeros.
+        digits: width of the number, padded with zeros.
     """
 
     def __init__(self, folder: Path, *, suffix: str, prefix: str = "", digits: int = 6) -> None:
@@ -67,10 +67,10 @@ class PartsFolder:
         return self.folder / f"{self.prefix}{str(number).zfill(self.digits)}{self.suffix}"
 
     def numbers(self) -> list[int]:
-        """Numbers of the parts that are there; every process calls this, and all see the same.
+        """Numbers of the parts that exist; every process calls this, and all get the same.
 
-        No process returns before all have looked, so that whoever writes next changes nothing for
-        the others. Half-written files of killed processes are removed.
+        No process returns before all have listed the folder, so that a part written next is not
+        seen by some only. Half-written files of killed processes are removed.
 
         Raises:
             ValueError: processes see different files.
@@ -91,7 +91,7 @@ class PartsFolder:
         return present
 
     def begin(self, facts: Mapping[str, Any], count: int) -> list[int]:
-        """Begin the work, or go on with it; every process calls this.
+        """Begin or resume the work; every process calls this.
 
         Args:
             facts: everything that the parts depend on; plain values.
@@ -113,7 +113,7 @@ class PartsFolder:
         return [number for number in range(count) if number not in present]
 
     def save(self, number: int, write: Callable[[Path], object]) -> None:
-        """Save a part, whole or not at all.
+        """Save a part atomically.
 
         Args:
             number: of the part.

@@ -1,8 +1,8 @@
-"""Stable names of all that files of ours may name: model folders, recipes, stores, digests.
+"""Stable names of classes in saved files: model folders, recipes, stores, digests.
 
-A written call is saved as ``{"call": "SCAN", ...}``. The name stays when a class moves or is called
-otherwise: then only its place below changes. A class of somebody else's package, which has no name
-here, is written as ``package.module:Class``.
+A configuration is saved as ``{"call": "SCAN", ...}``. When a class is moved or renamed, its name in
+files stays and only its place in the table below changes. A class of another package has no entry
+and is saved as ``package.module:Class``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-PLACES: Mapping[str, str] = {  # name in files -> where it is today
+PLACES: Mapping[str, str] = {  # name in files -> module:class of this version
     "Adapted": "counterfoil.models.frozen:FrozenWithAdapters",
     "Adapters": "counterfoil.models.frozen:FrozenAdapters",
     "AdaptiveQuintuplet": "counterfoil.losses.aoq:AdaptiveQuintuplet",
@@ -97,11 +97,9 @@ PLACES: Mapping[str, str] = {  # name in files -> where it is today
     "Written": "counterfoil.negatives.generation.store:GeneratedCaptions",
 }
 
-# Version 0.1 wrote "counterfoil.MODULE:CLASS". This table is read when a file is opened and never
-# changes; modules stand with slashes, so that no tool that moves modules takes them for its own.
-_WRITTEN_BY_0_1: Mapping[
-    str, str
-] = {  # module of 0.1 -> its classes, whose names they keep in files
+# Version 0.1 wrote "counterfoil.MODULE:CLASS". This table of its modules and their classes never
+# changes. Modules are written with slashes, so that search-and-replace does not update them.
+_WRITTEN_BY_0_1: Mapping[str, str] = {
     "corpus/phrase_file": "Stored",
     "corpus/phrase_rules": "Rules",
     "corpus/phrase_spacy": "Spacy",
@@ -178,20 +176,17 @@ _CONVERTED = {
 
 
 def saved_name(make: Callable[..., Any]) -> str:
-    """Name of a class or function in files; ``module:qualname`` of one that has none of its own."""
+    """Name of a class or function in files; ``module:qualname`` if the table has no entry."""
     place = f"{make.__module__}:{make.__qualname__}"
     return _NAMES.get(place, place)
 
 
 def short_name(make: Callable[..., Any]) -> str:
-    """The same without a module, for digests that do not depend on where code lies."""
+    """`saved_name` without a module, for digests that do not depend on where the code is."""
     return saved_name(make).rpartition(":")[2]
 
 
 def place_of(name: str) -> str:
-    """``module:qualname`` of what a file names, whether this version wrote it or 0.1.
-
-    A name that is none of ours comes back as it is.
-    """
+    """``module:qualname`` of a name in a file of this version or of 0.1; other names unchanged."""
     name = _CONVERTED.get(name, name)
     return PLACES.get(name, name)

@@ -1,4 +1,4 @@
-"""Tensors and what belongs to them in one safetensors file: whole or absent, and checked."""
+"""Tensors and metadata in one safetensors file, written atomically and checked by a checksum."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEY = "counterfoil"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Write tensors and JSON-ready facts about them.
+    """Write tensors with JSON-ready metadata.
 
     Tensors that share memory are written once each.
     """
@@ -31,14 +31,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
 
 
 def read_tensors(path: Path, what: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `write_tensors` wrote: the tensors, on the CPU, and the facts.
+    """Read a file of `write_tensors`: the tensors, on the CPU, and the metadata.
 
     Args:
         path: the file.
         what: what the file is, for the error, as in "a checkpoint".
 
     Raises:
-        ValueError: the file is missing, damaged, no such file, or of another version.
+        ValueError: the file is missing, damaged, of another program or of another version.
     """
     try:
         with safe_open(path, "pt") as file:

@@ -1,10 +1,17 @@
-"""Plain tensor records. They carry data between stages and compute nothing.
+"""Records of tensors that pass from stage to stage: batches, embeddings, scores.
 
-Axis legend, used in every docstring and shape comment of the package:
-    I images in a pool          T texts in a pool          B anchor pairs in a batch
-    N candidates per anchor     P aligned pairs            L tokens per item
-    F raw feature width         D encoded width            V vocabulary size
-    M supervised word slots     Q queries                  K kept per query
+Axes in shapes, in every docstring and comment of the package:
+
+    I  images of a batch, pool or split      T  texts of a batch, pool or split
+    B  anchor pairs of a batch               N  candidates of an anchor; also items of a batch
+    P  aligned pairs                         M  word slots
+    L  vectors (regions, words) of an item   R  regions of an image
+    F  width of raw features                 D  width of embeddings
+    Q  queries                               K  length of a list, as in top-k
+    V  size of the vocabulary                C  channels or classes
+
+A *row* is the index of an item in its data set. A *pool* holds the items that a batch encodes, each
+once: first the anchors, whose score matrix is the *block*, then candidates of the negatives.
 """
 
 from __future__ import annotations
@@ -23,21 +30,22 @@ INFERENCE = "inference"
 
 @final
 class Role(Enum):
-    """Why a pair is scored. A term says which roles it needs, a source which it provides."""
+    """Why a pair is scored: losses declare the roles they need, samplers those they provide."""
 
     HARD_TEXT = "hard text"  # (anchor image, negative text)
     HARD_IMAGE = "hard image"  # (negative image, anchor text)
     CROSS = "cross"  # (negative image, negative text)
     COMPANION = "companion"  # (image of the negative text, a caption of the negative image)
-    WRITTEN = "written"  # (anchor image, machine-written text)
-    EDITED = "edited"  # (anchor, counterfactually edited counterpart)
-    MASKED_POSITIVE = "masked positive"  # (anchor, true counterpart without what counts most)
-    MASKED_NEGATIVE = "masked negative"  # (anchor, hardest wrong one without what counts most)
+    WRITTEN = "written"  # (anchor image, generated text)
+    EDITED = "edited"  # (anchor, counterfactually edited positive)
+    MASKED_POSITIVE = "masked positive"  # (anchor, positive without its most important tokens)
+    MASKED_NEGATIVE = "masked negative"  # (anchor, hardest negative without these)
 
 
-def _pick(tensor: Tensor | None, index: Tensor | slice) -> Tensor | None:
-    place = index if tensor is None or isinstance(index, slice) else index.to(tensor.device)
-    return None if tensor is None else tensor[place]
+def _select(tensor: Tensor | None, index: Tensor | slice) -> Tensor | None:
+    if tensor is None:
+        return None
+    return tensor[index if isinstance(index, slice) else index.to(tensor.device)]
 
 
 def _move(tensor: Tensor | None, device: torch.device | str) -> Tensor | None:
@@ -47,17 +55,17 @@ def _move(tensor: Tensor | None, device: torch.device | str) -> Tensor | None:
 @final
 @dataclass(frozen=True, slots=True)
 class ModalityBatch:
-    """Raw items of one modality, padded to the longest.
+    """A padded batch of items of one modality, as a model reads them.
 
     Attributes:
-        ids: (N,) long, row of each item in the data set; -1 for what is not in the data set.
+        ids: (N,) long, row of each item in its data set; -1 for items of none.
         values: (N, L, F) float features, (N, L) long word ids, or (N, C, H, W) float pixels.
         mask: (N, L) bool, True where a token is real; (N, 1) for pixels.
-        boxes: (N, L, 4) float x1, y1, x2, y2 as fractions of the picture, where known.
-        targets: (N, C, L) long, token ids of the anchor captions of each image of a training
-            batch, which a model may learn to write; -1 behind the last token.
-        words: (N, L) long, which word of its text each token is a piece of; -1 for special tokens
-            and padding. None where every token is a word.
+        boxes: (N, L, 4) float x1, y1, x2, y2 as fractions of the image, if known.
+        targets: (N, C, L) long, token ids of C anchor captions of each image of a training batch,
+            for models that learn to generate them; -1 after the last token.
+        words: (N, L) long, index of the word that each token is a piece of; -1 for special tokens
+            and padding. None if every token is a word.
     """
 
     ids: Tensor
@@ -72,7 +80,7 @@ class ModalityBatch:
 
     def rows(self, index: Tensor | slice) -> ModalityBatch:
         """The items at these places."""
-        return ModalityBatch(*(_pick(t, index) for t in self._tensors()))  # type: ignore[arg-type]
+        return ModalityBatch(*(_select(t, index) for t in self._tensors()))  # type: ignore[arg-type]
 
     def to(self, device: torch.device | str) -> ModalityBatch:
         """The same items on another device."""
@@ -85,12 +93,12 @@ class ModalityBatch:
 @final
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """Every model encodes an item as a bag of L vectors; L is 1 for global embeddings.
+    """Encoded items: each is a bag of L vectors; L is 1 for global embeddings.
 
     Attributes:
         tokens: (N, L, D) float.
         mask: (N, L) bool.
-        gram: (N, L, L) inner products of an item's own vectors, where the model's score needs them.
+        gram: (N, L, L) inner products of an item's vectors, if the model's score needs them.
     """
 
     tokens: Tensor
@@ -102,8 +110,8 @@ class Embeddings:
 
     def rows(self, index: Tensor | slice) -> Embeddings:
         """The items at these places."""
-        picked = (_pick(t, index) for t in (self.tokens, self.mask, self.gram))
-        return Embeddings(*picked)  # type: ignore[arg-type]
+        selected = (_select(t, index) for t in (self.tokens, self.mask, self.gram))
+        return Embeddings(*selected)  # type: ignore[arg-type]
 
     def to(self, device: torch.device | str) -> Embeddings:
         """The same items on another device."""
@@ -111,16 +119,16 @@ class Embeddings:
         return Embeddings(*moved)  # type: ignore[arg-type]
 
     def padded(self, length: int) -> Embeddings:
-        """The same items with room for `length` tokens."""
-        more = length - self.tokens.shape[1]
-        if more <= 0:
+        """The same items, padded to at least `length` vectors."""
+        missing = length - self.tokens.shape[1]
+        if missing <= 0:
             return self
-        gram = None if self.gram is None else pad(self.gram, (0, more, 0, more))
-        return Embeddings(pad(self.tokens, (0, 0, 0, more)), pad(self.mask, (0, more)), gram)
+        gram = None if self.gram is None else pad(self.gram, (0, missing, 0, missing))
+        return Embeddings(pad(self.tokens, (0, 0, 0, missing)), pad(self.mask, (0, missing)), gram)
 
     @staticmethod
     def cat(parts: list[Embeddings]) -> Embeddings:
-        """Stack pools, padding the shorter ones to the longest."""
+        """Concatenate items, padding to the longest."""
         longest = max(part.tokens.shape[1] for part in parts)
         parts = [part.padded(longest) for part in parts]
         grams = [part.gram for part in parts if part.gram is not None]
@@ -134,18 +142,18 @@ class Embeddings:
 @final
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Rows of an image pool matched with rows of a text pool; both long, same shape."""
+    """Pairs of indices: into an image pool and a text pool, both long and of one shape."""
 
     image: Tensor
     text: Tensor
 
     @property
     def shape(self) -> torch.Size:
-        """Shape of both."""
+        """Shape of both tensors."""
         return self.image.shape
 
     def flatten(self) -> Pairs:
-        """The same pairs in one row."""
+        """The same pairs, one-dimensional."""
         return Pairs(self.image.flatten(), self.text.flatten())
 
     def to(self, device: torch.device | str) -> Pairs:
@@ -156,22 +164,23 @@ class Pairs:
 @final
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One training batch: two pools, the anchor block at their head, candidates behind it.
+    """A training batch: a pool of images and one of texts, anchors first, then candidates.
 
-    The batch is the same on every process; `cxc_images` and `texts` hold this process's share of
-    the pools (all of them when there is one process), see `counterfoil.data.batching`.
+    All fields are the same on every process, except that `images`, `texts` and `offered` hold the
+    process's share of the items (all of them for a single one), see `counterfoil.data.batching`.
 
     Attributes:
-        step: how many batches came before.
-        image_rows: (Ip,) data set rows of the whole image pool; the first ``block[0]`` are anchors.
-        text_rows: (Tp,) data set rows of the whole text pool; the first ``block[1]`` are anchors.
-        images: the images of the pool that this process encodes.
-        texts: the texts of the pool that this process encodes.
-        block: (I, T) size of the anchor block.
-        positive: (I, T) bool, True where the text describes the image.
-        anchors: (B,) the anchor pairs that `pairs` are aligned with, as places in the pools.
-        pairs: pairs to score outside the anchor block, by role; each (B, N).
-        candidates: data set rows of pairs for a proposer to screen, by role; (B, N), -1 for none.
+        step: number of earlier batches.
+        image_rows: data set rows of the whole image pool; the first ``block[0]`` are anchors.
+        text_rows: data set rows of the whole text pool; the first ``block[1]`` are anchors.
+        images: images of the pool that this process encodes.
+        texts: texts of the pool that this process encodes.
+        block: (I, T), size of the score matrix of the anchors.
+        positive: (I, T) bool, True if the text describes the image.
+        anchors: (B,) anchor pairs that `pairs` are aligned with, as indices into the pools.
+        pairs: (B, N) pairs to score besides the block, by role, as indices into the pools.
+        candidates: (B, N) pairs that an `OnlineMiner` chooses from, by role, as data set rows; -1
+            for none.
         offered: images and texts of this process's share of the candidates, in order of ids.
     """
 
@@ -204,13 +213,12 @@ class Batch:
 @final
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """Images and texts of a batch as a model sees them.
+    """Encoded pools of a batch.
 
     Attributes:
-        images: of the pool, item after item.
-        texts: of the pool, item after item.
-        copies: how often each item stands there, its copies side by side: rows 2n and 2n + 1 are
-            item n when it is 2.
+        images: image pool.
+        texts: text pool.
+        repeats: encodings of each item, side by side: with 2, rows 2n and 2n + 1 are item n.
     """
 
     images: Embeddings
@@ -221,12 +229,13 @@ class EncodedBatch:
 @final
 @dataclass(frozen=True, slots=True)
 class EncodedViews:
-    """What a model makes of a training batch.
+    """Output of a model for a training batch.
 
     Attributes:
-        views: by name; "inference", the view used at test time over the whole pools, is always
-            there, others exist in training only and cover the anchor block.
-        auxiliary: the model's own scalar losses by name, each this share's part of a batch's sum.
+        views: encodings by name. "inference" is the one used at test time and covers the whole
+            pools; a model may add others in training, which cover the anchor block.
+        auxiliary: scalar losses of the model itself, by name; each is this process's part of a sum
+            over the batch.
     """
 
     views: Mapping[str, EncodedBatch]
@@ -234,23 +243,23 @@ class EncodedViews:
 
     @property
     def inference(self) -> EncodedBatch:
-        """The view used at test time."""
+        """The encoding used at test time."""
         return self.views[INFERENCE]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ScoreMatrix:
-    """A block of scores and what is true in it.
+    """Scores of a block of images and texts, with their targets.
 
     Attributes:
         scores: (I, T).
-        positive: (I, T) bool.
-        anchor: (B,) scores of the anchor pairs; of several copies the lowest.
-        guide: (I, T) how similar the pairs ought to be, or None.
+        positive: (I, T) bool, True if the text describes the image.
+        anchor: (B,) scores of the anchor pairs; the lowest of an item's repeats.
+        guide: (I, T) target similarities of teachers, or None.
         scale: units of a score, see `RetrievalModel.score_scale`.
-        name: which view it came from.
-        copies: how often each image and each text stands in it, side by side, see `EncodedBatch`.
+        name: of the view.
+        repeats: rows and columns of each item, side by side, see `EncodedBatch`.
     """
 
     scores: Tensor
@@ -265,12 +274,12 @@ class ScoreMatrix:
 @final
 @dataclass(frozen=True, slots=True)
 class WordTask:
-    """Per-word predictions and what they should have been.
+    """Predictions for single words, with labels.
 
     Attributes:
-        logits: (M, C) one row per supervised word.
-        labels: (M,) long; -1 for a word that does not count.
-        anchor: (M,) long, which anchor pair each word belongs to; None where nobody asks.
+        logits: (M, C), one row for each supervised word.
+        labels: (M,) long; -1 for words to ignore.
+        anchor: (M,) long, anchor pair of each word; None if no loss needs it.
     """
 
     logits: Tensor
@@ -281,15 +290,15 @@ class WordTask:
 @final
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """All that an objective may look at. No model, no embedding, no data set.
+    """Input of a loss: scores and targets, without model, embeddings or data set.
 
     Attributes:
-        grids: score blocks by name; "inference" is always there.
+        grids: score matrices by view; "inference" always exists.
         pairs: (B, N) scores by role, aligned with the anchors.
         words: word tasks by name.
-        step: how many batches came before.
-        guides: (B, N) how similar the pairs of a role ought to be, for roles that a term asks for.
-        seed: of what a term draws at this step, the same on every process.
+        step: number of earlier batches.
+        guides: (B, N) target similarities of the pairs of a role, for roles whose loss needs them.
+        seed: of random choices of losses at this step; the same on every process.
     """
 
     grids: Mapping[str, ScoreMatrix]
@@ -300,12 +309,12 @@ class Scores:
     seed: int = 0
 
 
-# What a model that reads image and text together can say of single words.
+# Heads of models that read image and text together and judge single words.
 
 
 @final
 class WordHead(Enum):
-    """What is asked of one pass over the pairs; what is not asked costs nothing."""
+    """Outputs that one pass over the pairs may compute; only requested heads are run."""
 
     SCORE = "score"
     FILL = "fill"
@@ -316,11 +325,11 @@ class WordHead(Enum):
 @final
 @dataclass(frozen=True, slots=True)
 class WordSlots:
-    """Words of P pairs that are asked for; both (M,) long.
+    """Tokens of P pairs that heads predict; both (M,) long.
 
     Attributes:
-        pair: which pair.
-        place: which token of its text.
+        pair: index of the pair.
+        place: index of the token in its text.
     """
 
     pair: Tensor
@@ -330,13 +339,13 @@ class WordSlots:
 @final
 @dataclass(frozen=True, slots=True)
 class WordReading:
-    """The answers; None where they were not asked for.
+    """Outputs of the heads; None if not requested.
 
     Attributes:
-        score: (P,) how well text and image go together, as `RetrievalModel.pairs`.
-        fill: (M, V) logits of the word at each slot, as a language model that sees the image.
+        score: (P,) as `RetrievalModel.score_pairs`.
+        fill: (M, V) logits of a masked language model that sees the image.
         doubt: (P, L, 2) logits that each token is wrong (0) or right (1).
-        correct: (M, V) logits of the word that ought to be at each slot; a head of its own.
+        correct: (M, V) logits of the right token at each slot, from a head of its own.
     """
 
     score: Tensor | None = None
@@ -347,11 +356,11 @@ class WordReading:
 
 @runtime_checkable
 class WordHeadModel(Protocol):
-    """A model for which one pass over aligned pairs answers everything that is wanted."""
+    """A model that computes all requested heads in one pass over aligned pairs."""
 
     @property
     def wants(self) -> frozenset[WordHead]:
-        """What it has heads for."""
+        """The heads it has."""
         ...
 
     def read(
@@ -361,14 +370,14 @@ class WordHeadModel(Protocol):
         want: frozenset[WordHead],
         slots: WordSlots | None = None,
     ) -> WordReading:
-        """Answers for P encoded images with P encoded texts.
+        """Run heads on P encoded images with P encoded texts.
 
-        Vocabulary logits are worked out at the slots alone.
+        Logits over the vocabulary are computed at the slots only.
 
         Args:
-            images: P of them.
-            texts: P of them.
-            want: what is asked.
-            slots: where words are asked for; needed for `fill` and `correct`.
+            images: P images.
+            texts: P texts.
+            want: requested heads.
+            slots: tokens to predict; needed for `fill` and `correct`.
         """
         ...

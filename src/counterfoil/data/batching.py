@@ -1,4 +1,8 @@
-"""Orders in which what must not meet is drawn in different batches."""
+"""Training batches: their order, and their assembly from data set rows.
+
+Captions that were judged true of another image are separated from it, so that no batch takes a true
+pair for a negative.
+"""
 
 from __future__ import annotations
 
@@ -16,27 +20,28 @@ from counterfoil.data.processor import ProcessedDataset
 
 
 def separate_positives(rows: Tensor, clashes: Pairs, batch: int) -> Tensor:
-    """The same rows in nearly the same order, no two that clash in a batch.
+    """Reorder rows as little as possible, so that no batch holds two that conflict.
 
-    Who clashes changes places with the next that may stand there. Where nobody may, as in data of
-    a batch or two, they meet.
+    A row in conflict is exchanged with the next one that fits. If none does, as in data of a batch
+    or two, the conflict stays.
 
     Args:
-        rows: (N,) in the order in which they are drawn, each once.
-        clashes: rows that must not meet.
-        batch: how many are drawn together.
+        rows: (N,) in drawing order, each once.
+        clashes: pairs of rows that must not be in one batch.
+        batch: rows of a batch.
 
-    >>> separate_positives(torch.tensor([3, 1, 0, 2]), Pairs(torch.tensor([3]), torch.tensor([1])), 2)
+    >>> clashes = Pairs(torch.tensor([3]), torch.tensor([1]))
+    >>> separate_positives(torch.tensor([3, 1, 0, 2]), clashes, 2)
     tensor([3, 0, 1, 2])
     """
-    order = _Order(rows, clashes, batch)
-    for row in sorted(order.against):
+    order = _BatchOrder(rows, clashes, batch)
+    for row in sorted(order.conflicts):
         order.move(row)
     return torch.tensor(order.rows, dtype=torch.long)
 
 
 def separate_texts(relation: Relation) -> Pairs | None:
-    """Captions that must not meet: those judged true of an image, and its own ones."""
+    """Captions that must not share a batch: those judged true of an image, and its own captions."""
     besides = relation.besides
     if besides is None:
         return None
@@ -45,7 +50,7 @@ def separate_texts(relation: Relation) -> Pairs | None:
 
 
 def separate_images(relation: Relation) -> Pairs | None:
-    """Images that must not meet, for a caption of the one was judged true of the other."""
+    """Images that must not share a batch: a caption of one was judged true of the other."""
     besides = relation.besides
     if besides is None:
         return None
@@ -54,77 +59,74 @@ def separate_images(relation: Relation) -> Pairs | None:
 
 
 def conflicts_of(clashes: Pairs | None) -> dict[int, set[int]]:
-    """Of every row that clashes with any, with whom.
+    """The rows that each row conflicts with; rows without a conflict are left out.
 
     >>> conflicts_of(Pairs(torch.tensor([3, 2]), torch.tensor([1, 2])))
     {3: {1}, 1: {3}}
     """
-    found: dict[int, set[int]] = {}
+    conflicts: dict[int, set[int]] = {}
     if clashes is None:
-        return found
+        return conflicts
     for one, other in zip(clashes.image.tolist(), clashes.text.tolist(), strict=True):
         if one != other:
-            found.setdefault(one, set()).add(other)
-            found.setdefault(other, set()).add(one)
-    return found
+            conflicts.setdefault(one, set()).add(other)
+            conflicts.setdefault(other, set()).add(one)
+    return conflicts
 
 
 @final
-class _Order:
-    """Rows on their places, and who must not stand in a batch with whom."""
+class _BatchOrder:
+    """Rows in drawing order, with their conflicts."""
 
     def __init__(self, rows: Tensor, clashes: Pairs, batch: int) -> None:
         self.rows, self.batch = rows.tolist(), batch
         self.place = {row: place for place, row in enumerate(self.rows)}
-        self.against = {
-            row: here
-            for row, foes in conflicts_of(clashes).items()
-            if row in self.place and (here := foes & self.place.keys())
+        self.conflicts = {
+            row: present
+            for row, others in conflicts_of(clashes).items()
+            if row in self.place and (present := others & self.place.keys())
         }
 
     def move(self, row: int) -> None:
-        """Exchange a row with another one, if somebody is in its batch who must not be."""
-        here, many = self.place[row], len(self.rows)
-        if not self._clashes(row, here):
+        """Exchange a row that conflicts within its batch with the next row that fits."""
+        here, count = self.place[row], len(self.rows)
+        if not self._in_conflict(row, here):
             return
-        for step in range(1, many):
-            there = (here + step) % many
+        for step in range(1, count):
+            there = (here + step) % count
             other = self.rows[there]
             if there // self.batch == here // self.batch:
                 continue
-            if not self._clashes(row, there, other) and not self._clashes(other, here, row):
+            if not self._in_conflict(row, there, other) and not self._in_conflict(other, here, row):
                 self.rows[here], self.rows[there] = other, row
                 self.place[row], self.place[other] = there, here
                 return
 
-    def _clashes(self, row: int, place: int, but: int = -1) -> bool:
-        """Whether somebody who must not be stands in the batch of a place, one of them apart."""
+    def _in_conflict(self, row: int, place: int, leaving: int = -1) -> bool:
+        """Whether a row conflicts with the batch of a place, apart from the row that leaves it."""
         batch = place // self.batch
-        foes = self.against.get(row, set())
-        return any(foe != but and self.place[foe] // self.batch == batch for foe in foes)
-
-
-# Which captions meet in a batch; resumable at any batch.
+        others = self.conflicts.get(row, ())
+        return any(one != leaving and self.place[one] // self.batch == batch for one in others)
 
 
 @final
 class BatchSampler:
-    """Shuffles captions into batches, a fresh order each epoch, the same from the same seed.
+    """Shuffles captions into batches, in an order that depends on seed and epoch alone.
 
-    A caption that was judged true of another image is never in a batch with it, where it would be
-    taken for a negative.
+    A caption that was judged true of another image is never in a batch with it, where it would
+    count as a negative.
 
     Args:
-        relation: who describes whom; texts of no image are never drawn.
-        batch: anchors in a batch.
-        seed: of all epochs' orders.
+        relation: which text describes which image; texts of no image are never drawn.
+        batch: anchors of a batch.
+        seed: of the orders of all epochs.
         one_caption: draw each image once an epoch with one of its captions, instead of every
             caption once.
         drop_last: leave out a short last batch.
         all_captions: draw each image once an epoch with all of its captions; `batch` counts images.
 
     Raises:
-        ValueError: there is not even one batch.
+        ValueError: the data do not fill one batch, or both caption modes are set.
     """
 
     def __init__(
@@ -145,7 +147,7 @@ class BatchSampler:
         self.one_caption, self.drop_last, self.all_captions = one_caption, drop_last, all_captions
         self._texts = (relation.text_to_image >= 0).nonzero().squeeze(1)
         self._images = (relation.counts > 0).nonzero().squeeze(1)
-        self._apart = separate_images(relation) if all_captions else separate_texts(relation)
+        self._clashes = separate_images(relation) if all_captions else separate_texts(relation)
         if len(self) < 1:
             raise ValueError(
                 f"{self._count} anchors do not fill one batch of {batch}; use a smaller batch"
@@ -165,42 +167,43 @@ class BatchSampler:
         """(B,) text rows of each batch of an epoch, from batch `start` on."""
         rng = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
         if self.all_captions:
-            yield from self._whole(rng, start)
+            yield from self._with_all_captions(rng, start)
             return
         if self.one_caption:
             images = self._images[torch.randperm(self._count, generator=rng)]
             rows = self.relation.random_caption(images, rng)
         else:
             rows = self._texts[torch.randperm(self._count, generator=rng)]
-        rows = self._parted(rows)
+        rows = self._separated(rows)
         for place in range(start, len(self)):
             yield rows[place * self.batch : (place + 1) * self.batch]
 
-    def _whole(self, rng: torch.Generator, start: int) -> Iterator[Tensor]:
+    def _with_all_captions(self, rng: torch.Generator, start: int) -> Iterator[Tensor]:
         """Batches of images with all of their captions."""
-        images = self._parted(self._images[torch.randperm(self._count, generator=rng)])
+        images = self._separated(self._images[torch.randperm(self._count, generator=rng)])
         for place in range(start, len(self)):
             yield self.relation.captions(images[place * self.batch : (place + 1) * self.batch])[0]
 
-    def _parted(self, rows: Tensor) -> Tensor:
-        return rows if self._apart is None else separate_positives(rows, self._apart, self.batch)
-
-
-# Turns drawn data set rows into a batch.
+    def _separated(self, rows: Tensor) -> Tensor:
+        return (
+            rows if self._clashes is None else separate_positives(rows, self._clashes, self.batch)
+        )
 
 
 Positives = Literal["id", "diagonal"]
 
 
 @final
-class _Pool:
-    """Corpus rows in order of first use, so that nothing is encoded twice."""
+class _RowPool:
+    """Data set rows in order of first use, so that nothing is encoded twice."""
 
     def __init__(self, anchors: Tensor) -> None:
         self._rows = anchors.tolist()
+        # Reversed: of equal rows the first place wins.
         self._place = {row: place for place, row in reversed(list(enumerate(self._rows)))}
 
     def places(self, rows: Tensor) -> Tensor:
+        """Pool indices of rows; new rows are appended."""
         flat = []
         for row in rows.flatten().tolist():
             if row not in self._place:
@@ -213,7 +216,9 @@ class _Pool:
         return torch.tensor(self._rows, dtype=torch.long)
 
 
-def _placed(roles: Mapping[Role, Pairs], image_pool: _Pool, text_pool: _Pool) -> dict[Role, Pairs]:
+def _pool_pairs(
+    roles: Mapping[Role, Pairs], image_pool: _RowPool, text_pool: _RowPool
+) -> dict[Role, Pairs]:
     return {
         role: Pairs(image_pool.places(pair.image), text_pool.places(pair.text))
         for role, pair in roles.items()
@@ -221,7 +226,7 @@ def _placed(roles: Mapping[Role, Pairs], image_pool: _Pool, text_pool: _Pool) ->
 
 
 def shard_rows(rows: Tensor) -> Tensor:
-    """This process's share of a pool; the last row stands in where the rows do not divide."""
+    """This process's share of a pool; the last row is repeated if the rows do not divide evenly."""
     mine = distributed.shard(len(rows))
     return rows[torch.arange(mine.start, mine.stop).clamp(max=len(rows) - 1)]
 
@@ -229,25 +234,25 @@ def shard_rows(rows: Tensor) -> Tensor:
 def _offered(
     processor: ProcessedDataset, candidates: Mapping[Role, Pairs], texts: Tensor
 ) -> tuple[ModalityBatch, ModalityBatch] | None:
-    """What the candidates of this process's share of the anchors are made of, each once."""
+    """Images and texts of the candidates of this process's share of the anchors, each once."""
     if not candidates:
         return None
     mine = shard_rows(torch.arange(len(texts)))
     images = [processor.dataset.relation.text_to_image[texts[mine]]]
     images += [pair.image[mine].flatten() for pair in candidates.values()]
     captions = [texts[mine], *(pair.text[mine].flatten() for pair in candidates.values())]
-    seen, read = (torch.unique(rows) for rows in (torch.cat(images), torch.cat(captions)))
-    return processor.images(seen[seen >= 0]), processor.texts(read[read >= 0])
+    image_rows, text_rows = torch.cat(images).unique(), torch.cat(captions).unique()  # type: ignore[no-untyped-call]
+    return processor.images(image_rows[image_rows >= 0]), processor.texts(text_rows[text_rows >= 0])
 
 
-def _told(processor: ProcessedDataset, texts: Tensor, row: Tensor, pool: int) -> Tensor | None:
+def _targets(processor: ProcessedDataset, texts: Tensor, row: Tensor, pool: int) -> Tensor | None:
     """(N, C, L) token ids of the anchor captions of each image in this process's share.
 
     Args:
-        processor: where texts come from.
+        processor: of the texts.
         texts: (B,) anchor text rows.
-        row: (B,) places of their images in the pool.
-        pool: how many images it has.
+        row: (B,) indices of their images in the pool.
+        pool: images of the pool.
     """
     mine = distributed.shard(pool)
     count = mine.stop - mine.start
@@ -257,10 +262,11 @@ def _told(processor: ProcessedDataset, texts: Tensor, row: Tensor, pool: int) ->
     items, place = processor.texts(texts[here]), row[here] - mine.start
     if items.values.is_floating_point():
         return None
+    # Number of earlier captions of the same image: the slot of each caption among its image's.
     earlier = (place.unsqueeze(1) == place).tril(-1).sum(1)
-    told = torch.full((count, int(earlier.max()) + 1, items.values.shape[1]), -1)
-    told[place, earlier] = items.values.masked_fill(~items.mask, -1)
-    return told
+    targets = torch.full((count, int(earlier.max()) + 1, items.values.shape[1]), -1)
+    targets[place, earlier] = items.values.masked_fill(~items.mask, -1)
+    return targets
 
 
 def collate(
@@ -272,38 +278,39 @@ def collate(
     positives: Positives = "id",
     step: int = 0,
 ) -> Batch:
-    """A batch of B anchor texts, their images (each once), and drawn candidates behind them.
+    """Build a batch of B anchor texts and their images, each once, followed by drawn negatives.
 
     Two captions of one image share its row, and each is a positive of it. Every process calls
     this with the same rows; each reads only its share of the pools.
 
     Args:
-        processor: where items come from.
+        processor: of images and texts.
         texts: (B,) anchor text rows.
         drawn: pairs of data set rows by role, each (B, N).
-        candidates: pairs of data set rows for a proposer to screen, each (B, N); -1 for none. Each
-            process reads those of its share of the anchors.
-        positives: by image id, or "diagonal": the authors' form, where image b stands once for
-            every anchor and the other captions of the same image count as negatives.
-        step: how many batches came before.
+        candidates: pairs of data set rows that an `OnlineMiner` chooses from, each (B, N); -1 for
+            none. Each process reads those of its share of the anchors.
+        positives: "id", by image; or "diagonal" as in the authors' code, where an image is repeated
+            for each of its anchors and other captions of the same image count as negatives.
+        step: number of earlier batches.
     """
     relation = processor.dataset.relation
-    owners = relation.text_to_image[texts]
-    assert (owners >= 0).all(), "an anchor text describes an image"
+    text_to_image = relation.text_to_image[texts]
+    assert (text_to_image >= 0).all(), "an anchor text describes an image"
     if positives == "id":
-        images, row = torch.unique(owners, return_inverse=True)
+        images, row = torch.unique(text_to_image, return_inverse=True)
         positive = relation.positive(images, texts)
     else:
-        images, row = owners, torch.arange(len(texts))
+        images, row = text_to_image, torch.arange(len(texts))
         positive = torch.eye(len(texts), dtype=torch.bool)
-    image_pool, text_pool = _Pool(images), _Pool(texts)
-    pairs = _placed(drawn or {}, image_pool, text_pool)
-    seen = processor.images(shard_rows(image_pool.rows()))
+    image_pool, text_pool = _RowPool(images), _RowPool(texts)
+    pairs = _pool_pairs(drawn or {}, image_pool, text_pool)
+    image_items = processor.images(shard_rows(image_pool.rows()))
+    targets = _targets(processor, texts, row, len(image_pool.rows()))
     return Batch(
         step=step,
         image_rows=image_pool.rows(),
         text_rows=text_pool.rows(),
-        images=replace(seen, targets=_told(processor, texts, row, len(image_pool.rows()))),
+        images=replace(image_items, targets=targets),
         texts=processor.texts(shard_rows(text_pool.rows())),
         block=(len(images), len(texts)),
         positive=positive,

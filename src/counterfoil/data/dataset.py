@@ -1,4 +1,4 @@
-"""A data set: images, texts, who describes whom, and where pixels and features are."""
+"""Image-text data sets: ids, captions, splits, and which text describes which image."""
 
 from __future__ import annotations
 
@@ -17,58 +17,56 @@ from counterfoil.core.types import Pairs
 from counterfoil.data.features import FeatureArray
 from counterfoil.data.images import Pictures
 
-# One name for each split, whatever a data set calls it.
-
-
-_SAME = {"val": "dev", "valid": "dev", "validation": "dev", "testall": "test", "training": "train"}
+_ALIASES = {
+    "val": "dev",
+    "valid": "dev",
+    "validation": "dev",
+    "testall": "test",
+    "training": "train",
+}
 
 
 def canonical_split(name: str) -> str:
-    """The name a split goes by here.
+    """The name of a split in this package.
 
     >>> canonical_split("validation"), canonical_split("restval")
     ('dev', 'restval')
     """
-    return _SAME.get(name, name)
+    return _ALIASES.get(name, name)
 
 
 def existing_split(name: str, known: Sequence[str], of: str) -> str:
-    """The split that is meant by a name.
+    """The split with a name, or with another name of the same split.
 
     Raises:
-        ValueError: there is none; those that exist are named.
+        ValueError: there is none; the error lists those that exist.
     """
-    meant = [
+    matches = [
         split for split in known if split == name or canonical_split(split) == canonical_split(name)
     ]
-    if not meant:
+    if not matches:
         raise ValueError(unknown_name(name, list(known), f"a split of {of}"))
-    return name if name in meant else meant[0]
-
-
-# Which text describes which image.
-#
-# Two images and four texts, the last of which describes neither:
-#
-#     text   0  1  2  3
-#     owner  0  0  1 -1
-#
-# (tensor([2, 0, 1]), tensor([1, 2]))
-# tensor([[1, 1, 0, 0],
-#         [0, 0, 1, 0]], dtype=torch.int32)
+    return name if name in matches else matches[0]
 
 
 @final
 class Relation:
-    """Every text describes one image or none; an image has any number of texts.
+    """Which text describes which image: every text one or none, an image any number of texts.
+
+    >>> relation = Relation(torch.tensor([0, 0, 1, -1]), images=2)
+    >>> relation.captions(torch.tensor([1, 0]))
+    (tensor([2, 0, 1]), tensor([1, 2]))
+    >>> relation.positive(relation.rows(), torch.arange(4)).int()
+    tensor([[1, 1, 0, 0],
+            [0, 0, 1, 0]], dtype=torch.int32)
 
     Args:
-        text_to_image: (T,) long, the image each text describes, -1 for none.
-        images: how many images there are.
-        besides: rows of pairs that somebody found true besides; they are nobody's captions.
+        text_to_image: (T,) long, image row of each text, -1 for none.
+        images: number of images.
+        besides: extra positive pairs, as rows; they count as true but not as captions of the image.
 
     Raises:
-        ValueError: an owner that is no image.
+        ValueError: a row of `text_to_image` is no image.
     """
 
     def __init__(self, text_to_image: Tensor, *, images: int, besides: Pairs | None = None) -> None:
@@ -85,12 +83,12 @@ class Relation:
 
     @cached_property
     def _order(self) -> Tensor:
-        """Texts sorted by the image they describe, those of no image first."""
+        """Text rows sorted by image, texts of no image first; `_starts` indexes it by image."""
         return torch.sort(self.text_to_image, stable=True).indices
 
     @cached_property
     def counts(self) -> Tensor:
-        """(I,) texts of each image."""
+        """(I,) number of texts of each image."""
         return torch.bincount(self.text_to_image[self.text_to_image >= 0], minlength=self.images)
 
     @cached_property
@@ -99,51 +97,53 @@ class Relation:
         return orphans + self.counts.cumsum(0) - self.counts
 
     def rows(self) -> Tensor:
-        """(I,) every image."""
+        """(I,) all image rows."""
         return torch.arange(self.images)
 
     def captions(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """All texts of these images, image after image, and how many each has."""
+        """All texts of some images, image after image, and the number of texts of each."""
         counts = self.counts[images]
+        # A ragged gather without a loop: place counts 0, 1, … within each image's run of texts.
         first = (counts.cumsum(0) - counts).repeat_interleave(counts)
         place = torch.arange(len(first)) - first
         return self._order[self._starts[images].repeat_interleave(counts) + place], counts
 
     def random_caption(self, images: Tensor, rng: torch.Generator) -> Tensor:
-        """One text of each of these images, uniformly; -1 where an image has none."""
+        """One text of each of some images, drawn uniformly; -1 if an image has none."""
         if not len(self._order):
             return torch.full_like(images, -1)
         counts = self.counts[images]
         place = (torch.rand(images.shape, generator=rng) * counts).long().clamp(max=counts - 1)
-        at = (self._starts[images] + place.clamp(min=0)).clamp(max=len(self._order) - 1)
-        return torch.where(counts > 0, self._order[at], -1)
+        # Clamped so that images without texts index something; torch.where discards it.
+        index = (self._starts[images] + place.clamp(min=0)).clamp(max=len(self._order) - 1)
+        return torch.where(counts > 0, self._order[index], -1)
 
     def positive(self, images: Tensor, texts: Tensor) -> Tensor:
-        """(I, T) bool, True where the text describes the image."""
+        """(I, T) bool, True if the text describes the image."""
         return images.unsqueeze(1) == self.text_to_image[texts].unsqueeze(0)
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ImageTextDataset:
     """Images and captions related by id, any number of captions per image.
 
-    A *row* is a place in `image_ids` or `text_ids`. A corpus holds every split; `split` gives one
-    of them, with rows of its own.
+    A *row* is an index into `image_ids` or `text_ids`. A loaded data set holds every split; `split`
+    returns one of them, with rows of its own.
 
     Attributes:
-        name: what the data are called in tables, as in "flickr8k".
-        image_ids: (I,) the data set's own names of the images.
-        text_ids: (T,) the data set's own names of the texts.
-        texts: (T,) raw captions; empty strings where texts exist as vectors only.
-        text_to_image: (T,) long, image row of each text; -1 for a text that describes none.
+        name: of the data in tables, as in "flickr8k".
+        image_ids: (I,) names of the images, unique.
+        text_ids: (T,) names of the texts, unique.
+        texts: (T,) raw captions; empty strings if texts exist as vectors only.
+        text_to_image: (T,) long, image row of each text; -1 for texts that describe none.
         splits: (I,) split of each image, as in "train".
-        pictures: pixels of the images, where there are any.
-        features: region, grid or global features of the images, where there are any.
-        text_features: vectors of the texts, where they come ready-made.
-        part: the split this data set was cut to, or "all".
-        extra_positives: rows of pairs that somebody found true besides the texts' own: never to be
-            mined, and right answers when models are measured.
+        pictures: image files, if any.
+        features: region, grid or global features of the images, if any.
+        text_features: precomputed vectors of the texts, if any.
+        split_name: the split that this data set holds, or "all".
+        extra_positives: pairs found true by people or judges, as rows, besides the captions' own:
+            never mined as negatives, and counted as hits in evaluation.
         corrections: description of applied corrections, see `counterfoil.data.corrections`.
     """
 
@@ -161,7 +161,7 @@ class ImageTextDataset:
     corrections: str = ""
 
     def __post_init__(self) -> None:
-        for what, given, wanted in (
+        for what, values, ids in (
             ("splits", self.splits, self.image_ids),
             ("texts", self.texts, self.text_ids),
             ("owners", self.text_to_image, self.text_ids),
@@ -169,31 +169,46 @@ class ImageTextDataset:
             ("features", self.features, self.image_ids),
             ("text features", self.text_features, self.text_ids),
         ):
-            if given is not None and len(given) != len(wanted):
-                of = "images" if wanted is self.image_ids else "texts"
+            if values is not None and len(values) != len(ids):
+                of = "images" if ids is self.image_ids else "texts"
                 raise ValueError(
-                    f"{self.name}: {len(given)} {what} were given for {len(wanted)} {of}"
+                    f"{self.name}: {len(values)} {what} were given for {len(ids)} {of}"
                 )
-        Relation(self.text_to_image, images=len(self.image_ids))
+        Relation(self.text_to_image, images=len(self.image_ids))  # checks the rows
 
     def __len__(self) -> int:
         return len(self.image_ids)
 
+    def __getitem__(self, split: str) -> ImageTextDataset:
+        """The images and texts of a split, as in ``data["test"]``; see `split`."""
+        return self.split(split)
+
+    # without this, `__getitem__` would make Python try data[0], data[1], …
+    __iter__ = None
+
+    def __repr__(self) -> str:
+        counts = Counter(self.splits)
+        parts = ", ".join(f"{name} {counts[name]:,}" for name in self.split_names)
+        return (
+            f"ImageTextDataset({self.name!r}, {self.split_name}: {len(self):,} images and "
+            f"{len(self.texts):,} texts; {parts})"
+        )
+
     @cached_property
     def relation(self) -> Relation:
-        """Who describes whom."""
+        """Which text describes which image."""
         return Relation(
             self.text_to_image, images=len(self.image_ids), besides=self.extra_positives
         )
 
     @cached_property
     def split_names(self) -> tuple[str, ...]:
-        """The splits there are, in order of first appearance."""
+        """The splits, in order of first appearance."""
         return tuple(dict.fromkeys(self.splits))
 
     @cached_property
     def fingerprint(self) -> str:
-        """Sixteen hex digits of everything that row numbers depend on."""
+        """Sixteen hex digits, the hash of ids, texts and their relation."""
         digest = hashlib.sha256()
         for strings in (self.image_ids, self.text_ids, self.texts):
             digest.update("\x00".join(strings).encode())
@@ -207,7 +222,7 @@ class ImageTextDataset:
         return digest.hexdigest()[:16]
 
     def split(self, *names: str) -> ImageTextDataset:
-        """The images of these splits and their texts, renumbered from 0.
+        """The images of some splits and their texts, with rows from 0.
 
         "val" and "validation" mean "dev", and "testall" means "test". Texts that describe no image
         are left out.
@@ -215,22 +230,22 @@ class ImageTextDataset:
         Raises:
             ValueError: there is no such split.
         """
-        meant = [existing_split(name, self.split_names, self.name) for name in names]
-        wanted = torch.tensor([split in meant for split in self.splits], dtype=torch.bool)
-        return replace(self.subset(wanted.nonzero().squeeze(1)), split_name="+".join(meant))
+        chosen = [existing_split(name, self.split_names, self.name) for name in names]
+        inside = torch.tensor([split in chosen for split in self.splits], dtype=torch.bool)
+        return replace(self.subset(inside.nonzero().squeeze(1)), split_name="+".join(chosen))
 
     def subset(self, images: Tensor) -> ImageTextDataset:
-        """These images in this order, and their texts in data set order of the images."""
+        """Some images in the given order, and their texts image after image."""
         texts, counts = self.relation.captions(images)
         return self.cut(images, texts, torch.arange(len(images)).repeat_interleave(counts))
 
     def cut(self, images: Tensor, texts: Tensor, text_to_image: Tensor) -> ImageTextDataset:
-        """These images and these texts, each in this order.
+        """Some images and some texts, each in the given order.
 
         Args:
-            images: rows.
-            texts: rows.
-            text_to_image: of each of these texts, by the new rows of the images; -1 for none.
+            images: rows to keep.
+            texts: rows to keep.
+            text_to_image: image of each kept text, as a row of the new data set; -1 for none.
         """
         rows, columns = images.tolist(), texts.tolist()
         return replace(
@@ -245,31 +260,31 @@ class ImageTextDataset:
             text_features=None if self.text_features is None else self.text_features.subset(texts),
             extra_positives=None
             if self.extra_positives is None
-            else self._still_true(self.extra_positives, images, texts),
+            else self._kept_positives(self.extra_positives, images, texts),
         )
 
-    def _still_true(self, also: Pairs, images: Tensor, texts: Tensor) -> Pairs | None:
-        """The pairs of which both are left, by their new rows."""
+    def _kept_positives(self, pairs: Pairs, images: Tensor, texts: Tensor) -> Pairs | None:
+        """Pairs whose image and text are both kept, by their new rows."""
         image, text = torch.full((len(self),), -1), torch.full((len(self.texts),), -1)
         image[images], text[texts] = torch.arange(len(images)), torch.arange(len(texts))
-        left = Pairs(image[also.image], text[also.text])
-        both = (left.image >= 0) & (left.text >= 0)
-        return Pairs(left.image[both], left.text[both]) if bool(both.any()) else None
+        moved = Pairs(image[pairs.image], text[pairs.text])
+        both = (moved.image >= 0) & (moved.text >= 0)
+        return Pairs(moved.image[both], moved.text[both]) if bool(both.any()) else None
 
 
-# What readers find, made into a data set.
+# Data sets from the entries that readers collect.
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class DatasetEntry:
-    """One image as a reader finds it.
+    """An image with its captions, as a reader returns it.
 
     Attributes:
-        id: the data set's own name of the image.
-        split: its split, "" where the data set does not say.
-        texts: its captions, in their order.
-        text_ids: the data set's own names of the captions; () for "image#place".
+        id: name of the image.
+        split: its split; "" if the data set has none.
+        texts: its captions, in order.
+        text_ids: names of the captions; () for "image#0", "image#1", …
     """
 
     id: str
@@ -286,17 +301,17 @@ def build_dataset(
     pictures: Pictures | None = None,
     features: FeatureArray | None = None,
 ) -> ImageTextDataset:
-    """A data set of these images in this order, caption after caption.
+    """Build a data set from entries, in their order.
 
     Args:
-        name: what to call the data set.
-        entries: its images; those without a split are divided by `split_into_parts`.
-        where: the file they were read from, for messages.
+        name: of the data set.
+        entries: its images; those without a split get one from `split_into_parts`.
+        where: the file they were read from, for errors.
         pictures: one for each entry.
         features: one row for each entry.
 
     Raises:
-        ValueError: there is no image, an id stands twice, or a caption is not text.
+        ValueError: there is no image, an id occurs twice, or a caption is not valid Unicode.
     """
     if not entries:
         raise ValueError(f"{where} holds no image; at least one with a caption is needed")
@@ -304,9 +319,9 @@ def build_dataset(
     image_ids = [entry.id for entry in entries]
     texts = [text for entry in entries for text in entry.texts]
     text_ids = [name for entry in entries for name in _text_ids(entry)]
-    _once(image_ids, "image", where)
-    _once(text_ids, "caption", where)
-    _encodable([*image_ids, *text_ids, *texts], where)
+    _check_unique(image_ids, "image", where)
+    _check_unique(text_ids, "caption", where)
+    _check_encodable([*image_ids, *text_ids, *texts], where)
     counts = torch.tensor([len(entry.texts) for entry in entries])
     return ImageTextDataset(
         name=name,
@@ -323,15 +338,15 @@ def build_dataset(
 def split_into_parts(
     entries: Sequence[DatasetEntry], *, dev: float = 0.1, test: float = 0.1
 ) -> Sequence[DatasetEntry]:
-    """The same images, those without a split put into one by the hash of their id.
+    """Give images without a split one by the hash of their id.
 
-    The split of an image depends on nothing but its id, so that a folder may grow. Only where a
-    small set would have no dev or test image at all are images counted off in order of the hash.
+    The split of an image depends on its id alone, so that a folder may grow. Only if a small set
+    would have no dev or test image at all, images are counted off in order of the hash.
 
     Args:
         entries: the images.
-        dev: share of the dev split.
-        test: share of the test split; the rest is for training.
+        dev: fraction of the dev split.
+        test: fraction of the test split; the rest is the training split.
     """
     draws = {entry.id: _fraction(entry.id) for entry in entries if not entry.split}
     names = {
@@ -340,10 +355,10 @@ def split_into_parts(
     }
     if len(draws) >= 3 and len(set(names.values())) < 3:
         order = sorted(draws, key=lambda name: -draws[name])
-        last = max(1, round(len(order) * test))
-        middle = last + max(1, round(len(order) * dev))
+        test_end = max(1, round(len(order) * test))
+        dev_end = test_end + max(1, round(len(order) * dev))
         names = {
-            name: "test" if place < last else "dev" if place < middle else "train"
+            name: "test" if place < test_end else "dev" if place < dev_end else "train"
             for place, name in enumerate(order)
         }
     return [entry if entry.split else replace(entry, split=names[entry.id]) for entry in entries]
@@ -358,13 +373,13 @@ def _text_ids(entry: DatasetEntry) -> Sequence[str]:
     return entry.text_ids or [f"{entry.id}#{place}" for place in range(len(entry.texts))]
 
 
-def _once(ids: Sequence[str], what: str, where: str) -> None:
+def _check_unique(ids: Sequence[str], what: str, where: str) -> None:
     if len(set(ids)) < len(ids):
         twice = next(name for name, count in Counter(ids).items() if count > 1)
         raise ValueError(f"{where}: {what} id {twice!r} stands twice; every {what} has its own id")
 
 
-def _encodable(strings: Sequence[str], where: str) -> None:
+def _check_encodable(strings: Sequence[str], where: str) -> None:
     try:
         "\n".join(strings).encode()
     except UnicodeEncodeError as error:

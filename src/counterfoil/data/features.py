@@ -1,12 +1,12 @@
-"""Memory-mapped features: regions, grid cells, or one vector for each item.
+"""Memory-mapped features of images or texts: regions, grid cells, or one vector for each item.
 
-A feature folder holds
+A feature folder contains
 
     features.npy   (N, R, F) or (N, F), float16, float32 or int8
     scale.npy      (F,) float32, only beside int8: value = stored * scale
-    lengths.npy    (N,) how many of the R regions are real, where they differ
-    boxes.npy      (N, R, 4) x1, y1, x2, y2 as fractions of the picture, where known
-    classes.npy    (N, R, C) how likely a detector thinks each class of a region, 0 the background
+    lengths.npy    (N,) number of real regions, if it differs between items
+    boxes.npy      (N, R, 4) x1, y1, x2, y2 as fractions of the image, if known
+    classes.npy    (N, R, C) class probabilities of a detector, class 0 is the background
     features.json  {"ids": [...], "model": ..., "kind": ...}
 """
 
@@ -34,21 +34,21 @@ KINDS = ("float16", "float32", "int8")
 
 @final
 class RowStack:
-    """Several arrays read as one behind the other; nothing is copied until rows are taken.
+    """Concatenation of arrays that copies nothing until rows are indexed.
 
     Args:
-        parts: arrays of one kind of number that differ in their first axis only.
+        parts: arrays of one dtype whose shapes differ in the first axis only.
 
     Raises:
-        ValueError: the shapes or kinds of number differ.
+        ValueError: shapes or dtypes differ.
     """
 
     def __init__(self, parts: Sequence[Array]) -> None:
         shapes = {(part.shape[1:], part.dtype.name) for part in parts}
         if len(shapes) != 1:
-            found = ", ".join(f"{part.shape} {part.dtype.name}" for part in parts)
+            given = ", ".join(f"{part.shape} {part.dtype.name}" for part in parts)
             raise ValueError(
-                f"arrays of {found} cannot be read as one; all need the same regions, width and "
+                f"arrays of {given} cannot be read as one; all need the same regions, width and "
                 "kind of number"
             )
         self.parts = tuple(parts)
@@ -63,16 +63,16 @@ class RowStack:
     def __getitem__(self, rows: Array) -> Array:
         part = np.searchsorted(self._starts, rows, side="right") - 1
         out = np.empty((len(rows), *self.shape[1:]), self.dtype)
-        for place in np.unique(part):
-            here = part == place
-            out[here] = self.parts[place][rows[here] - self._starts[place]]
+        for number in np.unique(part):
+            inside = part == number
+            out[inside] = self.parts[number][rows[inside] - self._starts[number]]
         return out
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class FeatureArray:
-    """Features of N items; nothing is read before it is taken.
+    """Features of N items, read from disk when items are taken.
 
     Attributes:
         values: (S, R, F) stored array, usually a memory map.
@@ -80,11 +80,11 @@ class FeatureArray:
         scale: (F,) factor for int8 values, or None.
         lengths: (S,) real regions of each stored row, or None for all.
         boxes: (S, R, 4), or None.
-        where: what to call them in messages.
-        classes: (S, R, C) probabilities of the classes of regions, or None.
+        where: file name for errors.
+        classes: (S, R, C) class probabilities of regions, or None.
 
     Raises:
-        ValueError: wrong number of axes or kind of number, or parts that do not fit together.
+        ValueError: wrong dtype or number of axes, or shapes that do not fit together.
     """
 
     values: Array | RowStack
@@ -106,16 +106,16 @@ class FeatureArray:
             raise ValueError(f"{self.where} are {kind.name}; {', '.join(KINDS)} are read")
         if (kind == np.int8) != (self.scale is not None):
             raise ValueError(f"{self.where}: int8 features need a scale, and only they have one")
-        for what, part, wanted in (
+        for what, array, expected in (
             ("the scale", self.scale, shape[2:]),
             ("the lengths", self.lengths, shape[:1]),
             ("the boxes", self.boxes, (*shape[:2], 4)),
-            ("the classes", self.classes, (*shape[:2], *_last(self.classes))),
+            ("the classes", self.classes, (*shape[:2], *_class_axis(self.classes))),
         ):
-            if part is not None and tuple(part.shape) != wanted:
+            if array is not None and tuple(array.shape) != expected:
                 raise ValueError(
-                    f"{self.where} have shape {shape}, so {what} need {wanted}, not "
-                    f"{tuple(part.shape)}"
+                    f"{self.where} have shape {shape}, so {what} need {expected}, not "
+                    f"{tuple(array.shape)}"
                 )
 
     @staticmethod
@@ -128,7 +128,7 @@ class FeatureArray:
         where: str = "features",
         classes: Array | None = None,
     ) -> FeatureArray:
-        """Features of every stored row; (N, F) is taken as one region each."""
+        """Features of all stored rows; (N, F) is read as one region for each item."""
         values = values[:, None, :] if values.ndim == 2 else values
         rows = torch.arange(len(values))
         return FeatureArray(values, rows, scale, lengths, boxes, where, classes)
@@ -138,25 +138,26 @@ class FeatureArray:
 
     @property
     def width(self) -> int:
-        """F."""
+        """Feature width F."""
         return int(self.values.shape[2])
 
     @property
     def regions(self) -> int:
-        """R."""
+        """Regions of an item, R."""
         return int(self.values.shape[1])
 
     def subset(self, rows: Tensor) -> FeatureArray:
-        """The features of these items, in this order; nothing is read."""
+        """Some items, in the given order; nothing is read."""
         return replace(self, rows=self.rows[rows])
 
     def take(self, rows: Tensor) -> ModalityBatch:
-        """Float32 features of these items, their masks and boxes; 0 where a mask is False.
+        """Read float32 features of some items with masks and boxes; values are 0 outside the mask.
 
         Raises:
             ValueError: a value is not a number.
         """
         values, mask = self._read(rows)
+        # The sum is a cheap first test; finite values may overflow it, so the exact one follows.
         if not torch.isfinite(values.sum()) and not torch.isfinite(values).all():
             bad = rows[~torch.isfinite(values).flatten(1).all(1)]
             raise ValueError(
@@ -170,12 +171,12 @@ class FeatureArray:
         return ModalityBatch(rows, values, mask, boxes)
 
     def likely(self, rows: Tensor) -> Tensor:
-        """(N, R, C) float32 probabilities of the classes of the regions of these items."""
-        assert self.classes is not None, "nobody says which classes the regions have"
+        """(N, R, C) float32 class probabilities of the regions of some items."""
+        assert self.classes is not None, "these features have no class probabilities"
         return torch.from_numpy(np.asarray(self.classes[self.rows[rows].numpy()], np.float32))
 
     def look(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, R, F) features of these items as stored, and (N,) bool, True where finite."""
+        """(N, R, F) unchecked features of some items, and (N,) bool, True if all are finite."""
         values, _ = self._read(rows)
         return values, torch.isfinite(values).flatten(1).all(1)
 
@@ -191,28 +192,27 @@ class FeatureArray:
         return values.masked_fill_(~mask.unsqueeze(2), 0.0), mask
 
 
-def _last(array: Array | None) -> tuple[int, ...]:
+def _class_axis(array: Array | None) -> tuple[int, ...]:
     return () if array is None else tuple(array.shape[2:3])
 
 
-# Writes and opens feature folders, whose files `counterfoil.data.features` lists.
+# Feature folders.
 
-
-AT_ONCE = 512
+AT_ONCE = 512  # rows in memory while features are written
 
 Kind = Literal["float16", "float32", "int8"]
 
 
 @final
 class FeaturesManifest(BaseModel):
-    """What ``features.json`` says; the ids alone are enough in a folder that somebody else made.
+    """Contents of ``features.json``; folders of other programs need the ids only.
 
     Attributes:
         format: version of the layout.
         ids: (N,) image of each row.
-        kind: how numbers are stored.
-        model: what the features came from.
-        settings: of the extraction, so that it is not done twice.
+        kind: dtype of the stored numbers.
+        model: that computed the features.
+        settings: of the extraction, so that a complete one is not repeated.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
@@ -234,10 +234,10 @@ FEATURES = ArtifactFormat(
 @final
 @dataclass(frozen=True, eq=False, slots=True)
 class FeatureTable:
-    """Features and whose they are.
+    """Features with the ids of their images.
 
     Attributes:
-        ids: (N,) image of each row, or None where rows are in the order of the data set.
+        ids: (N,) image of each row, or None if rows are in the order of the data set.
         features: the rows.
     """
 
@@ -246,10 +246,10 @@ class FeatureTable:
 
 
 def open_features(folder: Path) -> FeatureTable:
-    """The features in a folder, memory-mapped.
+    """Open a feature folder, memory-mapped.
 
     Raises:
-        ValueError: a file is missing or damaged, or ids and rows are not equally many.
+        ValueError: a file is missing or damaged, or the numbers of ids and rows differ.
     """
     ids = FEATURES.read_manifest(folder).ids
     values = read_array(folder / "features.npy", "image features")
@@ -280,21 +280,21 @@ def write_features(
     kind: Kind = "float16",
     model: str = "",
 ) -> None:
-    """Write features as a folder that `open_features` reads; only a block is in memory at a time.
+    """Write a feature folder, block by block.
 
     Args:
-        folder: where to; what stood there is replaced when all is written.
+        folder: the folder; an older one is replaced when all is written.
         ids: (N,) image of each row.
-        features: what to write.
-        kind: how numbers are stored; int8 keeps one scale for each dimension.
-        model: what the features came from.
+        features: to write.
+        kind: dtype of the stored numbers; int8 has one scale for each dimension.
+        model: that computed the features.
 
     Raises:
-        ValueError: ids and features are not equally many, or a value is not a number.
+        ValueError: the numbers of ids and rows differ, or a value is not finite.
     """
     if len(ids) != len(features):
         raise ValueError(f"{len(ids)} ids were given for {len(features)} rows of features")
-    scale = _scale(features) if kind == "int8" else None
+    scale = _int8_scale(features) if kind == "int8" else None
     with FEATURES.writing(folder) as temporary:
         shape = (len(features), features.regions, features.width)
         out = np.lib.format.open_memmap(temporary / "features.npy", "w+", np.dtype(kind), shape)
@@ -302,11 +302,11 @@ def write_features(
             out[rows.start : rows.stop] = write_feature_array(values, kind, scale)
         out.flush()
         del out
-        _beside(temporary, features, scale)
+        _write_optional(temporary, features, scale)
         FEATURES.write_manifest(temporary, FeaturesManifest(ids=list(ids), kind=kind, model=model))
 
 
-def _beside(folder: Path, features: FeatureArray, scale: Array | None) -> None:
+def _write_optional(folder: Path, features: FeatureArray, scale: Array | None) -> None:
     order = features.rows.numpy()
     for name, part in (
         ("scale", scale),
@@ -321,7 +321,7 @@ def _beside(folder: Path, features: FeatureArray, scale: Array | None) -> None:
 def write_feature_array(
     values: npt.NDArray[np.float32], kind: Kind, scale: Array | None = None
 ) -> npt.NDArray[Any]:
-    """Values as they are stored.
+    """Convert values to the dtype they are stored in.
 
     Raises:
         ValueError: a value is too large for float16.
@@ -336,7 +336,8 @@ def write_feature_array(
     return values.astype(kind)
 
 
-def _scale(features: FeatureArray) -> npt.NDArray[np.float32]:
+def _int8_scale(features: FeatureArray) -> npt.NDArray[np.float32]:
+    """(F,) largest magnitude of each dimension over 127, never 0."""
     largest = np.zeros(features.width, np.float32)
     for _, values in _blocks(features):
         largest = np.maximum(largest, np.abs(values).max((0, 1)))
@@ -344,39 +345,40 @@ def _scale(features: FeatureArray) -> npt.NDArray[np.float32]:
 
 
 def _blocks(features: FeatureArray) -> Iterable[tuple[range, npt.NDArray[np.float32]]]:
-    with progress("features written", len(features)) as done:
+    with progress("features written", len(features)) as advance:
         for start in range(0, len(features), AT_ONCE):
             rows = range(start, min(start + AT_ONCE, len(features)))
             values = features.take(torch.arange(rows.start, rows.stop)).values
             yield rows, values.numpy()
-            done(len(rows))
+            advance(len(rows))
 
 
 def _optional(path: Path, *, mapped: bool = False) -> Array | None:
     return read_array(path, "part of the features", mapped=mapped) if path.exists() else None
 
 
-# Mean and deviation of features, from a sample that is read block by block.
+# Mean and standard deviation.
 
-
-SAMPLE = 2_000  # items
-AT_ONCE_MOMENTS = 64  # of them in memory
+SAMPLE = 2_000  # items that statistics are computed from
+_SAMPLE_BLOCK = 64  # of these in memory
 
 
 def feature_mean_std(features: FeatureArray) -> tuple[Tensor, Tensor]:
-    """(F,) mean and deviation over the real regions of evenly spread items, in float64."""
+    """(F,) mean and standard deviation over the real regions of evenly spaced items, in float64."""
+    # Two passes: the deviation from the mean is exact, unlike E[x²] − E[x]².
     total, count = torch.zeros(features.width, dtype=torch.float64), 0
-    for real in _blocks_moments(features):
+    for real in _sampled_regions(features):
         total, count = total + real.sum(0), count + len(real)
     mean, squares = total / max(count, 1), torch.zeros_like(total)
-    for real in _blocks_moments(features):
+    for real in _sampled_regions(features):
         squares += (real - mean).square().sum(0)
     return mean, (squares / max(count, 1)).sqrt().clamp(min=1e-6)
 
 
-def _blocks_moments(features: FeatureArray) -> Iterator[Tensor]:
+def _sampled_regions(features: FeatureArray) -> Iterator[Tensor]:
+    """(n, F) real regions of the sample, block by block."""
     size = min(SAMPLE, len(features))
     rows = torch.linspace(0, len(features) - 1, size, dtype=torch.float64).round().long()
-    for start in range(0, size, AT_ONCE_MOMENTS):
-        items = features.take(rows[start : start + AT_ONCE_MOMENTS])
+    for start in range(0, size, _SAMPLE_BLOCK):
+        items = features.take(rows[start : start + _SAMPLE_BLOCK])
         yield items.values[items.mask].double()

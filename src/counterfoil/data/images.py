@@ -1,4 +1,4 @@
-"""Pixels of images: files in a folder, or pictures drawn on demand."""
+"""Images of a data set: files or generated, and their pixels as cached arrays."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from counterfoil.core.io import atomic_write, read_array
 from counterfoil.data.tokenizers import cache_folder
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm")
-LARGEST = 64_000_000  # pixels; more than this is taken for a decompression bomb
+LARGEST = 64_000_000  # pixels; a larger image is refused as a decompression bomb
 
 
 class Pictures(ABC):
-    """N pictures, opened one by one."""
+    """N images, opened one by one."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def open(self, row: int) -> Image.Image:
-        """The picture of a row, in RGB.
+        """Open the image of a row, in RGB.
 
         Raises:
             ValueError: it is missing or cannot be read.
@@ -40,16 +40,16 @@ class Pictures(ABC):
 
     @abstractmethod
     def place(self, row: int) -> str:
-        """Where the picture is, for messages and links."""
+        """Path or name of the image, for messages and links."""
 
     @abstractmethod
     def subset(self, rows: Tensor) -> Pictures:
-        """The pictures of these rows, in this order."""
+        """The images of some rows, in the given order."""
 
 
 @final
 class PictureFiles(Pictures):
-    """Picture files, one a row."""
+    """Image files, one for each row."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = list(paths)
@@ -69,12 +69,12 @@ class PictureFiles(Pictures):
 
 @final
 class DrawnPictures(Pictures):
-    """Pictures drawn when they are asked for.
+    """Images that are drawn when opened.
 
     Args:
-        draw: draws the picture of an original row.
-        rows: original row of each picture.
-        name: what they are called, as in "scenes".
+        draw: returns the image of an original row.
+        rows: original row of each image.
+        name: of the set, as in "scenes".
     """
 
     def __init__(self, draw: Callable[[int], Image.Image], rows: Sequence[int], name: str) -> None:
@@ -94,12 +94,12 @@ class DrawnPictures(Pictures):
 
 
 def is_picture_name(path: Path) -> bool:
-    """Whether a file has the ending of a picture."""
+    """Whether a file has the extension of an image."""
     return path.suffix.lower() in ENDINGS and not path.name.startswith(".")
 
 
 def rgb(picture: Image.Image) -> Image.Image:
-    """A picture in RGB, upright as its camera says, on white where it is transparent."""
+    """Convert to RGB: rotated by its EXIF orientation, transparency on white."""
     picture = ImageOps.exif_transpose(picture)
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
@@ -109,10 +109,10 @@ def rgb(picture: Image.Image) -> Image.Image:
 
 
 def open_picture(path: Path) -> Image.Image:
-    """A picture file in RGB, fully decoded.
+    """Open an image file in RGB, fully decoded.
 
     Raises:
-        ValueError: it is missing, truncated, too large, or no picture.
+        ValueError: it is missing, truncated, too large, or no image.
     """
     try:
         with Image.open(path) as picture:
@@ -128,38 +128,35 @@ def open_picture(path: Path) -> Image.Image:
         raise ValueError(f"{path} cannot be read as a picture: {error}") from error
 
 
-# Pictures as arrays of one size, decoded once.
-
+# Pixels: arrays of one shape, decoded once and cached on disk.
 
 Array = npt.NDArray[Any]
 
 
 class ImageTransform(Protocol):
-    """How a picture becomes an array; hashable."""
+    """Converts an image to an array; hashable."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of every array, of uint8."""
+        """Shape of every array; its dtype is uint8."""
         ...
 
     @property
     def key(self) -> str:
-        """Tells it from other forms on disk."""
+        """Name of the transform in the hash of cache files."""
         ...
 
-    def drawn(self, picture: Image.Image) -> Array:
-        """The array of a picture."""
+    def __call__(self, picture: Image.Image) -> Array:
+        """Convert an image."""
         ...
 
-    def __hash__(self) -> int:
-        """Equal forms are one."""
-        ...
+    def __hash__(self) -> int: ...
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ResizeSquare:
-    """(3, size, size), squeezed to a square, or the middle square of it."""
+    """(3, size, size): the whole image squeezed to a square, or its center crop."""
 
     size: int
     crop: bool = False
@@ -174,13 +171,13 @@ class ResizeSquare:
         """Size and crop."""
         return f"{self.size} {self.crop}"
 
-    def drawn(self, picture: Image.Image) -> Array:
-        """The array of a picture."""
+    def __call__(self, picture: Image.Image) -> Array:
+        """Convert an image."""
         return load_pixels(picture, self.size, crop=self.crop)
 
 
 def load_pixels(picture: Image.Image, size: int, *, crop: bool = False) -> Array:
-    """(3, size, size) uint8; squeezed to a square, or the middle square of it."""
+    """(3, size, size) uint8: the whole image squeezed to a square, or its center crop."""
     picture = rgb(picture)
     if crop:
         side = min(picture.size)
@@ -192,35 +189,35 @@ def load_pixels(picture: Image.Image, size: int, *, crop: bool = False) -> Array
 
 
 def pack_pixels(pictures: Pictures, size: int, *, crop: bool = False) -> Array:
-    """(N, 3, size, size) uint8 memory map of all pictures, made on first use and kept."""
+    """(N, 3, size, size) uint8 memory map of all images, computed on first use and cached."""
     return cached_pixels(pictures, ResizeSquare(size, crop))
 
 
-def cached_pixels(pictures: Pictures, form: ImageTransform) -> Array:
-    """(N, *form.shape) uint8 memory map of all pictures, made on first use and kept."""
-    return _open(pixel_cache_path(pictures, form.key), pictures, form)
+def cached_pixels(pictures: Pictures, transform: ImageTransform) -> Array:
+    """(N, *transform.shape) uint8 memory map of all images, computed on first use and cached."""
+    return _open_cache(pixel_cache_path(pictures, transform.key), pictures, transform)
 
 
 @lru_cache(maxsize=8)
-def _open(path: Path, pictures: Pictures, form: ImageTransform) -> Array:
+def _open_cache(path: Path, pictures: Pictures, transform: ImageTransform) -> Array:
     if not path.exists() and distributed.rank() == 0:
         with (
             atomic_write(path) as temporary,
-            progress("pictures decoded", len(pictures)) as done,
+            progress("pictures decoded", len(pictures)) as advance,
         ):
-            shape = (len(pictures), *form.shape)
+            shape = (len(pictures), *transform.shape)
             out = np.lib.format.open_memmap(temporary, "w+", np.uint8, shape)
             for row in range(len(pictures)):
-                out[row] = form.drawn(pictures.open(row))
-                done(1)
+                out[row] = transform(pictures.open(row))
+                advance(1)
             out.flush()
             del out
     distributed.barrier()
     return read_array(path, "packed pictures")
 
 
-def unscaled_pixels(pictures: Pictures, row: int) -> str:
-    """Tells a picture from others, and from what it was before its file changed."""
+def image_fingerprint(pictures: Pictures, row: int) -> str:
+    """Place, size and modification time of an image: changes when its file changes."""
     place = pictures.place(row)
     if not isinstance(pictures, PictureFiles):
         return place
@@ -230,14 +227,14 @@ def unscaled_pixels(pictures: Pictures, row: int) -> str:
 
 @lru_cache(maxsize=64)
 def pixel_cache_path(pictures: Pictures, key: str, what: str = "pixels") -> Path:
-    """Where something is kept that was made of these pictures; other pictures, another place.
+    """Cache file of data computed from images; its name depends on the images and on `key`.
 
     Args:
-        pictures: all of them, as they are now.
-        key: tells how they are made into it.
+        pictures: the images, as they are now.
+        key: of the computation.
         what: folder of the cache.
     """
     digest = hashlib.sha256(key.encode())
     for row in range(len(pictures)):
-        digest.update(unscaled_pixels(pictures, row).encode())
+        digest.update(image_fingerprint(pictures, row).encode())
     return cache_folder() / what / f"{digest.hexdigest()[:24]}.npy"

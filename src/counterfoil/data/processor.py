@@ -1,8 +1,8 @@
-"""What one model sees of pictures and captions.
+"""Processors: an image transform and a tokenizer, which turn images and captions into model inputs.
 
-The student, every teacher and each member of an ensemble owns its processor: they may see the same
-data set as regions, pixels, words or wordpieces. A processor is fitted on the training split
-(vocabulary, mean and deviation of features), saved with the model, and laid on any data set.
+Every model owns its processor, also a teacher and a member of an ensemble: each may read the same
+data set as regions, pixels, words or word pieces. A processor is fitted on the training split
+(vocabulary, mean and deviation of features), saved with the model, and applied to any data set.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import feature_mean_std
 from counterfoil.data.images import Array, ImageTransform, cached_pixels
 from counterfoil.data.tokenizers import (
-    KIND,
-    PREFIX,
+    OPEN_CLIP_KIND,
+    OPEN_CLIP_PREFIX,
     Tokenizer,
     WordPieceTokenizer,
     WordTokenizer,
@@ -37,38 +37,36 @@ from counterfoil.data.tokenizers import (
 )
 from counterfoil.data.transforms import ResizeKeepAspect, transform_from_name
 
-# How images become items: stored features, or pixels.
-
-
-LATER = {"later": True}  # of a field that says nothing at its default, so older runs keep digests
+# A field added later: left out of digests at its default, so that those of older runs stay valid.
+LATER = {"later": True}
 
 
 class ImageProcessor(ABC):
-    """How images become items.
+    """Converts images to model inputs.
 
     Attributes:
-        width: numbers per token; channels where items are pixels.
+        width: feature width; channels if the inputs are pixels.
     """
 
     width: int
 
     @abstractmethod
     def from_dataset(self, dataset: ImageTextDataset, rows: Tensor) -> ModalityBatch:
-        """Items of these images of a data set."""
+        """Inputs of some images of a data set."""
 
     @abstractmethod
     def from_images(self, pictures: Sequence[Image.Image]) -> ModalityBatch:
-        """Items of pictures that are in no data set.
+        """Inputs of images that are in no data set.
 
         Raises:
-            ValueError: the model reads features, which a bare picture does not have.
+            ValueError: the model reads features, which have to be extracted first.
         """
 
 
 @final
 @dataclass(frozen=True)
 class FeatureProcessor(ImageProcessor):
-    """Stored features, standardised where mean and deviation are given.
+    """Stored features, standardised if mean and deviation are given.
 
     Attributes:
         width: F.
@@ -107,18 +105,16 @@ class FeatureProcessor(ImageProcessor):
 @final
 @dataclass(frozen=True)
 class PixelProcessor(ImageProcessor):
-    """Pictures of one size, as normalised pixels.
+    """Pixels, resized and normalised.
 
     Attributes:
-        size: side in pixels; the shortest one where pictures keep their shape.
+        size: side in pixels; the shortest side if `divisor` is set.
         mean: of each channel, in 0..1.
         deviation: of each channel, in 0..1.
-        crop: cut the middle square out instead of squeezing the picture.
-        divisor: where above 0 pictures keep their shape and their sides are multiples of it, see
-            `ResizeKeepAspect`; the mask then tells which squares of so many pixels are of the
-            picture.
-        frame: fit and filter of `ResizeCrop`, as in "shortest bilinear", where the model was
-            trained on pictures that were prepared so; "" for the above.
+        crop: center crop instead of squeezing to a square.
+        divisor: if above 0, keep the aspect ratio with sides that are multiples of it, see
+            `ResizeKeepAspect`; the mask then marks the patches of so many pixels that are real.
+        frame: fit and filter of `ResizeCrop`, as in "shortest bilinear"; "" for none.
     """
 
     size: int
@@ -134,26 +130,29 @@ class PixelProcessor(ImageProcessor):
             raise ValueError(
                 f"{dataset.name} has no pictures; this model reads pixels: give the image folder"
             )
-        form = self._form
-        stored = cached_pixels(dataset.pictures, form)
-        if isinstance(form, ResizeKeepAspect):
-            return self._shaped(rows, [form.opened(stored[row]) for row in rows.tolist()])
+        transform = self._transform
+        stored = cached_pixels(dataset.pictures, transform)
+        if isinstance(transform, ResizeKeepAspect):
+            arrays = [transform.unpack(stored[row]) for row in rows.tolist()]
+            return self._padded_items(rows, transform, arrays)
         return self._items(rows, torch.from_numpy(stored[rows.numpy()]))
 
     def from_images(self, pictures: Sequence[Image.Image]) -> ModalityBatch:
-        rows, form = torch.full((len(pictures),), -1), self._form
-        if isinstance(form, ResizeKeepAspect):
-            return self._shaped(rows, [form.seen(picture) for picture in pictures])
-        return self._items(rows, torch.from_numpy(np.stack([form.drawn(p) for p in pictures])))
+        rows, transform = torch.full((len(pictures),), -1), self._transform
+        if isinstance(transform, ResizeKeepAspect):
+            return self._padded_items(rows, transform, [transform.resize(p) for p in pictures])
+        return self._items(rows, torch.from_numpy(np.stack([transform(p) for p in pictures])))
 
     @property
-    def _form(self) -> ImageTransform:
+    def _transform(self) -> ImageTransform:
         return transform_from_name(
             self.size, crop=self.crop, divisor=self.divisor, frame=self.frame
         )
 
-    def _shaped(self, rows: Tensor, pictures: Sequence[Array]) -> ModalityBatch:
-        values, mask = ResizeKeepAspect(self.size, self.divisor).gathered(pictures)
+    def _padded_items(
+        self, rows: Tensor, transform: ResizeKeepAspect, pictures: Sequence[Array]
+    ) -> ModalityBatch:
+        values, mask = transform.pad(pictures)
         return replace(self._items(rows, values), mask=mask)
 
     def _items(self, rows: Tensor, stored: Tensor) -> ModalityBatch:
@@ -165,39 +164,40 @@ class PixelProcessor(ImageProcessor):
 @final
 @dataclass(frozen=True)
 class Processor:
-    """An eye and a tokenizer.
+    """Converts images and texts to model inputs.
 
     Attributes:
-        image_processor: how images become items.
-        tokenizer: how texts become items; None where texts exist as vectors.
+        image_processor: for images.
+        tokenizer: for texts; None if texts exist as vectors.
     """
 
     image_processor: ImageProcessor
     tokenizer: Tokenizer | None
 
     def process(self, dataset: ImageTextDataset) -> ProcessedDataset:
-        """This processor laid on a data set."""
+        """Apply the processor to a data set."""
         return ProcessedDataset(self, dataset)
 
     def process_images(self, pictures: Sequence[Image.Image]) -> ModalityBatch:
-        """Items of bare pictures."""
+        """Inputs of images that are in no data set."""
         return self.image_processor.from_images(pictures)
 
     def process_texts(self, texts: Sequence[str]) -> ModalityBatch:
-        """Items of bare captions.
+        """Inputs of captions that are in no data set.
 
         Raises:
             ValueError: the model reads vectors, or a caption is empty.
         """
         if self.tokenizer is None:
             raise ValueError("this model compares ready-made vectors and cannot read a caption")
-        if empty := [place for place, text in enumerate(texts) if not text.strip()]:
+        if empty := [number for number, text in enumerate(texts) if not text.strip()]:
             raise ValueError(f"caption {empty[0]} of {len(texts)} is empty; give it words")
         tokens = pack_tokens(self.tokenizer.read(texts), self.tokenizer.pad)
         return tokens.items(torch.full((len(texts),), -1), torch.arange(len(texts)))
 
     def save(self, folder: Path) -> None:
-        """Write what `Processor.open` reads: ``lens.json`` and the tokenizer's files."""
+        """Write ``lens.json`` and the files of the tokenizer."""
+        # File name and keys are those of version 0.1.
         kind = "features" if isinstance(self.image_processor, FeatureProcessor) else "pixels"
         assert isinstance(self.image_processor, FeatureProcessor | PixelProcessor)
         plain = {
@@ -211,33 +211,33 @@ class Processor:
 
     @staticmethod
     def open(folder: Path) -> Processor:
-        """The processor saved in a folder.
+        """Load the processor that was saved in a folder.
 
         Raises:
             ValueError: there is none, or it was written by another version.
         """
         plain = read_json(folder / "lens.json", "a lens")
         try:
-            eye: dict[str, Any] = {
+            settings: dict[str, Any] = {
                 k: tuple(v) if isinstance(v, list) else v for k, v in plain["eye"].items()
             }
-            tokenizer = _opened(folder) if plain["texts"] else None
+            tokenizer = _load_tokenizer(folder) if plain["texts"] else None
             if plain["images"] == "features":
-                return Processor(FeatureProcessor(**eye), tokenizer)
-            return Processor(PixelProcessor(**eye), tokenizer)
+                return Processor(FeatureProcessor(**settings), tokenizer)
+            return Processor(PixelProcessor(**settings), tokenizer)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{folder / 'lens.json'} is not a lens: {error!r}") from error
 
 
-def _opened(folder: Path) -> Tokenizer:
+def _load_tokenizer(folder: Path) -> Tokenizer:
     plain = read_json(folder / "tokenizer.json", "a tokenizer")
     kind = plain.get("kind") if isinstance(plain, dict) else None
-    return open_clip_tokenizer_of(folder) if kind == KIND else open_tokenizer(folder)
+    return open_clip_tokenizer_of(folder) if kind == OPEN_CLIP_KIND else open_tokenizer(folder)
 
 
 @final
 class ProcessedDataset:
-    """A processor laid on a data set: items by row.
+    """A data set with a processor: model inputs by row. Texts are tokenized once.
 
     Attributes:
         processor: the processor.
@@ -251,11 +251,11 @@ class ProcessedDataset:
         )
 
     def images(self, rows: Tensor) -> ModalityBatch:
-        """Items of these images."""
+        """Inputs of some images."""
         return self.processor.image_processor.from_dataset(self.dataset, rows)
 
     def texts(self, rows: Tensor) -> ModalityBatch:
-        """Items of these texts."""
+        """Inputs of some texts."""
         if self._tokens is not None:
             return self._tokens.items(rows, rows)
         if self.dataset.text_features is None:
@@ -263,7 +263,7 @@ class ProcessedDataset:
         return self.dataset.text_features.take(rows)
 
     def text_lengths(self) -> Tensor:
-        """(T,) tokens of every text, for batching by length."""
+        """(T,) number of tokens of every text, for batching by length."""
         if self._tokens is None:
             return torch.ones(len(self.dataset.texts), dtype=torch.long)
         return self._tokens.lengths(torch.arange(len(self._tokens)))
@@ -272,21 +272,21 @@ class ProcessedDataset:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ProcessorConfig:
-    """What a processor is to be, before the data are known.
+    """Settings of a processor; `fit` makes one for a training split.
 
     Attributes:
         images: stored features, or pixels.
         standardise: subtract the mean and divide by the deviation of the training features.
-        size: side of a picture in pixels.
+        size: side of an image in pixels.
         mean: of each channel, for pixels.
         deviation: of each channel, for pixels.
-        crop: cut the middle square out instead of squeezing the picture.
-        divisor: where above 0 pictures keep their shape, see `PixelProcessor`.
-        frame: how else pictures are prepared, see `PixelProcessor`.
-        texts: "words", or the name or folder of a Hugging Face tokenizer, or "vectors", or
-            "open_clip:" and the name of a model whose captions are read as open_clip does.
-        min_count: words seen less often in the training captions become ``<unk>``.
-        longest: captions are cut to this many words or pieces.
+        crop: center crop instead of squeezing to a square.
+        texts: "words"; the name or folder of a Hugging Face tokenizer; "open_clip:" and the name of
+            an open_clip model; or "vectors" for precomputed ones.
+        min_count: words that occur less often in the training captions become ``<unk>``.
+        longest: captions are truncated to this many words or pieces.
+        divisor: see `PixelProcessor`.
+        frame: see `PixelProcessor`.
     """
 
     images: Literal["features", "pixels"] = "features"
@@ -305,39 +305,38 @@ class ProcessorConfig:
         """The processor for a training data set; the vocabulary comes from its captions alone.
 
         Raises:
-            ValueError: the data set is empty, or has no features where features are wanted.
+            ValueError: the data set is empty, or lacks the features that are read.
         """
         if not len(train):
             raise ValueError(f"{train.name} has no image to fit a lens on")
-        return Processor(self._eye(train), self._tokenizer(train))
+        return Processor(self._image_processor(train), self._tokenizer(train))
 
     def made(self) -> Processor:
-        """The processor where nothing depends on a data set: pixels, and the tokenizer of a
-        model.
-        """
+        """The processor of settings that need no data: pixels and a pretrained tokenizer."""
         assert self.images == "pixels"
         assert self.texts not in ("words", "vectors")
-        return Processor(self._pixels, self._pieces)
+        return Processor(self._pixels, self._pretrained_tokenizer)
 
     def _tokenizer(self, train: ImageTextDataset) -> Tokenizer | None:
         if self.texts == "vectors":
             return None
         if self.texts == "words":
             return WordTokenizer.of(train.texts, min_count=self.min_count, longest=self.longest)
-        return self._pieces
+        return self._pretrained_tokenizer
 
     @property
-    def _pieces(self) -> Tokenizer:
-        if self.texts.startswith(PREFIX):
+    def _pretrained_tokenizer(self) -> Tokenizer:
+        if self.texts.startswith(OPEN_CLIP_PREFIX):
             return load_open_clip_tokenizer(self.texts)
         return WordPieceTokenizer(self.texts, longest=self.longest)
 
     @property
     def _pixels(self) -> ImageProcessor:
-        square = PixelProcessor(self.size, self.mean, self.deviation, self.crop, self.divisor)
-        return replace(square, frame=self.frame)
+        return PixelProcessor(
+            self.size, self.mean, self.deviation, self.crop, self.divisor, frame=self.frame
+        )
 
-    def _eye(self, train: ImageTextDataset) -> ImageProcessor:
+    def _image_processor(self, train: ImageTextDataset) -> ImageProcessor:
         if self.images == "pixels":
             return self._pixels
         if train.features is None:

@@ -1,7 +1,7 @@
-"""From captions to word ids, once.
+"""Tokenizers: word vocabularies, Hugging Face's and open_clip's; cached ids of a data set.
 
-Words are lower-cased and split at blanks, punctuation and English clitics, as the field's
-``nltk.word_tokenize(caption.lower())`` does, without its downloads: the two agree on 99.9 % of
+`split_words` lower-cases and splits at blanks, punctuation and English clitics, as
+``nltk.word_tokenize(caption.lower())`` does but without downloads: the two agree on 99.9 % of
 222,177 captions of Flickr30k and COCO.
 
 >>> split_words("A man's dog doesn't run.")
@@ -68,26 +68,27 @@ def word_spans(text: str) -> list[tuple[int, int]]:
     ['A', '"', 'big', '"', 'dog', '.']
     """
     low = text.lower()
-    back = [place for place, sign in enumerate(text) for _ in sign.lower()]  # a sign may become two
-    found, at = [], 0
+    # Lower-casing may turn one character into two: `back` maps places in `low` to those in `text`.
+    back = [place for place, sign in enumerate(text) for _ in sign.lower()]
+    spans, at = [], 0
     for word in split_words(text):
         while low[at].isspace():
             at += 1
-        stop = at + 1 if low[at] == '"' else at + len(word)
-        found.append((back[at], back[stop - 1] + 1))
+        stop = at + 1 if low[at] == '"' else at + len(word)  # split_words has `` and '' for "
+        spans.append((back[at], back[stop - 1] + 1))
         at = stop
-    return found
+    return spans
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TokenIds:
-    """What a tokenizer makes of texts.
+    """Token ids of texts.
 
     Attributes:
         ids: of each text.
-        words: which word of its text each id is a piece of, -1 for special ones; None where every
-            id is a word.
+        words: index of the word that each token is a piece of, -1 for special tokens; None if every
+            token is a word.
     """
 
     ids: list[list[int]]
@@ -95,14 +96,14 @@ class TokenIds:
 
 
 class Tokenizer(ABC):
-    """Turns captions into ids; saved with the model that reads them.
+    """Converts captions to token ids; saved with the model.
 
     Attributes:
-        size: how many ids there are.
-        pad: the id of padding.
-        mask: the id that stands for a hidden word; None where there is none.
-        divides: whether a word may become several ids, and `read` says which.
-        wordless: ids that stand for no word of a language.
+        size: of the vocabulary.
+        pad: id of padding.
+        mask: id of the mask token; None if there is none.
+        divides: whether words may be split into pieces, with `TokenIds.words`.
+        wordless: ids of special and unused tokens.
     """
 
     size: int
@@ -113,34 +114,34 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def read(self, texts: Sequence[str]) -> TokenIds:
-        """What `encode` gives, and the words it belongs to."""
+        """Ids of texts with the words that they belong to."""
 
     @abstractmethod
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, special ones included; never empty."""
+        """Ids of each text with special tokens; never empty."""
 
     @abstractmethod
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """What each id stands for."""
+        """Strings of token ids."""
 
     def spans(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
-        """First character of each id of each text and the one after its last.
+        """First character of each token of each text and the one after its last.
 
-        Both are 0 for special ids.
+        Both are 0 for special tokens.
 
         Raises:
-            ValueError: this tokenizer cannot tell.
+            ValueError: this tokenizer has no offsets.
         """
         raise ValueError("this tokenizer does not tell where in a text its tokens stand")
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write what `open_tokenizer` reads."""
+        """Write the files that `open_tokenizer` reads."""
 
     @property
     @abstractmethod
     def digest(self) -> str:
-        """Sixteen hex digits of everything that ids depend on."""
+        """Sixteen hex digits, the hash of everything that ids depend on."""
 
 
 @final
@@ -148,11 +149,11 @@ class WordTokenizer(Tokenizer):
     """A word vocabulary; captions become ``<start> word ... <end>``.
 
     Args:
-        words: id to word; the first four are ``<pad> <start> <end> <unk>``.
-        longest: captions are cut to this many words.
+        words: by id; the first four are ``<pad> <start> <end> <unk>``.
+        longest: captions are truncated to this many words.
 
     Raises:
-        ValueError: the special words are not where they belong, or a word stands twice.
+        ValueError: the first four are others, or a word occurs twice.
     """
 
     def __init__(self, words: Sequence[str], *, longest: int = 60) -> None:
@@ -170,11 +171,11 @@ class WordTokenizer(Tokenizer):
 
     @staticmethod
     def of(texts: Iterable[str], *, min_count: int = 1, longest: int = 60) -> WordTokenizer:
-        """The vocabulary of these captions: words seen `min_count` times, most frequent first."""
+        """The vocabulary of captions: words that occur `min_count` times, most frequent first."""
         counts = Counter(word for text in texts for word in split_words(text))
-        kept = [word for word, count in counts.items() if count >= min_count]
-        kept.sort(key=lambda word: (-counts[word], word))
-        return WordTokenizer([*SPECIAL, *(w for w in kept if w not in SPECIAL)], longest=longest)
+        words = [word for word, count in counts.items() if count >= min_count]
+        words.sort(key=lambda word: (-counts[word], word))
+        return WordTokenizer([*SPECIAL, *(w for w in words if w not in SPECIAL)], longest=longest)
 
     def read(self, texts: Sequence[str]) -> TokenIds:
         return TokenIds(self.encode(texts))
@@ -204,11 +205,11 @@ class WordTokenizer(Tokenizer):
 
 @final
 class WordPieceTokenizer(Tokenizer):
-    """A Hugging Face tokenizer, by name or folder; special tokens are its own.
+    """A Hugging Face tokenizer, with its own special tokens.
 
     Args:
         name: name or folder.
-        longest: captions are cut to this many pieces.
+        longest: captions are truncated to this many pieces.
     """
 
     def __init__(self, name: str, *, longest: int = 64) -> None:
@@ -223,7 +224,7 @@ class WordPieceTokenizer(Tokenizer):
 
     @property
     def pretrained(self) -> Any:
-        """The tokenizer as transformers has it."""
+        """The tokenizer of transformers."""
         return self._pieces
 
     def read(self, texts: Sequence[str]) -> TokenIds:
@@ -256,14 +257,14 @@ class WordPieceTokenizer(Tokenizer):
     def digest(self) -> str:
         backend = getattr(self._pieces, "backend_tokenizer", None)
         rules = json.loads(backend.to_str()) if backend else self._pieces.get_vocab()
-        for changing in ("truncation", "padding"):  # set by every call
-            rules.pop(changing, None)
+        for setting in ("truncation", "padding"):  # set by every call
+            rules.pop(setting, None)
         text = f"{self.longest} {self.pad} {json.dumps(rules, sort_keys=True)}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer saved in a folder.
+    """Load the tokenizer that was saved in a folder.
 
     Raises:
         ValueError: there is none, or it is of an unknown kind.
@@ -289,21 +290,20 @@ def _pretrained(name: str) -> Any:
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise ValueError(f"{name!r} is no tokenizer that can be read here: {first}") from error
-    if len(pieces) <= len(set(pieces.all_special_ids)):  # transformers makes one up
+    if len(pieces) <= len(set(pieces.all_special_ids)):  # transformers invents an empty one
         raise ValueError(
             f"{name!r} has no tokenizer files, such as tokenizer.json; copy them beside the model"
         )
     return pieces
 
 
-# All captions of a data set as ids, tokenised once and kept by content hash.
+# Token ids of a data set, cached by the hash of texts and tokenizer.
 
-
-WORTH_KEEPING = 2_000  # texts; fewer are tokenised again sooner than read
+WORTH_KEEPING = 2_000  # texts; fewer are tokenized faster than read
 
 
 def cache_folder() -> Path:
-    """Where things that can be made again are kept: ``$COUNTERFOIL_CACHE`` or the user's cache."""
+    """Folder of cached files: ``$COUNTERFOIL_CACHE``, or ``~/.cache/counterfoil``."""
     given = os.environ.get("COUNTERFOIL_CACHE")
     return Path(given) if given else Path.home() / ".cache" / "counterfoil"
 
@@ -311,14 +311,14 @@ def cache_folder() -> Path:
 @final
 @dataclass(frozen=True, eq=False, slots=True)
 class TokenArray:
-    """Ragged rows of ids.
+    """Token ids of T texts, as one flat array.
 
     Attributes:
         flat: (S,) int32 ids, text after text.
-        starts: (T + 1,) long.
-        pad: id that fills short rows.
-        words: (S,) int32 which word of its text each id is a piece of, -1 for special ones; None
-            where every id is a word.
+        starts: (T + 1,) long, index of the first id of each text, and S.
+        pad: id of padding.
+        words: (S,) int32 index of the word that each token is a piece of, -1 for special tokens;
+            None if every token is a word.
     """
 
     flat: Tensor
@@ -330,38 +330,39 @@ class TokenArray:
         return len(self.starts) - 1
 
     def lengths(self, rows: Tensor) -> Tensor:
-        """(N,) ids of each of these texts."""
+        """(N,) number of ids of some texts."""
         return self.starts[rows + 1] - self.starts[rows]
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, L) long ids and (N, L) bool mask of these texts, padded to the longest."""
-        at, mask = self._at(rows)
-        return self.flat[at].long().masked_fill(~mask, self.pad), mask
+        """(N, L) long ids and (N, L) bool mask of some texts, padded to the longest."""
+        index, mask = self._index(rows)
+        return self.flat[index].long().masked_fill(~mask, self.pad), mask
 
     def items(self, ids: Tensor, rows: Tensor) -> ModalityBatch:
-        """These texts as items.
+        """Some texts as model inputs.
 
         Args:
-            ids: (N,) long, by which they are known.
-            rows: (N,) long, where they stand here.
+            ids: (N,) long, ids of the items.
+            rows: (N,) long, their rows here.
         """
         values, mask = self.take(rows)
         if self.words is None:
             return ModalityBatch(ids, values, mask)
-        words = self.words[self._at(rows)[0]].long().masked_fill(~mask, -1)
+        words = self.words[self._index(rows)[0]].long().masked_fill(~mask, -1)
         return ModalityBatch(ids, values, mask, words=words)
 
-    def _at(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, L) places in the flat rows, and which of them are real."""
+    def _index(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, L) indices into `flat`, and their mask."""
         lengths = self.lengths(rows)
         place = torch.arange(int(lengths.max()) if len(rows) else 0)
         mask = place < lengths.unsqueeze(1)
-        at = (self.starts[rows].unsqueeze(1) + place).clamp(max=max(len(self.flat) - 1, 0))
-        return at, mask
+        # Indices of padding run into the next text; clamped so that the last one does not overrun.
+        index = (self.starts[rows].unsqueeze(1) + place).clamp(max=max(len(self.flat) - 1, 0))
+        return index, mask
 
 
 def pack_tokens(reading: TokenIds, pad: int) -> TokenArray:
-    """Ragged rows from lists."""
+    """Token ids from lists to one flat array."""
     lengths = torch.tensor([len(row) for row in reading.ids], dtype=torch.long)
     starts = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
     words = None if reading.words is None else _flat(reading.words)
@@ -369,8 +370,8 @@ def pack_tokens(reading: TokenIds, pad: int) -> TokenArray:
 
 
 def tokenize_dataset(texts: Sequence[str], tokenizer: Tokenizer) -> TokenArray:
-    """Ids of all texts; large sets are kept in the cache under the hash of texts and tokenizer."""
-    if not texts:
+    """Ids of all texts; those of large sets are cached by the hash of texts and tokenizer."""
+    if not texts:  # Hugging Face tokenizers refuse an empty list
         return pack_tokens(TokenIds([]), tokenizer.pad)
     if len(texts) < WORTH_KEEPING:
         return pack_tokens(tokenizer.read(texts), tokenizer.pad)
@@ -378,15 +379,12 @@ def tokenize_dataset(texts: Sequence[str], tokenizer: Tokenizer) -> TokenArray:
     for text in texts:
         digest.update(text.encode() + b"\x00")
     path = cache_folder() / "tokens" / f"{digest.hexdigest()[:24]}.safetensors"
-    kept = _kept(path, len(texts), tokenizer)
-    if kept is not None:
-        return kept
+    cached = _open_cached_tokens(path, len(texts), tokenizer)
+    if cached is not None:
+        return cached
     tokens = pack_tokens(tokenizer.read(texts), tokenizer.pad)
     words = {} if tokens.words is None else {"words": tokens.words}
-    with (
-        suppress(OSError),
-        atomic_write(path) as temporary,
-    ):  # a cache that cannot be written is none
+    with suppress(OSError), atomic_write(path) as temporary:  # the cache is optional
         save_file({"flat": tokens.flat, "starts": tokens.starts, **words}, temporary)
     return tokens
 
@@ -395,12 +393,12 @@ def _flat(rows: Sequence[Sequence[int]]) -> Tensor:
     return torch.tensor([number for row in rows for number in row], dtype=torch.int32)
 
 
-def _kept(path: Path, texts: int, tokenizer: Tokenizer) -> TokenArray | None:
-    """What the cache holds, None where it is absent, damaged or older than the words in it."""
+def _open_cached_tokens(path: Path, texts: int, tokenizer: Tokenizer) -> TokenArray | None:
+    """Cached ids; None if absent, damaged, or of an older version without words."""
     try:
-        kept = load_file(path)
-        flat, starts = kept["flat"], kept["starts"]
-        words = kept["words"] if tokenizer.divides else None
+        tensors = load_file(path)
+        flat, starts = tensors["flat"], tensors["starts"]
+        words = tensors["words"] if tokenizer.divides else None
     except (SafetensorError, KeyError, OSError):
         return None
     if len(starts) != texts + 1 or int(starts[-1]) != len(flat):
@@ -410,26 +408,26 @@ def _kept(path: Path, texts: int, tokenizer: Tokenizer) -> TokenArray | None:
     return TokenArray(flat, starts, tokenizer.pad, words)
 
 
-# The vocabularies that VSE++, SCAN, BFAN, VSRN and AOQ ship with their checkpoints.
-#
-# JSON with "word2idx", "idx2word" and "idx", or the pickle of an object of a class named Vocabulary
-# with these attributes, often written by Python 2. Ids are kept exactly.
+# Vocabularies that come with the checkpoints of VSE++, SCAN, BFAN, VSRN and AOQ: JSON with
+# "word2idx", "idx2word" and "idx", or the pickle of an object of a class Vocabulary with these
+# attributes, often written by Python 2. A pickle can run any code, so that nothing but this class
+# is constructed. Ids are unchanged.
 
 
-MODULES = ("vocab", "__main__", "Vocabulary", "data.vocab", "lib.vocab")
+_VOCABULARY_MODULES = ("vocab", "__main__", "Vocabulary", "data.vocab", "lib.vocab")
 
 
 @final
 class Vocabulary:
-    """Stands in for the authors' class; holds attributes and does nothing."""
+    """Replaces the authors' class; has attributes and no code."""
 
 
 @final
-class _OnlyVocabularies(pickle.Unpickler):
-    """Constructs `Vocabulary` and nothing else."""
+class _VocabularyUnpickler(pickle.Unpickler):
+    """Unpickles `Vocabulary` and refuses everything else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if name == "Vocabulary" and module in MODULES:
+        if name == "Vocabulary" and module in _VOCABULARY_MODULES:
             return Vocabulary
         if (module, name) in (("copy_reg", "_reconstructor"), ("copyreg", "_reconstructor")):
             return _reconstruct
@@ -441,23 +439,23 @@ class _OnlyVocabularies(pickle.Unpickler):
 
 
 def _reconstruct(kind: Any, parent: Any, state: Any) -> Vocabulary:
-    """What Python 2's pickles of new-style classes call, for this one class."""
+    """Replaces ``copy_reg._reconstructor``, which pickles of Python 2 call, for this one class."""
     if kind is not Vocabulary or parent is not object or state is not None:
         raise ValueError("it holds something else than a Vocabulary")
     return Vocabulary()
 
 
 def read_vocabulary(path: Path, *, longest: int = 60) -> WordTokenizer:
-    """An authors' vocabulary, JSON or pickle, with its ids unchanged.
+    """Read an authors' vocabulary, JSON or pickle.
 
     Args:
         path: the file.
-        longest: captions are cut to this many words.
+        longest: captions are truncated to this many words.
 
     Raises:
-        ValueError: it is no such file, it holds another object, or ids are missing or shared.
+        ValueError: it is no such file, it holds another object, or ids are missing or not unique.
     """
-    ids = _pickled(path) if path.suffix in (".pkl", ".pickle") else _listed(path)
+    ids = _read_pickle(path) if path.suffix in (".pkl", ".pickle") else _read_word2idx(path)
     words: list[str | None] = [None] * len(ids)
     for word, place in ids.items():
         if not isinstance(word, str) or type(place) is not int:
@@ -474,7 +472,7 @@ def read_vocabulary(path: Path, *, longest: int = 60) -> WordTokenizer:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _listed(path: Path) -> Mapping[Any, Any]:
+def _read_word2idx(path: Path) -> Mapping[Any, Any]:
     plain = read_json(path, "a vocabulary")
     if not isinstance(plain, dict) or not isinstance(plain.get("word2idx"), dict):
         raise ValueError(f'{path} is not a vocabulary: {{"word2idx": {{...}}}} is needed')
@@ -482,40 +480,39 @@ def _listed(path: Path) -> Mapping[Any, Any]:
     return ids
 
 
-def _pickled(path: Path) -> Mapping[Any, Any]:
+def _read_pickle(path: Path) -> Mapping[Any, Any]:
     try:
         with path.open("rb") as file:
-            found = _OnlyVocabularies(file, encoding="latin1").load()
+            vocabulary = _VocabularyUnpickler(file, encoding="latin1").load()
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist; a vocabulary is needed there") from None
     except Exception as error:  # a damaged pickle raises almost anything
         raise ValueError(f"{path} cannot be read as a vocabulary: {error}") from error
-    ids = getattr(found, "word2idx", None) if isinstance(found, Vocabulary) else None
+    ids = getattr(vocabulary, "word2idx", None) if isinstance(vocabulary, Vocabulary) else None
     if not isinstance(ids, dict):
         raise ValueError(f"{path} is not a Vocabulary with word2idx")
     return ids
 
 
-# Captions as open_clip reads them.
+# open_clip.
 
-
-PREFIX = "open_clip:"
-KIND = "open_clip"
-FOLDER = "local-dir:"
+OPEN_CLIP_PREFIX = "open_clip:"
+OPEN_CLIP_KIND = "open_clip"
+_LOCAL_FOLDER = "local-dir:"
 Clean = Literal["lower", "whitespace", "canonicalize"]
 _END = "</w>"  # of a word, in CLIP's own vocabulary
 
 
 @final
 class OpenClipTokenizer(Tokenizer):
-    """Cleaned captions in the pieces of CLIP's own vocabulary, or of a Hugging Face tokenizer.
+    """The tokenizer of an open_clip model: CLIP's vocabulary or a Hugging Face tokenizer.
 
     Args:
-        clean: what is done first: mojibake and HTML are mended and blanks put in order; "lower"
-            also takes capitals away, "canonicalize" capitals and punctuation.
-        longest: captions are cut to this many pieces.
-        pieces: a Hugging Face tokenizer; None for CLIP's own vocabulary.
-        ends: what that tokenizer sets behind a caption is kept; else it becomes id 0.
+        clean: cleaning of captions. "whitespace" repairs mojibake, HTML and blanks; "lower" also
+            lower-cases; "canonicalize" also removes punctuation.
+        longest: captions are truncated to this many pieces.
+        pieces: a Hugging Face tokenizer; None for CLIP's vocabulary.
+        ends: keep the separator that this tokenizer appends; otherwise it becomes id 0.
 
     Raises:
         ValueError: open_clip is not installed, or there is no such cleaning.
@@ -543,10 +540,10 @@ class OpenClipTokenizer(Tokenizer):
 
     def read(self, texts: Sequence[str]) -> TokenIds:
         if self.pieces:
-            found = self.pieces.read([self._cleaned(text) for text in texts])
+            tokens = self.pieces.read([self._cleaned(text) for text in texts])
             last = None if self.ends else self.pieces.pretrained.sep_token_id
-            ids = [[0 if i == last else i for i in row] for row in found.ids]
-            return TokenIds(ids, found.words)
+            ids = [[0 if i == last else i for i in row] for row in tokens.ids]
+            return TokenIds(ids, tokens.words)
         start, stop = self._own.sot_token_id, self._own.eot_token_id
         cut = [self._own.encode(text)[: self.longest - 2] for text in texts]
         return TokenIds([[start, *row, stop] for row in cut], [self._words(row) for row in cut])
@@ -563,21 +560,22 @@ class OpenClipTokenizer(Tokenizer):
         if self.pieces:
             self.pieces.save(folder)
         plain = {"clean": self.clean, "longest": self.longest, "ends": self.ends}
-        note = {"kind": KIND, **plain, "pieces": self.pieces is not None}
+        note = {"kind": OPEN_CLIP_KIND, **plain, "pieces": self.pieces is not None}
         write_json(folder / "tokenizer.json", note)
 
     @property
     def digest(self) -> str:
         inner = self.pieces.digest if self.pieces else "own"
-        text = f"{KIND} {self.clean} {self.longest} {self.ends} {inner}"
+        text = f"{OPEN_CLIP_KIND} {self.clean} {self.longest} {self.ends} {inner}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def _words(self, row: Sequence[int]) -> list[int]:
-        word, found = 0, [-1]
+        """Index of the word of each piece of a caption, with -1 for both special tokens."""
+        word, words = 0, [-1]
         for piece in self.tokens(row):
-            found.append(word)
+            words.append(word)
             word += piece.endswith(_END)
-        return [*found, -1]
+        return [*words, -1]
 
     def _cleaned(self, text: str) -> str:
         import ftfy
@@ -590,38 +588,38 @@ class OpenClipTokenizer(Tokenizer):
 
 
 def load_open_clip_tokenizer(name: str) -> OpenClipTokenizer:
-    """The tokenizer of a model of open_clip.
+    """The tokenizer of an open_clip model.
 
     Args:
         name: ``open_clip:`` and an architecture, ``hf-hub:USER/MODEL`` or ``local-dir:FOLDER``.
 
     Raises:
-        ValueError: open_clip is not installed, there is no such model, or it reads captions in a
-            way that is not known here.
+        ValueError: open_clip is not installed, there is no such model, or its tokenizer has
+            settings that are not supported.
     """
-    where = name.removeprefix(PREFIX)
+    where = name.removeprefix(OPEN_CLIP_PREFIX)
     try:
-        found = _library().get_model_config(where)
+        settings = _library().get_model_config(where)
     except (OSError, ValueError) as error:
         raise ValueError(f"{name} has no configuration of open_clip: {error}") from error
-    if found is None:
+    if settings is None:
         raise ValueError(f"{name!r} is no model of open_clip")
-    text: dict[str, Any] = found["text_cfg"]
+    text: dict[str, Any] = settings["text_cfg"]
     public = text.get("hf_tokenizer_name")
-    said = dict(text.get("tokenizer_kwargs") or {})
-    clean = said.pop("clean", "whitespace" if public else "lower")
-    ends = not said.pop("strip_sep_token", False)
+    options = dict(text.get("tokenizer_kwargs") or {})
+    clean = options.pop("clean", "whitespace" if public else "lower")
+    ends = not options.pop("strip_sep_token", False)
     longest = int(text.get("context_length", 77))
-    if more := [*said, *(["tokenizer_mode"] if text.get("tokenizer_mode") else [])]:
-        raise ValueError(f"{name} reads captions with {more[0]}, which is not known here")
-    if public and where.startswith(FOLDER):
-        public = where.removeprefix(FOLDER)
+    if unknown := [*options, *(["tokenizer_mode"] if text.get("tokenizer_mode") else [])]:
+        raise ValueError(f"{name} reads captions with {unknown[0]}, which is not known here")
+    if public and where.startswith(_LOCAL_FOLDER):
+        public = where.removeprefix(_LOCAL_FOLDER)
     pieces = WordPieceTokenizer(public, longest=longest) if public else None
     return OpenClipTokenizer(clean=cast("Clean", clean), longest=longest, pieces=pieces, ends=ends)
 
 
 def open_clip_tokenizer_of(folder: Path) -> OpenClipTokenizer:
-    """The tokenizer that `OpenClipTokenizer.save` wrote.
+    """Load the tokenizer that `OpenClipTokenizer.save` wrote.
 
     Raises:
         ValueError: there is none, or open_clip is not installed.

@@ -1,4 +1,4 @@
-"""Pictures that keep their shape, as ViLT reads them."""
+"""Image transforms that match the preprocessing of pretrained models."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from torch import Tensor
 
 from counterfoil.data.images import Array, ImageTransform, ResizeSquare, rgb
 
-LONGEST = 1333 / 800  # times the shortest side: a picture of COCO
-_HEAD = 4  # bytes before the pixels of a stored picture: height and width, two each
+LONGEST = 1333 / 800  # longest side over shortest, as in detectors trained on COCO
+_HEADER = 4  # bytes before the pixels of a stored image: height and width, two each
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ResizeKeepAspect:
-    """The shortest side brought to a length, and both sides cut to multiples of a number.
+    """Resize the shortest side to a length, keeping the aspect ratio, as ViLT does.
 
-    A picture that would be longer than 1333 / 800 of that is made smaller. Stored as a row of
-    bytes: height, width, pixels, and room for the largest picture there can be.
+    Both sides are cut to multiples of a number. An image whose longest side would exceed 1333 / 800
+    of the shortest is made smaller. Stored as a row of bytes: height, width, pixels, and padding to
+    the largest possible image, so that images of all shapes fit one memory map.
 
     Attributes:
-        size: the shortest side in pixels.
-        divisor: what both sides are multiples of.
+        size: shortest side in pixels.
+        divisor: both sides are multiples of it.
 
     Raises:
         ValueError: a divisor below 1, or larger than the size.
@@ -45,8 +46,8 @@ class ResizeKeepAspect:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Bytes of a picture."""
-        return (_HEAD + 3 * self._whole(self.size) * self._whole(LONGEST * self.size),)
+        """Bytes of an image."""
+        return (_HEADER + 3 * self._multiple(self.size) * self._multiple(LONGEST * self.size),)
 
     @property
     def key(self) -> str:
@@ -54,62 +55,59 @@ class ResizeKeepAspect:
         return f"shaped {self.size} {self.divisor}"
 
     def sides(self, width: int, height: int) -> tuple[int, int]:
-        """Width and height that a picture of this width and height gets."""
+        """Resized width and height of an image of this width and height."""
         scale, longest = self.size / min(width, height), int(LONGEST * self.size)
         wide, high = scale * width, scale * height
         if max(wide, high) > longest:
-            less = longest / max(wide, high)
-            wide, high = less * wide, less * high
-        return self._whole(int(wide + 0.5)), self._whole(int(high + 0.5))
+            shrink = longest / max(wide, high)
+            wide, high = shrink * wide, shrink * high
+        return self._multiple(int(wide + 0.5)), self._multiple(int(high + 0.5))
 
-    def seen(self, picture: Image.Image) -> Array:
-        """(3, height, width) uint8."""
+    def resize(self, picture: Image.Image) -> Array:
+        """(3, height, width) uint8 pixels of an image."""
         picture = rgb(picture)
         sides = self.sides(*picture.size)
         if picture.size != sides:
             picture = picture.resize(sides, Image.Resampling.BICUBIC)
         return np.array(picture, dtype=np.uint8).transpose(2, 0, 1)
 
-    def drawn(self, picture: Image.Image) -> Array:
-        """The row of bytes of a picture."""
-        values = self.seen(picture)
+    def __call__(self, picture: Image.Image) -> Array:
+        """Convert an image to a row of bytes."""
+        values = self.resize(picture)
         row = np.zeros(self.shape, np.uint8)
-        row[:_HEAD] = np.array(values.shape[1:], np.uint16).view(np.uint8)
-        row[_HEAD : _HEAD + values.size] = values.ravel()
+        row[:_HEADER] = np.array(values.shape[1:], np.uint16).view(np.uint8)
+        row[_HEADER : _HEADER + values.size] = values.ravel()
         return row
 
     @staticmethod
-    def opened(row: Array) -> Array:
-        """(3, height, width) uint8 of a row of bytes."""
-        height, width = (int(side) for side in row[:_HEAD].copy().view(np.uint16))
-        return row[_HEAD : _HEAD + 3 * height * width].reshape(3, height, width)
+    def unpack(row: Array) -> Array:
+        """(3, height, width) uint8 pixels from a row of bytes."""
+        height, width = (int(side) for side in row[:_HEADER].copy().view(np.uint16))
+        return row[_HEADER : _HEADER + 3 * height * width].reshape(3, height, width)
 
-    def gathered(self, pictures: Sequence[Array]) -> tuple[Tensor, Tensor]:
-        """Pictures in one room, at its top left, and which of its cells they fill.
+    def pad(self, pictures: Sequence[Array]) -> tuple[Tensor, Tensor]:
+        """Pad images at the right and the bottom to the largest, with a mask of their patches.
 
         Args:
-            pictures: N of (3, height, width) uint8.
+            pictures: N arrays (3, height, width) of uint8.
 
         Returns:
-            (N, 3, H, W) uint8, zero elsewhere, and (N, cells) bool, row after row of squares of
-            `divisor` pixels.
+            (N, 3, H, W) uint8, and (N, patches) bool, row by row of squares of `divisor` pixels.
         """
         high, wide = (max(one.shape[side] for one in pictures) for side in (1, 2))
-        room = torch.zeros(len(pictures), 3, high, wide, dtype=torch.uint8)
+        padded = torch.zeros(len(pictures), 3, high, wide, dtype=torch.uint8)
         mask = torch.zeros(
             len(pictures), high // self.divisor, wide // self.divisor, dtype=torch.bool
         )
         for place, one in enumerate(pictures):
             height, width = one.shape[1:]
-            room[place, :, :height, :width] = torch.from_numpy(one.copy())
+            padded[place, :, :height, :width] = torch.from_numpy(one.copy())
             mask[place, : height // self.divisor, : width // self.divisor] = True
-        return room, mask.flatten(1)
+        return padded, mask.flatten(1)
 
-    def _whole(self, side: float) -> int:
+    def _multiple(self, side: float) -> int:
+        """The largest multiple of `divisor` up to a length, at least one."""
         return max(1, int(side) // self.divisor) * self.divisor
-
-
-# Pictures cut and scaled as the model they are for was trained on them.
 
 
 Fit = Literal["shortest", "longest", "squash"]
@@ -120,13 +118,13 @@ _FILTERS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BI
 @final
 @dataclass(frozen=True, slots=True)
 class ResizeCrop:
-    """(3, size, size): scaled first and cut afterwards, as torchvision does.
+    """(3, size, size): resize, then center crop or pad, as torchvision and open_clip do.
 
     Attributes:
         size: side in pixels.
-        fit: the shortest side is brought to the size and what is over is cut off; or the longest
-            is, and what is missing is black; or the picture is squeezed.
-        filter: how it is scaled.
+        fit: "shortest" resizes the shortest side and crops the rest, "longest" resizes the longest
+            side and pads with black, "squash" ignores the aspect ratio.
+        filter: of the resampling.
 
     Raises:
         ValueError: no such fit or filter.
@@ -154,14 +152,16 @@ class ResizeCrop:
         """Size, fit and filter."""
         return f"framed {self.size} {self.fit} {self.filter}"
 
-    def drawn(self, picture: Image.Image) -> Array:
-        """The array of a picture."""
+    def __call__(self, picture: Image.Image) -> Array:
+        """Convert an image."""
         picture = rgb(picture)
         sides = self._sides(*picture.size)
         if picture.size != sides:
             picture = picture.resize(sides, _FILTERS[self.filter])
         left, top = (_margin(side, self.size) for side in picture.size)
-        picture = picture.crop((left, top, left + self.size, top + self.size))  # black outside
+        picture = picture.crop(
+            (left, top, left + self.size, top + self.size)
+        )  # PIL fills with black outside the image
         return np.array(picture, dtype=np.uint8).transpose(2, 0, 1)
 
     def _sides(self, width: int, height: int) -> tuple[int, int]:
@@ -175,19 +175,19 @@ class ResizeCrop:
 
 
 def transform_from_name(size: int, *, crop: bool, divisor: int, frame: str) -> ImageTransform:
-    """How a `PixelProcessor` of these settings makes arrays of pictures.
+    """The transform of a `PixelProcessor` with these settings.
 
     Raises:
-        ValueError: no such frame.
+        ValueError: there is no such frame.
     """
     if divisor:
         return ResizeKeepAspect(size, divisor)
     if not frame:
         return ResizeSquare(size, crop)
-    fit, _, scaled = frame.partition(" ")
-    return ResizeCrop(size, cast("Fit", fit), cast("Filter", scaled))
+    fit, _, filter_name = frame.partition(" ")
+    return ResizeCrop(size, cast("Fit", fit), cast("Filter", filter_name))
 
 
 def _margin(side: int, size: int) -> int:
-    """What is cut off before the middle; below 0 what is missing there."""
+    """Pixels to crop on the left or top; negative for padding."""
     return round((side - size) / 2) if side >= size else -((size - side) // 2)

@@ -1,8 +1,8 @@
-"""Ready-made word vectors, from files in the text format of GloVe.
+"""Pretrained word vectors from files in the text format of GloVe.
 
-A line is a word and its numbers, with one blank between all of them. Words may have blanks in them
-(GloVe 840B has such), so the numbers are counted from the end. The file is read as a stream, and
-what one vocabulary needs of it is kept in the cache.
+A line is a word and its numbers, separated by single blanks. Words may contain blanks (GloVe 840B
+has some), so numbers are counted from the end. The file is read as a stream, and the vectors of a
+vocabulary are cached.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from counterfoil.core.console import progress
 from counterfoil.core.io import atomic_write
 from counterfoil.data.tokenizers import cache_folder
 
-_FIRST = 100  # lines from which the width is known
-_AT_ONCE = 1 << 24  # bytes between two moves of the progress bar
-_HEADER = re.compile(rb"\d+ \d+\s*")  # how many words, how many numbers: word2vec and fastText
+_HEAD_LINES = 100  # from which the width is inferred
+_PROGRESS_BYTES = 1 << 24  # between two updates of the progress bar
+_HEADER = re.compile(rb"\d+ \d+\s*")  # first line of word2vec and fastText: words and width
 
 
 @final
 @dataclass(frozen=True, eq=False, slots=True)
 class WordVectors:
-    """Vectors of those words of a vocabulary that a file knows.
+    """Vectors of the words of a vocabulary that a file contains.
 
     Attributes:
         rows: (W,) long, ids of the words, ascending.
@@ -49,46 +49,44 @@ class WordVectors:
 
 
 def word_vectors(path: Path, words: Sequence[str]) -> WordVectors:
-    """What a file knows of these words; where it stands twice the first line counts.
+    """Read the vectors of some words; of equal lines the first counts.
 
-    A word that is not there as it is written is looked for without hyphens, full stops and
-    apostrophes, and of "his/her" the first half, as the authors of CHAN, ESA and DivE do.
+    A word that the file lacks is looked up without hyphens, full stops and apostrophes, and of
+    "his/her" the first half, as in the code of CHAN, ESA and DivE.
 
     Args:
-        path: text, or a zip file of one text.
-        words: id to word.
+        path: text file, or a zip file of one.
+        words: the vocabulary, by id.
 
     Raises:
-        ValueError: there is no such file, it is not in this format, or knows none of the words.
+        ValueError: there is no such file, it is not in this format, or has none of the words.
     """
     if not path.is_file():
         raise ValueError(
             f"{path} is no file; give word vectors in GloVe's text format, such as "
             "glove.840B.300d.txt"
         )
-    kept = _cached(path, words)
-    if (found := _opened(kept)) is not None:
-        return found
-    found = _chosen(path, words, _read(path, {form for word in words for form in _forms(word)}))
-    with (
-        suppress(OSError),
-        atomic_write(kept) as temporary,
-    ):  # a cache that cannot be written is none
-        save_file({"rows": found.rows, "vectors": found.vectors}, temporary)
-    return found
+    cache = _cache_path(path, words)
+    if (vectors := _open_cache(cache)) is not None:
+        return vectors
+    vectors = _choose(path, words, _read(path, {form for word in words for form in _forms(word)}))
+    with suppress(OSError), atomic_write(cache) as temporary:  # the cache is optional
+        save_file({"rows": vectors.rows, "vectors": vectors.vectors}, temporary)
+    return vectors
 
 
 def _forms(word: str) -> tuple[bytes, bytes]:
+    """The word as written, and its simplified form."""
     plain = re.sub(r"[-.']", "", word).partition("/")[0]
     return word.encode(), plain.encode()
 
 
-def _chosen(path: Path, words: Sequence[str], read: Mapping[bytes, Tensor]) -> WordVectors:
+def _choose(path: Path, words: Sequence[str], vectors: Mapping[bytes, Tensor]) -> WordVectors:
     chosen = {
-        row: read[form]
+        row: vectors[form]
         for row, word in enumerate(words)
-        for form in reversed(_forms(word))
-        if form in read
+        for form in reversed(_forms(word))  # the last entry wins: the word as written
+        if form in vectors
     }
     if not chosen:
         raise ValueError(
@@ -100,28 +98,28 @@ def _chosen(path: Path, words: Sequence[str], read: Mapping[bytes, Tensor]) -> W
 
 
 def _read(path: Path, wanted: set[bytes]) -> dict[bytes, Tensor]:
-    """Vectors of the wanted words that are in the file."""
+    """Vectors of the wanted words that the file contains."""
     width, first = _layout(path)
-    found: dict[bytes, Tensor] = {}
+    vectors: dict[bytes, Tensor] = {}
     with _stream(path) as (lines, size), progress(f"bytes of {path.name}", size) as advance:
         passed = 0
         for number, line in enumerate(lines, 1):
             passed += len(line)
-            if passed > _AT_ONCE:
+            if passed > _PROGRESS_BYTES:
                 advance(passed)
                 passed = 0
             word = line[: line.find(b" ")]
-            if number < first or word not in wanted or word in found:
+            if number < first or word not in wanted or word in vectors:
                 continue
-            if line.rsplit(maxsplit=width)[0] == word:  # and not the beginning of a longer one
-                found[word] = _numbers(path, number, line, width)
-    return found
+            if line.rsplit(maxsplit=width)[0] == word:  # not the start of a longer word
+                vectors[word] = _numbers(path, number, line, width)
+    return vectors
 
 
 def _layout(path: Path) -> tuple[int, int]:
-    """Numbers of a vector, and the first line that is one."""
+    """Width of the vectors, and the number of the first line with one."""
     with _stream(path) as (lines, _):
-        head = list(islice(lines, _FIRST))
+        head = list(islice(lines, _HEAD_LINES))
     first = 2 if head and _HEADER.fullmatch(head[0]) else 1
     width = min((line.count(b" ", 0, len(line.rstrip())) for line in head[first - 1 :]), default=0)
     if width < 2:
@@ -138,45 +136,45 @@ def _numbers(path: Path, number: int, line: bytes, width: int) -> Tensor:
     except ValueError:
         vector = torch.empty(0)
     if len(vector) != width or not bool(vector.isfinite().all()):
-        told = line[:40].decode(errors="replace").strip()
+        start = line[:40].decode(errors="replace").strip()
         raise ValueError(
             f"line {number:,} of {path} is not a word and {width} numbers, as the first lines are: "
-            f"{told!r}; the file is damaged"
+            f"{start!r}; the file is damaged"
         )
     return vector
 
 
 @contextmanager
 def _stream(path: Path) -> Iterator[tuple[IO[bytes], int]]:
-    """The lines of a file, and how many bytes they have."""
+    """The lines of a file, and its size in bytes."""
     if not zipfile.is_zipfile(path):
         with path.open("rb") as lines:
             yield lines, path.stat().st_size
         return
     with zipfile.ZipFile(path) as archive:
-        inside = archive.namelist()
-        if len(inside) != 1:
+        names = archive.namelist()
+        if len(names) != 1:
             raise ValueError(
-                f"{path} holds {len(inside)} files ({', '.join(inside[:4])}); unpack it and name "
+                f"{path} holds {len(names)} files ({', '.join(names[:4])}); unpack it and name "
                 "the one to use"
             )
-        with archive.open(inside[0]) as lines:
-            yield lines, archive.getinfo(inside[0]).file_size
+        with archive.open(names[0]) as lines:
+            yield lines, archive.getinfo(names[0]).file_size
 
 
-def _cached(path: Path, words: Sequence[str]) -> Path:
-    """Where the vectors of these words are kept, as long as the file does not change."""
-    there = path.stat()
-    text = "\x00".join([str(path.resolve()), str(there.st_size), str(there.st_mtime_ns), *words])
+def _cache_path(path: Path, words: Sequence[str]) -> Path:
+    """Cache file of these words; another one when the file changes."""
+    status = path.stat()
+    text = "\x00".join([str(path.resolve()), str(status.st_size), str(status.st_mtime_ns), *words])
     name = hashlib.sha256(text.encode()).hexdigest()[:24]
     return cache_folder() / "vectors" / f"{name}.safetensors"
 
 
-def _opened(path: Path) -> WordVectors | None:
-    """What the cache holds, None where it is absent or damaged."""
+def _open_cache(path: Path) -> WordVectors | None:
+    """Cached vectors; None if absent or damaged."""
     try:
-        kept = load_file(path)
-        rows, vectors = kept["rows"], kept["vectors"]
+        tensors = load_file(path)
+        rows, vectors = tensors["rows"], tensors["vectors"]
     except (SafetensorError, KeyError, OSError):
         return None
     return WordVectors(rows, vectors) if len(rows) == len(vectors) else None

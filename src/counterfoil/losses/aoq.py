@@ -1,7 +1,14 @@
 """Offline hard negatives in the loss (AOQ, https://arxiv.org/abs/2003.03669).
 
-Of each anchor pair (i, t) the in-batch block gives the online hard negatives t_on and i_on, and the
-mined lists give t_off and i_off with their companions: the image of t_off and a caption of i_off.
+Of each anchor pair (i, t) the batch gives the online hard negatives t_on and i_on, and the mined
+lists give the offline ones:
+
+    role         pair scored                 image   text
+    HARD_TEXT    S(i, t_off)                 i       t_off
+    HARD_IMAGE   S(i_off, t)                 i_off   t
+    CROSS        S(i_off, t_off)             i_off   t_off
+    COMPANION    S(image of t_off, caption of i_off)
+
 With N mined negatives per anchor every offline hinge, and the online weight, is a mean over them;
 N = 1 is the paper's.
 """
@@ -21,21 +28,18 @@ from counterfoil.losses.base import (
     Reduction,
     hardest_negatives,
     hinge,
-    negative_mask,
+    negative_scores,
     positive_scores,
 )
-
-# Hinges of in-batch and of mined negatives, the parts of AOQ's losses.
-
 
 OFFLINE = frozenset({Role.HARD_TEXT, Role.HARD_IMAGE})
 DERIVED = frozenset({Role.CROSS, Role.COMPANION})
 
 
 def online_negatives(grid: ScoreMatrix) -> HardestNegatives:
-    """(B,) scores of the anchor pairs' hardest negatives in the block."""
+    """Return (B,) scores of the anchor pairs' hardest negatives in the batch."""
     true = positive_scores(grid)
-    assert len(true.text) == len(grid.anchor), "every text of the block is one anchor's"
+    assert len(true.text) == len(grid.anchor), "every true pair of the block is an anchor pair"
     return hardest_negatives(grid, true)
 
 
@@ -48,10 +52,10 @@ def in_batch_hinges(
     image: Tensor | None = None,
     squared: bool = False,
 ) -> Tensor:
-    """Hinges of the hardest negatives of the block, summed.
+    """Return the sum of the hinges of the hardest negatives of the batch.
 
     Args:
-        grid: the block.
+        grid: the scores of the batch.
         hard: its online negatives.
         margin: of the hinges; None for no hinges at all.
         text: (B, N) weights of the hinges against texts; their mean over N counts.
@@ -75,16 +79,78 @@ def mined_hinges(
     *,
     squared: bool = False,
 ) -> Tensor:
-    """Hinges of mined pairs against their anchors: mean over each anchor's, sum over anchors."""
+    """Return the hinges of mined pairs against their anchors: mean over N, sum over anchors."""
     anchor = grid.anchor.unsqueeze(1)
-    wanted = [role for role in Role if role in roles]  # members of an enum keep the order fixed
-    parts = [_hinge(scores.pairs[role], anchor, margin, squared=squared) for role in wanted]
+    # the order of a sum of floats changes its last digits, and a frozenset has none: the enum has
+    ordered = [role for role in Role if role in roles]
+    parts = [_hinge(scores.pairs[role], anchor, margin, squared=squared) for role in ordered]
     return torch.stack([part.mean(1) for part in parts]).sum()
 
 
 def _hinge(negative: Tensor, positive: Tensor, margin: float, *, squared: bool) -> Tensor:
-    found = hinge(negative, positive, margin)
-    return found.square() if squared else found
+    cost = hinge(negative, positive, margin)
+    return cost.square() if squared else cost
+
+
+class OfflineHinges(Loss):
+    """Base of `OfflineTriplet` and `OfflineQuintuplet`, which differ in the roles they need.
+
+    Args:
+        online: margin of the in-batch hinges; None leaves them out ("OnlyOffline" of Table 3).
+        offline: margin of the mined hinges.
+        squared: whether every hinge is squared, the alternative that section 3.3 names.
+        reduction: see `Loss`.
+    """
+
+    def __init__(
+        self,
+        *,
+        online: float | None = 0.2,
+        offline: float = 0.0,
+        squared: bool = False,
+        reduction: Reduction = "sum",
+    ) -> None:
+        super().__init__(reduction=reduction)
+        self.online, self.offline, self.squared = online, offline, squared
+
+    def forward(self, scores: Scores) -> Tensor:
+        """Return the scalar loss of a record."""
+        grid = self.grid(scores)
+        online = in_batch_hinges(grid, online_negatives(grid), self.online, squared=self.squared)
+        offline = mined_hinges(scores, grid, self.needs, self.offline, squared=self.squared)
+        return self.reduce(online + offline, grid)
+
+
+@final
+class OfflineTriplet(OfflineHinges):
+    """Online hardest triplets plus a hinge against each mined negative (AOQ, Eq. 3, "OffTri").
+
+    The authors released code for Eq. 5 only; this is the formula.
+
+    >>> scores = torch.tensor([[0.9, 0.8], [0.1, 0.7]])
+    >>> hard_text, hard_image = torch.tensor([0.95, 0.6]), torch.tensor([0.8, 0.8])
+    >>> round(OfflineTriplet()(scores, hard_text=hard_text, hard_image=hard_image).item(), 3)
+    0.55
+    """
+
+    needs = OFFLINE
+
+
+@final
+class OfflineQuintuplet(OfflineHinges):
+    """`OfflineTriplet` plus two hinges against mined pairs that share nothing with the anchor.
+
+    AOQ, Eq. 4, "OffQuin". The authors released code for Eq. 5 only; this is the formula, with the
+    second derived pair being the image of t_off with a caption of i_off.
+
+    >>> scores, mined = torch.tensor([[0.9, 0.8], [0.1, 0.7]]), torch.tensor([0.95, 0.6])
+    >>> loss = OfflineQuintuplet()
+    >>> value = loss(scores, hard_text=mined, hard_image=mined, cross=mined, companion=mined)
+    >>> round(value.item(), 3)
+    0.6
+    """
+
+    needs = OFFLINE | DERIVED
 
 
 Reference = Literal["offline", "positive"]
@@ -102,90 +168,13 @@ class AdaptiveWeights(NamedTuple):
 
 
 @final
-class OfflineTriplet(Loss):
-    """Online hardest triplets plus a hinge against each mined negative (AOQ, Eq. 3, "OffTri").
-
-    The authors released Eq. 5 only; this is the formula. Negatives are told by id.
-
-    Args:
-        online: margin of the in-batch hinges; None leaves them out ("OnlyOffline" of Table 3).
-        offline: margin of the mined hinges.
-        squared: whether every hinge is squared, the alternative that section 3.3 names.
-        reduction: see `Loss`.
-
-    >>> from counterfoil.core.types import ScoreMatrix
-    >>> grid = Grid(torch.tensor([[0.9, 0.8], [0.1, 0.7]]), torch.eye(2).bool(),
-    ...             anchor=torch.tensor([0.9, 0.7]))
-    >>> pairs = {Role.HARD_TEXT: torch.tensor([[0.95], [0.6]]),
-    ...          Role.HARD_IMAGE: torch.tensor([[0.8], [0.8]])}
-    >>> round(OfflineTriplet()(Scores({"inference": grid}, pairs)).item(), 3)
-    0.55
-    """
-
-    needs = OFFLINE
-
-    def __init__(
-        self,
-        *,
-        online: float | None = 0.2,
-        offline: float = 0.0,
-        squared: bool = False,
-        reduction: Reduction = "sum",
-    ) -> None:
-        super().__init__(reduction=reduction)
-        self.online, self.offline, self.squared = online, offline, squared
-
-    def forward(self, scores: Scores) -> Tensor:
-        """Scalar loss."""
-        return _hinged(self, scores)
-
-
-@final
-class OfflineQuintuplet(Loss):
-    """`OfflineTriplet` plus two hinges against mined pairs that share nothing with the anchor.
-
-    AOQ, Eq. 4, "OffQuin". The authors released Eq. 5 only; this is the formula, with the second
-    derived pair being the image of t_off with a caption of i_off.
-
-    Args:
-        online: margin of the in-batch hinges; None leaves them out ("OnlyOffline" of Table 3).
-        offline: margin of the mined hinges.
-        squared: whether every hinge is squared, the alternative that section 3.3 names.
-        reduction: see `Loss`.
-
-    >>> from counterfoil.core.types import ScoreMatrix
-    >>> grid = Grid(torch.tensor([[0.9, 0.8], [0.1, 0.7]]), torch.eye(2).bool(),
-    ...             anchor=torch.tensor([0.9, 0.7]))
-    >>> pairs = {role: torch.tensor([[0.95], [0.6]]) for role in OfflineQuintuplet().needs}
-    >>> round(OfflineQuintuplet()(Scores({"inference": grid}, pairs)).item(), 3)
-    0.6
-    """
-
-    needs = OFFLINE | DERIVED
-
-    def __init__(
-        self,
-        *,
-        online: float | None = 0.2,
-        offline: float = 0.0,
-        squared: bool = False,
-        reduction: Reduction = "sum",
-    ) -> None:
-        super().__init__(reduction=reduction)
-        self.online, self.offline, self.squared = online, offline, squared
-
-    def forward(self, scores: Scores) -> Tensor:
-        """Scalar loss."""
-        return _hinged(self, scores)
-
-
-@final
 class AdaptiveQuintuplet(Loss):
     """`OfflineQuintuplet` whose online hinges are weighted by how hard the mined negatives are.
 
     AOQ, Eq. 5, "AdapOffQuin"; the weight is beta - (offline score - online score) / alpha, and the
-    gradient passes through it (Eq. 6). Departs from the authors' code in: negatives are told by
-    id; the online negative is always the hardest; an anchor may have several mined negatives.
+    gradient passes through it (Eq. 6). Departs from the authors' code in: another caption of the
+    same image is no negative; the online negative is always the hardest; an anchor may have several
+    mined negatives.
 
     Args:
         online: margin of the in-batch hinges.
@@ -193,8 +182,8 @@ class AdaptiveQuintuplet(Loss):
         alpha: score difference that changes the weight by one.
         beta: weight when both negatives are equally hard.
         reference: whose score the online score is compared with: the "offline" negative's, or the
-            "positive" pair's, which is "w/o OfflineAdap" of Table 3; alpha and beta then have to
-            be found anew.
+            "positive" pair's, which is "w/o OfflineAdap" of Table 3 and wants another alpha and
+            beta.
         clamp: whether a weight stops at 0; the authors let it become negative.
         detach: whether the weight counts as a constant in the gradient, unlike Eq. 6.
         reduction: see `Loss`.
@@ -202,11 +191,10 @@ class AdaptiveQuintuplet(Loss):
     Raises:
         ValueError: an alpha that is not positive, or an unknown reference.
 
-    >>> from counterfoil.core.types import ScoreMatrix
-    >>> grid = Grid(torch.tensor([[0.9, 0.8], [0.1, 0.7]]), torch.eye(2).bool(),
-    ...             anchor=torch.tensor([0.9, 0.7]))
-    >>> pairs = {role: torch.tensor([[0.95], [0.6]]) for role in AdaptiveQuintuplet().needs}
-    >>> round(AdaptiveQuintuplet()(Scores({"inference": grid}, pairs)).item(), 3)
+    >>> scores, mined = torch.tensor([[0.9, 0.8], [0.1, 0.7]]), torch.tensor([0.95, 0.6])
+    >>> loss = AdaptiveQuintuplet()
+    >>> value = loss(scores, hard_text=mined, hard_image=mined, cross=mined, companion=mined)
+    >>> round(value.item(), 3)
     0.95
     """
 
@@ -232,64 +220,52 @@ class AdaptiveQuintuplet(Loss):
         self.reference, self.clamp, self.detach = reference, clamp, detach
 
     def forward(self, scores: Scores) -> Tensor:
-        """Scalar loss."""
+        """Return the scalar loss of a record."""
         grid = self.grid(scores)
         hard = online_negatives(grid)
         weights = self._weights(scores, hard)
         online = in_batch_hinges(grid, hard, self.online, text=weights.text, image=weights.image)
-        return self.reduced(online + mined_hinges(scores, grid, self.needs, self.offline), grid)
+        return self.reduce(online + mined_hinges(scores, grid, self.needs, self.offline), grid)
 
     def weights(self, scores: Scores) -> AdaptiveWeights:
-        """The weights of the online hinges; beta where the batch has no negative."""
+        """Return the weights of the online hinges; beta where the batch has no negative."""
         return self._weights(scores, online_negatives(self.grid(scores)))
 
     def _weights(self, scores: Scores, hard: HardestNegatives) -> AdaptiveWeights:
         if self.reference == "positive":
-            harder = self.grid(scores).anchor.unsqueeze(1)
-            return AdaptiveWeights(
-                self._weight(harder, hard.text), self._weight(harder, hard.image)
-            )
-        texts, images = scores.pairs[Role.HARD_TEXT], scores.pairs[Role.HARD_IMAGE]
+            texts = images = self.grid(scores).anchor.unsqueeze(1)
+        else:
+            texts, images = scores.pairs[Role.HARD_TEXT], scores.pairs[Role.HARD_IMAGE]
         return AdaptiveWeights(self._weight(texts, hard.text), self._weight(images, hard.image))
 
-    def _weight(self, harder: Tensor, online: Tensor) -> Tensor:
+    def _weight(self, reference: Tensor, online: Tensor) -> Tensor:
+        # an online score of -inf (no negative in the batch) would make the weight infinite, and
+        # infinity times the hinge of 0 is NaN
         present = (online != -torch.inf).unsqueeze(1)
-        gap = torch.where(present, harder - online.unsqueeze(1), 0.0)
+        gap = torch.where(present, reference - online.unsqueeze(1), 0.0)
         weight = self.beta - gap / self.alpha
         weight = weight.clamp(min=0) if self.clamp else weight
         return weight.detach() if self.detach else weight
-
-
-def _hinged(term: OfflineTriplet | OfflineQuintuplet, scores: Scores) -> Tensor:
-    """Hinges in the batch and against all mined pairs that a term needs."""
-    grid = term.grid(scores)
-    online = in_batch_hinges(grid, online_negatives(grid), term.online, squared=term.squared)
-    offline = mined_hinges(scores, grid, term.needs, term.offline, squared=term.squared)
-    return term.reduced(online + offline, grid)
-
-
-# The ablation of AOQ whose derived pairs come from the batch.
 
 
 @final
 class OnlineQuintuplet(Loss):
     """`OfflineTriplet` plus two hinges against pairs derived from the in-batch hard negatives.
 
-    AOQ (https://arxiv.org/abs/2003.03669), Table 3, "OnlineQuin": Eq. 4 whose derived pairs are
-    those of the online negatives, i_on with t_on and the image of t_on with a text of i_on; the
-    authors released no code for it. Of several texts of i_on the one that scores highest with the
-    image of t_on is taken. Where t_on describes i_on, as where the batch has no negative, there is
-    no derived pair.
+    AOQ, Table 3, "OnlineQuin", an ablation: Eq. 4 whose derived pairs are those of the online
+    negatives, i_on with t_on and the image of t_on with a text of i_on; the authors released no
+    code for it. Of several texts of i_on the one that scores highest with the image of t_on is
+    taken. Where t_on describes i_on, as where the batch has no negative, there is no derived pair.
+    Every text of the batch has one image.
 
     Args:
         online: margin of the in-batch hinges.
         offline: margin of the mined and of the derived hinges.
         reduction: see `Loss`.
 
-    >>> grid = Grid(torch.tensor([[0.9, 0.8, 0.1], [0.2, 0.7, 0.6], [0.5, 0.95, 0.8]]),
-    ...             torch.eye(3).bool(), anchor=torch.tensor([0.9, 0.7, 0.8]))
-    >>> pairs = {role: torch.zeros(3, 1) for role in OnlineQuintuplet().needs}
-    >>> round(OnlineQuintuplet()(Scores({"inference": grid}, pairs)).item(), 3)
+    >>> scores = torch.tensor([[0.9, 0.8, 0.1], [0.2, 0.7, 0.6], [0.5, 0.95, 0.8]])
+    >>> mined = torch.zeros(3)
+    >>> round(OnlineQuintuplet()(scores, hard_text=mined, hard_image=mined).item(), 3)
     1.05
     """
 
@@ -302,20 +278,26 @@ class OnlineQuintuplet(Loss):
         self.online, self.offline = online, offline
 
     def forward(self, scores: Scores) -> Tensor:
-        """Scalar loss."""
+        """Return the scalar loss of a record."""
         grid = self.grid(scores)
         online = in_batch_hinges(grid, online_negatives(grid), self.online)
         offline = mined_hinges(scores, grid, self.needs, self.offline)
         derived = hinge(_derived(grid), grid.anchor, self.offline).sum()
-        return self.reduced(online + offline + derived, grid)
+        return self.reduce(online + offline + derived, grid)
 
 
 def _derived(grid: ScoreMatrix) -> Tensor:
-    """(2, B) scores of the derived pairs, -inf where there is none."""
-    true, wrong = positive_scores(grid), negative_mask(grid)
+    """Return (2, B) scores of the derived pairs, -inf where there is none."""
+    true, wrong = positive_scores(grid), negative_scores(grid)
+    if (grid.positive.sum(0) != 1).any():
+        raise ValueError(
+            "OnlineQuintuplet pairs the image of a wrong text with a text of a wrong image, so "
+            "every text of the batch needs one image; positives have one True in each column"
+        )
     text = wrong.argmax(1)[true.image]
     image = wrong.argmax(0)[true.text]
-    text_to_image = true.image[text]  # texts of the block are the anchors, in order
+    text_to_image = true.image[text]  # true pairs come text after text: pair t is that of text t
+    # argmax of a row of -inf is 0, which is no negative
     real = (wrong[true.image, text] != -torch.inf) & (wrong[image, true.text] != -torch.inf)
     real = real & (text_to_image != image)
     companion = grid.scores[text_to_image].masked_fill(~grid.positive[image], -torch.inf).amax(1)

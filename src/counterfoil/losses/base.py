@@ -1,12 +1,11 @@
-"""Losses are pure functions of `Scores`; an objective is their weighted sum.
+"""What every loss is: a function of scores, called with plain tensors or with a `Scores` record.
 
->>> from counterfoil.losses.triplet import HardestTripletLoss
->>> from counterfoil.core.config import lazy
->>> objective = total(triplet=(0.5, part(HardestTriplet, margin=0.2))).build()
->>> s = torch.tensor([[0.9, 0.8], [0.1, 0.7]])
->>> grid = Grid(scores=s, positive=torch.eye(2).bool(), anchor=s.diagonal())
->>> losses = objective(Scores({"inference": grid}))
->>> {name: round(loss.item(), 3) for name, loss in losses.items()}
+>>> from counterfoil.losses import HardestTripletLoss
+>>> scores = torch.tensor([[0.9, 0.8], [0.1, 0.7]])  # (I, T); the diagonal holds the true pairs
+>>> round(HardestTripletLoss(margin=0.2)(scores).item(), 3)
+0.4
+>>> loss = WeightedSum(terms={"triplet": (0.5, HardestTripletLoss(margin=0.2))})
+>>> {name: round(value.item(), 3) for name, value in loss(scores).items()}
 {'triplet': 0.2}
 """
 
@@ -17,31 +16,157 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
-from typing import Literal, NamedTuple, cast, final
+from typing import Generic, Literal, NamedTuple, TypeVar, cast, final
 
 import torch
 from torch import Tensor, nn
 
 from counterfoil.core.config import Config, config
-from counterfoil.core.types import INFERENCE, Role, ScoreMatrix, Scores
+from counterfoil.core.types import INFERENCE, Role, ScoreMatrix, Scores, WordTask
 
 Reduction = Literal["sum", "mean"]
+Output = TypeVar("Output")
+
+KEYWORDS: Mapping[Role, str] = {  # of a call with plain tensors
+    Role.HARD_TEXT: "hard_text",
+    Role.HARD_IMAGE: "hard_image",
+    Role.CROSS: "cross",
+    Role.COMPANION: "companion",
+    Role.WRITTEN: "generated",
+    Role.EDITED: "edited",
+    Role.MASKED_POSITIVE: "masked_positive",
+    Role.MASKED_NEGATIVE: "masked_negative",
+}
 
 
-class Loss(nn.Module, ABC):
+class ScoresModule(nn.Module, ABC, Generic[Output]):
+    """A module whose `forward` takes a `Scores` record, and whose call takes plain tensors too."""
+
+    def __call__(
+        self,
+        scores: Tensor | Scores,
+        positives: Tensor | None = None,
+        *,
+        hard_text: Tensor | None = None,
+        hard_image: Tensor | None = None,
+        cross: Tensor | None = None,
+        companion: Tensor | None = None,
+        generated: Tensor | None = None,
+        edited: Tensor | None = None,
+        masked_positive: Tensor | None = None,
+        masked_negative: Tensor | None = None,
+        guide: Tensor | None = None,
+        hard_text_guide: Tensor | None = None,
+        hard_image_guide: Tensor | None = None,
+        words: Mapping[str, WordTask | tuple[Tensor, ...]] | None = None,
+        scale: float = 1.0,
+        repeats: int = 1,
+        step: int = 0,
+        seed: int = 0,
+    ) -> Output:
+        """Compute the loss of a batch.
+
+        The B anchor pairs of a batch are its true pairs, text after text: with square scores and
+        the default `positives`, pair b is image b with text b. Scores of other pairs come in rows
+        aligned with the anchor pairs, (B,) for one pair each or (B, N) for N. Half-precision
+        tensors are judged in float32.
+
+        Args:
+            scores: (I, T) float scores of images and texts, higher is better; or a `Scores`
+                record, which holds everything and comes alone.
+            positives: (I, T) bool, True where the text describes the image. Default: the diagonal
+                of square scores.
+            hard_text: (B, N) scores of the anchor images with mined texts.
+            hard_image: (B, N) scores of mined images with the anchor texts.
+            cross: (B, N) scores of the mined images with the mined texts.
+            companion: (B, N) scores of the mined texts' own images with captions of the mined
+                images.
+            generated: (B, N) scores of the anchor images with generated captions, -inf where an
+                anchor has fewer; the role "written".
+            edited: (B, 2) scores of the anchor image with an edited text, and of an edited image
+                with the anchor text; -inf where nothing was edited.
+            masked_positive: (B, 2) like `edited`, of positives without their most important words
+                or regions.
+            masked_negative: (B, 2) likewise, of the hardest negatives.
+            guide: (I, T) how similar the pairs ought to be, in units of `scores`; -inf for a pair
+                that is neither true nor a negative.
+            hard_text_guide: (B, N) the same for the pairs of `hard_text`.
+            hard_image_guide: (B, N) the same for the pairs of `hard_image`.
+            words: word tasks by name: a `WordTask`, or a tuple of its tensors (logits, labels) or
+                (logits, labels, anchor).
+            scale: the score of two equal items: 1 where scores are cosines.
+            repeats: copies of each item in `scores`, side by side, as `SelfExpandingLoss` needs
+                them.
+            step: batches before this one, for losses with a schedule.
+            seed: of random choices; give another one at each step.
+
+        Raises:
+            ValueError: a tensor that the loss needs is missing, or one has the wrong shape or type.
+            TypeError: other arguments beside a record, or scores that are no tensor.
+        """
+        pairs = {
+            Role.HARD_TEXT: hard_text,
+            Role.HARD_IMAGE: hard_image,
+            Role.CROSS: cross,
+            Role.COMPANION: companion,
+            Role.WRITTEN: generated,
+            Role.EDITED: edited,
+            Role.MASKED_POSITIVE: masked_positive,
+            Role.MASKED_NEGATIVE: masked_negative,
+        }
+        guides = {Role.HARD_TEXT: hard_text_guide, Role.HARD_IMAGE: hard_image_guide}
+        if isinstance(scores, Scores):
+            others = (positives, guide, words, *pairs.values(), *guides.values())
+            if any(other is not None for other in others):
+                raise TypeError("a Scores record holds everything; call the loss with it alone")
+            record = scores
+        else:
+            matrix = _score_matrix(scores, positives, guide, scale, self._grid_name(), repeats)
+            record = _in_full_precision(
+                Scores(
+                    grids={matrix.name: matrix},
+                    pairs=_aligned(pairs, matrix, ""),
+                    words={
+                        name: task if isinstance(task, WordTask) else WordTask(*task)
+                        for name, task in (words or {}).items()
+                    },
+                    step=step,
+                    guides=_aligned(guides, matrix, "_guide"),
+                    seed=seed,
+                )
+            )
+        self._check(record)
+        output: Output = super().__call__(record)  # nn.Module's: hooks, then `forward`
+        return output
+
+    @abstractmethod
+    def _grid_name(self) -> str:
+        """Name in the record of scores given as a tensor."""
+
+    def _check(self, scores: Scores) -> None:
+        """Raise ValueError where the record lacks something."""
+
+
+class Loss(ScoresModule[Tensor], ABC):
     """One scalar loss.
 
+    A new loss is a subclass with a `forward`; class attributes say which scores it needs beside
+    the score matrix of the batch, see `examples/custom_loss.py`. Every loss is called alike, see
+    `ScoresModule.__call__`.
+
     Args:
-        reduction: "sum" over the anchor pairs of the batch, as the field does it, or their "mean".
+        reduction: "sum" over the anchor pairs of the batch, as VSE++ and its successors do, or
+            their "mean".
 
     Attributes:
-        needs: roles that must be scored.
-        needs_guide: whether its grid must carry a guide.
+        needs: roles whose pairs must be scored.
+        needs_guide: whether its score matrix must carry a guide.
         needs_words: names of the word tasks that must be there.
-        needs_grid: name of the grid it judges.
-        needs_block: whether it looks at wrong pairs of that grid; else at the anchors alone.
+        needs_grid: name of the score matrix that it judges: the model's view of the batch.
+        needs_block: whether it looks at wrong pairs of that matrix; else at the anchors alone, and
+            the trainer scores nothing else.
         needs_guided: roles whose pairs must carry a guide too.
-        begins: step up to which it is silent and its grid is not asked for.
+        begins: first step at which it counts; until then its score matrix is not computed.
 
     Raises:
         ValueError: another reduction.
@@ -63,26 +188,54 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, scores: Scores) -> Tensor:
-        """Scalar loss."""
+        """Return the scalar loss of a record."""
 
     def grid(self, scores: Scores) -> ScoreMatrix:
-        """The grid that this term judges."""
+        """Return the score matrix that this loss judges."""
         return scores.grids[self.needs_grid]
 
-    def reduced(self, total: Tensor, grid: ScoreMatrix) -> Tensor:
-        """A sum over the batch, divided by its number of anchor pairs when the mean is wanted."""
+    def reduce(self, total: Tensor, grid: ScoreMatrix) -> Tensor:
+        """Divide a sum over the batch by its number of anchor pairs where the mean is wanted."""
         return total / len(grid.anchor) if self.reduction == "mean" else total
+
+    def _grid_name(self) -> str:
+        return self.needs_grid
+
+    def _check(self, scores: Scores) -> None:
+        name = type(self).__name__
+        if self.needs_grid not in scores.grids:
+            raise ValueError(
+                f"{name} judges the score matrix {self.needs_grid!r}, and the record has "
+                f"{', '.join(map(repr, scores.grids)) or 'none'}"
+            )
+        missing = [f"{word}=" for r, word in KEYWORDS.items() if r in self.needs - {*scores.pairs}]
+        guided = self.needs_guided - {*scores.guides}
+        missing += [f"{word}_guide=" for role, word in KEYWORDS.items() if role in guided]
+        if missing:
+            raise ValueError(
+                f"{name} needs {', '.join(missing)} each a (B,) or (B, N) tensor, in rows aligned "
+                "with the B anchor pairs"
+            )
+        if self.needs_guide and self.grid(scores).guide is None:
+            raise ValueError(
+                f"{name} needs guide= an (I, T) tensor: how similar images and texts ought to be"
+            )
+        if tasks := sorted(self.needs_words - {*scores.words}):
+            raise ValueError(
+                f"{name} needs the word tasks {', '.join(tasks)}: give "
+                f"words={{{tasks[0]!r}: (logits, labels)}}"
+            )
 
 
 @final
-class WeightedSum(nn.Module):
-    """A named, weighted sum of terms.
+class WeightedSum(ScoresModule[dict[str, Tensor]]):
+    """A named, weighted sum of losses; called as each of them is.
 
     Args:
-        terms: weight and term, by name.
+        terms: weight and loss, by name.
 
     Raises:
-        ValueError: no terms, a name that is no identifier, or a weight that is not finite.
+        ValueError: no losses, a name that is no identifier, or a weight that is not finite.
     """
 
     def __init__(self, *, terms: Mapping[str, tuple[float, Loss]]) -> None:
@@ -99,40 +252,40 @@ class WeightedSum(nn.Module):
 
     @property
     def needs(self) -> frozenset[Role]:
-        """Roles that some term needs."""
+        """Roles that some loss needs."""
         return frozenset[Role]().union(*(term.needs for term in self._terms()))
 
     @property
     def needs_guide(self) -> bool:
-        """Whether some term needs a guide."""
+        """Whether some loss needs a guide."""
         return any(term.needs_guide for term in self._terms())
 
     @property
     def needs_words(self) -> frozenset[str]:
-        """Word tasks that some term needs."""
+        """Word tasks that some loss needs."""
         return frozenset[str]().union(*(term.needs_words for term in self._terms()))
 
     @property
     def needs_grids(self) -> frozenset[str]:
-        """Grids that some term judges."""
+        """Score matrices that some loss judges."""
         return frozenset(term.needs_grid for term in self._terms())
 
     @property
     def needs_block(self) -> bool:
-        """Whether some term looks at wrong pairs of the inference grid."""
+        """Whether some loss looks at wrong pairs of the inference matrix."""
         return any(term.needs_block and term.needs_grid == INFERENCE for term in self._terms())
 
     @property
     def needs_guided(self) -> frozenset[Role]:
-        """Roles whose pairs some term wants guided."""
+        """Roles whose pairs need a guide for some loss."""
         return frozenset[Role]().union(*(term.needs_guided for term in self._terms()))
 
     def grids_at(self, step: int) -> frozenset[str]:
-        """Grids that are judged at a step."""
+        """Return the names of the score matrices that are judged at a step."""
         return frozenset(term.needs_grid for term in self._terms() if step >= term.begins)
 
     def forward(self, scores: Scores) -> dict[str, Tensor]:
-        """Weighted losses by name; their sum is what is minimised.
+        """Return weighted losses by name; their sum is what is minimised.
 
         Scores in half precision are judged in float32: a sum over a batch needs it.
         """
@@ -141,59 +294,139 @@ class WeightedSum(nn.Module):
 
     def _loss(self, name: str, scores: Scores) -> Tensor:
         term = cast("Loss", self.terms[name])
-        if scores.step < term.begins:
-            return zero_loss(scores)
-        loss: Tensor = term(scores)
-        return loss
+        return zero_loss(scores) if scores.step < term.begins else term(scores)
 
     def _terms(self) -> list[Loss]:
         return [cast("Loss", term) for term in self.terms.values()]
 
+    def _grid_name(self) -> str:
+        if len(names := sorted(self.needs_grids)) > 1:
+            raise ValueError(
+                f"the losses of this sum judge several score matrices, {', '.join(names)}; call "
+                "it with a Scores record that holds each under its name"
+            )
+        return names[0]
+
 
 def weighted_sum(**terms: Loss | tuple[float, Loss]) -> Config[WeightedSum]:
-    """An objective written down: `total(triplet=part(HardestTriplet), words=(0.1, part(...)))`.
+    """Write down a weighted sum: `weighted_sum(a=lazy(HardestTripletLoss), b=(0.1, lazy(...)))`.
 
-    A term without a weight weighs 1.
+    A loss without a weight weighs 1.
     """
     weighted = {k: v if isinstance(v, tuple) else (1.0, v) for k, v in terms.items()}
     return config(WeightedSum, terms=weighted)
 
 
-def _in_full_precision(scores: Scores) -> Scores:
-    def grid(g: ScoreMatrix) -> ScoreMatrix:
-        guide = None if g.guide is None else _full(g.guide)
-        return replace(g, scores=_full(g.scores), anchor=_full(g.anchor), guide=guide)
-
-    return replace(
-        scores,
-        grids={name: grid(g) for name, g in scores.grids.items()},
-        pairs={role: _full(pair) for role, pair in scores.pairs.items()},
-        guides={role: _full(guide) for role, guide in scores.guides.items()},
-        words={n: replace(w, logits=_full(w.logits)) for n, w in scores.words.items()},
-    )
-
-
 def zero_loss(scores: Scores) -> Tensor:
-    """A scalar loss of nothing."""
+    """Return a scalar zero on the device and in the dtype of the scores."""
     return next(iter(scores.grids.values())).scores.new_zeros(())
 
 
 def step_generator(scores: Scores, what: str) -> torch.Generator:
-    """A generator for what a term draws at this step, the same on every process."""
+    """Return a generator for the random choices of a loss at this step.
+
+    It depends on the record's seed and on `what` alone, so every process makes the same choices.
+    """
     name = f"{scores.seed}/{what}".encode()
     return torch.Generator().manual_seed(int.from_bytes(sha256(name).digest()[:7], "big"))
 
 
-def _full(tensor: Tensor) -> Tensor:
+# Plain tensors as a record.
+
+
+def _score_matrix(
+    scores: Tensor,
+    positives: Tensor | None,
+    guide: Tensor | None,
+    scale: float,
+    name: str,
+    repeats: int,
+) -> ScoreMatrix:
+    if not isinstance(scores, Tensor):
+        raise TypeError(f"scores are a tensor or a Scores record, not {type(scores).__name__}")
+    shape = tuple(scores.shape)
+    if len(shape) != 2 or not scores.is_floating_point():
+        raise ValueError(
+            f"scores of shape {shape} and type {scores.dtype} were given; use an (I, T) float "
+            "tensor, one row for each image and one column for each text"
+        )
+    if repeats < 1 or any(size % repeats for size in shape):
+        raise ValueError(f"scores of shape {shape} cannot hold {repeats} copies of every item")
+    items = [size // repeats for size in shape]
+    if positives is None:
+        if items[0] != items[1]:
+            raise ValueError(
+                f"scores of shape {shape} are not square: give positives= a bool tensor of that "
+                "shape, True where the text describes the image"
+            )
+        eye = torch.eye(items[0], dtype=torch.bool, device=scores.device)
+        positives = eye.repeat_interleave(repeats, 0).repeat_interleave(repeats, 1)
+    if positives.shape != scores.shape or positives.dtype != torch.bool:
+        raise ValueError(
+            f"positives of shape {tuple(positives.shape)} and type {positives.dtype} were given "
+            f"for scores of shape {shape}; use a bool tensor of that shape"
+        )
+    if not positives.any():
+        raise ValueError("positives holds no true pair; a batch needs one at least")
+    if guide is not None and tuple(guide.shape) not in (shape, tuple(items)):
+        raise ValueError(
+            f"guide of shape {tuple(guide.shape)} was given for scores of shape {shape}; use the "
+            "same shape"
+        )
+    # (I, r, T, r): the score of an anchor pair is the lowest of those of its r x r copies
+    copies = scores.reshape(items[0], repeats, items[1], repeats)
+    text, image = positives[::repeats, ::repeats].T.nonzero(as_tuple=True)
+    anchor = copies[image, :, text].flatten(1).amin(1)
+    return ScoreMatrix(scores, positives, anchor, guide, scale, name, repeats)
+
+
+def _aligned(
+    tensors: Mapping[Role, Tensor | None], matrix: ScoreMatrix, suffix: str
+) -> dict[Role, Tensor]:
+    """The given tensors as (B, N)."""
+    count = len(matrix.anchor)
+    aligned = {}
+    for role, tensor in tensors.items():
+        if tensor is None:
+            continue
+        if tensor.ndim not in (1, 2) or len(tensor) != count:
+            raise ValueError(
+                f"{KEYWORDS[role]}{suffix} of shape {tuple(tensor.shape)} was given for {count} "
+                f"anchor pairs; use ({count},) or ({count}, N), one row for each true pair, text "
+                "after text"
+            )
+        aligned[role] = tensor if tensor.ndim == 2 else tensor.unsqueeze(1)
+    return aligned
+
+
+def _in_full_precision(scores: Scores) -> Scores:
+    def grid(g: ScoreMatrix) -> ScoreMatrix:
+        guide = None if g.guide is None else full_precision(g.guide)
+        return replace(
+            g, scores=full_precision(g.scores), anchor=full_precision(g.anchor), guide=guide
+        )
+
+    return replace(
+        scores,
+        grids={name: grid(g) for name, g in scores.grids.items()},
+        pairs={role: full_precision(pair) for role, pair in scores.pairs.items()},
+        guides={role: full_precision(guide) for role, guide in scores.guides.items()},
+        words={n: replace(w, logits=full_precision(w.logits)) for n, w in scores.words.items()},
+    )
+
+
+def full_precision(tensor: Tensor) -> Tensor:
+    """Return half-precision tensors as float32, others as they are."""
     return tensor.float() if tensor.dtype in (torch.half, torch.bfloat16) else tensor
 
 
-# What is true and what is wrong in a block of scores: told by its mask, never by place.
+# True and wrong pairs of a score matrix. The mask says which is which, never the place: an image
+# may have any number of texts, and another caption of the same image is no negative.
 
 
 @final
 class PositiveScores(NamedTuple):
-    """All P true pairs of a grid, text after text, and their scores.
+    """The P true pairs of a score matrix, text after text: (P,) rows, columns and scores.
 
     Where every text has one image, as in a batch of captions, these are the anchor pairs in order.
     """
@@ -212,22 +445,26 @@ class HardestNegatives(NamedTuple):
 
 
 def hinge(negative: Tensor, positive: Tensor, margin: float) -> Tensor:
-    """How far a negative is from staying `margin` below its positive, at least 0."""
+    """Return max(0, margin + negative - positive); 0 for a negative of -inf."""
     return (margin + negative - positive).clamp(min=0)
 
 
 def positive_scores(grid: ScoreMatrix) -> PositiveScores:
-    """The true pairs of a grid."""
+    """Return the true pairs of a score matrix."""
+    # nonzero runs row by row, and rows of the transposed mask are texts
     text, image = grid.positive.T.nonzero(as_tuple=True)
     return PositiveScores(image, text, grid.scores[image, text])
 
 
-def negative_mask(grid: ScoreMatrix) -> Tensor:
-    """(I, T) scores, -inf where the pair is true."""
+def negative_scores(grid: ScoreMatrix) -> Tensor:
+    """Return (I, T) scores, -inf where the pair is true."""
     return grid.scores.masked_fill(grid.positive, -torch.inf)
 
 
 def hardest_negatives(grid: ScoreMatrix, true: PositiveScores) -> HardestNegatives:
-    """The online hard negatives of each true pair; equal ones share the gradient."""
-    wrong = negative_mask(grid)
+    """Return the hardest negatives in the batch of each true pair.
+
+    `amax`, unlike `max`, shares the gradient among equal scores.
+    """
+    wrong = negative_scores(grid)
     return HardestNegatives(wrong.amax(1)[true.image], wrong.amax(0)[true.text])

@@ -1,15 +1,15 @@
-"""Hinges whose margin grows with how near the wrong caption is in meaning (LSEH)."""
+"""Losses of other methods, to compare with: LSEH, CFM, DCL and HCL, DWS, FNE, SelHN and ESA."""
 
 from __future__ import annotations
 
 import math
-from typing import Literal, final, get_args
+from typing import Literal, final
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from counterfoil.core.config import parse_choice, parse_literal
+from counterfoil.core.config import parse_literal
 from counterfoil.core.types import INFERENCE, Role, ScoreMatrix, Scores
 from counterfoil.losses.base import (
     Loss,
@@ -17,10 +17,11 @@ from counterfoil.losses.base import (
     Reduction,
     hardest_negatives,
     hinge,
-    negative_mask,
+    negative_scores,
     positive_scores,
     step_generator,
 )
+from counterfoil.losses.triplet import TripletLoss
 
 LSEHReference = Literal["hardest", "sum"]
 SameImage = Literal["excluded", "no margin"]
@@ -31,29 +32,29 @@ class LSEHLoss(Loss):
     """Hinge with the margin alpha + lam * F, where F is the guide, in both directions.
 
     LSEH (Gong and Cosma, "Improving visual-semantic embeddings by learning semantically-enhanced
-    hard negatives", Pattern Recognition 2023). A nearer caption has to stay further below the true
-    one. The negative is chosen with its margin, so the guide says too which one is hardest.
-    Departs from the authors' code in: pairs that are true by id are no negatives, even where the
-    batch calls them wrong; theirs are, at margin 0: ``same_image="no margin"``, which wants
-    "diagonal" positives. A guide of -inf marks such pairs.
+    hard negatives", Pattern Recognition 2023). A caption that is nearer in meaning has to score
+    further below the true one. The hardest negative is the highest sum of score and margin, so the
+    guide changes the choice too. Departs from the authors' code in: true pairs (by id) are no
+    negatives, even where the positives of the batch are the diagonal alone; theirs are, at margin
+    0, which is ``same_image="no margin"`` with diagonal positives. A guide of -inf marks such
+    pairs.
 
     Args:
         alpha: margin of a caption that has nothing in common, in units of a score.
-        lam: what the nearest caption adds to it.
+        lam: addition to the margin of a caption that means the same (guide 1).
         against: the "hardest" negative of the batch, or the "sum" over all.
-        same_image: what becomes of pairs that the guide marks.
+        same_image: treatment of the pairs that the guide marks with -inf: "excluded", or negatives
+            with "no margin".
         reduction: see `Loss`.
 
     Raises:
-        ValueError: a word that is not known.
+        ValueError: an unknown value of `against` or `same_image`.
 
-    >>> s = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
-    >>> near = torch.tensor([[1.0, 0.2, 0.4], [0.2, 1.0, 0.0], [0.4, 0.0, 1.0]])
-    >>> grid = Grid(scores=s, positive=torch.eye(3).bool(), anchor=s.diagonal(), guide=near)
-    >>> scores = Scores({"inference": grid})
-    >>> round(SemanticMargin(alpha=0.2, lam=0.0)(scores).item(), 3)
+    >>> scores = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
+    >>> guide = torch.tensor([[1.0, 0.2, 0.4], [0.2, 1.0, 0.0], [0.4, 0.0, 1.0]])
+    >>> round(LSEHLoss(alpha=0.2, lam=0.0)(scores, guide=guide).item(), 3)
     0.8
-    >>> round(SemanticMargin(alpha=0.2, lam=0.1)(scores).item(), 3)
+    >>> round(LSEHLoss(alpha=0.2, lam=0.1)(scores, guide=guide).item(), 3)
     0.88
     """
 
@@ -69,24 +70,22 @@ class LSEHLoss(Loss):
         reduction: Reduction = "sum",
     ) -> None:
         super().__init__(reduction=reduction)
-        for name, given, kinds in (
-            ("against", against, get_args(LSEHReference)),
-            ("same_image", same_image, get_args(SameImage)),
-        ):
-            parse_choice(kinds, given, f"a value of {name!r}")
+        parse_literal(LSEHReference, against, "a value of 'against'")
+        parse_literal(SameImage, same_image, "a value of 'same_image'")
         self.alpha, self.lam = alpha, lam
         self.against, self.same_image = against, same_image
 
     def forward(self, scores: Scores) -> Tensor:
-        """Scalar loss."""
+        """Return the scalar loss of a record."""
         grid = self.grid(scores)
         texts, images = self.directions(grid)
-        return self.reduced(texts + images, grid)
+        return self.reduce(texts + images, grid)
 
     def directions(self, grid: ScoreMatrix) -> tuple[Tensor, Tensor]:
-        """Sums of the hinges against wrong texts and against wrong images."""
+        """Return the sums of the hinges against wrong texts and against wrong images."""
         true = positive_scores(grid)
-        wrong = (grid.scores + self.margin(grid)).masked_fill(self._left_out(grid), -torch.inf)
+        # the margin differs from pair to pair: it is added to the scores before the maximum
+        wrong = (grid.scores + self.margin(grid)).masked_fill(self._excluded(grid), -torch.inf)
         if self.against == "hardest":
             texts, images = wrong.amax(1)[true.image], wrong.amax(0)[true.text]
             return hinge(texts, true.score, 0).sum(), hinge(images, true.score, 0).sum()
@@ -97,20 +96,17 @@ class LSEHLoss(Loss):
         )
 
     def margin(self, grid: ScoreMatrix) -> Tensor:
-        """(I, T) margins, 0 for true pairs."""
-        assert grid.guide is not None, "the step checks that there is a guide"
-        none = grid.positive | grid.guide.isneginf()
-        return (self.alpha + self.lam * grid.guide).masked_fill(none, 0)
+        """Return (I, T) margins, 0 for true pairs."""
+        assert grid.guide is not None, "Loss.__call__ checks that there is a guide"
+        true = grid.positive | grid.guide.isneginf()
+        return (self.alpha + self.lam * grid.guide).masked_fill(true, 0)
 
-    def _left_out(self, grid: ScoreMatrix) -> Tensor:
+    def _excluded(self, grid: ScoreMatrix) -> Tensor:
         """(I, T) bool, True for pairs that are no negatives."""
-        assert grid.guide is not None, "the step checks that there is a guide"
+        assert grid.guide is not None, "Loss.__call__ checks that there is a guide"
         if self.same_image == "no margin":
             return grid.positive
         return grid.positive | grid.guide.isneginf()
-
-
-# Hinges of anchors against what was edited for them (CFM).
 
 
 @final
@@ -125,12 +121,9 @@ class SelfAdjustedCFMLoss(Loss):
         margin: in units of a score.
         reduction: see `Loss`.
 
-    >>> import torch
-    >>> from counterfoil.core.types import ScoreMatrix
-    >>> s = torch.tensor([[0.9, 0.8], [0.1, 0.7]])
-    >>> grid = Grid(scores=s, positive=torch.eye(2).bool(), anchor=s.diagonal())
-    >>> pairs = {Role.EDITED: torch.tensor([[0.9, 0.85], [-torch.inf, 0.3]])}
-    >>> round(SelfAdjusted(margin=0.1)(Scores({"inference": grid}, pairs)).item(), 3)
+    >>> scores = torch.tensor([[0.9, 0.8], [0.1, 0.7]])
+    >>> edited = torch.tensor([[0.9, 0.85], [-torch.inf, 0.3]])
+    >>> round(SelfAdjustedCFMLoss(margin=0.1)(scores, edited=edited).item(), 3)
     0.15
     """
 
@@ -142,10 +135,10 @@ class SelfAdjustedCFMLoss(Loss):
         self.margin = margin
 
     def forward(self, scores: Scores) -> Tensor:
-        """Scalar loss."""
+        """Return the scalar loss of a record."""
         grid = self.grid(scores)
         edited = scores.pairs[Role.EDITED]
-        return self.reduced(hinge(edited, grid.anchor.unsqueeze(1), self.margin).sum(), grid)
+        return self.reduce(hinge(edited, grid.anchor.unsqueeze(1), self.margin).sum(), grid)
 
 
 @final
@@ -153,22 +146,18 @@ class SelfExploredCFMLoss(Loss):
     """Hinge of the masked negative against the masked positive: sum over both directions.
 
     CFM (Wei et al., MM 2022), self-exploration: both have lost their most important regions or
-    words, so others have to tell them apart. An anchor for which nothing was masked, with scores of
-    -inf, costs nothing.
+    words, so the model has to tell them apart by others. An anchor for which nothing was masked,
+    with scores of -inf, costs nothing.
 
     Args:
         margin: in units of a score.
         reduction: see `Loss`.
 
-    >>> import torch
-    >>> from counterfoil.core.types import ScoreMatrix
-    >>> s = torch.tensor([[0.9, 0.8], [0.1, 0.7]])
-    >>> grid = Grid(scores=s, positive=torch.eye(2).bool(), anchor=s.diagonal())
-    >>> pairs = {
-    ...     Role.MASKED_POSITIVE: torch.tensor([[0.5, 0.6], [-torch.inf, 0.3]]),
-    ...     Role.MASKED_NEGATIVE: torch.tensor([[0.5, 0.4], [-torch.inf, 0.4]]),
-    ... }
-    >>> round(SelfExplored(margin=0.1)(Scores({"inference": grid}, pairs)).item(), 3)
+    >>> scores = torch.tensor([[0.9, 0.8], [0.1, 0.7]])
+    >>> positive = torch.tensor([[0.5, 0.6], [-torch.inf, 0.3]])
+    >>> negative = torch.tensor([[0.5, 0.4], [-torch.inf, 0.4]])
+    >>> loss = SelfExploredCFMLoss(margin=0.1)
+    >>> round(loss(scores, masked_positive=positive, masked_negative=negative).item(), 3)
     0.3
     """
 
@@ -180,33 +169,29 @@ class SelfExploredCFMLoss(Loss):
         self.margin = margin
 
     def forward(self, scores: Scores) -> Tensor:
-        """Scalar loss."""
-        positive, negative = (
-            scores.pairs[role] for role in (Role.MASKED_POSITIVE, Role.MASKED_NEGATIVE)
-        )
-        none = negative.isneginf()
+        """Return the scalar loss of a record."""
+        positive, negative = scores.pairs[Role.MASKED_POSITIVE], scores.pairs[Role.MASKED_NEGATIVE]
+        none = negative.isneginf()  # both are -inf there, and their difference would be NaN
         cost = hinge(negative, positive.masked_fill(none, 0), self.margin)
-        return self.reduced(cost.sum(), self.grid(scores))
+        return self.reduce(cost.sum(), self.grid(scores))
 
 
-# Contrastive losses that know of false negatives, or that weigh negatives by how hard they are.
-
-
-EVEN = 1e-6  # so near, what is left of the negatives has no finite logarithm
+EVEN = 1e-6  # closer to 0 than this, log(1 - exp(x)) of the remaining negatives is not finite
 
 
 @final
 class DebiasedContrastiveLoss(Loss):
-    """InfoNCE whose sum over N negatives is corrected, or weighed, or both.
+    """InfoNCE whose sum over N negatives is debiased (DCL), hardened (HCL), or both.
 
-    DCL (https://arxiv.org/abs/2007.00224): of the negatives a share `tau_plus` is false and looks
-    like the positive, so that much is taken off, down to what N negatives of the lowest score would
-    give. HCL (https://arxiv.org/abs/2010.04592): before that, a negative is weighed by its own
-    exponential to the power `beta`, with weights of 1 on average. With both at 0 this is
+    DCL (https://arxiv.org/abs/2007.00224), Eq. 8: of the negatives a share `tau_plus` is false and
+    scores like the positive, so that share is subtracted, down to the sum of N negatives of the
+    lowest score. HCL (https://arxiv.org/abs/2010.04592): before that, each negative is weighted by
+    its own exponential to the power `beta`, with weights of 1 on average. With both at 0 this is
     `InfoNCELoss`; with a growing `beta` only the hardest negative is left, N times.
 
-    Departs from the authors' code in: images and texts face each other, in both directions;
-    negatives are told by id; everything stays logarithms, so no temperature overflows.
+    Departs from the authors' code in: images and texts are contrasted, in both directions; another
+    caption of the same image is no negative; everything stays in logarithms, so no temperature
+    overflows.
 
     Args:
         temperature: scores are divided by it.
@@ -214,17 +199,17 @@ class DebiasedContrastiveLoss(Loss):
             for ten classes; among captions far fewer are false.
         beta: how strongly hard negatives are preferred; 0 for not at all. The authors take 0.5 to
             2.
-        lowest: the lowest score there is, -1 for a cosine; asked for with `tau_plus` only.
+        lowest: the lowest possible score, -1 for a cosine; read with `tau_plus` only.
         reduction: see `Loss`.
 
     Raises:
-        ValueError: a temperature that is not positive, a share that is none, or a negative `beta`.
+        ValueError: a temperature that is not positive, a share outside 0 to 1, or a negative
+            `beta`.
 
-    >>> from counterfoil.core.types import ScoreMatrix
-    >>> s = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
-    >>> scores = Scores({"inference": Grid(s, torch.eye(3).bool(), anchor=s.diagonal())})
-    >>> terms = Debiased(), Debiased(tau_plus=0.1), Debiased(beta=1.0)
-    >>> [round(term(scores).item(), 3) for term in terms]
+    >>> scores = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
+    >>> losses = [DebiasedContrastiveLoss(**options) for options in ({}, {"tau_plus": 0.1})]
+    >>> losses += [DebiasedContrastiveLoss(beta=1.0)]
+    >>> [round(loss(scores).item(), 3) for loss in losses]
     [1.888, 1.756, 2.617]
     """
 
@@ -251,28 +236,30 @@ class DebiasedContrastiveLoss(Loss):
         self.tau_plus, self.beta = tau_plus, beta
 
     def forward(self, scores: Scores) -> Tensor:
-        """Scalar loss."""
+        """Return the scalar loss of a record."""
         grid = self.grid(scores)
         true = positive_scores(grid)
         texts = self._one_way(grid.scores[true.image], ~grid.positive[true.image], true)
         images = self._one_way(grid.scores.T[true.text], ~grid.positive.T[true.text], true)
-        return self.reduced((texts + images) / 2, grid)
+        return self.reduce((texts + images) / 2, grid)
 
     def _one_way(self, scores: Tensor, wrong: Tensor, true: PositiveScores) -> Tensor:
-        """Of (P, C) scores against P positives; a row without a wrong one is free."""
-        some = wrong.any(1)
+        """Cost of (P, C) scores against P positives; a row without a wrong one costs nothing."""
+        some = wrong.any(1)  # such rows are dropped first: their logarithm of 0 has a NaN gradient
         wrong = wrong[some]
         logits, positive = scores[some] / self.temperature, true.score[some] / self.temperature
         hard = (logits * self.beta).masked_fill(~wrong, -torch.inf)
         both = (logits * (1 + self.beta)).masked_fill(~wrong, -torch.inf)
         count = wrong.sum(1).to(logits).log()
+        # log of N * sum(w e) / sum(w) over the positive, with w = e to the power beta
         excess = both.logsumexp(1) - hard.logsumexp(1) + count - positive
         return softplus(self._corrected(excess, count, positive)).sum()
 
     def _corrected(self, excess: Tensor, count: Tensor, positive: Tensor) -> Tensor:
-        """(P,) logarithms of negatives over positive, without the false ones."""
+        """(P,) logarithms of negatives over positive, without the false ones (DCL, Eq. 8)."""
         if not self.tau_plus:
             return excess
+        # the false share of the sum is N tau exp(positive), in logarithms relative to the sum
         false = count + math.log(self.tau_plus) - excess
         all_false = false > -EVEN
         left = (-false.masked_fill(all_false, -torch.inf).exp()).log1p() + excess
@@ -280,38 +267,35 @@ class DebiasedContrastiveLoss(Loss):
         return torch.where(all_false, floor, floor.maximum(left - math.log1p(-self.tau_plus)))
 
 
-# Triplets whose negatives are drawn so that every distance is seen alike.
-
-
 @final
 class DistanceWeightedTripletLoss(Loss):
-    """Hinge against one negative for each true pair, drawn by its distance from the anchor.
+    """Hinge against one negative for each true pair, sampled by its distance from the anchor.
 
-    On a sphere most items lie at a right angle. A negative is drawn with the inverse of the density
-    of its distance, in both directions, so near ones come first: of scores around 0.4 the highest
-    one nearly always. Wu et al., ICCV 2017 (https://arxiv.org/abs/1706.07567), with a
-    fixed margin as HREM has it (https://github.com/CrossmodalGroup/HREM).
+    Distance-weighted sampling (Wu et al., ICCV 2017, https://arxiv.org/abs/1706.07567, Eq. 3), with
+    a fixed margin as in HREM (https://github.com/CrossmodalGroup/HREM). On a sphere most items lie
+    at a right angle to each other. A negative is sampled with the inverse of the density of its
+    distance, in both directions, so near ones come first: of scores around 0.4 nearly always the
+    highest.
 
     Scores are read as cosines: a distance is sqrt(2 - 2 score / scale), see `ScoreMatrix.scale`.
 
     Departs from the authors' code in: negatives beyond `furthest` do not count when the weights are
-    scaled, where theirs may leave no legal one any weight; an anchor without a legal negative costs
-    nothing, where theirs then drops the loss of the whole direction.
+    normalised, where theirs may leave no allowed one any weight; an anchor without an allowed
+    negative costs nothing, where theirs then drops the loss of the whole direction.
 
     Args:
         margin: in units of a score.
         nearest: distances below it count as this one.
-        furthest: negatives from here on are never drawn; HREM has 1.7 on Flickr30K, 1.9 on COCO.
+        furthest: negatives from here on are never sampled; HREM has 1.7 on Flickr30K, 1.9 on COCO.
         dimensions: of the sphere.
         reduction: see `Loss`.
-        grid: name of the grid it judges.
+        grid: name of the score matrix that it judges.
 
     Raises:
         ValueError: distances or dimensions that are not possible.
 
-    >>> s = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
-    >>> grid = Grid(scores=s, positive=torch.eye(3).bool(), anchor=s.diagonal())
-    >>> round(DistanceWeighted(margin=0.2)(Scores({"inference": grid})).item(), 3)
+    >>> scores = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
+    >>> round(DistanceWeightedTripletLoss(margin=0.2)(scores).item(), 3)
     0.8
     """
 
@@ -337,35 +321,37 @@ class DistanceWeightedTripletLoss(Loss):
         self.nearest, self.furthest, self.dimensions = nearest, furthest, dimensions
 
     def forward(self, scores: Scores) -> Tensor:
-        """Scalar loss."""
+        """Return the scalar loss of a record."""
         grid = self.grid(scores)
         rng = step_generator(scores, f"distance-weighted negatives of {grid.name}")
         return self.judged(grid, torch.rand(2 * int(grid.positive.sum()), generator=rng))
 
     def judged(self, grid: ScoreMatrix, uniforms: Tensor) -> Tensor:
-        """The loss with given draws.
+        """Return the loss with given random numbers.
 
         Args:
-            grid: what is judged.
-            uniforms: (2 P,) from 0 to 1, of the P true pairs image after image, then of those text
-                after text.
+            grid: the scores.
+            uniforms: (2 P,) from 0 to 1, of the P true pairs image after image, then text after
+                text.
         """
         by_images, by_texts = uniforms.to(grid.scores.device).chunk(2)
         texts = self._one_way(grid.scores, grid, grid.positive, by_images)
         images = self._one_way(grid.scores.T, grid, grid.positive.T, by_texts)
-        return self.reduced(texts + images, grid)
+        return self.reduce(texts + images, grid)
 
     @torch.no_grad()
     def chances(self, scores: Tensor, positive: Tensor) -> Tensor:
-        """(A, C) with which each anchor draws each candidate; zeros where none may be drawn.
+        """Return (A, C) sampling probabilities of each anchor; zeros without an allowed candidate.
 
         Args:
             scores: (A, C) cosines.
             positive: (A, C) bool.
         """
+        # density of a distance d between unit vectors: d^(n-2) (1 - d^2 / 4)^((n-3) / 2); in
+        # logarithms, because d^510 is beyond floats
         distance = (2 - 2 * scores).clamp(min=0).sqrt().clamp(min=self.nearest)
         legal = ~positive & (distance < self.furthest)
-        near = distance.clamp(max=self.furthest)
+        near = distance.clamp(max=self.furthest)  # at a distance of 2 the density is 0
         log = (2 - self.dimensions) * near.log()
         log = log - (self.dimensions - 3) / 2 * (1 - near.square() / 4).log()
         return log.masked_fill(~legal, -torch.inf).softmax(1).masked_fill(~legal, 0)
@@ -381,24 +367,21 @@ class DistanceWeightedTripletLoss(Loss):
 
 
 def draw_by_distance(chances: Tensor, uniforms: Tensor) -> Tensor:
-    """(P,) one column of each row, the first whose chances up to it reach the row's uniform.
+    """Return (P,) one sampled column of each row: the first whose cumulated chance is reached.
 
     Args:
-        chances: (P, C) that sum to 1; of a row of zeros the first column is drawn.
+        chances: (P, C) probabilities; of a row of zeros the first column is returned.
         uniforms: (P,) from 0 to 1.
     """
     reached = chances.cumsum(1)
-    # a sum of rounded chances may end below 1, and no column of chance 0 is to be drawn
-    wanted = torch.minimum(uniforms.to(chances.dtype), reached[:, -1]).unsqueeze(1)
-    return ((reached >= wanted) & (chances > 0)).long().argmax(1)
-
-
-# Negatives chosen by how likely they are to be wrong.
+    # the sum of rounded chances may end below 1, and no column of chance 0 may be sampled
+    level = torch.minimum(uniforms.to(chances.dtype), reached[:, -1]).unsqueeze(1)
+    return ((reached >= level) & (chances > 0)).long().argmax(1)
 
 
 Choice = Literal["sampled", "expected"]
 PRIOR = 1 / 9999  # odds that a negative is a true pair
-SUSPECT = 1e-3  # posterior above which it may well be one
+SUSPECT = 1e-3  # posterior above which a negative may be a true pair
 
 
 @final
@@ -406,38 +389,36 @@ class PosteriorTripletLoss(Loss):
     """Hinge against a negative that is hard, but is probably no true pair.
 
     The false-negative elimination of FNE (Li et al., ACM Multimedia 2023,
-    https://arxiv.org/abs/2308.04380). A negative weighs exp(-d² / 2), where d is how far it scores
-    from the positive. Anchor pairs that rank first in both directions tell how positives and
-    hardest negatives are distributed, two Gaussians; once more than `enough` are known, a negative
-    that is a true pair with posterior p > 0.001 weighs exp(-p / 2) instead. One that scores more
-    than the margin below the mean positive weighs nothing, and where nothing is left the hardest is
-    taken. The weights follow the authors' code; p begins at odds of 1 to 9999, so that only a score
-    far out among the negatives is suspected.
+    https://arxiv.org/abs/2308.04380). A negative has the weight exp(-d² / 2), where d is the
+    distance of its score from the positive's. The scores of anchor pairs that rank first in both
+    directions, and of their hardest negatives, are fitted by two Gaussians; once more than `enough`
+    are known, a negative that is a true pair with posterior p > 0.001 has the weight exp(-p / 2)
+    instead. One that scores more than the margin below the mean positive has the weight 0, and
+    where no weight is left the hardest is taken. The weights follow the authors' code; the prior
+    odds are 1 to 9999, so that only a score far out among the negatives is suspected.
 
-    Departs from the authors' code in: negatives are told by id, and come from the batch, not from
-    queues of a momentum encoder; the variance is taken around the mean, not around the means that
-    came before; scores are brought to the range of a cosine; and "expected" has no variance of its
-    own.
+    Departs from the authors' code in: another caption of the same image is no negative; negatives
+    come from the batch, not from queues of a momentum encoder; the variance is taken around the
+    mean, not around earlier means; scores are divided by `ScoreMatrix.scale`, as cosines; and
+    "expected" has no sampling variance.
 
-    In training it learns the two distributions as it goes; they are buffers, saved with it.
+    In training mode each call updates the two Gaussians first; they are buffers, saved with it.
 
     Args:
         margin: in units of a score.
         choice: one negative is "sampled" by weight, as the authors do, or the "expected" hinge is
             taken over all of them.
         sharpness: k in the weights exp(-k d²) and exp(-k p).
-        enough: pairs that must be known before the posterior is trusted.
-        period: after so many steps the distributions are learnt anew; the authors take an epoch. 0
-            for never.
+        enough: pairs that must be known before the posterior is used.
+        period: the Gaussians are fitted anew after so many steps; the authors take an epoch. 0 for
+            never.
         reduction: see `Loss`.
 
     Raises:
         ValueError: another choice, or a negative number.
 
-    >>> from counterfoil.core.types import ScoreMatrix
-    >>> s = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
-    >>> scores = Scores({"inference": Grid(s, torch.eye(3).bool(), anchor=s.diagonal())})
-    >>> round(PosteriorTriplet(margin=0.5, choice="expected")(scores).item(), 3)
+    >>> scores = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
+    >>> round(PosteriorTripletLoss(margin=0.5, choice="expected")(scores).item(), 3)
     2.1
     """
 
@@ -461,24 +442,24 @@ class PosteriorTripletLoss(Loss):
         self.choice: Choice = choice
         self.margin, self.sharpness = margin, sharpness
         self.enough, self.period = enough, period
-        self._anew = -1  # step at which they were last learnt anew
-        # of positives and of hardest negatives: how many, their mean, their squared deviations
+        self._restarted = -1  # step of the last restart
+        # rows: positives, hardest negatives; columns: count, mean, sum of squared deviations
         self.register_buffer("learnt", torch.zeros(2, 3))
 
     def forward(self, scores: Scores) -> Tensor:
-        """Scalar loss. In training, what this batch says of the distributions is learnt first."""
+        """Return the scalar loss; in training mode, update the Gaussians first."""
         grid = self.grid(scores)
-        true, wrong = positive_scores(grid), negative_mask(grid)
+        true, wrong = positive_scores(grid), negative_scores(grid)
         if self.training:
-            self._learn(grid, true, scores.step)
+            self._update(grid, true, scores.step)
         texts = self._one_way(wrong[true.image], true.score, grid, scores, "texts")
         images = self._one_way(wrong.T[true.text], true.score, grid, scores, "images")
-        return self.reduced(texts + images, grid)
+        return self.reduce(texts + images, grid)
 
     def _one_way(
         self, wrong: Tensor, positive: Tensor, grid: ScoreMatrix, scores: Scores, what: str
     ) -> Tensor:
-        """Of (P, C) candidates, -inf where none, against (P,) positives."""
+        """Cost of (P, C) candidates, -inf where none, against (P,) positives."""
         positive = positive.unsqueeze(1)
         weights = self._weights(wrong.detach(), positive.detach(), grid.scale)
         costs = hinge(wrong, positive, self.margin)
@@ -487,88 +468,87 @@ class PosteriorTripletLoss(Loss):
         noise = torch.empty(weights.shape).exponential_(
             generator=step_generator(scores, f"posterior {what}")
         )
-        place = (weights / noise.to(weights)).argmax(1, keepdim=True)  # one by weight in each row
+        # exponential race: the argmax of w / Exp(1) is w's row sampled with probability w / sum(w)
+        place = (weights / noise.to(weights)).argmax(1, keepdim=True)
         return costs.gather(1, place).sum()
 
     def _weights(self, wrong: Tensor, positive: Tensor, scale: float) -> Tensor:
-        """(P, C) how much each negative weighs; 0 for what is none."""
+        """(P, C) weights of the negatives; 0 for true pairs."""
         none = wrong == -torch.inf
         far = ((wrong - positive) / scale).masked_fill(none, 0)
         weights = (-self.sharpness * far.square()).exp()
         count, mean, _ = self.learnt[0]
-        match = self._match(wrong.masked_fill(none, 0))
-        suspect = (match > SUSPECT) & (count > self.enough)
-        weights = torch.where(suspect, (-self.sharpness * match).exp(), weights)
+        posterior = self._posterior(wrong.masked_fill(none, 0))
+        suspect = (posterior > SUSPECT) & (count > self.enough)
+        weights = torch.where(suspect, (-self.sharpness * posterior).exp(), weights)
         low = (wrong <= mean - self.margin) & (count > 0)
         weights = weights.masked_fill(none | low, 0)
-        lost = ~(weights > 0).any(1, keepdim=True)
-        return torch.where(lost & (wrong == wrong.amax(1, keepdim=True)) & ~none, 1, weights)
+        empty = ~(weights > 0).any(1, keepdim=True)
+        return torch.where(empty & (wrong == wrong.amax(1, keepdim=True)) & ~none, 1, weights)
 
-    def _match(self, score: Tensor) -> Tensor:
-        """Posterior that pairs of these scores are true ones; NaN before any were seen."""
+    def _posterior(self, score: Tensor) -> Tensor:
+        """Posterior that pairs of these scores are true ones; NaN before the first update."""
         (_, mean, _), (_, other, _) = self.learnt
-        spread, against = (self.learnt[:, 2] / self.learnt[:, 0]).clamp(min=1e-8)
-        for_it, for_other = (score - mean).square() / spread, (score - other).square() / against
-        odds: Tensor = (for_other - for_it + (against / spread).log()) / 2 + math.log(PRIOR)
+        variance, other_variance = (self.learnt[:, 2] / self.learnt[:, 0]).clamp(min=1e-8)
+        far = (score - mean).square() / variance
+        other_far = (score - other).square() / other_variance
+        odds: Tensor = (other_far - far + (other_variance / variance).log()) / 2 + math.log(PRIOR)
         return odds.sigmoid()
 
     @torch.no_grad()
-    def _learn(self, grid: ScoreMatrix, true: PositiveScores, step: int) -> None:
-        """From true pairs that score higher than every wrong one of their row and column."""
-        if self.period and step % self.period == 0 and step != self._anew:
-            self.learnt.zero_()  # once, however often a step is judged
-            self._anew = step
+    def _update(self, grid: ScoreMatrix, true: PositiveScores, step: int) -> None:
+        """Update the Gaussians with the pairs that rank first in their row and in their column."""
+        if self.period and step % self.period == 0 and step != self._restarted:
+            self.learnt.zero_()  # once, however often the loss is called at this step
+            self._restarted = step
         hard = hardest_negatives(grid, true)
         first = (true.score > hard.text) & (true.score > hard.image)
-        seen = torch.cat((hard.text[first], hard.image[first]))
-        for row, new in zip(self.learnt, (true.score[first], seen[seen > -torch.inf])):
+        negatives = torch.cat((hard.text[first], hard.image[first]))
+        negatives = negatives[negatives > -torch.inf]
+        for row, new in zip(self.learnt, (true.score[first], negatives)):
             if len(new):
                 row.copy_(_merged(row, new.to(row)))
 
 
 def _merged(known: Tensor, new: Tensor) -> Tensor:
-    """Count, mean and squared deviations with those of (N,) new values."""
+    """Merge count, mean and squared deviations with those of (N,) new values."""
     count, mean, squares = known
     both = count + len(new)
-    away = new.mean() - mean
-    around = (new - new.mean()).square().sum()
-    moved = mean + away * len(new) / both
-    return torch.stack((both, moved, squares + around + away**2 * count * len(new) / both))
-
-
-# The hardest negative, unless its gradient would vanish.
+    shift = new.mean() - mean
+    new_squares = (new - new.mean()).square().sum()
+    moved = mean + shift * len(new) / both
+    return torch.stack((both, moved, squares + new_squares + shift**2 * count * len(new) / both))
 
 
 Otherwise = Literal["mean", "sum"]
 
 
 @final
-class SelectiveHardNegativeLoss(Loss):
+class SelectiveHardNegativeLoss(TripletLoss):
     """Hinge against the hardest negative, or against all where that one scores as the positive.
 
     SelHN, the loss of RVSE++ (https://arxiv.org/abs/2303.00181): where the hardest negative and the
     positive score alike, as they do at the beginning of training, their gradients on an encoder
-    cancel, and all negatives take its place. It is decided for each anchor and each direction by
-    itself, so no warm-up is needed. What "alike" means and what takes its place follow the authors'
-    code; of the paper only the abstract was read.
+    cancel, and all negatives take its place. The choice is made for each anchor and each direction
+    alone, so no warm-up is needed. The threshold and the replacement follow the authors' code; of
+    the paper only the abstract was read.
 
-    Departs from the authors' code in: negatives are told by id ("diagonal" positives give the
-    authors' value); it is a sum over anchors and directions, theirs is half the "mean".
+    Departs from the authors' code in: another caption of the same image is no negative (with
+    positives on the diagonal alone it is the authors' value); it is a sum over anchors and
+    directions, theirs is half the "mean".
 
     Args:
         margin: in units of a score.
-        epsilon: the hardest negative is left alone where it is nearer than this to its positive, in
-            units of a score.
+        epsilon: the hardest negative is replaced where its score is closer than this to the
+            positive's.
         otherwise: the "mean" over all negatives, as the authors have it, or their "sum".
         reduction: see `Loss`.
 
     Raises:
-        ValueError: a negative `epsilon`, or something else otherwise.
+        ValueError: a negative `epsilon`, or an unknown value of `otherwise`.
 
-    >>> from counterfoil.core.types import ScoreMatrix
-    >>> s = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
-    >>> scores = Scores({"inference": Grid(s, torch.eye(3).bool(), anchor=s.diagonal())})
-    >>> [round(SelectivelyHardest(epsilon=e)(scores).item(), 3) for e in (0.01, 0.15)]
+    >>> scores = torch.tensor([[0.9, 0.8, 0.2], [0.8, 0.7, 0.6], [0.1, 0.2, 0.9]])
+    >>> [round(SelectiveHardNegativeLoss(epsilon=e)(scores).item(), 3) for e in (0.01, 0.15)]
     [0.8, 0.45]
     """
 
@@ -580,32 +560,21 @@ class SelectiveHardNegativeLoss(Loss):
         otherwise: Otherwise = "mean",
         reduction: Reduction = "sum",
     ) -> None:
-        super().__init__(reduction=reduction)
+        super().__init__(margin=margin, reduction=reduction)
         if not epsilon >= 0:
             raise ValueError(f"epsilon={epsilon} was given; use 0 for always the hardest, or more")
         parse_literal(Otherwise, otherwise, "what to do otherwise")
-        self.margin, self.epsilon = margin, epsilon
+        self.epsilon = epsilon
         self.otherwise: Otherwise = otherwise
 
-    def forward(self, scores: Scores) -> Tensor:
-        """Scalar loss."""
-        grid = self.grid(scores)
-        true, wrong = positive_scores(grid), negative_mask(grid)
-        texts = self._one_way(wrong[true.image], true.score)
-        images = self._one_way(wrong.T[true.text], true.score)
-        return self.reduced(texts + images, grid)
-
-    def _one_way(self, wrong: Tensor, positive: Tensor) -> Tensor:
-        """Of (P, C) candidates, -inf where none, against (P,) positives."""
+    def _cost(self, wrong: Tensor, anchor: Tensor, positive: Tensor) -> Tensor:
+        wrong = wrong[anchor]
         hardest = wrong.amax(1)
         vanishes = (hardest - positive).detach().abs() < self.epsilon
         every = hinge(wrong, positive.unsqueeze(1), self.margin).sum(1)
         if self.otherwise == "mean":
             every = every / (wrong > -torch.inf).sum(1).clamp(min=1)
         return torch.where(vanishes, every, hinge(hardest, positive, self.margin)).sum()
-
-
-# Several copies of every item in one batch, each judged against its hardest true partner.
 
 
 EXPANDED = "expanded"
@@ -616,15 +585,16 @@ ExpandedReference = Literal["hardest", "all", "mean"]
 class SelfExpandingLoss(Loss):
     """Triplet over h copies of each image and of each text: h images, h texts and h x h pairs each.
 
-    A copy of an image is compared with the copy of its caption that it likes least, and with copies
-    of other captions as negatives; a copy of a caption likewise. Every true pair of a batch, of
-    which an image may have several, gives 2h hinges. With one copy it is `HardestTripletLoss`, or
-    `SumTripletLoss` against all.
+    The self-expanding triplet loss of ESA (Zhu et al., IEEE TCSVT 2023). The positive of a copy of
+    an image is its lowest score with a copy of its caption, and its negatives are copies of other
+    captions; a copy of a caption likewise. Every true pair of a batch, of which an image may have
+    several, gives 2h hinges. With one copy it is `HardestTripletLoss`, or `SumTripletLoss` against
+    all. ESA warms up against all negatives:
+    ``SwitchAfter(first=SelfExpandingLoss(against="all"), second=SelfExpandingLoss(), steps=...)``.
 
-    The self-expanding triplet loss of ESA (Zhu et al., IEEE TCSVT 2023), which warms up against all
-    negatives: ``Then(first=SelfExpanding(against="all"), second=SelfExpanding(), steps=...)``.
-    Departs from the authors' code in: negatives are told by id ("diagonal" positives give the
-    authors' value), and equally hard ones share the gradient.
+    Departs from the authors' code in: another caption of the same image is no negative (with
+    positives on the diagonal alone it is the authors' value), and equally hard negatives share the
+    gradient.
 
     Args:
         against: the "hardest" negative, the sum over "all", or their "mean".
@@ -632,15 +602,11 @@ class SelfExpandingLoss(Loss):
         reduction: see `Loss`; the "mean" is over anchor pairs, not over their copies.
 
     Raises:
-        ValueError: against something else.
+        ValueError: an unknown value of `against`.
 
-    >>> import torch
-    >>> from counterfoil.core.types import ScoreMatrix
-    >>> s = torch.tensor([[0.9, 0.7, 0.6, 0.5], [0.8, 0.8, 0.1, 0.2],
-    ...                   [0.1, 0.3, 0.9, 0.9], [0.2, 0.2, 0.8, 0.9]])
-    >>> positive = torch.eye(2).bool().repeat_interleave(2, 0).repeat_interleave(2, 1)
-    >>> grid = Grid(s, positive, anchor=torch.tensor([0.7, 0.8]), copies=2)
-    >>> round(SelfExpanding(margin=0.2)(Scores({"expanded": grid})).item(), 3)
+    >>> scores = torch.tensor([[0.9, 0.7, 0.6, 0.5], [0.8, 0.8, 0.1, 0.2],
+    ...                        [0.1, 0.3, 0.9, 0.9], [0.2, 0.2, 0.8, 0.9]])
+    >>> round(SelfExpandingLoss(margin=0.2)(scores, repeats=2).item(), 3)  # 2 items, 2 copies
     0.1
     """
 
@@ -659,24 +625,24 @@ class SelfExpandingLoss(Loss):
         self.margin = margin
 
     def forward(self, scores: Scores) -> Tensor:
-        """Scalar loss."""
+        """Return the scalar loss of a record."""
         grid = self.grid(scores)
         images, texts = self.directions(grid)
-        return self.reduced(images + texts, grid)
+        return self.reduce(images + texts, grid)
 
     def directions(self, grid: ScoreMatrix) -> tuple[Tensor, Tensor]:
-        """Sums over copies of images, for which texts are wrong, and over copies of texts."""
+        """Return the sums over copies of images against texts, and of texts against images."""
         copies = grid.repeats
         text, image = grid.positive[::copies, ::copies].T.nonzero(as_tuple=True)
         images, texts = (size // copies for size in grid.scores.shape)
         blocks = grid.scores.view(images, copies, texts, copies)[image, :, text]  # (P, h, h)
-        wrong = negative_mask(grid)
+        wrong = negative_scores(grid)
         rows = self._one_way(wrong.view(images, copies, -1)[image], blocks.amin(2))
         columns = self._one_way(wrong.T.reshape(texts, copies, -1)[text], blocks.amin(1))
         return rows, columns
 
     def _one_way(self, wrong: Tensor, true: Tensor) -> Tensor:
-        """Of (P, h, C) candidates, -inf where none, against (P, h) positives."""
+        """Cost of (P, h, C) candidates, -inf where none, against (P, h) positives."""
         if self.against == "hardest":
             return hinge(wrong.amax(2), true, self.margin).sum()
         costs = hinge(wrong, true.unsqueeze(2), self.margin)

@@ -1,4 +1,4 @@
-"""Symmetric contrastive cross-entropy, with any number of positives per image."""
+"""Contrastive losses: softmax (InfoNCE) and sigmoid cross-entropy over the pairs of a batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 
 from counterfoil.core.config import unknown_name
 from counterfoil.core.types import Role, Scores
-from counterfoil.losses.base import Loss, Reduction, negative_mask, positive_scores
+from counterfoil.losses.base import Loss, Reduction, negative_scores, positive_scores
 
 
 @final
@@ -19,8 +19,9 @@ class InfoNCELoss(Loss):
     """Cross-entropy of each true pair among the wrong ones of its row and of its column.
 
     CLIP (https://arxiv.org/abs/2103.00020), figure 3: with one caption per image and the "mean" it
-    is the same value. Each true pair competes with wrong pairs only, so that two captions of one
-    image never push each other away, and a row in which all is true costs nothing.
+    is the same value. Departs from the authors' code in: each true pair competes with wrong pairs
+    only, so that two captions of one image never push each other away, and a row in which all is
+    true costs nothing.
 
     With a margin every wrong score counts as that much higher (an option of CHAN's code, which
     adds the means of both directions up: twice this value).
@@ -35,11 +36,9 @@ class InfoNCELoss(Loss):
     Raises:
         ValueError: a temperature that is not positive, or below `smallest`.
 
-    >>> from counterfoil.core.types import ScoreMatrix
-    >>> s = torch.tensor([[0.9, 0.8], [0.1, 0.7]])
-    >>> grid = Grid(scores=s, positive=torch.eye(2).bool(), anchor=s.diagonal())
-    >>> loss = InfoNCE(temperature=0.1, reduction="mean")
-    >>> round(loss(Scores({"inference": grid})).item(), 4)
+    >>> scores = torch.tensor([[0.9, 0.8], [0.1, 0.7]])
+    >>> loss = InfoNCELoss(temperature=0.1, reduction="mean")
+    >>> round(loss(scores).item(), 4)
     0.4073
     """
 
@@ -64,20 +63,18 @@ class InfoNCELoss(Loss):
         self.log_scale = nn.Parameter(start, requires_grad=learnable)
 
     def forward(self, scores: Scores) -> Tensor:
-        """Scalar loss. While training, a learnt temperature is first brought back to its range."""
+        """Return the scalar loss; while training, first clamp a learnt temperature to its range."""
         if self.training and self.log_scale.requires_grad:
             self.log_scale.data.clamp_(max=self.highest)
         grid = self.grid(scores)
         scale = self.log_scale.exp().to(grid.scores.dtype)
+        # log(1 + sum of exp(wrong - true)) is the cross-entropy among the true and all wrong ones
         true, logits = positive_scores(grid), grid.scores * scale
         wrong = logits.masked_fill(grid.positive, -torch.inf)  # after scaling: -inf * 0 is NaN
         logit = (true.score - self.margin) * scale
         texts = softplus(wrong.logsumexp(1)[true.image] - logit)
         images = softplus(wrong.logsumexp(0)[true.text] - logit)
-        return self.reduced((texts + images).sum() / 2, grid)
-
-
-# Every pair of the block is its own yes-or-no question.
+        return self.reduce((texts + images).sum() / 2, grid)
 
 
 @final
@@ -85,8 +82,8 @@ class SigmoidLoss(Loss):
     """Binary cross-entropy of every pair, on scaled and shifted scores.
 
     SigLIP (https://arxiv.org/abs/2303.15343), Eq. 1 and algorithm 1, whose code takes the "mean".
-    A pair is true when the ids say so. A true pair costs by itself, so a batch without any wrong
-    pair is not free here.
+    Departs from the authors' code in: an image may have several true texts. A true pair costs by
+    itself, so a batch without any wrong pair has a loss too.
 
     Args:
         scale: scores are multiplied by it; with `learnable`, where it starts.
@@ -97,11 +94,8 @@ class SigmoidLoss(Loss):
     Raises:
         ValueError: a scale that is not positive.
 
-    >>> from counterfoil.core.types import ScoreMatrix
-    >>> s = torch.tensor([[0.9, 0.8], [0.1, 0.7]])
-    >>> grid = Grid(scores=s, positive=torch.eye(2).bool(), anchor=s.diagonal())
-    >>> loss = Sigmoid(scale=10.0, bias=-5.0, reduction="mean")
-    >>> round(loss(Scores({"inference": grid})).item(), 4)
+    >>> scores = torch.tensor([[0.9, 0.8], [0.1, 0.7]])
+    >>> round(SigmoidLoss(scale=10.0, bias=-5.0, reduction="mean")(scores).item(), 4)
     1.6059
     """
 
@@ -120,27 +114,23 @@ class SigmoidLoss(Loss):
         self.bias = nn.Parameter(torch.tensor(float(bias)), requires_grad=learnable)
 
     def forward(self, scores: Scores) -> Tensor:
-        """Scalar loss."""
+        """Return the scalar loss of a record."""
         grid = self.grid(scores)
         dtype = grid.scores.dtype
         logits = grid.scores * self.log_scale.exp().to(dtype) + self.bias.to(dtype)
-        return self.reduced(softplus(torch.where(grid.positive, -logits, logits)).sum(), grid)
-
-
-# Contrastive cross-entropy over the block and over candidates from elsewhere.
+        return self.reduce(softplus(torch.where(grid.positive, -logits, logits)).sum(), grid)
 
 
 @final
 class InfoNCEWithCandidatesLoss(Loss):
-    """`InfoNCELoss` in which candidates of some roles stand beside the wrong ones of the block.
+    """`InfoNCELoss` with candidates of some roles beside the wrong pairs of the batch.
 
-    NegCLIP (https://arxiv.org/abs/2210.01936), section 4: written captions are appended to the
-    texts of a batch and images choose among all of them, while texts choose among images alone.
-    Which captions an image is asked about is up to what proposes them, see
-    `counterfoil.negatives.generation.store.GeneratedCaptions`. NegCLIP's hard images are in the
-    block itself, see
-    `counterfoil.negatives.sampling.NeighbourImages`; those of `cxc_images` have no captions of
-    their own and compete for their anchor's alone.
+    NegCLIP (https://arxiv.org/abs/2210.01936), section 4: generated captions are appended to the
+    texts of a batch; images choose among all of them, texts among images alone. Here each image
+    competes with the candidates in its own row, which
+    `counterfoil.negatives.generation.store.GeneratedCaptions` chooses. NegCLIP's hard images are in
+    the batch itself, see `counterfoil.negatives.sampling.NeighbourImages`; images of the roles in
+    `images` have no captions in the batch and compete for their anchor's text alone.
 
     Args:
         texts: roles whose texts join the wrong texts of an anchor's image.
@@ -151,15 +141,11 @@ class InfoNCEWithCandidatesLoss(Loss):
     Raises:
         ValueError: a temperature that is not positive, no role at all, or an unknown one.
 
-    >>> from counterfoil.core.types import ScoreMatrix
-    >>> s = torch.tensor([[0.9, 0.8], [0.1, 0.7]])
-    >>> grid = Grid(scores=s, positive=torch.eye(2).bool(), anchor=s.diagonal())
-    >>> loss = JoinedInfoNCE(temperature=0.1, reduction="mean")
-    >>> none = {Role.WRITTEN: torch.tensor([[-torch.inf], [-torch.inf]])}
-    >>> round(loss(Scores({"inference": grid}, none)).item(), 4)
+    >>> scores = torch.tensor([[0.9, 0.8], [0.1, 0.7]])
+    >>> loss = InfoNCEWithCandidatesLoss(temperature=0.1, reduction="mean")
+    >>> round(loss(scores, generated=torch.tensor([-torch.inf, -torch.inf])).item(), 4)
     0.4073
-    >>> foils = {Role.WRITTEN: torch.tensor([[0.9], [0.6]])}
-    >>> round(loss(Scores({"inference": grid}, foils)).item(), 4)
+    >>> round(loss(scores, generated=torch.tensor([0.9, 0.6])).item(), 4)
     0.6227
     """
 
@@ -185,20 +171,14 @@ class InfoNCEWithCandidatesLoss(Loss):
         self.needs = frozenset({*self.texts, *self.images})
 
     def forward(self, scores: Scores) -> Tensor:
-        """Scalar loss."""
+        """Return the scalar loss of a record."""
         grid = self.grid(scores)
-        true, wrong = positive_scores(grid), negative_mask(grid)
-        assert len(true.text) == len(grid.anchor), "every text of the block is one anchor's"
-        chosen = (
-            (wrong[true.image], self.texts),
-            (wrong.T[true.text], self.images),
-        )
-        costs = [
-            softplus(self._logit(torch.cat([block, *(scores.pairs[r] for r in roles)], 1), true[2]))
-            for block, roles in chosen
-        ]
-        return self.reduced(torch.stack(costs).sum() / 2, grid)
-
-    def _logit(self, wrong: Tensor, true: Tensor) -> Tensor:
-        """(B,) of all wrong ones together, above the true one."""
-        return (wrong / self.temperature).logsumexp(1) - true / self.temperature
+        true, wrong = positive_scores(grid), negative_scores(grid)
+        assert len(true.text) == len(grid.anchor), "every true pair of the block is an anchor pair"
+        directions = ((wrong[true.image], self.texts), (wrong.T[true.text], self.images))
+        costs = []
+        for in_batch, roles in directions:
+            candidates = torch.cat([in_batch, *(scores.pairs[role] for role in roles)], 1)
+            excess = (candidates / self.temperature).logsumexp(1) - true.score / self.temperature
+            costs.append(softplus(excess))
+        return self.reduce(torch.stack(costs).sum() / 2, grid)

@@ -1,7 +1,8 @@
-"""What a model in pre-training is to say of hidden regions (UNITER's MRFR, MRC and MRC-kl).
+"""Losses of UNITER's pre-training: masked regions (MRFR, MRC, MRC-kl) and word-region alignment.
 
-UNITER (Chen et al., ECCV 2020), section 3.2. Each function gives one row for each hidden region;
-the authors' code takes the mean over all entries, that over classes included.
+UNITER (Chen et al., ECCV 2020), section 3.2. Functions of tensors; they are no `Loss` of scores.
+The losses of masked regions return one row for each masked region; the authors' code takes the
+mean over all entries, over classes too.
 """
 
 from __future__ import annotations
@@ -10,67 +11,64 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, mse_loss, normalize
 
-BACKGROUND = 0  # the detector's class of what is no thing
+from counterfoil.losses.base import full_precision
+
+BACKGROUND = 0  # the detector's class of regions without an object
 
 
 def region_regression(predicted: Tensor, features: Tensor) -> Tensor:
-    """(M, F) squared errors of predicted features: masked region feature regression.
+    """Return (M, F) squared errors: masked region feature regression (MRFR).
 
     Args:
-        predicted: (M, F).
-        features: (M, F) what the regions were before they were hidden.
+        predicted: (M, F) features that the model predicts.
+        features: (M, F) features of the regions before masking.
     """
     return mse_loss(predicted, features, reduction="none")
 
 
 def likeliest_class(classes: Tensor) -> Tensor:
-    """(M,) the class that the detector thinks likeliest, but for the background.
+    """Return (M,) the likeliest class other than the background.
 
     Args:
-        classes: (M, C) its probabilities.
+        classes: (M, C) probabilities of an object detector.
     """
     return classes[:, BACKGROUND + 1 :].argmax(1) + BACKGROUND + 1
 
 
 def region_classification(logits: Tensor, classes: Tensor) -> Tensor:
-    """(M,) cross entropy with the likeliest class: masked region classification.
+    """Return (M,) cross entropies with the likeliest class: masked region classification (MRC).
 
     Args:
-        logits: (M, C).
-        classes: (M, C) the detector's probabilities.
+        logits: (M, C) logits of the model.
+        classes: (M, C) probabilities of the detector.
     """
     return cross_entropy(logits, likeliest_class(classes), reduction="none")
 
 
 def region_kl_divergence(logits: Tensor, classes: Tensor) -> Tensor:
-    """(M, C) terms of the divergence from the detector's probabilities: MRC-kl.
+    """Return (M, C) terms of the divergence from the detector's probabilities (MRC-kl).
 
     Args:
-        logits: (M, C).
-        classes: (M, C) the detector's probabilities.
+        logits: (M, C) logits of the model.
+        classes: (M, C) probabilities of the detector.
     """
     return kl_div(logits.log_softmax(1), classes, reduction="none")
 
 
-# Optimal transport between the words of a text and the regions of an image (UNITER's WRA).
-#
-# UNITER (Chen et al., ECCV 2020), section 3.2, equation 6: the distance of a pair is what it costs
-# to
-# move all words onto all regions, a word to a region costing one minus their cosine. The plan comes
-# from the inexact proximal point method (Xie et al., UAI 2019) and carries no gradient.
-#
+# Word-region alignment (WRA), Eq. 6: the distance of a pair is the cost of moving all words onto
+# all regions, where a word to a region costs one minus their cosine. The transport plan comes from
+# the inexact proximal point method (IPOT; Xie et al., UAI 2019) and carries no gradient.
 # Departs from the authors' code in: several inner rounds, which fail there, work here.
 
-
-SMALLEST = 1e-5  # a vector shorter than this is not brought to length one
+SMALLEST = 1e-5  # a vector shorter than this is not normalised to length one
 
 
 def transport_cost(texts: Tensor, images: Tensor) -> Tensor:
-    """(P, L, R) one minus the cosine of every word with every region of its pair.
+    """Return (P, L, R) one minus the cosine of every word with every region of its pair.
 
     Args:
-        texts: (P, L, D).
-        images: (P, R, D).
+        texts: (P, L, D) word vectors.
+        images: (P, R, D) region vectors.
     """
     return 1 - normalize(texts, dim=2, eps=SMALLEST) @ normalize(images, dim=2, eps=SMALLEST).mT
 
@@ -85,18 +83,18 @@ def transport_plan(
     rounds: int = 50,
     inner: int = 1,
 ) -> Tensor:
-    """(P, L, R) how much of every word goes to every region; 0 at padding, sums to 1.
+    """Return (P, L, R) how much of every word goes to every region; 0 at padding, sums to 1.
 
-    Each real word gives away 1/words and each real region, after the last round, takes about
-    1/regions.
+    Each real word gives 1 / (number of words) and each real region, after the last round, receives
+    about 1 / (number of regions).
 
     Args:
-        cost: (P, L, R).
+        cost: (P, L, R) of moving a word to a region.
         words: (P, L) bool, True where a word is real.
         regions: (P, R) bool, True where a region is real.
         beta: size of a proximal step.
         rounds: of the proximal point method.
-        inner: rescalings of both sides in each round.
+        inner: rescalings of words and of regions in each round (Sinkhorn iterations).
 
     Raises:
         ValueError: a number is out of range.
@@ -107,15 +105,15 @@ def transport_plan(
         )
     both = words.unsqueeze(2) & regions.unsqueeze(1)
     kernel = torch.exp(-cost / beta).masked_fill(~both, 0)
-    many, others = words.sum(1, keepdim=True), regions.sum(1, keepdim=True)
-    moved, left = both.to(cost.dtype), words.to(cost.dtype) / many
+    word_count, region_count = words.sum(1, keepdim=True), regions.sum(1, keepdim=True)
+    plan, by_word = both.to(cost.dtype), words.to(cost.dtype) / word_count
     for _ in range(rounds):
-        step = kernel * moved
+        step = kernel * plan
         for _ in range(inner):
-            right = _inverse(others * torch.einsum("plr,pl->pr", step, left), regions)
-            left = _inverse(many * torch.einsum("plr,pr->pl", step, right), words)
-        moved = left.unsqueeze(2) * step * right.unsqueeze(1)
-    return moved
+            by_region = _inverse(region_count * torch.einsum("plr,pl->pr", step, by_word), regions)
+            by_word = _inverse(word_count * torch.einsum("plr,pr->pl", step, by_region), words)
+        plan = by_word.unsqueeze(2) * step * by_region.unsqueeze(1)
+    return plan
 
 
 def optimal_transport(
@@ -128,48 +126,45 @@ def optimal_transport(
     rounds: int = 50,
     inner: int = 1,
 ) -> Tensor:
-    """(P,) what it costs to move the words of each text onto the regions of its image.
+    """Return (P,) the cost of moving the words of each text onto the regions of its image.
 
-    Worked out in float32 at least, whatever the surrounding precision; the gradient reaches the
-    vectors through the cost alone.
+    Computed in float32 at least, also under autocast; the gradient reaches the vectors through the
+    cost alone.
 
     Args:
         texts: (P, L, D) word vectors, special ones included.
         images: (P, R, D) region vectors.
         words: (P, L) bool, True where a word is real.
         regions: (P, R) bool, True where a region is real.
-        beta: see `plan`.
-        rounds: see `plan`.
-        inner: see `plan`.
+        beta: see `transport_plan`.
+        rounds: see `transport_plan`.
+        inner: see `transport_plan`.
 
     >>> same = torch.eye(2).unsqueeze(0)
     >>> real = torch.ones(1, 2, dtype=torch.bool)
-    >>> round(transport(same, same, real, real).item(), 3)
+    >>> round(optimal_transport(same, same, real, real).item(), 3)
     0.0
     """
     with torch.autocast(texts.device.type, enabled=False):
-        pays = transport_cost(_full(texts), _full(images))
-        pays = pays.masked_fill(~(words.unsqueeze(2) & regions.unsqueeze(1)), 0)
-        way = transport_plan(pays.detach(), words, regions, beta=beta, rounds=rounds, inner=inner)
-        return (pays * way).sum((1, 2))
+        cost = transport_cost(full_precision(texts), full_precision(images))
+        cost = cost.masked_fill(~(words.unsqueeze(2) & regions.unsqueeze(1)), 0)
+        plan = transport_plan(cost.detach(), words, regions, beta=beta, rounds=rounds, inner=inner)
+        return (cost * plan).sum((1, 2))
 
 
 def word_region_alignment(distance: Tensor, matching: Tensor) -> Tensor:
-    """(P,) what each pair adds to the loss: its distance where it matches, else the negative of it.
+    """Return (P,) the distance of matching pairs, and minus the distance of others.
 
     The loss is their mean, as in the authors' code: matching pairs are pulled together and others
     pushed apart.
 
     Args:
-        distance: (P,) of `optimal_transport`.
-        matching: (P,) bool.
+        distance: (P,) distances of `optimal_transport`.
+        matching: (P,) bool, True where the text describes the image.
     """
     return torch.where(matching, distance, -distance)
 
 
 def _inverse(values: Tensor, real: Tensor) -> Tensor:
+    """1 / values, 0 at padding, where the values are 0."""
     return (1 / values.masked_fill(~real, 1)).masked_fill(~real, 0)
-
-
-def _full(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in (torch.half, torch.bfloat16) else tensor

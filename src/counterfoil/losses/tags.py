@@ -1,4 +1,4 @@
-"""Losses of single words: hidden ones guessed, wrong ones doubted, right ones offered."""
+"""Word losses of TAGS-DC: guess hidden words, detect wrong words, correct them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from counterfoil.losses.base import Loss, Reduction
 class WordLoss(Loss):
     """Cross entropy of one word task: mean over the words of an anchor pair, sum over the pairs.
 
-    TAGS-DC (https://arxiv.org/abs/2111.03349): "masked" is masked language modelling on the way to
-    negatives (Eq. 1), "doubt" tells wrong words (Eq. 8), "correct" says the right ones (Eq. 9).
+    TAGS-DC (https://arxiv.org/abs/2111.03349): "masked" is masked language modelling, which yields
+    the generator (Eq. 1), "doubt" is word detection (Eq. 8), "correct" word correction (Eq. 9).
     The mean is over the number of words, whatever they weigh, as in the authors' code. An anchor
     without words costs nothing. Where a task does not say which anchor its words belong to, all of
     them weigh the same.
 
     Departs from the authors' code in: the logarithm of the softmax is not clamped, so that a word
-    the model is sure of the wrong way still has a gradient.
+    of which the model is confidently wrong still has a gradient.
 
     Args:
         task: name of the word task.
@@ -33,11 +33,10 @@ class WordLoss(Loss):
     Raises:
         ValueError: a weight below 0, or weights for another number of classes than the task has.
 
-    >>> from counterfoil.core.types import ScoreMatrix
-    >>> one = torch.ones(1, 1)
-    >>> words = WordTask(torch.zeros(3, 2), torch.tensor([0, 1, -1]), torch.zeros(3).long())
-    >>> scores = Scores({"inference": Grid(one, one.bool(), one[0])}, words={"doubt": words})
-    >>> round(Words(task="doubt", weights=(1.0, 0.5))(scores).item(), 3)
+    >>> scores = torch.ones(1, 1)
+    >>> logits, labels, anchor = torch.zeros(3, 2), torch.tensor([0, 1, -1]), torch.zeros(3).long()
+    >>> loss = WordLoss(task="doubt", weights=(1.0, 0.5))
+    >>> round(loss(scores, words={"doubt": (logits, labels, anchor)}).item(), 3)
     0.52
     """
 
@@ -53,19 +52,20 @@ class WordLoss(Loss):
         self.needs_words = frozenset({task})
 
     def forward(self, scores: Scores) -> Tensor:
-        """Scalar loss."""
+        """Return the scalar loss of a record."""
         grid, words = self.grid(scores), scores.words[self.task]
         counted = words.labels >= 0
         cost = self.costs(words).masked_fill(~counted, 0)
         if words.anchor is None:
-            return self.reduced(cost.sum() / counted.sum().clamp(min=1) * len(grid.anchor), grid)
+            return self.reduce(cost.sum() / counted.sum().clamp(min=1) * len(grid.anchor), grid)
         empty = cost.new_zeros(len(grid.anchor))
         total = empty.index_add(0, words.anchor, cost)
         count = empty.index_add(0, words.anchor, counted.to(cost.dtype))
-        return self.reduced((total / count.clamp(min=1)).sum(), grid)
+        return self.reduce((total / count.clamp(min=1)).sum(), grid)
 
     def costs(self, words: WordTask) -> Tensor:
-        """(M,) weighted cross entropy of each word; of one that does not count it says nothing."""
+        """Return (M,) weighted cross entropies; those of labels -1 mean nothing."""
+        # -1 is no column to gather from: class 0 stands in, and `forward` masks the result
         labels, classes = words.labels.clamp(min=0), words.logits.shape[1]
         cost = -words.logits.log_softmax(1).gather(1, labels.unsqueeze(1)).squeeze(1)
         if not self.weights:

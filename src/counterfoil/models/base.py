@@ -1,4 +1,4 @@
-"""The one thing every image-text model is: two encoders and a score."""
+"""Base class of image-text retrieval models: two encoders and a score of their embeddings."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ from counterfoil.core.types import (
     Pairs,
 )
 
-PAIRS_AT_ONCE = 4096
+PAIRS_AT_ONCE = 4096  # in `score_all_pairs`
 
 
 class RetrievalModel(nn.Module, ABC):
-    """Scores how well texts describe images; higher is better.
+    """A model that encodes images and texts separately and scores pairs; higher is better.
 
-    A model is abstract here and final in `counterfoil.models`; nothing lies between. Models with
-    no faster way write `product(self.pairs, ...)` for `grid`, and those that train exactly as they
-    are used write `one_view(self, batch)` for `forward`.
+    A model without a faster way implements `score_matrix` with `score_all_pairs`, and one without
+    training-only outputs implements `forward` with `encode_batch`.
 
-    Promises, checked by the contract tests for every model: `grid` equals `pairs` on the product;
-    what stands where a mask is False never changes a score; an item's encoding does not depend on
-    its neighbours in the batch; numbers of images and texts may differ.
+    The contract tests check for every model that
+    - `score_matrix` and `score_indices` equal `score_pairs` on the same pairs;
+    - values where a mask is False never change a score;
+    - the encoding of an item does not depend on the other items of the batch;
+    - numbers of images and texts may differ.
 
     Attributes:
-        score_scale: units of a score: 1.0 for a cosine or a mean of cosines.
-        grids: names of the views of `forward` and `relate`, each of which gives a score block.
-        relates: whether `relate` adds something.
+        score_scale: range of a score, which margins are relative to: 1.0 for a cosine or a mean of
+            cosines.
+        score_names: names of the views of `forward` and `batch_forward` that losses can score.
+        uses_batch_context: whether `batch_forward` adds views or losses.
     """
 
     score_scale: float = 1.0
@@ -45,26 +47,29 @@ class RetrievalModel(nn.Module, ABC):
 
     @abstractmethod
     def encode_images(self, images: ModalityBatch) -> Embeddings:
-        """N images as N bags of vectors."""
+        """Encode N images as (N, R, D) vectors with a mask; R is 1 for global embeddings."""
 
     @abstractmethod
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """N texts as N bags of vectors."""
+        """Encode N texts as (N, L, D) vectors with a mask; L is 1 for global embeddings."""
 
     @abstractmethod
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) score of image p with text p, for P encoded images and P encoded texts."""
+        """Return the (P,) scores of image p with text p."""
 
     def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
-        """(P,) score of every listed pair of rows of two pools; equal to `pairs` of those rows.
+        """Return the (P,) scores of listed pairs of rows; equal to `score_pairs` of those rows.
 
-        The pools hold about as many items as occur, as in a training batch.
+        Args:
+            images: pool of images, about as many as occur in the pairs, as in a training batch.
+            texts: pool of texts, likewise.
+            pairs: rows of the pools.
         """
         return self.score_pairs(images.rows(pairs.image), texts.rows(pairs.text))
 
     @abstractmethod
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(I, T) score of every image with every text."""
+        """Return the (I, T) scores of every image with every text."""
 
     @abstractmethod
     def forward(self, batch: Batch) -> EncodedViews:
@@ -73,53 +78,56 @@ class RetrievalModel(nn.Module, ABC):
     def batch_forward(
         self, batch: Batch, views: EncodedViews, wanted: frozenset[str]
     ) -> EncodedViews:
-        """The views of a whole batch, with those that arise only where all of it is seen at once.
+        """Add the views and losses that need the whole batch at once.
 
-        Called in training where `relates` is set, on every process with the same tensors and the
-        same random state.
+        Called in training if `uses_batch_context` is set, on every process with the same tensors
+        and the same random state.
 
         Args:
             batch: the batch; its items are this process's share.
-            views: what `forward` made of all shares.
-            wanted: the grids that are judged at this step; others may be left out.
+            views: outputs of `forward`, gathered from all processes.
+            wanted: names of the views that are scored at this step; others may be left out.
         """
         return views
 
 
+# Optional abilities of a model or of one of its parts, found with `isinstance`.
+
+
 @runtime_checkable
 class WordEmbeddingModel(Protocol):
-    """A part of a model that looks words up in a table, where a gradient can be asked."""
+    """A module with an embedding table of token ids."""
 
     def word_table(self) -> nn.Module:
-        """What makes (N, L, D) vectors of (N, L) token ids."""
+        """Return the module that maps (N, L) token ids to (N, L, D) vectors."""
         ...
 
     @property
     def mask_word(self) -> int | None:
-        """Id of the token that hides a word; None where there is none."""
+        """Id of the mask token; None if there is none."""
         ...
 
 
 @runtime_checkable
 class AcceptsOtherWeights(Protocol):
-    """A model that may begin from the weights of one with other heads."""
+    """A model that can start from the weights of one with other heads or without adapters."""
 
     def adopted(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What to load, where these are the weights of the other.
+        """Return the state dict to load, made from the other model's.
 
         Raises:
-            ValueError: they are of another kind of model.
+            ValueError: the weights are of another kind of model.
         """
         ...
 
 
 @runtime_checkable
 class PretrainedPart(Protocol):
-    """A part of a model that comes from elsewhere."""
+    """A module built from a third-party library's configuration."""
 
     @property
     def written(self) -> str:
-        """What it is built from, as its argument `config` wants it."""
+        """That configuration as JSON, as the constructor argument `config` takes it."""
         ...
 
 
@@ -128,49 +136,49 @@ class SupportsLoRA(Protocol):
     """A model that may have low-rank adapters.
 
     Attributes:
-        lora: their rank; 0 where there are none.
-        apart: whether they are kept beside the weights in a finished model.
+        lora: rank of the adapters; 0 for none.
+        apart: whether adapters stay separate from the weights in a finished model.
     """
 
     lora: int
     apart: bool
 
     def merge(self) -> None:
-        """Add what adapters have learnt to the weights; the model then is one without adapters."""
+        """Merge the adapters into the weights and remove them."""
         ...
 
 
 @runtime_checkable
 class FrozenTower(Protocol):
-    """A part of a model that reads pictures, or what it made of them before.
+    """An image tower whose backbone outputs can be cached and passed in place of pixels.
 
     Attributes:
-        body: what makes it.
+        body: the backbone.
     """
 
     body: nn.Module
 
     @property
     def still(self) -> str | None:
-        """What it makes of a picture depends on this and the body; None where that is trained."""
+        """Cache key of the outputs, beside the backbone's weights; None if these are trained."""
         ...
 
     def states(self, images: ModalityBatch) -> Tensor:
-        """(N, L, F) what it makes of pixels; it reads these in their place."""
+        """Return the backbone's outputs (N, L, F) for pixels; `forward` takes them as well."""
         ...
 
 
 def score_all_pairs(
-    pairs: Callable[[Embeddings, Embeddings], Tensor],
+    score_pairs: Callable[[Embeddings, Embeddings], Tensor],
     images: Embeddings,
     texts: Embeddings,
     at_once: int = PAIRS_AT_ONCE,
 ) -> Tensor:
-    """(I, T) scores by asking `pairs` for every pair, `at_once` of them at a time."""
+    """Return (I, T) scores by calling `score_pairs` on all pairs, `at_once` of them at a time."""
     i, t = torch.meshgrid(torch.arange(len(images)), torch.arange(len(texts)), indexing="ij")
     left, right = i.flatten(), t.flatten()
     scores = [
-        pairs(
+        score_pairs(
             images.rows(left[start : start + at_once]), texts.rows(right[start : start + at_once])
         )
         for start in range(0, len(left), at_once)
@@ -179,6 +187,6 @@ def score_all_pairs(
 
 
 def encode_batch(model: RetrievalModel, batch: Batch) -> EncodedViews:
-    """What a model sees when it trains exactly as it is used."""
+    """Encode a training batch exactly as in inference: the `forward` of most models."""
     view = EncodedBatch(model.encode_images(batch.images), model.encode_texts(batch.texts))
     return EncodedViews({INFERENCE: view})

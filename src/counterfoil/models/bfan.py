@@ -13,34 +13,35 @@ from counterfoil.models.layers.cross_attention import (
     PackedTexts,
     Rule,
     aggregate,
-    tile_sizes,
+    score_tiles,
 )
 from counterfoil.models.layers.fused import (
     AlignedPairs,
-    aligned_blocks,
-    attended_scores,
-    padding_mask_of_regions,
-    score_listed_pairs,
+    align_listed,
+    align_pairs,
+    attend_all,
+    prepare_context,
+    region_mask,
     squared_lengths,
-    zero_padding,
 )
 from counterfoil.models.layers.pooling import (
     ImageTower,
     TextTower,
-    select_tokens,
+    check_choice,
     squared_norms,
     unit_vectors,
 )
-from counterfoil.models.vsepp import same_width
+from counterfoil.models.vsepp import check_same_width
 
 
 @final
 class BFAN(RetrievalModel):
-    """Words attend to regions and regions to words, and both drop what matters little to them.
+    """Focal attention in both directions: words to regions and regions to words.
 
-    The score is the mean cosine of the words with what they attend to, plus that of the regions:
-    a sum of two cosines in [-2, 2]. It is exact, but no attended vector is ever formed, and one
-    product serves both directions: see `counterfoil.models.layers.cross_attention`.
+    Focal attention drops the part of the context that matters little to a query. The score is the
+    mean cosine of words and their attended vectors plus that of regions, in [-2, 2]. It is exact,
+    although no attended vector is ever formed, and one product serves both directions: see
+    `counterfoil.models.layers.cross_attention`.
 
     Departs from the authors' code in: a uniform context stays uniform instead of giving NaN (B1);
     shapes are kept with one image, one word or one region (S2); images may have different numbers
@@ -66,17 +67,20 @@ class BFAN(RetrievalModel):
         """Keyword arguments.
 
         Args:
-            image: reads images.
-            text: reads texts.
-            focus: what is kept, see `counterfoil.models.layers.cross_attention`. Published results
+            image: encoder of images.
+            text: encoder of texts.
+            focus: which context is kept, see `cross_attention.focal_weights`. Published results
                 are the ensemble of an "equal" and a "prob" model.
             lambda_softmax: inverse temperature of the attention.
-            normalise_images: bring region vectors to length 1.
-            normalise_texts: bring word vectors to length 1.
+            normalise_images: scale region vectors to length 1.
+            normalise_texts: scale word vectors to length 1.
+
+        Raises:
+            ValueError: a focus that is not known, or towers of different widths.
         """
         super().__init__()
-        select_tokens("focus", focus, get_args(Rule))
-        same_width(image, text)
+        check_choice("focus", focus, get_args(Rule))
+        check_same_width(image, text)
         self.image, self.text = image, text
         self.heads = (
             CrossAttention("t2i", "clipped_l2norm", lambda_softmax, focus=focus),
@@ -85,55 +89,53 @@ class BFAN(RetrievalModel):
         self.normalise = (normalise_images, normalise_texts)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
-        """N images as region vectors, with Gram matrices where the score reads them."""
-        bag = self.image(images)
-        return zero_padding(unit_vectors(bag) if self.normalise[0] else bag)
+        """Encode N images as region vectors, with their Gram matrices."""
+        regions = self.image(images)
+        return prepare_context(unit_vectors(regions) if self.normalise[0] else regions)
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """N texts as word vectors."""
-        bag: Embeddings = self.text(texts)
-        return unit_vectors(bag) if self.normalise[1] else bag
+        """Encode N texts as word vectors."""
+        words: Embeddings = self.text(texts)
+        return unit_vectors(words) if self.normalise[1] else words
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) scores of aligned pairs."""
-        return self._score(aligned_blocks(self.heads, images, texts))
+        """Return the (P,) scores of image p with text p."""
+        return self._score(align_pairs(self.heads, images, texts))
 
     def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
-        """(P,) scores of pairs of rows of two pools."""
-        return self._score(score_listed_pairs(self.heads, images, texts, pairs))
+        """Return the (P,) scores of listed pairs of rows."""
+        return self._score(align_listed(self.heads, images, texts, pairs))
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(I, T) scores."""
-        return tile_sizes(zero_padding(images), texts, self._tile)
+        """Return the (I, T) scores, tile by tile, with one matrix product per tile."""
+        return score_tiles(prepare_context(images), texts, self._score_tile)
 
     def forward(self, batch: Batch) -> EncodedViews:
-        """Trains as it is used."""
+        """Encode a training batch as in inference."""
         return encode_batch(self, batch)
 
     def attention_maps(self, images: Embeddings, texts: Embeddings) -> tuple[Tensor, Tensor]:
-        """(P, L, R) attention of aligned pairs: of words over regions, and of regions over words.
+        """Return two (P, L, R) attentions of image p and text p.
 
-        The first sums to 1 over the regions, the second over the words.
+        The first, of words, sums to 1 over the regions; the second, of regions, over the words.
         """
-        pairs = aligned_blocks(self.heads, images, texts)
+        pairs = align_pairs(self.heads, images, texts)
         by_words, by_regions = (pairs.weights(head) for head in self.heads)
         return by_words, by_regions
 
     def _score(self, pairs: AlignedPairs) -> Tensor:
         by_words, by_regions = (
-            _mean(pairs.cosine(head), 1, pairs.asking(head).mask) for head in self.heads
+            aggregate("Mean", pairs.cosine(head), 1, pairs.queries(head).mask, 0.0)
+            for head in self.heads
         )
         return by_words + by_regions
 
-    def _tile(self, images: Embeddings, texts: PackedTexts) -> Tensor:
-        """(T, I) scores."""
-        words, regions = attended_scores(images, texts, self.heads)
-        cosine = words.cosine(squared_norms(texts.words).unsqueeze(1))
-        by_words = texts.gathered(cosine, lambda block: _mean(block, 1, None))
-        return by_words + _mean(
-            regions.cosine(squared_lengths(images)), -1, padding_mask_of_regions(images)
+    def _score_tile(self, images: Embeddings, texts: PackedTexts) -> Tensor:
+        """Return the (T, I) scores of a tile."""
+        words, regions = attend_all(images, texts, self.heads)
+        word_cosine = words.cosine(squared_norms(texts.words).unsqueeze(1))  # (W, I)
+        region_cosine = regions.cosine(squared_lengths(images))  # (T, I, R)
+        by_words = texts.reduce_words(
+            word_cosine, lambda block: aggregate("Mean", block, 1, None, 0.0)
         )
-
-
-def _mean(cosine: Tensor, dim: int, mask: Tensor | None) -> Tensor:
-    return aggregate("Mean", cosine, dim, mask, 0.0)
+        return by_words + aggregate("Mean", region_cosine, -1, region_mask(images), 0.0)

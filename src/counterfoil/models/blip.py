@@ -13,15 +13,15 @@ from counterfoil.core.config import config as make_config
 from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs
 from counterfoil.models.base import RetrievalModel, encode_batch
 from counterfoil.models.checkpoints import ConvertedModel, read_checkpoint
-from counterfoil.models.layers.joint_encoder import LOGIT_SCALE, TOGETHER, Score
+from counterfoil.models.layers.joint_encoder import LOGIT_SCALE, TOKENS_AT_ONCE, Score
 from counterfoil.models.layers.pooling import (
-    check_every,
+    check_choice,
+    check_heads,
     check_positive,
+    full_mask,
     full_precision,
-    hidden_sizes,
-    known_ids,
-    select_tokens,
-    split_among,
+    valid_ids,
+    zero_padded,
 )
 from counterfoil.models.layers.pretrained import config_of, hf_library, weights_file
 
@@ -55,7 +55,7 @@ class BlipLayerSizes:
 
     def __post_init__(self) -> None:
         check_positive(layers=self.layers, inner=self.inner)
-        split_among(self.heads, self.width)
+        check_heads(self.heads, self.width)
 
 
 @final
@@ -157,7 +157,7 @@ def encode_pixels(body: Any, items: ModalityBatch) -> Embeddings:
         )
     pixels = items.values.to(next(body.parameters()).dtype)
     states: Tensor = body(pixel_values=pixels).last_hidden_state
-    return Embeddings(states, check_every(states))
+    return Embeddings(states, full_mask(states))
 
 
 def embed_words(body: Any, items: ModalityBatch) -> Embeddings:
@@ -167,13 +167,13 @@ def embed_words(body: Any, items: ModalityBatch) -> Embeddings:
         ValueError: an id or a length that the model does not know.
     """
     embeddings, known = body.embeddings, body.config
-    ids = known_ids(items, longest=known.max_position_embeddings, vocabulary=known.vocab_size)
+    ids = valid_ids(items, longest=known.max_position_embeddings, vocabulary=known.vocab_size)
     places = embeddings.position_embeddings.weight[: ids.shape[1]]
     found = embeddings.LayerNorm(embeddings.word_embeddings(ids) + places)
     return Embeddings(embeddings.dropout(found), items.mask)
 
 
-def blip_sizes_of(body: Any, images: Embeddings, texts: Tensor, mask: Tensor) -> Tensor:
+def run_blip_text_encoder(body: Any, images: Embeddings, texts: Tensor, mask: Tensor) -> Tensor:
     """(U, G, D) what the first token of each text says once it has read its image.
 
     Keys and values of an image are made once for all of its texts.
@@ -185,7 +185,7 @@ def blip_sizes_of(body: Any, images: Embeddings, texts: Tensor, mask: Tensor) ->
         mask: (U, G, L) bool, True where a token is real.
     """
     each, count, long, _ = texts.shape
-    seen, room = hidden_sizes(images.tokens, images.mask), hidden_sizes(texts, mask).flatten(0, 1)
+    seen, room = zero_padded(images.tokens, images.mask), zero_padded(texts, mask).flatten(0, 1)
     shown, real = _keys(images.mask), _keys(mask.reshape(each * count, long))
     layers = list(body.encoder.layer)
     for layer in layers:
@@ -278,7 +278,7 @@ class BLIP(RetrievalModel):
             ValueError: sizes that are not possible, or transformers is not installed.
         """
         super().__init__()
-        select_tokens("score", score, get_args(Score))
+        check_choice("score", score, get_args(Score))
         self.score = score
         self.score_scale = 1.0 if score == "probability" else LOGIT_SCALE
         sizes = BlipSizes(
@@ -354,7 +354,7 @@ class BLIP(RetrievalModel):
         """(U, G) scores of U images with texts (U, G, L, D) of each, or (1, G, L, D) of all."""
         many = len(images)
         said, real = texts.expand(many, -1, -1, -1), mask.expand(many, -1, -1)
-        first = blip_sizes_of(self.text_encoder, images, said, real)
+        first = run_blip_text_encoder(self.text_encoder, images, said, real)
         with torch.autocast(first.device.type, enabled=False):
             no, yes = self.itm_head(full_precision(first)).unbind(2)
             logit: Tensor = yes - no
@@ -363,7 +363,7 @@ class BLIP(RetrievalModel):
 
 def _fitting(bag: Embeddings, tokens: int) -> int:
     """How many sequences of so many tokens are read together."""
-    most = TOGETHER.get(bag.tokens.device.type, TOGETHER["cuda"])
+    most = TOKENS_AT_ONCE.get(bag.tokens.device.type, TOKENS_AT_ONCE["cuda"])
     return max(1, most // max(1, tokens))
 
 

@@ -16,9 +16,9 @@ from counterfoil.models.checkpoints import (
     ConvertedModel,
     State,
     TensorNames,
-    gru_options,
+    gru_config,
     read_checkpoint,
-    region_options,
+    regions_config,
 )
 from counterfoil.models.dive import dive_options
 from counterfoil.models.esa import esa_options
@@ -73,8 +73,8 @@ def vsepp_options(checkpoint: Checkpoint) -> ConvertedModel:
     state, options = convert_vsepp(checkpoint.state), checkpoint.options
     spec = config(
         VSEPP,
-        image=region_options(state),
-        text=gru_options(state),
+        image=regions_config(state),
+        text=gru_config(state),
         text_pool="last",
         measure=options.get("measure", "cosine"),
         absolute=bool(options.get("use_abs", False)),
@@ -93,8 +93,8 @@ def scan_options(checkpoint: Checkpoint) -> ConvertedModel:
     direction = options.get("cross_attn", "t2i")
     spec = config(
         SCAN,
-        image=region_options(state),
-        text=gru_options(state),
+        image=regions_config(state),
+        text=gru_config(state),
         direction=direction,
         raw_norm=options.get("raw_feature_norm", "clipped_l2norm"),
         aggregate=options.get("agg_func", "LogSumExp"),
@@ -115,8 +115,8 @@ def bfan_options(checkpoint: Checkpoint) -> ConvertedModel:
     state, options = convert_bfan(checkpoint.state), checkpoint.options
     spec = config(
         BFAN,
-        image=region_options(state),
-        text=gru_options(state),
+        image=regions_config(state),
+        text=gru_config(state),
         focus=options.get("focal_type", "equal"),
         lambda_softmax=float(options.get("lambda_softmax", 20)),
         normalise_images=not options.get("no_imgnorm", False),

@@ -29,20 +29,20 @@ from counterfoil.models.checkpoints import (
     ConvertedModel,
     State,
     TensorNames,
-    gru_options,
+    gru_config,
 )
 from counterfoil.models.layers.pooling import (
     POOLS,
     ImageTower,
     Pool,
     TextTower,
-    check_every,
+    check_choice,
     check_positive,
+    full_mask,
     full_precision,
-    hidden_sizes,
-    pool_mean,
-    select_tokens,
+    pool_vectors,
     single_vector,
+    zero_padded,
 )
 from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions, run_recurrent
@@ -99,7 +99,7 @@ class PooledParts(PartsTower):
             ValueError: a word that is not known, or a width that cannot be halved.
         """
         super().__init__()
-        select_tokens("pool", pool, POOLS)
+        check_choice("pool", pool, POOLS)
         if apart and tower.width % 2:
             raise ValueError(
                 f"a tower of width {tower.width} cannot be halved; with apart=True give it twice "
@@ -115,7 +115,7 @@ class PooledParts(PartsTower):
         bag: Embeddings = self.tower(items)
         parts = Embeddings(bag.tokens[..., : self.part_width], bag.mask)
         pooled = Embeddings(bag.tokens[..., -self.width :], bag.mask)
-        return PartVectors(parts, pool_mean(self.kind, pooled))
+        return PartVectors(parts, pool_vectors(self.kind, pooled))
 
 
 @final
@@ -145,7 +145,7 @@ class WordsAndStates(PartsTower):
         """Read every text; the mask must be True from the first word to the last."""
         words = self.gru.embedded(items)
         states = run_recurrent(self.gru.rnn, words.tokens, words.mask)
-        onwards = pool_mean("last", Embeddings(states[..., : self.width], words.mask))
+        onwards = pool_vectors("last", Embeddings(states[..., : self.width], words.mask))
         return PartVectors(words, self.dropout((onwards + states[:, 0, self.width :]) / 2))
 
 
@@ -265,7 +265,7 @@ def _real(values: Tensor, real: Tensor | None) -> Tensor:
 
 
 def _elements(bag: Embeddings) -> Tensor:
-    return full_precision(hidden_sizes(bag.tokens, bag.mask))
+    return full_precision(zero_padded(bag.tokens, bag.mask))
 
 
 def _where(mask: Tensor) -> Tensor | None:
@@ -324,7 +324,7 @@ class SlotAttention(nn.Module):
         """
         super().__init__()
         check_positive(slots=slots, heads=heads, head_width=head_width, rounds=rounds, inner=inner)
-        select_tokens("positions", positions, get_args(Positions))
+        check_choice("positions", positions, get_args(Positions))
         self.heads, self.rounds, self.positions = heads, rounds, positions
         self.released_padding = released_padding
         self.scale = head_width**-0.5
@@ -341,7 +341,7 @@ class SlotAttention(nn.Module):
 
     def forward(self, parts: Embeddings) -> Tensor:
         """(N, K, width) slots of N items; keys and values are made once for all rounds."""
-        tokens = parts.tokens if self.released_padding else hidden_sizes(parts.tokens, parts.mask)
+        tokens = parts.tokens if self.released_padding else zero_padded(parts.tokens, parts.mask)
         normal = self.part_norm(tokens)
         coded = normal + self._codes(parts.mask, normal) if self.positions == "sine" else normal
         key, value = self._split(self.key(coded)), self._split(self.value(normal))
@@ -610,12 +610,12 @@ class DivE(RetrievalModel):
 def set_elements(whole: Tensor, slots: Tensor) -> Embeddings:
     """(N, D) wholes added to (N, K, D) slots, at length 1."""
     tokens = normalize(whole.unsqueeze(1) + slots, dim=2)
-    return Embeddings(tokens, check_every(tokens))
+    return Embeddings(tokens, full_mask(tokens))
 
 
 def _check(image: PartsTower, text: PartsTower, similarity: str, diversity_of: str) -> None:
-    select_tokens("similarity", similarity, get_args(SetSimilarity))
-    select_tokens("diversity_of", diversity_of, get_args(Diversity))
+    check_choice("similarity", similarity, get_args(SetSimilarity))
+    check_choice("diversity_of", diversity_of, get_args(Diversity))
     if image.width != text.width:
         raise ValueError(
             f"the image tower gives {image.width} numbers for a whole and the text tower "
@@ -727,7 +727,7 @@ def _text(state: State, pooling: str, bert: str) -> PartsTower:
     """The text tower that fits these tensors, written down."""
     if "text.gru.embed.weight" in state:
         plain = {name.replace("text.gru.", "text."): value for name, value in state.items()}
-        return lazy(WordsAndStates, gru=gru_options(plain))
+        return lazy(WordsAndStates, gru=gru_config(plain))
     apart = state["text.tower.fc.weight"].shape[0] > state["text_norm.weight"].shape[0]
     pool: Pool = "first" if pooling == "cls" else "max"
     tower = lazy(

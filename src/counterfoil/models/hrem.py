@@ -26,8 +26,8 @@ from counterfoil.models.checkpoints import (
     ConvertedModel,
     State,
     TensorNames,
-    image_tower,
-    text_tower,
+    image_tower_config,
+    text_tower_config,
 )
 from counterfoil.models.layers.cross_attention import (
     CELLS_AT_ONCE,
@@ -38,19 +38,19 @@ from counterfoil.models.layers.cross_attention import (
 from counterfoil.models.layers.pooling import (
     ImageTower,
     TextTower,
+    check_choice,
+    check_heads,
     check_positive,
+    ensure_nonempty,
     full_precision,
-    hidden_sizes,
     inner_pairs,
     inner_products,
-    nonempty_mask,
-    pool_mean,
-    select_tokens,
+    pool_vectors,
     single_vector,
-    split_among,
     unit_vectors,
+    zero_padded,
 )
-from counterfoil.models.vsepp import same_width
+from counterfoil.models.vsepp import check_same_width
 
 # One vector from a bag whose vectors have read each other (HREM: Fu et al., CVPR 2023).
 
@@ -95,9 +95,9 @@ class ResidualPool(nn.Module):
 
     def forward(self, bag: Embeddings) -> Tensor:
         """(N, D) one vector per item, mixed in at least single precision."""
-        bag = Embeddings(hidden_sizes(bag.tokens, bag.mask), bag.mask)
-        read = full_precision(self.layer(bag.tokens, src_key_padding_mask=_unseen(bag)))
-        mean = pool_mean("mean", Embeddings(read, bag.mask))
+        bag = Embeddings(zero_padded(bag.tokens, bag.mask), bag.mask)
+        read = full_precision(self.layer(bag.tokens, src_key_padding_mask=_hidden_keys(bag)))
+        mean = pool_vectors("mean", Embeddings(read, bag.mask))
         top = top_mean(
             Embeddings(full_precision(bag.tokens), bag.mask), HIGHEST, shrinking=self.shrinking
         )
@@ -110,7 +110,7 @@ def transformer_layer(width: int, heads: int, dropout: float) -> nn.TransformerE
     Raises:
         ValueError: a width that the heads do not divide.
     """
-    split_among(heads, width)
+    check_heads(heads, width)
     return nn.TransformerEncoderLayer(width, heads, width, dropout, batch_first=True)
 
 
@@ -135,7 +135,7 @@ def top_mean(bag: Embeddings, highest: int, *, shrinking: bool = False) -> Tenso
     return total / count.clamp(min=1).unsqueeze(-1)
 
 
-def _unseen(bag: Embeddings) -> Tensor | None:
+def _hidden_keys(bag: Embeddings) -> Tensor | None:
     """Where attention must not look; an empty item looks at its padding, which is zero."""
     unseen = ~bag.mask & bag.mask.any(1, keepdim=True)
     return unseen if bool(unseen.any()) else None
@@ -192,22 +192,22 @@ def match_fragments(
     if borrowed:
         _check(images, texts, best)
     else:
-        images, texts = nonempty_mask(images), nonempty_mask(texts)
+        images, texts = ensure_nonempty(images), ensure_nonempty(texts)
     place = torch.arange(texts.mask.shape[1], device=texts.mask.device)
     seen = texts.mask | (place < best) if borrowed else texts.mask
     packed, order = pack_texts(Embeddings(normalize(full_precision(texts.tokens), dim=-1), seen))
-    own, sheet = texts.mask[order], _sheet(images, best, borrowed=borrowed)
+    own, sheet = texts.mask[order], _region_columns(images, best, borrowed=borrowed)
     read = [
         sheet.read(block, own[run.captions, : run.length] if borrowed else None)
         for run, block in sheet.blocks(packed)
     ]
-    by_texts, by_images = (_stacked([pair[side] for pair in read], order) for side in (0, 1))
+    by_texts, by_images = (_in_given_order([pair[side] for pair in read], order) for side in (0, 1))
     return FragmentMatches(by_images.best.transpose(0, 1), by_images.mean.T), by_texts
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Sheet:
+class _RegionColumns:
     """The images as columns.
 
     Attributes:
@@ -250,22 +250,22 @@ class _Sheet:
             regions.masked_fill_(~own[:, :, None, None], -torch.inf)
         kept = None if own is None else own.unsqueeze(-1)
         return (
-            _summed_up(words.amax(2), kept, self.best, borrowed=True),
-            _summed_up(regions.amax(1), self.mask, self.best, borrowed=False),
+            _summarise(words.amax(2), kept, self.best, borrowed=True),
+            _summarise(regions.amax(1), self.mask, self.best, borrowed=False),
         )
 
 
-def _sheet(images: Embeddings, best: int, *, borrowed: bool) -> _Sheet:
+def _region_columns(images: Embeddings, best: int, *, borrowed: bool) -> _RegionColumns:
     regions = normalize(full_precision(images.tokens), dim=-1).transpose(0, 1)
     mask = None if borrowed or bool(images.mask.all()) else images.mask.T
-    return _Sheet(regions.flatten(0, 1), (regions.shape[0], regions.shape[1]), mask, best)
+    return _RegionColumns(regions.flatten(0, 1), (regions.shape[0], regions.shape[1]), mask, best)
 
 
 def _lengths(block: Tensor, dim: int) -> Tensor:
     return (block * block).sum(dim, keepdim=True).sqrt_().clamp_(min=TINY)
 
 
-def _summed_up(
+def _summarise(
     scores: Tensor, mask: Tensor | None, best: int, *, borrowed: bool
 ) -> FragmentMatches:
     """Of (n, F, I) fragments' scores; what the mask hides is in no mean.
@@ -284,7 +284,7 @@ def _summed_up(
     return FragmentMatches(pad(top, (0, best - top.shape[-1])), kept.sum(1) / count)
 
 
-def _stacked(parts: list[FragmentMatches], order: Tensor) -> FragmentMatches:
+def _in_given_order(parts: list[FragmentMatches], order: Tensor) -> FragmentMatches:
     """Texts in the order they had."""
     back = order.argsort()
     return FragmentMatches(
@@ -411,8 +411,8 @@ class BatchGraph(nn.Module):
         """
         super().__init__()
         check_positive(best=best)
-        select_tokens("divergence", divergence, get_args(Divergence))
-        select_tokens("padding", padding, get_args(Padding))
+        check_choice("divergence", divergence, get_args(Divergence))
+        check_choice("padding", padding, get_args(Padding))
         if not 0 < share <= 1:
             raise ValueError(f"share={share} of a batch cannot be read; give more than 0, up to 1")
         self.width, self.best, self.share = width, best, share
@@ -539,7 +539,7 @@ class HREM(RetrievalModel):
             ValueError: parts of different widths, or an argument that is not possible.
         """
         super().__init__()
-        same_width(image, text)
+        check_same_width(image, text)
         if graph is not None and graph.width != image.width:
             raise ValueError(
                 f"the graph reads {graph.width} numbers per item and the image tower gives "
@@ -684,8 +684,8 @@ def hrem_options(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> 
     heads, dropout = int(options.get("nhead", 16)), float(options.get("dropout", 0.1))
     spec = config(
         HREM,
-        image=image_tower(state),
-        text=text_tower(state, bert),
+        image=image_tower_config(state),
+        text=text_tower_config(state, bert),
         graph=_graph(state, options, heads, dropout),
         heads=heads,
         dropout=dropout,

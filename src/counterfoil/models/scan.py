@@ -16,33 +16,33 @@ from counterfoil.models.layers.cross_attention import (
     PackedTexts,
     RawNorm,
     aggregate,
-    tile_sizes,
+    score_tiles,
 )
 from counterfoil.models.layers.fused import (
     AlignedPairs,
-    aligned_blocks,
-    attended_scores,
-    padding_mask_of_regions,
-    score_listed_pairs,
+    align_listed,
+    align_pairs,
+    attend_all,
+    prepare_context,
+    region_mask,
     squared_lengths,
-    zero_padding,
 )
 from counterfoil.models.layers.pooling import (
     ImageTower,
     TextTower,
-    nonempty_mask,
-    select_tokens,
+    check_choice,
+    ensure_nonempty,
     squared_norms,
     unit_vectors,
 )
-from counterfoil.models.vsepp import same_width
+from counterfoil.models.vsepp import check_same_width
 
 
 @final
 class SCAN(RetrievalModel):
-    """Each word attends to the regions ("t2i") or each region to the words ("i2t").
+    """Stacked cross attention: words attend to regions ("t2i") or regions to words ("i2t").
 
-    The score gathers the cosines of the queries with what they attend to. It is exact, but no
+    The score aggregates the cosines of queries and attended vectors. It is exact, although no
     attended vector is ever formed: see `counterfoil.models.layers.cross_attention`.
 
     Departs from the authors' code in: shapes are kept with one image, one word or one region (S2);
@@ -66,22 +66,25 @@ class SCAN(RetrievalModel):
         """Keyword arguments.
 
         Args:
-            image: reads images.
-            text: reads texts.
+            image: encoder of images.
+            text: encoder of texts.
             direction: "t2i": words attend to regions; "i2t": regions attend to words.
-            raw_norm: what is done to the affinities before the softmax.
-            aggregate: how the cosines become one score.
-            lambda_softmax: inverse temperature of the attention; the paper has 9 and 4.
-            lambda_lse: inverse temperature of LogSumExp; the paper has 6, and 5 or 20.
-            normalise_images: bring region vectors to length 1.
-            normalise_texts: bring word vectors to length 1.
+            raw_norm: normalisation of the affinities before the softmax, see `CrossAttention`.
+            aggregate: aggregation of the cosines to one score.
+            lambda_softmax: inverse temperature of the attention; in the paper 9 (t2i) and 4 (i2t).
+            lambda_lse: inverse temperature of LogSumExp; in the paper 6 (t2i), and 5 or 20 (i2t).
+            normalise_images: scale region vectors to length 1.
+            normalise_texts: scale word vectors to length 1.
             compiled: let `torch.compile` fuse the attention's arithmetic; needs a C++ compiler.
+
+        Raises:
+            ValueError: an option that is not known, towers of different widths, or no compiler.
         """
         super().__init__()
-        select_tokens("direction", direction, get_args(Direction))
-        select_tokens("raw_norm", raw_norm, get_args(RawNorm))
-        select_tokens("aggregate", aggregate, get_args(Aggregate))
-        same_width(image, text)
+        check_choice("direction", direction, get_args(Direction))
+        check_choice("raw_norm", raw_norm, get_args(RawNorm))
+        check_choice("aggregate", aggregate, get_args(Aggregate))
+        check_same_width(image, text)
         if compiled and not any(map(which, ("c++", "g++", "clang++"))):
             raise ValueError("compiled=True needs a C++ compiler; install g++ or leave it False")
         self.image, self.text = image, text
@@ -91,59 +94,60 @@ class SCAN(RetrievalModel):
         self.normalise = (normalise_images, normalise_texts)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
-        """N images as region vectors, with Gram matrices where the score reads them.
+        """Encode N images as region vectors, with Gram matrices where words attend to them.
 
-        Where regions attend, an image without any has one, which is zero.
+        Where regions attend (i2t), an image without regions gets a single zero vector, so that the
+        aggregation over regions is never empty.
         """
-        bag = self.image(images)
-        bag = unit_vectors(bag) if self.normalise[0] else bag
-        return zero_padding(bag) if self._words_attend else nonempty_mask(bag)
+        regions = self.image(images)
+        regions = unit_vectors(regions) if self.normalise[0] else regions
+        # the Gram matrices are computed once here, not for every tile of texts
+        return prepare_context(regions) if self._words_attend else ensure_nonempty(regions)
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """N texts as word vectors."""
-        bag: Embeddings = self.text(texts)
-        return unit_vectors(bag) if self.normalise[1] else bag
+        """Encode N texts as word vectors."""
+        words: Embeddings = self.text(texts)
+        return unit_vectors(words) if self.normalise[1] else words
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) scores of aligned pairs."""
-        return self._score(aligned_blocks((self.attention,), images, texts))
+        """Return the (P,) scores of image p with text p."""
+        return self._score(align_pairs((self.attention,), images, texts))
 
     def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
-        """(P,) scores of pairs of rows of two pools."""
-        return self._score(score_listed_pairs((self.attention,), images, texts, pairs))
+        """Return the (P,) scores of listed pairs of rows."""
+        return self._score(align_listed((self.attention,), images, texts, pairs))
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(I, T) scores."""
-        score = self._by_words if self._words_attend else self._by_regions
-        return tile_sizes(zero_padding(images, gram=self._words_attend), texts, score)
+        """Return the (I, T) scores, tile by tile, with one matrix product per tile."""
+        score_tile = self._tile_by_words if self._words_attend else self._tile_by_regions
+        return score_tiles(prepare_context(images, gram=self._words_attend), texts, score_tile)
 
     def forward(self, batch: Batch) -> EncodedViews:
-        """Trains as it is used."""
+        """Encode a training batch as in inference."""
         return encode_batch(self, batch)
 
     def attention_maps(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P, L, R) attention of aligned pairs; sums to 1 over what is attended to."""
-        return aligned_blocks((self.attention,), images, texts).weights(self.attention)
+        """Return the (P, L, R) attention of image p and text p; sums to 1 over the context."""
+        return align_pairs((self.attention,), images, texts).weights(self.attention)
 
     @property
     def _words_attend(self) -> bool:
         return self.attention.direction == "t2i"
 
     def _score(self, pairs: AlignedPairs) -> Tensor:
-        return self._gather(pairs.cosine(self.attention), 1, pairs.asking(self.attention).mask)
+        return self._aggregate(pairs.cosine(self.attention), 1, pairs.queries(self.attention).mask)
 
-    def _by_words(self, images: Embeddings, texts: PackedTexts) -> Tensor:
-        """(T, I) scores of a tile."""
-        (found,) = attended_scores(images, texts, (self.attention,))
-        cosine = found.cosine(squared_norms(texts.words).unsqueeze(1))
-        return texts.gathered(cosine, lambda block: self._gather(block, 1))
+    def _tile_by_words(self, images: Embeddings, texts: PackedTexts) -> Tensor:
+        """Return the (T, I) scores of a tile in which words attend."""
+        (attended,) = attend_all(images, texts, (self.attention,))
+        cosine = attended.cosine(squared_norms(texts.words).unsqueeze(1))  # (W, I)
+        return texts.reduce_words(cosine, lambda block: self._aggregate(block, 1))
 
-    def _by_regions(self, images: Embeddings, texts: PackedTexts) -> Tensor:
-        """(T, I) scores of a tile."""
-        (found,) = attended_scores(images, texts, (self.attention,))
-        return self._gather(
-            found.cosine(squared_lengths(images)), -1, padding_mask_of_regions(images)
-        )
+    def _tile_by_regions(self, images: Embeddings, texts: PackedTexts) -> Tensor:
+        """Return the (T, I) scores of a tile in which regions attend."""
+        (attended,) = attend_all(images, texts, (self.attention,))
+        cosine = attended.cosine(squared_lengths(images))  # (T, I, R)
+        return self._aggregate(cosine, -1, region_mask(images))
 
-    def _gather(self, cosine: Tensor, dim: int, mask: Tensor | None = None) -> Tensor:
+    def _aggregate(self, cosine: Tensor, dim: int, mask: Tensor | None = None) -> Tensor:
         return aggregate(self.aggregate, cosine, dim, mask, self.lambda_lse)

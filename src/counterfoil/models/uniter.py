@@ -4,47 +4,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import final, get_args
+from typing import final
 
 import torch
 from torch import Tensor, nn
 
 from counterfoil.core.config import config
 from counterfoil.core.types import (
-    Batch,
     Embeddings,
-    EncodedViews,
     ModalityBatch,
-    Pairs,
-    WordHead,
-    WordReading,
-    WordSlots,
 )
-from counterfoil.models.base import RetrievalModel, encode_batch
 from counterfoil.models.checkpoints import Checkpoint, ConvertedModel, State
 from counterfoil.models.layers.joint_encoder import (
     EPSILON,
-    LOGIT_SCALE,
     OUTPUTS,
     SPREAD,
     JointEncoder,
-    JointScorer,
-    JointTokens,
+    JointModel,
     Score,
+    TokenPacking,
     UniterHeads,
-    fit_state,
     initialize_weights,
-    initialized_from,
-    present_classes,
+    require_head,
+    with_derived_heads,
 )
 from counterfoil.models.layers.pooling import (
     ImageTower,
     TextTower,
-    check_fits,
+    check_features,
     check_positive,
-    hidden_sizes,
-    known_ids,
-    select_tokens,
+    valid_ids,
+    zero_padded,
 )
 
 # UNITER's embedding layers: wordpieces with their order, regions with their boxes.
@@ -98,7 +88,7 @@ class WordPieceEmbedding(TextTower):
             ValueError: an id or a length that the model does not know.
         """
         known, longest = self.word_embeddings.num_embeddings, self.position_embeddings
-        ids = known_ids(items, longest=longest.num_embeddings, vocabulary=known)
+        ids = valid_ids(items, longest=longest.num_embeddings, vocabulary=known)
         words = self.word_embeddings(ids)
         order = self.position_embeddings.weight[: ids.shape[1]]
         return Embeddings(self.dropout(self.norm(words + order + self.kind)), items.mask)
@@ -154,8 +144,8 @@ class RegionEmbedding(ImageTower):
             ValueError: features of another width, regions without boxes, or nothing that could
                 stand for hidden ones.
         """
-        check_fits(items, self.features)
-        values = hidden_sizes(items.values, items.mask).to(self.fc.weight.dtype)
+        check_features(items, self.features)
+        values = zero_padded(items.values, items.mask).to(self.fc.weight.dtype)
         if veiled is not None:
             values = torch.where(veiled.unsqueeze(2), self._veil(), values)
         where = box_features(self._boxes(items).to(values.dtype))
@@ -169,7 +159,7 @@ class RegionEmbedding(ImageTower):
                 "this model reads where regions are, and these image features have no boxes; give "
                 "features with boxes, or choose a model that does without"
             )
-        return hidden_sizes(items.boxes, items.mask)
+        return zero_padded(items.boxes, items.mask)
 
     def _veil(self) -> Tensor:
         if self.veil is None:
@@ -187,7 +177,7 @@ def box_features(boxes: Tensor) -> Tensor:
 
 
 @final
-class UNITER(RetrievalModel):
+class UNITER(JointModel):
     """Words and regions through one transformer; a score from the first token.
 
     Items are encoded by the embedding layers alone; the transformer reads pairs of them. Sequences
@@ -245,10 +235,7 @@ class UNITER(RetrievalModel):
         Raises:
             ValueError: sizes that are not possible, an unknown output, or none that gives a score.
         """
-        super().__init__()
-        select_tokens("score", score, get_args(Score))
-        self.score = score
-        self.score_scale = 1.0 if score == "probability" else LOGIT_SCALE
+        super().__init__(score)
         self.text = WordPieceEmbedding(
             vocabulary=vocabulary, positions=positions, width=width, dropout=dropout, mask=mask
         )
@@ -281,85 +268,30 @@ class UNITER(RetrievalModel):
         embedded: Embeddings = self.text(texts)
         return embedded
 
-    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) scores of aligned pairs."""
-        return self._speaker.score_pairs(images, texts)
-
-    def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
-        """(P,) scores; those of like length are worked out together."""
-        return self._speaker.score_indices(images, texts, pairs)
-
-    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(I, T) scores of all pairs, a bounded number of them at a time."""
-        return self._speaker.score_matrix(images, texts)
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        """Trains as it is used."""
-        return encode_batch(self, batch)
-
-    @property
-    def wants(self) -> frozenset[WordHead]:
-        """What it has heads for."""
-        return self._speaker.wants
-
-    def read(
-        self,
-        images: Embeddings,
-        texts: Embeddings,
-        want: frozenset[WordHead],
-        slots: WordSlots | None = None,
-    ) -> WordReading:
-        """What is wanted of P images with P texts, from one pass; see `WordHeadModel`.
-
-        Raises:
-            ValueError: there is no head for something, or words are wanted without slots.
-        """
-        return self._speaker.read(images, texts, want, slots)
-
-    def joint(self, images: Embeddings | None, texts: Embeddings | None) -> JointTokens:
-        """The last hidden states of P images with P texts, or of one side alone."""
-        return self._speaker.joint(images, texts)
-
-    def matched(self, pooled: Tensor) -> Tensor:
-        """(P, 2) logits that text and image do not belong together, and that they do."""
-        return self.says.matched(pooled)
-
-    def filled(self, states: Tensor) -> Tensor:
-        """(M, V) logits of the hidden word of each state."""
-        return self._speaker.filled(states)
-
-    def corrected(self, states: Tensor) -> Tensor:
-        """(M, V) logits of the word that ought to be at each state."""
-        return self._speaker.corrected(states)
-
     def regressed(self, states: Tensor) -> Tensor:
         """(M, F) features of the hidden region of each state."""
-        found: Tensor = present_classes(self.says.regress, "regress")(
-            states, self.image.fc.weight.T
-        )
+        found: Tensor = require_head(self.says.regress, "regress")(states, self.image.fc.weight.T)
         return found
 
     def classified(self, states: Tensor) -> Tensor:
         """(M, C) logits of the class of each region."""
-        found: Tensor = present_classes(self.says.classify, "classify")(states)
+        found: Tensor = require_head(self.says.classify, "classify")(states)
         return found
 
-    def adopted(self, state: Mapping[str, Tensor]) -> State:
-        """What to load of another UNITER's weights, which may have other heads; see `begun`.
+    def run_body(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
+        """Return last hidden states (S, D) of packed tokens, or (K, D) of those that are kept."""
+        states: Tensor = self.body(tokens, packing, kept)
+        return states
 
-        Raises:
-            ValueError: they are not those of a UNITER with as many layers.
-        """
-        return fit_state(self.state_dict(), initialized_from(state))
+    def pool_first(self, first: Tensor) -> Tensor:
+        """Pool the states (P, D) of first tokens to (P, D)."""
+        pooled: Tensor = self.pooler(first)
+        return pooled.tanh()
 
     @property
-    def _speaker(self) -> JointScorer:
-        words = self.text.word_embeddings.weight
-        return JointScorer(self.body, self._pool, self.says, words, self.score)
-
-    def _pool(self, first: Tensor) -> Tensor:
-        summed: Tensor = self.pooler(first)
-        return summed.tanh()
+    def word_vectors(self) -> Tensor:
+        """(V, D) word embeddings."""
+        return self.text.word_embeddings.weight
 
 
 # UNITER's and TAGS's tensors under our names, and ours under theirs.
@@ -418,7 +350,7 @@ BERT = ("embeddings.", "img_embeddings.", "encoder.", "pooler.")  # what may sta
 NEEDED = ("text.word_embeddings.weight", "image.fc.weight", "body.layers.0.enter.weight")
 
 
-def renamed_state(theirs: str) -> str | None:
+def uniter_name(theirs: str) -> str | None:
     """Our name of one of their tensors; None for one that is not ours alone, or that none reads.
 
     The parts of a layer that ask, are asked and answer are one tensor here.
@@ -438,7 +370,7 @@ def convert_uniter(state: Mapping[str, Tensor]) -> State:
         ValueError: what every UNITER has is missing.
     """
     given = {_plain(name): value for name, value in state.items()}
-    new = {ours: value for name, value in given.items() if (ours := renamed_state(name))}
+    new = {ours: value for name, value in given.items() if (ours := uniter_name(name))}
     for name in given:
         if (layer := THEIR_LAYER.fullmatch(name)) and ".self.query." in name:
             parts = [given.get(name.replace("query", part)) for part in ASKING]
@@ -488,7 +420,7 @@ def uniter_options(checkpoint: Checkpoint) -> ConvertedModel:
     """
     state = convert_uniter(checkpoint.state)
     heads = {name.split(".")[1] for name in state if name.startswith("says.")}
-    begin = initialized_from(state) if "match" in heads else state
+    begin = with_derived_heads(state) if "match" in heads else state
     state |= {name: value for name, value in begin.items() if name.startswith("says.rank.")}
     outputs = tuple(name for name in OUTPUTS if name in heads | {"rank"})
     vocabulary, width = state["text.word_embeddings.weight"].shape

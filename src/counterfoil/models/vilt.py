@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final, get_args
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -12,30 +12,20 @@ from torch.nn.functional import interpolate, pad
 
 from counterfoil.core.config import config as make_config
 from counterfoil.core.types import (
-    Batch,
     Embeddings,
-    EncodedViews,
     ModalityBatch,
-    Pairs,
-    WordHead,
-    WordReading,
-    WordSlots,
 )
-from counterfoil.models.base import RetrievalModel, encode_batch
 from counterfoil.models.checkpoints import ConvertedModel, State, read_checkpoint
 from counterfoil.models.layers.joint_encoder import (
-    LOGIT_SCALE,
     SPREAD,
-    JointScorer,
-    JointTokens,
+    JointModel,
     Score,
     TokenPacking,
     UniterHeads,
-    fit_state,
     initialize_weights,
-    initialized_from,
+    with_derived_heads,
 )
-from counterfoil.models.layers.pooling import check_positive, known_ids, select_tokens, split_among
+from counterfoil.models.layers.pooling import check_choice, check_heads, check_positive, valid_ids
 from counterfoil.models.layers.pretrained import config_of, hf_library, weights_file
 
 # ViLT's own parts, made by Hugging Face transformers: embedding layers, transformer, pooler.
@@ -81,7 +71,7 @@ class ViltSizes:
     def __post_init__(self) -> None:
         check_positive(layers=self.layers, inner=self.inner, positions=self.positions)
         check_positive(vocabulary=self.vocabulary, size=self.size, patch=self.patch)
-        split_among(self.heads, self.width)
+        check_heads(self.heads, self.width)
         if self.size % self.patch:
             raise ValueError(
                 f"patches of {self.patch} pixels do not divide pictures of {self.size}; choose a "
@@ -132,7 +122,7 @@ def embed_words(body: Any, items: ModalityBatch) -> Embeddings:
         ValueError: an id or a length that the model does not know.
     """
     known = body.config
-    ids = known_ids(items, longest=known.max_position_embeddings, vocabulary=known.vocab_size)
+    ids = valid_ids(items, longest=known.max_position_embeddings, vocabulary=known.vocab_size)
     embeddings = body.embeddings
     found = embeddings.text_embeddings(input_ids=ids)
     return Embeddings(found + embeddings.token_type_embeddings.weight[TEXT], items.mask)
@@ -175,7 +165,7 @@ def close_gaps(bag: Embeddings) -> Embeddings:
     return Embeddings(tokens, bag.mask.gather(1, order))
 
 
-def vilt_sizes_of(
+def run_vilt_encoder(
     body: Any, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None
 ) -> Tensor:
     """(S, D) last hidden states of packed sequences, or (K, D) of the tokens that are kept."""
@@ -189,12 +179,6 @@ def vilt_sizes_of(
     states = packing.packed(room)
     last: Tensor = body.layernorm(states if kept is None else states[kept])
     return last
-
-
-def vilt_pooler(body: Any, first: Tensor) -> Tensor:
-    """(P, D) what the states (P, D) of first tokens say of the whole."""
-    summed: Tensor = body.pooler(first.unsqueeze(1))
-    return summed
 
 
 def _patch_mask(items: ModalityBatch, patch: int) -> Tensor:
@@ -260,7 +244,7 @@ UNREAD = ("position_ids", "token_type_ids")  # numbered, not learnt
 WORDS = "vilt.embeddings.text_embeddings.word_embeddings.weight"
 
 
-def renamed_vilt_state(theirs: str) -> str | None:
+def vilt_name(theirs: str) -> str | None:
     """Our name of one of their tensors; None for one that is not read."""
     if theirs.endswith(UNREAD):
         return None
@@ -272,7 +256,7 @@ def renamed_vilt_state(theirs: str) -> str | None:
     return None if found is None else HEADS[found] + theirs.removeprefix(found)
 
 
-def public_state(name: str, *, words: int | None = None) -> State:
+def read_vilt_state(name: str, *, words: int | None = None) -> State:
     """The weights of a Hugging Face ViLT under the names of `ViLT`.
 
     Args:
@@ -284,7 +268,7 @@ def public_state(name: str, *, words: int | None = None) -> State:
         ValueError: transformers is not installed, or there is no such model.
     """
     given = read_checkpoint(weights_file(name)).state
-    state = {ours: value for theirs, value in given.items() if (ours := renamed_vilt_state(theirs))}
+    state = {ours: value for theirs, value in given.items() if (ours := vilt_name(theirs))}
     if WORDS not in state:
         raise ValueError(f"{name} holds no weights of a ViLT; give one, as dandelin/vilt-b32-mlm")
     known = state[WORDS]
@@ -296,7 +280,7 @@ def public_state(name: str, *, words: int | None = None) -> State:
 
 
 @final
-class ViLT(RetrievalModel):
+class ViLT(JointModel):
     """Words and patches through one transformer; a score from the first token.
 
     Items are encoded by the embedding layers alone; the transformer reads pairs of them. It also
@@ -358,10 +342,7 @@ class ViLT(RetrievalModel):
             ValueError: sizes that are not possible, an unknown output, or none that gives a score;
                 transformers is not installed, or there are no such weights, or of other sizes.
         """
-        super().__init__()
-        select_tokens("score", score, get_args(Score))
-        self.score = score
-        self.score_scale = 1.0 if score == "probability" else LOGIT_SCALE
+        super().__init__(score)
         sizes = ViltSizes(
             layers=layers,
             width=width,
@@ -378,7 +359,7 @@ class ViLT(RetrievalModel):
         self.vilt, self.says = vilt_body(sizes), _heads(outputs, sizes)
         self._mask = vocabulary if mask is None else mask
         if weights is not None and pretrained:
-            self.load_state_dict(self.adopted(public_state(weights, words=sizes.words)))
+            self.load_state_dict(self.adopted(read_vilt_state(weights, words=sizes.words)))
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """N images (N, 3, H, W) as their embedded patches, behind a token for the whole."""
@@ -387,57 +368,6 @@ class ViLT(RetrievalModel):
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         """N texts as their embedded tokens."""
         return embed_words(self.vilt, texts)
-
-    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) scores of aligned pairs."""
-        return self._speaker.score_pairs(images, texts)
-
-    def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
-        """(P,) scores; those of like length are worked out together."""
-        return self._speaker.score_indices(images, texts, pairs)
-
-    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(I, T) scores of all pairs, a bounded number of them at a time."""
-        return self._speaker.score_matrix(images, texts)
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        """Trains as it is used."""
-        return encode_batch(self, batch)
-
-    @property
-    def wants(self) -> frozenset[WordHead]:
-        """What it has heads for."""
-        return self._speaker.wants
-
-    def read(
-        self,
-        images: Embeddings,
-        texts: Embeddings,
-        want: frozenset[WordHead],
-        slots: WordSlots | None = None,
-    ) -> WordReading:
-        """What is wanted of P images with P texts, from one pass; see `WordHeadModel`.
-
-        Raises:
-            ValueError: there is no head for something, or words are wanted without slots.
-        """
-        return self._speaker.read(images, texts, want, slots)
-
-    def joint(self, images: Embeddings | None, texts: Embeddings | None) -> JointTokens:
-        """The last hidden states of P images with P texts, or of one side alone."""
-        return self._speaker.joint(images, texts)
-
-    def matched(self, pooled: Tensor) -> Tensor:
-        """(P, 2) logits that text and image do not belong together, and that they do."""
-        return self.says.matched(pooled)
-
-    def filled(self, states: Tensor) -> Tensor:
-        """(M, V) logits of the hidden word of each state."""
-        return self._speaker.filled(states)
-
-    def corrected(self, states: Tensor) -> Tensor:
-        """(M, V) logits of the word that ought to be at each state."""
-        return self._speaker.corrected(states)
 
     def word_table(self) -> nn.Module:
         """What token ids are looked up in."""
@@ -450,40 +380,41 @@ class ViLT(RetrievalModel):
         return self._mask
 
     def adopted(self, state: Mapping[str, Tensor]) -> State:
-        """What to load of another ViLT's weights, which may have other heads.
-
-        Where they are missing, the rank begins as the yes of the match, doubt as the match, and
-        correct as fill.
+        """Return the state dict to load, from a ViLT with other heads, see `JointModel`.
 
         Raises:
-            ValueError: they are not those of a ViLT of the same sizes.
+            ValueError: the weights are not of a ViLT of the same sizes.
         """
-        own = self.state_dict()
-        found = fit_state(own, initialized_from(state))
-        for name, value in own.items():
-            if found[name].shape != value.shape:
+        new = super().adopted(state)
+        for name, value in self.state_dict().items():
+            if new[name].shape != value.shape:
                 raise ValueError(
                     f"weights of another model cannot be taken over: {name!r} is "
-                    f"{tuple(found[name].shape)}, and in this model {tuple(value.shape)}"
+                    f"{tuple(new[name].shape)}, and in this model {tuple(value.shape)}"
                 )
-        return found
+        return new
+
+    def run_body(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
+        """Return last hidden states (S, D) of packed tokens, or (K, D) of those that are kept."""
+        return run_vilt_encoder(self.vilt, tokens, packing, kept)
+
+    def pool_first(self, first: Tensor) -> Tensor:
+        """Pool the states (P, D) of first tokens to (P, D)."""
+        pooler: nn.Module = self.vilt.pooler  # type: ignore[assignment]
+        pooled: Tensor = pooler(first.unsqueeze(1))  # it reads the first token of (P, 1, D)
+        return pooled
 
     @property
-    def _speaker(self) -> JointScorer:
-        words = self.word_table().weight
-        assert isinstance(words, Tensor)
-        return JointScorer(self._told, self._pooled, self.says, words, self.score)
-
-    def _told(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
-        return vilt_sizes_of(self.vilt, tokens, packing, kept)
-
-    def _pooled(self, first: Tensor) -> Tensor:
-        return vilt_pooler(self.vilt, first)
+    def word_vectors(self) -> Tensor:
+        """(V, D) word embeddings."""
+        vectors = self.word_table().weight
+        assert isinstance(vectors, Tensor)
+        return vectors
 
 
 def _heads(outputs: tuple[str, ...], sizes: ViltSizes) -> UniterHeads:
     for output in outputs:
-        select_tokens("outputs", output, OUTPUTS)
+        check_choice("outputs", output, OUTPUTS)
     heads = UniterHeads(
         outputs=outputs, width=sizes.width, words=sizes.words, features=1, classes=1
     )
@@ -519,7 +450,7 @@ def public_vilt(name: str, *, mask: int | None) -> ConvertedModel:
             f"{name} is a ViLT of another kind than the public ones: hidden_act, qkv_bias, "
             f"num_channels and layer_norm_eps are {found}, not {KIND}"
         )
-    state = public_state(name, words=config.vocab_size + (mask is None))
+    state = read_vilt_state(name, words=config.vocab_size + (mask is None))
     heads = {name.split(".")[1] for name in state if name.startswith("says.")}
     spec = make_config(
         ViLT,
@@ -538,4 +469,4 @@ def public_vilt(name: str, *, mask: int | None) -> ConvertedModel:
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
         model = spec.build()
-    return ConvertedModel(spec, model.adopted(initialized_from(state)))
+    return ConvertedModel(spec, model.adopted(with_derived_heads(state)))

@@ -14,11 +14,11 @@ from counterfoil.models.layers.pooling import (
     ImageTower,
     Pool,
     TextTower,
+    check_choice,
     full_precision,
     inner_pairs,
     inner_products,
-    pool_mean,
-    select_tokens,
+    pool_vectors,
     single_vector,
     unit_vectors,
 )
@@ -61,10 +61,10 @@ class VSEPP(RetrievalModel):
             normalise_texts: bring text vectors to length 1.
         """
         super().__init__()
-        select_tokens("image_pool", image_pool, POOLS)
-        select_tokens("text_pool", text_pool, POOLS)
-        select_tokens("measure", measure, ("cosine", "order"))
-        same_width(image, text)
+        check_choice("image_pool", image_pool, POOLS)
+        check_choice("text_pool", text_pool, POOLS)
+        check_choice("measure", measure, ("cosine", "order"))
+        check_same_width(image, text)
         self.image, self.text = image, text
         self.pools: tuple[Pool, Pool] = (image_pool, text_pool)
         self.measure = measure
@@ -83,7 +83,7 @@ class VSEPP(RetrievalModel):
         """(P,) scores of aligned pairs."""
         if self.measure == "cosine":
             return inner_pairs(images, texts)
-        return check_normalised(
+        return order_similarity(
             full_precision(images.tokens[:, 0]), full_precision(texts.tokens[:, 0])
         )
 
@@ -94,7 +94,7 @@ class VSEPP(RetrievalModel):
         image, text = full_precision(images.tokens[:, 0]), full_precision(texts.tokens[:, 0])
         step = max(1, CELLS_AT_ONCE // max(1, text.numel()))
         return torch.cat(
-            [check_normalised(part.unsqueeze(1), text) for part in torch.split(image, step)]
+            [order_similarity(part.unsqueeze(1), text) for part in torch.split(image, step)]
         )
 
     def forward(self, batch: Batch) -> EncodedViews:
@@ -102,18 +102,18 @@ class VSEPP(RetrievalModel):
         return encode_batch(self, batch)
 
     def _finish(self, bag: Embeddings, kind: Pool, normalise: bool) -> Embeddings:
-        one = single_vector(pool_mean(kind, bag))
+        one = single_vector(pool_vectors(kind, bag))
         one = unit_vectors(one) if normalise else one
         return Embeddings(one.tokens.abs(), one.mask) if self.absolute else one
 
 
-def check_normalised(image: Tensor, text: Tensor) -> Tensor:
+def order_similarity(image: Tensor, text: Tensor) -> Tensor:
     """How far the image fails to dominate the text in every coordinate, negated (eq. 8)."""
     length: Tensor = torch.linalg.vector_norm((text - image).clamp(min=0), dim=-1)
     return -length
 
 
-def same_width(image: ImageTower, text: TextTower) -> None:
+def check_same_width(image: ImageTower, text: TextTower) -> None:
     """Check that both towers end in one space.
 
     Raises:

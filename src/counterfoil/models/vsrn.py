@@ -25,25 +25,25 @@ from counterfoil.models.checkpoints import (
     ConvertedModel,
     State,
     TensorNames,
-    gru_options,
-    region_options,
+    gru_config,
+    regions_config,
 )
 from counterfoil.models.layers.pooling import (
     ImageTower,
     TextTower,
     batch_norm_rows,
     batch_norm_tokens,
+    check_choice,
     check_positive,
-    hidden_sizes,
     inner_pairs,
     inner_products,
-    pool_mean,
-    select_tokens,
+    pool_vectors,
     single_vector,
     unit_vectors,
+    zero_padded,
 )
 from counterfoil.models.layers.towers import run_recurrent
-from counterfoil.models.vsepp import same_width
+from counterfoil.models.vsepp import check_same_width
 
 # Region relationship reasoning: every region is told what the others hold (VSRN, section 3.1).
 
@@ -82,11 +82,11 @@ class RegionRelation(nn.Module):
             change = self.out(relation @ self.value(tokens) / tokens.shape[1])
         else:
             count = mask.sum(1).clamp(min=1).view(-1, 1, 1)
-            change = self.out(relation @ hidden_sizes(self.value(tokens), mask) / count)
+            change = self.out(relation @ zero_padded(self.value(tokens), mask) / count)
         return tokens + batch_norm_tokens(self.norm, change, mask)
 
 
-def check_level(kind: RegionNorm, tokens: Tensor) -> Tensor:
+def normalise_by(kind: RegionNorm, tokens: Tensor) -> Tensor:
     """(N, R, D) regions, zero at padding, at length 1; what is zero stays zero.
 
     Args:
@@ -243,14 +243,14 @@ class Captioner(nn.Module):
     def _read(self, regions: Embeddings) -> tuple[CaptionerMemory, Tensor]:
         """What the decoder attends to, and the state that it begins with."""
         whole = bool(regions.mask.all())
-        tokens = self.dropout(self.fc(hidden_sizes(regions.tokens, regions.mask)))
+        tokens = self.dropout(self.fc(zero_padded(regions.tokens, regions.mask)))
         states = (
             self.reader(tokens)[0] if whole else run_recurrent(self.reader, tokens, regions.mask)
         )
         width = states.shape[-1]
         keys = linear(states, self.attend.weight[:, :width], self.attend.bias)
         memory = CaptionerMemory(states, keys, None if whole else ~regions.mask)
-        return memory, pool_mean("last", Embeddings(states, regions.mask))
+        return memory, pool_vectors("last", Embeddings(states, regions.mask))
 
     def _words(self, ids: Tensor) -> Tensor:
         """(P, 3H) what words add to the gates."""
@@ -323,9 +323,9 @@ class VSRN(RetrievalModel):
             ValueError: a word that is not known, or parts of different widths.
         """
         super().__init__()
-        select_tokens("region_norm", region_norm, get_args(RegionNorm))
-        select_tokens("bn_passes", bn_passes, get_args(Passes))
-        same_width(image, text)
+        check_choice("region_norm", region_norm, get_args(RegionNorm))
+        check_choice("bn_passes", bn_passes, get_args(Passes))
+        check_same_width(image, text)
         if captioner is not None and captioner.width != image.width:
             raise ValueError(
                 f"the captioner reads {captioner.width} numbers per region and the image tower "
@@ -347,7 +347,7 @@ class VSRN(RetrievalModel):
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         """N texts as one vector each."""
-        return unit_vectors(single_vector(pool_mean("last", self.text(texts))))
+        return unit_vectors(single_vector(pool_vectors("last", self.text(texts))))
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(P,) scores of aligned pairs."""
@@ -373,13 +373,13 @@ class VSRN(RetrievalModel):
     def regions(self, images: ModalityBatch) -> Embeddings:
         """N images as region vectors that have been told about each other."""
         bag = self.image(images)
-        tokens = hidden_sizes(bag.tokens, bag.mask)
+        tokens = zero_padded(bag.tokens, bag.mask)
         mask = None if bool(bag.mask.all()) else bag.mask
         if self.normalise_regions:
-            tokens = check_level(self.region_norm, tokens)
+            tokens = normalise_by(self.region_norm, tokens)
         for layer in self.relations:
             tokens = layer(tokens, mask)
-        return Embeddings(check_level(self.region_norm, tokens), bag.mask)
+        return Embeddings(normalise_by(self.region_norm, tokens), bag.mask)
 
     def read(self, regions: Embeddings) -> Embeddings:
         """Regions, in the order they are stored, as one vector."""
@@ -389,7 +389,7 @@ class VSRN(RetrievalModel):
             if whole
             else run_recurrent(self.reader, regions.tokens, regions.mask)
         )
-        vector = pool_mean("last", Embeddings(states, regions.mask))
+        vector = pool_vectors("last", Embeddings(states, regions.mask))
         return unit_vectors(
             single_vector(batch_norm_rows(self.norm, vector) if self.norm else vector)
         )
@@ -469,7 +469,7 @@ def _flat(name: str, value: Tensor) -> Tensor:
     return value.squeeze(-1) if name.startswith("relations.") else value
 
 
-def written_options(state: Mapping[str, Tensor], options: Mapping[str, Any]) -> Captioner:
+def captioner_config(state: Mapping[str, Tensor], options: Mapping[str, Any]) -> Captioner:
     """The captioner that fits these tensors, written down.
 
     Args:
@@ -502,9 +502,9 @@ def vsrn_options(checkpoint: Checkpoint) -> ConvertedModel:
         state = {name: value for name, value in state.items() if not name.startswith("norm.")}
     spec = config(
         VSRN,
-        image=region_options(state),
-        text=gru_options(state),
-        captioner=written_options(state, options) if "captioner.fc.weight" in state else None,
+        image=regions_config(state),
+        text=gru_config(state),
+        captioner=captioner_config(state, options) if "captioner.fc.weight" in state else None,
         region_norm="channel",
         normalise_regions=not batch_norm,
         batch_norm=batch_norm,

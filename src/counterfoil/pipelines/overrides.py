@@ -7,10 +7,22 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from counterfoil.core.config import Config, FromData, unknown_name
-from counterfoil.pipelines.pipeline import Recipe, Stage
+
+if TYPE_CHECKING:
+    from counterfoil.pipelines.pipeline import Recipe, Stage
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 

@@ -1,21 +1,26 @@
-"""Trees that the terminal shows of recipes."""
+"""The plan of a recipe as a tree in the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.tree import Tree
 
+from counterfoil.core.config import Config
 from counterfoil.core.console import console as open_console
-from counterfoil.pipelines.pipeline import Generate, Pretrain, Recipe, Stage, Train, recipe_to_dict
+from counterfoil.pipelines.stages.base import Stage, recipe_to_dict
+
+if TYPE_CHECKING:
+    from counterfoil.pipelines.pipeline import Recipe
 
 console = open_console()
 
 
 def print_plan(recipe: Recipe) -> None:
-    """Every stage of a recipe, what it reads, and all its settings."""
+    """Print every stage of a recipe, the stages it reads, and all its settings."""
     tree = Tree(f"[bold]{escape(recipe.name)}[/bold]  {escape(recipe.about)}")
     for stage in recipe.stages:
         reads = f"  ← {', '.join(stage.reads)}" if stage.reads else ""
@@ -26,25 +31,24 @@ def print_plan(recipe: Recipe) -> None:
 
 
 def _settings(stage: Stage) -> list[str]:
-    lines = []
+    """Lines ``key: value``: models, losses and the like first, as they are written in Python."""
+    calls = {
+        f.name: value for f in fields(stage) if isinstance(value := getattr(stage, f.name), Config)
+    }
+    lines = [f"{key}: {value!r}" for key, value in calls.items()]
     for key, value in recipe_to_dict(stage).items():
-        if key in ("name", "model", "objective", "proposer", "parser") or value in (None, [], ""):
+        if key == "name" or key in calls or value in (None, [], ""):
             continue
-        lines.append(f"{key}: {', '.join(_named(value)) if isinstance(value, dict) else value}")
-    if isinstance(stage, Pretrain):
-        lines = [f"model: {stage.model!r}", *lines]
-    if isinstance(stage, Generate):
-        lines = [f"parser: {stage.parser!r}", *lines]
-    if isinstance(stage, Train):
-        lines = [f"model: {stage.model!r}", f"objective: {stage.objective!r}", *lines]
-        lines += [f"proposer: {stage.proposer!r}"] if stage.proposer else []
+        lines.append(
+            f"{key}: {', '.join(_key_values(value)) if isinstance(value, dict) else value}"
+        )
     return lines
 
 
-def _named(values: dict[str, Any], before: str = "") -> Iterator[str]:
+def _key_values(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
     """``key=value`` of everything inside, nested keys joined by dots."""
     for key, value in values.items():
         if isinstance(value, dict):
-            yield from _named(value, f"{before}{key}.")
+            yield from _key_values(value, f"{prefix}{key}.")
         elif value not in (None, [], ""):
-            yield f"{before}{key}={value!r}"
+            yield f"{prefix}{key}={value!r}"

@@ -1,7 +1,8 @@
-"""What a run's folder says about its stages.
+"""Run the missing stages of a recipe.
 
-Beside the folder of a stage lies ``STAGE.json``, which names the digest of everything the result
-depends on and says whether the stage is done.
+A run is a folder with one folder a stage, and beside it ``STAGE.json``, which holds the digest of
+everything that the result depends on and whether the stage is done. A finished stage with the same
+digest is not run again; one with another digest is refused, never overwritten.
 """
 
 from __future__ import annotations
@@ -21,22 +22,12 @@ from counterfoil.core.io import ensure_writable_folder, read_json, write_json
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.readers import load_dataset
 from counterfoil.pipelines.pipeline import (
-    CaptionSpaceStage,
-    Compare,
-    ComputeTargets,
-    Evaluate,
-    Generate,
-    Mine,
-    Pretrain,
     Recipe,
-    RewriteByRule,
     Stage,
-    Train,
     data_contents,
     recipe_to_dict,
     stage_digests,
 )
-from counterfoil.pipelines.stages import generate, pretrain, teach, train
 from counterfoil.pipelines.stages.mine import partial_folder
 from counterfoil.pipelines.state import RunContext, RunStopped
 
@@ -44,7 +35,7 @@ State = Literal["absent", "running", "done", "other"]
 
 
 def admit_stage(context: RunContext, stage: Stage, *, resume: bool) -> None:
-    """Refuse to touch results that are not this run's.
+    """Refuse a stage whose folder holds results of another run.
 
     Raises:
         ValueError: results of other settings or data, or of a run that was stopped and is not
@@ -65,7 +56,7 @@ def admit_stage(context: RunContext, stage: Stage, *, resume: bool) -> None:
 
 
 def check_run_folder(folder: Path) -> None:
-    """Refuse a folder of a run that cannot be one.
+    """Refuse a path that cannot be the folder of a run.
 
     Raises:
         ValueError: it is a file, or may not be written to.
@@ -76,47 +67,47 @@ def check_run_folder(folder: Path) -> None:
 
 
 def stage_state(context: RunContext, stage: Stage) -> State:
-    """How far a stage is; "other" where its folder is not of this run.
+    """State of a stage; "other" where its folder is not of this run.
 
     Raises:
-        ValueError: the note is damaged.
+        ValueError: its record is damaged.
     """
     place, note = context.place(stage.name), context.note(stage.name)
     if not note.exists():
         return "other" if place.is_file() or (place.exists() and any(place.iterdir())) else "absent"
-    noted = read_json(note, "the note of a stage")
-    if not isinstance(noted, dict) or noted.get("digest") != context.digests[stage.name]:
+    record = read_json(note, "the note of a stage")
+    if not isinstance(record, dict) or record.get("digest") != context.digests[stage.name]:
         return "other"
-    return "done" if noted.get("state") == "done" else "running"
+    return "done" if record.get("state") == "done" else "running"
 
 
 def stage_records(folder: Path) -> dict[Path, Any]:
-    """The notes in a run's folder by their paths; other JSON files that lie there are none.
+    """The records in a run's folder by path; other JSON files are left out.
 
-    A note lies beside the folder of its stage, or says of which kind its stage is.
+    A record lies beside the folder of its stage, or names the kind of its stage.
 
     Raises:
-        ValueError: a note is damaged.
+        ValueError: a record is damaged.
     """
-    found: dict[Path, Any] = {}
+    records: dict[Path, Any] = {}
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
         beside = path.with_suffix("").is_dir()
         try:
-            plain = read_json(path, "the note of a stage")
+            record = read_json(path, "the note of a stage")
         except ValueError:
             if beside:
                 raise
             continue
-        if beside or (isinstance(plain, dict) and {"kind", "stage"} <= plain.keys()):
-            found[path] = plain
-    return found
+        if beside or (isinstance(record, dict) and {"kind", "stage"} <= record.keys()):
+            records[path] = record
+    return records
 
 
 def write_stage_record(context: RunContext, stage: Stage, now: Literal["running", "done"]) -> None:
-    """Write the note; only the first process does."""
+    """Write the record of a stage; only the first process does."""
     if distributed.rank():
         return
-    noted: dict[str, Any] = {
+    record: dict[str, Any] = {
         "recipe": context.recipe.name,
         "kind": stage.kind,
         "state": now,
@@ -125,11 +116,11 @@ def write_stage_record(context: RunContext, stage: Stage, now: Literal["running"
         "stage": recipe_to_dict(stage),
         "data": {"name": context.dataset.name, "fingerprint": context.dataset.fingerprint},
     }
-    write_json(context.note(stage.name), noted)
+    write_json(context.note(stage.name), record)
 
 
 def remove_leftovers(context: RunContext, stage: Stage) -> None:
-    """Remove what a kill left half-written."""
+    """Remove files that a kill left half-written."""
     if distributed.rank():
         return
     place = context.place(stage.name)
@@ -139,52 +130,44 @@ def remove_leftovers(context: RunContext, stage: Stage) -> None:
 
 
 def missing_parents(folder: Path) -> tuple[Path, ...]:
-    """A folder and those above it that are not there yet, innermost first."""
-    found = []
+    """A folder and those above it that do not exist yet, innermost first."""
+    missing = []
     for path in (folder, *folder.parents):
         if path.exists():
             break
-        found.append(path)
-    return tuple(found)
+        missing.append(path)
+    return tuple(missing)
 
 
 def forget_stage(context: RunContext, stage: Stage, made: tuple[Path, ...]) -> None:
-    """Take back a stage that broke off before it had anything to keep.
+    """Remove the folder of a stage that failed before it had saved any progress.
 
     Args:
         context: the run.
-        stage: what broke off.
-        made: folders that were not there before the run, innermost first.
+        stage: the stage that failed.
+        made: folders that the run created, innermost first.
     """
     place = context.place(stage.name)
-    kept = place / "checkpoints" / "last.safetensors", partial_folder(place)
-    if distributed.rank() or any(path.exists() for path in kept):
+    progress = place / "checkpoints" / "last.safetensors", partial_folder(place)
+    if distributed.rank() or any(path.exists() for path in progress):
         return
     shutil.rmtree(place, ignore_errors=True)
     context.note(stage.name).unlink(missing_ok=True)
     for folder in made:
-        with suppress(OSError):  # others' results are in there
+        with suppress(OSError):  # results of other stages are in there
             folder.rmdir()
-
-
-# The one verb: run what is missing of a recipe.
-#
-# A run is a folder with one folder a stage, and beside it ``STAGE.json``, which names the digest of
-# everything the result depends on: a finished stage with the same digest is kept, one with another
-# is
-# never touched.
 
 
 @final
 @dataclass(frozen=True)
 class DataSource:
-    """Where the data are.
+    """Location of a data set.
 
     Attributes:
-        data: what `load_dataset` opens.
+        data: path or name that `load_dataset` opens.
         features: folder of features, if not beside the data.
         images: folder of pictures, if not beside the data.
-        decisions: file of them, if not beside the data.
+        decisions: file of corrections, if not beside the data.
     """
 
     data: str
@@ -194,10 +177,10 @@ class DataSource:
 
     def open(self) -> ImageTextDataset:
         """The data set, read once."""
-        return self._corpus
+        return self._dataset
 
     @cached_property
-    def _corpus(self) -> ImageTextDataset:
+    def _dataset(self) -> ImageTextDataset:
         dataset = load_dataset(
             self.data, features=self.features, images=self.images, decisions=self.decisions
         )
@@ -219,14 +202,14 @@ def run_pipeline(
     resume: bool = False,
     minutes: float | None = None,
 ) -> bool:
-    """Run every stage whose result is not there yet.
+    """Run every stage whose result is missing.
 
     Args:
-        recipe: what to run.
-        source: on which data.
-        folder: where results go.
+        recipe: the recipe.
+        source: the data.
+        folder: of the results.
         resume: go on with a stage that was stopped; without it such a stage is refused.
-        minutes: stop by itself after this long, with a checkpoint.
+        minutes: stop after this long, with a checkpoint.
 
     Returns:
         Whether all stages are done; False when the time was up first.
@@ -244,19 +227,19 @@ def run_pipeline(
     )
     for stage in recipe.stages:  # refuse before anything is done, not halfway
         admit_stage(context, stage, resume=resume)
-        train.check_stage(context, stage)
+        stage.check(context)
     made = missing_parents(folder)
-    distributed.barrier()  # nobody begins before everybody has looked
+    distributed.barrier()  # a process that began early would change what others still check
     for stage in recipe.stages:
         try:
-            _perform(context, stage, made, resume=resume)
+            _run_stage(context, stage, made, resume=resume)
         except RunStopped as stopped:
             info(f"{stage.name}: stopped, {stopped}; add --resume to go on")
             return False
     return True
 
 
-def _perform(context: RunContext, stage: Stage, made: tuple[Path, ...], *, resume: bool) -> None:
+def _run_stage(context: RunContext, stage: Stage, made: tuple[Path, ...], *, resume: bool) -> None:
     before = stage_state(context, stage)
     if before == "done":
         info(f"{stage.name}: kept, {context.place(stage.name)}")
@@ -266,32 +249,10 @@ def _perform(context: RunContext, stage: Stage, made: tuple[Path, ...], *, resum
     remove_leftovers(context, stage)
     write_stage_record(context, stage, "running")
     try:
-        _do(context, stage, resume=resume)
+        stage.run(context, resume=resume)
     except (ValueError, OSError):
         if before == "absent":
             forget_stage(context, stage, made)
         raise
     distributed.barrier()
     write_stage_record(context, stage, "done")
-
-
-def _do(context: RunContext, stage: Stage, *, resume: bool) -> None:
-    match stage:
-        case Train():
-            train.run_train(context, stage, resume=resume)
-        case Pretrain():
-            pretrain.run_pretrain(context, stage, resume=resume)
-        case Mine():
-            train.run_mine(context, stage)
-        case RewriteByRule():
-            generate.run_rewrite(context, stage)
-        case Generate():
-            generate.run_generate(context, stage)
-        case ComputeTargets():
-            teach.run_compute_targets(context, stage)
-        case CaptionSpaceStage():
-            teach.run_caption_space(context, stage)
-        case Evaluate():
-            train.run_evaluate(context, stage)
-        case Compare():
-            train.run_compare(context, stage)

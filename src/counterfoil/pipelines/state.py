@@ -1,4 +1,4 @@
-"""What a page says of how it was made."""
+"""What the stages of one run share: data, folders, digests, the time left."""
 
 from __future__ import annotations
 
@@ -6,26 +6,35 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING, TypeVar, final
 
 import numpy as np
 import torch
 
 from counterfoil import __version__
+from counterfoil.core.resumable import WorkStopped
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.data.readers import load_dataset
-from counterfoil.pipelines.pipeline import Evaluate, Pretrain, Recipe, Train
+from counterfoil.pipelines.stages.base import Stage
 from counterfoil.report.page import Provenance
+from counterfoil.training.stopping import StopMonitor, watch_for_stop
+
+if TYPE_CHECKING:
+    from counterfoil.pipelines.pipeline import Recipe
+
+DEV = ("dev", "val", "validation")
+
+S = TypeVar("S", bound=Stage)
 
 
 def current_provenance(
     *, seed: int | None = None, recipe: str = "", digest: str = ""
 ) -> Provenance:
-    """The command line of this process, the versions it runs with, and what else is known.
+    """Command line, library versions and device of this process, and the recipe if there is one.
 
     Args:
         seed: of the run.
@@ -49,23 +58,38 @@ def current_provenance(
     )
 
 
-# What the stages of one run share.
-
-
-DEV = ("dev", "val", "validation")
-
-
 class RunStopped(Exception):
-    """The time was up; what was done is kept."""
+    """The time was up or a signal came; finished work is on disk."""
+
+
+@contextmanager
+def stop_watch(minutes: float | None, every: float) -> Iterator[StopMonitor]:
+    """Watch the clock and signals during resumable work.
+
+    Args:
+        minutes: time left, or None for no limit.
+        every: minutes between two checkpoints.
+
+    Raises:
+        RunStopped: the work has stopped as the monitor asked.
+    """
+    # 0 means no limit to a monitor, and a time that is up is no such thing
+    with watch_for_stop(0 if minutes is None else max(minutes, 0.01), every) as watch:
+        try:
+            yield watch
+        except WorkStopped:
+            watch.heed()
+            late = watch.late and watch.asked is None
+            raise RunStopped("out of time" if late else "interrupted") from None
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class RunContext:
-    """One run.
+    """One run of a recipe.
 
     Attributes:
-        recipe: what is run.
+        recipe: the stages to run.
         dataset: all splits.
         folder: of the run.
         digests: of each stage, by name.
@@ -83,7 +107,7 @@ class RunContext:
         return self.folder / stage
 
     def note(self, stage: str) -> Path:
-        """File that says what a stage's folder was made from."""
+        """File that records the settings and digest of a stage's folder."""
         return self.folder / f"{stage}.json"
 
     def late(self) -> bool:
@@ -115,24 +139,14 @@ class RunContext:
             return self.train
         return self.dataset if name == "all" else self.dataset.split(name)
 
-    def measured(self, stage: Evaluate) -> ImageTextDataset:
-        """What a stage measures: a split of the data, or of others.
-
-        Raises:
-            ValueError: there is none.
-        """
-        if stage.data is None:
-            return self.split(stage.split)
-        other = load_dataset(stage.data)
-        return other if stage.split == "all" else other.split(stage.split)
-
-    def seed(self, stage: str) -> int | None:
-        """The seed of a training stage."""
-        found = self.recipe.stage(stage)
-        return found.plan.seed if isinstance(found, Train | Pretrain) else None
+    def stage(self, name: str, kind: type[S]) -> S:
+        """A stage by name; the recipe has checked that it is of this kind."""
+        stage = self.recipe.stage(name)
+        assert isinstance(stage, kind)
+        return stage
 
     @cached_property
     def dev(self) -> ImageTextDataset | None:
         """The split that models are selected on, if there is one."""
-        found = [name for name in DEV if name in self.dataset.split_names]
-        return self.dataset.split(found[0]) if found else None
+        names = [name for name in DEV if name in self.dataset.split_names]
+        return self.dataset.split(names[0]) if names else None

@@ -1,4 +1,4 @@
-"""AOQ (Chen et al., ECCV 2020): train, mine the whole training set, train again on what was mined.
+"""AOQ (Chen et al., ECCV 2020): train, mine the whole training set, train again on the lists.
 
 Section 4.2: h = 300 texts and 60 images, alpha 0.3, beta 1.5, online margin 0.2, offline margin 0;
 the second round starts from scratch. Rates and epochs are in `counterfoil.recipes.models`. The
@@ -22,25 +22,25 @@ from counterfoil.losses.base import Loss as Loss_base
 from counterfoil.losses.base import WeightedSum
 from counterfoil.negatives.sampling import SamplingConfig
 from counterfoil.pipelines.pipeline import (
-    PAPERS,
     Compare,
-    EnsembleMember,
-    Host,
     Mine,
-    Name,
     Recipe,
     Stage,
     Train,
-    ensemble_members,
-    members_note,
 )
 from counterfoil.recipes import models as models_module
 from counterfoil.recipes.models import (
     MARGIN,
+    PAPERS,
     PROFILES,
     WARMUP,
     Dataset,
+    EnsembleMember,
+    Name,
+    Single,
+    ensemble_members,
     evaluation_stages,
+    members_note,
     model_config,
     online_stage,
     warmup_epochs,
@@ -75,26 +75,26 @@ def adaptive_quintuplet(warmup: int) -> Config[WeightedSum]:
     return with_warmup(quintuplet, warmup, "quintuplet")
 
 
-def offline_warmup(name: Host, dataset: Dataset) -> int:
-    """Steps with the hinges of all negatives of the batch before mined ones are met."""
+def offline_warmup(name: Single, dataset: Dataset) -> int:
+    """Steps with the sum of hinges before mined negatives are used."""
     return max(OFFLINE_WARMUP[dataset], warmup_epochs(name, dataset))
 
 
-def second_round(name: Host, dataset: Dataset) -> TrainConfig:
+def second_round(name: Single, dataset: Dataset) -> TrainConfig:
     """Rates and epochs of the second round."""
     return models_module.second_round_settings(name, dataset)
 
 
 def self_mined(
-    one: EnsembleMember, dataset: Dataset, *, texts: int = 0, images: int = 0
+    member: EnsembleMember, dataset: Dataset, *, texts: int = 0, images: int = 0
 ) -> tuple[Train, Mine]:
     """Round one of a model and the lists it mines for itself; 0 for the data set's own length."""
     hardest = HARDEST[dataset]
     return (
-        online_stage(one.host, dataset, member=one),
+        online_stage(member.model, dataset, member=member),
         Mine(
-            name=one.stage("lists"),
-            using=(one.stage("online"),),
+            name=member.stage("lists"),
+            using=(member.stage("online"),),
             texts=texts or hardest[0],
             images=images or hardest[1],
         ),
@@ -102,7 +102,7 @@ def self_mined(
 
 
 def second_stage(
-    one: EnsembleMember,
+    member: EnsembleMember,
     dataset: Dataset,
     objective: Config[WeightedSum],
     *,
@@ -110,34 +110,34 @@ def second_stage(
     lists: str = "",
     draw: SamplingConfig | None = None,
 ) -> Train:
-    """Round two of a model.
+    """Round two of a model, with mined negatives.
 
     Args:
-        one: the model.
-        dataset: what it is trained on.
-        objective: its loss.
-        kind: what the stage is called, before the model's part.
-        lists: the mining stage it draws from; by default its own.
-        draw: how to draw; by default from all that is listed.
+        member: the model.
+        dataset: the data set.
+        objective: the loss.
+        kind: prefix of the stage's name.
+        lists: the mining stage of its negatives; by default its own.
+        draw: how negatives are sampled; by default from the whole lists.
     """
     return Train(
-        name=one.stage(kind),
-        model=model_config(one.host, dataset),
+        name=member.stage(kind),
+        model=model_config(member.model, dataset),
         objective=objective,
         processor=PROFILES[dataset].processor,
-        plan=models_module.second_round_settings(one.host, dataset, seed=one.seed),
-        negatives=lists or one.stage("lists"),
+        plan=models_module.second_round_settings(member.model, dataset, seed=member.seed),
+        negatives=lists or member.stage("lists"),
         draw=draw or SamplingConfig(),
     )
 
 
 def aoq_recipe(name: Name, dataset: Dataset) -> Recipe:
-    """Both rounds of every model, measured by the same protocol and set side by side."""
+    """Both rounds of every model, and a report that compares them."""
     models = ensemble_members(name)
     trained: list[Stage] = []
-    for one in models:
-        loss = adaptive_quintuplet(offline_warmup(one.host, dataset))
-        trained += [*self_mined(one, dataset), second_stage(one, dataset, loss)]
+    for member in models:
+        loss = adaptive_quintuplet(offline_warmup(member.model, dataset))
+        trained += [*self_mined(member, dataset), second_stage(member, dataset, loss)]
     measured = (
         *evaluation_stages("online", name, dataset),
         *evaluation_stages("adaptive", name, dataset),
@@ -154,13 +154,13 @@ def aoq_recipe(name: Name, dataset: Dataset) -> Recipe:
 
 
 def aoq_with_vsrn_lists(name: Name, dataset: Dataset) -> Recipe:
-    """Round two on the lists of one VSRN: how the paper trains SCAN and BFAN, without round one."""
+    """Round two on the lists of one VSRN, without round one: the paper's SCAN and BFAN."""
     teacher = EnsembleMember("vsrn-single")
     first, lists = self_mined(teacher, dataset)
     trained: list[Stage] = [replace(first, name="teacher"), replace(lists, using=("teacher",))]
-    for one in ensemble_members(name):
-        loss = adaptive_quintuplet(offline_warmup(one.host, dataset))
-        trained.append(second_stage(one, dataset, loss, lists="lists"))
+    for member in ensemble_members(name):
+        loss = adaptive_quintuplet(offline_warmup(member.model, dataset))
+        trained.append(second_stage(member, dataset, loss, lists="lists"))
     teachers = evaluation_stages("teacher", "vsrn-single", dataset)
     report = Compare(name="report", results=("test-teacher", "test-adaptive"), negatives="lists")
     return Recipe(
@@ -195,15 +195,15 @@ LOSSES: tuple[Loss, ...] = get_args(Loss)
 @final
 @dataclass(frozen=True, slots=True)
 class AblationVariant:
-    """How round two differs from the method as it stands.
+    """How an ablation's round two differs from the method.
 
     Attributes:
         about: in a few words.
         term: the loss, written down.
-        texts: hardest texts of an image that are drawn from, images a fifth; 0 for the usual.
-        cold: whether it begins without the sum of hinges, where the data set has such a warm-up.
-        fine_tune: whether it begins from round one instead of from scratch.
-        released: whether draws, positives, rates and VSRN's batch statistics are those of the
+        texts: h, hardest texts of an image that are sampled, images a fifth; 0 for the usual.
+        cold: no warm-up with the sum of hinges.
+        fine_tune: start from the weights of round one instead of from scratch.
+        released: whether sampling, positives, rates and VSRN's batch statistics are those of the
             authors' code.
     """
 
@@ -259,20 +259,22 @@ VARIANTS: dict[Loss, AblationVariant] = {
 }
 
 
-def ablation_loss(loss: Loss, host: Host, dataset: Dataset) -> Config[WeightedSum]:
+def ablation_loss(loss: Loss, model: Single, dataset: Dataset) -> Config[WeightedSum]:
     """The loss of a variant, with the warm-up that model and data set need."""
-    found = VARIANTS[loss]
-    return with_warmup(found.term, 0 if found.cold else offline_warmup(host, dataset), "quintuplet")
+    variant = VARIANTS[loss]
+    return with_warmup(
+        variant.term, 0 if variant.cold else offline_warmup(model, dataset), "quintuplet"
+    )
 
 
 def ablation_lists(loss: Loss, dataset: Dataset) -> tuple[int, int]:
-    """How many of the hardest texts and images a variant draws from: h and h / 5."""
+    """Lengths of a variant's lists: h texts and h / 5 images."""
     texts = VARIANTS[loss].texts
     return (texts, texts // 5) if texts else HARDEST[dataset]
 
 
 def ablation_sampling(loss: Loss, dataset: Dataset) -> SamplingConfig:
-    """How a variant draws."""
+    """How a variant samples negatives."""
     texts, images = ablation_lists(loss, dataset)
     released = VARIANTS[loss].released
     return SamplingConfig(texts=texts, images=images, tied_rank=released, resample=not released)
@@ -280,39 +282,39 @@ def ablation_sampling(loss: Loss, dataset: Dataset) -> SamplingConfig:
 
 def ablation_variant(loss: Loss, name: Name, dataset: Dataset) -> Recipe:
     """Round one, its lists, and round two with one loss; compared with round one."""
-    found = _recipe((loss,), name, dataset, first="online")
+    recipe = _recipe((loss,), name, dataset, first="online")
     about = f"{members_note(name)}; {VARIANTS[loss].about}"
-    return replace(found, name=f"aoq/ablations/{loss}/{name}-{dataset}", about=about)
+    return replace(recipe, name=f"aoq/ablations/{loss}/{name}-{dataset}", about=about)
 
 
 def ablation_recipe(name: Name, dataset: Dataset) -> Recipe:
-    """Round one, its lists, and round two with every loss; compared with the method as it stands.
+    """Round one, its lists, and round two with every loss; compared with the full method.
 
-    Table 3 has the differences in parentheses; here they stand in the report.
+    Table 3 has the differences in parentheses; here they are in the report.
     """
-    found = _recipe(LOSSES, name, dataset, first="adapoffquin")
+    recipe = _recipe(LOSSES, name, dataset, first="adapoffquin")
     about = f"{members_note(name)}; all of AOQ's Tables 1 and 3"
-    return replace(found, name=f"aoq/ablations/{name}-{dataset}", about=about)
+    return replace(recipe, name=f"aoq/ablations/{name}-{dataset}", about=about)
 
 
-def ablation_round(loss: Loss, one: EnsembleMember, dataset: Dataset) -> Train:
+def ablation_round(loss: Loss, member: EnsembleMember, dataset: Dataset) -> Train:
     """Round two of one model with one loss."""
-    found = VARIANTS[loss]
+    variant = VARIANTS[loss]
     stage = second_stage(
-        one,
+        member,
         dataset,
-        ablation_loss(loss, one.host, dataset),
+        ablation_loss(loss, member.model, dataset),
         kind=loss,
         draw=ablation_sampling(loss, dataset),
     )
-    if found.fine_tune:
-        stage = replace(stage, start=one.stage("online"))
-    return _released(stage, one, dataset) if found.released else stage
+    if variant.fine_tune:
+        stage = replace(stage, start=member.stage("online"))
+    return _released(stage, member, dataset) if variant.released else stage
 
 
-def _released(stage: Train, one: EnsembleMember, dataset: Dataset) -> Train:
-    plan = models_module.released_settings(one.host, dataset, seed=one.seed)
-    apart = PAPERS[one.host] == "vsrn"
+def _released(stage: Train, member: EnsembleMember, dataset: Dataset) -> Train:
+    plan = models_module.released_settings(member.model, dataset, seed=member.seed)
+    apart = PAPERS[member.model] == "vsrn"
     model = stage.model.replace(bn_passes="separate") if apart else stage.model
     return replace(stage, plan=plan, positives="diagonal", model=model)
 
@@ -322,9 +324,9 @@ def _recipe(losses: tuple[Loss, ...], name: Name, dataset: Dataset, *, first: st
         max(lengths) for lengths in zip(*(ablation_lists(loss, dataset) for loss in losses))
     )
     stages: list[Stage] = []
-    for one in ensemble_members(name):
-        stages += self_mined(one, dataset, texts=texts, images=images)
-        stages += [ablation_round(loss, one, dataset) for loss in losses]
+    for member in ensemble_members(name):
+        stages += self_mined(member, dataset, texts=texts, images=images)
+        stages += [ablation_round(loss, member, dataset) for loss in losses]
     for kind in ("online", *losses):
         stages += evaluation_stages(kind, name, dataset)
     others = [f"test-{kind}" for kind in ("online", *losses) if kind != first]

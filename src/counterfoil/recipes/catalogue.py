@@ -18,17 +18,14 @@ from counterfoil.core.config import Config
 from counterfoil.core.console import console, output
 from counterfoil.losses.schedules import StartAt, SwitchAfter
 from counterfoil.pipelines.pipeline import (
-    NAMES,
-    PAPERS,
     Generate,
     Pretrain,
     Recipe,
     Stage,
     Train,
-    ensemble_members,
 )
 from counterfoil.recipes import aoq, clip, models, ndgl, ndgl_models, photos, tags
-from counterfoil.recipes.models import LARGE, Dataset
+from counterfoil.recipes.models import LARGE, NAMES, PAPERS, Dataset, ensemble_members
 from counterfoil.recipes.ndgl_models import BASE_MODELS, base_embeddings
 
 SMOKE_STEPS = 20
@@ -134,7 +131,7 @@ def _listed() -> dict[str, Make]:
         for to in SETS:
             rows[f"aoq/{name}-{to}"] = partial(aoq.aoq_recipe, name, to)
     for name in NAMES:
-        for to in SETS if PAPERS[ensemble_members(name)[0].host] in ("scan", "bfan") else ():
+        for to in SETS if PAPERS[ensemble_members(name)[0].model] in ("scan", "bfan") else ():
             rows[f"aoq/{name}-{to}-vsrn-lists"] = partial(aoq.aoq_with_vsrn_lists, name, to)
     for name in NAMES:
         for to in SETS:

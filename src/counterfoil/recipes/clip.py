@@ -1,9 +1,10 @@
-"""NegCLIP: batches that hold the neighbours of their images, and captions written wrong.
+"""Fine-tuning of CLIP, SigLIP and other pretrained pairs of encoders; NegCLIP.
 
+NegCLIP trains on batches that hold the neighbours of their images and rule-changed captions:
 Yuksekgonul et al., ICLR 2023 (https://arxiv.org/abs/2210.01936), section 4. The model mines three
 images for each caption, captions are changed by rule, and contrastive training goes on: to B pairs
-come B neighbours, each an image with a caption, and one foil of every caption. Images choose among
-all 4B texts, the true texts among the 2B images.
+come B neighbours, each an image with a caption, and one foil of every caption. Images are scored
+against all 4B texts, the true texts against the 2B images.
 
 Departs from the authors' code in: neighbours, see `counterfoil.negatives.sampling.NeighbourImages`;
 foils are those of VSE-C's rules, not words of one kind swapped by spaCy. Rates and epochs are ours;
@@ -20,14 +21,14 @@ from typing import Literal, cast, final, get_args
 from counterfoil.core.config import Config, config, from_data, lazy, parse_choice
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import ProcessorConfig
+from counterfoil.data.readers import load_dataset
 from counterfoil.losses.base import Loss, weighted_sum
 from counterfoil.losses.contrastive import InfoNCELoss, InfoNCEWithCandidatesLoss
 from counterfoil.losses.triplet import HardestTripletLoss, MarginRankingLoss
-from counterfoil.model import pretrained_pair, starts_untrained
+from counterfoil.model import TimmPretrainedPair, pretrained_pair, starts_untrained
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pretrained import encoder_folder
 from counterfoil.negatives.generation.store import GeneratedCaptions
-from counterfoil.pipelines.forgetting import forgetting_note
 from counterfoil.pipelines.pipeline import (
     Compare,
     ComputeTargets,
@@ -42,18 +43,18 @@ from counterfoil.recipes import aoq, ndgl, photos
 from counterfoil.recipes import models as models_module
 from counterfoil.recipes.models import MARGIN, PROFILES, Dataset
 from counterfoil.recipes.ndgl_models import BaseRecipe, Terms, trained_base
-from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig
+from counterfoil.training.config import CosineLR, OptimizerConfig, ParameterGroup, TrainConfig
 
 NegCLIPName = Literal["negclip/vsepp"]
 NEGCLIP_NAMES: tuple[NegCLIPName, ...] = get_args(NegCLIPName)
 NEIGHBOURS = 3  # images of a caption
-TEXTS = 100  # of an image, for the report alone: they tell how hard negatives are
-TEMPERATURE = 0.07  # of what is trained from scratch
+TEXTS = 100  # of an image, for the hardness in the report alone
+TEMPERATURE = 0.07  # of models that are trained from scratch
 REWRITE = RewriteByRule(name="written")
 
 
 def negclip_terms(temperature: float) -> Terms:
-    """Cross-entropy over the texts of a batch and what is written for them, and over its images."""
+    """Cross-entropy over the texts of a batch and their generated captions, and over its images."""
     joined: Loss = lazy(InfoNCEWithCandidatesLoss, temperature=temperature, reduction="mean")
     return {"contrast": (1.0, joined)}
 
@@ -64,7 +65,7 @@ def negclip_lists(using: tuple[str, ...] = (), models: tuple[str, ...] = ()) -> 
 
 
 def negclip_neighbours(stage: Train) -> Train:
-    """The same with neighbours and one foil of each caption in its batches."""
+    """The stage with neighbours and one foil of each caption in its batches."""
     written = config(
         GeneratedCaptions,
         folder=from_data("written"),
@@ -76,7 +77,7 @@ def negclip_neighbours(stage: Train) -> Train:
 
 
 def negclip_recipe(name: NegCLIPName, dataset: Dataset) -> Recipe:
-    """Both rounds from scratch, on a dual encoder: contrastive, then with what joins the batches.
+    """Both rounds from scratch, on a dual encoder: contrastive, then with neighbours and foils.
 
     Args:
         name: of the recipe.
@@ -89,8 +90,8 @@ def negclip_recipe(name: NegCLIPName, dataset: Dataset) -> Recipe:
     )
     tests = [
         e
-        for one in ("online", "joined")
-        for e in models_module.evaluation_stages(one, "vsepp", dataset)
+        for kind in ("online", "joined")
+        for e in models_module.evaluation_stages(kind, "vsepp", dataset)
     ]
     report = Compare(name="report", results=("test-online", "test-joined"), negatives="lists")
     return Recipe(
@@ -108,13 +109,9 @@ def negclip_recipe(name: NegCLIPName, dataset: Dataset) -> Recipe:
     )
 
 
-# CLIP, SigLIP and their kin, trained further on a user's own photos.
-#
-# All of a model is trained, or low-rank adapters on its attention (LoRA), or adapters behind
-# vectors
-# that it makes once (its towers are frozen). Losses keep the numbers of their papers; rates, epochs
-# and the temperature, which is what CLIP ends with, are ours.
-
+# Fine-tuning of pretrained models on a user's own photos: all weights, low-rank adapters on the
+# attention (LoRA), or adapters behind stored vectors of the frozen towers. Losses keep the numbers
+# of their papers; rates, epochs and the temperature, which CLIP ends with, are ours.
 
 Name = Literal["contrastive", "triplet", "aoq", "ndgl", "negclip"]
 Way = Literal["full", "lora", "frozen"]
@@ -123,6 +120,7 @@ WAYS: tuple[Way, ...] = get_args(Way)
 
 TEMPERATURE_TUNED = 0.01
 RANK = 8
+HEAD_RATE, TOWER_FACTOR = 1e-3, 0.01  # of timm pairs: rate of the heads, factor of the towers
 HARDEST = (100, 20)
 FOILS = 5  # of a caption, drawn at each visit; NegCLIP appends one
 
@@ -169,13 +167,13 @@ PLANS: dict[Way, TrainConfig] = {
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FineTunedModel:
-    """A pretrained pair of encoders, and how it is trained.
+    """A pretrained pair of encoders and the way it is fine-tuned.
 
     Attributes:
-        name: its folder or name.
-        way: what of it is trained.
-        written: folder of captions that ``counterfoil write`` has made of the training split, to be
-            ranked below the true ones; None for none.
+        name: folder or name of the pair.
+        way: "full", "lora" or "frozen".
+        written: folder of captions that ``counterfoil write`` made of the training split, ranked
+            below the true ones; None for none.
 
     Raises:
         ValueError: no such way.
@@ -190,18 +188,25 @@ class FineTunedModel:
 
     @property
     def model(self) -> Config[RetrievalModel]:
-        """The model."""
+        """Config of the model for training."""
         rank = RANK if self.way == "lora" else 0
         return pretrained_pair(self.name).trained(frozen=self.way == "frozen", lora=rank)
 
     @property
     def processor(self) -> ProcessorConfig:
-        """What it sees: pictures and texts as it was pretrained on."""
+        """Config of its processor: image size and tokenizer of the pretraining."""
         return pretrained_pair(self.name).processor
 
     def base(self, terms: Terms, seed: int = 0) -> BaseRecipe:
-        """The model with a loss, by a seed."""
-        plan = replace(pretrained_pair(self.name).plan(PLANS[self.way]), seed=seed)
+        """The model with its loss terms and training settings."""
+        plan = replace(PLANS[self.way], seed=seed)
+        if isinstance(pretrained_pair(self.name), TimmPretrainedPair):
+            # the heads begin at random and learn fast, the pretrained towers slowly
+            towers = tuple(
+                ParameterGroup(match=f"{side}.body.*", rate=TOWER_FACTOR)
+                for side in ("image", "text")
+            )
+            plan = replace(plan, optimiser=replace(plan.optimiser, rate=HEAD_RATE, groups=towers))
         return BaseRecipe(self.model, terms, self.processor, plan, "sum")
 
 
@@ -215,17 +220,17 @@ def parse_model_name(
     teachers: Sequence[str],
     other: str | None = None,
 ) -> Recipe:
-    """The recipe that ``counterfoil train`` asks for.
+    """Build the recipe for the options of ``counterfoil train``.
 
     Args:
-        what: a model of `counterfoil.recipes.photos`, or where a model is named, a loss for it.
-        dataset: what it is to be trained on.
-        model: folder or name of a pretrained one, to be trained further; a folder of
-            sentence-transformers, too.
-        way: what of it is trained.
-        written: folder of written captions.
-        teachers: who teaches.
-        other: data on which it is told too what a pretrained model has forgotten.
+        what: a model of `counterfoil.recipes.photos`, or where `model` is given, a loss for it.
+        dataset: the data to train on.
+        model: folder or name of a pretrained model to fine-tune; also a folder of
+            sentence-transformers.
+        way: "full", "lora" or "frozen".
+        written: folder of generated captions.
+        teachers: saved models or names of teachers.
+        other: another data set to measure forgetting on.
 
     Raises:
         ValueError: no such model, loss or model, or options that do not go together.
@@ -238,28 +243,52 @@ def parse_model_name(
             )
         return photos.own_data_recipe(what, pixels=dataset.features is None, teachers=teachers)
     foils = str(written) if written else None
-    inner = str(encoder_folder(Path(model))) if Path(model).is_dir() else model
-    host = FineTunedModel(name=inner, way=cast(Way, way), written=foils)  # which checks the way
-    found = fine_tune_recipe(what, host, teachers=teachers, pictures=dataset.pictures is not None)
-    if other and starts_untrained(inner):
+    folder = str(encoder_folder(Path(model))) if Path(model).is_dir() else model
+    tuned = FineTunedModel(name=folder, way=cast(Way, way), written=foils)  # checks the way
+    recipe = fine_tune_recipe(what, tuned, teachers=teachers, pictures=dataset.pictures is not None)
+    if other and starts_untrained(folder):
         raise ValueError(
-            f"--other tells what a pretrained model has forgotten, and {inner} begins with weights "
-            "at random; leave it out"
+            f"--other tells what a pretrained model has forgotten, and {folder} begins with "
+            "weights at random; leave it out"
         )
-    return forgetting_note(found, other) if other else found
+    return with_forgetting(recipe, other) if other else recipe
+
+
+def with_forgetting(recipe: Recipe, data: str) -> Recipe:
+    """A recipe that also evaluates, on another data set, every model that its report compares.
+
+    Args:
+        recipe: ends with its report.
+        data: path or name for `load_dataset`; its test split, or everything where it has none.
+
+    Raises:
+        ValueError: there is no such data set.
+    """
+    split = "test" if "test" in load_dataset(data).split_names else "all"
+    *stages, report = recipe.stages
+    assert isinstance(report, Compare)
+    tests = {stage.name: stage for stage in stages if isinstance(stage, Evaluate)}
+    names = {name: name.replace("test-", "other-", 1) for name in report.results}
+    others = [
+        replace(tests[name], name=names[name], data=data, split=split)
+        for name in tests  # in their order: the original may read the vectors of frozen towers
+        if name in names
+    ]
+    report = replace(report, others=tuple(names.values()))
+    return replace(recipe, stages=(*stages, *others, report))
 
 
 def fine_tune_recipe(
-    name: str, host: FineTunedModel, *, teachers: Sequence[str] = (), pictures: bool = True
+    name: str, model: FineTunedModel, *, teachers: Sequence[str] = (), pictures: bool = True
 ) -> Recipe:
-    """Train a pretrained model further; measured beside what it was.
+    """Fine-tune a pretrained model and measure it beside the original.
 
     Args:
         name: the loss: contrastive, triplet, aoq (both rounds), ndgl (taught), or negclip
-            (contrastive, with neighbours and written captions in each batch).
-        host: the pretrained model.
-        teachers: saved models or names that teach in ndgl; none for two of the model, trained
-            first.
+            (contrastive, with neighbours and changed captions in each batch).
+        model: the pretrained model.
+        teachers: saved models or names of teachers of ndgl; none for two copies of the model,
+            trained first.
         pictures: whether the data have any.
 
     Raises:
@@ -270,69 +299,80 @@ def fine_tune_recipe(
         raise ValueError(f"{name!r} learns from no teachers; name 'ndgl' to have it do")
     if not pictures:
         raise ValueError(
-            f"{host.name} looks at pictures, and these data have none; name their folder with "
+            f"{model.name} looks at pictures, and these data have none; name their folder with "
             "--images"
         )
-    before, trainings = _stages(name, host, tuple(teachers))
+    between, trainings = _stages(name, model, tuple(teachers))
     tests = [Evaluate(name=f"test-{one.name}", using=(one.name,)) for one in trainings]
-    original = Evaluate(name="test-original", using=(), models=(host.name,))
+    original = Evaluate(name="test-original", using=(), models=(model.name,))
     report = Compare(
         name="report",
         results=(original.name, *(test.name for test in tests)),
-        negatives=next((one.name for one in before if isinstance(one, Mine)), None),
+        negatives=next((one.name for one in between if isinstance(one, Mine)), None),
     )
-    order = sorted((*before, *trainings), key=lambda stage: ORDER.index(stage.name))
+    order = sorted((*between, *trainings), key=lambda stage: ORDER.index(stage.name))
     return Recipe(
-        name=f"{name}-{host.way}-own",
-        stages=(*order, *tests, original, report),  # which may read what frozen towers have kept
-        about=f"{host.name}, {WORDS[host.way]}; {name}, own photos",
+        name=f"{name}-{model.way}-own",
+        stages=(
+            *order,
+            *tests,
+            original,
+            report,
+        ),  # the original may read the frozen towers' vectors
+        about=f"{model.name}, {WORDS[model.way]}; {name}, own photos",
     )
 
 
 def _stages(
-    name: str, host: FineTunedModel, teachers: tuple[str, ...]
+    name: str, model: FineTunedModel, teachers: tuple[str, ...]
 ) -> tuple[tuple[Stage, ...], tuple[Train, ...]]:
-    """What is made on the way, and the trainings that are measured."""
+    """The stages in between, and the trainings that are measured."""
     match name:
         case "contrastive":
-            return (), (_written(trained_base("tuned", host.base(_contrastive(host))), host),)
+            return (), (
+                _with_written(trained_base("tuned", model.base(_contrastive(model))), model),
+            )
         case "triplet":
-            return (), (_written(trained_base("tuned", host.base(TRIPLET)), host),)
+            return (), (_with_written(trained_base("tuned", model.base(TRIPLET)), model),)
         case "aoq":
-            online = _written(trained_base("online", host.base(TRIPLET)), host)
+            online = _with_written(trained_base("online", model.base(TRIPLET)), model)
             lists = Mine(name="lists", using=("online",), texts=HARDEST[0], images=HARDEST[1])
             terms: Terms = dict(aoq.adaptive_quintuplet(0).arguments["terms"])
-            second = replace(trained_base("adaptive", host.base(terms)), negatives="lists")
-            return (lists,), (online, _written(second, host))
+            second = replace(trained_base("adaptive", model.base(terms)), negatives="lists")
+            return (lists,), (online, _with_written(second, model))
         case "negclip":
-            return _negclip(host)
+            return _negclip(model)
     seeds = () if teachers else (1, 2)
-    taught = tuple(trained_base(f"teacher-{seed}", host.base(TRIPLET, seed)) for seed in seeds)
+    taught = tuple(trained_base(f"teacher-{seed}", model.base(TRIPLET, seed)) for seed in seeds)
     targets = ComputeTargets(
         name=ndgl.TARGETS, using=tuple(t.name for t in taught), models=teachers
     )
-    return (*taught, targets), (_written(ndgl.student_stage("student", host.base(TRIPLET)), host),)
+    return (*taught, targets), (
+        _with_written(ndgl.student_stage("student", model.base(TRIPLET)), model),
+    )
 
 
-def _negclip(host: FineTunedModel) -> tuple[tuple[Stage, ...], tuple[Train, ...]]:
-    """The original mines, rules write where nobody has written, then all join each batch."""
-    base = host.base(negclip_terms(TEMPERATURE_TUNED))
-    lists = negclip_lists(models=(host.name,))
-    if host.written is None:
+def _negclip(model: FineTunedModel) -> tuple[tuple[Stage, ...], tuple[Train, ...]]:
+    """The original mines, rules change captions unless a folder is given; all join each batch."""
+    base = model.base(negclip_terms(TEMPERATURE_TUNED))
+    lists = negclip_lists(models=(model.name,))
+    if model.written is None:
         return (lists, REWRITE), (negclip_neighbours(trained_base("tuned", base)),)
-    return (lists,), (replace(_written(trained_base("tuned", base), host), neighbours=lists.name),)
+    return (lists,), (
+        replace(_with_written(trained_base("tuned", base), model), neighbours=lists.name),
+    )
 
 
-def _contrastive(host: FineTunedModel) -> Terms:
-    if host.written:
+def _contrastive(model: FineTunedModel) -> Terms:
+    if model.written:
         return negclip_terms(TEMPERATURE_TUNED)
     term: Loss = lazy(InfoNCELoss, temperature=TEMPERATURE_TUNED, reduction="mean")
     return {"contrast": (1.0, term)}
 
 
-def _written(stage: Train, host: FineTunedModel) -> Train:
-    """The same, which also ranks written captions below true ones."""
-    if host.written is None:
+def _with_written(stage: Train, model: FineTunedModel) -> Train:
+    """The stage with a loss that also ranks generated captions below true ones."""
+    if model.written is None:
         return stage
     terms = stage.objective.arguments["terms"]
     joined = "contrast" in terms
@@ -343,7 +383,7 @@ def _written(stage: Train, host: FineTunedModel) -> Train:
         objective=stage.objective.replace(terms={**terms, **more}),
         proposer=config(
             GeneratedCaptions,
-            folder=host.written,
+            folder=model.written,
             processor=from_data("lens"),
             count=1 if joined else FOILS,
             shared=joined,

@@ -39,7 +39,6 @@ from counterfoil.pipelines.pipeline import (
 )
 from counterfoil.pipelines.publishing import Analysis
 from counterfoil.pipelines.run import DataSource, run_pipeline
-from counterfoil.pipelines.stages import train
 from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
 from counterfoil.pipelines.state import DEV, RunContext
 from counterfoil.recipes import catalogue, tags
@@ -487,7 +486,7 @@ def _check_jobs(
             run.admit_stage(context, stage, resume=resume)
         for stage in recipe.stages:
             if job.digests[stage.name] not in checked:
-                train.check_stage(context, stage)
+                stage.check(context)
             checked.add(job.digests[stage.name])
 
 

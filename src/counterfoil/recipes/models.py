@@ -1,9 +1,9 @@
-"""What differs between data sets: how long, how wide, how often the rate drops."""
+"""The models of VSE++, SCAN, BFAN and VSRN and their trainings, for every data set."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal, final, get_args
 
 from counterfoil.core.config import Config, config, from_data, lazy
 from counterfoil.data.processor import ProcessorConfig
@@ -18,19 +18,7 @@ from counterfoil.models.layers.towers import GRU, PatchTower, Regions
 from counterfoil.models.scan import SCAN
 from counterfoil.models.vsepp import VSEPP
 from counterfoil.models.vsrn import VSRN, Captioner, RegionNorm
-from counterfoil.pipelines.pipeline import (
-    PAPERS,
-    EnsembleMember,
-    Evaluate,
-    Host,
-    Name,
-    Paper,
-    Recipe,
-    Stage,
-    Train,
-    ensemble_members,
-    members_note,
-)
+from counterfoil.pipelines.pipeline import Evaluate, ProtocolName, Recipe, Stage, Train
 from counterfoil.training.config import (
     ConstantLR,
     CosineLR,
@@ -40,8 +28,76 @@ from counterfoil.training.config import (
     TrainConfig,
 )
 
-# The models of the papers, written down for features or for pixels.
+# A name with a paper's bare word, "scan", "bfan" or "vsrn", is the ensemble of two that the paper
+# reports: SCAN t-i AVG with i-t LSE, BFAN equal with prob, VSRN from two seeds. Every other name is
+# a single model.
 
+Paper = Literal["vsepp", "scan", "bfan", "vsrn"]
+Single = Literal[
+    "vsepp", "scan-t2i", "scan-t2i-avg", "scan-i2t", "bfan-equal", "bfan-prob", "vsrn-single"
+]
+Ensemble = Literal["scan", "bfan", "vsrn"]
+Name = Single | Ensemble
+
+SINGLES: tuple[Single, ...] = get_args(Single)
+NAMES: tuple[Name, ...] = (*SINGLES, *get_args(Ensemble))
+
+PAPERS: dict[Single, Paper] = {
+    "vsepp": "vsepp",
+    "scan-t2i": "scan",
+    "scan-t2i-avg": "scan",
+    "scan-i2t": "scan",
+    "bfan-equal": "bfan",
+    "bfan-prob": "bfan",
+    "vsrn-single": "vsrn",
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EnsembleMember:
+    """A model of an ensemble whose scores are averaged.
+
+    Attributes:
+        model: name of the model.
+        part: suffix of its stages; empty for a single model.
+        seed: of its trainings.
+    """
+
+    model: Single
+    part: str = ""
+    seed: int = 0
+
+    def stage(self, kind: str) -> str:
+        """Name of its stage of a kind, as in "online" or "online-equal"."""
+        return f"{kind}-{self.part}" if self.part else kind
+
+
+ENSEMBLES: dict[Ensemble, tuple[EnsembleMember, ...]] = {
+    "scan": (EnsembleMember("scan-t2i-avg", "t2i"), EnsembleMember("scan-i2t", "i2t")),
+    "bfan": (EnsembleMember("bfan-equal", "equal"), EnsembleMember("bfan-prob", "prob")),
+    "vsrn": (
+        EnsembleMember("vsrn-single", "first"),
+        EnsembleMember("vsrn-single", "second", seed=1),
+    ),
+}
+
+
+def ensemble_members(name: Name) -> tuple[EnsembleMember, ...]:
+    """The models behind a name; one for a single model."""
+    for ensemble, members in ENSEMBLES.items():
+        if name == ensemble:
+            return members
+    return tuple(EnsembleMember(single) for single in SINGLES if single == name)
+
+
+def members_note(name: Name) -> str:
+    """Number of models behind a name, in words."""
+    count = len(ensemble_members(name))
+    return "single model" if count == 1 else f"ensemble of {count}"
+
+
+# Configs of the models, for features or for pixels.
 
 Sees = Literal["features", "pixels"]
 
@@ -120,7 +176,7 @@ def vsrn_config(
         captions: also learn to write the anchors' captions.
         hidden: width of the networks that write; by default a quarter of `width`, as published.
     """
-    told = lazy(
+    captioner = lazy(
         Captioner,
         words=from_data("words"),
         width=width,
@@ -133,7 +189,7 @@ def vsrn_config(
         text=lazy(
             GRU, words=from_data("words"), word_width=word_width, width=width, bidirectional=False
         ),
-        captioner=told if captions else None,
+        captioner=captioner if captions else None,
         region_norm=region_norm,
         normalise_regions=variant == "coco",
         batch_norm=variant == "f30k",
@@ -169,7 +225,7 @@ class DatasetProfile:
     width: int
     word_width: int = 300
     dropout: float = 0.0
-    protocol: Literal["whole", "flickr-1k", "coco-1k", "coco-5k"]
+    protocol: ProtocolName
 
     @property
     def sees(self) -> Sees:
@@ -266,25 +322,25 @@ RELEASED: dict[Paper, TrainingRound] = {
 }  # the code's default rate
 
 
-def first_round(host: Host, dataset: Dataset, *, seed: int = 0) -> TrainConfig:
+def first_round(model: Single, dataset: Dataset, *, seed: int = 0) -> TrainConfig:
     """Round one: the online triplet, as the model's paper trains it."""
     if dataset == "scenes" or dataset == "flickr8k":
         return own_settings(dataset, seed)
-    return FIRST[PAPERS[host], dataset].plan(seed)
+    return FIRST[PAPERS[model], dataset].plan(seed)
 
 
-def second_round_settings(host: Host, dataset: Dataset, *, seed: int = 0) -> TrainConfig:
+def second_round_settings(model: Single, dataset: Dataset, *, seed: int = 0) -> TrainConfig:
     """Round two: with mined negatives, as AOQ trains it."""
     if dataset == "scenes" or dataset == "flickr8k":
         return own_settings(dataset, seed)
-    return SECOND[PAPERS[host]].plan(seed)
+    return SECOND[PAPERS[model]].plan(seed)
 
 
-def released_settings(host: Host, dataset: Dataset, *, seed: int = 0) -> TrainConfig:
+def released_settings(model: Single, dataset: Dataset, *, seed: int = 0) -> TrainConfig:
     """Round two as AOQ's released code has it: BFAN at 2e-4, where the paper says 5e-4."""
     if dataset == "scenes" or dataset == "flickr8k":
         return own_settings(dataset, seed)
-    return RELEASED[PAPERS[host]].plan(seed)
+    return RELEASED[PAPERS[model]].plan(seed)
 
 
 def own_settings(dataset: Dataset, seed: int) -> TrainConfig:
@@ -300,10 +356,8 @@ def own_settings(dataset: Dataset, seed: int) -> TrainConfig:
     )
 
 
-# Hosts as their papers train them: the hardest negative of the batch.
-#
-# Margin 0.2 on every model. The sum-of-hinges warm-up is VSE-infinity's: without it the maximum may
-# collapse from a cold start. Rates and epochs are in `counterfoil.recipes.models`.
+# Round one: the hardest negative of the batch. Margin 0.2 on every model. The sum-of-hinges warm-up
+# is VSE-infinity's: without it the maximum may collapse from a cold start.
 
 
 MARGIN = 0.2
@@ -316,17 +370,17 @@ LONGER: dict[tuple[Paper, Dataset], int] = {  # with the others' these collapse
 
 
 def model_config(
-    name: Host, dataset: Dataset, *, profile: DatasetProfile | None = None
+    name: Single, dataset: Dataset, *, profile: DatasetProfile | None = None
 ) -> Config[RetrievalModel]:
     """The model of a paper at the width of a data set, or of another profile."""
-    told = profile or PROFILES[dataset]
-    found, dropout = _host(name, dataset, told), told.dropout
+    profile = profile or PROFILES[dataset]
+    model, dropout = _bare_model(name, dataset, profile), profile.dropout
     if not dropout:
-        return found
-    return found.replace(text=found.arguments["text"].replace(dropout=dropout))
+        return model
+    return model.replace(text=model.arguments["text"].replace(dropout=dropout))
 
 
-def _host(name: Host, dataset: Dataset, profile: DatasetProfile) -> Config[RetrievalModel]:
+def _bare_model(name: Single, dataset: Dataset, profile: DatasetProfile) -> Config[RetrievalModel]:
     width, sees = profile.width, profile.sees
     match name:
         case "vsepp":
@@ -384,23 +438,23 @@ def hardest_triplet(warmup: int) -> Config[WeightedSum]:
     return with_warmup(lazy(HardestTripletLoss, margin=MARGIN), warmup)
 
 
-def warmup_epochs(name: Host, dataset: Dataset) -> int:
+def warmup_epochs(name: Single, dataset: Dataset) -> int:
     """Steps with the hinges of all negatives that a model needs first."""
     return LONGER.get((PAPERS[name], dataset), WARMUP[dataset])
 
 
-def train_config(name: Host, dataset: Dataset) -> TrainConfig:
+def train_config(name: Single, dataset: Dataset) -> TrainConfig:
     """Rates and epochs of the first round."""
     return first_round(name, dataset)
 
 
-def online_stage(name: Host, dataset: Dataset, *, member: EnsembleMember | None = None) -> Train:
+def online_stage(name: Single, dataset: Dataset, *, member: EnsembleMember | None = None) -> Train:
     """The training stage, named "online", for one of an ensemble "online-<part>"."""
     one = member or EnsembleMember(name)
     return Train(
         name=one.stage("online"),
         model=model_config(name, dataset),
-        objective=hardest_triplet(warmup_epochs(one.host, dataset)),
+        objective=hardest_triplet(warmup_epochs(one.model, dataset)),
         processor=PROFILES[dataset].processor,
         plan=first_round(name, dataset, seed=one.seed),
     )
@@ -439,7 +493,7 @@ def evaluation_stages(
 def online_recipe(name: Name, dataset: Dataset) -> Recipe:
     """Train and measure."""
     trained: tuple[Stage, ...] = tuple(
-        online_stage(one.host, dataset, member=one) for one in ensemble_members(name)
+        online_stage(one.model, dataset, member=one) for one in ensemble_members(name)
     )
     return Recipe(
         name=f"{name}-{dataset}",
@@ -449,7 +503,7 @@ def online_recipe(name: Name, dataset: Dataset) -> Recipe:
     )
 
 
-def own_recipe(name: Host, *, pixels: bool) -> Recipe:
+def own_recipe(name: Single, *, pixels: bool) -> Recipe:
     """The same on a user's own data: pixels where there are no features."""
     like: Dataset = "scenes" if pixels else "flickr8k"
     return Recipe(

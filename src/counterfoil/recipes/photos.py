@@ -19,8 +19,15 @@ from counterfoil.models.base import RetrievalModel
 from counterfoil.models.gpo import GPO
 from counterfoil.models.layers.pretrained import HFVisionTower
 from counterfoil.models.layers.towers import GRU
-from counterfoil.pipelines import pipeline
-from counterfoil.pipelines.pipeline import Compare, Evaluate, Mine, Protocol, Recipe, Stage, Train
+from counterfoil.pipelines.pipeline import (
+    Compare,
+    Evaluate,
+    Mine,
+    ProtocolName,
+    Recipe,
+    Stage,
+    Train,
+)
 from counterfoil.recipes import aoq, models, ndgl, ndgl_models, tags
 from counterfoil.recipes.models import PROFILES, Dataset
 from counterfoil.recipes.ndgl_models import BASE_MODELS, base_embeddings
@@ -69,7 +76,7 @@ def photo_recipe(name: Name, dataset: Dataset) -> Recipe:
     return _recipe(name, f"{name}-{dataset}", profile.protocol, profile.data)
 
 
-def _recipe(name: Name, called: str, protocol: Protocol, data: str = "scenes") -> Recipe:
+def _recipe(name: Name, called: str, protocol: ProtocolName, data: str = "scenes") -> Recipe:
     first = _trained(
         "online", weighted_sum(nce=lazy(InfoNCELoss, temperature=TEMPERATURE, reduction="mean"))
     )
@@ -132,9 +139,9 @@ def own_data_recipe(name: str, *, pixels: bool, teachers: Sequence[str] = ()) ->
     like: Dataset = "scenes" if pixels else "flickr8k"
     if teachers and not name.startswith(TAUGHT):
         raise ValueError(f"{name!r} learns from no teachers; name {TAUGHT + name!r} to have it do")
-    for host in pipeline.HOSTS:
-        if name == host:
-            return models.own_recipe(host, pixels=pixels)
+    for single in models.SINGLES:
+        if name == single:
+            return models.own_recipe(single, pixels=pixels)
     for written in tags.NAMES:
         if name == written:
             return tags.tags_own_recipe(written)
@@ -155,7 +162,7 @@ def known_models(like: Dataset) -> list[str]:
     hosts = [host for host in ndgl_models.HOSTS if like in ndgl_models.embeddings_per_item(host)]
     taught = [TAUGHT + host for host in BASE_MODELS if like in base_embeddings(host)]
     seeing = (*tags.NAMES, *NAMES) if like == "scenes" else ()
-    return [*pipeline.HOSTS, *hosts, *taught, *seeing]
+    return [*models.SINGLES, *hosts, *taught, *seeing]
 
 
 def _whole(found: Recipe, name: str) -> Recipe:

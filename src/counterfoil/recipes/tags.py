@@ -34,10 +34,8 @@ from counterfoil.negatives.generation.tags import TagsGenerator, Task
 from counterfoil.negatives.online import MinerChain, OnlineMiner, TopScoringMiner
 from counterfoil.negatives.sampling import CandidateConfig
 from counterfoil.pipelines.pipeline import (
-    ADAMW,
     Compare,
     ComputeTargets,
-    EnsembleMember,
     Evaluate,
     Generate,
     Mine,
@@ -47,7 +45,7 @@ from counterfoil.pipelines.pipeline import (
     Train,
     pretrain_config,
 )
-from counterfoil.pipelines.pipeline import Host as Single
+from counterfoil.pipelines.stages.pretrain import ADAMW
 from counterfoil.recipes import aoq, models, ndgl, ndgl_models
 from counterfoil.recipes.models import LARGE, PROFILES, Dataset, DatasetProfile
 from counterfoil.recipes.ndgl import evaluation_stage_of
@@ -620,7 +618,7 @@ def _large(stage: Stage, kind: Kind, dataset: Dataset) -> Stage:
 
 OtherModel = Literal["vsepp", "gpo", "scan"]
 OTHER_MODELS: tuple[OtherModel, ...] = get_args(OtherModel)
-SINGLE: dict[OtherModel, Single] = {"vsepp": "vsepp", "scan": "scan-t2i"}
+SINGLE: dict[OtherModel, models.Single] = {"vsepp": "vsepp", "scan": "scan-t2i"}
 OTHER_TITLES: dict[OtherModel, str] = {"vsepp": "VSE++", "gpo": "GPO", "scan": "SCAN t-i"}
 
 FOILS, OWN = "written", "own"
@@ -721,7 +719,7 @@ def tags_base(
             BaseSetting(host=name, dataset=dataset, seed=seed, profile=profile)
         )
     one = SINGLE[name]
-    stage = models.online_stage(one, dataset, member=EnsembleMember(one, seed=seed))
+    stage = models.online_stage(one, dataset, member=models.EnsembleMember(one, seed=seed))
     model = models.model_config(one, dataset, profile=profile)
     return BaseRecipe(model, stage.objective.arguments["terms"], stage.processor, stage.plan, "sum")
 
@@ -732,7 +730,7 @@ def tags_adaptive(name: OtherModel, dataset: Dataset, seed: int = 0) -> Train:
         return ndgl.offline_recipe("adaptive", BaseSetting(host=name, dataset=dataset, seed=seed))
     one = SINGLE[name]
     loss = aoq.adaptive_quintuplet(aoq.offline_warmup(one, dataset))
-    return aoq.second_stage(EnsembleMember(one, seed=seed), dataset, loss)
+    return aoq.second_stage(models.EnsembleMember(one, seed=seed), dataset, loss)
 
 
 def tags_beside(stage: Train, name: OtherModel) -> Train:

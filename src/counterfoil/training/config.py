@@ -320,7 +320,7 @@ class WeightAverage:
 def _named(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Parameters of a step by the name a user knows: those of the model have no prefix."""
     for name, parameter in module.named_parameters():
-        yield name.removeprefix("matcher."), parameter
+        yield name.removeprefix("model."), parameter
 
 
 def _matching(pattern: str, names: list[str], key: str) -> list[str]:

@@ -28,11 +28,12 @@ from counterfoil.losses.pretraining import (
 )
 from counterfoil.models.base import RetrievalModel, WordEmbeddingModel
 from counterfoil.negatives.generation.inputs import choose_spans, mask_spans, with_singles
+from counterfoil.training.callbacks import DevEvaluation
 from counterfoil.training.checkpoint import CheckpointFolder, derive_seed
 from counterfoil.training.config import Precision, TrainConfig
 from counterfoil.training.logging import StepMonitor, check_trackers
 from counterfoil.training.step import TrainableModule
-from counterfoil.training.trainer import Trainer, TrainResult, sampler_of
+from counterfoil.training.trainer import TrainingLoop, TrainResult, sampler_of
 
 # What a model in pre-training is asked: one task a step, and what it hides.
 #
@@ -573,8 +574,9 @@ def pretrain(
     numbers = [run, plan.numbers(), train.dataset.fingerprint, asdict(tasks), shapes]
     saved = CheckpointFolder(folder / "checkpoints", digest(numbers))
     measure = None if dev is None or not _decided(tasks) else DevMeasure(tasks, dev, plan.batch)
-    training = Trainer(plan, step, stream, saved, measure)
-    return training.run(folder / "metrics.jsonl", resume=resume)
+    callbacks = [] if measure is None else [DevEvaluation(measure)]
+    loop = TrainingLoop(plan, step, stream, saved, callbacks)
+    return loop.run(folder / "metrics.jsonl", resume=resume)
 
 
 def vocabulary_of(processor: ProcessedDataset) -> Tensor:

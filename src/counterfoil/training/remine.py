@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 import torch
 
 from counterfoil.core import distributed
 from counterfoil.core.artifact import MANIFEST
+from counterfoil.core.resumable import WorkStopped
 from counterfoil.core.types import Role
 from counterfoil.losses.base import Loss, WeightedSum
 from counterfoil.losses.schedules import SwitchAfter
@@ -29,6 +31,10 @@ from counterfoil.scoring.checkpoint import weights_digest
 from counterfoil.scoring.embedding_store import Source
 from counterfoil.scoring.encode import EmbeddedDataset, encode_images, encode_texts
 from counterfoil.training.batches import BatchStream
+from counterfoil.training.callbacks import Callback
+
+if TYPE_CHECKING:
+    from counterfoil.training.trainer import TrainingLoop
 
 TEXTS, IMAGES = 300, 60  # where nobody says how many: AOQ's
 
@@ -196,6 +202,55 @@ class Reminer:
         return RoleSubset(
             OfflineNegativeSampler(lists=store.lists, relation=relation, plan=self.draw), self.needs
         )
+
+
+@final
+class RemineCallback(Callback):
+    """Mines at the beginning of the epochs of a plan; batches then draw from the new lists.
+
+    Args:
+        reminer: mines and keeps the lists.
+    """
+
+    def __init__(self, reminer: Reminer) -> None:
+        self.reminer = reminer
+        self._lists: str | None = None  # name of the lists that batches draw from
+
+    def on_train_begin(self, loop: TrainingLoop[Any]) -> None:
+        self.reminer.sweep_up(everything=not loop.resumed)
+
+    def on_epoch_begin(self, loop: TrainingLoop[Any]) -> None:
+        epoch, place = divmod(loop.progress.step, loop.per_epoch)
+        mined_at = self.reminer.since(epoch)
+        name = self.reminer.name(mined_at)
+        if name and epoch == mined_at and not place:
+            self._mine(loop, name, epoch)
+        elif name != self._lists:
+            self._draw_from(loop, name, self.reminer.open(name))
+
+    def on_checkpoint_saved(self, loop: TrainingLoop[Any]) -> None:
+        # older lists may go only when no checkpoint names them any more
+        self.reminer.tidy(loop.progress.lists)
+
+    def _mine(self, loop: TrainingLoop[Any], name: str, epoch: int) -> None:
+        began = time.monotonic()
+        try:
+            with loop.evaluation_model() as model:
+                draws = self.reminer.mine(name, model, loop.stop.wanted)
+        except WorkStopped:
+            reason, _ = loop.stop.decide()
+            loop.stop.heed()
+            loop.stop_reason = reason or "signal"
+            return
+        self._draw_from(loop, name, draws)
+        loop.progress.lists = name
+        seconds = round(time.monotonic() - began, 3)
+        line = {"epoch": epoch, "lists": name, "mined_seconds": seconds}
+        loop.metrics.write(loop.progress.step, line)
+
+    def _draw_from(self, loop: TrainingLoop[Any], name: str, draws: NegativeSampler | None) -> None:
+        loop.stream = replace(self.reminer.stream, draws=draws)
+        self._lists = name
 
 
 def check_remine(

@@ -558,7 +558,7 @@ class OptimizerStep(Generic[B]):
         self._parameters = [p for p in step.parameters() if p.requires_grad]
         distributed.broadcast_ok(step.state_dict().values())
         self._several = None if distributed.size() == 1 or plan.chunk else _parallel(step)
-        self._judged = torch.zeros(())
+        self._last_objective = torch.zeros(())
         self.rate = 0.0
 
     def __call__(self, group: Sequence[B], factor: float, *, epoch: int = 0) -> dict[str, Tensor]:
@@ -580,13 +580,13 @@ class OptimizerStep(Generic[B]):
         self.rate = self.plan.optimiser.set_rate(self.optimiser, factor)
         self.optimiser.step()
         distributed.broadcast_ok(self.step.buffers())  # running statistics are each process's own
-        self._judged = _objective(losses)
+        self._last_objective = _objective(losses)
         total = torch.stack(list(means.values())).sum()
         return {"loss": total, **means, "grad_norm": norm}
 
-    def judged(self) -> float:
+    def last_objective(self) -> float:
         """Loss of the last batch, without the model's own losses."""
-        return self._judged.item()
+        return self._last_objective.item()
 
     def _backward(self, batch: B, share: float, *, last: bool) -> dict[str, Tensor]:
         if self.plan.chunk:

@@ -1,29 +1,37 @@
-"""Trains a model: epochs of steps, the best epoch on dev kept, resumable at any step."""
+"""Train a model: epochs of steps, the best epoch on dev kept, resumable at any step.
+
+`Trainer` is the front for users, `fit` the function with every setting that stages of a pipeline
+use, `TrainingLoop` the engine under both and under pre-training.
+"""
 
 from __future__ import annotations
 
-import math
+import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Generic, cast, final
+from typing import Generic, Protocol, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from counterfoil.core import distributed
-from counterfoil.core.config import digest, parse_choice
+from counterfoil.core.config import digest
 from counterfoil.core.console import info, progress, warn
 from counterfoil.core.resumable import WorkStopped
 from counterfoil.core.types import Role
 from counterfoil.data.batching import BatchSampler, Positives
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import ProcessedDataset
-from counterfoil.losses.base import WeightedSum
-from counterfoil.models.base import RetrievalModel
+from counterfoil.evaluation.protocols import evaluate_protocol
+from counterfoil.losses.base import Loss, WeightedSum
+from counterfoil.model import CARD, MODEL, Model, SavedModelCard, load_model
+from counterfoil.models.base import PretrainedPart, RetrievalModel, SupportsLoRA
+from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.negatives.online import OnlineMiner, screens_lists
 from counterfoil.negatives.sampling import (
     NegativeSampler,
@@ -33,8 +41,18 @@ from counterfoil.negatives.sampling import (
     SamplingConfig,
 )
 from counterfoil.negatives.sampling import check as check_candidates
+from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.negatives.teachers import TargetSource
 from counterfoil.training.batches import BatchStream, prefetch
+from counterfoil.training.callbacks import (
+    IMAGES,
+    Callback,
+    CollapseWarning,
+    DevEvaluation,
+    DevMetrics,
+    MetricsLogger,
+    dev_sample_note,
+)
 from counterfoil.training.checkpoint import (
     BestEpoch,
     CheckpointFolder,
@@ -42,121 +60,36 @@ from counterfoil.training.checkpoint import (
     TrainState,
     seed_everything,
 )
-from counterfoil.training.config import TrainConfig, WeightAverage
-from counterfoil.training.logging import (
-    MetricsLog,
-    MetricWindow,
-    check_trackers,
-    describe_figures,
-    memory_mb,
-)
-from counterfoil.training.remine import RemineConfig, Reminer, check_remine
+from counterfoil.training.config import CosineLR, OptimizerConfig, TrainConfig, WeightAverage
+from counterfoil.training.logging import MetricsLog, check_trackers
+from counterfoil.training.remine import RemineCallback, RemineConfig, Reminer, check_remine
 from counterfoil.training.step import B, BatchSource, OptimizerStep, TrainableModule, TrainingStep
 from counterfoil.training.stopping import StopMonitor, StopReason, watch_for_stop
 
-# Figures that a training hangs on.
-
-
-IMAGES = "images"  # how many were drawn of dev, where they are not all
-
-
-def dev_sample_note(dev: Mapping[str, float]) -> str:
-    """On how many images dev figures are measured, to stand behind them; empty for all of dev."""
-    return f" on {dev[IMAGES]:,.0f} images" if IMAGES in dev else ""
-
-
-def check_finite_losses(losses: Mapping[str, float], step: int) -> None:
-    """Stop a training that broke down.
-
-    Raises:
-        ValueError: a loss is no number.
-    """
-    if bad := [f"{name} is {value}" for name, value in losses.items() if not math.isfinite(value)]:
-        raise ValueError(
-            f"training broke down by step {step}: {', '.join(bad)}; use a lower learning rate or "
-            "a longer warm-up, and look for NaN features with `counterfoil data check`"
-        )
-
-
-def selection_value(dev: Mapping[str, float], select: str) -> float:
-    """The dev figure that an epoch is chosen by.
-
-    Raises:
-        ValueError: there is none of this name, or it is no number.
-    """
-    parse_choice(dev, select, "a dev figure to select by")
-    if math.isnan(dev[select]):
-        raise ValueError(
-            f"the dev figure {select!r} is not a number, so no epoch can be chosen by it"
-        )
-    return dev[select]
-
-
-# Says in words when a training has collapsed: all scores are equal and the loss cannot fall.
-
-
-@final
-@dataclass(slots=True, kw_only=True)
-class CollapseMonitor:
-    """Watches for a loss that stays where it is when all scores are equal.
-
-    A hinge on the hardest negative then stays at 2·B·margin, and its gradient keeps it there.
-
-    Attributes:
-        steps: for how many steps it must stay.
-        tolerance: how near, as a share of that loss.
-        since: the step it has stayed since, or -1.
-        told: whether it has been said.
-    """
-
-    steps: int = 200
-    tolerance: float = 0.005
-    since: int = -1
-    told: bool = False
-
-    def warning(self, step: int, loss: float, level: float) -> str | None:
-        """One warning in a training's life, or None.
-
-        Args:
-            step: optimiser steps made before.
-            loss: what it is now.
-            level: what it is when all scores are equal.
-        """
-        if not abs(loss - level) <= self.tolerance * abs(level):  # nor where either is NaN
-            self.since = -1
-            return None
-        if self.since < 0:
-            self.since = step
-        if self.told or step - self.since < self.steps:
-            return None
-        self.told = True
-        return (
-            f"the loss has stayed at {loss:.4g} since step {self.since}, which is what it is when "
-            f"all scores are equal ({level:.4g}; 2 x batch x margin for a hinge on the hardest "
-            "negative): the model has stopped telling images and texts apart. Start again with a "
-            "lower learning rate or a warm-up of it, or with all negatives before the hardest one "
-            "(Then(first=SumTriplet(), second=HardestTriplet(), steps=...))"
-        )
-
-
-# The state of a training and the order of what happens in it.
-
-
-Measure = Callable[[RetrievalModel], Mapping[str, float]]
+__all__ = [
+    "IMAGES",
+    "TrainResult",
+    "Trainer",
+    "TrainingLoop",
+    "dev_figures",
+    "dev_sample_note",
+    "fit",
+    "sampler_of",
+]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """What became of a training; the model holds the weights of the best epoch.
+    """The outcome of a training.
 
     Attributes:
         steps: optimiser steps made.
         epochs: whole epochs made.
-        best: the best epoch on dev; None where there was no dev evaluation.
-        why: "finished", or what stopped it before its end: it can be resumed.
-        seconds: spent on it, over all sessions.
-        metrics: its ``metrics.jsonl``.
+        best: the best epoch on dev; None without dev evaluation.
+        stop_reason: "finished", or why it stopped early; it can then be resumed.
+        seconds: training time over all sessions.
+        metrics: path of ``metrics.jsonl``.
     """
 
     steps: int
@@ -168,245 +101,209 @@ class TrainResult:
 
     @property
     def finished(self) -> bool:
-        """Whether it came to its end."""
+        """Whether all steps were made."""
         return self.stop_reason == "finished"
 
 
 @final
-class Trainer(Generic[B]):
-    """A training that can be run.
+class TrainingLoop(Generic[B]):
+    """Epochs of optimiser steps, with callbacks and checkpoints.
 
     Args:
-        plan: how to train.
-        step: the step, on the device it computes on.
-        stream: its batches.
-        checkpoints: where it is saved.
-        evaluate: dev figures of the model after each epoch.
-        lists: what mines anew every so many epochs, if anything does.
+        config: how to train.
+        module: from a batch to losses, on the device it computes on.
+        stream: the batches.
+        checkpoints: where checkpoints are saved.
+        callbacks: run in this order, before the loop's own logging and collapse warning.
+
+    Attributes:
+        progress: steps made and all other state that a checkpoint keeps.
+        metrics: the open ``metrics.jsonl``, while training.
+        stop: time limit and signals, while training.
+        stop_reason: why training ends; a callback may set it in `Callback.on_epoch_begin`.
+        resumed: whether training continues from a checkpoint.
+        summary: the line printed at the end of the epoch; callbacks add to it.
     """
+
+    metrics: MetricsLog
+    stop: StopMonitor
 
     def __init__(
         self,
-        plan: TrainConfig,
-        step: TrainableModule[B],
+        config: TrainConfig,
+        module: TrainableModule[B],
         stream: BatchSource[B],
         checkpoints: CheckpointFolder,
-        evaluate: Measure | None,
-        lists: Reminer | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
-        self.plan, self.step, self.stream = plan, step, stream
-        self.checkpoints, self.evaluate, self.lists = checkpoints, evaluate, lists
-        self.batches = len(stream.sampler)
-        self.per_epoch, self.total = plan.steps_per_epoch(self.batches), plan.total(self.batches)
-        seed_everything(plan.seed)
-        plan.optimiser.freeze_in(step)
-        self.update = OptimizerStep(plan, step)
-        self.average = WeightAverage(step.model, plan.average) if plan.average else None
+        self.config, self.module, self.stream = config, module, stream
+        self.checkpoints = checkpoints
+        # the logger comes after mining and dev evaluation, whose time is none of its steps'
+        self.callbacks = [*callbacks, MetricsLogger(), CollapseWarning()]
+        self.batches_per_epoch = len(stream.sampler)
+        self.per_epoch = config.steps_per_epoch(self.batches_per_epoch)
+        self.total = config.total(self.batches_per_epoch)
+        # before the optimiser and the average are built: both look at what moves
+        seed_everything(config.seed)
+        config.optimiser.freeze_in(module)
+        self.update = OptimizerStep(config, module)
+        self.average = WeightAverage(module.model, config.average) if config.average else None
         shadow = self.average.shadow if self.average else {}
-        self.moving = TrainState(step, self.update.optimiser, shadow)
-        self.at, self.window, self.collapse = TrainProgress(), MetricWindow(), CollapseMonitor()
-        self.began = self.logged = time.monotonic()
-        self.guided = ""  # how the student stood to its guide in the last line of metrics
+        self.state = TrainState(module, self.update.optimiser, shadow)
+        self.progress, self.resumed, self.summary = TrainProgress(), False, ""
+        self.stop_reason: StopReason = "finished"
+        self.began = time.monotonic()
+
+    @property
+    def epoch(self) -> int:
+        """Epochs begun, the present one included."""
+        return -(-self.progress.step // self.per_epoch)
+
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether the last step made ended an epoch, or the training."""
+        return self._ends_epoch(self.progress.step)
+
+    @property
+    def logs(self) -> bool:
+        """Whether the last step made gets a line of metrics."""
+        return self._logs(self.progress.step)
 
     def run(self, path: Path, *, resume: bool) -> TrainResult:
-        """Train to the end, or until something says stop."""
-        self._begin(resume=resume)
-        plan, start = self.plan, self.at.step
+        """Train to the end, or until a time limit or a signal.
+
+        Args:
+            path: the ``metrics.jsonl`` to write.
+            resume: continue from the last checkpoint, if there is one.
+        """
+        self._restore(resume=resume)
+        config, start = self.config, self.progress.step
         with (
-            MetricsLog(path, keep=self.at.metrics, track=plan.track, step=start) as metrics,
-            watch_for_stop(plan.minutes, plan.save_minutes) as watch,
+            MetricsLog(
+                path, keep=self.progress.metrics, track=config.track, step=start
+            ) as self.metrics,
+            watch_for_stop(config.minutes, config.save_minutes) as self.stop,
             progress("training steps", self.total, start) as advance,
         ):
-            why: StopReason = "finished"
-            while self.at.step < self.total and why == "finished":
-                why = self._stretch(metrics, watch, advance)
-        self._hand_over(why)
-        epochs = self.at.step // self.per_epoch
-        return TrainResult(self.at.step, epochs, self.at.best, why, self.at.seconds, path)
+            while self.progress.step < self.total and self.stop_reason == "finished":
+                self._run_epoch(advance)
+        self._load_result()
+        for callback in self.callbacks:
+            callback.on_train_end(self)
+        at, epochs = self.progress, self.progress.step // self.per_epoch
+        return TrainResult(at.step, epochs, at.best, self.stop_reason, at.seconds, path)
 
-    def _begin(self, *, resume: bool) -> None:
-        restored = self.checkpoints.restore(self.moving) if resume else None
-        if self.lists:
-            self.lists.sweep_up(everything=restored is None)
+    def save(self) -> None:
+        """Write a checkpoint; every process calls this."""
+        for callback in self.callbacks:
+            callback.on_checkpoint(self)
+        # bytes of the metrics file that belong to these steps: resuming cuts off the rest
+        self.progress.metrics = self.metrics.bytes
+        self.progress.seconds = time.monotonic() - self.began
+        self.checkpoints.save(self.state, self.progress)
+        for callback in self.callbacks:
+            callback.on_checkpoint_saved(self)
+
+    @contextmanager
+    def evaluation_model(self) -> Iterator[RetrievalModel]:
+        """Lend the model in evaluation mode, with averaged weights if there are any."""
+        self.module.eval()
+        averaged = self.average.in_place_of(self.module.model) if self.average else nullcontext()
+        with torch.no_grad(), averaged:
+            yield self.module.model
+        self.module.train()
+
+    def evaluation_weights(self) -> Mapping[str, Tensor]:
+        """The weights that `evaluation_model` lends."""
+        return self.average.shadow if self.average else self.module.model.state_dict()
+
+    def _restore(self, *, resume: bool) -> None:
+        restored = self.checkpoints.restore(self.state) if resume else None
         if restored is None:
             self.checkpoints.clear()
         else:
-            self.at = restored
-            self.window.restore(restored.window, restored.windowed, restored.counted)
-            self.collapse = CollapseMonitor(since=restored.since, told=restored.told)
-        self.began = time.monotonic() - self.at.seconds
-        self.step.train()
+            self.progress, self.resumed = restored, True
+        self.began = time.monotonic() - self.progress.seconds
+        for callback in self.callbacks:
+            callback.on_train_begin(self)
+        self.module.train()
 
-    def _stretch(
-        self, metrics: MetricsLog, watch: StopMonitor, advance: Callable[[int], None]
-    ) -> StopReason:
-        """All epochs, or those that draw from the same lists."""
-        until = self.total
-        if self.lists:
-            if why := self._listed(self.lists, metrics, watch):
-                return why
-            epoch = self.lists.since(self.at.step // self.per_epoch) + self.lists.plan.every
-            until = min(until, epoch * self.per_epoch)
-        with prefetch(self._batches(until, distributed.device()), self.plan.ahead) as batches:
-            return self._go(until, batches, metrics, watch, advance)
+    def _run_epoch(self, advance: Callable[[int], None]) -> None:
+        """Make the steps of the present epoch that are left, or those before a stop."""
+        for callback in self.callbacks:
+            callback.on_epoch_begin(self)
+        if self.stop_reason != "finished":
+            return
+        with prefetch(self._epoch_batches(), self.config.ahead) as batches:
+            # a group may be short at the end of an epoch only: groups do not span epochs
+            while group := list(islice(batches, self.config.accumulate)):
+                self._train_step(group, advance)
+                self._save_or_stop()
+                if self.stop_reason != "finished":
+                    return
 
-    def _listed(self, lists: Reminer, metrics: MetricsLog, watch: StopMonitor) -> StopReason | None:
-        """Draw from the lists of this epoch, mined now if it begins with that; why to stop."""
-        epoch, place = divmod(self.at.step, self.per_epoch)
-        name, due = lists.name(lists.since(epoch)), epoch == lists.since(epoch) and not place
-        if not (due and name):
-            self._draw_from(lists, lists.open(name))
-            return None
-        began = time.monotonic()
-        try:
-            with self._kept() as model:
-                draws = lists.mine(name, model, watch.wanted)
-        except WorkStopped:
-            why, _ = watch.decide()
-            watch.heed()
-            return why or "signal"
-        self._draw_from(lists, draws)
-        self.at.lists = name
-        took = round(time.monotonic() - began, 3)
-        metrics.write(self.at.step, {"epoch": epoch, "lists": name, "mined_seconds": took})
-        self.logged = time.monotonic()
-        return None
+    def _epoch_batches(self) -> Callable[[], Iterator[B]]:
+        """Return a function that yields the batches left in this epoch, on the device.
 
-    def _draw_from(self, lists: Reminer, draws: NegativeSampler | None) -> None:
-        self.stream = cast("BatchSource[B]", replace(lists.stream, draws=draws))
-
-    def _batches(self, until: int, device: torch.device) -> Callable[[], Iterator[B]]:
-        """Batches on the device; a thread has a current device of its own, so it is named here."""
-        first, stream = self._batch_at(self.at.step), self.stream
-        count = self._batch_at(until) - first
+        The device is read here because the thread that reads ahead has a current device of its own.
+        """
+        start = self.progress.step
+        end = min((start // self.per_epoch + 1) * self.per_epoch, self.total)
+        first, device, stream = self._first_batch(start), distributed.device(), self.stream
+        count = self._first_batch(end) - first
         return lambda: (batch.to(device) for batch in islice(stream.batches(first), count))
 
-    def _batch_at(self, step: int) -> int:
+    def _first_batch(self, step: int) -> int:
+        """Number of the first batch of a step; the last step of an epoch may have fewer."""
         epoch, place = divmod(step, self.per_epoch)
-        return epoch * self.batches + place * self.plan.accumulate
+        return epoch * self.batches_per_epoch + place * self.config.accumulate
 
-    def _go(
-        self,
-        until: int,
-        batches: Iterator[B],
-        metrics: MetricsLog,
-        watch: StopMonitor,
-        advance: Callable[[int], None],
-    ) -> StopReason:
-        while self.at.step < until:
-            batch = self._one(batches)
-            advance(1)
-            ended, whole = self._ends(self.at.step), self._logged(self.at.step)
-            if whole:
-                self._log(batch, metrics)
-            if ended:
-                self._end_epoch(metrics)
-            if whole or distributed.size() == 1:
-                why, due = watch.decide()
-                if ended or due:
-                    self._save(metrics)
-                    watch.saved()
-                if why and self.at.step < self.total:
-                    watch.heed()
-                    return why
-        return "finished"
+    def _train_step(self, group: Sequence[B], advance: Callable[[int], None]) -> None:
+        step, epoch = self.progress.step, self.progress.step // self.per_epoch
+        factor = self.config.schedule.factor(step, per_epoch=self.per_epoch, total=self.total)
+        self.module.watch.wanted = self._logs(step + 1)
+        losses = self.update(group, factor, epoch=epoch)
+        if self.average:
+            self.average.update(self.module.model)
+        self.progress.step += 1
+        advance(1)
+        for callback in self.callbacks:
+            callback.on_step_end(self, group, losses)
+        if self.ends_epoch:
+            self.summary = f"epoch {self.epoch} of {self.config.epochs}"
+            for callback in self.callbacks:
+                callback.on_epoch_end(self)
+            info(self.summary)
 
-    def _ends(self, step: int) -> bool:
-        """Whether an epoch has come to its end."""
+    def _save_or_stop(self) -> None:
+        # processes agree on a stop by a collective, so several ask at logged steps only
+        if not self.logs and distributed.size() > 1:
+            return
+        reason, due = self.stop.decide()
+        if self.ends_epoch or due:
+            self.save()
+            self.stop.saved()
+        if reason and self.progress.step < self.total:
+            self.stop.heed()
+            self.stop_reason = reason
+
+    def _ends_epoch(self, step: int) -> bool:
         return step % self.per_epoch == 0 or step == self.total
 
-    def _logged(self, step: int) -> bool:
-        return self._ends(step) or step % self.plan.log_every == 0
+    def _logs(self, step: int) -> bool:
+        return self._ends_epoch(step) or step % self.config.log_every == 0
 
-    def _one(self, batches: Iterator[B]) -> B:
-        """One optimiser step; the last batch of its group."""
-        left = self.batches - self.at.step % self.per_epoch * self.plan.accumulate
-        group = list(islice(batches, min(left, self.plan.accumulate)))
-        factor = self.plan.schedule.factor(self.at.step, per_epoch=self.per_epoch, total=self.total)
-        self.step.watch.wanted = self._logged(self.at.step + 1)
-        found = self.update(group, factor, epoch=self.at.step // self.per_epoch)
-        self.window.add(found, sum(len(b.anchors.image) for b in group))
-        if self.average:
-            self.average.update(self.step.model)
-        self.at.step += 1
-        return group[-1]
-
-    def _log(self, batch: B, metrics: MetricsLog) -> None:
-        means, pairs = self.window.take()
-        check_finite_losses(means, self.at.step)
-        now = time.monotonic()
-        means["lr"] = self.update.rate
-        means["pairs_per_second"] = round(pairs / max(now - self.logged, 1e-9), 1)
-        means["memory_mb"] = round(memory_mb(distributed.device()), 1)
-        means["seconds"] = round(now - self.began, 3)
-        self.logged = now
-        guided = self.step.watch.take()
-        epoch = round(self.at.step / self.per_epoch, 4)
-        metrics.write(self.at.step, {"epoch": epoch, **means, **guided})
-        self.guided = describe_figures(guided)
-        level = self.step.level(batch)
-        if level is None:
-            return
-        warning = self.collapse.warning(self.at.step, self.update.judged(), float(level))
-        if warning:
-            metrics.write(self.at.step, {"warning": warning})
-            warn(warning)
-
-    def _end_epoch(self, metrics: MetricsLog) -> None:
-        epoch = -(-self.at.step // self.per_epoch)
-        said = f"epoch {epoch} of {self.plan.epochs}"
-        if self.evaluate:
-            began = time.monotonic()
-            dev = self._measured(self.evaluate)
-            value = selection_value(dev, self.plan.select)
-            better = self.at.best is None or value > self.at.best.value
-            if better:
-                self.at.best = BestEpoch(self.at.step, epoch, value, dev)
-                weights = self.average.shadow if self.average else self.step.model.state_dict()
-                self.checkpoints.save_best(self.at.best, weights)
-            line = {f"dev_{name}": figure for name, figure in dev.items()}
-            took = {"dev_seconds": round(time.monotonic() - began, 3)}
-            metrics.write(self.at.step, {"epoch": epoch, **line, **took})
-            best = " (best)" if better else ""
-            said += f": dev {self.plan.select} {value:.2f}{dev_sample_note(dev)}{best}"
-            self.logged = time.monotonic()
-        info(f"{said}; {self.guided}" if self.guided else said)
-
-    def _measured(self, evaluate: Measure) -> dict[str, float]:
-        """Dev figures of the weights that would be kept."""
-        with self._kept() as model:
-            return {name: float(value) for name, value in evaluate(model).items()}
-
-    @contextmanager
-    def _kept(self) -> Iterator[RetrievalModel]:
-        """The model in evaluation mode, with the weights that would be kept."""
-        self.step.eval()
-        lent = self.average.in_place_of(self.step.model) if self.average else nullcontext()
-        with torch.no_grad(), lent:
-            yield self.step.model
-        self.step.train()
-
-    def _save(self, metrics: MetricsLog) -> None:
-        at = self.at
-        at.window, at.windowed = self.window.sums(), self.window.steps
-        at.counted = self.window.counts()
-        check_finite_losses(at.window, at.step)
-        at.since, at.told = self.collapse.since, self.collapse.told
-        at.metrics, at.seconds = metrics.bytes, time.monotonic() - self.began
-        self.checkpoints.save(self.moving, at)
-        if self.lists:
-            self.lists.tidy(at.lists)
-
-    def _hand_over(self, why: StopReason) -> None:
-        """Leave the model with the weights of the best epoch, or the latest where it stopped."""
-        if why == "finished" and self.at.best:
-            self.step.model.load_state_dict(self.checkpoints.load_best(self.at.best))
+    def _load_result(self) -> None:
+        """Load the weights of the best epoch, or the latest ones of a training that stopped."""
+        best = self.progress.best
+        if self.stop_reason == "finished" and best:
+            self.module.model.load_state_dict(self.checkpoints.load_best(best))
         elif self.average:
-            self.step.model.load_state_dict(self.average.shadow)
-        self.step.eval()
+            self.module.model.load_state_dict(self.average.shadow)
+        self.module.eval()
 
 
-_NEVER, _FROM_ALL = RemineConfig(), SamplingConfig()
+_NO_REMINING, _WHOLE_LISTS = RemineConfig(), SamplingConfig()
 
 
 def fit(
@@ -421,14 +318,15 @@ def fit(
     proposer: OnlineMiner | None = None,
     guide: TargetSource | None = None,
     positives: Positives = "id",
-    refresh: RemineConfig = _NEVER,
-    draw: SamplingConfig = _FROM_ALL,
+    refresh: RemineConfig = _NO_REMINING,
+    draw: SamplingConfig = _WHOLE_LISTS,
     neighbours: NeighbourImages | None = None,
-    evaluate: Measure | None = None,
+    evaluate: DevMetrics | None = None,
+    callbacks: Sequence[Callback] = (),
     run: str = "",
     resume: bool = False,
 ) -> TrainResult:
-    """Train a model in place; with `resume`, from the last checkpoint in the folder on.
+    """Train a model in place, with every setting there is; see `Trainer` for the short way.
 
     Every process of a group calls this with the same arguments.
 
@@ -436,21 +334,22 @@ def fit(
         plan: how to train.
         model: the model, with the weights to begin from.
         objective: the loss.
-        train: the training split as the model sees it.
+        train: the processed training split.
         folder: where ``metrics.jsonl`` and ``checkpoints/`` are written.
         draws: negatives drawn before a batch is encoded.
-        candidates: what the proposer screens.
-        proposer: candidates that depend on the model as it is now.
-        guide: soft targets.
-        positives: which pairs are true.
-        refresh: when the model mines `train` anew; from then on its own lists are drawn from, kept
-            in ``lists/``.
+        candidates: pairs that the online miner screens.
+        proposer: online miner: negatives that depend on the present model.
+        guide: soft targets of teachers.
+        positives: which pairs of a batch are positive.
+        refresh: when the model mines `train` anew; its own lists, kept in ``lists/``, are drawn
+            from afterwards.
         draw: how to draw from them.
-        neighbours: who else joins the captions of a batch as an anchor.
+        neighbours: similar images that join the captions of a batch as anchors.
         evaluate: dev figures of the model in evaluation mode, after each epoch; every process
             calls it. `plan.select` is one of them.
+        callbacks: more hooks.
         run: digest of what else the numbers depend on: the recipe, the weights to begin from.
-        resume: go on from the last checkpoint, if there is one; else earlier ones are removed.
+        resume: continue from the last checkpoint, if there is one; else earlier ones are removed.
 
     Raises:
         ValueError: what the objective needs is not provided, or not early enough, a tracker is not
@@ -459,30 +358,42 @@ def fit(
     """
     check_trackers(plan.track)
     needed = RoleSubset(draws, objective.needs) if draws else None
-    offered = _offered(candidates, proposer, objective)
-    stream = replace(_stream(plan, train, needed, offered, positives), neighbours=neighbours)
-    later = _later(refresh, objective, draw, stream)
+    stream = BatchStream(
+        processor=train,
+        sampler=sampler_of(plan, train.dataset),
+        epochs=plan.epochs,
+        seed=plan.seed,
+        draws=needed,
+        candidates=_needed_candidates(candidates, proposer, objective),
+        positives=positives,
+        neighbours=neighbours,
+    )
+    remined = _remined_roles(refresh, objective, draw, stream)
     step = TrainingStep(
         model,
         objective,
         proposer=proposer,
         guide=guide,
         seed=plan.seed,
-        provides=needed.provides if needed else later,
+        provides=needed.provides if needed else remined,
         precision=plan.precision,
     ).to(distributed.device())
-    if isinstance(guide, nn.Module):
+    if isinstance(guide, nn.Module):  # the step does not register it, so `to` has not moved it
         guide.to(distributed.device())
-    numbers = [run, plan.numbers(), train.dataset.fingerprint, positives, _shapes(step)]
-    key = digest([*numbers, asdict(refresh), asdict(draw)] if later else numbers)
-    lists = Reminer(refresh, stream, draw, later, folder / "lists", key) if later else None
-    saved = CheckpointFolder(folder / "checkpoints", key)
-    training = Trainer(plan, step, stream, saved, evaluate, lists)
-    return training.run(folder / "metrics.jsonl", resume=resume)
+    shapes = [(name, list(value.shape)) for name, value in step.state_dict().items()]
+    numbers = [run, plan.numbers(), train.dataset.fingerprint, positives, shapes]
+    key = digest([*numbers, asdict(refresh), asdict(draw)] if remined else numbers)
+    hooks: list[Callback] = [DevEvaluation(evaluate)] if evaluate else []
+    if remined:
+        reminer = Reminer(refresh, stream, draw, remined, folder / "lists", key)
+        hooks.append(RemineCallback(reminer))
+    checkpoints = CheckpointFolder(folder / "checkpoints", key)
+    loop = TrainingLoop(plan, step, stream, checkpoints, [*hooks, *callbacks])
+    return loop.run(folder / "metrics.jsonl", resume=resume)
 
 
 def sampler_of(plan: TrainConfig, dataset: ImageTextDataset) -> BatchSampler:
-    """Which captions of a data set meet."""
+    """Return the sampler of the captions that make a batch."""
     return BatchSampler(
         dataset.relation,
         batch=plan.batch,
@@ -493,37 +404,19 @@ def sampler_of(plan: TrainConfig, dataset: ImageTextDataset) -> BatchSampler:
     )
 
 
-def _offered(
+def _needed_candidates(
     candidates: NegativeSampler | None, proposer: OnlineMiner | None, objective: WeightedSum
 ) -> RoleSubset | None:
-    """Candidates in the roles that are screened and judged."""
+    """Candidates in the roles that the miner screens and the objective needs."""
     provided = candidates.provides if candidates else frozenset[Role]()
     check_candidates(provided, screens_lists(proposer), objective.needs)
     return RoleSubset(candidates, objective.needs) if candidates else None
 
 
-def _stream(
-    plan: TrainConfig,
-    train: ProcessedDataset,
-    draws: RoleSubset | None,
-    candidates: RoleSubset | None,
-    positives: Positives,
-) -> BatchStream:
-    return BatchStream(
-        processor=train,
-        sampler=sampler_of(plan, train.dataset),
-        epochs=plan.epochs,
-        seed=plan.seed,
-        draws=draws,
-        candidates=candidates,
-        positives=positives,
-    )
-
-
-def _later(
+def _remined_roles(
     refresh: RemineConfig, objective: WeightedSum, draw: SamplingConfig, stream: BatchStream
 ) -> frozenset[Role]:
-    """Roles that will be drawn from lists which the model mines while it is trained."""
+    """Roles drawn from the lists that the model mines while it is trained."""
     if not refresh.every:
         return frozenset()
     batches, listed = len(stream.sampler), stream.draws is not None
@@ -531,5 +424,286 @@ def _later(
     return OfflineNegativeSampler.provides & objective.needs
 
 
-def _shapes(step: TrainingStep) -> list[tuple[str, list[int]]]:
-    return [(name, list(value.shape)) for name, value in step.state_dict().items()]
+# The front: a Model in, a Model out.
+
+
+class StoredNegatives(Protocol):
+    """Mined negatives that carry their store, as `mine_hard_negatives` returns them."""
+
+    @property
+    def store(self) -> NegativeStore:
+        """Ranked lists and their provenance."""
+        ...
+
+
+Negatives = NegativeStore | StoredNegatives | HardNegativeLists | str | Path
+
+
+@final
+class Trainer:
+    """Trains a model on a data set and saves the result in a folder.
+
+    The folder holds ``model/``, which `load_model` opens, ``metrics.jsonl``, and, until training
+    is finished, ``checkpoints/``. With a dev split the weights of the best epoch are returned,
+    else those of the last.
+
+    Args:
+        model: the model to train, in place.
+        loss: a loss, or a weighted sum of several.
+        train: the data set to train on.
+        dev: the split that selects the best epoch.
+        negatives: mined from `train`, for losses such as `AdaptiveQuintuplet`: the result of
+            `mine_hard_negatives`, a store, its lists, or its folder.
+        output: the folder to write.
+        epochs: passes over the training captions.
+        batch_size: captions in a batch, over all processes.
+        lr: learning rate.
+        seed: of the order, the draws and the dropout.
+        resume: continue from the last checkpoint in `output`, if there is one.
+        config: all further settings; what is None above comes from here. None for settings that
+            fit the model: AdamW with 1e-5 for pretrained towers, 2e-4 for LoRA, 1e-3 for adapters
+            behind frozen towers, and Adam with 2e-4 for other models.
+        sampling: how to draw from `negatives`.
+        callbacks: hooks of the training loop.
+
+    Raises:
+        ValueError: the loss needs what is not given, the negatives belong to another data set, the
+            model cannot be trained or saved, or `output` holds another training.
+
+    >>> trainer = Trainer(model, loss=AdaptiveQuintuplet(), train=data["train"], dev=data["dev"],
+    ...                   negatives=negatives, output="runs/a", epochs=5)  # doctest: +SKIP
+    >>> tuned = trainer.train()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        loss: Loss | WeightedSum,
+        train: ImageTextDataset,
+        dev: ImageTextDataset | None = None,
+        negatives: Negatives | None = None,
+        output: str | Path,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        lr: float | None = None,
+        seed: int | None = None,
+        resume: bool = False,
+        config: TrainConfig | None = None,
+        sampling: SamplingConfig = _WHOLE_LISTS,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        if model.processor is None or model.spec is None:
+            raise ValueError(
+                f"{model.name} has no processor or no config, so it cannot be trained and saved; "
+                "open a model with load_model, or give Model(..., processor, name, spec)"
+            )
+        self.model, self.train_set, self.dev = model, train, dev
+        self.objective = (
+            loss if isinstance(loss, WeightedSum) else WeightedSum(terms={"loss": (1.0, loss)})
+        )
+        self.lists = _open_lists(negatives, train)
+        _check_needs(self.objective, self.lists)
+        config = config or _default_config(model.model)
+        rate = config.optimiser.rate if lr is None else lr
+        self.config = replace(
+            config,
+            epochs=config.epochs if epochs is None else epochs,
+            batch=config.batch if batch_size is None else batch_size,
+            seed=config.seed if seed is None else seed,
+            optimiser=replace(config.optimiser, rate=rate),
+        )
+        self.output, self.resume = Path(output), resume
+        self.sampling, self.callbacks = sampling, tuple(callbacks)
+        if not resume and any((self.output / name).exists() for name in (MODEL, "metrics.jsonl")):
+            raise ValueError(
+                f"{self.output} holds a training already; continue it with resume=True, or choose "
+                "another folder"
+            )
+
+    def train(self) -> Model:
+        """Train, save and return the model; every process of a group calls this.
+
+        Raises:
+            ValueError: see `fit`.
+            WorkStopped: a time limit or a signal stopped it; train again with ``resume=True``.
+        """
+        run, folder = self._run_digest(), self.output / MODEL
+        if self.resume and (folder / CARD).is_file():
+            return self._open_finished(run)
+        if self.dev is None:
+            warn(f"{self.output}: no dev split is given, so the last epoch is kept")
+        # only the adapters of a frozen model are trained, on vectors encoded once
+        body = self.model.model
+        trained = body.head if isinstance(body, FrozenWithAdapters) else body
+        relation = self.train_set.relation
+        sampler = (
+            OfflineNegativeSampler(lists=self.lists, relation=relation, plan=self.sampling)
+            if self.lists
+            else None
+        )
+        result = fit(
+            self.config,
+            trained,
+            self.objective,
+            self.model.process(self.train_set),
+            folder=self.output,
+            draws=sampler,
+            evaluate=dev_figures(self.model, self.dev) if self.dev else None,
+            callbacks=self.callbacks,
+            run=run,
+            resume=self.resume,
+        )
+        if not result.finished:
+            raise WorkStopped(
+                f"{self.output}: training stopped after {result.steps} steps "
+                f"({result.stop_reason}); train again with resume=True to continue"
+            )
+        return self._save(result, run)
+
+    def _run_digest(self) -> str:
+        """Digest of all that the trained weights depend on."""
+        lists, loss = self.lists, describe_loss(self.objective)
+        mined = None if lists is None else tensors_digest(lists.texts, lists.images)
+        data = [split and split.fingerprint for split in (self.train_set, self.dev)]
+        settings = [self.config.numbers(), asdict(self.sampling)]
+        return digest([self.model.digest(), loss, data, mined, *settings])
+
+    def _open_finished(self, run: str) -> Model:
+        tuned = load_model(self.output)
+        if tuned.card is None or tuned.card.provenance.get("digest") != run:
+            raise ValueError(
+                f"{self.output} holds the result of another training: the data, the model or the "
+                "settings have changed; choose another folder"
+            )
+        return tuned
+
+    def _save(self, result: TrainResult, run: str) -> Model:
+        model, spec = self.model, self.model.spec
+        assert spec is not None
+        body = model.model
+        if isinstance(body, SupportsLoRA) and body.lora and not body.apart:
+            body.merge()
+            spec = spec.replace(lora=0)
+        provenance = {
+            "start": model.name,
+            "digest": run,
+            "data": self.train_set.name,
+            "data_fingerprint": self.train_set.fingerprint,
+            "seed": self.config.seed,
+            "epochs": result.epochs,
+            "best_epoch": result.best.epoch if result.best else result.epochs,
+        }
+        metrics = result.best.dev if result.best else {}
+        card = SavedModelCard(model=spec, provenance=provenance, metrics=metrics)
+        tuned = replace(model, name=str(self.output), spec=spec, card=card)
+        if distributed.rank() == 0:
+            tuned.save_pretrained(self.output / MODEL)
+            shutil.rmtree(self.output / "checkpoints", ignore_errors=True)
+        distributed.barrier()
+        return tuned
+
+
+def dev_figures(model: Model, dataset: ImageTextDataset) -> DevMetrics:
+    """Return a function that evaluates weights in training on a data set.
+
+    Args:
+        model: gives the processor; a model that is a part of it is evaluated as a whole.
+        dataset: the split.
+    """
+
+    def evaluate(trained: RetrievalModel) -> Mapping[str, float]:
+        inside = any(part is trained for part in model.model.modules())
+        whole = model if inside else replace(model, model=trained)
+        report = evaluate_protocol(
+            [whole.embed(dataset)],
+            dataset.text_to_image,
+            len(dataset),
+            besides=dataset.extra_positives,
+        )
+        return {
+            "rsum": report.rsum,
+            **{f"i2t_r{k}": recall for k, recall in zip((1, 5, 10), report.i2t.numbers)},
+            **{f"t2i_r{k}": recall for k, recall in zip((1, 5, 10), report.t2i.numbers)},
+        }
+
+    return evaluate
+
+
+def describe_loss(objective: WeightedSum) -> list[object]:
+    """Return the classes, weights and plain settings of a loss, JSON-ready, for a digest."""
+    settings = [
+        [
+            name,
+            type(module).__name__,
+            {
+                key: value
+                for key, value in sorted(vars(module).items())
+                if not key.startswith("_") and isinstance(value, int | float | str)
+            },
+        ]
+        for name, module in objective.named_modules()
+        if isinstance(module, Loss)
+    ]
+    return [objective.weights, settings]
+
+
+def tensors_digest(*tensors: Tensor) -> str:
+    """Return sixteen hex digits of the values of tensors on the CPU."""
+    content = sha256()
+    for tensor in tensors:
+        content.update(tensor.contiguous().numpy().tobytes())
+    return content.hexdigest()[:16]
+
+
+def _open_lists(negatives: Negatives | None, train: ImageTextDataset) -> HardNegativeLists | None:
+    if negatives is None or isinstance(negatives, HardNegativeLists):
+        return negatives  # the sampler checks that lists fit the data set
+    if isinstance(negatives, str | Path):
+        return NegativeStore.open(Path(negatives), fingerprint=train.fingerprint).lists
+    store = negatives if isinstance(negatives, NegativeStore) else negatives.store
+    if store.manifest.corpus != train.fingerprint:
+        raise ValueError(
+            f"the negatives were mined from another data set than {train.name} "
+            f"({train.split_name}); mine them from the data set that is trained on"
+        )
+    return store.lists
+
+
+def _check_needs(objective: WeightedSum, lists: HardNegativeLists | None) -> None:
+    """Refuse a loss that needs more than scores of the batch and mined negatives."""
+    names = ", ".join(sorted({type(term).__name__ for term in objective.terms.values()}))
+    mined = objective.needs & OfflineNegativeSampler.provides
+    if mined and lists is None:
+        roles = ", ".join(sorted(repr(role.value) for role in mined))
+        raise ValueError(
+            f"the loss {names} needs mined negatives ({roles}), and none are given; mine them from "
+            "the training split and give negatives=..., or choose a loss that needs the batch "
+            "alone, such as HardestTripletLoss()"
+        )
+    if lists is not None and not mined:
+        raise ValueError(
+            f"negatives are given, and the loss {names} does not use them; leave negatives out, or "
+            "choose a loss that does, such as AdaptiveQuintuplet()"
+        )
+    others = sorted(role.value for role in objective.needs - OfflineNegativeSampler.provides)
+    others += sorted(objective.needs_words)
+    others += ["targets of teachers"] if objective.needs_guide or objective.needs_guided else []
+    if others:
+        raise ValueError(
+            f"the loss {names} needs {', '.join(others)}, which a Trainer does not provide; train "
+            "with a recipe that does (see `counterfoil recipe`)"
+        )
+
+
+def _default_config(model: RetrievalModel) -> TrainConfig:
+    """Settings for fine-tuning pretrained towers, as in the CLIP recipes, or for other models."""
+    rate, batch = 1e-5, 64
+    if isinstance(model, FrozenWithAdapters):
+        rate, batch = 1e-3, 128
+    elif isinstance(model, SupportsLoRA) and model.lora:
+        rate = 2e-4
+    elif not any(isinstance(part, PretrainedPart) for part in model.modules()):
+        return TrainConfig()
+    optimiser = OptimizerConfig(rule="adamw", rate=rate, decay=0.01)
+    return TrainConfig(epochs=5, batch=batch, optimiser=optimiser, schedule=CosineLR(warmup=0.1))

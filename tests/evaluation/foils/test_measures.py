@@ -14,7 +14,7 @@ from counterfoil.evaluation.bootstrap import Interval
 from counterfoil.evaluation.foils.measures import (
     NO_ORDER,
     FoilScore,
-    JudgedCaptions,
+    ScoredCaptions,
     best_threshold,
     blind_scores,
     category_groups,
@@ -22,11 +22,11 @@ from counterfoil.evaluation.foils.measures import (
     choice_table,
     foil_pairs,
     item_margins,
-    judged_captions,
     measure_foils,
     pairwise_accuracy,
     roc_area,
     score_foils,
+    scored_captions,
     threshold_accuracy,
     winoground_scores,
 )
@@ -104,7 +104,7 @@ def test_area_counts_pairs_and_ties_as_wrong(rows, seed):
 
 
 def test_thresholds_are_exchanged_between_halves():
-    judged = JudgedCaptions(
+    judged = ScoredCaptions(
         torch.tensor([0, 1, 2, 3]),
         torch.tensor([1.0, 2.0, 11.0, 12.0]).double(),
         torch.tensor([False, True, False, True]),
@@ -148,7 +148,7 @@ def test_every_set_is_measured(foils):
         gaps = item_margins(foils, scores)
         assert (gaps > 0).tolist() == right
     if foils.form in ("valse", "vsr", "foil-it"):
-        judged = judged_captions(foils, scores)
+        judged = scored_captions(foils, scores)
         high, low = judged.scores[judged.true], judged.scores[~judged.true]
         share = (high.unsqueeze(1) > low).double().mean().item()
         assert whole["AUC"].value == pytest.approx(100 * share)

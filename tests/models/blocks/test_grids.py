@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from counterfoil.core.types import ModalityBatch
-from counterfoil.models.layers.pretrained import TimmGridTower, cut_to_features
+from counterfoil.models.layers.pretrained import TimmGridTower, random_crop
 
 
 class Network(nn.Module):
@@ -88,9 +88,9 @@ def test_cells_are_dropped_and_pictures_cut_in_training_alone():
 
 def test_nothing_cut_is_the_picture_itself():
     values = pictures().values
-    assert cut_to_features(values, smallest=1.0, mirror=0.0) is values
-    torch.testing.assert_close(cut_to_features(values, smallest=1 - 1e-9, mirror=0.0), values)
-    torch.testing.assert_close(cut_to_features(values, smallest=1.0, mirror=1.0), values.flip(3))
+    assert random_crop(values, smallest=1.0, mirror=0.0) is values
+    torch.testing.assert_close(random_crop(values, smallest=1 - 1e-9, mirror=0.0), values)
+    torch.testing.assert_close(random_crop(values, smallest=1.0, mirror=1.0), values.flip(3))
 
 
 def ramps(count, side=50):
@@ -102,7 +102,7 @@ def ramps(count, side=50):
 
 def test_a_part_has_one_share_for_both_sides_and_lies_within():
     torch.manual_seed(0)
-    seen = cut_to_features(ramps(4000), smallest=0.6, mirror=0.5)
+    seen = random_crop(ramps(4000), smallest=0.6, mirror=0.5)
     assert seen.shape == (4000, 2, 50, 50)
     assert seen.dtype == torch.float64
     assert seen.min() >= 0

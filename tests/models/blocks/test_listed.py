@@ -6,7 +6,7 @@ from torch.autograd import gradcheck
 
 from counterfoil.core.types import Embeddings, Pairs
 from counterfoil.models.bfan import BFAN
-from counterfoil.models.layers.fused import zero_padding
+from counterfoil.models.layers.fused import prepare_context
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.scan import SCAN
 
@@ -37,7 +37,7 @@ def test_equals_pairs_of_gathered_rows(name, own):
     for ours in (True, False):
         images, texts = bags()
         leaves = [x.tokens.requires_grad_() for x in (images, texts)]
-        images = zero_padding(images) if own else images
+        images = prepare_context(images) if own else images
         scores = (
             model.score_indices(images, texts, PAIRS)
             if ours
@@ -73,7 +73,7 @@ def test_half_precision_is_rounded_both_ways():
     images, texts = (Embeddings(x.tokens.float(), x.mask) for x in bags(garbage=0.0))
     words, found = texts.tokens.requires_grad_(), []
     for how in (
-        host("t2i").listed,
+        host("t2i").score_indices,
         lambda v, w, p: host("t2i").score_pairs(v.rows(p.image), w.rows(p.text)),
     ):
         with torch.autocast("cpu", torch.bfloat16):
@@ -86,7 +86,7 @@ def test_half_precision_is_rounded_both_ways():
 
 def test_no_pairs_have_no_scores():
     nothing = torch.zeros(0, dtype=torch.long)
-    assert host("bfan").listed(*bags(), Pairs(nothing, nothing)).shape == (0,)
+    assert host("bfan").score_indices(*bags(), Pairs(nothing, nothing)).shape == (0,)
 
 
 @pytest.mark.parametrize("name", ["t2i", "i2t", "bfan"])
@@ -113,7 +113,7 @@ def test_pools_may_lie_the_other_way_in_memory(name):
         leaves = [x.tokens.requires_grad_() for x in bags(garbage=0.0)]
         tokens = [x.mT.contiguous().mT if turn else x for x in leaves]
         pools = (Embeddings(x, bag.mask) for x, bag in zip(tokens, bags(), strict=True))
-        scores = host(name).listed(*pools, PAIRS)
+        scores = host(name).score_indices(*pools, PAIRS)
         found.append((scores.detach(), *torch.autograd.grad(scores.sum(), leaves)))
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs)

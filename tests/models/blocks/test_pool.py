@@ -5,7 +5,7 @@ import torch
 
 from counterfoil.core.types import Embeddings
 from counterfoil.models.layers.cross_attention import aggregate
-from counterfoil.models.layers.pooling import POOLS, pool_mean, unit_vectors
+from counterfoil.models.layers.pooling import POOLS, pool_vectors, unit_vectors
 
 TOKENS = torch.tensor([[[1.0, -2.0], [3.0, -4.0], [9.0, 9.0]]])
 MASK = torch.tensor([[True, True, False]])
@@ -20,13 +20,13 @@ EXPECTED = {
 
 @pytest.mark.parametrize("kind", POOLS)
 def test_pool_by_hand(kind):
-    assert pool_mean(kind, Embeddings(TOKENS, MASK)).tolist() == [EXPECTED[kind]]
+    assert pool_vectors(kind, Embeddings(TOKENS, MASK)).tolist() == [EXPECTED[kind]]
 
 
 @pytest.mark.parametrize("kind", POOLS)
 def test_an_empty_bag_is_zero(kind):
     empty = Embeddings(TOKENS * torch.nan, torch.zeros_like(MASK))
-    assert pool_mean(kind, empty).tolist() == [[0.0, 0.0]]
+    assert pool_vectors(kind, empty).tolist() == [[0.0, 0.0]]
 
 
 def test_a_zero_vector_stays_zero():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from counterfoil.models.vsrn import RegionRelation, check_level
+from counterfoil.models.vsrn import RegionRelation, normalise_by
 
 WIDTH = 4
 
@@ -72,7 +72,7 @@ def test_gradient(training):
 
 def test_a_channel_is_levelled_over_the_regions_and_a_vector_alone():
     tokens, mask = bags()
-    channel, vector = check_level("channel", tokens), check_level("vector", tokens)
+    channel, vector = normalise_by("channel", tokens), normalise_by("vector", tokens)
     ones = torch.ones(3, WIDTH, dtype=torch.double)
     torch.testing.assert_close(channel.norm(dim=1), ones)
     torch.testing.assert_close(vector.norm(dim=2), mask.double())
@@ -83,7 +83,7 @@ def test_a_channel_is_levelled_over_the_regions_and_a_vector_alone():
 def test_levelling_has_a_gradient_even_at_zero(kind):
     tokens, _ = bags()
     tokens.requires_grad_()
-    assert gradcheck(lambda v: check_level(kind, v), tokens[:1].detach().requires_grad_())
+    assert gradcheck(lambda v: normalise_by(kind, v), tokens[:1].detach().requires_grad_())
     nothing = torch.zeros(1, 2, 3, requires_grad=True)
-    check_level(kind, nothing).sum().backward()
+    normalise_by(kind, nothing).sum().backward()
     assert (nothing.grad.abs() <= 1).all()

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterfoil.core.types import Embeddings, ModalityBatch
-from counterfoil.models.layers.pooling import nonempty_mask, split_among
+from counterfoil.models.layers.pooling import check_heads, ensure_nonempty
 from counterfoil.models.layers.towers import GRU, PatchTower, Regions
 
 
@@ -122,7 +122,7 @@ def test_word_embeddings_may_begin_with_ready_made_vectors():
 def test_an_empty_item_gets_one_zero_vector():
     mask = torch.tensor([[True, True, False], [False, False, False], [False, True, False]])
     tokens = torch.ones(3, 3, 2).masked_fill(~mask.unsqueeze(-1), torch.nan)
-    found = nonempty_mask(Embeddings(tokens, mask))
+    found = ensure_nonempty(Embeddings(tokens, mask))
     assert found.mask.tolist() == [[True, True, False], [True, False, False], [False, True, False]]
     assert torch.equal(found.tokens, mask.unsqueeze(-1).expand(-1, -1, 2).float())
     assert not mask[1].any()
@@ -134,4 +134,4 @@ def test_an_empty_item_gets_one_zero_vector():
 )
 def test_heads_that_do_not_fit(heads, width, message):
     with pytest.raises(ValueError, match=message):
-        split_among(heads, width)
+        check_heads(heads, width)

@@ -254,7 +254,7 @@ class ItemMeasure:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class JudgedCaptions:
+class ScoredCaptions:
     """Captions that are true or false of their image.
 
     Attributes:
@@ -312,7 +312,7 @@ def winoground_scores(scores: Tensor) -> tuple[ItemMeasure, ItemMeasure, ItemMea
     )
 
 
-def threshold_accuracy(judged: JudgedCaptions, half: Tensor, items: int) -> ItemMeasure | None:
+def threshold_accuracy(judged: ScoredCaptions, half: Tensor, items: int) -> ItemMeasure | None:
     """Whether captions are judged rightly, true above a threshold.
 
     The threshold of one half of the items is the best one of the other half; of several the
@@ -376,13 +376,13 @@ def roc_area(scores: Tensor, true: Tensor, weights: Tensor) -> Tensor:
     return (positive * lower).sum(1) / (positive.sum(1) * false[:, -1])
 
 
-def judged_captions(foils: FoilSet, scores: Tensor) -> JudgedCaptions:
+def scored_captions(foils: FoilSet, scores: Tensor) -> ScoredCaptions:
     """Every caption of a set, as true or false of its image."""
     item, true = [], []
     for place, one in enumerate(foils.items):
         item += [place] * len(one.texts)
         true += [one.true, *[False] * (len(one.texts) - 1)]
-    return JudgedCaptions(torch.tensor(item), scores.double(), torch.tensor(true))
+    return ScoredCaptions(torch.tensor(item), scores.double(), torch.tensor(true))
 
 
 def choice_table(foils: FoilSet, scores: Tensor) -> Tensor:
@@ -526,7 +526,7 @@ def measure_foils(
             "sets of ARO"
         )
     images = torch.tensor([item.images[0] for item in foils.items])
-    judged = judged_captions(foils, scores) if foils.form in JUDGED_FORMATS else None
+    judged = scored_captions(foils, scores) if foils.form in JUDGED_FORMATS else None
     # items of one image are in one half
     rng = torch.Generator().manual_seed(seed)
     half = torch.randperm(int(images.max()) + 1, generator=rng)[images] % 2 == 0
@@ -542,7 +542,7 @@ def measure_foils(
 
 
 def _item_measures(
-    foils: FoilSet, scores: Tensor, judged: JudgedCaptions | None, half: Tensor, ties: TieRule
+    foils: FoilSet, scores: Tensor, judged: ScoredCaptions | None, half: Tensor, ties: TieRule
 ) -> list[ItemMeasure]:
     if foils.task == "crossed":
         return list(winoground_scores(scores.view(-1, 2, 2)))
@@ -605,7 +605,7 @@ def _percent(counts: Tensor, gained: Tensor, possible: Tensor) -> Tensor:
 
 
 def _area_line(
-    judged: JudgedCaptions,
+    judged: ScoredCaptions,
     group: CategoryGroup,
     names: Sequence[str],
     images: Tensor,

@@ -1,6 +1,31 @@
-"""What is asked of the affinities of images and captions, one direction at a time.
+"""Cross-modal attention (SCAN, BFAN) computed exactly, without ever forming an attended vector.
 
-Axes of a block: n captions of L words each, I images of R regions each: (n, L, I, R).
+A query q attends to context vectors c_k with weights p_k, and the score needs the cosine of q and
+the attended vector a = sum_k p_k c_k. Written out, that is an (I, T, L, D) tensor: every word, with
+every image, gets a vector of its own. But the cosine needs only two numbers of a:
+
+    q . a   = sum_k p_k (q . c_k)         q . c_k is an entry of the raw product words x regions
+    |a|^2   = p^T G p,  G_jk = c_j . c_k  one Gram matrix per context item, shared by all queries
+
+So one product of words and regions gives the affinities, from which the weights p are made, and
+both numbers follow by reductions over the context axis. This is algebra, not an approximation.
+The cosine does not change when p is scaled, so the softmax is never divided by its sum either.
+
+Both directions read the same block of affinities:
+
+                           regions R of image i
+                         +---------------------+
+        words L of       |                     |   t2i: a word attends along a row    (query L,
+        caption t        |   affinity[t, :, i] |        context R, G is the image's R x R)
+                         |       (L, R)        |   i2t: a region attends down a column (query R,
+                         +---------------------+        context L, G is the caption's L x L)
+
+Axes of a block are always (n, L, I, R): n captions of the same length of L words, I images of R
+regions. `CrossAttention.query` and `.context` are the axes 1 and 3, or the reverse. What comes out
+has the shape of the block without its context axis: (n, L, I) for words, (n, I, R) for regions.
+
+`counterfoil.models.layers.fused` applies these heads to all images with all captions, to aligned
+pairs, and to listed pairs, and holds the gradients.
 """
 
 from __future__ import annotations
@@ -39,12 +64,12 @@ class AttentionBlock:
 
 
 class AttentionHead(Protocol):
-    """Queries of one modality and their context in the other.
+    """An attention of one modality's vectors (queries) to the other's (context).
 
     Attributes:
-        results: how many tensors `attend` gives.
-        learnt: how many of them, the first ones, have a gradient.
-        grams: the Gram matrices of the context are read.
+        results: number of tensors that `attend` returns.
+        learnt: number of those, from the first on, that have a gradient.
+        grams: whether the Gram matrices of the context are read.
     """
 
     results: ClassVar[int]
@@ -53,20 +78,20 @@ class AttentionHead(Protocol):
 
     @property
     def direction(self) -> Direction:
-        """Words ask regions ("t2i") or regions ask words ("i2t")."""
+        """Words attend to regions ("t2i") or regions to words ("i2t")."""
 
     @property
     def compiled(self) -> bool:
-        """Let `torch.compile` fuse `attend` and `derivative` in the fused call."""
+        """Whether `torch.compile` fuses `attend` and `derivative` in `fused.FusedAttention`."""
 
     def attend(self, block: AttentionBlock) -> tuple[Tensor, ...]:
-        """Of every query, in the block's shape without its context axis; differentiable."""
+        """Return `results` tensors, in the block's shape without its context axis."""
 
-    def derivative(self, block: AttentionBlock, *pulls: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Gradients of the affinity and of the Gram matrix from those of what is learnt."""
+    def derivative(self, block: AttentionBlock, *grads: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return gradients of affinity and Gram matrix, given those of the `learnt` results."""
 
 
-# Focal attention: what a query attends to less than to the rest of its context is dropped.
+# Focal attention (BFAN): drop the context that a query attends to less than to the rest.
 
 
 Rule = Literal["equal", "prob"]
@@ -75,7 +100,7 @@ ROUNDINGS = 64  # a weight this few roundings below the bar counts as above it
 
 
 def focal_weights(focus: Focus, weight: Tensor, context: int, mask: Tensor | None) -> Tensor:
-    """The weights, with 0 for those that are not kept (BFAN, ACM MM 2019).
+    """Set the weights that focal attention drops to 0 (BFAN, ACM MM 2019).
 
     "equal" keeps what is above the mean; "prob" keeps k where sum_j (w_k - w_j) sqrt(w_j) > 0,
     which is w_k > sum_j w_j^1.5 / sum_j sqrt(w_j). Neither depends on the scale of the weights,
@@ -93,26 +118,30 @@ def focal_weights(focus: Focus, weight: Tensor, context: int, mask: Tensor | Non
     if focus == "none":
         return weight
     with torch.no_grad():
-        bar = _mean(weight, context, mask) if focus == "equal" else _balance(weight, context)
+        bar = (
+            _masked_mean(weight, context, mask)
+            if focus == "equal"
+            else _root_weighted_mean(weight, context)
+        )
         dropped = weight <= bar * (1 - ROUNDINGS * torch.finfo(weight.dtype).eps)
     return weight.masked_fill(dropped, 0)
 
 
-def _mean(weight: Tensor, context: int, mask: Tensor | None) -> Tensor:
+def _masked_mean(weight: Tensor, context: int, mask: Tensor | None) -> Tensor:
     total = weight.sum(context, keepdim=True)
     if mask is None:
         return total / weight.shape[context]
     return total / mask.sum(context, keepdim=True).clamp(min=1)
 
 
-def _balance(weight: Tensor, context: int) -> Tensor:
-    """The mean of the weights, each counted with its root."""
+def _root_weighted_mean(weight: Tensor, context: int) -> Tensor:
+    """Return the mean of the weights w, each weighted by sqrt(w): the threshold of "prob"."""
     root = weight.sqrt()
     share = root.sum(context, keepdim=True).clamp(min=torch.finfo(weight.dtype).tiny)
     return (weight * root).sum(context, keepdim=True) / share
 
 
-# Captions without their padding, and tiles of them that fit in memory.
+# Captions packed without padding, and tiles of images x captions that fit in memory.
 
 
 IMAGES_AT_ONCE = 128
@@ -122,13 +151,15 @@ CELLS_AT_ONCE = 1 << 24  # affinities in one product: 64 MB of float32
 @final
 @dataclass(frozen=True, slots=True)
 class LengthRun:
-    """Captions of equal length among packed ones: n of them, L words each.
+    """A run of n consecutive packed captions of equal length L.
+
+    Their words are rows of one matrix (W, D), so the run is a view (n, L, D), without a copy.
 
     Attributes:
-        word: first row of their words.
-        caption: place of the first caption.
-        n: how many captions.
-        length: words of each.
+        word: row of the first word of the first caption.
+        caption: index of the first caption.
+        n: number of captions.
+        length: words per caption.
     """
 
     word: int
@@ -138,16 +169,16 @@ class LengthRun:
 
     @property
     def words(self) -> slice:
-        """Rows of their words."""
+        """Rows of the words of these captions."""
         return slice(self.word, self.word + self.n * self.length)
 
     @property
     def captions(self) -> slice:
-        """Places of the captions."""
+        """Indices of these captions."""
         return slice(self.caption, self.caption + self.n)
 
     def cut(self, words: int) -> list[LengthRun]:
-        """The same captions, at most `words` words at a time, never less than one caption."""
+        """Split into runs of at most `words` words, but at least one caption each."""
         step = max(1, words // self.length)
         return [
             LengthRun(
@@ -160,10 +191,10 @@ class LengthRun:
 @final
 @dataclass(frozen=True, slots=True)
 class PackedTexts:
-    """Captions without padding, shortest first.
+    """Captions without padding, sorted by length so that equal lengths are adjacent.
 
     Attributes:
-        words: (W, D) their real words.
+        words: (W, D) real words of all captions, caption after caption.
         lengths: words of each caption, ascending.
     """
 
@@ -171,7 +202,7 @@ class PackedTexts:
     lengths: tuple[int, ...]
 
     def runs(self) -> list[LengthRun]:
-        """Captions of equal length."""
+        """Return the runs of captions of equal length."""
         runs: list[LengthRun] = []
         word = 0
         for caption, length in enumerate(self.lengths):
@@ -183,18 +214,18 @@ class PackedTexts:
             word += length
         return runs
 
-    def gathered(self, rows: Tensor, gather: Callable[[Tensor], Tensor]) -> Tensor:
-        """(T, I) what is made of the words of each caption.
+    def reduce_words(self, rows: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
+        """Reduce a number per word and image to one per caption and image: (W, I) to (T, I).
 
         Args:
-            rows: (W, I) a number for each word and image.
-            gather: makes (n, I) of the (n, L, I) of captions of one length.
+            rows: (W, I).
+            reduce: maps (n, L, I), captions of one length, to (n, I).
         """
         blocks = (rows[run.words].view(run.n, run.length, -1) for run in self.runs())
-        return torch.cat([gather(block) for block in blocks])
+        return torch.cat([reduce(block) for block in blocks])
 
     def parts(self, words: int) -> list[PackedTexts]:
-        """The same captions, at most `words` words at a time, never less than one caption."""
+        """Split into parts of at most `words` words, but at least one caption each."""
         cuts, total = [0], 0
         for caption, length in enumerate(self.lengths):
             if total + length > words and caption > cuts[-1]:
@@ -204,12 +235,13 @@ class PackedTexts:
         return [self._part(a, b) for a, b in pairwise([*cuts, len(self.lengths)])]
 
     def padded(self) -> Tensor:
-        """(T, L, D) with zeros behind each caption."""
+        """Return (T, L, D), zero behind the last word of each caption."""
         lengths = torch.tensor(self.lengths, device=self.words.device)
         longest = max(self.lengths, default=0)
-        room = self.words.new_zeros(len(lengths), longest, self.words.shape[-1])
+        padded = self.words.new_zeros(len(lengths), longest, self.words.shape[-1])
         real = torch.arange(longest, device=lengths.device) < lengths.unsqueeze(1)
-        return room.masked_scatter(real.unsqueeze(-1), self.words)
+        # rows of `words` are in the order in which True entries of `real` are met
+        return padded.masked_scatter(real.unsqueeze(-1), self.words)
 
     def _part(self, start: int, stop: int) -> PackedTexts:
         first = sum(self.lengths[:start])
@@ -218,17 +250,25 @@ class PackedTexts:
 
 
 def pack_texts(texts: Embeddings) -> tuple[PackedTexts, Tensor]:
-    """Texts without padding, and (T,) where each of them stood before."""
+    """Pack texts without padding; the second result (T,) is the original row of each packed one."""
     counts = texts.mask.sum(1)
     order = counts.argsort(stable=True)
     words = texts.tokens[order][texts.mask[order]]
     return PackedTexts(words, tuple(counts[order].tolist())), order
 
 
-def tile_sizes(
+def score_tiles(
     images: Embeddings, texts: Embeddings, score: Callable[[Embeddings, PackedTexts], Tensor]
 ) -> Tensor:
-    """(I, T) scores, from a function that gives (T, I) scores of a tile with packed texts.
+    """Score all images with all texts, tile by tile.
+
+    Args:
+        images: I of them.
+        texts: T of them.
+        score: returns (T', I') scores of a tile, from its images and packed texts.
+
+    Returns:
+        (I, T) scores.
 
     Raises:
         ValueError: a text has no words.
@@ -244,18 +284,11 @@ def tile_sizes(
             for first in range(0, len(images), IMAGES_AT_ONCE)
         ]
         columns.append(rows[0] if len(rows) == 1 else torch.cat(rows, 1))
+    # captions were sorted by length: the inverse permutation brings them back in order
     return torch.cat(columns).T[:, order.argsort()]
 
 
-# Cross-modal attention that never forms an attended vector.
-#
-# A query q attends to context vectors c_k with weights p_k, and what is wanted is the cosine of q
-# and
-# a = sum_k p_k c_k. Two identities give it from what is already there: q.a = sum_k p_k (q.c_k) are
-# entries of the regions x words affinity, and |a|^2 = p^T G p with G the context's own Gram matrix.
-# Both scale with the weights, so the weights need not even be normalised.
-#
-# Axes of a block as in `counterfoil.models.layers.cross_attention`: (n, L, I, R).
+# The attention itself, and its derivative. See the head of this file.
 
 
 RawNorm = Literal["clipped_l2norm", "l2norm", "softmax", "clipped", "no_norm"]
@@ -266,13 +299,14 @@ SAFE_EXPONENT = 20.0
 
 @final
 class AttendedProducts(NamedTuple):
-    """What a query needs to know of the vector that it attends to, at an arbitrary common scale.
+    """The numbers that a cosine needs of an attended vector a = sum_k p_k c_k.
 
-    Shapes are the block's without its context axis: (n, L, I) words or (n, I, R) regions.
+    The weights p are not normalised; all three numbers are relative to their scale, which cancels
+    in the cosine. Shapes are the block's without its context axis: (n, L, I) or (n, I, R).
 
     Attributes:
-        dot: inner product of the query with the attended vector.
-        square: squared length of the attended vector; rounding may take it below 0.
+        dot: q . a.
+        square: |a|^2; rounding may take it below 0.
         mass: sum of the weights.
     """
 
@@ -281,11 +315,13 @@ class AttendedProducts(NamedTuple):
     mass: Tensor
 
     def cosine(self, query: Tensor) -> Tensor:
-        """Cosine of query and attended vector; 0 where either of them is zero.
+        """Return the cosine of query and attended vector; 0 where either is zero.
 
         Args:
             query: squared lengths of the queries, broadcastable.
         """
+        # |q|^2 |a|^2 is compared with EPS^2 at the scale of the weights: at p / mass, the true
+        # softmax, this is max(|q| |a|, EPS). `mass` only sets this floor, so it needs no gradient.
         floor = (EPS * self.mass.detach()).square() + torch.finfo(self.dot.dtype).tiny
         return self.dot * torch.maximum(self.square * query, floor).rsqrt()
 
@@ -293,17 +329,23 @@ class AttendedProducts(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True)
 class CrossAttention:
-    """Stacked cross attention's weights (SCAN, ECCV 2018, eq. 2-4 and 8), with their derivative.
+    """Stacked cross attention (SCAN, ECCV 2018, eq. 2-4 and 8) and its derivative.
+
+    With affinity s, Gram matrix G and the softmax's input x = f(s), where f is `raw_norm`:
+
+        p      = exp(sharpness * x)         relative weights, over the context axis
+        dot    = sum_k p_k s_k
+        square = sum_k p_k (G p)_k
 
     Departs from the authors' code in: shapes are kept with one image, one word or one region (S2).
 
     Attributes:
         direction: "t2i": words attend to regions; "i2t": regions attend to words.
-        raw_norm: what is done to the affinities first. "l2norm" and "softmax" run over the queries;
-            "clipped" is a leaky rectifier (the paper has a plain one).
+        raw_norm: normalisation of the affinities before the softmax. "l2norm" and "softmax" run
+            over the queries; "clipped" is a leaky ReLU (the paper has a plain one).
         sharpness: inverse temperature of the softmax over the context.
         compiled: let `torch.compile` fuse `attend` and `derivative` in the fused call.
-        focus: which of its context a query goes on attending to; the rest gets no weight.
+        focus: which weights focal attention keeps, see `focal_weights`.
     """
 
     results: ClassVar[int] = 3
@@ -327,39 +369,52 @@ class CrossAttention:
         return 3 if self.direction == "t2i" else 1
 
     def attend(self, block: AttentionBlock) -> AttendedProducts:
-        """Attend; differentiable."""
-        weight = self._weigh(block, self._sharpen(block)[0])
+        """Return dot, square and mass of every attended vector; differentiable."""
+        weight = self._relative_weights(block, self._softmax_input(block)[0])
         return AttendedProducts(
             (weight * block.affinity).sum(self.context),
-            (weight * self._spread(block.gram, weight)).sum(self.context),
+            (weight * self._gram_product(block.gram, weight)).sum(self.context),
             weight.sum(self.context),
         )
 
     def weights(self, block: AttentionBlock) -> Tensor:
-        """(n, L, I, R) attention, sums to 1 over the context; 0 for an item without context."""
-        weight = self._weigh(block, self._sharpen(block)[0])
+        """Return (n, L, I, R) attention; it sums to 1 over the context, to 0 over an empty one."""
+        weight = self._relative_weights(block, self._softmax_input(block)[0])
         total = weight.sum(self.context, keepdim=True)
         return weight / total.clamp(min=torch.finfo(weight.dtype).tiny)
 
-    def derivative(self, block: AttentionBlock, *pulls: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients of the affinity and of the Gram matrix, in closed form.
+    def derivative(self, block: AttentionBlock, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradients of the affinity and of the Gram matrix, in closed form.
+
+        With a = d loss / d dot and b = d loss / d square, one of each per query:
+
+            d s_k  = a p_k + f'(d x)_k       directly, and through the weights
+            d x_k  = sharpness * p_k * (a s_k + 2 b (G p)_k)        as d p_k / d x_k = sharpness p_k
+            d G_jk = b p_j p_k, summed over the queries
+
+        There is no softmax Jacobian, because p is not normalised: each p_k depends on x_k alone.
+        Shifting x by its maximum scales p and so changes nothing that is differentiated.
 
         Args:
-            block: what was attended to.
-            pulls: gradients of `AttendedProducts.dot` and `AttendedProducts.square`.
+            block: the block that was attended to.
+            grads: gradients of `AttendedProducts.dot` and `AttendedProducts.square`.
         """
-        dot, square = (pull.unsqueeze(self.context) for pull in pulls)
-        sharp, inverse = self._sharpen(block)
-        weight = self._weigh(block, sharp)
-        direct = weight * dot
-        pull = torch.addcmul(
-            direct * block.affinity, weight * square, self._spread(block.gram, weight), value=2
+        d_dot, d_square = (grad.unsqueeze(self.context) for grad in grads)
+        x, inverse = self._softmax_input(block)
+        weight = self._relative_weights(block, x)
+        direct = weight * d_dot
+        # direct * s + 2 (p b) (G p), in one pass over the block; in place to save a temporary
+        d_x = torch.addcmul(
+            direct * block.affinity,
+            weight * d_square,
+            self._gram_product(block.gram, weight),
+            value=2,
         ).mul_(self.sharpness)
-        through = self._unsharpen(block.affinity, sharp, inverse, pull)
-        return direct.add_(through), self._outer(weight * square, weight)
+        through = self._softmax_input_grad(block.affinity, x, inverse, d_x)
+        return direct.add_(through), self._gram_grad(weight * d_square, weight)
 
-    def _sharpen(self, block: AttentionBlock) -> tuple[Tensor, Tensor | None]:
-        """The affinities as the softmax sees them, and what they were multiplied with."""
+    def _softmax_input(self, block: AttentionBlock) -> tuple[Tensor, Tensor | None]:
+        """Return x = f(s), and with "l2norm" the inverse lengths it was multiplied with."""
         x = block.affinity
         if self.raw_norm == "softmax":
             mask = block.words if self.direction == "t2i" else block.regions
@@ -371,48 +426,54 @@ class CrossAttention:
         if not self.raw_norm.endswith("l2norm"):
             return x, None
         tiny = torch.finfo(x.dtype).tiny
+        # padded queries have affinity 0 and add nothing to the length, so no mask is needed
         inverse = 1 / (x.square().sum(self.query, keepdim=True).clamp(min=tiny).sqrt() + EPS)
         return x * inverse, inverse
 
-    def _unsharpen(
-        self, affinity: Tensor, sharp: Tensor, inverse: Tensor | None, pull: Tensor
+    def _softmax_input_grad(
+        self, affinity: Tensor, x: Tensor, inverse: Tensor | None, d_x: Tensor
     ) -> Tensor:
-        """Gradient of the affinities from that of what the softmax saw."""
+        """Return the gradient of the affinity from that of x = f(affinity)."""
         if self.raw_norm == "softmax":
-            return sharp * (pull - (pull * sharp).sum(self.query, keepdim=True))
+            return x * (d_x - (d_x * x).sum(self.query, keepdim=True))
         if inverse is not None:
-            along = (pull * sharp).sum(self.query, keepdim=True)
+            # y = v / (|v| + EPS):  d v = d_y / (|v| + EPS) - y (d_y . y) / |v|
+            along = (d_x * x).sum(self.query, keepdim=True)
             length = (1 / inverse - EPS).clamp(min=torch.finfo(inverse.dtype).tiny)
-            pull = torch.addcmul(pull * inverse, sharp, along / length, value=-1)
+            d_x = torch.addcmul(d_x * inverse, x, along / length, value=-1)
         if self.raw_norm.startswith("clipped"):
-            pull = torch.where(affinity > 0, pull, SLOPE * pull)
-        return pull
+            d_x = torch.where(affinity > 0, d_x, SLOPE * d_x)
+        return d_x
 
-    def _weigh(self, block: AttentionBlock, sharp: Tensor) -> Tensor:
-        """Softmax over the context, focused, short of the division."""
+    def _relative_weights(self, block: AttentionBlock, x: Tensor) -> Tensor:
+        """Return the softmax over the context without its division, after focal attention."""
         mask = block.regions if self.direction == "t2i" else block.words
-        exponent = sharp * self.sharpness
+        exponent = x * self.sharpness
+        # x is within [-1, 1] after a normalisation, so exp cannot overflow at a usual sharpness and
+        # the pass that looks for the maximum is saved
         bounded = self.raw_norm.endswith("l2norm") or self.raw_norm == "softmax"
         if not bounded or self.sharpness > SAFE_EXPONENT:
             if mask is not None:
-                exponent = exponent.masked_fill(~mask, torch.finfo(sharp.dtype).min)
+                exponent = exponent.masked_fill(~mask, torch.finfo(x.dtype).min)
             exponent = exponent - exponent.detach().amax(self.context, keepdim=True)
         weight = exponent.exp()
         if mask is not None:
             weight = weight.masked_fill(~mask, 0)
         return focal_weights(self.focus, weight, self.context, mask)
 
-    def _spread(self, gram: Tensor | None, weight: Tensor) -> Tensor:
-        """The Gram matrix times the weights: (n, L, I, R)."""
+    def _gram_product(self, gram: Tensor | None, weight: Tensor) -> Tensor:
+        """Return G p for every query: (n, L, I, R)."""
         assert gram is not None
         n, words, images, regions = weight.shape
         if self.direction == "t2i":
+            # one G per image: (n L, I, R) -> (I, n L, R) @ (I, R, R); G is symmetric: p^T G = G p
             rows = weight.reshape(n * words, images, regions).transpose(0, 1)
             return torch.bmm(rows, gram).transpose(0, 1).reshape(weight.shape)
+        # one G per caption: (n, L, L) @ (n, L, I R), every column a region of an image
         return torch.bmm(gram, weight.reshape(n, words, images * regions)).view(weight.shape)
 
-    def _outer(self, left: Tensor, right: Tensor) -> Tensor:
-        """Gradient of the Gram matrix."""
+    def _gram_grad(self, left: Tensor, right: Tensor) -> Tensor:
+        """Return sum over queries of left_j right_k: (I, R, R), or (n, L, L) for i2t."""
         n, words, images, regions = left.shape
         if self.direction == "t2i":
             rows = (x.reshape(n * words, images, regions).transpose(0, 1) for x in (left, right))
@@ -422,7 +483,7 @@ class CrossAttention:
         return torch.bmm(a, b.transpose(1, 2))
 
 
-# From one similarity per query to one score.
+# Aggregation of the similarities of all queries to one score.
 
 
 Aggregate = Literal["LogSumExp", "Mean", "Max", "Sum"]
@@ -431,13 +492,13 @@ Aggregate = Literal["LogSumExp", "Mean", "Max", "Sum"]
 def aggregate(
     kind: Aggregate, similarity: Tensor, dim: int, mask: Tensor | None, sharpness: float
 ) -> Tensor:
-    """One score from the similarities along `dim`.
+    """Aggregate similarities along `dim` to one score.
 
     LogSumExp is log(sum(exp(sharpness * s))) / sharpness (SCAN, ECCV 2018, eq. 6), not divided by
     the count, so it and Sum grow with the number of queries.
 
     Args:
-        kind: what to do.
+        kind: the aggregation.
         similarity: (..., Q, ...).
         dim: axis of the queries.
         mask: bool, True where a query is real; None when all are. Broadcastable, and its axis `dim`
@@ -466,13 +527,13 @@ Pooling = Literal["LSE", "Mean", "Max", "Sum", "Softmax"]
 def pool_queries(
     kind: Pooling, similarity: Tensor, dim: int, mask: Tensor | None, temperature: float
 ) -> Tensor:
-    """One score from the similarities along `dim` (CHAN, CVPR 2023, section 3.3).
+    """Pool similarities along `dim` to one score (CHAN, CVPR 2023, section 3.3).
 
     "LSE" is log(sum(exp(s / temperature))), in units of the similarity over the temperature;
     "Softmax" is the mean weighted with softmax(s / temperature). The rest is `aggregate`'s.
 
     Args:
-        kind: what to do.
+        kind: the pooling.
         similarity: (..., Q, ...).
         dim: axis of the queries.
         mask: as in `aggregate`.
@@ -484,6 +545,7 @@ def pool_queries(
         return aggregate(kind, similarity, dim, mask, 1 / temperature)
     if mask is not None:
         similarity = similarity.masked_fill(~mask, 0)
-    sharp = similarity / temperature
-    weight = sharp if mask is None else sharp.masked_fill(~mask, -torch.inf)
-    return (weight.softmax(dim) * similarity).sum(dim)
+    logits = similarity / temperature
+    if mask is not None:
+        logits = logits.masked_fill(~mask, -torch.inf)
+    return (logits.softmax(dim) * similarity).sum(dim)

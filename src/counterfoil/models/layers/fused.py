@@ -1,8 +1,39 @@
-"""All images with all captions through one matrix product, with exact gradients.
+"""The exact fast score: all images with all captions through one matrix product.
 
-Captions come packed, so the product holds real words only, and captions of one length form dense
-blocks (n, L, I, R) small enough for the cache. The gradient is in closed form; a loss that looks
-at few pairs (the hardest negatives) pays for those pairs only.
+Why no attended vector is needed is derived in `counterfoil.models.layers.cross_attention`; with
+weights p over context vectors c_k and G their Gram matrix,
+
+    q . sum_k p_k c_k = sum_k p_k (q . c_k)          |sum_k p_k c_k|^2 = p^T G p
+
+This file applies such attention heads in three ways, all with the same result:
+
+- `apply_heads`: every image with every caption, for score matrices (`FusedAttention`);
+- `align_pairs`: P images with P captions, row by row;
+- `align_listed`: pairs of rows of two pools, without copying the pools (`ListedProducts`).
+
+Layout of the first. Captions are packed, so the product holds real words only; W words in all:
+
+        regions.flatten(0, 1).T (D, I R)
+                                |  image 0   |  image 1   | ...
+      words (W, D)              |  r0 .. rR  |  r0 .. rR  |
+        caption 0, word 0   ->  [  ....      |  ....      |     ]
+        caption 0, word 1   ->  [  ....      |  ....      |     ]  affinity (W, I R)
+        caption 1, word 0   ->  [  ....      |  ....      |     ]
+        ...
+
+    n captions of equal length L are n L adjacent rows, so `view(n, L, I, R)` is a dense block of
+    them without a copy. Blocks are cut to `CELLS_IN_CACHE` affinities, so that softmax, reductions
+    and Gram products of one block run in the cache.
+
+Never materialised: attended vectors (I, T, L, D), in either direction; padded words; and, saved
+for the gradient, any attention weights. Only inputs and the affinity matrix are saved, and the
+weights are computed again, block by block.
+
+The gradient is exact because the forward pass is ordinary differentiable algebra in two inputs,
+affinity S = X Y^T and Gram matrices. `AttentionHead.derivative` gives d S and d G in closed form;
+then d X = d S Y and d Y = d S^T X, two more products of the size of the first. The Gram matrices
+are inputs here, so autograd carries d G to the vectors. Where a loss looks at few pairs (the
+hardest negatives), d S is zero elsewhere and only those pairs are visited.
 """
 
 from __future__ import annotations
@@ -29,17 +60,17 @@ from counterfoil.models.layers.cross_attention import (
 from counterfoil.models.layers.pooling import full_precision, squared_norms
 
 CELLS_IN_CACHE = 1 << 20  # affinities of one block
-PAIRS_AT_ONCE = 512
-SPARSE = 0.15  # where fewer pairs than this share have a gradient, only they are visited
+PAIRS_AT_ONCE = 512  # in the sparse gradient
+SPARSE = 0.15  # if fewer pairs than this share have a gradient, only they are visited
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class FusedPlan:
-    """What one fused call computes.
+    """The settings of one fused call.
 
     Attributes:
-        heads: what is asked of the affinities.
+        heads: attention heads, all of which read the same affinities.
         runs: captions by length.
         mask: (I, R) bool, or None when all regions are real.
         dtype: of the large products; all else has at least single precision.
@@ -51,12 +82,12 @@ class FusedPlan:
     dtype: torch.dtype
 
     def split(self, flat: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
-        """What belongs to each head, of all their results in a row."""
+        """Group a flat tuple of all heads' results by head."""
         ends = list(accumulate((head.results for head in self.heads), initial=0))
         return [flat[a:b] for a, b in pairwise(ends)]
 
     def blocks(self, affinity: Tensor, regions: int) -> Iterator[tuple[LengthRun, Tensor]]:
-        """Views (n, L, I, R) of (W, I * R), small enough for the cache."""
+        """Yield views (n, L, I, R) of the affinity (W, I R) that fit in the cache."""
         for run in self.runs:
             for cut in run.cut(CELLS_IN_CACHE // max(1, affinity.shape[1])):
                 block = affinity[cut.words].view(cut.n, cut.length, -1, regions)
@@ -65,21 +96,21 @@ class FusedPlan:
     def block(
         self, head: AttentionHead, run: LengthRun, affinity: Tensor, grams: GramMatrices
     ) -> AttentionBlock:
-        """One view with what the head needs beside it."""
-        mask = None if self.mask is None else self.mask[None, None]
+        """Combine a view of the affinity with the Gram matrices and mask that the head reads."""
+        mask = None if self.mask is None else self.mask[None, None]  # (1, 1, I, R)
         return AttentionBlock(affinity, grams.of(head, run), None, mask)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class GramMatrices:
-    """(I, R, R) of the regions and (T, L, L) of the words, or gradients of these."""
+    """Gram matrices (I, R, R) of regions and (T, L, L) of words, or their gradients."""
 
     regions: Tensor | None
     words: Tensor | None
 
     def of(self, head: AttentionHead, run: LengthRun) -> Tensor | None:
-        """Those of the head's context in a run, as a view, if it reads them."""
+        """Return a view of those of the head's context in a run; None if it reads none."""
         if not head.grams:
             return None
         if head.direction == "t2i":
@@ -88,36 +119,36 @@ class GramMatrices:
         return self.words[run.captions, : run.length, : run.length]
 
     def zeros(self) -> GramMatrices:
-        """Room for gradients."""
+        """Return zeros of the same shapes, to accumulate gradients in."""
         both = (None if g is None else torch.zeros_like(g) for g in (self.regions, self.words))
         return GramMatrices(*both)
 
 
-def _method(head: AttentionHead, name: str) -> Callable[..., Any]:
-    """A method of the head's class, compiled where the head says so."""
-    plain: Callable[..., Any] = getattr(type(head), name)
-    return _compiled(plain) if head.compiled else plain
+def _head_method(head: AttentionHead, name: str) -> Callable[..., Any]:
+    """Return a method of the head's class, compiled if the head wants that."""
+    method: Callable[..., Any] = getattr(type(head), name)
+    return _compiled(method) if head.compiled else method
 
 
 @cache
-def _compiled(plain: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(plain, dynamic=True)
+def _compiled(method: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(method, dynamic=True)
 
 
-def _place(head: AttentionHead, run: LengthRun) -> slice:
-    """Rows of a head's results that belong to a run."""
+def _result_rows(head: AttentionHead, run: LengthRun) -> slice:
+    """Rows of a head's results that belong to a run: words for t2i, captions for i2t."""
     return run.words if head.direction == "t2i" else run.captions
 
 
-def _queries(head: AttentionHead, view: Tensor, rows: Tensor) -> Tensor:
-    """Rows of a head's results in the shape of a block without its context axis."""
+def _query_block(head: AttentionHead, view: Tensor, rows: Tensor) -> Tensor:
+    """View rows of a head's results as a block without its context axis."""
     n, words, images, regions = view.shape
     return rows.view(n, words, images) if head.direction == "t2i" else rows.view(n, images, regions)
 
 
 @final
 class FusedAttention(torch.autograd.Function):
-    """Words (W, D), regions (I, R, D) and Gram matrices to what the queries attend to."""
+    """Apply heads to words (W, D), regions (I, R, D) and Gram matrices."""
 
     @staticmethod
     def forward(
@@ -131,37 +162,40 @@ class FusedAttention(torch.autograd.Function):
         images, per_image, _ = regions.shape
         grams = GramMatrices(region_gram, word_gram)
         with torch.autocast(words.device.type, enabled=False):
-            flat = regions.flatten(0, 1).to(plan.dtype)
-            affinity = full_precision(words.to(plan.dtype) @ flat.T)
-            out = [_room(plan, head, affinity, (images, per_image)) for head in plan.heads]
+            flat = regions.flatten(0, 1).to(plan.dtype)  # (I R, D)
+            affinity = full_precision(words.to(plan.dtype) @ flat.T)  # (W, I R), the one product
+            results = [
+                _empty_results(plan, head, affinity, (images, per_image)) for head in plan.heads
+            ]
             for run, view in plan.blocks(affinity, per_image):
-                for head, room in zip(plan.heads, out, strict=True):
-                    found = _method(head, "attend")(head, plan.block(head, run, view, grams))
-                    for tensor, part in zip(room, found, strict=True):
-                        tensor[_place(head, run)] = part.view(-1, *tensor.shape[1:])
+                # all heads read a block while it is in the cache
+                for head, tensors in zip(plan.heads, results, strict=True):
+                    parts = _head_method(head, "attend")(head, plan.block(head, run, view, grams))
+                    for tensor, part in zip(tensors, parts, strict=True):
+                        tensor[_result_rows(head, run)] = part.view(-1, *tensor.shape[1:])
         ctx.plan = plan
         ctx.save_for_backward(words, regions, region_gram, word_gram, affinity)
-        fixed = (room[head.learnt :] for head, room in zip(plan.heads, out, strict=True))
+        fixed = (tensors[head.learnt :] for head, tensors in zip(plan.heads, results, strict=True))
         ctx.mark_non_differentiable(*(tensor for tensors in fixed for tensor in tensors))
-        return tuple(tensor for room in out for tensor in room)
+        return tuple(tensor for tensors in results for tensor in tensors)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         words, regions, region_gram, word_gram, affinity = ctx.saved_tensors
-        parts = ctx.plan.split(grads)
-        pulls = [part[: head.learnt] for head, part in zip(ctx.plan.heads, parts, strict=True)]
-        job = _Backward(
-            ctx.plan, words, regions, affinity, GramMatrices(region_gram, word_gram), pulls
+        by_head = zip(ctx.plan.heads, ctx.plan.split(grads), strict=True)
+        d_results = [tensors[: head.learnt] for head, tensors in by_head]
+        gradient = FusedGradient(
+            ctx.plan, words, regions, affinity, GramMatrices(region_gram, word_gram), d_results
         )
         with torch.autocast(words.device.type, enabled=False):
-            touched = job.touched()
-            sparse = int(touched.sum()) < SPARSE * touched.numel()
-            d_words, d_regions, grams = job.sparse(touched) if sparse else job.dense()
+            pairs = gradient.nonzero_pairs()
+            sparse = int(pairs.sum()) < SPARSE * pairs.numel()
+            d_words, d_regions, grams = gradient.sparse(pairs) if sparse else gradient.dense()
         return None, d_words, d_regions, grams.regions, grams.words
 
 
-def _room(
+def _empty_results(
     plan: FusedPlan, head: AttentionHead, affinity: Tensor, shape: tuple[int, int]
 ) -> tuple[Tensor, ...]:
     captions = sum(run.n for run in plan.runs)
@@ -171,11 +205,16 @@ def _room(
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Backward:
-    """The gradient of `FusedAttention`.
+class FusedGradient:
+    """The backward pass of `FusedAttention`.
 
     Attributes:
-        pulls: gradients of what each head learns from.
+        plan: as in the forward pass.
+        words: (W, D).
+        regions: (I, R, D).
+        affinity: (W, I R), saved by the forward pass.
+        grams: Gram matrices.
+        d_results: gradients of the results of each head that have one.
     """
 
     plan: FusedPlan
@@ -183,178 +222,187 @@ class _Backward:
     regions: Tensor
     affinity: Tensor
     grams: GramMatrices
-    pulls: list[tuple[Tensor, ...]]
+    d_results: list[tuple[Tensor, ...]]
 
-    def touched(self) -> Tensor:
-        """(T, I) pairs with a gradient."""
+    def nonzero_pairs(self) -> Tensor:
+        """(T, I) bool, True at pairs of a caption and an image with a gradient."""
         rows = []
         for run in self.plan.runs:
             any_head = torch.zeros(1, dtype=torch.bool, device=self.words.device)
-            for head, pulls in zip(self.plan.heads, self.pulls, strict=True):
-                for moved in (pull[_place(head, run)] != 0 for pull in pulls):
-                    by_words = head.direction == "t2i"
-                    pairs = moved.view(run.n, run.length, -1).any(1) if by_words else moved.any(2)
+            for head, grads in zip(self.plan.heads, self.d_results, strict=True):
+                for nonzero in (grad[_result_rows(head, run)] != 0 for grad in grads):
+                    if head.direction == "t2i":  # (n L, I): any word of the caption
+                        pairs = nonzero.view(run.n, run.length, -1).any(1)
+                    else:  # (n, I, R): any region of the image
+                        pairs = nonzero.any(2)
                     any_head = any_head | pairs
             rows.append(any_head)
         return torch.cat(rows)
 
     def dense(self) -> tuple[Tensor, Tensor, GramMatrices]:
-        """Visit every block."""
-        plan, grams = self.plan, self.grams.zeros()
+        """Return gradients of words, regions and Gram matrices; visits every block."""
+        plan, d_grams = self.plan, self.grams.zeros()
         d_affinity = torch.empty_like(self.affinity)
         for run, view in plan.blocks(self.affinity, self.regions.shape[1]):
             total: Tensor | None = None
-            for head, pulls in zip(plan.heads, self.pulls, strict=True):
-                rows = (_queries(head, view, g[_place(head, run)]) for g in pulls)
+            for head, grads in zip(plan.heads, self.d_results, strict=True):
+                rows = (_query_block(head, view, grad[_result_rows(head, run)]) for grad in grads)
                 block = plan.block(head, run, view, self.grams)
-                moved, gram = _method(head, "derivative")(head, block, *rows)
-                if (room := grams.of(head, run)) is not None:
-                    room.add_(gram)
-                total = moved if total is None else total.add_(moved)
+                d_block, d_gram = _head_method(head, "derivative")(head, block, *rows)
+                if (sum_of_grams := d_grams.of(head, run)) is not None:
+                    sum_of_grams.add_(d_gram)
+                total = d_block if total is None else total.add_(d_block)
             assert total is not None
-            d_affinity[run.words] = total.flatten(0, 1).flatten(1)
-        narrow = d_affinity.to(plan.dtype)
+            d_affinity[run.words] = total.flatten(0, 1).flatten(1)  # (n, L, I, R) -> (n L, I R)
+        # S = X Y^T: d X = d S Y, d Y = d S^T X
+        low = d_affinity.to(plan.dtype)
         flat = self.regions.flatten(0, 1).to(plan.dtype)
-        d_words = (narrow @ flat).to(self.words.dtype)
-        d_regions = (narrow.T @ self.words.to(plan.dtype)).view_as(self.regions)
-        return d_words, d_regions.to(self.regions.dtype), grams
+        d_words = (low @ flat).to(self.words.dtype)
+        d_regions = (low.T @ self.words.to(plan.dtype)).view_as(self.regions)
+        return d_words, d_regions.to(self.regions.dtype), d_grams
 
-    def sparse(self, touched: Tensor) -> tuple[Tensor, Tensor, GramMatrices]:
-        """Visit only the touched pairs."""
+    def sparse(self, pairs: Tensor) -> tuple[Tensor, Tensor, GramMatrices]:
+        """Return the same as `dense`; visits only these pairs (T, I)."""
         d_words, d_regions = torch.zeros_like(self.words), torch.zeros_like(self.regions)
-        grams = self.grams.zeros()
+        d_grams = self.grams.zeros()
         for run in self.plan.runs:
-            found = touched[run.captions].nonzero()
-            if not len(found):
+            rows = pairs[run.captions].nonzero()
+            if not len(rows):
                 continue
             words = self.words[run.words].view(run.n, run.length, -1)
-            d_run = d_words[run.words].view_as(words)
-            for caption, image in (part.unbind(1) for part in torch.split(found, PAIRS_AT_ONCE)):
-                moved = self._moved(run, caption, image, grams).to(self.plan.dtype)
+            d_run = d_words[run.words].view_as(words)  # a view: adding to it writes d_words
+            for caption, image in (part.unbind(1) for part in torch.split(rows, PAIRS_AT_ONCE)):
+                d_affinity = self._pair_gradient(run, caption, image, d_grams).to(self.plan.dtype)
                 regions = self.regions[image].to(self.plan.dtype)
-                d_run.index_add_(0, caption, torch.bmm(moved, regions).to(d_run.dtype))
-                back = torch.bmm(moved.transpose(1, 2), words[caption].to(self.plan.dtype))
-                d_regions.index_add_(0, image, back.to(d_regions.dtype))
-        return d_words, d_regions, grams
+                # captions and images repeat among the pairs, so gradients are added by index
+                d_run.index_add_(0, caption, torch.bmm(d_affinity, regions).to(d_run.dtype))
+                part = torch.bmm(d_affinity.mT, words[caption].to(self.plan.dtype))
+                d_regions.index_add_(0, image, part.to(d_regions.dtype))
+        return d_words, d_regions, d_grams
 
-    def _moved(self, run: LengthRun, caption: Tensor, image: Tensor, grams: GramMatrices) -> Tensor:
-        """(P, L, R) gradient of the affinities of P pairs; adds that of the Gram matrices."""
+    def _pair_gradient(
+        self, run: LengthRun, caption: Tensor, image: Tensor, d_grams: GramMatrices
+    ) -> Tensor:
+        """Return the gradient (P, L, R) of the affinities of P pairs, and add to `d_grams`.
+
+        The P pairs become one block. Each has a context of its own, so they take the axis along
+        which the Gram matrices are numbered: the images' for t2i, (1, L, P, R), and the captions'
+        for i2t, (P, L, 1, R).
+        """
         images, regions = self.regions.shape[:2]
         view = self.affinity[run.words].view(run.n, run.length, images, regions)
-        pairs = view[caption, :, image]
+        pairs = view[caption, :, image]  # (P, L, R)
         mask = None if self.plan.mask is None else self.plan.mask[image]
         total = torch.zeros_like(pairs)
-        for head, pulls in zip(self.plan.heads, self.pulls, strict=True):
-            gram, d_gram = self.grams.of(head, run), grams.of(head, run)
+        for head, grads in zip(self.plan.heads, self.d_results, strict=True):
+            gram, sum_of_grams = self.grams.of(head, run), d_grams.of(head, run)
             by_words = head.direction == "t2i"
-            own = image if by_words else caption
-            near = None if gram is None else gram[own]
-            if by_words:  # the pairs take the images' place: (1, L, P, R)
-                seen = None if mask is None else mask[None, None]
-                block = AttentionBlock(pairs.transpose(0, 1)[None], near, None, seen)
-                rows = (g[run.words].view(run.n, run.length, -1)[caption, :, image] for g in pulls)
-                moved, part = head.derivative(block, *(g.T[None] for g in rows))
-                total += moved[0].transpose(0, 1)
-            else:  # the captions' place: (P, L, 1, R)
-                seen = None if mask is None else mask[:, None, None]
-                block = AttentionBlock(pairs[:, :, None], near, None, seen)
-                rows = (g[run.captions][caption, image][:, None] for g in pulls)
-                moved, part = head.derivative(block, *rows)
-                total += moved[:, :, 0]
-            if d_gram is not None and part is not None:
-                d_gram.index_add_(0, own, part)
+            context = image if by_words else caption
+            pair_grams = None if gram is None else gram[context]
+            if by_words:
+                pair_mask = None if mask is None else mask[None, None]
+                block = AttentionBlock(pairs.transpose(0, 1)[None], pair_grams, None, pair_mask)
+                rows = (g[run.words].view(run.n, run.length, -1)[caption, :, image] for g in grads)
+                d_block, d_gram = head.derivative(block, *(row.T[None] for row in rows))
+                total += d_block[0].transpose(0, 1)
+            else:
+                pair_mask = None if mask is None else mask[:, None, None]
+                block = AttentionBlock(pairs[:, :, None], pair_grams, None, pair_mask)
+                rows = (g[run.captions][caption, image][:, None] for g in grads)
+                d_block, d_gram = head.derivative(block, *rows)
+                total += d_block[:, :, 0]
+            if sum_of_grams is not None and d_gram is not None:
+                sum_of_grams.index_add_(0, context, d_gram)
         return total
 
 
-# Attention between all images and all captions, or between aligned pairs.
-#
-# All with all goes through one matrix product: see `counterfoil.models.layers.fused`.
+# Preparation of the inputs, and the two entries: all with all, and aligned pairs.
 
 
-def zero_padding(items: Embeddings, *, gram: bool = True) -> Embeddings:
-    """The same items with zeros where the mask is False, and with Gram matrices if wanted."""
-    tokens, own, mask = items.tokens, items.gram, items.mask
-    whole = bool(mask.all())
-    if not whole:
+def prepare_context(items: Embeddings, *, gram: bool = True) -> Embeddings:
+    """Set padding to zero, and add Gram matrices if `gram` is set."""
+    tokens, products, mask = items.tokens, items.gram, items.mask
+    no_padding = bool(mask.all())
+    if not no_padding:
         tokens = tokens.masked_fill(~mask.unsqueeze(-1), 0)
     if not gram:
-        own = None
-    elif own is None:
-        own = own_products(tokens)
-    elif not whole:
-        own = own.masked_fill(~(mask.unsqueeze(1) & mask.unsqueeze(2)), 0)
-    return Embeddings(tokens, mask, own)
+        products = None
+    elif products is None:
+        products = gram_matrices(tokens)
+    elif not no_padding:
+        products = products.masked_fill(~(mask.unsqueeze(1) & mask.unsqueeze(2)), 0)
+    return Embeddings(tokens, mask, products)
 
 
-def own_products(tokens: Tensor) -> Tensor:
-    """(N, L, L) inner products of each item's own vectors, never in half precision."""
+def gram_matrices(tokens: Tensor) -> Tensor:
+    """Return (N, L, L) inner products of each item's own vectors, never in half precision."""
     with torch.autocast(tokens.device.type, enabled=False):
         vectors = full_precision(tokens)
         return torch.bmm(vectors, vectors.transpose(1, 2))
 
 
 def squared_lengths(items: Embeddings) -> Tensor:
-    """(N, L) squared lengths of the vectors; the Gram matrices have them where they are known."""
+    """Return (N, L) squared lengths of the vectors, from the Gram matrices if there are any."""
     if items.gram is None:
         return squared_norms(items.tokens)
     return items.gram.diagonal(dim1=1, dim2=2)
 
 
-def padding_mask_of_regions(images: Embeddings | AttentionSide) -> Tensor | None:
-    """The mask of the regions where it hides some; None when all are real."""
+def region_mask(images: Embeddings | AttentionSide) -> Tensor | None:
+    """Return the mask of the regions, or None when all are real."""
     return None if bool(images.mask.all()) else images.mask
 
 
-def attended_scores(
+def attend_all(
     images: Embeddings, texts: PackedTexts, heads: tuple[CrossAttention, ...]
 ) -> tuple[AttendedProducts, ...]:
-    """Attend with every image and every caption, in one or both directions: see `asked`."""
-    return tuple(AttendedProducts(*found) for found in score_direction(images, texts, heads))
+    """Attend between every image and every caption, in one or both directions."""
+    return tuple(AttendedProducts(*results) for results in apply_heads(images, texts, heads))
 
 
-def score_direction(
+def apply_heads(
     images: Embeddings, texts: PackedTexts, heads: tuple[AttentionHead, ...]
 ) -> tuple[tuple[Tensor, ...], ...]:
-    """What heads find with every image and every caption.
+    """Apply attention heads to every image with every caption, in one product.
 
     Args:
-        images: what `clean` gave.
+        images: as `prepare_context` returns them.
         texts: packed captions.
-        heads: what is asked of the same affinities.
+        heads: attention heads, all of which read the same affinities.
 
     Returns:
-        For each head its results: (W, I) when words ask, (T, I, R) when regions do.
+        The results of each head: (W, I) when words attend, (T, I, R) when regions do.
     """
     device, dtype = images.tokens.device.type, images.tokens.dtype
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
-    _, by_regions = grams_wanted(heads)
-    word_gram = own_products(texts.padded()) if by_regions else None
-    plan = FusedPlan(heads, tuple(texts.runs()), padding_mask_of_regions(images), dtype)
-    flat = FusedAttention.apply(  # type: ignore[no-untyped-call]
+    _, by_regions = needed_grams(heads)
+    word_gram = gram_matrices(texts.padded()) if by_regions else None
+    plan = FusedPlan(heads, tuple(texts.runs()), region_mask(images), dtype)
+    results = FusedAttention.apply(  # type: ignore[no-untyped-call]
         plan, texts.words, images.tokens, images.gram, word_gram
     )
-    return tuple(plan.split(flat))
+    return tuple(plan.split(results))
 
 
-def grams_wanted(heads: tuple[AttentionHead, ...]) -> tuple[bool, bool]:
-    """Whether heads read the Gram matrices of regions, and those of words."""
-    wanted = {head.direction for head in heads if head.grams}
-    return "t2i" in wanted, "i2t" in wanted
+def needed_grams(heads: tuple[AttentionHead, ...]) -> tuple[bool, bool]:
+    """Return whether heads read the Gram matrices of regions, and those of words."""
+    directions = {head.direction for head in heads if head.grams}
+    return "t2i" in directions, "i2t" in directions
 
 
-def aligned_blocks(
+def align_pairs(
     heads: tuple[AttentionHead, ...], images: Embeddings, texts: Embeddings
 ) -> AlignedPairs:
-    """P images with P texts.
+    """Compute the affinities of P images with P texts, row by row.
 
     Args:
-        heads: what is asked of the same affinities.
+        heads: heads that will read them; they decide which Gram matrices are needed.
         images: P of them.
         texts: P of them.
     """
-    by_words, by_regions = grams_wanted(heads)
-    images, texts = zero_padding(images, gram=by_words), zero_padding(texts, gram=by_regions)
+    by_words, by_regions = needed_grams(heads)
+    images, texts = prepare_context(images, gram=by_words), prepare_context(texts, gram=by_regions)
     affinity = full_precision(torch.bmm(texts.tokens, images.tokens.transpose(1, 2)))
     return AlignedPairs(
         affinity,
@@ -366,7 +414,7 @@ def aligned_blocks(
 @final
 @dataclass(frozen=True, slots=True)
 class AttentionSide:
-    """One side of P pairs, without its vectors.
+    """One modality of P pairs, without its vectors.
 
     Attributes:
         mask: (P, L) bool, True where a vector is real.
@@ -382,111 +430,120 @@ class AttentionSide:
 @final
 @dataclass(frozen=True, slots=True)
 class AlignedPairs:
-    """P images with P texts, without their vectors.
+    """The affinities of P images with P texts, from which heads compute scores.
 
     Attributes:
         affinity: (P, L, R) inner products of words and regions, 0 at padding.
-        images: regions.
-        texts: words.
+        images: masks, lengths and Gram matrices of regions.
+        texts: the same of words.
     """
 
     affinity: Tensor
     images: AttentionSide
     texts: AttentionSide
 
-    def asking(self, head: AttentionHead) -> AttentionSide:
-        """The side that attends."""
+    def queries(self, head: AttentionHead) -> AttentionSide:
+        """Return the side that attends."""
         return self.texts if head.direction == "t2i" else self.images
 
     def block(self, head: AttentionHead) -> AttentionBlock:
-        """The pairs as one block, each with its own context.
+        """View the pairs as one block, in which each pair has a context of its own.
 
-        When words attend the pairs take the images' place, (1, L, P, R), and else the captions',
-        (P, L, 1, R).
+        When words attend, the pairs take the images' axis, (1, L, P, R); when regions attend, the
+        captions' axis, (P, L, 1, R). Gram matrices are numbered along that axis.
         """
-        words, regions = self.texts.mask, padding_mask_of_regions(self.images)
+        words, regions = self.texts.mask, region_mask(self.images)
         if head.direction == "t2i":
-            at, seen = self.affinity.transpose(0, 1)[None], words.T[None, :, :, None]
-            some = None if regions is None else regions[None, None]
-            return AttentionBlock(at, self.images.gram, seen, some)
-        at, seen = self.affinity[:, :, None], words[:, :, None, None]
-        some = None if regions is None else regions[:, None, None]
-        return AttentionBlock(at, self.texts.gram, seen, some)
+            return AttentionBlock(
+                self.affinity.transpose(0, 1)[None],
+                self.images.gram,
+                words.T[None, :, :, None],
+                None if regions is None else regions[None, None],
+            )
+        return AttentionBlock(
+            self.affinity[:, :, None],
+            self.texts.gram,
+            words[:, :, None, None],
+            None if regions is None else regions[:, None, None],
+        )
 
-    def found(self, head: AttentionHead) -> tuple[Tensor, ...]:
-        """(P, L) results of words, or (P, R) of regions."""
+    def attend(self, head: AttentionHead) -> tuple[Tensor, ...]:
+        """Return the head's results: (P, L) for words, or (P, R) for regions."""
         results = head.attend(self.block(head))
         if head.direction == "t2i":
             return tuple(result[0].T for result in results)
         return tuple(result[:, 0] for result in results)
 
     def cosine(self, head: CrossAttention) -> Tensor:
-        """(P, L) cosines of words, or (P, R) of regions, with what they attend to."""
-        square = self.asking(head).square
+        """Return cosines of words (P, L), or regions (P, R), with their attended vectors."""
+        square = self.queries(head).square
         assert square is not None
-        return AttendedProducts(*self.found(head)).cosine(square)
+        return AttendedProducts(*self.attend(head)).cosine(square)
 
     def weights(self, head: CrossAttention) -> Tensor:
-        """(P, L, R) attention."""
+        """Return the attention (P, L, R)."""
         weights = head.weights(self.block(head))
         return weights[0].transpose(0, 1) if head.direction == "t2i" else weights[:, :, 0]
 
 
-# Pairs that are listed by their rows in two pools.
+# Pairs listed by their rows in two pools, as in training on negatives.
 #
-# A copy of both sides of all pairs costs more than their scores. So on the CPU every pair is
-# multiplied where it lies, in the order of the images: what a pair needs is then in the cache when
-# it is needed again, and nothing but the pools is kept for the gradient.
+# An image occurs in many pairs. Gathering both sides of all pairs, as `align_pairs` needs it, costs
+# more than their scores. So on the CPU each pair is multiplied in place, one small product after
+# another, in the order of the images: an image's regions are in the cache for all its pairs, and
+# only the pools are saved for the gradient. On a GPU so many small products would be slower than
+# the copies, so there `align_pairs` is used.
 
 
-def score_listed_pairs(
+def align_listed(
     heads: tuple[AttentionHead, ...], images: Embeddings, texts: Embeddings, pairs: Pairs
 ) -> AlignedPairs:
-    """What the scores of pairs of rows of two pools are made of.
+    """Compute the affinities of pairs of rows of two pools; equal to `align_pairs` of those rows.
 
     Args:
-        heads: what is asked of the same affinities.
-        images: pool of images, about as many as occur: each is looked at.
+        heads: heads that will read them; they decide which Gram matrices are needed.
+        images: pool of images, about as many as occur in the pairs: each of them is prepared.
         texts: pool of texts, likewise.
         pairs: (P,) rows of the pools.
     """
     device = images.tokens.device
-    by_words, by_regions = grams_wanted(heads)
-    images, pairs = zero_padding(images, gram=by_words), pairs.to(device)
+    by_words, by_regions = needed_grams(heads)
+    images, pairs = prepare_context(images, gram=by_words), pairs.to(device)
     image, text = pairs.image, pairs.text
     if device.type != "cpu":
-        return aligned_blocks(heads, images.rows(image), texts.rows(text))
-    if bool((texts.mask[:, 1:] > texts.mask[:, :-1]).any()):  # padding between the words
-        texts = zero_padding(texts, gram=False)
-    affinity, seen, read = _Products.apply(  # type: ignore[no-untyped-call]
-        _plan(images, texts, pairs, (by_words, by_regions)), images.tokens, texts.tokens
+        return align_pairs(heads, images.rows(image), texts.rows(text))
+    # a product reads each text up to its last real word, so only padding before it must be zero
+    if bool((texts.mask[:, 1:] > texts.mask[:, :-1]).any()):
+        texts = prepare_context(texts, gram=False)
+    affinity, region_squares, word_products = ListedProducts.apply(  # type: ignore[no-untyped-call]
+        _listed_plan(images, texts, pairs, (by_words, by_regions)), images.tokens, texts.tokens
     )
-    read = read.index_select(0, text)
+    word_products = word_products.index_select(0, text)
+    if by_regions:  # (P, L, L) Gram matrices, with the squared lengths on the diagonal
+        word_squares = word_products.diagonal(dim1=1, dim2=2)
+    else:  # (P, L) squared lengths
+        word_squares = word_products if by_words else None
     return AlignedPairs(
         affinity,
         AttentionSide(
             images.mask[image],
-            seen.index_select(0, image) if by_regions else None,
+            region_squares.index_select(0, image) if by_regions else None,
             None if images.gram is None else images.gram.index_select(0, image),
         ),
-        AttentionSide(
-            texts.mask[text],
-            read.diagonal(dim1=1, dim2=2) if by_regions else read if by_words else None,
-            read if by_regions else None,
-        ),
+        AttentionSide(texts.mask[text], word_squares, word_products if by_regions else None),
     )
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """What is computed of two pools.
+class ListedPlan:
+    """The settings of `ListedProducts`.
 
     Attributes:
         pairs: rows of the pools.
-        lengths: (T,) room that each text needs.
-        by_words: words attend, so their squared lengths are wanted.
-        by_regions: regions attend, so theirs are, and the texts' Gram matrices.
+        lengths: (T,) length of each text up to its last real word.
+        by_words: words attend, so their squared lengths are needed.
+        by_regions: regions attend, so theirs are needed, and the texts' Gram matrices.
         dtype: of the affinities; all else has at least single precision.
     """
 
@@ -497,111 +554,135 @@ class _Plan:
     dtype: torch.dtype
 
     def visits(self) -> Iterator[tuple[int, int, int, bool, bool]]:
-        """Place, image and text of each pair, and whether image and text come the first time."""
+        """Yield, image after image, each pair's index, image and text, and if these are new."""
         order = self.pairs.image.argsort(stable=True)
         rows = (order, self.pairs.image[order], self.pairs.text[order])
         images, texts = set[int](), set[int]()
-        for place, image, text in zip(*(x.tolist() for x in rows), strict=True):
-            yield place, image, text, image not in images, text not in texts
+        for index, image, text in zip(*(x.tolist() for x in rows), strict=True):
+            yield index, image, text, image not in images, text not in texts
             images.add(image)
             texts.add(text)
 
     def words(self, items: Tensor, texts: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Views of what stands at the words of each text.
+        """Return for each text a view of its words, without the padding behind them.
 
         Args:
-            items: (N, L, ...) of the pool of texts, or of these.
+            items: (N, L, ...) for the pool of texts, or for `texts`.
             texts: (N,) rows of the pool.
         """
         lengths = self.lengths if texts is None else self.lengths[texts]
+        # split into words, padding, words, padding, ...: every other part
         sizes = torch.stack([lengths, items.shape[1] - lengths], 1).flatten()
         return torch.split(items.flatten(0, 1), sizes.tolist())[::2]
 
 
-def _plan(images: Embeddings, texts: Embeddings, pairs: Pairs, by: tuple[bool, bool]) -> _Plan:
-    rounded = torch.is_autocast_enabled("cpu")
-    dtype = torch.get_autocast_dtype("cpu") if rounded else images.tokens.dtype
-    place = torch.arange(1, texts.mask.shape[1] + 1)
-    return _Plan(pairs, (texts.mask * place).amax(1), *by, dtype)
+def _listed_plan(
+    images: Embeddings, texts: Embeddings, pairs: Pairs, by: tuple[bool, bool]
+) -> ListedPlan:
+    autocast = torch.is_autocast_enabled("cpu")
+    dtype = torch.get_autocast_dtype("cpu") if autocast else images.tokens.dtype
+    position = torch.arange(1, texts.mask.shape[1] + 1)
+    return ListedPlan(pairs, (texts.mask * position).amax(1), *by, dtype)
 
 
 @final
-class _Products(torch.autograd.Function):
-    """Affinities (P, L, R); squares of regions (I, R); squares (T, L) of words or Grams (T, L, L).
+class ListedProducts(torch.autograd.Function):
+    """Affinities of listed pairs, and squared lengths or Gram matrices of the pools.
 
-    Items of which there is no pair are passed over: what is theirs is 0.
+    Returns affinities (P, L, R), squared lengths of regions (I, R), and squared lengths (T, L) or
+    Gram matrices (T, L, L) of words. Items that occur in no pair get 0.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, plan: _Plan, images: Tensor, texts: Tensor
+        ctx: Any, plan: ListedPlan, images: Tensor, texts: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         ctx.plan = plan
         ctx.save_for_backward(images, texts)
         with torch.autocast("cpu", enabled=False):
-            return _forward(plan, images, texts)
+            return _listed_forward(plan, images, texts)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, affinity: Tensor, seen: Tensor, read: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         images, texts = ctx.saved_tensors
         with torch.autocast("cpu", enabled=False):
-            found = _backward(
-                ctx.plan, full_precision(images), full_precision(texts), (affinity, seen, read)
+            d_images, d_texts = _listed_backward(
+                ctx.plan, full_precision(images), full_precision(texts), *grads
             )
-        return None, found[0].to(images.dtype), found[1].to(texts.dtype)
+        return None, d_images.to(images.dtype), d_texts.to(texts.dtype)
 
 
-def _forward(plan: _Plan, images: Tensor, texts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _listed_forward(
+    plan: ListedPlan, images: Tensor, texts: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    # tensors for the results, then views into them: every product is written where it belongs
     affinity = torch.zeros(len(plan.pairs.image), texts.shape[1], images.shape[1], dtype=plan.dtype)
-    places = plan.words(affinity, plan.pairs.text)
-    left, right = plan.words(texts.to(plan.dtype)), images.to(plan.dtype).mT.unbind()
-    words = left if plan.dtype == full_precision(texts).dtype else plan.words(full_precision(texts))
-    seen = full_precision(images).new_zeros(images.shape[:2])
-    read = full_precision(texts).new_zeros(
+    region_lengths = full_precision(images).new_zeros(images.shape[:2])
+    word_products = full_precision(texts).new_zeros(
         *texts.shape[:2], *(texts.shape[1:2] if plan.by_regions else ())
     )
+    pair_affinity = plan.words(affinity, plan.pairs.text)
+    low_words, low_regions = plan.words(texts.to(plan.dtype)), images.to(plan.dtype).mT.unbind()
+    same_dtype = plan.dtype == full_precision(texts).dtype
+    words = low_words if same_dtype else plan.words(full_precision(texts))
     regions, lengths = (
-        x.unbind() if plan.by_regions else () for x in (full_precision(images), seen)
+        x.unbind() if plan.by_regions else () for x in (full_precision(images), region_lengths)
     )
-    own = plan.words(read) if plan.by_regions or plan.by_words else ()
-    for place, image, text, first, new in plan.visits():
-        # what is read here is in the cache for the product
-        if first and plan.by_regions:
+    products = plan.words(word_products) if plan.by_regions or plan.by_words else ()
+    for index, image, text, new_image, new_text in plan.visits():
+        # an item's own lengths are computed right before its first product, which reads the same
+        # vectors again, from the cache
+        if new_image and plan.by_regions:
             torch.linalg.vector_norm(regions[image], dim=1, out=lengths[image])
-        if new and plan.by_regions:
-            torch.mm(words[text], words[text].T, out=own[text][:, : len(words[text])])
-        elif new and plan.by_words:
-            torch.linalg.vector_norm(words[text], dim=1, out=own[text])
-        torch.mm(left[text], right[image], out=places[place])
-    return full_precision(affinity), seen.square_(), read if plan.by_regions else read.square_()
+        if new_text and plan.by_regions:
+            torch.mm(words[text], words[text].T, out=products[text][:, : len(words[text])])
+        elif new_text and plan.by_words:
+            torch.linalg.vector_norm(words[text], dim=1, out=products[text])
+        torch.mm(low_words[text], low_regions[image], out=pair_affinity[index])
+    return (
+        full_precision(affinity),
+        region_lengths.square_(),
+        word_products if plan.by_regions else word_products.square_(),
+    )
 
 
-def _backward(
-    plan: _Plan, images: Tensor, texts: Tensor, grads: tuple[Tensor, Tensor, Tensor]
+def _listed_backward(
+    plan: ListedPlan,
+    images: Tensor,
+    texts: Tensor,
+    d_affinity: Tensor,
+    d_region_squares: Tensor,
+    d_word_products: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of the pools, each row of which is written where it was read."""
-    d_images, d_texts = (x.new_zeros(x.shape) for x in (images, texts))  # in rows, as words are
+    """Return gradients of the pools, visiting pairs in the same order as the forward pass."""
+    # x.new_zeros(x.shape) is contiguous whatever the layout of x, as `plan.words` needs it
+    d_images, d_texts = (x.new_zeros(x.shape) for x in (images, texts))
     words, d_words = plan.words(texts), plan.words(d_texts)
     regions, d_regions = images.unbind(), d_images.unbind()
-    pulls, seen = plan.words(grads[0], plan.pairs.text), (2 * grads[1]).unsqueeze(2).unbind()
-    read = grads[2] + grads[2].mT if plan.by_regions else 2 * grads[2].unsqueeze(2)
-    own = plan.words(read)
-    for place, image, text, first, new in plan.visits():
-        _add(d_words[text], pulls[place], regions[image], fresh=new)
-        _add(d_regions[image], pulls[place].T, words[text], fresh=first)
-        if first and plan.by_regions:
-            d_regions[image].addcmul_(regions[image], seen[image])
-        if new and plan.by_regions:
-            d_words[text].addmm_(own[text][:, : len(words[text])], words[text])
-        elif new and plan.by_words:
-            d_words[text].addcmul_(words[text], own[text])
+    d_pairs = plan.words(d_affinity, plan.pairs.text)
+    # d |v|^2 = 2 v; and for G = X X^T, d X = (d G + d G^T) X
+    region_factors = (2 * d_region_squares).unsqueeze(2).unbind()
+    word_factors = plan.words(
+        d_word_products + d_word_products.mT
+        if plan.by_regions
+        else 2 * d_word_products.unsqueeze(2)
+    )
+    for index, image, text, new_image, new_text in plan.visits():
+        _add_product(d_words[text], d_pairs[index], regions[image], first=new_text)
+        _add_product(d_regions[image], d_pairs[index].T, words[text], first=new_image)
+        if new_image and plan.by_regions:
+            d_regions[image].addcmul_(regions[image], region_factors[image])
+        if new_text and plan.by_regions:
+            d_words[text].addmm_(word_factors[text][:, : len(words[text])], words[text])
+        elif new_text and plan.by_words:
+            d_words[text].addcmul_(words[text], word_factors[text])
     return d_images, d_texts
 
 
-def _add(room: Tensor, left: Tensor, right: Tensor, *, fresh: bool) -> None:
-    """Add a product; what is fresh is written without being read, which costs half."""
-    if fresh:
-        torch.mm(left, right, out=room)
+def _add_product(total: Tensor, left: Tensor, right: Tensor, *, first: bool) -> None:
+    """Add a product in place; the first one overwrites zeros, which saves reading them."""
+    if first:
+        torch.mm(left, right, out=total)
     else:
-        room.addmm_(left, right)
+        total.addmm_(left, right)

@@ -1,40 +1,60 @@
-"""A transformer over two modalities, packed: no token of padding is ever computed."""
+"""One transformer over the words and the image of a pair: what UNITER and ViLT share.
+
+`JointModel` is the base class of both. Items are encoded by embedding layers alone; the transformer
+reads the tokens of a text, then those of an image, as one sequence. Sequences are packed without
+padding, so linear layers and norms compute real tokens only, and a score depends neither on padding
+nor on the batch. `JointEncoder` is UNITER's transformer, `UniterHeads` are the output layers.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, TypeVar, final
+from typing import Literal, TypeVar, final, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, linear, scaled_dot_product_attention
 
-from counterfoil.core.types import Embeddings, Pairs, WordHead, WordReading, WordSlots
+from counterfoil.core.types import (
+    Batch,
+    Embeddings,
+    EncodedViews,
+    Pairs,
+    WordHead,
+    WordReading,
+    WordSlots,
+)
+from counterfoil.models.base import RetrievalModel, encode_batch
 from counterfoil.models.checkpoints import State
 from counterfoil.models.layers.pooling import (
+    check_choice,
+    check_heads,
     check_positive,
     full_precision,
-    select_tokens,
-    split_among,
 )
 
-EPSILON = 1e-12
+EPSILON = 1e-12  # of BERT's layer norms
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TokenPacking:
-    """Where S real tokens of P sequences stand, sequence after sequence.
+    """The positions of S real tokens of P sequences, packed sequence after sequence.
+
+    Three layouts occur: the given one (P, C), with padding anywhere; the packed one (S, D), for
+    linear layers and norms; and (P, longest, D), in which each sequence is moved to the left, for
+    attention.
 
     Attributes:
-        sequence: (S,) which sequence a token belongs to.
-        column: (S,) where it stood among the real and hidden ones.
-        first: (P',) rows of the first token of every sequence that has one.
-        at: (S,) its place in (P, longest), flat.
-        shape: P and the longest sequence.
-        columns: C, real and hidden.
-        keys: (P, 1, 1, longest) True at real tokens; None where there is no padding.
+        sequence: (S,) the sequence that each token belongs to.
+        column: (S,) its column in the given layout.
+        first: (P',) packed rows of the first token of every sequence that has one.
+        at: (S,) its index in (P, longest), flat.
+        shape: P and the length of the longest sequence.
+        columns: C.
+        keys: (P, 1, 1, longest) attention mask, True at real tokens; None without padding.
     """
 
     sequence: Tensor
@@ -47,11 +67,11 @@ class TokenPacking:
 
     @staticmethod
     def of(mask: Tensor) -> TokenPacking:
-        """The tokens that a mask (P, C) calls real."""
+        """Pack the tokens that are True in a mask (P, C)."""
         sequence, column = mask.nonzero(as_tuple=True)
         lengths = mask.sum(1)
         longest = int(lengths.max()) if mask.numel() else 0
-        place = (mask.cumsum(1) - 1)[mask]
+        place = (mask.cumsum(1) - 1)[mask]  # rank among the real tokens of its sequence
         keys = None
         if len(sequence) < len(mask) * longest:
             keys = torch.arange(longest, device=mask.device) < lengths.unsqueeze(1)
@@ -61,33 +81,33 @@ class TokenPacking:
         return TokenPacking(sequence, column, first, at, (len(mask), longest), mask.shape[1], keys)
 
     def only(self, kept: Tensor) -> TokenPacking:
-        """Some of the tokens: (S,) bool, True where one is kept."""
+        """Pack some of the tokens: (S,) bool, True at those that are kept."""
         mask = torch.zeros(self.shape, dtype=torch.bool, device=kept.device)
         mask.view(-1)[self.at[kept]] = True
         return replace(TokenPacking.of(mask), column=self.column[kept], columns=self.columns)
 
     def rows(self, sequence: Tensor, column: Tensor) -> Tensor:
-        """(M,) rows of the tokens that stood there; -1 where one is not packed."""
+        """Return the (M,) packed rows of tokens at a sequence and column; -1 for padding."""
         table = self.sequence.new_full((self.shape[0], self.columns), -1)
         table[self.sequence, self.column] = torch.arange(len(self.sequence), device=table.device)
         return table[sequence, column]
 
     def padded(self, tokens: Tensor) -> Tensor:
-        """(P, longest, D) of (S, D), zero at padding."""
+        """Unpack (S, D) to (P, longest, D), zero at padding."""
         if self.keys is None:
             return tokens.view(*self.shape, tokens.shape[1])
-        room = tokens.new_zeros(self.shape[0] * self.shape[1], tokens.shape[1])
-        return room.index_copy(0, self.at, tokens).view(*self.shape, tokens.shape[1])
+        flat = tokens.new_zeros(self.shape[0] * self.shape[1], tokens.shape[1])
+        return flat.index_copy(0, self.at, tokens).view(*self.shape, tokens.shape[1])
 
     def packed(self, padded: Tensor) -> Tensor:
-        """(S, D) of (P, longest, D)."""
+        """Pack (P, longest, D) to (S, D)."""
         flat = padded.flatten(0, 1)
         return flat if self.keys is None else flat[self.at]
 
 
 @final
 class JointLayer(nn.Module):
-    """Attention within each sequence, then a perceptron, each added and normalised (post-LN)."""
+    """BERT's layer: self-attention and MLP, each with a residual and a norm behind it (post-LN)."""
 
     def __init__(self, *, width: int, heads: int, inner: int, dropout: float) -> None:
         """Keyword arguments.
@@ -95,8 +115,8 @@ class JointLayer(nn.Module):
         Args:
             width: of the tokens.
             heads: of the attention.
-            inner: width of the perceptron.
-            dropout: share dropped of attention weights and of what is added.
+            inner: hidden width of the MLP.
+            dropout: dropout rate of attention weights and of residual branches.
         """
         super().__init__()
         self.heads, self.share = heads, dropout
@@ -107,49 +127,52 @@ class JointLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
-        """(S, D) to the same, or to those that are kept.
+        """Return the states (S, D) of all tokens, or (K, D) of those that are kept.
 
         Args:
-            tokens: of all sequences.
-            packing: where they stand.
-            kept: (S,) bool, which tokens are wanted; None for all.
+            tokens: (S, D) packed tokens of all sequences.
+            packing: their positions.
+            kept: (S,) bool, the tokens whose states are needed, as queries; None for all. All
+                tokens are keys and values.
         """
         width = tokens.shape[1]
-        asking, asked = packing, tokens
+        queries, residual = packing, tokens
         if kept is None:
             query, key, value = self.enter(tokens).chunk(3, 1)
         else:
-            asking, asked = packing.only(kept), tokens[kept]
+            # the rows of `enter` are query, key and value: compute queries of kept tokens alone
+            queries, residual = packing.only(kept), tokens[kept]
             weight, bias = self.enter.weight, self.enter.bias
-            query = linear(asked, weight[:width], bias[:width])
+            query = linear(residual, weight[:width], bias[:width])
             key, value = linear(tokens, weight[width:], bias[width:]).chunk(2, 1)
-        found = scaled_dot_product_attention(
-            self._heads(query, asking),
+        attended = scaled_dot_product_attention(
+            self._heads(query, queries),
             self._heads(key, packing),
             self._heads(value, packing),
             attn_mask=packing.keys,
             dropout_p=self.share if self.training else 0.0,
         )
-        found = asking.packed(found.transpose(1, 2).flatten(2))
-        asked = self.norm(asked + self.dropout(self.leave(found)))
-        told = self.narrow(gelu(self.wide(asked)))
-        out: Tensor = self.last_norm(asked + self.dropout(told))
+        attended = queries.packed(attended.transpose(1, 2).flatten(2))
+        states = self.norm(residual + self.dropout(self.leave(attended)))
+        change = self.narrow(gelu(self.wide(states)))
+        out: Tensor = self.last_norm(states + self.dropout(change))
         return out
 
     def _heads(self, tokens: Tensor, packing: TokenPacking) -> Tensor:
-        each = tokens.shape[1] // self.heads
-        return packing.padded(tokens).view(*packing.shape, self.heads, each).transpose(1, 2)
+        """Return (P, heads, longest, D / heads) for the attention."""
+        head_width = tokens.shape[1] // self.heads
+        return packing.padded(tokens).view(*packing.shape, self.heads, head_width).transpose(1, 2)
 
 
 @final
 class JointEncoder(nn.Module):
-    """BERT's encoder over packed sequences; what the last layer need not say is not computed."""
+    """BERT's encoder over packed sequences; its last layer computes only the states needed."""
 
     def __init__(self, *, layers: int, width: int, heads: int, inner: int, dropout: float) -> None:
         """Keyword arguments.
 
         Args:
-            layers: how many.
+            layers: number of layers.
             width: see `JointLayer`.
             heads: see `JointLayer`.
             inner: see `JointLayer`.
@@ -160,80 +183,90 @@ class JointEncoder(nn.Module):
         """
         super().__init__()
         check_positive(layers=layers, inner=inner)
-        split_among(heads, width)
+        check_heads(heads, width)
         self.layers = nn.ModuleList(
             JointLayer(width=width, heads=heads, inner=inner, dropout=dropout)
             for _ in range(layers)
         )
 
     def forward(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
-        """(S, D) last hidden states, or (K, D) of the tokens that are kept; see `JointLayer`."""
+        """Return last hidden states (S, D), or (K, D) of the kept tokens; see `JointLayer`."""
         for layer in self.layers[:-1]:
             tokens = layer(tokens, packing)
         last: Tensor = self.layers[-1](tokens, packing, kept)
         return last
 
 
-# Images and texts side by side, as sequences of one transformer.
+# Texts and images as packed sequences: the text's tokens, then the image's.
 
 
-TOGETHER = {"cpu": 4096, "cuda": 2**17}  # tokens read together where only scores are wanted
+TOKENS_AT_ONCE = {"cpu": 4096, "cuda": 2**17}  # in one pass of the transformer, when scoring
 
 
 def pack_pairs(images: Embeddings, texts: Embeddings) -> tuple[TokenPacking, Tensor]:
-    """P texts, each with its image behind it: where their tokens stand, and they (S, D)."""
-    mask = torch.cat([texts.mask, images.mask], 1)
-    packing = TokenPacking.of(mask)
+    """Pack P texts, each followed by its image; returns the packing and the tokens (S, D)."""
+    packing = TokenPacking.of(torch.cat([texts.mask, images.mask], 1))
     tokens = torch.cat([texts.tokens, images.tokens], 1)
     return packing, tokens[packing.sequence, packing.column]
 
 
-def list_pairs(
-    pool: Tensor, images: Embeddings, texts: Embeddings, pairs: Pairs
-) -> tuple[TokenPacking, Tensor]:
-    """The same of listed pairs of two pools, without a padded copy of any.
-
-    Args:
-        pool: all tokens of the texts, then of the images, as `pooled` gives them.
-        images: of the pool.
-        texts: of the pool.
-        pairs: (P,) which of them.
-    """
-    long, wide = texts.mask.shape[1], images.mask.shape[1]
-    packing = TokenPacking.of(torch.cat([texts.mask[pairs.text], images.mask[pairs.image]], 1))
-    said = pairs.text[packing.sequence] * long + packing.column
-    seen = pairs.image[packing.sequence] * wide + packing.column - long + texts.mask.numel()
-    return packing, pool[torch.where(packing.column < long, said, seen)]
-
-
-def pooled_pairs(images: Embeddings, texts: Embeddings) -> Tensor:
-    """All tokens of the texts, then of the images."""
+def token_pool(images: Embeddings, texts: Embeddings) -> Tensor:
+    """Return all tokens of the texts, then all of the images, flat, for `gather_pairs`."""
     return torch.cat([texts.tokens.flatten(0, 1), images.tokens.flatten(0, 1)])
 
 
-def join_modalities(
+def gather_pairs(
+    pool: Tensor, images: Embeddings, texts: Embeddings, pairs: Pairs
+) -> tuple[TokenPacking, Tensor]:
+    """Pack listed pairs of rows, as `pack_pairs` does, without unpacked copies of their items.
+
+    Args:
+        pool: as `token_pool` returns it.
+        images: pool of images.
+        texts: pool of texts.
+        pairs: rows of the pools.
+    """
+    text_length, image_length = texts.mask.shape[1], images.mask.shape[1]
+    packing = TokenPacking.of(torch.cat([texts.mask[pairs.text], images.mask[pairs.image]], 1))
+    # index of each token in the pool, if it is a word, and if it is of the image
+    of_text = pairs.text[packing.sequence] * text_length + packing.column
+    of_image = pairs.image[packing.sequence] * image_length + packing.column - text_length
+    of_image = of_image + texts.mask.numel()
+    return packing, pool[torch.where(packing.column < text_length, of_text, of_image)]
+
+
+def length_batches(
     images: Embeddings, texts: Embeddings, pairs: Pairs
 ) -> tuple[Tensor, Iterator[Pairs]]:
-    """Listed pairs ordered by length, and that order cut where enough tokens have come together."""
+    """Sort pairs by their number of tokens and cut them into batches of `TOKENS_AT_ONCE`.
+
+    Sequences of like length make the attention's padding small. Returns the order and the batches.
+    """
     lengths = texts.mask.sum(1)[pairs.text] + images.mask.sum(1)[pairs.image]
     lengths, order = lengths.sort(stable=True)
-    most = TOGETHER.get(lengths.device.type, TOGETHER["cuda"])
+    most = TOKENS_AT_ONCE.get(lengths.device.type, TOKENS_AT_ONCE["cuda"])
     sizes = [size for size in (lengths.cumsum(0) // most).bincount().tolist() if size]
-    parts = (Pairs(pairs.image[rows], pairs.text[rows]) for rows in torch.split(order, sizes))
-    return order, parts
+    batches = (Pairs(pairs.image[rows], pairs.text[rows]) for rows in torch.split(order, sizes))
+    return order, batches
 
 
-def split_modalities(
+def both_modalities(
     images: Embeddings | None, texts: Embeddings | None
 ) -> tuple[Embeddings, Embeddings]:
-    """Both, an absent one as items without tokens."""
-    one = texts if images is None else images
-    assert one is not None, "nothing was given"
-    none = Embeddings(one.tokens[:, :0], one.mask[:, :0])
-    return none if images is None else images, none if texts is None else texts
+    """Return both, a missing one as items without tokens."""
+    given = texts if images is None else images
+    assert given is not None, "nothing was given"
+    empty = Embeddings(given.tokens[:, :0], given.mask[:, :0])
+    return empty if images is None else images, empty if texts is None else texts
 
 
-# What is said of single tokens: words, features and classes of regions.
+def _unpacked(values: Tensor, mask: Tensor) -> Tensor:
+    """Return (P, L, A) of (S, A), zero where the mask is False."""
+    padded = values.new_zeros(*mask.shape, values.shape[1])
+    return padded.index_put(mask.nonzero(as_tuple=True), values)
+
+
+# Output layers: scores of pairs, and predictions for words and regions.
 
 
 OUTPUTS = ("rank", "match", "fill", "doubt", "correct", "regress", "classify")
@@ -241,53 +274,53 @@ Head = TypeVar("Head", bound=nn.Module)
 
 
 def head_transform(width: int) -> nn.Sequential:
-    """norm(gelu(linear)), as BERT's."""
+    """Return BERT's transform before an output layer: norm(gelu(linear))."""
     return nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width, eps=EPSILON))
 
 
 @final
 class TiedHead(nn.Module):
-    """Ends in a matrix that belongs to another part: word embeddings, or a layer turned round."""
+    """An output layer that shares its matrix with another module, such as the word embeddings."""
 
     def __init__(self, *, width: int, answers: int) -> None:
         """Keyword arguments.
 
         Args:
             width: of the states.
-            answers: how many numbers it gives.
+            answers: number of outputs.
         """
         super().__init__()
         self.enter = head_transform(width)
         self.bias = nn.Parameter(torch.zeros(answers))
 
     def forward(self, states: Tensor, matrix: Tensor) -> Tensor:
-        """(M, A) of (M, D) states, through a matrix (A, D)."""
+        """Map (M, D) states to (M, A) through a shared matrix (A, D)."""
         return linear(self.enter(states), matrix, self.bias)
 
 
 @final
 class ClassHead(nn.Module):
-    """Logits of classes."""
+    """An output layer that classifies."""
 
     def __init__(self, *, width: int, classes: int) -> None:
         """Keyword arguments.
 
         Args:
             width: of the states.
-            classes: how many there are.
+            classes: number of classes.
         """
         super().__init__()
         self.enter, self.out = head_transform(width), nn.Linear(width, classes)
 
     def forward(self, states: Tensor) -> Tensor:
-        """(M, C) of (M, D) states."""
+        """Map (M, D) states to (M, C) logits."""
         logits: Tensor = self.out(self.enter(states))
         return logits
 
 
 @final
 class UniterHeads(nn.Module):
-    """What UNITER says of what it has read; a head that was not asked for is None."""
+    """The output layers of a joint model; a head that was not chosen is None."""
 
     def __init__(
         self, *, outputs: tuple[str, ...], width: int, words: int, features: int, classes: int
@@ -295,18 +328,18 @@ class UniterHeads(nn.Module):
         """Keyword arguments.
 
         Args:
-            outputs: names of the heads to have, of `OUTPUTS`.
+            outputs: names of the heads, from `OUTPUTS`.
             width: of the states.
-            words: how many there are.
+            words: size of the vocabulary.
             features: width of a region's features.
-            classes: of regions.
+            classes: number of region classes.
 
         Raises:
             ValueError: an unknown output, or none that gives a score.
         """
         super().__init__()
         for output in outputs:
-            select_tokens("outputs", output, OUTPUTS)
+            check_choice("outputs", output, OUTPUTS)
         if not {"rank", "match"} & set(outputs):
             raise ValueError(
                 f"outputs={outputs!r} give no score; name 'rank' or 'match' among them"
@@ -320,32 +353,32 @@ class UniterHeads(nn.Module):
         self.classify = ClassHead(width=width, classes=classes) if "classify" in outputs else None
 
     def logit(self, pooled: Tensor) -> Tensor:
-        """(P,) in at least single precision: the rank, or where there is none, yes minus no."""
+        """Return the (P,) rank, or without that head yes minus no of `match`, never in half."""
         with torch.autocast(pooled.device.type, enabled=False):
             if self.rank is not None:
-                ranked: Tensor = self.rank(full_precision(pooled)).squeeze(1)
-                return ranked
+                rank: Tensor = self.rank(full_precision(pooled)).squeeze(1)
+                return rank
             no, yes = self.matched(full_precision(pooled)).unbind(1)
             return yes - no
 
     def matched(self, pooled: Tensor) -> Tensor:
-        """(P, 2) logits that text and image do not belong together, and that they do."""
-        logits: Tensor = present_classes(self.match, "match")(pooled)
+        """Return (P, 2) logits that a text and an image do not match (0) and that they do (1)."""
+        logits: Tensor = require_head(self.match, "match")(pooled)
         return logits
 
 
-def present_classes(head: Head | None, name: str) -> Head:
-    """A head that is there.
+def require_head(head: Head | None, name: str) -> Head:
+    """Return a head that must not be None.
 
     Raises:
-        ValueError: it is not.
+        ValueError: the model has no such head.
     """
     if head is None:
         raise ValueError(f"this model has no head {name!r}; build it with that among its outputs")
     return head
 
 
-# What a transformer over texts and images says of pairs, whatever it is made of.
+# The base class of models with a joint transformer.
 
 
 LOGIT_SCALE = 4.0  # near 0 a probability changes by a quarter of its logit
@@ -353,33 +386,15 @@ LOGIT_SCALE = 4.0  # near 0 a probability changes by a quarter of its logit
 Score = Literal["probability", "logit"]
 
 
-class JointBody(Protocol):
-    """A transformer over packed sequences."""
-
-    def __call__(
-        self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None, /
-    ) -> Tensor:
-        """(S, D) last hidden states, or (K, D) of the tokens that are kept."""
-        ...
-
-
-class JointPooler(Protocol):
-    """What the state of a first token says of its pair."""
-
-    def __call__(self, first: Tensor, /) -> Tensor:
-        """(P, D) of (P, D)."""
-        ...
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class JointTokens:
-    """P texts and images that have read each other; zeros at padding.
+    """Last hidden states of P texts and images that were read together; zero at padding.
 
     Attributes:
-        texts: (P, L, D) last hidden states.
-        images: (P, R, D) last hidden states.
-        pooled: (P, D) what the first token of each says of the whole.
+        texts: (P, L, D).
+        images: (P, R, D).
+        pooled: (P, D) pooled state of the first token of each.
     """
 
     texts: Embeddings
@@ -387,159 +402,184 @@ class JointTokens:
     pooled: Tensor
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class JointScorer:
-    """The parts of a model that reads embedded texts and images together.
+class JointModel(RetrievalModel, ABC):
+    """A model whose score is read off the first token of a transformer over words and image.
 
-    Sequences are packed, so that neither padding nor the batch has a share in what is said.
+    It implements `counterfoil.core.types.WordHeadModel`: one pass gives the score, and predictions
+    for words. Subclasses say how tokens are embedded, run and pooled.
 
     Attributes:
-        body: reads.
-        pool: sums a pair up.
-        says: its heads.
-        words: (V, D) embeddings of words, which the heads that name words end in.
         score: "probability" or "logit".
+        says: output layers.
     """
 
-    body: JointBody
-    pool: JointPooler
-    says: UniterHeads
-    words: Tensor
     score: Score
+    says: UniterHeads
+
+    def __init__(self, score: Score) -> None:
+        super().__init__()
+        check_choice("score", score, get_args(Score))
+        self.score = score
+        self.score_scale = 1.0 if score == "probability" else LOGIT_SCALE
+
+    @abstractmethod
+    def run_body(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
+        """Return last hidden states (S, D) of packed tokens, or (K, D) of those that are kept."""
+
+    @abstractmethod
+    def pool_first(self, first: Tensor) -> Tensor:
+        """Pool the states (P, D) of first tokens to (P, D)."""
 
     @property
-    def wants(self) -> frozenset[WordHead]:
-        """What there are heads for."""
-        says = self.says
-        heads = {
-            WordHead.FILL: says.fill,
-            WordHead.DOUBT: says.doubt,
-            WordHead.CORRECT: says.correct,
-        }
-        return frozenset(
-            {WordHead.SCORE, *(want for want, head in heads.items() if head is not None)}
-        )
-
-    def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
-        """(P,) scores; those of like length are worked out together."""
-        pool, pairs = pooled_pairs(images, texts), pairs.to(texts.tokens.device)
-        if not len(pairs.image):
-            return pool.new_zeros(0)
-        order, parts = join_modalities(images, texts, pairs)
-        scores = [self._first(*list_pairs(pool, images, texts, part)) for part in parts]
-        return torch.cat(scores)[order.argsort()]
+    @abstractmethod
+    def word_vectors(self) -> Tensor:
+        """(V, D) word embeddings, which are the output matrix of heads that predict words."""
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) scores of aligned pairs."""
+        """Return the (P,) scores of image p with text p."""
         rows = torch.arange(len(images), device=texts.tokens.device)
         return self.score_indices(images, texts, Pairs(rows, rows))
 
+    def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
+        """Return the (P,) scores of listed pairs of rows, those of like length together."""
+        pool, pairs = token_pool(images, texts), pairs.to(texts.tokens.device)
+        if not len(pairs.image):
+            return pool.new_zeros(0)
+        order, batches = length_batches(images, texts, pairs)
+        scores = [self._score_packed(*gather_pairs(pool, images, texts, part)) for part in batches]
+        return torch.cat(scores)[order.argsort()]
+
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(I, T) scores of all pairs, a bounded number of them at a time."""
+        """Return the (I, T) scores, a bounded number of tokens at a time."""
         image, text = torch.meshgrid(
             torch.arange(len(images)), torch.arange(len(texts)), indexing="ij"
         )
         scores = self.score_indices(images, texts, Pairs(image, text).flatten())
         return scores.view(len(images), len(texts))
 
+    def forward(self, batch: Batch) -> EncodedViews:
+        """Encode a training batch as in inference."""
+        return encode_batch(self, batch)
+
+    @property
+    def wants(self) -> frozenset[WordHead]:
+        """The outputs that `read` can return."""
+        heads = {
+            WordHead.FILL: self.says.fill,
+            WordHead.DOUBT: self.says.doubt,
+            WordHead.CORRECT: self.says.correct,
+        }
+        return frozenset(
+            {WordHead.SCORE, *(name for name, head in heads.items() if head is not None)}
+        )
+
     def read(
         self,
         images: Embeddings,
         texts: Embeddings,
         want: frozenset[WordHead],
-        slots: WordSlots | None,
+        slots: WordSlots | None = None,
     ) -> WordReading:
-        """What is wanted of P images with P texts, from one pass; see `WordHeadModel`.
+        """Return the wanted outputs for P images with P texts, from one pass; see `WordHeadModel`.
 
         Raises:
-            ValueError: there is no head for something, or words are wanted without slots.
+            ValueError: there is no head for an output, or words are wanted without slots.
         """
         packing, tokens = pack_pairs(images, texts)
-        spoken = packing.column < texts.mask.shape[1]
-        at = _asked(packing, want, slots)
-        kept = torch.zeros_like(spoken)
+        is_word = packing.column < texts.mask.shape[1]
+        slot_rows = _slot_rows(packing, want, slots)
+        kept = torch.zeros_like(is_word)
         if WordHead.SCORE in want:
             kept[packing.first] = True
         if WordHead.DOUBT in want:
-            kept |= spoken
-        kept[at] = True
-        states, place = self.body(tokens, packing, kept), kept.cumsum(0) - 1
-        answers = states[place[at]]
-        score = self._score(states[place[packing.first]]) if WordHead.SCORE in want else None
+            kept |= is_word
+        kept[slot_rows] = True
+        # row of each kept token among the states that the body returns
+        states, row = self.run_body(tokens, packing, kept), kept.cumsum(0) - 1
+        slot_states = states[row[slot_rows]]
+        score = self._score_first(states[row[packing.first]]) if WordHead.SCORE in want else None
         doubt = None
         if WordHead.DOUBT in want:
-            logits = present_classes(self.says.doubt, "doubt")(states[place[spoken]])
+            logits = require_head(self.says.doubt, "doubt")(states[row[is_word]])
             doubt = _unpacked(logits, texts.mask)
         return WordReading(
             score=score,
-            fill=self.filled(answers) if WordHead.FILL in want else None,
+            fill=self.filled(slot_states) if WordHead.FILL in want else None,
             doubt=doubt,
-            correct=self.corrected(answers) if WordHead.CORRECT in want else None,
+            correct=self.corrected(slot_states) if WordHead.CORRECT in want else None,
         )
 
     def joint(self, images: Embeddings | None, texts: Embeddings | None) -> JointTokens:
-        """The last hidden states of P images with P texts, or of one side alone."""
-        images, texts = split_modalities(images, texts)
+        """Return last hidden states of P images with P texts, or of one modality alone."""
+        images, texts = both_modalities(images, texts)
         packing, tokens = pack_pairs(images, texts)
-        states = self.body(tokens, packing)
-        room = _unpacked(states, torch.cat([texts.mask, images.mask], 1))
-        long = texts.mask.shape[1]
+        states = self.run_body(tokens, packing)
+        padded = _unpacked(states, torch.cat([texts.mask, images.mask], 1))
+        length = texts.mask.shape[1]
         return JointTokens(
-            Embeddings(room[:, :long], texts.mask),
-            Embeddings(room[:, long:], images.mask),
-            self.pool(states[packing.first]),
+            Embeddings(padded[:, :length], texts.mask),
+            Embeddings(padded[:, length:], images.mask),
+            self.pool_first(states[packing.first]),
         )
 
+    def matched(self, pooled: Tensor) -> Tensor:
+        """Return (P, 2) logits that a text and an image do not match (0) and that they do (1)."""
+        return self.says.matched(pooled)
+
     def filled(self, states: Tensor) -> Tensor:
-        """(M, V) logits of the hidden word of each state."""
-        found: Tensor = present_classes(self.says.fill, "fill")(states, self.words)
-        return found
+        """Return (M, V) logits of the masked word at each state."""
+        logits: Tensor = require_head(self.says.fill, "fill")(states, self.word_vectors)
+        return logits
 
     def corrected(self, states: Tensor) -> Tensor:
-        """(M, V) logits of the word that ought to be at each state."""
-        found: Tensor = present_classes(self.says.correct, "correct")(states, self.words)
-        return found
+        """Return (M, V) logits of the word that should be at each state."""
+        logits: Tensor = require_head(self.says.correct, "correct")(states, self.word_vectors)
+        return logits
 
-    def _first(self, packing: TokenPacking, tokens: Tensor) -> Tensor:
-        """(P,) scores of packed pairs, of which only the first tokens are asked."""
+    def adopted(self, state: Mapping[str, Tensor]) -> State:
+        """Return the state dict to load, from a model of the same kind with other heads.
+
+        Where they are missing, the rank starts as the yes of `match`, `doubt` as `match`, and
+        `correct` as `fill`.
+
+        Raises:
+            ValueError: the weights are of another kind of model.
+        """
+        return match_state(self.state_dict(), with_derived_heads(state))
+
+    def _score_packed(self, packing: TokenPacking, tokens: Tensor) -> Tensor:
+        """Return (P,) scores of packed pairs; in the last layer only first tokens are queries."""
         kept = torch.zeros_like(packing.column, dtype=torch.bool)
         kept[packing.first] = True
-        return self._score(self.body(tokens, packing, kept))
+        return self._score_first(self.run_body(tokens, packing, kept))
 
-    def _score(self, first: Tensor) -> Tensor:
-        """(P,) scores from the states of the first tokens."""
-        logit = self.says.logit(self.pool(first))
+    def _score_first(self, first: Tensor) -> Tensor:
+        """Return (P,) scores from the states of the first tokens."""
+        logit = self.says.logit(self.pool_first(first))
         return full_precision(logit).sigmoid() if self.score == "probability" else logit
 
 
-def _asked(packing: TokenPacking, want: frozenset[WordHead], slots: WordSlots | None) -> Tensor:
-    """(M,) rows of the tokens that words are asked for."""
+def _slot_rows(packing: TokenPacking, want: frozenset[WordHead], slots: WordSlots | None) -> Tensor:
+    """Return the (M,) packed rows of the slots, none if no words are wanted."""
     if not want & {WordHead.FILL, WordHead.CORRECT}:
         return packing.column[:0]
     if slots is None:
         raise ValueError("words are wanted and no slots are given; say where they stand")
-    at = packing.rows(slots.pair, slots.place)
-    assert bool((at >= 0).all()), "a slot stands at padding"
-    return at
+    rows = packing.rows(slots.pair, slots.place)
+    assert bool((rows >= 0).all()), "a slot stands at padding"
+    return rows
 
 
-def _unpacked(values: Tensor, mask: Tensor) -> Tensor:
-    """(P, L, A) of (S, A), zero where the mask is False."""
-    room = values.new_zeros(*mask.shape, values.shape[1])
-    return room.index_put(mask.nonzero(as_tuple=True), values)
+# Initial weights: fresh ones, or those of a model with other heads.
 
 
-# What a UNITER begins with: fresh weights, or those of one with other heads.
-
-
-SPREAD = 0.02  # of fresh weights
-FREE = ("says.", "image.veil")  # what one UNITER may have and another not
-COPIES = {"doubt": "match", "correct": "fill"}  # heads that begin as others were pre-trained
+SPREAD = 0.02  # standard deviation of fresh weights, as BERT's
+FREE = ("says.", "image.veil")  # weights that one model may have and another not
+COPIES = {"doubt": "match", "correct": "fill"}  # heads that start as copies of pretrained ones
 
 
 def initialize_weights(model: nn.Module, spread: float = SPREAD) -> None:
-    """Weights and free vectors from N(0, spread), biases 0; norms stay."""
+    """Draw weights and free vectors from N(0, spread), set biases to 0; norms stay as they are."""
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=spread)
@@ -551,36 +591,35 @@ def initialize_weights(model: nn.Module, spread: float = SPREAD) -> None:
                 nn.init.normal_(vector, std=spread)
 
 
-def initialized_from(state: Mapping[str, Tensor]) -> State:
-    """The same weights with the heads that TAGS adds.
+def with_derived_heads(state: Mapping[str, Tensor]) -> State:
+    """Add the heads of TAGS that a state dict lacks, as copies of its pretrained heads.
 
-    Where they are missing, the rank begins as the yes of the match, doubt as the match, and correct
-    as fill. Those that are there stay.
+    The rank starts as the yes of `match`, `doubt` as `match` and `correct` as `fill`.
 
     Args:
-        state: weights of a `UNITER`.
+        state: weights of a `UNITER` or `ViLT`.
     """
     new = dict(state)
     for part in ("weight", "bias"):
         if (match := state.get(f"says.match.{part}")) is not None:
             new.setdefault(f"says.rank.{part}", match[1:].clone())
     for head, source in COPIES.items():
-        before = f"says.{source}."
-        own = {name: value for name, value in state.items() if name.startswith(before)}
-        for name, value in own.items():
-            new.setdefault(f"says.{head}.{name.removeprefix(before)}", value.clone())
+        prefix = f"says.{source}."
+        pretrained = {name: value for name, value in state.items() if name.startswith(prefix)}
+        for name, value in pretrained.items():
+            new.setdefault(f"says.{head}.{name.removeprefix(prefix)}", value.clone())
     return new
 
 
-def fit_state(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> State:
-    """What is given, of the heads that are there; heads that are not given stay as they are.
+def match_state(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> State:
+    """Return the given weights for the heads that a model has; missing heads stay as they are.
 
     Args:
-        own: the weights of a `UNITER`.
-        given: those it is to have, of another.
+        own: weights of the model.
+        given: weights of another model, to be loaded.
 
     Raises:
-        ValueError: they are not of a UNITER with as many layers.
+        ValueError: they differ in more than their heads.
     """
     for name in {*own, *given}:
         if not name.startswith(FREE) and (name in own) != (name in given):

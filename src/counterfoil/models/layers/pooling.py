@@ -129,12 +129,12 @@ def projection(features: int, width: int) -> nn.Linear:
     return layer
 
 
-def hidden_sizes(values: Tensor, mask: Tensor) -> Tensor:
+def zero_padded(values: Tensor, mask: Tensor) -> Tensor:
     """(N, L, F) with zeros at padding, so that garbage there reaches no gradient."""
     return values.masked_fill(~mask.unsqueeze(-1), 0)
 
 
-def check_fits(items: ModalityBatch, features: int) -> None:
+def check_features(items: ModalityBatch, features: int) -> None:
     """Check that items hold vectors of the width that a model reads.
 
     Raises:
@@ -148,16 +148,16 @@ def check_fits(items: ModalityBatch, features: int) -> None:
         )
 
 
-def check_every(tokens: Tensor) -> Tensor:
+def full_mask(tokens: Tensor) -> Tensor:
     """(N, L) mask of (N, L, D) tokens that are all real."""
     return torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
 
 
-def nonempty_mask(bag: Embeddings) -> Embeddings:
+def ensure_nonempty(bag: Embeddings) -> Embeddings:
     """The same with zeros at padding; an item without vectors has one, which is zero."""
     mask = bag.mask.clone()
     mask[:, 0] |= ~mask.any(1)
-    return Embeddings(hidden_sizes(bag.tokens, bag.mask), mask)
+    return Embeddings(zero_padded(bag.tokens, bag.mask), mask)
 
 
 def masked_ids(items: ModalityBatch) -> Tensor:
@@ -165,7 +165,7 @@ def masked_ids(items: ModalityBatch) -> Tensor:
     return items.values.masked_fill(~items.mask, 0)
 
 
-def known_ids(items: ModalityBatch, *, longest: int, vocabulary: int) -> Tensor:
+def valid_ids(items: ModalityBatch, *, longest: int, vocabulary: int) -> Tensor:
     """(N, L) token ids, 0 at padding, all of which a model knows.
 
     Args:
@@ -190,7 +190,7 @@ def known_ids(items: ModalityBatch, *, longest: int, vocabulary: int) -> Tensor:
     return ids
 
 
-def split_among(heads: int, width: int) -> None:
+def check_heads(heads: int, width: int) -> None:
     """Check that the heads of an attention can share vectors of a width.
 
     Raises:
@@ -221,7 +221,7 @@ Pool = Literal["mean", "max", "mean+max", "first", "last"]
 POOLS = ("mean", "max", "mean+max", "first", "last")
 
 
-def pool_mean(kind: Pool, bag: Embeddings) -> Tensor:
+def pool_vectors(kind: Pool, bag: Embeddings) -> Tensor:
     """(N, D) one vector per item; zero for an item without any.
 
     Args:
@@ -229,7 +229,7 @@ def pool_mean(kind: Pool, bag: Embeddings) -> Tensor:
             recurrent network; "first" is a transformer's class token.
         bag: (N, L, D).
     """
-    tokens = hidden_sizes(bag.tokens, bag.mask)
+    tokens = zero_padded(bag.tokens, bag.mask)
     if kind == "first":
         return tokens[:, 0]
     count = bag.mask.sum(1)
@@ -246,7 +246,7 @@ def pool_mean(kind: Pool, bag: Embeddings) -> Tensor:
 def single_vector(vectors: Tensor) -> Embeddings:
     """(N, D) as bags of one vector."""
     tokens = vectors.unsqueeze(1)
-    return Embeddings(tokens, check_every(tokens))
+    return Embeddings(tokens, full_mask(tokens))
 
 
 def unit_vectors(bag: Embeddings) -> Embeddings:
@@ -254,7 +254,7 @@ def unit_vectors(bag: Embeddings) -> Embeddings:
     return Embeddings(normalize(bag.tokens, dim=-1), bag.mask)
 
 
-def select_tokens(name: str, given: str, allowed: tuple[str, ...]) -> None:
+def check_choice(name: str, given: str, allowed: tuple[str, ...]) -> None:
     """Check an argument that takes one of a few words.
 
     Raises:

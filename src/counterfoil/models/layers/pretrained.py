@@ -17,8 +17,8 @@ from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.layers.pooling import (
     ImageTower,
     TextTower,
-    check_every,
     check_positive,
+    full_mask,
     masked_ids,
     projection,
 )
@@ -172,7 +172,7 @@ def load_hf_model(name: str, *, pretrained: bool, config: str | None = None) -> 
     return model.eval()
 
 
-def check_unused_weights(module: nn.Module, output: Tensor) -> None:
+def freeze_unused(module: nn.Module, output: Tensor) -> None:
     """Freeze the parameters of a model that the output does not depend on.
 
     A pretrained model brings heads that a tower never reads; distributed training must not wait
@@ -277,7 +277,7 @@ class BertTextTower(TextTower):
         self.body: nn.Module = getattr(model, "text_model", model).requires_grad_(trained)
         one = torch.zeros(1, 1, dtype=torch.long)
         seen = self._states(one, one == 0)
-        check_unused_weights(self.body, seen)
+        freeze_unused(self.body, seen)
         self.fc = projection(seen.shape[-1], width)
         self.dropout = nn.Dropout(dropout)
         tokens = _vocabulary(self.body) if word_drop else 1
@@ -370,9 +370,9 @@ class HFVisionTower(ImageTower):
         self.width, self.trained, self.side = width, trained, grid
         self.body: nn.Module = getattr(model, "vision_model", model)
         self.body.requires_grad_(trained)
-        side = _side_vision(self.body)
+        side = _input_size(self.body)
         seen = self._states(torch.zeros(1, 3, side, side))
-        check_unused_weights(self.body, seen)
+        freeze_unused(self.body, seen)
         self.fc = projection(seen.shape[-1], width)
 
     @property
@@ -394,7 +394,7 @@ class HFVisionTower(ImageTower):
                 f"stored states of shape {tuple(tokens.shape)} do not fit a model that reads "
                 f"(images, cells, {self.fc.in_features}); make them with this model"
             )
-        return Embeddings(self.fc(tokens), check_every(tokens))
+        return Embeddings(self.fc(tokens), full_mask(tokens))
 
     def train(self, mode: bool = True) -> Self:
         """Switch to training; a model that is not trained stays in evaluation."""
@@ -426,7 +426,7 @@ def _brief(config: str) -> str:
     return json.dumps(told, sort_keys=True)
 
 
-def _side_vision(body: nn.Module) -> int:
+def _input_size(body: nn.Module) -> int:
     config: Any = getattr(body, "config", None)
     size = getattr(getattr(config, "vision_config", config), "image_size", 224)
     return int(size[0] if isinstance(size, list | tuple) else size)
@@ -527,7 +527,7 @@ class TimmTower(ImageTower):
         seen = items.values.dim() == 3
         states = items.values.to(self.fc.weight.dtype) if seen else self.states(items)
         tokens = self.fc(states)
-        return Embeddings(tokens, check_every(tokens))
+        return Embeddings(tokens, full_mask(tokens))
 
     def train(self, mode: bool = True) -> Self:
         """Switch to training; the model itself stays in evaluation."""
@@ -634,11 +634,11 @@ class TimmGridTower(ImageTower):
             )
         pixels = items.values.to(self.fc.weight.dtype)
         if self.training:
-            pixels = cut_to_features(pixels, smallest=self.smallest, mirror=self.mirror)
+            pixels = random_crop(pixels, smallest=self.smallest, mirror=self.mirror)
         with torch.set_grad_enabled(self.trained and torch.is_grad_enabled()):
             found = self._map(pixels.contiguous(memory_format=torch.channels_last))
         tokens = self.fc(found.flatten(2).transpose(1, 2))
-        bag = Embeddings(tokens, check_every(tokens))
+        bag = Embeddings(tokens, full_mask(tokens))
         return drop_cells(bag, self.cell_drop) if self.training else bag
 
     def train(self, mode: bool = True) -> Self:
@@ -661,7 +661,7 @@ class TimmGridTower(ImageTower):
         return found
 
 
-def cut_to_features(pixels: Tensor, *, smallest: float, mirror: float) -> Tensor:
+def random_crop(pixels: Tensor, *, smallest: float, mirror: float) -> Tensor:
     """A random part of each picture, brought to the size of the whole, perhaps mirrored.
 
     Args:

@@ -20,13 +20,13 @@ from counterfoil.models.layers.pooling import (
     ImageTower,
     WordTower,
     batch_norm_tokens,
-    check_every,
-    check_fits,
+    check_choice,
+    check_features,
     check_positive,
-    hidden_sizes,
+    full_mask,
     masked_ids,
     projection,
-    select_tokens,
+    zero_padded,
 )
 
 MASKED, REPLACED = 0.5, 0.6  # of the dropped words: a half, a tenth; the rest are deleted
@@ -206,10 +206,10 @@ class Regions(ImageTower):
 
     def forward(self, items: ModalityBatch) -> Embeddings:
         """Project every region."""
-        check_fits(items, self.fc.in_features)
+        check_features(items, self.fc.in_features)
         items = self.augment(items)
         values = items.values.to(self.fc.weight.dtype)
-        return Embeddings(self.fc(hidden_sizes(values, items.mask)), items.mask)
+        return Embeddings(self.fc(zero_padded(values, items.mask)), items.mask)
 
 
 # A linear layer and a small network over every region, side by side or stacked.
@@ -263,7 +263,7 @@ class MLPRegions(ImageTower):
         super().__init__()
         inner = max(1, width // 2) if inner is None else inner
         check_positive(features=features, width=width, inner=inner)
-        select_tokens("init", init, get_args(Init))
+        check_choice("init", init, get_args(Init))
         layer = projection if init == "xavier" else nn.Linear
         self.width, self.norm_padding = width, norm_padding
         self.augment = RegionDrop(share=region_drop)
@@ -275,9 +275,9 @@ class MLPRegions(ImageTower):
 
     def forward(self, items: ModalityBatch) -> Embeddings:
         """Project every region in both ways."""
-        check_fits(items, self.fc.in_features)
+        check_features(items, self.fc.in_features)
         items = self.augment(items)
-        values = hidden_sizes(items.values.to(self.fc.weight.dtype), items.mask)
+        values = zero_padded(items.values.to(self.fc.weight.dtype), items.mask)
         linear = self.fc(values)
         deep = self._deep(linear if self.stacked else values, items.mask)
         return Embeddings(self.dropout(linear + deep), items.mask)
@@ -461,7 +461,7 @@ class PatchTower(ImageTower):
         pixels = items.values.to(self.fc.weight.dtype)
         grid = self.stem(pixels.contiguous(memory_format=torch.channels_last))
         tokens = self.fc(grid.flatten(2).transpose(1, 2)) + self.place
-        return Embeddings(tokens, check_every(tokens))
+        return Embeddings(tokens, full_mask(tokens))
 
 
 def _halve(channels: int, more: int) -> nn.Sequential:

@@ -1,44 +1,111 @@
-"""The report of a run: evaluations side by side, curves, hardness, retrievals."""
+"""Comparison of evaluations: the stage and its report.
+
+The report has the results side by side, learning curves, the hardness of negatives and example
+retrievals. Where a pretrained model was trained further, a table says what it has forgotten, on the
+data that it was trained for and on other data where any are named, as in WiSE-FT
+(https://arxiv.org/abs/2109.01903). Both models answer the same queries, so differences have
+intervals and paired tests, see `counterfoil.evaluation.bootstrap`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from typing import ClassVar, final
 
+from counterfoil.core import distributed
 from counterfoil.core.console import output
-from counterfoil.core.tensors import read_tensors, write_tensors
+from counterfoil.evaluation.bootstrap import Comparison
 from counterfoil.evaluation.galleries import Exhibits, Found, galleries
-from counterfoil.evaluation.results import headline, result_table, results
-from counterfoil.negatives import diagnose
-from counterfoil.pipelines.forgetting import forgetting_table
-from counterfoil.pipelines.pipeline import (
-    Compare,
-    Evaluate,
-    Mine,
-    Pretrain,
-    Train,
-    evaluation_title,
+from counterfoil.evaluation.metrics import METRICS
+from counterfoil.evaluation.results import (
+    RunResult,
+    chance,
+    figure,
+    headline,
+    result_table,
+    results,
+    signed,
 )
+from counterfoil.model import starts_untrained
 from counterfoil.pipelines.plan import console
-from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation
+from counterfoil.pipelines.stages.base import LATER, Stage
+from counterfoil.pipelines.stages.evaluate import Evaluate, RetrievalEvaluation
+from counterfoil.pipelines.stages.mine import Mine, hardness_at
 from counterfoil.pipelines.state import RunContext, current_provenance
 from counterfoil.report.figures import LearningCurve, NamedSample, gap_histograms, learning_curves
-from counterfoil.report.page import CardSection, FigureSection, Page, Provenance, write_page
+from counterfoil.report.page import (
+    CardSection,
+    FigureSection,
+    Page,
+    Provenance,
+    TableBlock,
+    write_page,
+)
 from counterfoil.report.tables import terminal_table
 from counterfoil.training.logging import read_metrics
 
-HARDNESS = "hardness.safetensors"
 REPORT = "report.html"
+RSUM = METRICS.index("RSum")
+RECALLS = ("i2t R@1", "t2i R@1")
+FORGETTING_HEAD = (
+    "Data, model",
+    "R@1, image to text",
+    "R@1, text to image",
+    "RSum before",
+    "after",
+    "Difference",
+)
+FORGETTING_NOTE = (
+    "Differences from the model as it was, with 95 % intervals (images drawn anew with all their "
+    "captions) and p of an exchange of answers image by image."
+)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Compare(Stage):
+    """Set evaluations side by side. Writes ``report.html``.
+
+    Attributes:
+        results: evaluation stages; the others are compared with the first.
+        negatives: mining stage whose hardness is shown, if any.
+        others: evaluations of the same models, in this order, on other data, to show what the
+            models have forgotten.
+    """
+
+    kind: ClassVar[str] = "compare"
+    results: tuple[str, ...]
+    negatives: str | None = None
+    others: tuple[str, ...] = field(default=(), metadata=LATER)
+
+    @property
+    def wants(self) -> tuple[tuple[str, str], ...]:
+        """The evaluations and the mining."""
+        mining = ((self.negatives, "mine"),) if self.negatives else ()
+        return (*((name, "evaluate") for name in (*self.results, *self.others)), *mining)
+
+    @property
+    def lacks_inputs(self) -> bool:
+        """Whether there is nothing to compare."""
+        return not self.wants
+
+    def run(self, context: RunContext, *, resume: bool) -> None:
+        """Print the evaluations side by side and write the report."""
+        if distributed.rank() == 0:
+            write_comparison(comparison_page(context, self), context.place(self.name))
 
 
 def comparison_page(context: RunContext, stage: Compare) -> Page:
     """The report of a run: results, learning curves, hardness of negatives, retrievals."""
-    found = {
-        _name(context, name): RetrievalEvaluation.open(context.place(name))
+    evaluations = {
+        context.stage(name, Evaluate).title: RetrievalEvaluation.open(context.place(name))
         for name in stage.results
     }
-    reports = {name: measured.report for name, measured in found.items()}
-    trained, lost = _trained(context, stage), forgetting_table(context, stage)
+    reports = {name: evaluation.report for name, evaluation in evaluations.items()}
+    trained, forgetting = _trained(context, stage), forgetting_table(context, stage)
     runs = results(reports)
     curves = [learning_curve(name, context.place(name) / "metrics.jsonl") for name in trained]
     gaps = _hardness(context, stage.negatives) if stage.negatives else ()
@@ -47,24 +114,24 @@ def comparison_page(context: RunContext, stage: Compare) -> Page:
         "Hardness of negatives": (gap_histograms(gaps),) if gaps else (),
     }
     return Page(
-        title=f"{context.recipe.name}: {' and '.join(found)}",
+        title=f"{context.recipe.name}: {' and '.join(evaluations)}",
         headline=headline(runs),
         protocol=next(iter(reports.values())).setting.line(),
         provenance=_provenance(context, stage),
-        tables=(result_table(runs), *((lost,) if lost else ())),
+        tables=(result_table(runs), *((forgetting,) if forgetting else ())),
         sections=(
-            *(FigureSection(title, some) for title, some in figures.items() if some),
-            *_galleries(context, stage, found),
+            *(FigureSection(title, shown) for title, shown in figures.items() if shown),
+            *_galleries(context, stage, evaluations),
         ),
     )
 
 
-def write_comparison(shown: Page, folder: Path) -> None:
+def write_comparison(page: Page, folder: Path) -> None:
     """Print the tables and write ``report.html`` in the stage's folder."""
-    for table in shown.tables:
-        console.print(terminal_table(table, shown.protocol))
+    for table in page.tables:
+        console.print(terminal_table(table, page.protocol))
     folder.mkdir(parents=True, exist_ok=True)
-    write_page(shown, folder / REPORT)
+    write_page(page, folder / REPORT)
     output(f"{folder / REPORT}")
 
 
@@ -86,75 +153,118 @@ def learning_curve(name: str, path: Path) -> LearningCurve:
     )
 
 
-def save_hardness(found: diagnose.NegativeHardness, folder: Path) -> None:
-    """Keep what was measured beside the mined lists."""
-    tensors = {"positive": found.positive, "online": found.online, "offline": found.offline}
-    write_tensors(folder / HARDNESS, tensors, {"batch": found.batch})
-
-
 def _hardness(context: RunContext, mining: str) -> tuple[NamedSample, ...]:
-    stage = context.recipe.stage(mining)
-    assert isinstance(stage, Mine)
+    stage = context.stage(mining, Mine)
     return hardness_at(context.place(mining), " + ".join((*stage.using, *stage.models)))
-
-
-def hardness_at(folder: Path, scorer: str) -> tuple[NamedSample, ...]:
-    """What `save_hardness` kept of negatives of a batch and of mined ones.
-
-    Args:
-        folder: of the mining.
-        scorer: who mined, in words.
-
-    Raises:
-        ValueError: nothing was kept, or it is damaged.
-    """
-    tensors, about = read_tensors(folder / HARDNESS, "the hardness of negatives")
-    names = {
-        "online": f"online: hardest of a batch of {about['batch']}, by {scorer}",
-        "offline": f"offline: mined, by {scorer}",
-    }
-    gaps = {kind: tensors[kind] - tensors["positive"] for kind in names}
-    return tuple(NamedSample(name, gaps[kind].numpy()) for kind, name in names.items())
-
-
-def _name(context: RunContext, evaluation: str) -> str:
-    stage = context.recipe.stage(evaluation)
-    assert isinstance(stage, Evaluate)
-    return evaluation_title((*stage.using, *stage.models), stage.first, stage.depth)
 
 
 def _trained(context: RunContext, stage: Compare) -> tuple[str, ...]:
     """Training stages behind the evaluations, each once."""
-    stages = [context.recipe.stage(name) for name in stage.results]
-    used = [name for s in stages if isinstance(s, Evaluate) for name in s.using]
+    used = (name for one in stage.results for name in context.stage(one, Evaluate).using)
     return tuple(dict.fromkeys(used))
 
 
 def _galleries(
-    context: RunContext, stage: Compare, found: dict[str, RetrievalEvaluation]
+    context: RunContext, stage: Compare, evaluations: dict[str, RetrievalEvaluation]
 ) -> tuple[CardSection, ...]:
     """Retrievals of the last evaluation, with the places under the others."""
-    evaluation = context.recipe.stage(stage.results[-1])
-    assert isinstance(evaluation, Evaluate)
-    dataset = context.split(evaluation.split)
+    dataset = context.split(context.stage(stage.results[-1], Evaluate).split)
     if dataset.pictures is None:
         return ()
-    *others, (_, shown) = found.items()
-    i2t, t2i = shown.report.ranked
+    *others, (_, last) = evaluations.items()
+    i2t, t2i = last.report.ranked
     rest = [(name, other.report.ranked) for name, other in others]
     return galleries(
         Exhibits(
             dataset.texts, dataset.text_to_image, dataset.pictures.open, dataset.extra_positives
         ),
-        Found(i2t, shown.texts, shown.text_scores, tuple((n, r[0]) for n, r in rest)),
-        Found(t2i, shown.images, shown.image_scores, tuple((n, r[1]) for n, r in rest)),
+        Found(i2t, last.texts, last.text_scores, tuple((n, r[0]) for n, r in rest)),
+        Found(t2i, last.images, last.image_scores, tuple((n, r[1]) for n, r in rest)),
     )
 
 
 def _provenance(context: RunContext, stage: Compare) -> Provenance:
-    seeds = {s.plan.seed for s in context.recipe.stages if isinstance(s, Train | Pretrain)}
+    seeds = {s.training_seed for s in context.recipe.stages} - {None}
     return current_provenance(
         seed=seeds.pop() if len(seeds) == 1 else None,
         recipe=context.recipe.name,
         digest=context.digests[stage.name],
     )
+
+
+def forgetting_table(context: RunContext, stage: Compare) -> TableBlock | None:
+    """What pretrained models have forgotten; None where the first result is of no pretrained model.
+
+    Args:
+        context: the run.
+        stage: compares models that were trained further with the pretrained one.
+    """
+    first = context.stage(stage.results[0], Evaluate)
+    if first.using or not first.models or len(stage.results) < 2:
+        return None
+    if any(map(starts_untrained, first.models)):
+        return None
+    by_data = groupby(stage.others, key=lambda name: context.stage(name, Evaluate).data)
+    groups = [stage.results, *(tuple(names) for _, names in by_data)]
+    measured = [_results(context, names) for names in groups]
+    rows = [row for where, runs in measured for row in _forgetting_rows(where, runs)]
+    sentences = [
+        forgetting_sentence(where, runs[0].name, run)
+        for where, runs in measured
+        for run in runs[1:]
+    ]
+    return TableBlock(
+        "What is forgotten", FORGETTING_HEAD, tuple(rows), "\n".join([*sentences, FORGETTING_NOTE])
+    )
+
+
+def forgetting_sentence(where: str, original: str, run: RunResult) -> str:
+    """Say whether a run is worse than the model that it began with, by RSum.
+
+    Args:
+        where: the data.
+        original: name of the model that it began with.
+        run: compared with that.
+    """
+    change = run.against[RSUM]
+    span, fallen = change.interval, change.difference < 0
+    difference = (
+        f"RSum {figure('', run.numbers[RSUM])}, {figure('', abs(change.difference))} "
+        f"{'less' if fallen else 'more'} than {original} (95 % interval of the difference "
+        f"{signed(span.low)} to {signed(span.high)}; p {chance(change.p)})"
+    )
+    if span.high < 0:
+        return f"{where}: {run.name} has forgotten: {difference}."
+    if span.low > 0:
+        return f"{where}: {run.name} has forgotten nothing on the whole: {difference}."
+    return f"{where}: whether {run.name} has forgotten anything cannot be told: {difference}."
+
+
+def _forgetting_rows(where: str, runs: Sequence[RunResult]) -> list[tuple[str, ...]]:
+    first = runs[0]
+    return [
+        (
+            f"{where}: {run.name}",
+            *(_format_change(run.against[METRICS.index(metric)]) for metric in RECALLS),
+            figure("RSum", first.numbers[RSUM]),
+            figure("RSum", run.numbers[RSUM]),
+            _format_change(run.against[RSUM]),
+        )
+        for run in runs[1:]
+    ]
+
+
+def _format_change(change: Comparison) -> str:
+    span = change.interval
+    between = f"{signed(span.low)} to {signed(span.high)}"
+    return f"{signed(change.difference)} ({between}; p {chance(change.p)})"
+
+
+def _results(context: RunContext, names: Sequence[str]) -> tuple[str, tuple[RunResult, ...]]:
+    """Name of the data, and the runs, all but the first compared with the first."""
+    reports = {}
+    for name in names:
+        title = context.stage(name, Evaluate).title
+        reports[title] = RetrievalEvaluation.open(context.place(name)).report
+    setting, data = next(iter(reports.values())).setting, context.stage(names[0], Evaluate).data
+    return f"{data or setting.dataset} {setting.split}".strip(), results(reports)

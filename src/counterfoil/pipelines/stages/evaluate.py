@@ -1,19 +1,27 @@
-"""A finished evaluation: numbers, ranks, and the first items of every list."""
+"""Evaluation of retrieval: the stage, and the numbers, ranks and top items that it saves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import Any, ClassVar, Literal, final
 
 from torch import Tensor
 
+from counterfoil.core import distributed
 from counterfoil.core.console import output
 from counterfoil.core.io import read_json, write_json
 from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.evaluation.cascade import Shortlisting, Shortlists, evaluate_cascade
+from counterfoil.data.readers import load_dataset
+from counterfoil.evaluation.cascade import (
+    DEPTH,
+    Shortlisting,
+    Shortlists,
+    check_depth,
+    evaluate_cascade,
+)
 from counterfoil.evaluation.metrics import (
     EvaluationReport,
     EvaluationSetting,
@@ -22,24 +30,134 @@ from counterfoil.evaluation.metrics import (
     RecallMetrics,
     Tie,
 )
-from counterfoil.evaluation.protocols import evaluate_protocol
+from counterfoil.evaluation.protocols import evaluate_protocol, folds_of, protocol_by_name
 from counterfoil.evaluation.results import result_table, results
 from counterfoil.model import load_model
+from counterfoil.pipelines.contents import data_contents
 from counterfoil.pipelines.plan import console
+from counterfoil.pipelines.stages.base import LATER, Stage, models_content
+from counterfoil.pipelines.state import RunContext
 from counterfoil.report.tables import terminal_table
 from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import TopK
 from counterfoil.scoring.stream import stream_scores
 
-DEPTH = 10
+TOP = 10  # items of every list that are saved
 NUMBERS, TENSORS = "evaluation.json", "evaluation.safetensors"
-PARTS = ("ranks", "images", "folds")  # of what is kept of every query
+PARTS = ("ranks", "images", "folds")  # tensors of the ranked queries
+
+ProtocolName = Literal["whole", "flickr-1k", "coco-1k", "coco-5k"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(Stage):
+    """Measure retrieval. Writes metrics and ranks.
+
+    Attributes:
+        using: stages whose models score; several are one ensemble.
+        split: the split that is measured.
+        protocol: "whole" ranks the split as it is; see `counterfoil.evaluation.protocols`.
+        first: stages whose models shortlist, see `counterfoil.evaluation.cascade`; none for ranking
+            everything.
+        depth: length of a query's shortlist.
+        full: rank everything too, to show what the shortlists lose.
+        models: saved models or names of pretrained ones that score too, as
+            `counterfoil.model.load_model` opens them.
+        data: another data set to measure on, as `counterfoil.data.readers.load_dataset` opens it;
+            None for that of the run.
+
+    Raises:
+        ValueError: the shortlists are empty.
+    """
+
+    kind: ClassVar[str] = "evaluate"
+    using: tuple[str, ...]
+    split: str = "test"
+    protocol: ProtocolName = "whole"
+    first: tuple[str, ...] = field(default=(), metadata=LATER)
+    depth: int = field(default=DEPTH, metadata=LATER)
+    full: bool = field(default=False, metadata=LATER)
+    models: tuple[str, ...] = field(default=(), metadata=LATER)
+    data: str | None = field(default=None, metadata=LATER)
+
+    def __post_init__(self) -> None:
+        check_depth(self.depth)
+
+    @property
+    def wants(self) -> tuple[tuple[str, str], ...]:
+        """The stages of the models that score and that shortlist."""
+        return tuple((name, "train") for name in (*self.using, *self.first))
+
+    @property
+    def lacks_inputs(self) -> bool:
+        """Whether no model scores."""
+        return not (self.using or self.models)
+
+    @property
+    def title(self) -> str:
+        """The models in words."""
+        return evaluation_title((*self.using, *self.models), self.first, self.depth)
+
+    def digest_content(self) -> dict[str, Any]:
+        """The content of saved models and of another data set, not their paths."""
+        content = models_content(self.models)
+        if self.data is not None:
+            content["data"] = data_contents(load_dataset(self.data))
+        return content
+
+    def dataset(self, context: RunContext) -> ImageTextDataset:
+        """The split that is measured, of the run's data or of another data set.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if self.data is None:
+            return context.split(self.split)
+        other = load_dataset(self.data)
+        return other if self.split == "all" else other.split(self.split)
+
+    def check(self, context: RunContext) -> None:
+        """Refuse a split that does not exist or does not fit the protocol."""
+        folds_of(protocol_by_name(self.protocol), len(self.dataset(context)))
+
+    def run(self, context: RunContext, *, resume: bool) -> None:
+        """Measure, print and save numbers, ranks and the first items of every list."""
+        dataset, protocol = self.dataset(context), protocol_by_name(self.protocol)
+        names = (*(str(context.place(name)) for name in self.using), *self.models)
+        models = [load_model(name) for name in names]
+        folds_of(protocol, len(dataset))  # refuses before anything is encoded
+        members = [model.embed(dataset) for model in models]
+        seed = context.recipe.stage(self.using[0]).training_seed if self.using else None
+        shortlist = build_shortlist(
+            self.first,
+            dataset,
+            self.depth,
+            full=self.full,
+            find=lambda name: str(context.place(name)),
+        )
+        evaluation = RetrievalEvaluation.of(members, dataset, protocol, seed=seed, by=shortlist)
+        if distributed.rank() == 0:
+            evaluation.save(context.place(self.name))
+            evaluation.show(", ".join((*self.using, *self.models)))
+
+
+def evaluation_title(models: Sequence[str], first: Sequence[str], depth: int) -> str:
+    """The models of an evaluation in words: an ensemble, or one on the shortlists of another.
+
+    >>> evaluation_title(("a", "b"), (), 20)
+    'a + b'
+    >>> evaluation_title(("a",), ("b",), 20)
+    'a on top-20 of b'
+    """
+    title = " + ".join(models)
+    return f"{title} on top-{depth} of {' + '.join(first)}" if first else title
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class RetrievalEvaluation:
-    """One evaluation.
+    """Result of an evaluation.
 
     Attributes:
         report: numbers and ranks.
@@ -48,7 +166,7 @@ class RetrievalEvaluation:
         images: (T, K) first images of every text.
         image_scores: (T, K).
         dataset: fingerprint of the split.
-        shortlists: what they let through, where other models shortlisted.
+        shortlists: ceiling and numbers of the shortlists, where other models shortlisted.
     """
 
     report: EvaluationReport
@@ -69,15 +187,15 @@ class RetrievalEvaluation:
         seed: int | None = None,
         by: Shortlisting | None = None,
     ) -> RetrievalEvaluation:
-        """Rank a split by the mean score of the models that encoded it, or what others shortlist.
+        """Rank a split, or the shortlists of other models, by the mean score of the members.
 
         Raises:
             ValueError: the protocol does not fit the split.
         """
         if by:
             return _cascaded(members, by, dataset, protocol, tie, seed)
-        texts = TopK("image", len(dataset), min(DEPTH, len(dataset.texts)))
-        images = TopK("text", len(dataset.texts), min(DEPTH, len(dataset)))
+        texts = TopK("image", len(dataset), min(TOP, len(dataset.texts)))
+        images = TopK("text", len(dataset.texts), min(TOP, len(dataset)))
         whole = protocol.folds == 1
         report = evaluate_protocol(
             members,
@@ -99,7 +217,7 @@ class RetrievalEvaluation:
         )
 
     def show(self, name: str) -> None:
-        """Print the table; beside a cascade stands what it is made of, compared with it."""
+        """Print the table; a cascade beside its parts."""
         reports, setting = {name: self.report}, self.report.setting
         if self.shortlists:
             if self.shortlists.full:
@@ -140,7 +258,7 @@ class RetrievalEvaluation:
 
     @staticmethod
     def open(folder: Path) -> RetrievalEvaluation:
-        """What `save` wrote.
+        """Read what `save` wrote.
 
         Raises:
             ValueError: there is no evaluation, or it is damaged.
@@ -170,14 +288,14 @@ def build_shortlist(
     full: bool,
     find: Callable[[str], str] = str,
 ) -> Shortlisting | None:
-    """Who shortlists a split; nobody where nobody is named.
+    """Encode a split with the models that shortlist; None where none is named.
 
     Args:
         names: of the models.
         dataset: the split.
-        depth: how many counterparts of a query they shortlist.
+        depth: length of a query's shortlist.
         full: rank everything too.
-        find: from a name to what `load_model` opens.
+        find: from a name to the path or name that `load_model` opens.
 
     Raises:
         ValueError: there is no such model, or model and data do not fit.
@@ -196,13 +314,13 @@ def _cascaded(
     tie: Tie,
     seed: int | None,
 ) -> RetrievalEvaluation:
-    found = evaluate_cascade(
+    cascade = evaluate_cascade(
         members,
         by,
         dataset.text_to_image,
         len(dataset),
         protocol,
-        head=DEPTH,
+        head=TOP,
         tie=tie,
         dataset=dataset.name,
         split=dataset.split_name,
@@ -210,8 +328,8 @@ def _cascaded(
         besides=dataset.extra_positives,
         decided=dataset.corrections,
     )
-    lists = found.texts, found.text_scores, found.images, found.image_scores
-    return RetrievalEvaluation(found.report, *lists, dataset.fingerprint, found.shortlists)
+    lists = cascade.texts, cascade.text_scores, cascade.images, cascade.image_scores
+    return RetrievalEvaluation(cascade.report, *lists, dataset.fingerprint, cascade.shortlists)
 
 
 def _ranks(report: EvaluationReport, prefix: str = "") -> dict[str, Tensor]:

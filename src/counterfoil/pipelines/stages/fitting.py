@@ -1,11 +1,12 @@
-"""What a training begins with: the model, its first weights, and what it sees."""
+"""What training and pre-training stages share: building, saving and selecting a model."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,9 +14,10 @@ from counterfoil.core import distributed
 from counterfoil.core.config import Config
 from counterfoil.core.console import info, warn
 from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.data.processor import Processor
+from counterfoil.data.images import PictureFiles
+from counterfoil.data.processor import Processor, ProcessorConfig
 from counterfoil.data.tokenizers import WordTokenizer
-from counterfoil.data.word_vectors import word_vectors
+from counterfoil.data.word_vectors import word_vectors as read_word_vectors
 from counterfoil.evaluation.protocols import evaluate_protocol
 from counterfoil.model import CARD, MODEL, Model, load_model, read_card, save_model
 from counterfoil.models.base import (
@@ -25,18 +27,54 @@ from counterfoil.models.base import (
     SupportsLoRA,
 )
 from counterfoil.models.layers.pooling import WordTower
-from counterfoil.pipelines.pipeline import Pretrain, Train
+from counterfoil.pipelines.stages.base import Stage
 from counterfoil.pipelines.state import RunContext, RunStopped
 from counterfoil.training.config import TrainConfig
 from counterfoil.training.trainer import IMAGES, TrainResult, dev_sample_note
 
+DEV_SAMPLE_SEED = 0  # the same for all trainings, so that their dev figures compare
 
-def build_for_training(context: RunContext, stage: Train | Pretrain) -> Model:
-    """The model with the weights it begins from, and what it sees.
 
-    The late values "words", "features", "classes", "size" and "mask" become what the data say.
-    "pretrained" is true now and false in the written call of the model, which has "config" too, so
-    that a finished model is opened without the pretrained one it came from.
+@dataclass(frozen=True, kw_only=True)
+class ModelStage(Stage):
+    """A stage that trains a model and writes a model folder.
+
+    Attributes:
+        model: the model; ``from_data("words")``, ``from_data("features")``,
+            ``from_data("classes")`` and ``from_data("mask")`` are filled in from the data.
+        plan: batches, epochs, optimiser, schedule, seed.
+        processor: the model's view of images and texts.
+        start: stage whose weights and processor to begin from, instead of random ones.
+    """
+
+    model: Config[RetrievalModel]
+    plan: TrainConfig
+    processor: ProcessorConfig = ProcessorConfig()
+    start: str | None = None
+
+    @property
+    def training_seed(self) -> int:
+        """Seed of the training."""
+        return self.plan.seed
+
+    def digest_content(self) -> dict[str, Any]:
+        """The plan without the settings that change no number."""
+        return {"plan": self.plan.numbers()}
+
+
+def build_for_training(
+    context: RunContext, stage: ModelStage, word_vectors: Path | None = None
+) -> Model:
+    """Build a stage's model with its first weights and its processor.
+
+    The values "words", "features", "classes", "size" and "mask" are filled in from the data.
+    "pretrained" is true now and false in the config that is saved, which has "config" too, so that
+    a finished model is opened without the pretrained one it came from.
+
+    Args:
+        context: the run.
+        stage: the training.
+        word_vectors: file in GloVe's text format that word embeddings begin with.
 
     Raises:
         ValueError: weights, word vectors or data do not fit the model.
@@ -52,55 +90,57 @@ def build_for_training(context: RunContext, stage: Train | Pretrain) -> Model:
         "size": stage.processor.size if stage.processor.images == "pixels" else 0,
     }
     torch.manual_seed(stage.plan.seed)
-    config = _config(start.model) if start else None
+    config = _pretrained_config(start.model) if start else None
     model = stage.model.fill({**known, "pretrained": start is None, "config": config}).build()
     if start:
-        _begin_from(start, model, stage)
-    elif isinstance(stage, Train) and stage.word_vectors:
-        _begin_with(Path(stage.word_vectors), model, processor, stage)
-    known |= {"pretrained": False, "config": _config(model)}
+        _load_start_weights(start, model, stage)
+    elif word_vectors:
+        _load_word_vectors(word_vectors, model, processor, stage)
+    known |= {"pretrained": False, "config": _pretrained_config(model)}
     return Model(model, processor, stage.name, stage.model.fill(known))
 
 
-def region_classes(train: ImageTextDataset) -> int:
-    """How many classes the regions of a data set have; 1 where nobody says."""
-    told = None if train.features is None else train.features.classes
-    return 1 if told is None else int(told.shape[2])
-
-
-def check_word_vectors(stage: Train) -> None:
-    """Refuse word vectors that are not there, or that nothing would read.
+def check_pictures(context: RunContext, stage: ModelStage) -> None:
+    """Refuse a training on pixels whose pictures are missing.
 
     Raises:
-        ValueError: so they are.
+        ValueError: there are no pictures, or some files are missing.
     """
-    if stage.word_vectors is None:
+    if stage.processor.images == "pixels" and not stage.start:
+        for dataset in (context.train, *([context.dev] if context.dev else [])):
+            _check_picture_files(dataset)
+
+
+def _check_picture_files(dataset: ImageTextDataset) -> None:
+    if dataset.pictures is None:
+        raise ValueError(
+            f"{dataset.name} ({dataset.split_name}) has no pictures, and this model reads pixels; "
+            "name their folder with --images"
+        )
+    if not isinstance(dataset.pictures, PictureFiles):
         return
-    if stage.start:
+    missing = [path for path in dataset.pictures.paths if not path.is_file()]
+    if missing:
         raise ValueError(
-            f"{stage.name!r} starts from {stage.start!r} and keeps its word embeddings; set "
-            f"word_vectors of {stage.start!r} alone"
-        )
-    if stage.processor.texts != "words":
-        raise ValueError(
-            f"{stage.name!r} reads texts with {stage.processor.texts!r} and has no vocabulary of "
-            f"words; "
-            "leave word_vectors out"
-        )
-    if not Path(stage.word_vectors).is_file():
-        raise ValueError(
-            f"{stage.word_vectors} is no file; set {stage.name}.word_vectors to word vectors in "
-            "GloVe's text format, such as glove.840B.300d.txt"
+            f"{len(missing):,} of {len(dataset):,} pictures of {dataset.name} "
+            f"({dataset.split_name}) are missing, such as {missing[0]}; "
+            "`counterfoil data check` lists them"
         )
 
 
-def _config(model: RetrievalModel) -> str | None:
+def region_classes(train: ImageTextDataset) -> int:
+    """Number of classes of a detector's regions; 1 where the features come without classes."""
+    classes = None if train.features is None else train.features.classes
+    return 1 if classes is None else int(classes.shape[2])
+
+
+def _pretrained_config(model: RetrievalModel) -> str | None:
     """The configuration of the pretrained model inside, if there is one."""
     inside = (part for part in model.modules() if isinstance(part, PretrainedPart))
     return next((part.written for part in inside), None)
 
 
-def _begin_from(start: Model, model: RetrievalModel, stage: Train | Pretrain) -> None:
+def _load_start_weights(start: Model, model: RetrievalModel, stage: ModelStage) -> None:
     state = start.model.state_dict()
     try:
         model.load_state_dict(
@@ -113,20 +153,19 @@ def _begin_from(start: Model, model: RetrievalModel, stage: Train | Pretrain) ->
         ) from error
 
 
-def _begin_with(path: Path, model: RetrievalModel, processor: Processor, stage: Train) -> None:
+def _load_word_vectors(
+    path: Path, model: RetrievalModel, processor: Processor, stage: ModelStage
+) -> None:
     towers = [module for module in model.modules() if isinstance(module, WordTower)]
     if not (towers and isinstance(processor.tokenizer, WordTokenizer)):
         raise ValueError(
             f"{stage.name!r} has no embeddings of words that could begin with {path}; leave "
             "word_vectors out"
         )
-    found = word_vectors(path, processor.tokenizer.words)
+    vectors = read_word_vectors(path, processor.tokenizer.words)
     for tower in towers:
-        tower.begin_with(found.rows, found.vectors)
-    info(f"{stage.name}: {len(found):,} of {processor.tokenizer.size:,} words begin with {path}")
-
-
-# What trainings of every kind keep, and how they are cut short and gone on with.
+        tower.begin_with(vectors.rows, vectors.vectors)
+    info(f"{stage.name}: {len(vectors):,} of {processor.tokenizer.size:,} words begin with {path}")
 
 
 def limit_minutes(plan: TrainConfig, left: float | None) -> TrainConfig:
@@ -136,21 +175,19 @@ def limit_minutes(plan: TrainConfig, left: float | None) -> TrainConfig:
     return replace(plan, minutes=max(left, 0.01))
 
 
-def is_finished(context: RunContext, stage: Train | Pretrain) -> bool:
-    """Whether the stage was stopped between its last act and the note that it is done."""
+def is_finished(context: RunContext, stage: ModelStage) -> bool:
+    """Whether the model is saved although the run was killed before it could record that."""
     folder = context.place(stage.name) / MODEL
     if not (folder / CARD).is_file():
         return False
     return read_card(folder).provenance.get("digest") == context.digests[stage.name]
 
 
-def save_result(
-    context: RunContext, stage: Train | Pretrain, model: Model, fitted: TrainResult
-) -> None:
+def save_result(context: RunContext, stage: ModelStage, model: Model, fitted: TrainResult) -> None:
     """Save a finished model with its processor; one that did not finish stops the run.
 
     Raises:
-        Stopped: it did not.
+        RunStopped: it did not finish.
     """
     if not fitted.finished:
         why = "out of time" if fitted.stop_reason == "minutes" else "interrupted"
@@ -170,14 +207,14 @@ def save_result(
     distributed.barrier()
 
 
-def remove_checkpoints(context: RunContext, stage: Train | Pretrain) -> None:
-    """What a finished training no longer needs."""
+def remove_checkpoints(context: RunContext, stage: ModelStage) -> None:
+    """Remove the checkpoints of a finished training."""
     if distributed.rank() == 0:
         shutil.rmtree(context.place(stage.name) / "checkpoints", ignore_errors=True)
 
 
 def best_epoch_note(fitted: TrainResult, figure: str) -> str:
-    """In words: how many epochs, and the best of them with its dev figure."""
+    """Number of epochs and the best one with its dev figure, in words."""
     if fitted.best is None:
         return f"{fitted.epochs} epochs"
     on = dev_sample_note(fitted.best.dev)
@@ -186,18 +223,16 @@ def best_epoch_note(fitted: TrainResult, figure: str) -> str:
 
 
 def _merged(model: Model) -> Config[RetrievalModel]:
-    """How to build the model once its adapters are in its weights, unless they stay apart."""
+    """Merge low-rank adapters into the weights, unless they stay apart; return the config."""
     assert model.spec is not None
-    matcher = model.model
-    if not isinstance(matcher, SupportsLoRA) or not matcher.lora or matcher.apart:
+    network = model.model
+    if not isinstance(network, SupportsLoRA) or not network.lora or network.apart:
         return model.spec
-    matcher.merge()
+    network.merge()
     return model.spec.replace(lora=0)
 
 
-def _provenance(
-    context: RunContext, stage: Train | Pretrain, fitted: TrainResult
-) -> dict[str, object]:
+def _provenance(context: RunContext, stage: ModelStage, fitted: TrainResult) -> dict[str, object]:
     return {
         "recipe": context.recipe.name,
         "stage": stage.name,
@@ -210,16 +245,10 @@ def _provenance(
     }
 
 
-# What the best epoch of a training is chosen on.
-
-
-SEED = 0  # of the sample: the same for all trainings
-
-
-def selection_note(context: RunContext, stage: Train | Pretrain) -> ImageTextDataset | None:
+def selection_dataset(context: RunContext, stage: ModelStage) -> ImageTextDataset | None:
     """Dev, or as many of its images as the plan asks for, with all their captions.
 
-    A larger sample holds the smaller ones. What is not all of dev is said.
+    A larger sample holds the smaller ones.
     """
     dataset, many = context.dev, stage.plan.dev_images
     if dataset is None:
@@ -229,37 +258,34 @@ def selection_note(context: RunContext, stage: Train | Pretrain) -> ImageTextDat
         return None
     if not 0 < many < len(dataset):
         return dataset
-    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(SEED))
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(DEV_SAMPLE_SEED))
     sample = dataset.subset(order[:many].sort().values)
     info(
         f"{stage.name}: measured on {many:,} of the {len(dataset):,} images of "
-        f"{dataset.split_name}, drawn "
-        f"by seed {SEED}, with all their captions"
+        f"{dataset.split_name}, drawn by seed {DEV_SAMPLE_SEED}, with all their captions"
     )
     return sample
 
 
 def dev_measure(
-    context: RunContext, stage: Train, model: Model
+    context: RunContext, stage: ModelStage, model: Model
 ) -> Callable[[RetrievalModel], Mapping[str, float]] | None:
-    """What gives dev figures of a model with the processor of another; None where there is no
-    dev.
-    """
-    dataset = selection_note(context, stage)
+    """A function that measures a model on dev with the processor of `model`; None without dev."""
+    dataset = selection_dataset(context, stage)
     if dataset is None:
         return None
     sampled = {IMAGES: float(len(dataset))} if dataset is not context.dev else {}
 
-    def figures(matcher: RetrievalModel) -> Mapping[str, float]:
-        inside = any(part is matcher for part in model.model.modules())
-        member = (model if inside else replace(model, model=matcher)).embed(dataset)
-        found = evaluate_protocol(
+    def figures(network: RetrievalModel) -> Mapping[str, float]:
+        inside = any(part is network for part in model.model.modules())
+        member = (model if inside else replace(model, model=network)).embed(dataset)
+        report = evaluate_protocol(
             [member], dataset.text_to_image, len(dataset), besides=dataset.extra_positives
         )
         return {
-            "rsum": found.rsum,
-            **{f"i2t_r{k}": r for k, r in zip((1, 5, 10), found.i2t.numbers)},
-            **{f"t2i_r{k}": r for k, r in zip((1, 5, 10), found.t2i.numbers)},
+            "rsum": report.rsum,
+            **{f"i2t_r{k}": r for k, r in zip((1, 5, 10), report.i2t.numbers)},
+            **{f"t2i_r{k}": r for k, r in zip((1, 5, 10), report.t2i.numbers)},
             **sampled,
         }
 

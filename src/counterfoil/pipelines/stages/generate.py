@@ -1,63 +1,202 @@
-"""What a writing stage does: rules or a trained model change every caption of a split."""
+"""Generation of false captions of a split, by rules or by a trained model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar, final
 
 from counterfoil.core import distributed
+from counterfoil.core.config import Config, config, unknown_name
 from counterfoil.core.console import info
-from counterfoil.core.resumable import WorkStopped
 from counterfoil.data.caption_edits import RULE_KINDS
 from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.phrases import PhraseParser, RulePhraseParser
 from counterfoil.model import Model, load_model
 from counterfoil.negatives.generation.inputs import (
+    RULES,
+    SHARE,
     CandidateFilter,
     FalseNegativeJudge,
     GeneratorInputs,
+    Rule,
+    Singles,
 )
 from counterfoil.negatives.generation.judges import AnyJudge, JudgeModel, ParaphraseJudge
 from counterfoil.negatives.generation.rules import RuleGenerator, frequent_nouns
 from counterfoil.negatives.generation.store import GeneratedStore
+from counterfoil.negatives.generation.tags import MaskRefill, at_least_one
 from counterfoil.negatives.generation.writer import ModelGenerator, generate_in_parts
 from counterfoil.negatives.similarity import SentenceEncoder
-from counterfoil.pipelines.pipeline import Generate, Pretrain, RewriteByRule, RuleConfig, Train
+from counterfoil.pipelines.stages.base import LATER, Stage
+from counterfoil.pipelines.stages.fitting import ModelStage
 from counterfoil.pipelines.stages.mine import partial_folder
-from counterfoil.pipelines.state import RunContext, RunStopped
-from counterfoil.training.stopping import watch_for_stop
+from counterfoil.pipelines.state import RunContext, stop_watch
 
-EVERY = 1.0  # minutes
+BY_RULE: Config[PhraseParser] = config(RulePhraseParser)
+EVERY = 1.0  # minutes between two checkpoints
 
 
-def check_generator(context: RunContext, stage: Generate) -> None:
-    """Refuse a writing that would fail only after its writer has been trained.
+@final
+@dataclass(frozen=True, slots=True)
+class RuleConfig:
+    """Settings of captions that are changed by rule.
+
+    Attributes:
+        split: the split whose captions are changed.
+        kinds: see `counterfoil.negatives.generation.rules.RuleGenerator`; () for all.
+        most: foils of a kind and caption.
+        frequency: least count of a noun in the training captions; see
+            `counterfoil.negatives.generation.rules.frequent_nouns`.
+        synonyms: source of nouns that may name the same thing.
+        seed: of the choice among all possible foils.
+    """
+
+    split: str = "train"
+    kinds: tuple[str, ...] = ()
+    most: int = 5
+    frequency: int | None = None
+    synonyms: str = "list"
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptionStage(Stage):
+    """A stage that writes a folder of changed captions."""
+
+    @property
+    def source_split(self) -> str:
+        """The split whose captions are changed."""
+        raise NotImplementedError
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RewriteByRule(CaptionStage):
+    """Change captions of a split by rule (VSE-C). Writes a folder of foils.
+
+    Attributes:
+        plan: settings of the rules.
+    """
+
+    kind: ClassVar[str] = "rewrite"
+    plan: RuleConfig = RuleConfig()
+
+    @property
+    def source_split(self) -> str:
+        """The split whose captions are changed."""
+        return self.plan.split
+
+    def check(self, context: RunContext) -> None:
+        """Refuse rules that have nothing to write."""
+        context.split(self.plan.split)
+        _rule_generator(self.plan, context.train)
+
+    def run(self, context: RunContext, *, resume: bool) -> None:
+        """Write foils of the split and store them."""
+        dataset, place = context.split(self.plan.split), context.place(self.name)
+        if distributed.rank() == 0 and not place.exists():
+            rewrite_captions(self.plan, dataset, context.train, place)
+        distributed.barrier()
+        store = GeneratedStore.open(place, fingerprint=dataset.fingerprint)
+        info(f"{self.name}: {describe_generation(store, dataset)}, {place}")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Generate(CaptionStage):
+    """Generate false captions of a split with a trained model (TAGS). Writes a folder of foils.
+
+    Attributes:
+        using: stage of the generating model; it needs outputs for a score and for hidden words.
+        split: the split whose captions are changed; a training reads those of "train".
+        parser: finds the phrases that are hidden.
+        masks: K, maskings of each caption.
+        refills: L, refills of each masking.
+        keep: m, hardest foils of each caption.
+        temperature: of the draw of words.
+        share: approximate share of tokens that are hidden.
+        singles: whether single words are hidden, see
+            `counterfoil.negatives.generation.tags.MaskRefill`.
+        rules: rules for captions that may be true, see
+            `counterfoil.negatives.generation.inputs.CandidateFilter`.
+        guide: stage of a guide model: foils that it scores about as high as the original are
+            left out.
+        slack: least distance below the original's score or cosine.
+        seed: of what is hidden and drawn.
+        encoder: sentence encoder: foils about as near in meaning to the image's other captions as
+            the original are left out, see
+            `counterfoil.negatives.generation.judges.ParaphraseJudge`.
 
     Raises:
-        ValueError: there is no such split, nothing finds the phrases, or the writer has no head for
-            hidden words.
+        ValueError: a number or a rule that is not possible.
     """
-    context.split(stage.split)
-    stage.parser.build()
-    writer = context.recipe.stage(stage.using)
-    assert isinstance(writer, Train | Pretrain)
-    outputs = writer.model.arguments.get("outputs")
-    if outputs is not None and "fill" not in outputs:
-        raise ValueError(
-            f"{stage.name!r} lets {stage.using!r} write, whose model has no head 'fill' for hidden "
-            f"words; add it to outputs={outputs!r}"
+
+    kind: ClassVar[str] = "write"
+    using: str
+    split: str = "train"
+    parser: Config[PhraseParser] = BY_RULE
+    masks: int = 20
+    refills: int = 20
+    keep: int = 10
+    temperature: float = 1.5
+    share: float = SHARE
+    singles: Singles = "without phrases"
+    rules: tuple[Rule, ...] = ("captions",)
+    guide: str | None = None
+    slack: float = 0.0
+    seed: int = 0
+    encoder: str | None = field(default=None, metadata=LATER)
+
+    def __post_init__(self) -> None:
+        at_least_one({"keep": self.keep})
+        if strange := [rule for rule in self.rules if rule not in RULES]:
+            raise ValueError(unknown_name(strange[0], list(RULES), "a rule for written captions"))
+        _ = self.mask_refill  # refuses the other settings
+
+    @property
+    def mask_refill(self) -> MaskRefill:
+        """Settings of masking and refilling."""
+        return MaskRefill(
+            masks=self.masks,
+            refills=self.refills,
+            temperature=self.temperature,
+            share=self.share,
+            singles=self.singles,
         )
 
+    @property
+    def source_split(self) -> str:
+        """The split whose captions are changed."""
+        return self.split
 
-def run_generate(context: RunContext, stage: Generate) -> None:
-    """Write foils of a split and store them."""
-    dataset, place = context.split(stage.split), context.place(stage.name)
-    if place.exists():  # stopped between its last act and the note that it is done
-        store = GeneratedStore.open(place, fingerprint=dataset.fingerprint)
-    else:
-        store = generate_captions(
-            stage, dataset, place, find=lambda name: str(context.place(name)), left=context.left
-        )
-    info(f"{stage.name}: {describe_generation(store, dataset)}, {place}")
+    @property
+    def wants(self) -> tuple[tuple[str, str], ...]:
+        """The stages of the generating model and of the guide."""
+        return tuple((name, "train") for name in (self.using, self.guide) if name)
+
+    def check(self, context: RunContext) -> None:
+        """Refuse a split or parser that does not exist, and a model without an output for words."""
+        context.split(self.split)
+        self.parser.build()
+        outputs = context.stage(self.using, ModelStage).model.arguments.get("outputs")
+        if outputs is not None and "fill" not in outputs:
+            raise ValueError(
+                f"{self.name!r} lets {self.using!r} write, whose model has no head 'fill' for "
+                f"hidden words; add it to outputs={outputs!r}"
+            )
+
+    def run(self, context: RunContext, *, resume: bool) -> None:
+        """Generate foils of the split and store them."""
+        dataset, place = context.split(self.split), context.place(self.name)
+        if place.exists():  # killed after its last write and before it was recorded as done
+            store = GeneratedStore.open(place, fingerprint=dataset.fingerprint)
+        else:
+            store = generate_captions(
+                self, dataset, place, find=lambda name: str(context.place(name)), left=context.left
+            )
+        info(f"{self.name}: {describe_generation(store, dataset)}, {place}")
 
 
 def generate_captions(
@@ -68,58 +207,42 @@ def generate_captions(
     find: Callable[[str], str] = str,
     left: Callable[[], float | None] = lambda: None,
 ) -> GeneratedStore:
-    """Write foils of a split and store them, from where it was stopped on.
+    """Generate foils of a split and store them; go on with a generation that was stopped.
 
     Args:
-        stage: who writes, and how.
+        stage: the model and the settings.
         dataset: the split.
         place: the new folder.
-        find: from a name in the stage to what `load_model` opens.
-        left: how many minutes are left; None for no limit.
+        find: from a name in the stage to the path or name that `load_model` opens.
+        left: returns the minutes left; None for no limit.
 
     Raises:
-        ValueError: model and data do not fit, the model does not write, or what was kept is of
-            another writing.
-        Stopped: the time was up, or a signal came.
+        ValueError: model and data do not fit, the model has no output for words, or the saved
+            progress is of another generation.
+        RunStopped: the time was up, or a signal came.
     """
     model = load_model(find(stage.using))
     guide = load_model(find(stage.guide)) if stage.guide else None
-    desk = GeneratorInputs(processor=model.process(dataset), parser=stage.parser.build())
+    inputs = GeneratorInputs(processor=model.process(dataset), parser=stage.parser.build())
     writer = ModelGenerator(
-        desk=desk,
+        desk=inputs,
         model=model.model,
-        hand=stage.hand,
+        hand=stage.mask_refill,
         keep=stage.keep,
-        sieve=_sieve(stage, guide, dataset),
+        sieve=_candidate_filter(stage, guide, dataset),
         seed=stage.seed,
     )
-    minutes = left()
-    with watch_for_stop(0 if minutes is None else max(minutes, 0.01), EVERY) as watch:
-        try:
-            return generate_in_parts(
-                place,
-                dataset,
-                writer.foils,
-                partial=partial_folder(place),
-                writer=f"{type(model.model).__name__} (TAGS)",
-                settings=_settings(stage, model, guide),
-                seed=stage.seed,
-                stop=watch.wanted,
-            )
-        except WorkStopped:
-            watch.heed()
-            late = watch.late and watch.asked is None
-            raise RunStopped("out of time" if late else "interrupted") from None
-
-
-def run_rewrite(context: RunContext, stage: RewriteByRule) -> None:
-    """Write foils of a split by rule and store them."""
-    dataset, place = context.split(stage.split), context.place(stage.name)
-    if distributed.rank() == 0 and not place.exists():
-        rewrite_captions(stage.plan, dataset, context.train, place)
-    distributed.barrier()
-    store = GeneratedStore.open(place, fingerprint=dataset.fingerprint)
-    info(f"{stage.name}: {describe_generation(store, dataset)}, {place}")
+    with stop_watch(left(), EVERY) as watch:
+        return generate_in_parts(
+            place,
+            dataset,
+            writer.foils,
+            partial=partial_folder(place),
+            writer=f"{type(model.model).__name__} (TAGS)",
+            settings=_manifest_settings(stage, model, guide),
+            seed=stage.seed,
+            stop=watch.wanted,
+        )
 
 
 def rewrite_captions(
@@ -128,7 +251,7 @@ def rewrite_captions(
     """Write foils of a split by rule and store them, on one process.
 
     Args:
-        plan: what to write.
+        plan: the settings.
         dataset: the split.
         train: the training split, from which the nouns come.
         place: the new folder.
@@ -136,7 +259,7 @@ def rewrite_captions(
     Raises:
         ValueError: a setting is not possible, or too few nouns are left.
     """
-    writer = _rules(plan, train)
+    writer = _rule_generator(plan, train)
     return GeneratedStore.write(
         place,
         writer.foils(dataset),
@@ -153,23 +276,13 @@ def rewrite_captions(
     )
 
 
-def check_rules(context: RunContext, stage: RewriteByRule) -> None:
-    """Refuse rules that have nothing to write.
-
-    Raises:
-        ValueError: so they have, there is no such split, or a setting is not possible.
-    """
-    context.split(stage.split)
-    _rules(stage.plan, context.train)
-
-
 def describe_generation(store: GeneratedStore, dataset: ImageTextDataset) -> str:
-    """How many foils of which kinds were written."""
+    """Number of foils by kind, in words."""
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in store.manifest.counts.items())
     return f"{len(store):,} foils of {len(dataset.texts):,} captions ({kinds or 'none'})"
 
 
-def _rules(plan: RuleConfig, train: ImageTextDataset) -> RuleGenerator:
+def _rule_generator(plan: RuleConfig, train: ImageTextDataset) -> RuleGenerator:
     return RuleGenerator(
         nouns=frequent_nouns(train.texts, at_least=plan.frequency),
         kinds=plan.kinds or RULE_KINDS,
@@ -179,19 +292,21 @@ def _rules(plan: RuleConfig, train: ImageTextDataset) -> RuleGenerator:
     )
 
 
-def _sieve(stage: Generate, guide: Model | None, dataset: ImageTextDataset) -> CandidateFilter:
-    opinions: list[FalseNegativeJudge] = []
+def _candidate_filter(
+    stage: Generate, guide: Model | None, dataset: ImageTextDataset
+) -> CandidateFilter:
+    judges: list[FalseNegativeJudge] = []
     if guide is not None:
-        asked = JudgeModel(model=guide.model, processor=guide.process(dataset), slack=stage.slack)
-        opinions.append(asked)
+        processor = guide.process(dataset)
+        judges.append(JudgeModel(model=guide.model, processor=processor, slack=stage.slack))
     if stage.encoder is not None:
         meanings = SentenceEncoder(stage.encoder, device=distributed.device())
-        opinions.append(ParaphraseJudge(meanings=meanings, dataset=dataset, slack=stage.slack))
-    return CandidateFilter(rules=stage.rules, opinion=AnyJudge(opinions) if opinions else None)
+        judges.append(ParaphraseJudge(meanings=meanings, dataset=dataset, slack=stage.slack))
+    return CandidateFilter(rules=stage.rules, opinion=AnyJudge(judges) if judges else None)
 
 
-def _settings(stage: Generate, model: Model, guide: Model | None) -> dict[str, object]:
-    """What the manifest says of the writer, besides its seed."""
+def _manifest_settings(stage: Generate, model: Model, guide: Model | None) -> dict[str, object]:
+    """Settings of the generator for the manifest, without the seed."""
     source, judge = model.source(), guide.source() if guide else None
     return {
         "model": source.matcher,

@@ -1,20 +1,23 @@
-"""Mining, as a stage of a recipe and from the command line."""
+"""Mining of hard negatives, as a stage of a recipe and from the command line."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self, cast, final
+from typing import Any, ClassVar, Literal, Self, cast, final, get_args
 
+import torch
 from torch import Tensor
 
 from counterfoil.core import distributed
-from counterfoil.core.config import digest
-from counterfoil.core.resumable import WorkStopped
+from counterfoil.core.config import digest, unknown_name
+from counterfoil.core.console import info
+from counterfoil.core.tensors import read_tensors, write_tensors
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.model import Model, load_model
+from counterfoil.negatives.diagnose import NegativeHardness, hardness
 from counterfoil.negatives.filters import (
     FilterConfig,
     NegativeFilters,
@@ -24,11 +27,101 @@ from counterfoil.negatives.filters import (
 from counterfoil.negatives.mining import mine_half_precision, mine_lists, rerank_proposals
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
 from counterfoil.pipelines.overrides import changed_settings
-from counterfoil.pipelines.pipeline import Mine, MinePrecision
-from counterfoil.pipelines.state import RunStopped
+from counterfoil.pipelines.stages.base import LATER, Stage, models_content
+from counterfoil.pipelines.state import RunContext, stop_watch
+from counterfoil.report.figures import NamedSample
 from counterfoil.scoring.checkpoint import EVERY
 from counterfoil.scoring.encode import EmbeddedDataset
-from counterfoil.training.stopping import StopMonitor, watch_for_stop
+
+BATCH, SAMPLES = 128, 4096  # of the hardness in the report
+HARDNESS = "hardness.safetensors"
+
+MinePrecision = Literal["fp32", "bf16"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Mine(Stage):
+    """List the hardest negatives of a split, both ways. Writes a store.
+
+    Attributes:
+        using: stages whose models score; several are one ensemble.
+        texts: hardest texts listed for each image.
+        images: hardest images listed for each text.
+        split: the split that is mined.
+        filters: rules that leave likely false negatives out of the lists.
+        guides: stages of the guide models, for `FilterConfig.guided`.
+        proposing: stages whose models choose the pairs that `using` looks at; none for all pairs.
+        proposals: candidates proposed per listed negative.
+        precision: "bf16" scores all pairs in half precision and rescores the candidates in fp32.
+        models: saved models or names of pretrained ones that score too, as
+            `counterfoil.model.load_model` opens them.
+
+    Raises:
+        ValueError: proposing stages, or half precision, with filters that judge scores.
+    """
+
+    kind: ClassVar[str] = "mine"
+    using: tuple[str, ...]
+    texts: int = 300
+    images: int = 60
+    split: str = "train"
+    filters: FilterConfig = field(default=FilterConfig(), metadata=LATER)
+    guides: tuple[str, ...] = field(default=(), metadata=LATER)
+    proposing: tuple[str, ...] = field(default=(), metadata=LATER)
+    proposals: int = field(default=4, metadata=LATER)
+    precision: MinePrecision = field(default="fp32", metadata=LATER)
+    models: tuple[str, ...] = field(default=(), metadata=LATER)
+
+    def __post_init__(self) -> None:
+        if self.proposals < 1:
+            raise ValueError(f"proposals={self.proposals}: at least 1 is needed")
+        if self.precision not in get_args(MinePrecision):
+            known = list(get_args(MinePrecision))
+            raise ValueError(unknown_name(self.precision, known, "a precision of mining"))
+        if self.precision != "fp32" and (self.proposing or self.filters.judges_scores):
+            raise ValueError(
+                f"precision={self.precision} goes with all pairs, and with filters of captions and "
+                "pictures alone; leave out the others and what proposes, or mine in fp32"
+            )
+        if self.proposing and self.filters.judges_scores:
+            raise ValueError(
+                f"{self.name!r} re-ranks what others propose, whose scores are not its own; leave "
+                "out all filters but captions and pictures, or propose nothing"
+            )
+
+    @property
+    def wants(self) -> tuple[tuple[str, str], ...]:
+        """The stages of all models."""
+        return tuple((name, "train") for name in (*self.using, *self.guides, *self.proposing))
+
+    @property
+    def lacks_inputs(self) -> bool:
+        """Whether no model scores."""
+        return not (self.using or self.models)
+
+    def digest_content(self) -> dict[str, Any]:
+        """The content of saved models, not their paths."""
+        return models_content(self.models)
+
+    def check(self, context: RunContext) -> None:
+        """Refuse a split that does not exist."""
+        context.split(self.split)
+
+    def run(self, context: RunContext, *, resume: bool) -> None:
+        """List the hardest negatives of the split and save them with their hardness."""
+        dataset, place = context.split(self.split), context.place(self.name)
+        store, members = run_mining(
+            self, dataset, place, find=lambda name: str(context.place(name)), left=context.left
+        )
+        if distributed.rank() == 0:
+            rng, texts = torch.Generator().manual_seed(0), store.lists.texts
+            measured = hardness(
+                members, dataset.text_to_image, texts, batch=BATCH, samples=SAMPLES, rng=rng
+            )
+            save_hardness(measured, place)
+        remove_partial(place)
+        info(f"{self.name}: {store.lists.describe()}, {place}")
 
 
 def mining_request(
@@ -43,21 +136,21 @@ def mining_request(
     proposals: int = 4,
     precision: str = "fp32",
 ) -> Mine:
-    """The stage that a command line asks for.
+    """Build the stage for the options of a command line.
 
     Args:
-        models: names of those that score.
-        split: what is mined.
-        texts: of an image's list.
-        images: of a text's list.
+        models: names of the models that score.
+        split: the split to mine.
+        texts: hardest texts listed for each image.
+        images: hardest images listed for each text.
         filters: fields of a `FilterConfig`, ``key=value``.
-        guides: names of those that judge too.
-        proposing: names of those that choose the pairs to look at.
-        proposals: how many times as many as are listed they choose.
+        guides: names of the guide models.
+        proposing: names of the models that choose the pairs to score.
+        proposals: candidates proposed per listed negative.
         precision: "fp32" or "bf16".
 
     Raises:
-        ValueError: an unknown filter, one out of range, or one that does not go with the rest.
+        ValueError: an unknown filter, one out of range, or one that excludes another option.
     """
     plan = FilterConfig()
     for setting in filters:
@@ -77,7 +170,7 @@ def mining_request(
 
 
 def partial_folder(place: Path) -> Path:
-    """Where mining into a folder keeps how far it is."""
+    """Folder in which an unfinished stage keeps its progress."""
     return place.with_name(f"{place.name}.partial")
 
 
@@ -89,27 +182,27 @@ def run_mining(
     find: Callable[[str], str] = str,
     left: Callable[[], float | None] = lambda: None,
 ) -> tuple[NegativeStore, list[EmbeddedDataset]]:
-    """List the hardest negatives of a split and save them, from where it was stopped on.
+    """List the hardest negatives of a split and save them; go on with a mining that was stopped.
 
     Args:
-        stage: what to mine.
+        stage: the settings.
         dataset: the split.
-        place: where the store goes.
-        find: from a name in the stage to what `load_model` opens.
-        left: how many minutes are left; None for no limit.
+        place: folder of the store.
+        find: from a name in the stage to the path or name that `load_model` opens.
+        left: returns the minutes left; None for no limit.
 
     Returns:
-        The store, and the models with what they have encoded.
+        The store, and the split as the models encoded it.
 
     Raises:
-        ValueError: models and data do not fit, or what was kept is of another mining.
-        Stopped: the time was up, or a signal came.
+        ValueError: models and data do not fit, or the saved progress is of another mining.
+        RunStopped: the time was up, or a signal came.
     """
     check_encoder(stage.filters)
-    crew = _MiningModels.of(stage, find)
-    members = [model.embed(dataset) for model in crew.using]
-    lists, precision = _listed(stage, dataset, crew, members, partial_folder(place), left)
-    if crew.proposing:
+    models = _MiningModels.of(stage, find)
+    members = [model.embed(dataset) for model in models.using]
+    lists, precision = _mine_lists(stage, dataset, models, members, partial_folder(place), left)
+    if models.proposing:
         lists = rerank_proposals(
             lists,
             members,
@@ -117,15 +210,15 @@ def run_mining(
             texts_per_image=min(stage.texts, lists.texts.shape[1]),
             images_per_text=min(stage.images, lists.images.shape[1]),
         )
-    guides = tuple(f"guide: {guide.source().matcher}" for guide in crew.guides)
+    guides = tuple(f"guide: {guide.source().matcher}" for guide in models.guides)
     store = NegativeStore.of(
         lists,
         dataset=dataset.fingerprint,
         split=stage.split,
-        sources=tuple(model.source() for model in crew.using),
+        sources=tuple(model.source() for model in models.using),
         filters=(*stage.filters.describe(), *guides),
-        proposing=tuple(model.source() for model in crew.proposing),
-        proposals=stage.proposals if crew.proposing else 0,
+        proposing=tuple(model.source() for model in models.proposing),
+        proposals=stage.proposals if models.proposing else 0,
         precision=precision,
     )
     if distributed.rank() == 0:
@@ -134,7 +227,7 @@ def run_mining(
 
 
 def remove_partial(place: Path) -> None:
-    """Remove what a finished mining no longer needs."""
+    """Remove the progress of a finished mining."""
     if distributed.rank() == 0:
         shutil.rmtree(partial_folder(place), ignore_errors=True)
 
@@ -142,7 +235,7 @@ def remove_partial(place: Path) -> None:
 @final
 @dataclass(frozen=True, slots=True)
 class _MiningModels:
-    """The models of a stage, by what they do."""
+    """The opened models of a stage by role."""
 
     using: tuple[Model, ...]
     guides: tuple[Model, ...]
@@ -155,7 +248,7 @@ class _MiningModels:
         return cls((*using, *map(load_model, stage.models)), guides, proposing)
 
     def digest(self, dataset: ImageTextDataset) -> str:
-        """Of what the lists that are swept for depend on, besides the stage's numbers."""
+        """Digest of what the streamed lists depend on, besides the stage's numbers."""
         scorers = [
             [model.source().model_dump() for model in some]
             for some in (self.proposing or self.using, self.guides)
@@ -163,43 +256,40 @@ class _MiningModels:
         return digest({"corpus": dataset.fingerprint, "scorers": scorers})
 
 
-def _listed(
+def _mine_lists(
     stage: Mine,
     dataset: ImageTextDataset,
-    crew: _MiningModels,
+    models: _MiningModels,
     members: Sequence[EmbeddedDataset],
     keep: Path,
     left: Callable[[], float | None],
 ) -> tuple[HardNegativeLists, str]:
-    """What the stage's models list, or what others propose to them; why half precision is exact."""
-    judges = [guide.embed(dataset) for guide in crew.guides]
+    """Mine with the stage's models or the proposing ones; with a note on half precision."""
+    judges = [guide.embed(dataset) for guide in models.guides]
     filters = build_filters(stage.filters, dataset, guides=judges, device=distributed.device())
-    proposers = [model.embed(dataset) for model in crew.proposing]
-    minutes, run = left(), crew.digest(dataset)
-    with watch_for_stop(0 if minutes is None else max(minutes, 0.01), EVERY / 60) as watch:
-        try:
-            if stage.precision == "bf16":
-                return _halved(
-                    stage, dataset.text_to_image, members, filters, keep, watch.wanted, run
-                )
-            many = stage.proposals if proposers else 1
-            lists = mine_lists(
-                proposers or members,
-                dataset.text_to_image,
-                texts_per_image=stage.texts * many,
-                images_per_text=stage.images * many,
-                filters=filters,
-                keep=keep,
-                every=EVERY,
-                stop=watch.wanted,
-                run=run,
+    proposers = [model.embed(dataset) for model in models.proposing]
+    run = models.digest(dataset)
+    with stop_watch(left(), EVERY / 60) as watch:
+        if stage.precision == "bf16":
+            return _mine_half(
+                stage, dataset.text_to_image, members, filters, keep, watch.wanted, run
             )
-        except WorkStopped:
-            raise _stopped(watch) from None
+        many = stage.proposals if proposers else 1
+        lists = mine_lists(
+            proposers or members,
+            dataset.text_to_image,
+            texts_per_image=stage.texts * many,
+            images_per_text=stage.images * many,
+            filters=filters,
+            keep=keep,
+            every=EVERY,
+            stop=watch.wanted,
+            run=run,
+        )
     return lists, ""
 
 
-def _halved(
+def _mine_half(
     stage: Mine,
     text_to_image: Tensor,
     members: Sequence[EmbeddedDataset],
@@ -208,7 +298,7 @@ def _halved(
     stop: Callable[[], bool],
     run: str,
 ) -> tuple[HardNegativeLists, str]:
-    """Lists by way of half precision, and why they are exact."""
+    """Mine in half precision; with the certificate that the lists are exact."""
     lists, certificate = mine_half_precision(
         members,
         text_to_image,
@@ -223,6 +313,30 @@ def _halved(
     return lists, f"bfloat16, then float32: {certificate.describe()}"
 
 
-def _stopped(watch: StopMonitor) -> RunStopped:
-    watch.heed()
-    return RunStopped("out of time" if watch.late and watch.asked is None else "interrupted")
+def save_hardness(measured: NegativeHardness, folder: Path) -> None:
+    """Save the hardness of negatives beside the mined lists."""
+    tensors = {
+        "positive": measured.positive,
+        "online": measured.online,
+        "offline": measured.offline,
+    }
+    write_tensors(folder / HARDNESS, tensors, {"batch": measured.batch})
+
+
+def hardness_at(folder: Path, scorer: str) -> tuple[NamedSample, ...]:
+    """Read the gaps between negatives and positives, online and offline, that were saved.
+
+    Args:
+        folder: of the mining.
+        scorer: the mining models, in words.
+
+    Raises:
+        ValueError: nothing was saved, or it is damaged.
+    """
+    tensors, about = read_tensors(folder / HARDNESS, "the hardness of negatives")
+    names = {
+        "online": f"online: hardest of a batch of {about['batch']}, by {scorer}",
+        "offline": f"offline: mined, by {scorer}",
+    }
+    gaps = {kind: tensors[kind] - tensors["positive"] for kind in names}
+    return tuple(NamedSample(name, gaps[kind].numpy()) for kind, name in names.items())

@@ -1,82 +1,161 @@
-"""What a pre-training stage does."""
+"""Pre-training: masked words and regions, and matching of pairs, on the training split."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
 
 from counterfoil.core.console import info, warn
 from counterfoil.data.features import FeatureArray
 from counterfoil.models.uniter import UNITER
 from counterfoil.models.vilt import ViLT
-from counterfoil.pipelines.pipeline import Pretrain
 from counterfoil.pipelines.stages.fitting import (
+    ModelStage,
     best_epoch_note,
     build_for_training,
+    check_pictures,
     is_finished,
     limit_minutes,
     remove_checkpoints,
     save_result,
-    selection_note,
+    selection_dataset,
 )
 from counterfoil.pipelines.state import RunContext
 from counterfoil.training import pretrain
-from counterfoil.training.pretrain import CLASSED, TASKS, PretrainTasks
+from counterfoil.training.config import LinearLR, OptimizerConfig, TrainConfig
+from counterfoil.training.pretrain import ACCURACY, CLASSED, TASKS, PretrainTasks
 
+# which output of a model a task trains
 HEADS = {"mlm": "fill", "mrfr": "regress", "mrc": "classify", "mrckl": "classify", "itm": "match"}
 
+# UNITER, in-domain: config/pretrain-indomain-base-8gpu.json of its repository
+ADAMW = OptimizerConfig(
+    rule="adamw", rate=5e-5, decay=0.01, betas=(0.9, 0.98), epsilon=1e-6, clip=5.0
+)
+WARMUP = 0.05  # 10,000 of 200,000 steps
 
-def check_pretrain(context: RunContext, stage: Pretrain) -> None:
-    """Refuse a pre-training that would fail only after a while.
+
+def pretrain_config(
+    *, epochs: int, batch: int, rate: float = ADAMW.rate, accumulate: int = 1, seed: int = 0
+) -> TrainConfig:
+    """Training settings with UNITER's optimiser: AdamW, a warm-up, then linear decay to 0.
+
+    Args:
+        epochs: passes over the training captions; the best one on dev is saved.
+        batch: pairs of a batch, over all processes.
+        rate: learning rate.
+        accumulate: batches of one task whose gradients are averaged.
+        seed: of the tasks, what they hide, and the dropout.
+    """
+    return TrainConfig(
+        epochs=epochs,
+        batch=batch,
+        seed=seed,
+        optimiser=OptimizerConfig(
+            rule=ADAMW.rule,
+            rate=rate,
+            decay=ADAMW.decay,
+            betas=ADAMW.betas,
+            epsilon=ADAMW.epsilon,
+            clip=ADAMW.clip,
+        ),
+        schedule=LinearLR(warmup=WARMUP),
+        accumulate=accumulate,
+        select=ACCURACY,
+    )
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Pretrain(ModelStage):
+    """Pre-train a model on the training split; the best epoch on dev is saved.
+
+    Writes a model folder; a training starts from it by its name, ``Train(start="pretrained")``.
+
+    Attributes:
+        model: a model that can be pre-trained, with the outputs that the tasks train.
+        plan: batches, epochs, optimiser, schedule, seed; it selects by "accuracy", "mlm" or "itm".
+        tasks: the tasks and how often each is drawn; where the features come without
+            ``classes.npy``, "mrc" and "mrckl" are left out with a warning.
+        processor: stored features, or pixels where no regions are hidden, and words or wordpieces.
+        start: stage whose weights and processor to begin from, instead of random ones.
 
     Raises:
-        ValueError: no task is left, or the model lacks a head that some task asks.
+        ValueError: regions are hidden and the model sees pixels, or it reads vectors.
     """
-    told = _detector(context) is not None
-    tasks = stage.tasks if told else stage.tasks.without_classes()
-    if stage.model.make not in (UNITER, ViLT):
-        return
-    outputs = stage.model.arguments.get("outputs", ("rank",))
-    for task in _drawn(tasks):
-        if HEADS[task] not in outputs:
+
+    kind: ClassVar[str] = "pretrain"
+    tasks: PretrainTasks = PretrainTasks()
+
+    def __post_init__(self) -> None:
+        blind = self.tasks.sighted and self.processor.images != "features"
+        if blind or self.processor.texts == "vectors":
+            hides = "regions and words" if self.tasks.sighted else "words"
             raise ValueError(
-                f"{stage.name!r} draws the task {task!r}, for which its model has no head "
-                f"{HEADS[task]!r}; add it to outputs={outputs!r}, or set {stage.name}.{task}=0"
+                f"{self.name!r} hides {hides}, but its lens shows {self.processor.images} and "
+                f"{self.processor.texts}; set images to 'features' (or mrfr, mrc and mrckl to 0), "
+                f"and texts to 'words' or a tokenizer"
             )
 
+    @property
+    def wants(self) -> tuple[tuple[str, str], ...]:
+        """The stage it starts from."""
+        return ((self.start, "train"),) if self.start else ()
 
-def run_pretrain(context: RunContext, stage: Pretrain, *, resume: bool) -> None:
-    """Pre-train the stage's model and save it with its processor."""
-    if resume and is_finished(context, stage):
-        remove_checkpoints(context, stage)
-        return
-    model = build_for_training(context, stage)
-    assert model.processor is not None
-    detector = _detector(context)
-    if left_out := [t for t in _drawn(stage.tasks) if t in CLASSED and detector is None]:
-        warn(
-            f"{stage.name}: nobody says which classes the regions of {context.dataset.name} have, "
-            f"so {' and '.join(left_out)} left out"
+    def check(self, context: RunContext) -> None:
+        """Refuse missing pictures and a model without the output that some task trains.
+
+        Raises:
+            ValueError: pictures or an output are missing, or no task is left.
+        """
+        check_pictures(context, self)
+        has_classes = _classified_regions(context) is not None
+        tasks = self.tasks if has_classes else self.tasks.without_classes()
+        if self.model.make not in (UNITER, ViLT):
+            return
+        outputs = self.model.arguments.get("outputs", ("rank",))
+        for task in _used_tasks(tasks):
+            if HEADS[task] not in outputs:
+                raise ValueError(
+                    f"{self.name!r} draws the task {task!r}, for which its model has no head "
+                    f"{HEADS[task]!r}; add it to outputs={outputs!r}, or set {self.name}.{task}=0"
+                )
+
+    def run(self, context: RunContext, *, resume: bool) -> None:
+        """Pre-train the model and save it with its processor."""
+        if resume and is_finished(context, self):
+            remove_checkpoints(context, self)
+            return
+        model = build_for_training(context, self)
+        assert model.processor is not None
+        regions = _classified_regions(context)
+        if left_out := [t for t in _used_tasks(self.tasks) if t in CLASSED and regions is None]:
+            warn(
+                f"{self.name}: nobody says which classes the regions of {context.dataset.name} "
+                f"have, so {' and '.join(left_out)} left out"
+            )
+        dev = selection_dataset(context, self)
+        fitted = pretrain.pretrain(
+            limit_minutes(self.plan, context.left()),
+            model.model,
+            self.tasks,
+            model.processor.process(context.train),
+            folder=context.place(self.name),
+            classes=regions,
+            dev=model.processor.process(dev) if dev else None,
+            run=context.digests[self.name],
+            resume=resume,
         )
-    dev = selection_note(context, stage)
-    fitted = pretrain.pretrain(
-        limit_minutes(stage.plan, context.left()),
-        model.model,
-        stage.tasks,
-        model.processor.process(context.train),
-        folder=context.place(stage.name),
-        classes=detector,
-        dev=model.processor.process(dev) if dev else None,
-        run=context.digests[stage.name],
-        resume=resume,
-    )
-    save_result(context, stage, model, fitted)
-    told = best_epoch_note(fitted, stage.plan.select)
-    info(f"{stage.name}: {told}, {fitted.seconds:,.0f} s, {context.place(stage.name)}")
+        save_result(context, self, model, fitted)
+        epochs = best_epoch_note(fitted, self.plan.select)
+        info(f"{self.name}: {epochs}, {fitted.seconds:,.0f} s, {context.place(self.name)}")
 
 
-def _detector(context: RunContext) -> FeatureArray | None:
-    """What says how likely the classes of regions are, if anything does."""
+def _classified_regions(context: RunContext) -> FeatureArray | None:
+    """The training split's features if they come with a detector's class probabilities."""
     features = context.train.features
     return features if features is not None and features.classes is not None else None
 
 
-def _drawn(tasks: PretrainTasks) -> list[str]:
+def _used_tasks(tasks: PretrainTasks) -> list[str]:
     return [task for task, ratio in zip(TASKS, tasks.ratios(), strict=True) if ratio]

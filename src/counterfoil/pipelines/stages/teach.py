@@ -1,16 +1,24 @@
-"""Guides: the stages that make them, and what a training makes of such a stage."""
+"""Guide stages: targets of similarity that a training reads, from teachers or from captions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, final, get_args
 
 import torch
 
 from counterfoil.core import distributed
+from counterfoil.core.config import parse_literal, unknown_name
 from counterfoil.core.console import info
-from counterfoil.core.resumable import WorkStopped
 from counterfoil.model import Model, load_model
-from counterfoil.negatives.similarity import CaptionSimilarity, CaptionSpace
+from counterfoil.negatives.similarity import (
+    CaptionSimilarity,
+    CaptionSpace,
+    LatentSpaceConfig,
+    Measure,
+    check_captions,
+)
 from counterfoil.negatives.teachers import (
     FrozenTeacher,
     StoredFragments,
@@ -23,137 +31,206 @@ from counterfoil.negatives.teachers import (
     target_weighting,
     write_targets,
 )
-from counterfoil.pipelines.pipeline import (
-    CaptionSpaceStage,
-    ComputeTargets,
-    Pretrain,
-    Recipe,
-    Train,
-)
-from counterfoil.pipelines.state import RunContext, RunStopped
-from counterfoil.training.stopping import watch_for_stop
+from counterfoil.pipelines.stages.base import LATER, Stage, models_content
+from counterfoil.pipelines.stages.fitting import ModelStage
+from counterfoil.pipelines.state import RunContext, stop_watch
 
-EVERY = 1.0  # minutes
+EVERY = 1.0  # minutes between two checkpoints
+
+Form = Literal["stored", "models"]
+StorePrecision = Literal["fp32", "fp16"]
+Inputs = Literal["clean", "same"]
 
 
-def check_guide(recipe: Recipe, stage: Train) -> None:
-    """Refuse a loss without the guide that it needs, before teachers are trained for it.
+@dataclass(frozen=True, kw_only=True)
+class GuideStage(Stage):
+    """A stage that says how similar images and texts ought to be."""
+
+    def targets(self, context: RunContext, scale: float) -> TargetSource:
+        """Open the stored targets for a training.
+
+        Args:
+            context: the run.
+            scale: units of the student's scores, see `RetrievalModel.score_scale`.
+        """
+        raise NotImplementedError
+
+    def check_student(self, context: RunContext, student: ModelStage) -> None:
+        """Refuse a student that the targets do not fit.
+
+        Raises:
+            ValueError: they do not.
+        """
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ComputeTargets(GuideStage):
+    """Encode the training split with teacher models. Writes a store.
+
+    Attributes:
+        using: stages whose models teach; the targets are the mean of all teachers.
+        models: saved models that teach too, as `counterfoil.model.load_model` opens them.
+        form: "stored" encodes the split once and reads what a batch needs from the disk; "models"
+            encodes every batch anew and stores nothing.
+        precision: of the stored encodings.
+        inputs: inputs of the teachers of a batch: "clean" items of their own, or the "same"
+            augmented ones as the student.
+        standardise: bring the scores of teachers of different kinds to one mean and deviation.
 
     Raises:
-        ValueError: the stage names no guide, or teachers that cannot see what the student sees.
+        ValueError: no such form, precision or inputs, or stored or saved teachers that see the same
+            items.
     """
-    objective = stage.objective.build()
-    if stage.guide is None and (objective.needs_guide or objective.needs_guided):
-        raise ValueError(
-            f"the loss of {stage.name!r} needs a guide that says how similar images and texts "
-            "ought to be, and the stage names none; set guide to a stage such as Teach"
-        )
-    taught = recipe.stage(stage.guide) if stage.guide else None
-    if isinstance(taught, ComputeTargets) and taught.inputs == "same":
-        for name in taught.using:
-            teacher = recipe.stage(name)
-            assert isinstance(teacher, Train | Pretrain)
-            if teacher.processor != stage.processor:
+
+    kind: ClassVar[str] = "teach"
+    using: tuple[str, ...] = ()
+    models: tuple[str, ...] = field(default=(), metadata=LATER)
+    form: Form = "stored"
+    precision: StorePrecision = "fp32"
+    inputs: Inputs = "clean"
+    standardise: bool = False
+
+    def __post_init__(self) -> None:
+        for value, known, name in (
+            (self.form, Form, "a form of teachers"),
+            (self.precision, StorePrecision, "a precision of stored encodings"),
+            (self.inputs, Inputs, "what teachers see"),
+        ):
+            if value not in get_args(known):
+                raise ValueError(unknown_name(value, list(get_args(known)), name))
+        if self.inputs == "same" and self.form == "stored":
+            raise ValueError(
+                f"{self.name!r} stores what teachers make of clean items, so they cannot see the "
+                "same ones as the student; use form=models, or inputs=clean"
+            )
+        if self.inputs == "same" and self.models:
+            raise ValueError(
+                f"{self.models[0]} has a vocabulary and features of its own, so {self.name!r} "
+                "cannot show it the same items as the student; set inputs=clean"
+            )
+
+    @property
+    def wants(self) -> tuple[tuple[str, str], ...]:
+        """The stages of the teachers."""
+        return tuple((name, "train") for name in self.using)
+
+    @property
+    def lacks_inputs(self) -> bool:
+        """Whether there is no teacher."""
+        return not (self.using or self.models)
+
+    def digest_content(self) -> dict[str, Any]:
+        """The content of saved models, not their paths."""
+        return models_content(self.models)
+
+    def check(self, context: RunContext) -> None:
+        """Refuse saved teachers that do not exist or cannot read the training split."""
+        first = torch.zeros(1, dtype=torch.long)
+        for name in self.models:
+            processor = load_model(name).process(context.train)
+            processor.images(first)
+            processor.texts(first)
+
+    def check_student(self, context: RunContext, student: ModelStage) -> None:
+        """Refuse teachers with another processor where they see the student's inputs."""
+        for name in self.using if self.inputs == "same" else ():
+            if context.stage(name, ModelStage).processor != student.processor:
                 raise ValueError(
-                    f"{taught.name!r} shows teachers the same items as the student, but {name!r} "
-                    f"has another lens than {stage.name!r}; set {taught.name}.inputs=clean"
+                    f"{self.name!r} shows teachers the same items as the student, but {name!r} "
+                    f"has another lens than {student.name!r}; set {self.name}.inputs=clean"
                 )
 
+    def targets(self, context: RunContext, scale: float) -> TargetSource:
+        """The ensemble of the teachers."""
+        return TeacherEnsemble(teachers=tuple(_teachers(context, self, scale)))
 
-def check_teachers(context: RunContext, stage: ComputeTargets) -> None:
-    """Refuse saved teachers that are not there or do not see the training split.
+    def run(self, context: RunContext, *, resume: bool) -> None:
+        """Store the teachers' encodings of the training split."""
+        teachers = []
+        for name in self.model_paths(context):
+            model = load_model(name)
+            teachers.append(TeacherModel(model.model, model.process(context.train), model.source()))
+        place = context.place(self.name)
+        with stop_watch(context.left(), EVERY) as watch:
+            write_targets(
+                place, teachers, form=self.form, precision=self.precision, stop=watch.wanted
+            )
+        many = f"{len(teachers)} teacher{'s' if len(teachers) > 1 else ''}"
+        info(f"{self.name}: {many}, {self.form} for {len(context.train):,} images, {place}")
+
+    def model_paths(self, context: RunContext) -> tuple[str, ...]:
+        """Paths or names of the teachers."""
+        return (*(str(context.place(name)) for name in self.using), *self.models)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class CaptionSpaceStage(GuideStage):
+    """Embed the captions of the training split in a latent space (LSEH). Writes a store.
+
+    Attributes:
+        space: settings of the latent space.
+        measure: similarity of two points: their "inner" product or "cosine".
 
     Raises:
-        ValueError: so they are.
+        ValueError: no such measure.
     """
-    first = torch.zeros(1, dtype=torch.long)
-    for name in stage.models:
-        processor = load_model(name).process(context.train)
-        processor.images(first)
-        processor.texts(first)
 
+    kind: ClassVar[str] = "semantics"
+    space: LatentSpaceConfig = LatentSpaceConfig()
+    measure: Measure = "inner"
 
-def build_guide(context: RunContext, stage: Train, scale: float) -> TargetSource | None:
-    """What tells a training how similar pairs ought to be; None where it names nothing.
+    def __post_init__(self) -> None:
+        parse_literal(Measure, self.measure, "a measure")
 
-    Args:
-        context: the run.
-        stage: the training.
-        scale: units of the student's scores, see `RetrievalModel.score_scale`.
-    """
-    if stage.guide is None:
-        return None
-    match context.recipe.stage(stage.guide):
-        case ComputeTargets() as taught:
-            return TeacherEnsemble(teachers=tuple(_teachers(context, taught, scale)))
-        case CaptionSpaceStage() as meant:
-            place, dataset = context.place(meant.name), context.train.fingerprint
-            space = CaptionSpace.open(place, fingerprint=dataset)
-            return CaptionSimilarity(space=space, measure=meant.measure)
-    raise AssertionError(f"no guide is made of {stage.guide!r}")
+    def check(self, context: RunContext) -> None:
+        """Refuse captions that the space cannot be made of."""
+        check_captions(context.train.texts, self.space)
 
+    def targets(self, context: RunContext, scale: float) -> TargetSource:
+        """Similarity of the captions in the stored space."""
+        space = CaptionSpace.open(context.place(self.name), fingerprint=context.train.fingerprint)
+        return CaptionSimilarity(space=space, measure=self.measure)
 
-def run_compute_targets(context: RunContext, stage: ComputeTargets) -> None:
-    """Write down what the training split looks like to the teachers."""
-    trained = []
-    for name in _names(context, stage):
-        model = load_model(name)
-        trained.append(TeacherModel(model.model, model.process(context.train), model.source()))
-    left, place = context.left(), context.place(stage.name)
-    with watch_for_stop(0 if left is None else max(left, 0.01), EVERY) as watch:
-        try:
-            write_targets(
-                place, trained, form=stage.form, precision=stage.precision, stop=watch.wanted
-            )
-        except WorkStopped:
-            watch.heed()
-            late = watch.late and watch.asked is None
-            raise RunStopped("out of time" if late else "interrupted") from None
-    many = f"{len(trained)} teacher{'s' if len(trained) > 1 else ''}"
-    info(f"{stage.name}: {many}, {stage.form} for {len(context.train):,} images, {place}")
-
-
-def run_caption_space(context: RunContext, stage: CaptionSpaceStage) -> None:
-    """Write down how near the captions of the training split are in meaning."""
-    place = context.place(stage.name)
-    if distributed.rank() == 0:
-        space = CaptionSpace.of(context.train, stage.space)
-        space.save(place)
-        texts, width = space.points.shape
-        info(f"{stage.name}: {texts:,} captions in {width} dimensions, {place}")
+    def run(self, context: RunContext, *, resume: bool) -> None:
+        """Store the captions' points."""
+        place = context.place(self.name)
+        if distributed.rank() == 0:
+            space = CaptionSpace.of(context.train, self.space)
+            space.save(place)
+            texts, width = space.points.shape
+            info(f"{self.name}: {texts:,} captions in {width} dimensions, {place}")
 
 
 def _teachers(context: RunContext, stage: ComputeTargets, scale: float) -> Iterator[Teacher]:
-    """The stage's teachers; all that are plain vectors are one."""
+    """The stage's teachers; all that store one vector per item are one."""
     place = context.place(stage.name)
     store = TargetStore.open(place, fingerprint=context.train.fingerprint)
     weights = target_weighting(store.manifest.teachers, scale, standardise=stage.standardise)
     if stage.form == "models":
         for number, weight in enumerate(weights):
-            model = _opened(context, stage, store, number)
+            model = _teacher_model(context, stage, store, number)
             processor = model.process(context.train)
             yield FrozenTeacher(
                 model=model.model, processor=processor, inputs=stage.inputs, weight=weight
             )
         return
-    plain = [n for n, taught in enumerate(store.manifest.teachers) if taught.plain]
-    if plain:
-        stores = [store.encodings[n] for n in plain]
-        yield StoredVectors(stores=stores, weights=[weights[n] for n in plain])
+    vectors = [n for n, taught in enumerate(store.manifest.teachers) if taught.plain]
+    if vectors:
+        stores = [store.encodings[n] for n in vectors]
+        yield StoredVectors(stores=stores, weights=[weights[n] for n in vectors])
     for number, weight in enumerate(weights):
-        if number not in plain:
+        if number not in vectors:
             images, texts = store.encodings[number]
-            matcher = _opened(context, stage, store, number).model
-            yield StoredFragments(model=matcher, images=images, texts=texts, weight=weight)
+            network = _teacher_model(context, stage, store, number).model
+            yield StoredFragments(model=network, images=images, texts=texts, weight=weight)
 
 
-def _opened(context: RunContext, stage: ComputeTargets, store: TargetStore, number: int) -> Model:
-    """A teacher's model, if it is still the one that was asked."""
-    model = load_model(_names(context, stage)[number])
+def _teacher_model(
+    context: RunContext, stage: ComputeTargets, store: TargetStore, number: int
+) -> Model:
+    """Open a teacher whose weights are still those of the store."""
+    model = load_model(stage.model_paths(context)[number])
     store.check(number, model.source(), context.place(stage.name))
     return model
-
-
-def _names(context: RunContext, stage: ComputeTargets) -> tuple[str, ...]:
-    """Where each teacher is."""
-    return (*(str(context.place(name)) for name in stage.using), *stage.models)

@@ -1,23 +1,22 @@
-"""What each kind of stage does."""
+"""Training of a model on a loss, with mined, proposed or generated negatives."""
 
 from __future__ import annotations
 
-import torch
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, final
 
-from counterfoil.core import distributed
 from counterfoil.core.config import Config, FromData
 from counterfoil.core.console import info
 from counterfoil.core.types import Role
-from counterfoil.data.dataset import ImageTextDataset
-from counterfoil.data.images import PictureFiles
+from counterfoil.data.batching import Positives
 from counterfoil.data.processor import ProcessedDataset, ProcessorConfig
-from counterfoil.evaluation.protocols import folds_of, protocol_by_name
+from counterfoil.losses.base import WeightedSum
 from counterfoil.model import Model, load_model
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.negatives.counterfactual import CounterfactualSampler
-from counterfoil.negatives.diagnose import hardness
-from counterfoil.negatives.generation.store import GeneratedCaptions
+from counterfoil.negatives.generation.store import GeneratedCaptions, generated_digest
 from counterfoil.negatives.generation.tags import TagsGenerator
 from counterfoil.negatives.online import OnlineMiner, TopScoringMiner
 from counterfoil.negatives.sampling import (
@@ -25,94 +24,216 @@ from counterfoil.negatives.sampling import (
     NegativeSampler,
     NeighbourImages,
     OfflineNegativeSampler,
+    SamplingConfig,
 )
 from counterfoil.negatives.sampling import check as check_candidates
-from counterfoil.negatives.similarity import check_captions
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
+from counterfoil.negatives.teachers import TargetSource
 from counterfoil.pipelines.overrides import match_type
-from counterfoil.pipelines.pipeline import (
-    CaptionSpaceStage,
-    Compare,
-    ComputeTargets,
-    Evaluate,
-    Generate,
-    Mine,
-    Pretrain,
-    Recipe,
-    RewriteByRule,
-    Stage,
-    Train,
-)
-from counterfoil.pipelines.stages import compare
-from counterfoil.pipelines.stages.evaluate import RetrievalEvaluation, build_shortlist
+from counterfoil.pipelines.stages.base import LATER
 from counterfoil.pipelines.stages.fitting import (
+    ModelStage,
     best_epoch_note,
     build_for_training,
-    check_word_vectors,
+    check_pictures,
     dev_measure,
     is_finished,
     limit_minutes,
     remove_checkpoints,
     save_result,
 )
-from counterfoil.pipelines.stages.generate import check_generator, check_rules
-from counterfoil.pipelines.stages.mine import remove_partial, run_mining
-from counterfoil.pipelines.stages.pretrain import check_pretrain
-from counterfoil.pipelines.stages.teach import build_guide, check_guide, check_teachers
+from counterfoil.pipelines.stages.generate import CaptionStage
+from counterfoil.pipelines.stages.mine import Mine
+from counterfoil.pipelines.stages.teach import GuideStage
 from counterfoil.pipelines.state import RunContext
-from counterfoil.training.remine import check_remine
+from counterfoil.training.config import TrainConfig
+from counterfoil.training.remine import RemineConfig, check_remine
 from counterfoil.training.trainer import fit, sampler_of
 
-# What picks or writes negatives while a stage trains.
-
-
 EDITS = frozenset({Role.EDITED, Role.MASKED_POSITIVE, Role.MASKED_NEGATIVE})
-OURS = (CounterfactualSampler, TopScoringMiner, TagsGenerator, GeneratedCaptions)
+# proposers of this package; nothing is known of the word tasks of a user's own
+OWN_PROPOSERS = (CounterfactualSampler, TopScoringMiner, TagsGenerator, GeneratedCaptions)
 
 
-def build_miner(context: RunContext, stage: Train, seen: ProcessedDataset) -> OnlineMiner | None:
-    """The source of a training, if it has one.
+@final
+@dataclass(frozen=True, kw_only=True)
+class Train(ModelStage):
+    """Train a model on the training split; the best epoch on dev is saved. Writes a model folder.
 
-    The late values "processor" and "mask" become what the writer sees of the training split and the
-    token that hides a word for it; "filler" the frozen writer, if the stage names one; "reader"
-    what the model in training sees, where it sees with another processor than the writer;
-    "written" the folder of the stored captions that the stage names.
+    Attributes:
+        objective: the loss.
+        plan: batches, epochs, optimiser, schedule, seed.
+        negatives: mining stage whose lists negatives are sampled from.
+        draw: how they are sampled.
+        refresh: how often the model in training mines anew; 0 epochs for never.
+        positives: which pairs are positive, see `counterfoil.data.batching`.
+        guide: stage of the targets of similarity: teachers, or captions in a latent space.
+        word_vectors: file in GloVe's text format that word embeddings begin with, see
+            `counterfoil.data.word_vectors`.
+        proposer: picks or generates negatives with the model as it is now. In its config,
+            ``from_data("lens")`` is the training split as its generator sees it,
+            ``from_data("mask")`` the token that hides a word, ``from_data("filler")`` and
+            ``from_data("reader")`` the frozen model of `filler` and, where that has a processor of
+            its own, the training split as the model in training sees it.
+        candidates: negatives that are offered to a proposer that screens.
+        filler: stage whose model, frozen, generates in place of the one in training.
+        written: stage whose stored captions are sampled; ``from_data("written")`` in the proposer
+            is their folder.
+        neighbours: stage whose mined images join the batch of an anchor, each with a caption of its
+            own, see `counterfoil.negatives.sampling.NeighbourImages`.
+
+    Raises:
+        ValueError: candidates are to come from mined lists, and no stage of lists is named, or the
+            lists are mined anew while training.
+    """
+
+    kind: ClassVar[str] = "train"
+    objective: Config[WeightedSum]
+    plan: TrainConfig = TrainConfig()
+    negatives: str | None = None
+    draw: SamplingConfig = SamplingConfig()
+    refresh: RemineConfig = field(default=RemineConfig(), metadata=LATER)
+    positives: Positives = "id"
+    guide: str | None = field(default=None, metadata=LATER)
+    word_vectors: str | None = field(default=None, metadata=LATER)
+    proposer: Config[OnlineMiner] | None = field(default=None, metadata=LATER)
+    candidates: CandidateConfig = field(default=CandidateConfig(), metadata=LATER)
+    filler: str | None = field(default=None, metadata=LATER)
+    written: str | None = field(default=None, metadata=LATER)
+    neighbours: str | None = field(default=None, metadata=LATER)
+
+    def __post_init__(self) -> None:
+        if self.screens_lists and (self.negatives is None or self.refresh.every):
+            raise ValueError(
+                f"the candidates of {self.name!r} are to come from mined lists; name the mining "
+                "stage with negatives and let refresh.every be 0, or offer random ones"
+            )
+
+    @property
+    def screens_lists(self) -> bool:
+        """Whether mined lists are offered to its proposer, and not drawn from."""
+        return bool(self.candidates.provides) and self.candidates.source == "mined"
+
+    @property
+    def wants(self) -> tuple[tuple[str, str], ...]:
+        """The stages of weights, lists, targets and captions that it reads."""
+        wanted = (
+            (self.start, "train"),
+            (self.negatives, "mine"),
+            (self.guide, "guide"),
+            (self.filler, "train"),
+            (self.written, "write"),
+            (self.neighbours, "mine"),
+        )
+        return tuple((name, kind) for name, kind in wanted if name)
+
+    def digest_content(self) -> dict[str, Any]:
+        """Also the content of folders of captions that the proposer reads."""
+        content = super().digest_content()
+        if folders := _caption_digests(self.proposer):
+            content["foils"] = folders
+        return content
+
+    def check(self, context: RunContext) -> None:
+        """Refuse data and earlier stages that do not fit the loss, the proposer or the draws."""
+        _check_guide(context, self)
+        check_miner(context, self)
+        check_pictures(context, self)
+        check_word_vectors(self)
+        if self.refresh.every:
+            check_remine(
+                self.refresh,
+                self.objective.build(),
+                self.draw,
+                batches=len(sampler_of(self.plan, context.train)),
+                listed=self.negatives is not None,
+            )
+        if self.negatives:
+            _check_list_lengths(context, self, self.negatives)
+        if self.neighbours:
+            _check_mined_split(context, self, self.neighbours)
+
+    def run(self, context: RunContext, *, resume: bool) -> None:
+        """Train the model and save it with its processor."""
+        if resume and is_finished(context, self):
+            remove_checkpoints(context, self)
+            return
+        vectors = Path(self.word_vectors) if self.word_vectors else None
+        model = build_for_training(context, self, vectors)
+        assert model.processor is not None
+        place, data = context.place(self.name), model.process(context.train)
+        fitted = fit(
+            limit_minutes(self.plan, context.left()),
+            _trained_part(model, self),
+            self.objective.build(),
+            data,
+            folder=place,
+            draws=_sampler(context, self),
+            candidates=_candidates(context, self),
+            proposer=build_miner(context, self, model.processor.process(context.train)),
+            guide=build_guide(context, self, model.model.score_scale),
+            positives=self.positives,
+            refresh=self.refresh,
+            draw=self.draw,
+            neighbours=_neighbours(context, self),
+            evaluate=dev_measure(context, self, model),
+            run=context.digests[self.name],
+            resume=resume,
+        )
+        save_result(context, self, model, fitted)
+        info(f"{self.name}: {best_epoch_note(fitted, 'RSum')}, {fitted.seconds:,.0f} s, {place}")
+
+
+def build_guide(context: RunContext, stage: Train, scale: float) -> TargetSource | None:
+    """Open a training's targets of similarity; None where it names none.
 
     Args:
         context: the run.
         stage: the training.
-        seen: what its model sees of the training split.
+        scale: units of the student's scores, see `RetrievalModel.score_scale`.
+    """
+    return context.stage(stage.guide, GuideStage).targets(context, scale) if stage.guide else None
+
+
+def build_miner(context: RunContext, stage: Train, data: ProcessedDataset) -> OnlineMiner | None:
+    """Build the proposer of a training, if it has one; see `Train` for what its config may read.
+
+    Args:
+        context: the run.
+        stage: the training.
+        data: the training split as the model in training sees it.
     """
     if stage.proposer is None:
         return None
-    filler, writes = None, seen
+    # the generator is the model in training, or the frozen filler, which may see other inputs
+    filler, generator_data = None, data
     if stage.filler:
         model = load_model(str(context.place(stage.filler)))
         filler = model.model.requires_grad_(False)
-        if _apart(context.recipe, stage):
-            writes = model.process(context.train)
-    tokenizer = writes.processor.tokenizer
+        if _other_processor(context, stage):
+            generator_data = model.process(context.train)
+    tokenizer = generator_data.processor.tokenizer
     known = {
-        "lens": writes,
+        "lens": generator_data,
         "mask": tokenizer.mask if tokenizer else None,
         "filler": filler,
-        "reader": None if writes is seen else seen,
+        "reader": None if generator_data is data else data,
         "written": str(context.place(stage.written)) if stage.written else None,
     }
     return stage.proposer.fill(known).build()
 
 
 def check_miner(context: RunContext, stage: Train) -> None:
-    """Refuse what is judged and nobody makes, or cannot be made, before anything is trained.
+    """Refuse a loss, proposer and candidates that do not fit each other or the data.
 
     Raises:
-        ValueError: edits that nobody makes, or of what cannot be edited; candidates that nobody
-            screens, or none where they are screened; word tasks that nobody solves; stored captions
-            that nobody draws from, or none where they are drawn from.
+        ValueError: the loss needs edited or generated negatives or word tasks that no proposer
+            makes; the data cannot be edited; candidates without a proposer that screens them, or
+            the reverse; stored captions without a proposer that reads them, or the reverse.
     """
-    _offered(stage)
-    _written(context.recipe, stage)
-    _stored(context.recipe, stage)
+    _check_candidates(stage)
+    _check_generated(context, stage)
+    _check_stored_captions(context, stage)
     if stage.proposer is None:
         if stage.objective.build().needs & EDITS:
             raise ValueError(
@@ -122,25 +243,25 @@ def check_miner(context: RunContext, stage: Train) -> None:
         return
     if stage.proposer.make is not CounterfactualSampler:
         return
-    seen = _seen(context, stage)
-    if seen != "regions" or stage.processor.texts == "vectors":
+    images = _image_inputs(context, stage)
+    if images != "regions" or stage.processor.texts == "vectors":
         raise ValueError(
-            f"{stage.name!r} sees {seen} and texts as {stage.processor.texts!r}; edited negatives "
-            f"need "
-            "images of several regions, and words: choose other features, or leave the proposer out"
+            f"{stage.name!r} sees {images} and texts as {stage.processor.texts!r}; edited "
+            "negatives need images of several regions, and words: choose other features, or leave "
+            "the proposer out"
         )
 
 
-def _offered(stage: Train) -> None:
-    """Whether candidates and what screens them go together."""
-    screens = any(part.make is TopScoringMiner for part in _parts(stage))
+def _check_candidates(stage: Train) -> None:
+    """Refuse candidates that no proposer screens, and a screening proposer without any."""
+    screens = any(part.make is TopScoringMiner for part in _proposers(stage))
     screened = TopScoringMiner.screens if screens else frozenset[Role]()
     check_candidates(stage.candidates.provides, screened, stage.objective.build().needs)
 
 
-def _written(recipe: Recipe, stage: Train) -> None:
-    """Whether somebody writes what is judged, and learns words where the loss judges them."""
-    objective, parts = stage.objective.build(), _parts(stage)
+def _check_generated(context: RunContext, stage: Train) -> None:
+    """Refuse a loss of generated captions or word tasks that no proposer makes."""
+    objective, parts = stage.objective.build(), _proposers(stage)
     writers = [part for part in parts if part.make is TagsGenerator]
     if not parts and (Role.WRITTEN in objective.needs or objective.needs_words):
         raise ValueError(
@@ -148,10 +269,10 @@ def _written(recipe: Recipe, stage: Train) -> None:
             "writes them; set its proposer to Tailored"
         )
     tasks = {task for part in writers for task in match_type(part)["words"]}
-    lost = sorted(objective.needs_words - tasks)
-    if lost and all(part.make in OURS for part in parts):
+    missing = sorted(objective.needs_words - tasks)
+    if missing and all(part.make in OWN_PROPOSERS for part in parts):
         raise ValueError(
-            f"the loss of {stage.name!r} judges the word task {lost[0]!r}, which its proposer "
+            f"the loss of {stage.name!r} judges the word task {missing[0]!r}, which its proposer "
             "leaves out; name it in words, or drop the loss"
         )
     if stage.filler and not writers:
@@ -159,16 +280,16 @@ def _written(recipe: Recipe, stage: Train) -> None:
             f"{stage.name!r} names the filler {stage.filler!r}, and nothing that it could write "
             "for; set its proposer to Tailored"
         )
-    if tasks and _apart(recipe, stage):
+    if tasks and _other_processor(context, stage):
         raise ValueError(
             f"{stage.name!r} reads with another lens than its filler {stage.filler!r}, so it "
             "learns no words from what that one writes; set words=()"
         )
 
 
-def _stored(recipe: Recipe, stage: Train) -> None:
-    """Whether stored captions and what draws from them go together."""
-    folders = [p.arguments.get("folder") for p in _parts(stage) if p.make is GeneratedCaptions]
+def _check_stored_captions(context: RunContext, stage: Train) -> None:
+    """Refuse stored captions that no proposer reads, and a proposer without any."""
+    folders = [p.arguments.get("folder") for p in _proposers(stage) if p.make is GeneratedCaptions]
     draws = any(isinstance(folder, FromData) for folder in folders)
     if draws and not stage.written:
         raise ValueError(
@@ -182,43 +303,39 @@ def _stored(recipe: Recipe, stage: Train) -> None:
             f"{stage.name!r} names the written captions of {stage.written!r}, and nothing that "
             "draws from them; set its proposer to Written with folder=late('written')"
         )
-    writing = recipe.stage(stage.written)
-    assert isinstance(writing, Generate | RewriteByRule)
-    if writing.split != "train":
+    writing = context.stage(stage.written, CaptionStage)
+    if writing.source_split != "train":
         raise ValueError(
             f"{stage.name!r} trains on captions of the split 'train', and {writing.name!r} writes "
-            f"those of {writing.split!r}; set {writing.name}.split=train"
+            f"those of {writing.source_split!r}; set {writing.name}.split=train"
         )
 
 
-def _parts(stage: Train) -> tuple[Config[OnlineMiner], ...]:
-    """The proposers of a stage: its own, or those inside it."""
+def _proposers(stage: Train) -> tuple[Config[OnlineMiner], ...]:
+    """Configs of the proposers of a stage: its own, or those inside it."""
     if stage.proposer is None:
         return ()
     inner: tuple[Config[OnlineMiner], ...] = stage.proposer.arguments.get("proposers", ())
     return inner or (stage.proposer,)
 
 
-def _apart(recipe: Recipe, stage: Train) -> bool:
-    """Whether a stage sees with another processor than its filler."""
+def _other_processor(context: RunContext, stage: Train) -> bool:
+    """Whether a stage and its filler see their inputs with different processors."""
     if stage.filler is None:
         return False
-    filler = recipe.stage(stage.filler)
-    assert isinstance(filler, Train | Pretrain)
-    return _lens(recipe, filler) != _lens(recipe, stage)
+    filler = context.stage(stage.filler, ModelStage)
+    return _processor_config(context, filler) != _processor_config(context, stage)
 
 
-def _lens(recipe: Recipe, stage: Train | Pretrain) -> ProcessorConfig:
-    """What a stage sees: that of where it starts from, if it does."""
+def _processor_config(context: RunContext, stage: ModelStage) -> ProcessorConfig:
+    """The processor of a stage, or of the stage that it starts from."""
     while stage.start:
-        before = recipe.stage(stage.start)
-        assert isinstance(before, Train | Pretrain)
-        stage = before
+        stage = context.stage(stage.start, ModelStage)
     return stage.processor
 
 
-def _seen(context: RunContext, stage: Train) -> str:
-    """What a stage sees of an image, in words."""
+def _image_inputs(context: RunContext, stage: Train) -> str:
+    """Form of a stage's image inputs, in words."""
     features = context.train.features
     if stage.processor.images == "pixels":
         return "pixels"
@@ -227,76 +344,76 @@ def _seen(context: RunContext, stage: Train) -> str:
     return "regions" if features.regions > 1 else "one vector an image"
 
 
-BATCH, SAMPLES = 128, 4096  # for the hardness of negatives in the report
+def _caption_digests(call: Any) -> list[str]:
+    """Digests of the folders of stored captions inside the config of a proposer."""
+    match call:
+        case Config():
+            inner = [name for value in call.arguments.values() for name in _caption_digests(value)]
+            folder = call.arguments.get("folder") if call.make is GeneratedCaptions else None
+            return [*inner, generated_digest(Path(folder))] if isinstance(folder, str) else inner
+        case tuple() | list():
+            return [name for inner in call for name in _caption_digests(inner)]
+    return []
 
 
-def check_stage(context: RunContext, stage: Stage) -> None:
-    """Refuse what would fail only after hours: a split or a picture that is not there.
+def _check_guide(context: RunContext, stage: Train) -> None:
+    """Refuse a loss without the guide that it needs, before teachers are trained for it."""
+    objective = stage.objective.build()
+    if stage.guide is None and (objective.needs_guide or objective.needs_guided):
+        raise ValueError(
+            f"the loss of {stage.name!r} needs a guide that says how similar images and texts "
+            "ought to be, and the stage names none; set guide to a stage such as Teach"
+        )
+    if stage.guide:
+        context.stage(stage.guide, GuideStage).check_student(context, stage)
+
+
+def check_word_vectors(stage: Train) -> None:
+    """Refuse word vectors that do not exist or that no model would read.
 
     Raises:
-        ValueError: there is no such split, its protocol does not fit, pictures are missing, or
-            lists will be shorter than what is drawn from them, or items cannot be edited or
-            compared.
+        ValueError: they do not, or none would.
     """
-    match stage:
-        case Train():
-            check_guide(context.recipe, stage)
-            check_miner(context, stage)
-            _visible(context, stage)
-            check_word_vectors(stage)
-            if stage.refresh.every:
-                _refreshed(context, stage)
-            if stage.negatives:
-                _long_enough(context, stage)
-            if stage.neighbours:
-                _of_train(context, stage, stage.neighbours)
-        case Pretrain():
-            _visible(context, stage)
-            check_pretrain(context, stage)
-        case Mine():
-            context.split(stage.split)
-        case RewriteByRule():
-            check_rules(context, stage)
-        case Generate():
-            check_generator(context, stage)
-        case ComputeTargets():
-            check_teachers(context, stage)
-        case CaptionSpaceStage():
-            check_captions(context.train.texts, stage.space)
-        case Evaluate():
-            folds_of(protocol_by_name(stage.protocol), len(context.measured(stage)))
+    if stage.word_vectors is None:
+        return
+    if stage.start:
+        raise ValueError(
+            f"{stage.name!r} starts from {stage.start!r} and keeps its word embeddings; set "
+            f"word_vectors of {stage.start!r} alone"
+        )
+    if stage.processor.texts != "words":
+        raise ValueError(
+            f"{stage.name!r} reads texts with {stage.processor.texts!r} and has no vocabulary of "
+            "words; leave word_vectors out"
+        )
+    if not Path(stage.word_vectors).is_file():
+        raise ValueError(
+            f"{stage.word_vectors} is no file; set {stage.name}.word_vectors to word vectors in "
+            "GloVe's text format, such as glove.840B.300d.txt"
+        )
 
 
-def _visible(context: RunContext, stage: Train | Pretrain) -> None:
-    """Whether there are pictures, where a stage is to see them."""
-    if stage.processor.images == "pixels" and not stage.start:
-        for dataset in (context.train, *([context.dev] if context.dev else [])):
-            _pictures(dataset)
-
-
-def _long_enough(context: RunContext, stage: Train) -> None:
-    """Whether the lists will be as long as the draws."""
-    assert stage.negatives
-    mined = context.recipe.stage(stage.negatives)
-    assert isinstance(mined, Mine)
+def _check_list_lengths(context: RunContext, stage: Train, mining: str) -> None:
+    """Refuse lists that are shorter than the ranks that negatives are sampled from."""
+    mined = context.stage(mining, Mine)
     dataset = context.split(mined.split)
     offer = stage.candidates if stage.screens_lists else CandidateConfig()
     texts, images = max(stage.draw.texts, offer.texts), max(stage.draw.images or 0, offer.images)
-    for what, drawn, kept, there in (
+    for items, wanted, listed, total in (
         ("texts of an image", texts, mined.texts, len(dataset.texts)),
         ("images of a text", images, mined.images, len(dataset)),
     ):
-        if drawn > min(kept, there):
+        if wanted > min(listed, total):
             raise ValueError(
-                f"{stage.name!r} draws from the {drawn:,} hardest {what}, but {mined.name!r} keeps "
-                f"{kept:,} of {there:,}; set {stage.name}.draw to fewer, or mine longer lists"
+                f"{stage.name!r} draws from the {wanted:,} hardest {items}, but {mined.name!r} "
+                f"keeps {listed:,} of {total:,}; set {stage.name}.draw to fewer, or mine longer "
+                "lists"
             )
 
 
-def _of_train(context: RunContext, stage: Train, mining: str) -> None:
-    """Whether images that join batches are of the split that is trained on."""
-    mined = context.recipe.stage(mining)
-    assert isinstance(mined, Mine)
+def _check_mined_split(context: RunContext, stage: Train, mining: str) -> None:
+    """Refuse neighbours of a split that is not trained on."""
+    mined = context.stage(mining, Mine)
     if mined.split != "train":
         raise ValueError(
             f"{stage.name!r} trains on images of the split 'train', and {mining!r} mines those of "
@@ -304,116 +421,16 @@ def _of_train(context: RunContext, stage: Train, mining: str) -> None:
         )
 
 
-def run_train(context: RunContext, stage: Train, *, resume: bool) -> None:
-    """Fit the stage's model and save it with its processor."""
-    if resume and is_finished(context, stage):
-        remove_checkpoints(context, stage)
-        return
-    model = build_for_training(context, stage)
-    assert model.processor is not None
-    place, seen = context.place(stage.name), model.process(context.train)
-    fitted = fit(
-        limit_minutes(stage.plan, context.left()),
-        _moving(model, stage),
-        stage.objective.build(),
-        seen,
-        folder=place,
-        draws=_draws(context, stage),
-        candidates=_candidates(context, stage),
-        proposer=build_miner(context, stage, model.processor.process(context.train)),
-        guide=build_guide(context, stage, model.model.score_scale),
-        positives=stage.positives,
-        refresh=stage.refresh,
-        draw=stage.draw,
-        neighbours=_neighbours(context, stage),
-        evaluate=dev_measure(context, stage, model),
-        run=context.digests[stage.name],
-        resume=resume,
-    )
-    save_result(context, stage, model, fitted)
-    info(f"{stage.name}: {best_epoch_note(fitted, 'RSum')}, {fitted.seconds:,.0f} s, {place}")
+def _trained_part(model: Model, stage: Train) -> RetrievalModel:
+    """The part of a model that is trained.
 
-
-def _moving(model: Model, stage: Train) -> RetrievalModel:
-    """What is trained: of a frozen model whose items are all known beforehand, its head alone."""
-    matcher = model.model
-    return (
-        matcher.head if isinstance(matcher, FrozenWithAdapters) and not stage.proposer else matcher
-    )
-
-
-def run_mine(context: RunContext, stage: Mine) -> None:
-    """List the hardest negatives of a split and save them."""
-    dataset, place = context.split(stage.split), context.place(stage.name)
-    store, members = run_mining(
-        stage, dataset, place, find=lambda name: str(context.place(name)), left=context.left
-    )
-    if distributed.rank() == 0:
-        rng, texts = torch.Generator().manual_seed(0), store.lists.texts
-        found = hardness(
-            members, dataset.text_to_image, texts, batch=BATCH, samples=SAMPLES, rng=rng
-        )
-        compare.save_hardness(found, place)
-    remove_partial(place)
-    info(f"{stage.name}: {store.lists.describe()}, {place}")
-
-
-def run_evaluate(context: RunContext, stage: Evaluate) -> None:
-    """Measure, print and save numbers, ranks and the first items of every list."""
-    dataset = context.measured(stage)
-    names = (*(str(context.place(name)) for name in stage.using), *stage.models)
-    models = [load_model(name) for name in names]
-    folds_of(protocol_by_name(stage.protocol), len(dataset))  # refuses before anything is encoded
-    members = [model.embed(dataset) for model in models]
-    seed = context.seed(stage.using[0]) if stage.using else None
-    protocol = protocol_by_name(stage.protocol)
-    by = build_shortlist(
-        stage.first,
-        dataset,
-        stage.depth,
-        full=stage.full,
-        find=lambda name: str(context.place(name)),
-    )
-    measured = RetrievalEvaluation.of(members, dataset, protocol, seed=seed, by=by)
-    if distributed.rank() == 0:
-        measured.save(context.place(stage.name))
-        measured.show(", ".join((*stage.using, *stage.models)))
-
-
-def run_compare(context: RunContext, stage: Compare) -> None:
-    """Print evaluations side by side and write the report."""
-    if distributed.rank() == 0:
-        page = compare.comparison_page(context, stage)
-        compare.write_comparison(page, context.place(stage.name))
-
-
-def _pictures(dataset: ImageTextDataset) -> None:
-    if dataset.pictures is None:
-        raise ValueError(
-            f"{dataset.name} ({dataset.split_name}) has no pictures, and this model reads pixels; "
-            f"name "
-            "their folder with --images"
-        )
-    if not isinstance(dataset.pictures, PictureFiles):
-        return
-    lost = [path for path in dataset.pictures.paths if not path.is_file()]
-    if lost:
-        raise ValueError(
-            f"{len(lost):,} of {len(dataset):,} pictures of {dataset.name} ({dataset.split_name}) "
-            f"are "
-            f"missing, such as {lost[0]}; `counterfoil data check` lists them"
-        )
-
-
-def _refreshed(context: RunContext, stage: Train) -> None:
-    batches = len(sampler_of(stage.plan, context.train))
-    check_remine(
-        stage.refresh,
-        stage.objective.build(),
-        stage.draw,
-        batches=batches,
-        listed=stage.negatives is not None,
-    )
+    Of a frozen model whose items are all known beforehand only the head, on stored vectors; a
+    proposer may make new items, which need the whole model.
+    """
+    network = model.model
+    if isinstance(network, FrozenWithAdapters) and not stage.proposer:
+        return network.head
+    return network
 
 
 def _lists(context: RunContext, stage: Train) -> HardNegativeLists | None:
@@ -426,7 +443,7 @@ def _stored_lists(context: RunContext, mining: str) -> HardNegativeLists:
 
 
 def _neighbours(context: RunContext, stage: Train) -> NeighbourImages | None:
-    """Who joins the batches of a training, if anybody."""
+    """Neighbour images that join the batches of a training."""
     if stage.neighbours is None:
         return None
     return NeighbourImages(
@@ -434,8 +451,8 @@ def _neighbours(context: RunContext, stage: Train) -> NeighbourImages | None:
     )
 
 
-def _draws(context: RunContext, stage: Train) -> NegativeSampler | None:
-    """Negatives that are trained on as they are drawn."""
+def _sampler(context: RunContext, stage: Train) -> NegativeSampler | None:
+    """Sampler of the mined negatives, unless they are candidates of a proposer."""
     lists = None if stage.screens_lists else _lists(context, stage)
     if lists is None:
         return None
@@ -443,7 +460,7 @@ def _draws(context: RunContext, stage: Train) -> NegativeSampler | None:
 
 
 def _candidates(context: RunContext, stage: Train) -> NegativeSampler | None:
-    """What is offered to the proposer."""
+    """Sampler of the negatives that are offered to the proposer."""
     plan = stage.candidates
     if not plan.provides:
         return None

@@ -1,0 +1,51 @@
+"""A model of your own: two encoders and a score. Every loss, miner and metric then works with it."""
+
+import argparse
+from typing import final
+
+import torch
+from torch import Tensor
+
+import counterfoil as cf
+from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
+from counterfoil.models.base import encode_batch, score_all_pairs
+from counterfoil.models.layers.pooling import ImageTower, TextTower
+from counterfoil.models.layers.towers import GRU, Regions
+
+
+@final
+class LateInteraction(cf.RetrievalModel):
+    """Mean over words of the best region (ColBERT's MaxSim over image regions)."""
+
+    def __init__(self, *, image: ImageTower, text: TextTower) -> None:
+        super().__init__()
+        self.image, self.text = image, text
+
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
+        return self.image(images)
+
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
+        return self.text(texts)
+
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
+        affinity = texts.tokens @ images.tokens.mT  # (P, words, regions)
+        best = affinity.masked_fill(~images.mask.unsqueeze(1), float("-inf")).amax(2)
+        weight = texts.mask / texts.mask.sum(1, keepdim=True)
+        return best.where(texts.mask, 0).mul(weight).sum(1)
+
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
+        return score_all_pairs(self.score_pairs, images, texts)  # or something faster, but equal
+
+    def forward(self, batch: Batch) -> EncodedViews:
+        return encode_batch(self, batch)
+
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--smoke", action="store_true", help="the same; this example is always tiny")
+parser.parse_args()
+torch.manual_seed(0)
+model = LateInteraction(image=Regions(features=5, width=8), text=GRU(words=9, width=8)).eval()
+mask = torch.arange(3) < torch.tensor([3, 1, 2])[:, None]  # items of 3, 1 and 2 tokens
+images = model.encode_images(ModalityBatch(torch.arange(3), torch.randn(3, 3, 5), mask))
+texts = model.encode_texts(ModalityBatch(torch.arange(3), torch.randint(4, 9, (3, 3)), mask))
+print(model.score_matrix(images, texts))

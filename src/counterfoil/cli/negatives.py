@@ -1,0 +1,101 @@
+"""``counterfoil negatives import`` and ``export``: mined negatives from and for AOQ's code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from counterfoil.cli.options import DataOptions, NewFolder, Split, data_options, example
+
+app = typer.Typer(no_args_is_help=True, help="Mined negatives from and for the code of AOQ.")
+
+
+@app.command(
+    "import",
+    epilog=example("counterfoil negatives import aoq/data/ --data f30k_precomp/ --output lists/"),
+)
+@data_options
+def import_negatives(
+    source: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Holds `i2t_NAME.npy` and `t2i_NAME.npy`.")
+    ],
+    folder: NewFolder,
+    data: DataOptions,
+    split: Split = "train",
+    name: Annotated[
+        str | None, typer.Option(help="NAME of the files, as `f30k`; needed if there are several.")
+    ] = None,
+) -> None:
+    """Import the lists of AOQ's released code as mined negatives."""
+    from counterfoil.core.console import output
+    from counterfoil.core.io import ensure_absent, ensure_writable_folder
+    from counterfoil.negatives.aoq_format import read_aoq
+    from counterfoil.negatives.store import NegativeStore
+
+    ensure_absent(folder, "a new folder with --output")
+    ensure_writable_folder(folder)
+    name = name or _only_name(source)
+    dataset = data.source().split(split)
+    lists = read_aoq(source, name, dataset.relation)
+    NegativeStore.of(lists, dataset=dataset.fingerprint, split=split, sources=()).save(folder)
+    output(f"{lists.describe()}, from {source}: {folder}")
+
+
+@app.command(
+    "export",
+    epilog=example(
+        "counterfoil negatives export runs/demo/lists --data scenes --output aoq/ --name scenes"
+    ),
+)
+@data_options
+def export_negatives(
+    store: Annotated[Path, typer.Argument(help="Folder of mined negatives.")],
+    folder: Annotated[Path, typer.Option("--output", help="Folder of both files.")],
+    data: DataOptions,
+    split: Split = "train",
+    name: Annotated[
+        str | None, typer.Option(help="NAME of the files; default the name of the data.")
+    ] = None,
+    texts: Annotated[int, typer.Option(min=1, help="Hardest texts of an image, at most.")] = 2000,
+    hard_images: Annotated[
+        int, typer.Option("--images-per-text", min=1, help="Hardest images of a text, at most.")
+    ] = 400,
+) -> None:
+    """Export mined negatives as `i2t_NAME.npy` and `t2i_NAME.npy`, which AOQ's code reads."""
+    from counterfoil.core.console import output
+    from counterfoil.core.io import ensure_absent, ensure_writable_folder
+    from counterfoil.negatives.aoq_format import READ, aoq_paths, write_aoq
+    from counterfoil.negatives.store import HardNegativeLists, NegativeStore
+
+    dataset = data.source().split(split)
+    name = dataset.name if name is None else name
+    if not re.fullmatch(r"[\w.-]+", name):
+        raise ValueError(f"{name!r} cannot be part of a file's name; give another with --name")
+    paths = aoq_paths(folder, name)
+    for path in paths:
+        ensure_absent(path, "another folder with --output")
+    ensure_writable_folder(folder)
+    mined = NegativeStore.open(store, fingerprint=dataset.fingerprint).lists
+    lists = HardNegativeLists(
+        mined.texts[:, :texts].contiguous(), mined.images[:, :hard_images].contiguous()
+    )
+    write_aoq(lists, folder, name, dataset.relation)
+    output(f"{lists.describe()}: {', '.join(map(str, paths))}")
+    if lists.texts.shape[1] < READ[0] or lists.images.shape[1] < READ[1]:
+        output(f"AOQ's code reads {READ[0]} texts and {READ[1]} images by default")
+
+
+def _only_name(folder: Path) -> str:
+    from counterfoil.negatives.aoq_format import aoq_file_names
+
+    names = aoq_file_names(folder)
+    if len(names) != 1:
+        content = f"those of {', '.join(names)}; choose with --name" if names else "neither"
+        raise ValueError(
+            f"{folder} should hold one pair of files i2t_NAME.npy and t2i_NAME.npy, but holds "
+            f"{content}"
+        )
+    return names[0]

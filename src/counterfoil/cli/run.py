@@ -1,0 +1,79 @@
+"""``counterfoil run`` and ``counterfoil plan``: recipes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from counterfoil.cli.options import (
+    RECIPES,
+    STOPPED,
+    DataOptions,
+    Minutes,
+    Resume,
+    RunFolder,
+    Settings,
+    Smoke,
+    data_options,
+    example,
+    refuse_without,
+)
+
+app = typer.Typer(rich_markup_mode="markdown")
+
+
+@app.command(
+    rich_help_panel=RECIPES,
+    epilog=example(
+        "counterfoil run demo",
+        "counterfoil run aoq/vsepp-flickr8k --data flickr8k/ --features regions/ "
+        "--set online.epochs=5 --resume",
+    ),
+)
+@data_options
+def run(
+    recipe: Annotated[str, typer.Argument(help="Name or `.py` file; `counterfoil plan` lists.")],
+    data: DataOptions,
+    folder: RunFolder = None,
+    settings: Settings = None,
+    resume: Resume = False,
+    smoke: Smoke = False,
+    minutes: Minutes = None,
+) -> None:
+    """Run a recipe, skipping stages that are done."""
+    from counterfoil.pipelines.overrides import apply_overrides
+    from counterfoil.pipelines.run import run_pipeline
+    from counterfoil.recipes import catalogue
+
+    pipeline = apply_overrides(catalogue.find_recipe(recipe), settings or ())
+    if smoke:
+        pipeline = catalogue.smoke_recipe(pipeline)
+    source = data.source(pipeline.data)
+    folder = folder or Path("runs") / pipeline.name
+    if not run_pipeline(pipeline, source, folder, resume=resume, minutes=minutes):
+        raise typer.Exit(STOPPED)
+
+
+@app.command(
+    rich_help_panel=RECIPES,
+    epilog=example("counterfoil plan demo", "counterfoil plan aoq/scan-t2i-flickr8k"),
+)
+def plan(
+    context: typer.Context,
+    recipe: Annotated[
+        str | None, typer.Argument(help="Name or `.py` file; without one, list all recipes.")
+    ] = None,
+    settings: Settings = None,
+) -> None:
+    """Show the stages of a recipe; without one, list the recipes."""
+    from counterfoil.pipelines.overrides import apply_overrides
+    from counterfoil.pipelines.plan import print_plan
+    from counterfoil.recipes import catalogue
+
+    refuse_without(context, "recipe", ("settings",), argument=True)
+    if recipe is None:
+        catalogue.print_catalogue()
+    else:
+        print_plan(apply_overrides(catalogue.find_recipe(recipe), settings or ()))

@@ -1,0 +1,52 @@
+"""Digest of a data set's content, wherever it is stored."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.features import FeatureArray
+from counterfoil.data.images import Pictures
+
+PICTURES, ROWS = 16, 64  # sample sizes: a whole data set would take minutes to read
+
+
+def data_contents(dataset: ImageTextDataset) -> str:
+    """Sixteen hex digits of ids, captions and splits, and of a sample of pictures and features."""
+    digest = hashlib.sha256(dataset.fingerprint.encode())
+    digest.update("\x00".join(dataset.splits).encode())
+    for name, features in (("images", dataset.features), ("texts", dataset.text_features)):
+        if features is not None:
+            digest.update(name.encode())
+            digest.update(_feature_bytes(features))
+    if dataset.pictures is not None:
+        digest.update(_picture_digest(dataset.pictures))
+    return digest.hexdigest()[:16]
+
+
+def _feature_bytes(features: FeatureArray) -> bytes:
+    rows = _sample_rows(len(features), ROWS)
+    values, _ = features.look(rows)
+    classes = b"" if features.classes is None else features.likely(rows).numpy().tobytes()
+    shape = f"{tuple(values.shape)} {features.values.dtype}".encode()
+    return shape + values.numpy().tobytes() + classes
+
+
+def _picture_digest(pictures: Pictures) -> bytes:
+    digest = hashlib.sha256()
+    for row in _sample_rows(len(pictures), PICTURES).tolist():
+        try:
+            picture = pictures.open(row)
+        except ValueError:  # a stage that needs the picture reports it
+            digest.update(b"unreadable")
+        else:
+            digest.update(f"{picture.size}".encode() + picture.tobytes())
+    return digest.digest()
+
+
+def _sample_rows(count: int, most: int) -> Tensor:
+    """Up to `most` rows, evenly over `count`."""
+    return torch.linspace(0, max(count - 1, 0), min(count, most), dtype=torch.float64).long()

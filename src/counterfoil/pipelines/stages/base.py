@@ -1,0 +1,99 @@
+"""The base class of stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import Field, dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from counterfoil.core.config import Config
+from counterfoil.model import model_identity
+
+if TYPE_CHECKING:
+    from counterfoil.pipelines.state import RunContext
+
+# Metadata of fields that were added later: left out of digests at their default, so that runs from
+# before keep theirs.
+LATER = {"later": True}
+
+# Kinds of stages that may stand for one another where a stage is read.
+KINDS = {
+    "guide": ("teach", "semantics"),
+    "train": ("train", "pretrain"),
+    "write": ("write", "rewrite"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One step of a recipe: its settings, what it checks before a run, and what it does.
+
+    Attributes:
+        name: of the stage and of its folder.
+    """
+
+    kind: ClassVar[str]
+    name: str
+
+    @property
+    def wants(self) -> tuple[tuple[str, str], ...]:
+        """Names of the stages whose results this one reads, each with the kind it must have."""
+        return ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Names of the stages whose results this one reads."""
+        return tuple(name for name, _ in self.wants)
+
+    @property
+    def lacks_inputs(self) -> bool:
+        """Whether the stage reads results of others and names none."""
+        return False
+
+    @property
+    def training_seed(self) -> int | None:
+        """Seed of a stage that trains a model, None for others."""
+        return None
+
+    def digest_content(self) -> dict[str, Any]:
+        """Content of the digest that replaces or joins the stage's fields."""
+        return {}
+
+    def check(self, context: RunContext) -> None:
+        """Refuse settings and data that would fail only after hours.
+
+        Raises:
+            ValueError: they do not fit.
+        """
+
+    def run(self, context: RunContext, *, resume: bool) -> None:
+        """Do the work and write the results into the stage's folder."""
+        raise NotImplementedError
+
+
+def models_content(models: Sequence[str]) -> dict[str, Any]:
+    """Digest content of saved or pretrained models: their weights, not their paths."""
+    return {"models": [model_identity(model) for model in models]} if models else {}
+
+
+def recipe_to_dict(value: Any, *, brief: bool = False) -> Any:
+    """JSON-ready form of a stage or anything inside one.
+
+    Args:
+        value: the stage.
+        brief: leave out later fields at their defaults.
+    """
+    if isinstance(value, Config):
+        return value.to_dict()
+    if is_dataclass(value) and not isinstance(value, type):
+        listed = (f for f in fields(value) if not (brief and _at_later_default(value, f)))
+        return {f.name: recipe_to_dict(getattr(value, f.name), brief=brief) for f in listed}
+    if isinstance(value, tuple | list):
+        return [recipe_to_dict(inner, brief=brief) for inner in value]
+    if isinstance(value, dict):
+        return {key: recipe_to_dict(inner, brief=brief) for key, inner in value.items()}
+    return value
+
+
+def _at_later_default(holder: Any, member: Field[Any]) -> bool:
+    return bool(member.metadata) and bool(getattr(holder, member.name) == member.default)

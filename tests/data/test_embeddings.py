@@ -1,0 +1,89 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from corpus_cases import captions_by_image, features_of_all, random_array, small_corpus
+from counterfoil.data.features import FeatureArray
+from counterfoil.data.readers.embeddings import is_embeddings, read_embeddings, write_embeddings
+
+
+def write_vectors(folder, images=2, texts=6, **more):
+    folder.mkdir(exist_ok=True)
+    np.save(folder / "images.npy", random_array(images, 4, seed=1))
+    np.save(folder / "texts.npy", random_array(texts, 4, seed=2))
+    for name, value in more.items():
+        if isinstance(value, np.ndarray):
+            np.save(folder / f"{name}.npy", value)
+        else:
+            (folder / f"{name}.json").write_text(json.dumps(value))
+    return folder
+
+
+def test_equally_many_texts_each(tmp_path):
+    dataset = read_embeddings(write_vectors(tmp_path))
+    assert dataset.text_to_image.tolist() == [0, 0, 0, 1, 1, 1]
+    assert dataset.split_names == ("test",)
+    assert isinstance(dataset.features.values, np.memmap)
+    np.testing.assert_array_equal(features_of_all(dataset)[:, 0], random_array(2, 4, seed=1))
+    taken = dataset.text_features.take(torch.tensor([5]))
+    np.testing.assert_array_equal(taken.values[0], random_array(6, 4, seed=2)[5:])
+
+
+@pytest.mark.parametrize(
+    "text_to_image", [[1, 0, 1, -1, 1, 1], np.array([1, 0, 1, -1, 1, 1], np.int32)]
+)
+def test_any_owner(tmp_path, text_to_image):
+    dataset = read_embeddings(write_vectors(tmp_path, owner=text_to_image))
+    assert dataset.text_to_image.tolist() == [1, 0, 1, -1, 1, 1]
+    part = dataset.split("test")
+    assert part.text_to_image.tolist() == [0, 1, 1, 1, 1]
+    np.testing.assert_array_equal(
+        part.text_features.take(torch.arange(5)).values[:, 0],
+        random_array(6, 4, seed=2)[[1, 0, 2, 4, 5]],
+    )
+
+
+def test_round_trip(tmp_path):
+    dataset = small_corpus((2, 0, 1), regions=1)
+    dataset = replace(dataset, text_features=FeatureArray.of(random_array(3, 4)))
+    write_embeddings(dataset, tmp_path / "out")
+    back = read_embeddings(tmp_path / "out")
+    assert captions_by_image(back) == captions_by_image(dataset)
+    assert torch.equal(features_of_all(back), features_of_all(dataset))
+    assert torch.equal(back.text_to_image, dataset.text_to_image)
+
+
+@pytest.mark.parametrize(
+    "more, words",
+    [
+        ({"texts": 5}, "5 texts for 2 images do not divide; write the image row"),
+        ({"owner": [0, 1]}, r"owner\.json has shape \(2,\) .*6 whole numbers"),
+        ({"owner": {"0": 1}}, r"owner\.json needs a list"),
+        ({"owner": [0, 1, 0.5, 1, 1, 1]}, r"owner\.json needs a list"),
+        ({"owner": [0, 1, 2, 1, 1, 1]}, "names images 0 to 2, but there are 0 to 1"),
+        ({"owner": np.zeros(6)}, r"owner\.npy has shape \(6,\) of float64"),
+        ({"image_ids": ["a", "a"]}, "needs a list of 2 different image ids"),
+    ],
+)
+def test_what_does_not_fit(tmp_path, more, words):
+    with pytest.raises(ValueError, match=words):
+        read_embeddings(write_vectors(tmp_path, **more))
+
+
+def test_bad_files_in_words(tmp_path):
+    assert not is_embeddings(tmp_path)
+    with pytest.raises(ValueError, match=r"images\.npy does not exist; vectors of images"):
+        read_embeddings(tmp_path)
+    write_vectors(tmp_path)
+    np.save(tmp_path / "texts.npy", np.zeros(6, np.float32))
+    with pytest.raises(ValueError, match=r"texts\.npy has shape \(6,\); \(texts, width\)"):
+        read_embeddings(tmp_path)
+    np.save(tmp_path / "texts.npy", random_array(6, 4))
+    (tmp_path / "captions.txt").write_text("only one\n")
+    with pytest.raises(ValueError, match=r"captions\.txt has 1 lines for 6 texts"):
+        read_embeddings(tmp_path)
+    with pytest.raises(ValueError, match="lacks vectors of its images or its texts"):
+        write_embeddings(small_corpus(), tmp_path / "out")

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from counterfoil.data.images import ResizeSquare
+from counterfoil.data.processor import PixelProcessor, Processor, ProcessorConfig
+from counterfoil.data.readers import load_dataset
+from counterfoil.data.transforms import ResizeCrop, ResizeKeepAspect, transform_from_name
+
+
+def drawn(width, height, form):
+    """A picture whose red tells the column and whose green the row."""
+    red, green = np.meshgrid(np.arange(width), np.arange(height))
+    picture = np.stack([red, green, np.full_like(red, 9)], -1).astype(np.uint8)
+    return form(Image.fromarray(picture))
+
+
+def test_a_picture_of_the_size_stays_as_it_is():
+    for fit in ("shortest", "longest", "squash"):
+        found = drawn(8, 8, ResizeCrop(8, fit, "bicubic"))
+        assert found.shape == (3, 8, 8)
+        assert (found[0] == np.arange(8)).all()
+        assert (np.arange(8) == found[1].T).all()
+
+
+@pytest.mark.parametrize(
+    "width, height, left", [(8, 4, 2), (11, 4, 4), (9, 4, 2), (4, 4, 0)]
+)  # halves are rounded to the even
+def test_the_middle_is_cut_out(width, height, left):
+    found = drawn(width, height, ResizeCrop(4, "shortest", "bilinear"))
+    assert (found[0] == left + np.arange(4)).all()
+    turned = drawn(height, width, ResizeCrop(4, "shortest", "bilinear"))
+    assert (left + np.arange(4) == turned[1].T).all()
+
+
+@pytest.mark.parametrize("height, above", [(4, 2), (5, 1), (8, 0)])
+def test_what_is_missing_is_black(height, above):
+    found = drawn(8, height, ResizeCrop(8, "longest", "bicubic"))
+    assert (found[:, above : above + height][2] == 9).all()
+    assert not found[:, :above].any()
+    assert not found[:, above + height :].any()
+
+
+def test_filters_differ_and_squash_keeps_all_of_a_picture():
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (10, 40, 3), np.uint8))
+    forms = [ResizeCrop(8, "squash", name) for name in ("bicubic", "bilinear")]
+    assert not np.array_equal(*(form(noise) for form in forms))
+    whole = drawn(40, 10, forms[0])
+    assert whole[0, 0, 0] < 5
+    assert whole[0, 0, -1] > 34
+    cut = drawn(40, 10, ResizeCrop(8, "shortest", "bicubic"))
+    assert cut[0].min() >= 14
+
+
+@pytest.mark.parametrize("frame", ["", "shortest", "shortest nearest", "widest bicubic"])
+def test_forms(frame):
+    assert transform_from_name(8, crop=True, divisor=0, frame="") == ResizeSquare(8, True)
+    assert transform_from_name(8, crop=False, divisor=4, frame="") == ResizeKeepAspect(8, 4)
+    if frame:
+        with pytest.raises(ValueError, match=r"cannot be prepared by '(|nearest|widest)'; use "):
+            transform_from_name(8, crop=False, divisor=0, frame=frame)
+
+
+def test_keys_tell_forms_apart():
+    forms = [ResizeCrop(8, fit, scale) for fit in ("shortest", "squash") for scale in ("bicubic",)]
+    forms += [
+        ResizeCrop(9, "squash", "bicubic"),
+        ResizeCrop(8, "squash", "bilinear"),
+        ResizeSquare(8),
+    ]
+    assert len({form.key for form in forms}) == len(forms)
+
+
+def test_a_lens_prepares_pictures_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("COUNTERFOIL_CACHE", str(tmp_path / "cache"))
+    dataset = load_dataset("scenes:images=4")
+    plan = ProcessorConfig(images="pixels", size=6, frame="longest bilinear")
+    processor = plan.fit(dataset)
+    processor.save(tmp_path)
+    assert Processor.open(tmp_path).image_processor == processor.image_processor
+    picture = dataset.pictures.open(0)
+    form = ResizeCrop(6, "longest", "bilinear")
+    wanted = torch.from_numpy(form(picture)).float() / 255 * 2 - 1
+    torch.testing.assert_close(processor.from_images([picture]).values[0], wanted)
+    torch.testing.assert_close(
+        processor.process(dataset).images(torch.tensor([0])).values[0], wanted
+    )
+
+
+def test_an_eye_says_nothing_of_a_frame_it_does_not_have():
+    """What was kept by older versions is found by these words."""
+    plain = "PixelEye(size=4, mean=(0.5, 0.5, 0.5), deviation=(0.5, 0.5, 0.5), crop=False, "
+    assert repr(PixelProcessor(4)) == f"{plain}divisor=0, width=3)"
+    framed = PixelProcessor(4, frame="squash bicubic")
+    assert repr(framed) == f"{plain}divisor=0, width=3, frame='squash bicubic')"

@@ -1,0 +1,52 @@
+"""Every example runs offline in seconds with `--smoke`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+# these start other libraries or train, which takes more than 5 s on a busy machine
+SLOW = {
+    "audit",
+    "evaluate_clip",
+    "explain",
+    "mine_for_sentence_transformers",
+    "ndgl_clip_teacher",
+    "search",
+    "serve_and_call",
+    "train_with_negatives",
+}
+SCRIPTS = sorted(path for path in EXAMPLES.glob("*.py") if not path.name.startswith("_"))
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in SLOW))
+        for path in SCRIPTS
+    ],
+)
+def test_example(script, tmp_path):
+    offline = {"HF_HUB_OFFLINE": "1", "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, str(script), "--smoke"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | offline,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_example_is_short(script):
+    text = script.read_text("utf-8")
+    assert text.startswith('"""')
+    assert len(text.splitlines()) < 60

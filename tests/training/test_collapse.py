@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from counterfoil.training.callbacks import CollapseMonitor
+
+
+def test_it_must_stay() -> None:
+    watch = CollapseMonitor(steps=100)
+    assert watch.warning(0, 51.2, 51.2) is None
+    assert watch.warning(90, 51.21, 51.2) is None
+    warning = watch.warning(100, 51.2, 51.2)
+    assert warning is not None
+    assert "stayed at 51.2 since step 0" in warning
+    assert "lower learning rate" in warning
+    assert watch.warning(200, 51.2, 51.2) is None, "said once"
+
+
+def test_a_loss_that_moves_is_none() -> None:
+    watch = CollapseMonitor(steps=100)
+    watch.warning(0, 51.2, 51.2)
+    assert watch.warning(60, 48.0, 51.2) is None
+    assert watch.warning(120, 51.2, 51.2) is None, "it has been there since 120 only"
+    assert watch.warning(219, 51.2, 51.2) is None
+    assert watch.warning(220, 51.2, 51.2)
+
+
+def test_a_level_of_zero() -> None:
+    watch = CollapseMonitor(steps=1)
+    assert watch.warning(0, 0.5, 0.0) is None
+    assert watch.warning(5, 0.5, 0.0) is None
+
+
+def test_a_level_that_is_no_number() -> None:
+    watch = CollapseMonitor(steps=1)
+    assert watch.warning(0, 0.5, float("nan")) is None
+    assert watch.warning(5, 0.5, float("nan")) is None

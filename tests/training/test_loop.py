@@ -1,0 +1,258 @@
+"""Training from end to end on a tiny corpus."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import train_cases as cases
+from counterfoil.core.types import Scores
+from counterfoil.evaluation.metrics import ranks_of
+from counterfoil.losses.aoq import OfflineTriplet
+from counterfoil.losses.base import Loss, WeightedSum
+from counterfoil.losses.contrastive import InfoNCELoss
+from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
+from counterfoil.models.base import RetrievalModel
+from counterfoil.training.config import LinearLR, OptimizerConfig, ParameterGroup, TrainConfig
+from counterfoil.training.logging import read_metrics
+from counterfoil.training.trainer import TrainResult, fit
+
+PLAN = TrainConfig(epochs=3, batch=8, optimiser=OptimizerConfig(rate=0.02), log_every=2)
+TIMES = {"seconds", "dev_seconds", "pairs_per_second", "memory_mb"}
+
+
+class Broken(Loss):
+    def forward(self, scores: Scores) -> torch.Tensor:
+        grid = self.grid(scores)
+        return grid.scores.sum() * (math.nan if scores.step == 5 else 0.0)
+
+
+def measure(model: RetrievalModel) -> Mapping[str, float]:
+    assert not model.training
+    processor = cases.processor()
+    rows = torch.arange(len(processor.dataset)), torch.arange(len(processor.dataset.texts))
+    images, texts = (
+        model.encode_images(processor.images(rows[0])),
+        model.encode_texts(processor.texts(rows[1])),
+    )
+    ranks = ranks_of(model.score_matrix(images, texts), processor.dataset.text_to_image)[1]
+    return {"rsum": 100 * (ranks < 1).float().mean().item(), "mean": ranks.float().mean().item()}
+
+
+def train(
+    folder: Path, plan: TrainConfig = PLAN, **more: Any
+) -> tuple[TrainResult, RetrievalModel]:
+    processor = cases.processor()
+    model = cases.host(more.pop("kind", "global"), processor, dropout=0.3)
+    objective = more.pop("objective", None) or WeightedSum(terms={"t": (1.0, SumTripletLoss())})
+    more.setdefault("evaluate", measure)
+    fitted = fit(plan, model, objective, processor, folder=folder, **more)
+    return fitted, model
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """Metrics without what the clock says."""
+    return [
+        {name: value for name, value in line.items() if name not in TIMES}
+        for line in read_metrics(folder / "metrics.jsonl")
+    ]
+
+
+def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    fitted, model = train(tmp_path, replace(PLAN, epochs=12))
+    loss = [line["loss"] for line in lines(tmp_path) if "loss" in line]
+    assert loss[-1] < 0.3 * loss[0]
+    assert fitted.finished
+    assert fitted.best is not None
+    assert fitted.best.value > 60
+    assert not model.training
+
+
+def test_the_best_epoch_is_kept(tmp_path: Path) -> None:
+    figures, states = iter([1.0, 3.0, 3.0, 2.0]), []
+
+    def planned(model: RetrievalModel) -> dict[str, float]:
+        states.append({n: v.clone() for n, v in model.state_dict().items()})
+        return {"rsum": next(figures)}
+
+    fitted, model = train(tmp_path, replace(PLAN, epochs=4), evaluate=planned)
+    assert fitted.best is not None
+    assert (fitted.best.epoch, fitted.best.value, fitted.best.step) == (2, 3.0, 10)
+    assert all(torch.equal(v, states[1][n]) for n, v in model.state_dict().items())
+    assert not torch.equal(states[1]["image.weight"], states[3]["image.weight"])
+    left = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert left == ["best-10.safetensors", "last.safetensors"]
+
+
+def test_metrics_say_what_was_done(tmp_path: Path) -> None:
+    plan = replace(PLAN, epochs=2, schedule=LinearLR(warmup=2))
+    terms = {"far": (0.5, SumTripletLoss()), "near": (1.0, HardestTripletLoss())}
+    train(tmp_path, plan, objective=WeightedSum(terms=terms))
+    found = read_metrics(tmp_path / "metrics.jsonl")
+    steps = [line["step"] for line in found if "loss" in line]
+    assert steps == [2, 4, 5, 6, 8, 10]  # five batches an epoch, every second step, ends of epochs
+    first = found[0]
+    assert first["loss"] == pytest.approx(first["loss_far"] + first["loss_near"], rel=1e-5)
+    assert first["lr"] == pytest.approx(0.02)
+    assert {*TIMES, "grad_norm", "epoch"} - {"dev_seconds"} <= first.keys()
+    assert [line["dev_rsum"] for line in found if "dev_rsum" in line]
+    assert found[-1]["epoch"] == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"accumulate": 2},
+        {"chunk": 3},
+        {"average": 0.9},
+        {"precision": "bf16", "chunk": 3},
+        {"one_caption": True, "batch": 5, "drop_last": True},
+        {
+            "optimiser": OptimizerConfig(
+                rate=0.02, groups=(ParameterGroup(match="image.*", begins=1),)
+            )
+        },
+    ],
+    ids=lambda change: "optimiser" if "optimiser" in change else str(change),
+)
+def test_a_stopped_training_goes_on_as_if_it_had_not(tmp_path: Path, change: Any) -> None:
+    plan = replace(PLAN, **change)
+    more = {"kind": "bag", "draws": cases.Offline(cases.processor().dataset.text_to_image)}
+    terms = {"offline": (1.0, OfflineTriplet()), "nce": (0.1, InfoNCELoss(learnable=True))}
+
+    def objective() -> WeightedSum:
+        torch.manual_seed(0)
+        return WeightedSum(terms={**terms, "nce": (0.1, InfoNCELoss(learnable=True))})
+
+    whole, expected = train(tmp_path / "whole", plan, objective=objective(), **more)
+    hasty = replace(plan, minutes=1e-9)
+    sessions, fitted = 0, None
+    while fitted is None or not fitted.finished:
+        fitted, model = train(tmp_path / "cut", hasty, objective=objective(), resume=True, **more)
+        sessions += 1
+        assert sessions <= whole.steps
+    assert sessions > 2, "every session makes one step"
+    assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
+    assert same_weights(model, expected)
+    assert fitted.best == whole.best
+
+
+def test_a_signal_stops_it_with_a_checkpoint(tmp_path: Path) -> None:
+    calls = []
+
+    def interrupt(model: RetrievalModel) -> dict[str, float]:
+        calls.append(model)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return {"rsum": 1.0}
+
+    before = signal.getsignal(signal.SIGTERM)
+    fitted, _ = train(tmp_path, evaluate=interrupt)
+    assert fitted.stop_reason == "signal"
+    assert (fitted.steps, len(calls)) == (5, 1)
+    assert (tmp_path / "checkpoints" / "last.safetensors").exists()
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_finished_training_is_not_trained_again(tmp_path: Path) -> None:
+    first, expected = train(tmp_path)
+    again, model = train(tmp_path, resume=True)
+    assert again.finished
+    assert again.steps == first.steps
+    assert same_weights(model, expected)
+
+
+def test_without_resume_it_starts_again(tmp_path: Path) -> None:
+    train(tmp_path, replace(PLAN, epochs=2))
+    fitted, _ = train(tmp_path)
+    assert fitted.steps == 15
+    assert lines(tmp_path)[0]["step"] == 2
+    assert len(lines(tmp_path)) == 12
+
+
+def test_without_evaluation_the_last_weights_stay(tmp_path: Path) -> None:
+    fitted, _ = train(tmp_path, evaluate=None)
+    assert fitted.best is None
+    assert fitted.finished
+
+
+def test_a_limit_of_steps(tmp_path: Path) -> None:
+    fitted, _ = train(tmp_path, replace(PLAN, steps=3))
+    assert fitted.finished
+    assert fitted.steps == 3
+    assert fitted.best is not None
+
+
+def test_a_broken_loss_is_said(tmp_path: Path) -> None:
+    terms = {"t": (1.0, SumTripletLoss()), "broken": (1.0, Broken())}
+    with pytest.raises(ValueError, match=r"broke down by step 6: .*loss_broken is nan.* lower"):
+        train(tmp_path, objective=WeightedSum(terms=terms))
+    fitted, _ = train(tmp_path, replace(PLAN, seed=1))
+    assert fitted.finished
+
+
+def test_a_figure_that_dev_does_not_have(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"'rsu' is not a dev figure.*did you mean 'rsum'"):
+        train(tmp_path, replace(PLAN, select="rsu"))
+
+
+def test_a_figure_that_is_no_number(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the dev figure 'rsum' is not a number"):
+        train(tmp_path, evaluate=lambda model: {"rsum": math.nan})
+
+
+def test_a_tracker_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ValueError, match="needs wandb"):
+        train(tmp_path / "run", replace(PLAN, track=("wandb",)))
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_training_in_the_folder(tmp_path: Path) -> None:
+    train(tmp_path)
+    with pytest.raises(ValueError, match=r"belongs to another training.*another folder"):
+        train(tmp_path, replace(PLAN, seed=1), resume=True)
+    with pytest.raises(ValueError, match=r"belongs to another training"):
+        train(tmp_path, resume=True, run="other")
+
+
+def test_roles_that_nobody_draws(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"needs pairs in the role of 'hard image'.*none"):
+        train(tmp_path, objective=WeightedSum(terms={"o": (1.0, OfflineTriplet())}))
+    assert not any(tmp_path.iterdir())
+
+
+def test_collapse_is_said_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    frozen = OptimizerConfig(rate=1e-9)
+    processor = cases.processor()
+    model = cases.host("global", processor)
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    model.image.bias.data.fill_(1.0)  # every image the same
+    model.word.weight.data.fill_(1.0)
+    plan = replace(PLAN, epochs=90, optimiser=frozen)
+    fit(
+        plan,
+        model,
+        WeightedSum(terms={"h": (1.0, HardestTripletLoss())}),
+        processor,
+        folder=tmp_path,
+    )
+    said = [line["warning"] for line in lines(tmp_path) if "warning" in line]
+    assert len(said) == 1
+    assert "all scores are equal" in said[0]
+    assert "warning" in capfd.readouterr().err

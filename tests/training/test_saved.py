@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import train_cases as cases
+from counterfoil.core.config import Config, config, digest, lazy
+from counterfoil.core.tensors import read_tensors, write_tensors
+from counterfoil.model import load_saved_model, read_card, save_model
+from counterfoil.models.layers.towers import GRU, Regions
+from counterfoil.models.vsepp import VSEPP
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    spec, processor = written(), cases.processor().processor
+    save_model(
+        tmp_path / "model",
+        spec=spec,
+        model=spec.build(),
+        processor=processor,
+        provenance={"recipe": "tiny", "seed": 3},
+        metrics={"rsum": 12.5},
+    )
+    return tmp_path / "model"
+
+
+def written() -> Config[VSEPP]:
+    return config(
+        VSEPP,
+        image=lazy(Regions, features=cases.WIDTH, width=4),
+        text=lazy(GRU, words=20, word_width=3, width=4),
+    )
+
+
+def test_a_model_comes_back(folder: Path) -> None:
+    saved = load_saved_model(folder)
+    weights = saved.model.state_dict()
+    again = load_saved_model(folder).model
+    assert not saved.model.training
+    assert all(torch.equal(value, weights[name]) for name, value in again.state_dict().items())
+    assert saved.card.model == written()
+    assert saved.card.provenance == {"recipe": "tiny", "seed": 3}
+    assert saved.card.metrics == {"rsum": 12.5}
+    items = saved.processor.process_texts(["a dog is there"])
+    assert saved.model.encode_texts(items).tokens.shape == (1, 1, 4)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "lens.json",
+        "model.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]
+
+
+def test_saved_weights_are_those_of_the_model(tmp_path: Path) -> None:
+    spec = written()
+    model = spec.build()
+    save_model(tmp_path / "m", spec=spec, model=model, processor=cases.processor().processor)
+    found = load_saved_model(tmp_path / "m").model.state_dict()
+    assert all(torch.equal(value, found[name]) for name, value in model.state_dict().items())
+
+
+def change(folder: Path, **values: Any) -> None:
+    card = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps({**card, **values}))
+
+
+VSE_ = "counterfoil.models.vsepp:VSEPP"
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"call": name, **arguments}
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (call("os:system", command="true"), "'os:system' is not something this file may call"),
+        (call("builtins:eval", source="1"), "is not something this file may call"),
+        (
+            call("counterfoil.core.io:write_text", path="x", text="y"),
+            "describes write_text, which is no matcher",
+        ),
+        (
+            call(VSE_, image=call("counterfoil.core.io:write_text")),
+            "calls write_text, which is no part of a model",
+        ),
+        (
+            call(VSE_, image=[{"deep": call("counterfoil.core.io:read_json")}]),
+            "calls read_json, which is no part of a model",
+        ),
+        (call("counterfoil.models.vsepp:VSF"), "does not exist in this version"),
+        (call(VSE_, image=call("counterfoil.core.io:os")), "which is no part of a model"),
+        (call(VSE_, colour=3), "does not fit this version of counterfoil: .*colour"),
+        ({"late": "words"}, "not a written call"),
+        ("VSE", "not a written call"),
+    ],
+)
+def test_a_folder_may_build_modules_only(folder: Path, model: Any, words: str) -> None:
+    change(folder, model=model)
+    data, about = read_tensors(folder / "model.safetensors", "x")
+    about = {"model": digest(model)}
+    write_tensors(folder / "model.safetensors", data, about)
+    with pytest.raises(ValueError, match=words):
+        load_saved_model(folder)
+
+
+def test_damage(folder: Path) -> None:
+    data = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(data[:-5])
+    with pytest.raises(ValueError, match="is damaged and cannot be read as the weights"):
+        load_saved_model(folder)
+    change(folder, format=7)
+    with pytest.raises(ValueError, match="has format 7, and this version of counterfoil reads"):
+        read_card(folder)
+    change(folder, kind="cake")
+    with pytest.raises(ValueError, match="is not the card of a counterfoil model"):
+        read_card(folder)
+    with pytest.raises(ValueError, match="does not exist; the card of a model is needed"):
+        load_saved_model(folder.parent)
+
+
+def test_weights_of_another_model(folder: Path) -> None:
+    plain = written().replace(measure="order").to_dict()
+    change(folder, model=plain)
+    with pytest.raises(ValueError, match="belong to different models"):
+        load_saved_model(folder)

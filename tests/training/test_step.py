@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import train_cases as cases
+from counterfoil.core.types import (
+    INFERENCE,
+    Batch,
+    Embeddings,
+    EncodedBatch,
+    EncodedViews,
+    ModalityBatch,
+    Pairs,
+    Role,
+    Scores,
+    WordTask,
+)
+from counterfoil.losses.aoq import OfflineTriplet
+from counterfoil.losses.base import Loss, WeightedSum, step_generator
+from counterfoil.losses.contrastive import InfoNCELoss
+from counterfoil.losses.schedules import StartAt
+from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
+from counterfoil.models.base import RetrievalModel
+from counterfoil.negatives.online import MinedExtras
+from counterfoil.training.step import TrainingStep
+
+ANCHORS = [0, 1, 5, 7, 9]
+
+
+class Seen(Loss):
+    """Keeps what it was asked to judge."""
+
+    def __init__(self, **needs: Any) -> None:
+        super().__init__()
+        for name, value in needs.items():
+            setattr(self, name, value)
+        self.scores: Scores
+
+    def forward(self, scores: Scores) -> torch.Tensor:
+        self.scores = scores
+        return self.grid(scores).scores.sum()
+
+
+class Proposes:
+    provides = frozenset({Role.WRITTEN})
+    provides_words = frozenset({"masked"})
+
+    def __init__(self) -> None:
+        self.drawn: list[float] = []
+
+    def propose(self, model: Any, batch: Any, views: Any, grid: Any, rng: Any) -> MinedExtras:
+        self.drawn.append(torch.rand(1, generator=rng).item())
+        count = len(batch.anchors.text)
+        values = batch.texts.values[:count].flip(0)
+        place = (len(batch.text_rows) + torch.arange(count)).unsqueeze(1)
+        pairs = Pairs(batch.anchors.image.unsqueeze(1), place)
+        texts = ModalityBatch(torch.full((count,), -1), values, batch.texts.mask[:count].flip(0))
+        word = WordTask(torch.zeros(2, 3), torch.zeros(2).long())
+        return MinedExtras(texts, {Role.WRITTEN: pairs}, {"masked": word})
+
+
+def made(term: Loss, kind: str = "global", **sources: Any) -> TrainingStep:
+    return TrainingStep(
+        cases.host(kind, cases.processor()), WeightedSum(terms={"t": (1.0, term)}), **sources
+    )
+
+
+def test_scores_are_those_of_the_model() -> None:
+    processor, term = cases.processor(), Seen()
+    step = made(term, "bag", provides=cases.Offline.provides)
+    batch = cases.batch_of(processor, ANCHORS, offline=True, step=7)
+    step(batch)
+    images, texts = processor.images(batch.image_rows), processor.texts(batch.text_rows)
+    whole = step.model.score_matrix(
+        step.model.encode_images(images), step.model.encode_texts(texts)
+    )
+    grid = term.scores.grids["inference"]
+    torch.testing.assert_close(grid.scores, whole[: batch.block[0], : batch.block[1]])
+    text_to_image = processor.dataset.text_to_image
+    assert grid.positive.tolist() == [
+        [int(text_to_image[t]) == int(i) for t in ANCHORS]
+        for i in batch.image_rows[: batch.block[0]]
+    ]
+    anchor = [
+        whole[list(batch.image_rows).index(text_to_image[t]), n] for n, t in enumerate(ANCHORS)
+    ]
+    torch.testing.assert_close(grid.anchor, torch.stack(anchor))
+    assert grid.scale == 2.0
+    assert term.scores.step == 7
+    for role, pair in batch.pairs.items():
+        torch.testing.assert_close(term.scores.pairs[role], whole[pair.image, pair.text])
+
+
+def test_what_is_proposed_is_scored() -> None:
+    processor, term, source = cases.processor(), Seen(needs=frozenset({Role.WRITTEN})), Proposes()
+    step = made(term, proposer=source)
+    batch = cases.batch_of(processor, ANCHORS)
+    step(batch)
+    written = term.scores.pairs[Role.WRITTEN]
+    grid = term.scores.grids["inference"].scores
+    wanted = grid[batch.anchors.image, torch.arange(len(ANCHORS)).flip(0)]
+    torch.testing.assert_close(written.squeeze(1), wanted)
+    assert set(term.scores.words) == {"masked"}
+    step(batch)
+    step(replace(batch, step=1))
+    assert source.drawn[0] == source.drawn[1] != source.drawn[2]
+
+
+def test_a_guide_reaches_the_inference_grid() -> None:
+    term = Seen(needs_guide=True)
+    step = made(term, guide=lambda batch: torch.full(batch.block, 0.5))
+    step(cases.batch_of(cases.processor(), ANCHORS))
+    assert (term.scores.grids["inference"].guide == 0.5).all()
+
+
+def test_other_views_have_grids_where_they_are_judged() -> None:
+    term = Seen(needs_grid="plain")
+    step = made(term, "bag")
+    step(cases.batch_of(cases.processor(), ANCHORS))
+    assert set(term.scores.grids) == {"plain", "inference"}
+    step = made(Seen(), "bag")
+    step(cases.batch_of(cases.processor(), ANCHORS))
+    assert set(step.objective.terms["t"].scores.grids) == {"inference"}
+
+
+def test_own_losses_are_among_the_losses() -> None:
+    losses: Mapping[str, torch.Tensor] = made(SumTripletLoss(), "own")(
+        cases.batch_of(cases.processor(), ANCHORS)
+    )
+    assert set(losses) == {"t", "model_spread"}
+
+
+def test_autocast_scores_in_half_and_judges_in_full() -> None:
+    processor = cases.processor()
+    full = made(SumTripletLoss())(cases.batch_of(processor, ANCHORS))["t"]
+    term = Seen()
+    half = made(term, precision="bf16")
+    half(cases.batch_of(processor, ANCHORS))
+    assert term.scores.grids["inference"].scores.dtype == torch.float32
+    loss = made(SumTripletLoss(), precision="bf16")(cases.batch_of(processor, ANCHORS))["t"]
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(full.item(), rel=0.05)
+    assert loss.item() != full.item()
+
+
+@pytest.mark.parametrize(
+    ("term", "sources", "words"),
+    [
+        (OfflineTriplet(), {}, "needs pairs in the role of 'hard image', 'hard text', but .* none"),
+        (
+            OfflineTriplet(),
+            {"provides": frozenset({Role.HARD_TEXT})},
+            "needs pairs in the role of 'hard image', but provided are: 'hard text'",
+        ),
+        (Seen(needs_guide=True), {}, "needs a guide"),
+        (Seen(needs_grid="plain"), {}, "needs the grids plain, but provided are: inference"),
+        (Seen(needs_words=frozenset({"doubt"})), {}, "needs the word tasks doubt, but .* none"),
+        (
+            Seen(),
+            {"provides": frozenset({Role.WRITTEN}), "proposer": Proposes()},
+            "'written' are both drawn and proposed",
+        ),
+    ],
+)
+def test_what_nobody_provides(term: Loss, sources: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        made(term, **sources)
+
+
+def test_level_is_the_loss_of_equal_scores() -> None:
+    batch = cases.batch_of(cases.processor(), [0, 3, 6, 9])
+    level = made(HardestTripletLoss(margin=0.3)).level(batch)
+    assert level is not None
+    assert level.item() == pytest.approx(2 * 4 * 0.3)
+    level = made(InfoNCELoss(reduction="mean")).level(batch)
+    assert level is not None
+    assert level.item() == pytest.approx(math.log(4))
+    unknown = made(Seen(needs=frozenset({Role.WRITTEN})), proposer=Proposes())
+    assert unknown.level(batch) is None
+
+
+def test_sources_are_no_parameters() -> None:
+    step = made(Seen(needs_guide=True), guide=torch.nn.Linear(2, 2))
+    assert not [name for name, _ in step.named_parameters() if "guide" in name]
+
+
+class Twofold(RetrievalModel):
+    """Every item twice, the second copy shifted, and a view that sees the whole batch."""
+
+    score_names = frozenset({INFERENCE, "copies", "mixed"})
+    uses_batch_context = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[frozenset[str]] = []
+
+    def encode_images(self, images: ModalityBatch) -> Embeddings:
+        tokens = images.values.masked_fill(~images.mask.unsqueeze(2), 0).sum(1, keepdim=True)
+        return Embeddings(tokens, images.mask[:, :1])
+
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
+        tokens = texts.values.masked_fill(~texts.mask, 0).sum(1).float().view(-1, 1, 1)
+        return Embeddings(tokens.expand(-1, -1, cases.WIDTH), texts.mask[:, :1])
+
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> torch.Tensor:
+        return (images.tokens * texts.tokens).sum((1, 2))
+
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> torch.Tensor:
+        return images.tokens[:, 0] @ texts.tokens[:, 0].T
+
+    def forward(self, batch: Batch) -> EncodedViews:
+        one = EncodedBatch(self.encode_images(batch.images), self.encode_texts(batch.texts))
+        return EncodedViews(
+            {INFERENCE: one, "copies": EncodedBatch(twice(one.images), twice(one.texts), 2)}
+        )
+
+    def batch_forward(
+        self, batch: Batch, views: EncodedViews, wanted: frozenset[str]
+    ) -> EncodedViews:
+        self.asked.append(wanted)
+        one = views.inference
+        mixed = Embeddings(one.images.tokens + torch.rand(1), one.images.mask)
+        return EncodedViews(
+            {**views.views, "mixed": EncodedBatch(mixed, one.texts)}, {"own": mixed.tokens.sum()}
+        )
+
+
+def twice(bag: Embeddings) -> Embeddings:
+    tokens = torch.stack([bag.tokens, bag.tokens + 1], 1).flatten(0, 1)
+    return Embeddings(tokens, bag.mask.repeat_interleave(2, 0))
+
+
+def test_copies_make_a_larger_grid() -> None:
+    term = Seen(needs_grid="copies")
+    batch = cases.batch_of(cases.processor(), ANCHORS)
+    TrainingStep(Twofold(), WeightedSum(terms={"t": (1.0, term)}))(batch)
+    grid, (images, texts) = term.scores.grids["copies"], batch.block
+    assert grid.repeats == 2
+    assert grid.scores.shape == grid.positive.shape == (2 * images, 2 * texts)
+    for i in range(2 * images):
+        for t in range(2 * texts):
+            assert grid.positive[i, t] == batch.positive[i // 2, t // 2]
+    for n, (i, t) in enumerate(zip(batch.anchors.image, batch.anchors.text, strict=True)):
+        assert grid.anchor[n] == grid.scores[2 * i : 2 * i + 2, 2 * t : 2 * t + 2].min()
+
+
+def test_what_sees_the_whole_batch_draws_alike_and_only_when_it_is_judged() -> None:
+    model, late = Twofold(), Seen(needs_grid="mixed")
+    terms = {"now": (1.0, Seen()), "late": (1.0, StartAt(term=late, steps=3))}
+    step = TrainingStep(model, WeightedSum(terms=terms), seed=5)
+    early = step(cases.batch_of(cases.processor(), ANCHORS, step=2))
+    assert early["late"] == 0
+    assert "model_own" in early
+    state = torch.get_rng_state()
+    torch.manual_seed(1)
+    once = step(cases.batch_of(cases.processor(), ANCHORS, step=3))
+    torch.manual_seed(2)
+    assert once == step(cases.batch_of(cases.processor(), ANCHORS, step=3))
+    torch.set_rng_state(state)
+    assert model.asked == [frozenset({INFERENCE}), *[frozenset({INFERENCE, "mixed"})] * 2]
+
+
+class Knows:
+    """A guide of the block and of pairs."""
+
+    def __call__(self, batch: Batch) -> torch.Tensor:
+        return torch.zeros(batch.block)
+
+    def pairs(self, batch: Batch, pairs: Pairs) -> torch.Tensor:
+        return (batch.image_rows[pairs.image] * 100 + batch.text_rows[pairs.text]).float()
+
+
+def test_drawn_pairs_are_guided_where_a_term_asks() -> None:
+    term = Seen(needs_guided=frozenset({Role.HARD_TEXT}), needs=frozenset({Role.HARD_TEXT}))
+    batch = cases.batch_of(cases.processor(), ANCHORS, offline=True)
+    made(term, provides=cases.Offline.provides, guide=Knows())(batch)
+    pairs = batch.pairs[Role.HARD_TEXT]
+    rows = batch.image_rows[pairs.image] * 100 + batch.text_rows[pairs.text]
+    assert torch.equal(term.scores.guides[Role.HARD_TEXT], rows.float())
+    with pytest.raises(ValueError, match="guide for drawn pairs"):
+        made(term, provides=cases.Offline.provides, guide=lambda batch: torch.zeros(1))
+    with pytest.raises(ValueError, match="guided pairs"):
+        made(Seen(needs_guided=frozenset({Role.WRITTEN})), guide=Knows())
+
+
+def test_a_term_draws_the_same_at_the_same_step() -> None:
+    term = Seen()
+    step = TrainingStep(Twofold(), WeightedSum(terms={"t": (1.0, term)}), seed=5)
+    seeds = []
+    for number in (0, 1, 0):
+        step(cases.batch_of(cases.processor(), ANCHORS, step=number))
+        seeds.append(torch.rand(1, generator=step_generator(term.scores, "x")).item())
+    assert seeds[0] == seeds[2] != seeds[1]
