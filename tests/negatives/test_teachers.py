@@ -71,7 +71,7 @@ def test_drawn_pairs_are_guided_alike(tmp_path, kind):
         close(block, mean[: batch.block[0], : batch.block[1]], 1e-5 if name != "fp16" else 1e-2)
         for role in (Role.HARD_TEXT, Role.HARD_IMAGE):
             pairs = batch.pairs[role]
-            found = guide.score_pairs(batch, pairs)
+            found = guide.pairs(batch, pairs)
             close(found, mean[pairs.image, pairs.text], 1e-5 if name != "fp16" else 1e-2)
 
 
@@ -139,7 +139,7 @@ def test_the_manifest_says_who_they_are(tmp_path):
     assert manifest == TAUGHT.read_manifest(tmp_path / "a")
     assert [taught.plain for taught in manifest.teachers] == [True, False]
     assert [taught.scale for taught in manifest.teachers] == [1.0, 2.0]
-    assert manifest.dataset == LENS.dataset.fingerprint
+    assert manifest.corpus == LENS.dataset.fingerprint
     assert not partial_folder(tmp_path / "a").exists()
     assert not list((tmp_path / "a").rglob(".*"))
 
