@@ -250,7 +250,7 @@ def test_each_pair_is_scored_where_it_belongs(foils):
     images = torch.randn(len(foils.dataset), 1, 4, generator=rng)
     texts = torch.randn(len(foils.dataset.texts), 1, 4, generator=rng)
     sides = [Embeddings(t, torch.ones(len(t), 1, dtype=torch.bool)) for t in (images, texts)]
-    grid = EmbeddingModel().grid(*sides)
+    grid = EmbeddingModel().score_matrix(*sides)
     found, place = score_foils([EmbeddedDataset(EmbeddingModel(), *sides)], foils), 0
     for item in foils.items:
         for image, text in product(item.images, item.texts):
