@@ -354,7 +354,12 @@ def precomp(here: Path, values: np.ndarray | None = None) -> tuple[object, ...]:
     if values is not None:
         np.save(here / "pre" / "train_ims.npy", values)
     whole = ("--set", "test.protocol=whole", "--set", "online.min_count=1")
-    processor = ("--set", "online.processor.min_count=1", "--set", "online.processor.standardise=False")
+    processor = (
+        "--set",
+        "online.processor.min_count=1",
+        "--set",
+        "online.processor.standardise=False",
+    )
     return "run", "vsepp-flickr8k", "--data", "pre", *recipes_cases.SMALL, *whole[:2], *processor
 
 

@@ -23,9 +23,9 @@ from counterfoil.losses.ndgl import (
     GuidedScores,
     HardNegativeRectificationLoss,
     MarginDistillationLoss,
-    hardest_candidates,
     expand_copies,
     guided_directions,
+    hardest_candidates,
 )
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
 from counterfoil.negatives.teachers import concatenate_teachers
