@@ -45,7 +45,7 @@ def typed(name: str, line: str, *fragments: str) -> None:
 
 
 typed("unknown verb", "runn demo", "No such command 'runn'", "Did you mean 'run'")
-typed("unknown option", "run demo --foldr x", "--foldr", "--output", "counterfoil run --help")
+typed("unknown option", "run demo --outputt x", "--outputt", "--output", "counterfoil run --help")
 typed("missing argument", "run", "Missing argument 'recipe'", "counterfoil run --help")
 typed("missing option", "features a b", "Missing option '--model'")
 typed("no number", "run demo --minutes soon", "'--minutes'", "valid number")
@@ -354,7 +354,10 @@ def precomp(here: Path, values: np.ndarray | None = None) -> tuple[object, ...]:
     if values is not None:
         np.save(here / "pre" / "train_ims.npy", values)
     whole = ("--set", "test.protocol=whole", "--set", "online.min_count=1")
-    processor = ("--set", "online.processor.min_count=1", "--set", "online.processor.standardise=False")
+    processor = (
+        *("--set", "online.processor.min_count=1"),
+        *("--set", "online.processor.standardise=False"),
+    )
     return "run", "vsepp-flickr8k", "--data", "pre", *recipes_cases.SMALL, *whole[:2], *processor
 
 
@@ -671,7 +674,7 @@ def guide_that_is_not_asked(here, models):
     return mining(models, "--guide", models / "pixels")
 
 
-@case("file is a file", "--output")
+@case("file is a file", "name a folder with --")
 def run_in_a_file(here, models):
     (here / "file").write_text("x")
     return "run", "demo", "--data", SCENES, "--output", "file", "--smoke"
@@ -683,12 +686,12 @@ def finished(here: Path, models: Path, *more: object) -> tuple[object, ...]:
     return "run", "aoq/vsepp-scenes", "--data", SCENES, "--output", "run", "--smoke", *small, *more
 
 
-@case("run/online was made with other settings or other data", "--output")
+@case("run/online was made with other settings or other data", "choose another --")
 def run_of_other_settings(here, models):
     return finished(here, models, "--set", "online.seed=4")
 
 
-@case("run/online was made with other settings or other data", "--output")
+@case("run/online was made with other settings or other data", "choose another --")
 def run_on_other_data(here, models):
     return finished(here, models, "--data", "scenes:images=37")
 
@@ -952,7 +955,7 @@ typed(
 )
 
 
-@case("the writer VSE does not read words", "name a model that does")
+@case("the writer VSEPP does not read words", "name a model that does")
 def a_writer_that_cannot_read(here, models):
     return "write", "tags", models / "pixels", SCENES, "--output", "w"
 
@@ -1627,7 +1630,7 @@ def duels_with_nobody(here, models):
     return "analyse", "discrimination", models / "pixels", *none, *TELL
 
 
-@case("VSE does not read words", "tags-dc/uniter-scenes")
+@case("VSEPP does not read words", "tags-dc/uniter-scenes")
 def words_of_a_model_without_heads(here, models):
     return "analyse", "words", models / "pixels", *TELL
 
