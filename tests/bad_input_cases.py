@@ -730,7 +730,7 @@ def broken_note(here, models):
 @case("was mined from corpus 0123456789abcdef", "mine again")
 def store_of_another_corpus(here, models):
     args = unfinished(here, models)
-    edit(here / "run" / "lists" / "manifest.json", dataset="0123456789abcdef")
+    edit(here / "run" / "lists" / "manifest.json", corpus="0123456789abcdef")
     return args
 
 
