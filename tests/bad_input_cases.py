@@ -45,7 +45,7 @@ def typed(name: str, line: str, *fragments: str) -> None:
 
 
 typed("unknown verb", "runn demo", "No such command 'runn'", "Did you mean 'run'")
-typed("unknown option", "run demo --foldr x", "--foldr", "--output", "counterfoil run --help")
+typed("unknown option", "run demo --outputt x", "--outputt", "--output", "counterfoil run --help")
 typed("missing argument", "run", "Missing argument 'recipe'", "counterfoil run --help")
 typed("missing option", "features a b", "Missing option '--model'")
 typed("no number", "run demo --minutes soon", "'--minutes'", "valid number")
@@ -676,7 +676,7 @@ def guide_that_is_not_asked(here, models):
     return mining(models, "--guide", models / "pixels")
 
 
-@case("file is a file", "--output")
+@case("file is a file", "name a folder with --")
 def run_in_a_file(here, models):
     (here / "file").write_text("x")
     return "run", "demo", "--data", SCENES, "--output", "file", "--smoke"
@@ -688,12 +688,12 @@ def finished(here: Path, models: Path, *more: object) -> tuple[object, ...]:
     return "run", "aoq/vsepp-scenes", "--data", SCENES, "--output", "run", "--smoke", *small, *more
 
 
-@case("run/online was made with other settings or other data", "--output")
+@case("run/online was made with other settings or other data", "choose another --")
 def run_of_other_settings(here, models):
     return finished(here, models, "--set", "online.seed=4")
 
 
-@case("run/online was made with other settings or other data", "--output")
+@case("run/online was made with other settings or other data", "choose another --")
 def run_on_other_data(here, models):
     return finished(here, models, "--data", "scenes:images=37")
 
@@ -732,7 +732,7 @@ def broken_note(here, models):
 @case("was mined from corpus 0123456789abcdef", "mine again")
 def store_of_another_corpus(here, models):
     args = unfinished(here, models)
-    edit(here / "run" / "lists" / "manifest.json", dataset="0123456789abcdef")
+    edit(here / "run" / "lists" / "manifest.json", corpus="0123456789abcdef")
     return args
 
 
@@ -957,7 +957,7 @@ typed(
 )
 
 
-@case("the writer VSE does not read words", "name a model that does")
+@case("the writer VSEPP does not read words", "name a model that does")
 def a_writer_that_cannot_read(here, models):
     return "write", "tags", models / "pixels", SCENES, "--output", "w"
 
@@ -1632,7 +1632,7 @@ def duels_with_nobody(here, models):
     return "analyse", "discrimination", models / "pixels", *none, *TELL
 
 
-@case("VSE does not read words", "tags-dc/uniter-scenes")
+@case("VSEPP does not read words", "tags-dc/uniter-scenes")
 def words_of_a_model_without_heads(here, models):
     return "analyse", "words", models / "pixels", *TELL
 

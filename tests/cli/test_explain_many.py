@@ -106,7 +106,7 @@ def test_places_that_cannot_be_written_are_refused(places, told, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     named = {
         name: None if getattr(places, name) is None else tmp_path / getattr(places, name)
-        for name in ("html", "json")
+        for name in ("page", "json")
     }
     with pytest.raises(ValueError, match=told):
         replace(places, **named).check()

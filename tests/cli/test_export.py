@@ -72,7 +72,7 @@ def test_a_model_for_others_and_for_us(models, said, tmp_path):
 
 def test_evaluations_are_in_the_card(models, said, tmp_path):
     measured = tmp_path / "test.json"
-    assert run("evaluate", models / "pixels", "--data", SCENES, "--output", measured) == 0
+    assert run("evaluate", models / "pixels", "--data", SCENES, "--json", measured) == 0
     asked = ("--to", "counterfoil", "--output", tmp_path / "out", "--evaluation", measured)
     said(models / "pixels", *asked)
     protocol = json.loads(measured.read_text())["protocol"]

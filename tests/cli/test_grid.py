@@ -48,5 +48,5 @@ def test_a_stopped_sweep_says_how_to_go_on(tmp_path: Path, capsys) -> None:
     words = ("sweep", "vsepp-scenes", "--data", DATA, *GIVEN[:6], "--output", tmp_path / "runs")
     over = ("--over", "online.rate=1e-4,1e-3", "--smoke", "--set", "online.minutes=0.000001")
     assert recipes_cases.run(*words, *over) == 3
-    assert "add --resume to go on" in " ".join(capsys.readouterr().out.split())
+    assert "add --resume to go on" in " ".join(capsys.readouterr().err.split())
     assert len(list((tmp_path / "runs" / "points").iterdir())) == 1
