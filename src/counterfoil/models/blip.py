@@ -301,11 +301,11 @@ class BLIP(RetrievalModel):
         return encode_pixels(self.vision_model, images)
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """N texts as their embedded tokens."""
+        """Embed the tokens of N texts."""
         return embed_words(self.text_encoder, texts)
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) scores of aligned pairs."""
+        """Return the (P,) scores of image p with text p."""
         rows = torch.arange(len(images))
         return self.score_indices(images, texts, Pairs(rows, rows))
 
@@ -337,17 +337,17 @@ class BLIP(RetrievalModel):
         return torch.cat(rows)
 
     def forward(self, batch: Batch) -> EncodedViews:
-        """Trains as it is used."""
+        """Encode a training batch as in inference."""
         return encode_batch(self, batch)
 
     def word_table(self) -> nn.Module:
-        """What token ids are looked up in."""
+        """Return the embedding table of token ids."""
         table: nn.Module = self.text_encoder.get_input_embeddings()  # type: ignore[operator]
         return table
 
     @property
     def mask_word(self) -> int | None:
-        """Id of the token that hides a word; None where there is none."""
+        """Id of the mask token; None if there is none."""
         return self._mask
 
     def _scored(self, images: Embeddings, texts: Tensor, mask: Tensor) -> Tensor:

@@ -96,7 +96,7 @@ class PooledParts(PartsTower):
                 tower ended in two layers side by side.
 
         Raises:
-            ValueError: a word that is not known, or a width that cannot be halved.
+            ValueError: an option that is not known, or a width that cannot be halved.
         """
         super().__init__()
         check_choice("pool", pool, POOLS)
@@ -498,8 +498,8 @@ class DivE(RetrievalModel):
         """Keyword arguments.
 
         Args:
-            image: reads images.
-            text: reads texts.
+            image: encoder of images.
+            text: encoder of texts.
             slots: vectors to a set.
             heads: see `Slots`.
             head_width: see `Slots`.
@@ -515,7 +515,7 @@ class DivE(RetrievalModel):
             released_padding: see `Slots`.
 
         Raises:
-            ValueError: a word that is not known, or towers of different widths.
+            ValueError: an option that is not known, or towers of different widths.
         """
         super().__init__()
         _check(image, text, similarity, diversity_of)
@@ -548,11 +548,11 @@ class DivE(RetrievalModel):
         return self.texts(texts)[0]
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) scores of aligned pairs."""
+        """Return the (P,) scores of image p with text p."""
         return set_score_pairs(self.similarity, images, texts, self.alpha)
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(I, T) scores."""
+        """Return the (I, T) scores of every image with every text."""
         return set_score_matrix(self.similarity, images, texts, self.alpha)
 
     def forward(self, batch: Batch) -> EncodedViews:
@@ -623,7 +623,7 @@ def _check(image: PartsTower, text: PartsTower, similarity: str, diversity_of: s
         )
 
 
-# DivE's tensors under our names.
+# The authors' checkpoints: their tensor names and ours.
 
 
 HEADS = 4  # of the attention, in the authors' code a constant
@@ -669,7 +669,7 @@ NAMES = TensorNames(
 
 
 def convert_dive(state: Mapping[str, Tensor]) -> State:
-    """DivE's tensors under the names of `DivE`; of the shared layers those of the first round.
+    """Rename the authors' tensors to those of `DivE`; of shared layers, those of the first round.
 
     Raises:
         ValueError: a tensor is missing or unknown, or the rounds do not share their layers.
@@ -688,7 +688,7 @@ def convert_dive(state: Mapping[str, Tensor]) -> State:
 
 
 def dive_options(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> ConvertedModel:
-    """DivE from a checkpoint alone, with the padding that its weights have learnt with.
+    """Convert a checkpoint of DivE, with the padding that its weights have learnt with.
 
     Args:
         checkpoint: as the authors saved it.

@@ -527,8 +527,8 @@ class HREM(RetrievalModel):
         """Keyword arguments.
 
         Args:
-            image: reads images.
-            text: reads texts.
+            image: encoder of images.
+            text: encoder of texts.
             graph: of a batch in training; None for no enhanced views.
             heads: of the attention between an item's own vectors.
             dropout: share of entries dropped there in training.
@@ -561,19 +561,19 @@ class HREM(RetrievalModel):
             self.score_names = frozenset({INFERENCE, IMAGES, TEXTS, BOTH})
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
-        """N images as one vector each."""
+        """Encode N images as one vector each."""
         return unit_vectors(single_vector(self.image_pool(self.image(images))))
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """N texts as one vector each."""
+        """Encode N texts as one vector each."""
         return unit_vectors(single_vector(self.text_pool(self.text(texts))))
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) cosines of aligned pairs."""
+        """Return the (P,) cosines of image p and text p."""
         return inner_pairs(images, texts)
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(I, T) cosines."""
+        """Return the (I, T) cosines of every image and text."""
         return inner_products(images, texts)
 
     def forward(self, batch: Batch) -> EncodedViews:
@@ -621,7 +621,7 @@ def _anchors(batch: Batch, view: EncodedBatch) -> EncodedBatch:
     return EncodedBatch(view.images.rows(slice(images)), view.texts.rows(slice(texts)))
 
 
-# HREM's tensors under our names.
+# The authors' checkpoints: their tensor names and ours.
 
 
 JUDGES = {"mlp_i2t": "by_images", "mlp_t2i": "by_texts"}
@@ -658,7 +658,7 @@ NAMES = TensorNames(
 
 
 def convert_hrem(state: Mapping[str, Tensor]) -> State:
-    """HREM's tensors under the names of `HREM`, with its graph's where they are there.
+    """Rename the authors' tensors to those of `HREM`, with its graph's where they are there.
 
     Raises:
         ValueError: a tensor is missing or unknown.
@@ -667,7 +667,7 @@ def convert_hrem(state: Mapping[str, Tensor]) -> State:
 
 
 def hrem_options(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> ConvertedModel:
-    """HREM from a checkpoint alone.
+    """Convert a checkpoint of HREM.
 
     The authors save no graph, which nothing asks at test time; where its tensors are there all the
     same, under "graph.", it is built as their code has it, padding and all. Every item is pooled on

@@ -94,12 +94,12 @@ class WordPieceEmbedding(TextTower):
         return Embeddings(self.dropout(self.norm(words + order + self.kind)), items.mask)
 
     def word_table(self) -> nn.Module:
-        """What token ids are looked up in."""
+        """Return the embedding table of token ids."""
         return self.word_embeddings
 
     @property
     def mask_word(self) -> int:
-        """Id of the token that hides a word."""
+        """Id of the mask token."""
         return self._mask
 
 
@@ -264,7 +264,7 @@ class UNITER(JointModel):
         return embedded
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """N texts as their embedded tokens."""
+        """Embed the tokens of N texts."""
         embedded: Embeddings = self.text(texts)
         return embedded
 

@@ -366,17 +366,17 @@ class ViLT(JointModel):
         return embed_patches(self.vilt, images)
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """N texts as their embedded tokens."""
+        """Embed the tokens of N texts."""
         return embed_words(self.vilt, texts)
 
     def word_table(self) -> nn.Module:
-        """What token ids are looked up in."""
+        """Return the embedding table of token ids."""
         table: nn.Module = self.vilt.get_input_embeddings()  # type: ignore[operator]
         return table
 
     @property
     def mask_word(self) -> int:
-        """Id of the token that hides a word."""
+        """Id of the mask token."""
         return self._mask
 
     def adopted(self, state: Mapping[str, Tensor]) -> State:

@@ -307,8 +307,8 @@ class VSRN(RetrievalModel):
         """Keyword arguments.
 
         Args:
-            image: reads images.
-            text: reads texts; its last state is the text.
+            image: encoder of images.
+            text: encoder of texts; its last state is the text.
             captioner: writes captions in training; None for no such loss.
             caption_weight: of its loss; at 0 there is no captioner.
             layers: how many relation layers.
@@ -320,7 +320,7 @@ class VSRN(RetrievalModel):
                 images and those of texts apart.
 
         Raises:
-            ValueError: a word that is not known, or parts of different widths.
+            ValueError: an option that is not known, or parts of different widths.
         """
         super().__init__()
         check_choice("region_norm", region_norm, get_args(RegionNorm))
@@ -342,19 +342,19 @@ class VSRN(RetrievalModel):
         self.bn_passes = bn_passes
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
-        """N images as one vector each."""
+        """Encode N images as one vector each."""
         return self.read(self.regions(images))
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """N texts as one vector each."""
+        """Encode N texts as one vector each."""
         return unit_vectors(single_vector(pool_vectors("last", self.text(texts))))
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) scores of aligned pairs."""
+        """Return the (P,) scores of image p with text p."""
         return inner_pairs(images, texts)
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(I, T) scores."""
+        """Return the (I, T) scores of every image with every text."""
         return inner_products(images, texts)
 
     def forward(self, batch: Batch) -> EncodedViews:
@@ -408,7 +408,7 @@ class VSRN(RetrievalModel):
         return images.rows(back), Embeddings.cat(parts).rows(back)
 
 
-# VSRN's tensors under our names.
+# The authors' checkpoints: their tensor names and ours.
 
 
 RELATION = {"g": "value", "theta": "theta", "phi": "phi", "W.0": "out", "W.1": "norm"}
@@ -449,7 +449,7 @@ TOLD = ("captioner.fc.weight", "captioner.embed.weight")  # needed where there i
 
 
 def convert_vsrn(state: Mapping[str, Tensor]) -> State:
-    """VSRN's tensors under the names of `VSRN`, with its captioner's where they are there.
+    """Rename the authors' tensors to those of `VSRN`, with its captioner's where they are there.
 
     Raises:
         ValueError: a tensor is missing or unknown.
@@ -489,7 +489,7 @@ def captioner_config(state: Mapping[str, Tensor], options: Mapping[str, Any]) ->
 
 
 def vsrn_options(checkpoint: Checkpoint) -> ConvertedModel:
-    """VSRN from a checkpoint alone; without its options, Flickr30K's where it has that norm.
+    """Convert a checkpoint of VSRN; without its options, Flickr30K's where it has that norm.
 
     Raises:
         ValueError: it is not a VSRN checkpoint.
