@@ -47,7 +47,7 @@ from counterfoil.models.layers.pooling import (
 from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions, run_recurrent
 
-# Items as vectors of their parts and one of the whole, for models that read both.
+# Towers that return local vectors (parts) and a global one (whole).
 
 
 @final
@@ -149,13 +149,11 @@ class WordsAndStates(PartsTower):
         return PartVectors(words, self.dropout((onwards + states[:, 0, self.width :]) / 2))
 
 
-# How alike two sets of unit vectors are (Kim et al., CVPR 2023, section 3.3).
+# Similarity of two sets of unit vectors (section 3.3).
 #
 # Axes: K elements to an image, M to a text. A block holds a number for every element of an image
-# and
-# every element of a text, the image's element ahead and the text's next to last: (K, I, M, T) for
-# all
-# pairs of two pools, (K, M, P) for aligned ones, so that every reduction runs along rows of memory.
+# and every element of a text, the image's axis first and the text's next to last: (K, I, M, T) for
+# all pairs of two pools, (K, M, P) for aligned ones, so that reductions run along rows of memory.
 
 
 SetSimilarity = Literal[
@@ -272,7 +270,7 @@ def _where(mask: Tensor) -> Tensor | None:
     return None if bool(mask.all()) else mask
 
 
-# Slots that compete for the parts of an item (Kim et al., CVPR 2023, section 3.2).
+# Slot attention: slots compete for the parts of an item (section 3.2).
 
 
 Positions = Literal["none", "sine"]
@@ -280,7 +278,7 @@ Positions = Literal["none", "sine"]
 
 @final
 class SlotAttention(nn.Module):
-    """A few learnt vectors that gather what they find in an item's parts, in several rounds.
+    """Slot attention: learned vectors that attend to an item's parts in several rounds.
 
     In every round, all of which share their weights, a softmax over the slots divides each part
     among them; each slot adds the mean of the parts by its shares, then a small network.
@@ -394,7 +392,7 @@ def slot_codes(length: Tensor, places: int, like: Tensor) -> Tensor:
     return torch.where(entry % 2 == 0, turn.sin(), turn.cos()).to(like.dtype)
 
 
-# What keeps the vectors of a set apart, and images and texts together (DivE, CVPR 2023).
+# Auxiliary losses: diversity within a set, discrepancy between modalities.
 
 
 def set_discrepancy(
@@ -501,10 +499,10 @@ class DivE(RetrievalModel):
             image: encoder of images.
             text: encoder of texts.
             slots: vectors to a set.
-            heads: see `Slots`.
-            head_width: see `Slots`.
-            rounds: see `Slots`.
-            dropout: see `Slots`.
+            heads: see `SlotAttention`.
+            head_width: see `SlotAttention`.
+            rounds: see `SlotAttention`.
+            dropout: see `SlotAttention`.
             similarity: of two sets, see `set_score_matrix`.
             alpha: see `set_score_matrix`.
             mmd_weight: of `set_discrepancy` between all elements of images and of texts.
@@ -512,7 +510,7 @@ class DivE(RetrievalModel):
             diversity_of: the "slots" before the whole is added, or the "elements" after.
             correlation_weight: of `set_correlation` of an item's slots, images and texts added.
             query_weight: of `set_closeness` of the slots before they see an item.
-            released_padding: see `Slots`.
+            released_padding: see `SlotAttention`.
 
         Raises:
             ValueError: an option that is not known, or towers of different widths.
