@@ -1,3 +1,3 @@
-"""Image-text models, one file per paper."""
+"""Image-text retrieval models, one file per model, with its checkpoint conversion."""
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from counterfoil.models.layers.pooling import (
 )
 from counterfoil.models.layers.pretrained import config_of, hf_library, weights_file
 
-# BLIP's own parts, made by Hugging Face transformers: vision transformer, text encoder.
+# The modules of Hugging Face transformers: vision transformer, text encoder.
 
 
 SPREAD = 0.02  # of fresh weights
@@ -34,7 +34,7 @@ SPREAD = 0.02  # of fresh weights
 @final
 @dataclass(frozen=True, slots=True)
 class BlipLayerSizes:
-    """How large the layers of a transformer are.
+    """The sizes of a transformer.
 
     Attributes:
         layers: how many.
@@ -61,7 +61,7 @@ class BlipLayerSizes:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlipSizes:
-    """How large a BLIP is.
+    """The sizes of a BLIP.
 
     Attributes:
         text: layers of the text encoder.
@@ -95,7 +95,7 @@ class BlipSizes:
 
 
 def vision_body(sizes: BlipSizes) -> nn.Module:
-    """A `transformers.BlipVisionModel` with fresh weights.
+    """Build a `transformers.BlipVisionModel` with fresh weights.
 
     Raises:
         ValueError: transformers is not installed.
@@ -116,7 +116,7 @@ def vision_body(sizes: BlipSizes) -> nn.Module:
 
 
 def text_body(sizes: BlipSizes) -> nn.Module:
-    """A `transformers.BlipTextModel` that looks at images, with fresh weights.
+    """Build a `transformers.BlipTextModel` with cross-attention to images and fresh weights.
 
     Raises:
         ValueError: transformers is not installed.
@@ -144,7 +144,7 @@ def text_body(sizes: BlipSizes) -> nn.Module:
 
 
 def encode_pixels(body: Any, items: ModalityBatch) -> Embeddings:
-    """Pixels (N, 3, size, size) as the states of the whole and of each patch.
+    """Encode pixels (N, 3, size, size) as a class token and one token per patch.
 
     Raises:
         ValueError: no pixels, or pictures of another size.
@@ -161,7 +161,7 @@ def encode_pixels(body: Any, items: ModalityBatch) -> Embeddings:
 
 
 def embed_words(body: Any, items: ModalityBatch) -> Embeddings:
-    """Token ids (N, L) as vectors that know their places.
+    """Embed token ids (N, L) with their positions.
 
     Raises:
         ValueError: an id or a length that the model does not know.
@@ -174,9 +174,10 @@ def embed_words(body: Any, items: ModalityBatch) -> Embeddings:
 
 
 def run_blip_text_encoder(body: Any, images: Embeddings, texts: Tensor, mask: Tensor) -> Tensor:
-    """(U, G, D) what the first token of each text says once it has read its image.
+    """Return the states (U, G, D) of the first token of each text after reading its image.
 
-    Keys and values of an image are made once for all of its texts.
+    Keys and values of an image are computed once for all of its texts; the last layer computes the
+    first token alone.
 
     Args:
         body: a BlipTextModel.
@@ -199,7 +200,7 @@ def run_blip_text_encoder(body: Any, images: Embeddings, texts: Tensor, mask: Te
 
 
 def _attended(part: Any, asking: Tensor, known: Tensor, keys: Tensor | None) -> Tensor:
-    """(N, A, D) of (N, A, D) by attention to (N, R, E), added and normalised."""
+    """Attend from (N, A, D) to (N, R, E); returns (N, A, D), with residual and norm."""
     own = part.self
     query, key, value = (
         made.unflatten(2, (own.num_attention_heads, -1)).transpose(1, 2)
@@ -212,13 +213,13 @@ def _attended(part: Any, asking: Tensor, known: Tensor, keys: Tensor | None) -> 
 
 
 def _keys(mask: Tensor) -> Tensor | None:
-    """(N, 1, 1, L) True at real tokens; None where there is no padding."""
+    """Return the attention mask (N, 1, 1, L), True at real tokens; None without padding."""
     return None if bool(mask.all()) else mask[:, None, None]
 
 
 @final
 class BLIP(RetrievalModel):
-    """Whether a text and an image belong together, by a text encoder with cross-attention.
+    """Image-text matching by a text encoder with cross-attention to the image.
 
     Images are encoded by the vision transformer and texts by the embedding layer alone; the text
     encoder reads pairs of them. The parts are those of `transformers.BlipForImageTextRetrieval`,
@@ -297,21 +298,21 @@ class BLIP(RetrievalModel):
         self._mask = mask
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
-        """N images (N, 3, size, size) as the states of the whole and of each patch."""
+        """Encode N images (N, 3, size, size) as a class token and one token per patch."""
         return encode_pixels(self.vision_model, images)
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """N texts as their embedded tokens."""
+        """Embed the tokens of N texts."""
         return embed_words(self.text_encoder, texts)
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) scores of aligned pairs."""
+        """Return the (P,) scores of image p with text p."""
         rows = torch.arange(len(images))
         return self.score_indices(images, texts, Pairs(rows, rows))
 
     def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
         """(P,) scores, a bounded number of them at a time."""
-        size = _fitting(images, images.mask.shape[1] + texts.mask.shape[1])
+        size = _sequences_at_once(images, images.mask.shape[1] + texts.mask.shape[1])
         scores = [images.tokens.new_zeros(0)]
         for image, text in zip(
             torch.split(pairs.image, size), torch.split(pairs.text, size), strict=True
@@ -324,8 +325,8 @@ class BLIP(RetrievalModel):
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(I, T) scores of all pairs; an image is prepared once for many texts."""
         long = texts.mask.shape[1]
-        most = _fitting(images, long)
-        several = _fitting(images, images.mask.shape[1] + len(texts) * long)
+        most = _sequences_at_once(images, long)
+        several = _sequences_at_once(images, images.mask.shape[1] + len(texts) * long)
         rows = [images.tokens.new_zeros(0, len(texts))]
         for start in range(0, len(images), several):
             some = images.rows(slice(start, start + several))
@@ -337,17 +338,17 @@ class BLIP(RetrievalModel):
         return torch.cat(rows)
 
     def forward(self, batch: Batch) -> EncodedViews:
-        """Trains as it is used."""
+        """Encode a training batch as in inference."""
         return encode_batch(self, batch)
 
     def word_table(self) -> nn.Module:
-        """What token ids are looked up in."""
+        """Return the embedding table of token ids."""
         table: nn.Module = self.text_encoder.get_input_embeddings()  # type: ignore[operator]
         return table
 
     @property
     def mask_word(self) -> int | None:
-        """Id of the token that hides a word; None where there is none."""
+        """Id of the mask token; None if there is none."""
         return self._mask
 
     def _scored(self, images: Embeddings, texts: Tensor, mask: Tensor) -> Tensor:
@@ -361,13 +362,13 @@ class BLIP(RetrievalModel):
         return logit.sigmoid() if self.score == "probability" else logit
 
 
-def _fitting(bag: Embeddings, tokens: int) -> int:
-    """How many sequences of so many tokens are read together."""
+def _sequences_at_once(bag: Embeddings, tokens: int) -> int:
+    """Return how many sequences of `tokens` tokens fit in one pass."""
     most = TOKENS_AT_ONCE.get(bag.tokens.device.type, TOKENS_AT_ONCE["cuda"])
     return max(1, most // max(1, tokens))
 
 
-# A public BLIP for retrieval, from its folder or name alone.
+# A public BLIP for retrieval by folder or name.
 
 
 PARTS = ("vision_model.", "text_encoder.embeddings.", "text_encoder.encoder.", "itm_head.")
@@ -376,7 +377,7 @@ HEAD = "itm_head.weight"
 
 
 def public_blip(name: str, *, mask: int | None) -> ConvertedModel:
-    """The BLIP of a folder or name, such as "Salesforce/blip-itm-base-coco".
+    """Convert the BLIP of a folder or name, such as "Salesforce/blip-itm-base-coco".
 
     Args:
         name: folder or name of a Hugging Face model.

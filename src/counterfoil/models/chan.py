@@ -215,11 +215,11 @@ class CHAN(RetrievalModel):
             heads: of the self-attention.
             sees: what it attends to; the authors' weights were trained with "padding", those of a
                 transformer with "batch". Then an item's encoding depends on its batch.
-            normalise_images: bring region vectors to length 1.
-            normalise_texts: bring word vectors to length 1.
+            normalise_images: scale region vectors to length 1.
+            normalise_texts: scale word vectors to length 1.
 
         Raises:
-            ValueError: a word that is not known, a temperature that is not positive, or parts of
+            ValueError: an option that is not known, a temperature that is not positive, or parts of
                 different widths.
         """
         super().__init__()
@@ -246,30 +246,30 @@ class CHAN(RetrievalModel):
         self.normalise = (normalise_images, normalise_texts)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
-        """N images as region vectors."""
+        """Encode N images as region vectors."""
         bag: Embeddings = self.image(images)
         bag = bag if self.block is None else self.block(bag)
         return unit_vectors(bag) if self.normalise[0] else bag
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """N texts as word vectors."""
+        """Encode N texts as word vectors."""
         bag: Embeddings = self.text(texts)
         return unit_vectors(bag) if self.normalise[1] else bag
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) scores of aligned pairs."""
+        """Return the (P,) scores of image p with text p."""
         return self._score(align_pairs((self.coding,), _nonempty(images), texts))
 
     def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
-        """(P,) scores of pairs of rows of two pools."""
+        """Return the (P,) scores of listed pairs of rows."""
         return self._score(align_listed((self.coding,), _nonempty(images), texts, pairs))
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(I, T) scores."""
+        """Return the (I, T) scores of every image with every text."""
         return score_tiles(prepare_context(_nonempty(images), gram=False), texts, self._tile)
 
     def forward(self, batch: Batch) -> EncodedViews:
-        """Trains as it is used."""
+        """Encode a training batch as in inference."""
         return encode_batch(self, batch)
 
     def similarities(self, images: Embeddings, texts: Embeddings) -> Tensor:
@@ -338,7 +338,7 @@ NAMES = TensorNames(
 
 
 def convert_chan(state: Mapping[str, Tensor]) -> State:
-    """CHAN's tensors under the names of `CHAN`.
+    """Rename the authors' tensors to those of `CHAN`.
 
     Raises:
         ValueError: a tensor is missing or unknown.

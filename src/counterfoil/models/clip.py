@@ -1,4 +1,4 @@
-"""CLIP, SigLIP and their kin from Hugging Face."""
+"""CLIP, SigLIP and other dual encoders of Hugging Face transformers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from counterfoil.models.layers.pretrained import config_as_dict, config_of, load
 
 @final
 class DualEncoder(RetrievalModel):
-    """A pretrained pair of encoders compared by cosine (CLIP, arXiv:2103.00020, and SigLIP).
+    """A pretrained dual encoder, compared by cosine (CLIP, arXiv:2103.00020, and SigLIP).
 
     Texts of the SigLIP family are padded to their full length and not masked, as they were
     trained; a score does not depend on how far a batch was padded.
@@ -73,27 +73,27 @@ class DualEncoder(RetrievalModel):
             self.body = lora_layers.add_lora(self.body, lora)
 
     def merge(self) -> None:
-        """Add what adapters have learnt to the weights; the model then is one without adapters."""
+        """Merge the adapters into the weights and remove them."""
         if self.lora:
             lora_layers.merge_lora(self.body)
             self.lora = 0
 
     def adopted(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What to load from the same model, with adapters or without."""
+        """Return the state dict to load, from the same model with or without adapters."""
         return lora_layers.lora_state(self.state_dict(), state) if self.lora else dict(state)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
-        """Pixels (N, C, H, W) as one vector each."""
+        """Encode pixels (N, C, H, W) as one unit vector each."""
         pixels = images.values.to(next(self.body.parameters()).dtype)
         body: Any = self.body
         if self._kind == "siglip2":
-            found = body.get_image_features(**_unfolded(pixels, self._config.vision_config))
+            output = body.get_image_features(**_unfolded(pixels, self._config.vision_config))
         else:
-            found = body.get_image_features(pixel_values=pixels)
-        return unit_vectors(single_vector(_vector(found)))
+            output = body.get_image_features(pixel_values=pixels)
+        return unit_vectors(single_vector(_vector(output)))
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """Token ids (N, L) as one vector each."""
+        """Encode token ids (N, L) as one unit vector each."""
         ids, mask = masked_ids(texts), texts.mask.long()
         body: Any = self.body
         if not self._kind.startswith("siglip"):
@@ -112,20 +112,20 @@ class DualEncoder(RetrievalModel):
         return unit_vectors(single_vector(_vector(body.get_text_features(input_ids=full))))
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) cosines of aligned pairs."""
+        """Return the (P,) cosines of image p and text p."""
         return inner_pairs(images, texts)
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(I, T) cosines."""
+        """Return the (I, T) cosines of every image and text."""
         return inner_products(images, texts)
 
     def forward(self, batch: Batch) -> EncodedViews:
-        """Trains as it is used."""
+        """Encode a training batch as in inference."""
         return encode_batch(self, batch)
 
     @property
     def written(self) -> str:
-        """Its configuration, as `config` wants it."""
+        """Its configuration as JSON, as the argument `config` takes it."""
         return config_as_dict(self._config)
 
     @property
@@ -138,21 +138,21 @@ class DualEncoder(RetrievalModel):
 
 
 def longest_text(name: str) -> int:
-    """How many tokens the text encoder of this folder or name reads at most.
+    """Return the maximum text length in tokens of the model of this folder or name.
 
     Raises:
         ValueError: there is no such model, or it does not read texts.
     """
     config = config_of(name)
     text = getattr(config, "text_config", config)
-    found = getattr(text, "max_position_embeddings", None)
-    if found is None:
+    length = getattr(text, "max_position_embeddings", None)
+    if length is None:
         raise ValueError(f"{name} does not say how long its texts may be; is it a text model?")
-    return int(found)
+    return int(length)
 
 
 def vector_width(name: str) -> int:
-    """How wide the vectors of the CLIP or SigLIP of this folder or name are.
+    """Return the width of the vectors of the CLIP or SigLIP of this folder or name.
 
     Raises:
         ValueError: there is no such model, or it does not encode both images and texts.
@@ -163,23 +163,23 @@ def vector_width(name: str) -> int:
             f"{name} is a {config.model_type}, which does not encode images and texts; give a CLIP "
             "or SigLIP model"
         )
-    found = getattr(config, "projection_dim", None) or config.vision_config.hidden_size
-    return int(found)
+    return int(getattr(config, "projection_dim", None) or config.vision_config.hidden_size)
 
 
-def _vector(found: Any) -> Tensor:
-    """(N, D), from what transformers 4 and 5 return."""
-    vector: Tensor = found if isinstance(found, Tensor) else found.pooler_output
+def _vector(output: Any) -> Tensor:
+    """Return (N, D) from a tensor (transformers 4) or an output record (transformers 5)."""
+    vector: Tensor = output if isinstance(output, Tensor) else output.pooler_output
     return vector
 
 
 def _unfolded(pixels: Tensor, config: Any) -> dict[str, Tensor]:
-    """Square pictures as the patch lists that SigLIP 2's flexible model reads."""
+    """Cut square pictures into the patch lists that SigLIP 2's flexible model reads."""
     side = config.patch_size
     n, channels, height, width = pixels.shape
     rows, columns = height // side, width // side
-    cut = pixels.view(n, channels, rows, side, columns, side).permute(0, 2, 4, 3, 5, 1)
-    patches = cut.reshape(n, rows * columns, side * side * channels)
+    # (N, C, rows, side, columns, side) -> (N, rows, columns, side, side, C): channels last
+    grid = pixels.view(n, channels, rows, side, columns, side).permute(0, 2, 4, 3, 5, 1)
+    patches = grid.reshape(n, rows * columns, side * side * channels)
     return {
         "pixel_values": patches,
         "pixel_attention_mask": patches.new_ones(patches.shape[:2]).long(),

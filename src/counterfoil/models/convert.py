@@ -1,4 +1,7 @@
-"""Tensors of VSE++, SCAN and BFAN under our names: all three have the same two encoders."""
+"""Conversion of authors' checkpoints by system, and the key maps of VSE++, SCAN and BFAN.
+
+These three have the same two encoders, so they share one map. Other maps stand with their models.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ NEEDED = ("image.fc.weight", "image.fc.bias", "text.embed.weight", "text.rnn.wei
 
 
 def convert_vsepp(state: Mapping[str, Tensor]) -> State:
-    """VSE++'s tensors under the names of `VSEPP`.
+    """Rename the authors' tensors to those of `VSEPP`.
 
     Raises:
         ValueError: a tensor is missing or unknown.
@@ -47,7 +50,7 @@ def convert_vsepp(state: Mapping[str, Tensor]) -> State:
 
 
 def convert_scan(state: Mapping[str, Tensor]) -> State:
-    """SCAN's tensors under the names of `SCAN`.
+    """Rename the authors' tensors to those of `SCAN`.
 
     Raises:
         ValueError: a tensor is missing or unknown.
@@ -56,7 +59,7 @@ def convert_scan(state: Mapping[str, Tensor]) -> State:
 
 
 def convert_bfan(state: Mapping[str, Tensor]) -> State:
-    """BFAN's tensors under the names of `BFAN`.
+    """Rename the authors' tensors to those of `BFAN`.
 
     Raises:
         ValueError: a tensor is missing or unknown.
@@ -65,7 +68,7 @@ def convert_bfan(state: Mapping[str, Tensor]) -> State:
 
 
 def vsepp_options(checkpoint: Checkpoint) -> ConvertedModel:
-    """VSE++ from a checkpoint alone.
+    """Convert a checkpoint of VSE++.
 
     Raises:
         ValueError: it is not a VSE++ checkpoint on ready-made features.
@@ -84,7 +87,7 @@ def vsepp_options(checkpoint: Checkpoint) -> ConvertedModel:
 
 
 def scan_options(checkpoint: Checkpoint) -> ConvertedModel:
-    """SCAN from a checkpoint alone; without its options, t2i LogSumExp as published.
+    """Convert a checkpoint of SCAN; without its options, t2i LogSumExp as published.
 
     Raises:
         ValueError: it is not a SCAN checkpoint.
@@ -107,7 +110,7 @@ def scan_options(checkpoint: Checkpoint) -> ConvertedModel:
 
 
 def bfan_options(checkpoint: Checkpoint) -> ConvertedModel:
-    """BFAN from a checkpoint alone; without its options, "equal".
+    """Convert a checkpoint of BFAN; without its options, "equal".
 
     Raises:
         ValueError: it is not a BFAN checkpoint.
@@ -127,11 +130,11 @@ def bfan_options(checkpoint: Checkpoint) -> ConvertedModel:
 
 def _renamed(state: Mapping[str, Tensor], system: str) -> State:
     names = TensorNames(system=f"a {system}", prefixes=PREFIXES, needed=NEEDED)
-    return names.renamed(_unnormed(state))
+    return names.renamed(_without_weight_norm(state))
 
 
-def _unnormed(state: Mapping[str, Tensor]) -> State:
-    """Weight normalisation written out: SCAN may save fc as direction and length."""
+def _without_weight_norm(state: Mapping[str, Tensor]) -> State:
+    """Multiply out weight normalisation: SCAN may save fc as direction and length."""
     new = dict(state)
     for name in [n for n in state if n.endswith("fc.weight_g")]:
         length, way = new.pop(name), new.pop(name[:-1] + "v")
@@ -140,17 +143,17 @@ def _unnormed(state: Mapping[str, Tensor]) -> State:
     return new
 
 
-# Authors' checkpoints by system; each has a module of its own for the names of its tensors.
+# All systems.
 
 
 class BertReader(Protocol):
-    """Converts checkpoints whose texts may be read by BERT."""
+    """A conversion of checkpoints whose text encoder may be BERT."""
 
     def __call__(self, checkpoint: Checkpoint, *, bert: str) -> ConvertedModel:
-        """The checkpoint, with BERT's configuration from this folder or name."""
+        """Convert the checkpoint, with BERT's configuration from this folder or name."""
 
 
-# VSE-infinity and what grew from it; training adds a word to the vocabulary, for masked words
+# GPO and its successors: their training adds a mask token to the vocabulary
 MODERN: Mapping[str, BertReader] = {
     "gpo": gpo_options,
     "chan": chan_options,
@@ -158,7 +161,7 @@ MODERN: Mapping[str, BertReader] = {
     "hrem": hrem_options,
     "dive": dive_options,
 }
-# read wordpieces with embeddings of their own: there is no text model to configure
+# embeds wordpieces itself: there is no text model to configure
 WHOLE = frozenset({"uniter"})
 SYSTEMS: Mapping[str, Callable[[Checkpoint], ConvertedModel]] = {
     "vsepp": vsepp_options,

@@ -47,7 +47,7 @@ from counterfoil.models.layers.pooling import (
 from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions, run_recurrent
 
-# Items as vectors of their parts and one of the whole, for models that read both.
+# Towers that return local vectors (parts) and a global one (whole).
 
 
 @final
@@ -96,7 +96,7 @@ class PooledParts(PartsTower):
                 tower ended in two layers side by side.
 
         Raises:
-            ValueError: a word that is not known, or a width that cannot be halved.
+            ValueError: an option that is not known, or a width that cannot be halved.
         """
         super().__init__()
         check_choice("pool", pool, POOLS)
@@ -149,13 +149,11 @@ class WordsAndStates(PartsTower):
         return PartVectors(words, self.dropout((onwards + states[:, 0, self.width :]) / 2))
 
 
-# How alike two sets of unit vectors are (Kim et al., CVPR 2023, section 3.3).
+# Similarity of two sets of unit vectors (section 3.3).
 #
 # Axes: K elements to an image, M to a text. A block holds a number for every element of an image
-# and
-# every element of a text, the image's element ahead and the text's next to last: (K, I, M, T) for
-# all
-# pairs of two pools, (K, M, P) for aligned ones, so that every reduction runs along rows of memory.
+# and every element of a text, the image's axis first and the text's next to last: (K, I, M, T) for
+# all pairs of two pools, (K, M, P) for aligned ones, so that reductions run along rows of memory.
 
 
 SetSimilarity = Literal[
@@ -272,7 +270,7 @@ def _where(mask: Tensor) -> Tensor | None:
     return None if bool(mask.all()) else mask
 
 
-# Slots that compete for the parts of an item (Kim et al., CVPR 2023, section 3.2).
+# Slot attention: slots compete for the parts of an item (section 3.2).
 
 
 Positions = Literal["none", "sine"]
@@ -280,7 +278,7 @@ Positions = Literal["none", "sine"]
 
 @final
 class SlotAttention(nn.Module):
-    """A few learnt vectors that gather what they find in an item's parts, in several rounds.
+    """Slot attention: learned vectors that attend to an item's parts in several rounds.
 
     In every round, all of which share their weights, a softmax over the slots divides each part
     among them; each slot adds the mean of the parts by its shares, then a small network.
@@ -394,7 +392,7 @@ def slot_codes(length: Tensor, places: int, like: Tensor) -> Tensor:
     return torch.where(entry % 2 == 0, turn.sin(), turn.cos()).to(like.dtype)
 
 
-# What keeps the vectors of a set apart, and images and texts together (DivE, CVPR 2023).
+# Auxiliary losses: diversity within a set, discrepancy between modalities.
 
 
 def set_discrepancy(
@@ -498,13 +496,13 @@ class DivE(RetrievalModel):
         """Keyword arguments.
 
         Args:
-            image: reads images.
-            text: reads texts.
+            image: encoder of images.
+            text: encoder of texts.
             slots: vectors to a set.
-            heads: see `Slots`.
-            head_width: see `Slots`.
-            rounds: see `Slots`.
-            dropout: see `Slots`.
+            heads: see `SlotAttention`.
+            head_width: see `SlotAttention`.
+            rounds: see `SlotAttention`.
+            dropout: see `SlotAttention`.
             similarity: of two sets, see `set_score_matrix`.
             alpha: see `set_score_matrix`.
             mmd_weight: of `set_discrepancy` between all elements of images and of texts.
@@ -512,10 +510,10 @@ class DivE(RetrievalModel):
             diversity_of: the "slots" before the whole is added, or the "elements" after.
             correlation_weight: of `set_correlation` of an item's slots, images and texts added.
             query_weight: of `set_closeness` of the slots before they see an item.
-            released_padding: see `Slots`.
+            released_padding: see `SlotAttention`.
 
         Raises:
-            ValueError: a word that is not known, or towers of different widths.
+            ValueError: an option that is not known, or towers of different widths.
         """
         super().__init__()
         _check(image, text, similarity, diversity_of)
@@ -548,11 +546,11 @@ class DivE(RetrievalModel):
         return self.texts(texts)[0]
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) scores of aligned pairs."""
+        """Return the (P,) scores of image p with text p."""
         return set_score_pairs(self.similarity, images, texts, self.alpha)
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(I, T) scores."""
+        """Return the (I, T) scores of every image with every text."""
         return set_score_matrix(self.similarity, images, texts, self.alpha)
 
     def forward(self, batch: Batch) -> EncodedViews:
@@ -623,7 +621,7 @@ def _check(image: PartsTower, text: PartsTower, similarity: str, diversity_of: s
         )
 
 
-# DivE's tensors under our names.
+# The authors' checkpoints: their tensor names and ours.
 
 
 HEADS = 4  # of the attention, in the authors' code a constant
@@ -669,7 +667,7 @@ NAMES = TensorNames(
 
 
 def convert_dive(state: Mapping[str, Tensor]) -> State:
-    """DivE's tensors under the names of `DivE`; of the shared layers those of the first round.
+    """Rename the authors' tensors to those of `DivE`; of shared layers, those of the first round.
 
     Raises:
         ValueError: a tensor is missing or unknown, or the rounds do not share their layers.
@@ -688,7 +686,7 @@ def convert_dive(state: Mapping[str, Tensor]) -> State:
 
 
 def dive_options(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> ConvertedModel:
-    """DivE from a checkpoint alone, with the padding that its weights have learnt with.
+    """Convert a checkpoint of DivE, with the padding that its weights have learnt with.
 
     Args:
         checkpoint: as the authors saved it.

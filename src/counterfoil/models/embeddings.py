@@ -1,4 +1,4 @@
-"""Ready-made embeddings as a model."""
+"""A model for precomputed embeddings."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from counterfoil.models.layers.pooling import (
 
 @final
 class EmbeddingModel(RetrievalModel):
-    """Items that already are vectors (N, 1, D), compared by cosine or inner product.
+    """Precomputed vectors (N, 1, D), compared by cosine or inner product; no parameters.
 
-    It has no parameters.
+    Image and text vectors must come from one model.
     """
 
     def __init__(self, *, normalise: bool = True) -> None:
@@ -33,19 +33,19 @@ class EmbeddingModel(RetrievalModel):
         self.normalise = normalise
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
-        """The vectors."""
-        return self._take(images, "image")
+        """Return the image vectors, normalised if set."""
+        return self._vectors(images, "image")
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """The vectors."""
-        return self._take(texts, "text")
+        """Return the text vectors, normalised if set."""
+        return self._vectors(texts, "text")
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) inner products of aligned rows."""
+        """Return the (P,) inner products of image p and text p."""
         return inner_pairs(images, texts)
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(I, T) inner products."""
+        """Return the (I, T) inner products of every image and text."""
         if images.tokens.shape[-1] != texts.tokens.shape[-1]:
             raise ValueError(
                 f"image vectors are {images.tokens.shape[-1]} wide and text vectors "
@@ -54,10 +54,10 @@ class EmbeddingModel(RetrievalModel):
         return inner_products(images, texts)
 
     def forward(self, batch: Batch) -> EncodedViews:
-        """The same in training."""
+        """Encode a training batch as in inference."""
         return encode_batch(self, batch)
 
-    def _take(self, items: ModalityBatch, what: str) -> Embeddings:
+    def _vectors(self, items: ModalityBatch, what: str) -> Embeddings:
         if items.values.dim() != 3 or items.values.shape[1] != 1:
             raise ValueError(
                 f"{what} vectors have shape {tuple(items.values.shape)}; "

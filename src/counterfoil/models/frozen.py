@@ -1,4 +1,4 @@
-"""A pretrained pair of encoders that stays as it is, with a light head that is trained."""
+"""A frozen pretrained model with small trainable adapters behind its vectors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VECTORS = 3  # axes of vectors, where pixels have four and ids two
 
 @final
 class FrozenAdapters(RetrievalModel):
-    """One residual adapter for vectors of images and one for those of texts, compared by cosine.
+    """A residual adapter each for image and text vectors, compared by cosine.
 
     ``x + A(x)`` as in CLIP-Adapter (arXiv:2110.04544), where A is a hidden layer or a matrix. A
     begins at zero, so that an untrained head scores as its vectors do.
@@ -53,31 +53,31 @@ class FrozenAdapters(RetrievalModel):
         self.text = _adapter(width, hidden, dropout)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
-        """Vectors (N, 1, D)."""
+        """Adapt precomputed image vectors (N, 1, D)."""
         return self.adapt_images(single_vector(self._vectors(images, "image")))
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """Vectors (N, 1, D)."""
+        """Adapt precomputed text vectors (N, 1, D)."""
         return self.adapt_texts(single_vector(self._vectors(texts, "text")))
 
     def adapt_images(self, images: Embeddings) -> Embeddings:
-        """What the head makes of encoded images."""
+        """Adapt encoded images."""
         return unit_vectors(single_vector(_residual(self.image, images)))
 
     def adapt_texts(self, texts: Embeddings) -> Embeddings:
-        """What the head makes of encoded texts."""
+        """Adapt encoded texts."""
         return unit_vectors(single_vector(_residual(self.text, texts)))
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) cosines of aligned pairs."""
+        """Return the (P,) cosines of image p and text p."""
         return inner_pairs(images, texts)
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(I, T) cosines."""
+        """Return the (I, T) cosines of every image and text."""
         return inner_products(images, texts)
 
     def forward(self, batch: Batch) -> EncodedViews:
-        """Trains as it is used."""
+        """Encode a training batch as in inference."""
         return encode_batch(self, batch)
 
     def _vectors(self, items: ModalityBatch, what: str) -> Tensor:
@@ -92,10 +92,10 @@ class FrozenAdapters(RetrievalModel):
 
 @final
 class FrozenWithAdapters(RetrievalModel):
-    """A frozen model of one vector an item, and adapters behind it.
+    """A frozen model with one vector per item, and adapters behind it.
 
-    The body computes no gradient and stays in evaluation mode, so that its vectors may be made
-    once and kept: it reads these in the place of pixels and ids, and so does its `head` alone.
+    The body computes no gradient and stays in evaluation mode, so its vectors can be computed once
+    and cached: the model, and its `head` alone, accept them in place of pixels and token ids.
     """
 
     def __init__(
@@ -117,41 +117,41 @@ class FrozenWithAdapters(RetrievalModel):
         self.head = FrozenAdapters(width=width, hidden=hidden, dropout=dropout)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
-        """Whatever the body sees, or the vectors (N, 1, D) that it made of that before."""
+        """Encode images, or adapt the vectors (N, 1, D) that the body computed of them before."""
         if images.values.dim() == VECTORS:
             return self.head.encode_images(images)
         with torch.no_grad():
-            seen = self.body.encode_images(images)
-        return self.head.adapt_images(seen)
+            encoded = self.body.encode_images(images)
+        return self.head.adapt_images(encoded)
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """Whatever the body reads, or the vectors (N, 1, D) that it made of that before."""
+        """Encode texts, or adapt the vectors (N, 1, D) that the body computed of them before."""
         if texts.values.dim() == VECTORS:
             return self.head.encode_texts(texts)
         with torch.no_grad():
-            read = self.body.encode_texts(texts)
-        return self.head.adapt_texts(read)
+            encoded = self.body.encode_texts(texts)
+        return self.head.adapt_texts(encoded)
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) cosines of aligned pairs."""
+        """Return the (P,) cosines of image p and text p."""
         return self.head.score_pairs(images, texts)
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(I, T) cosines."""
+        """Return the (I, T) cosines of every image and text."""
         return self.head.score_matrix(images, texts)
 
     def forward(self, batch: Batch) -> EncodedViews:
-        """Trains as it is used."""
+        """Encode a training batch as in inference."""
         return encode_batch(self, batch)
 
     def train(self, mode: bool = True) -> Self:
-        """Only the head learns."""
+        """Switch the head to training; the body stays in evaluation mode."""
         super().train(mode)
         self.body.eval()
         return self
 
     def adopted(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Weights of the same model, or of its body alone.
+        """Return the state dict to load, from the same model or from its body alone.
 
         Raises:
             ValueError: they are of another model.
@@ -172,5 +172,5 @@ def _adapter(width: int, hidden: int, dropout: float) -> nn.Sequential:
 
 def _residual(adapter: nn.Sequential, encoded: Embeddings) -> Tensor:
     vectors = encoded.tokens[:, 0]
-    added: Tensor = adapter(vectors)
-    return vectors + added
+    change: Tensor = adapter(vectors)
+    return vectors + change

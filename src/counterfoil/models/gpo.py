@@ -198,15 +198,15 @@ class GPO(RetrievalModel):
         return unit_vectors(vectors) if self.normalise[1] else vectors
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) scores of aligned pairs."""
+        """Return the (P,) scores of image p with text p."""
         return inner_pairs(images, texts)
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(I, T) scores."""
+        """Return the (I, T) scores of every image with every text."""
         return inner_products(images, texts)
 
     def forward(self, batch: Batch) -> EncodedViews:
-        """Trains as it is used."""
+        """Encode a training batch as in inference."""
         return encode_batch(self, batch)
 
 

@@ -52,7 +52,7 @@ from counterfoil.models.layers.pooling import (
 )
 from counterfoil.models.vsepp import check_same_width
 
-# One vector from a bag whose vectors have read each other (HREM: Fu et al., CVPR 2023).
+# Pooling: self-attention, then the highest values mixed with the mean.
 
 
 HIGHEST = 2
@@ -141,13 +141,11 @@ def _hidden_keys(bag: Embeddings) -> Tensor | None:
     return unseen if bool(unseen.any()) else None
 
 
-# How well the words of every text find the regions of every image, and the regions the words.
+# Matches of words with regions and of regions with words, for all images with all texts.
 #
-# HREM (Fu et al., CVPR 2023) has a graph over a batch that takes it as a hint, so nothing here has
-# a
-# gradient. One matrix product of regions and real words serves both directions,
-# and captions of one length are read at a time. Images stand last, so that whatever is taken over
-# words or regions runs along memory.
+# HREM's graph over a batch reads them as fixed inputs, so nothing here has a gradient. One matrix
+# product of regions and real words serves both directions, for captions of one length at a time.
+# Images are the last axis, so that reductions over words or regions run along memory.
 
 
 SLOPE = 0.1
@@ -302,9 +300,7 @@ def _check(images: Embeddings, texts: Embeddings, best: int) -> None:
         )
 
 
-# A graph over the images and texts of a batch, in which they read each other.
-#
-# Only training has it: what an item reads depends on its batch.
+# The graph over the images and texts of a batch; in training only, as it depends on the batch.
 
 
 Divergence = Literal["forward", "reverse"]
@@ -314,11 +310,11 @@ Padding = Literal["hidden", "borrowed"]
 @final
 @dataclass(frozen=True, slots=True)
 class GraphEdges:
-    """From A items that read to B that are read.
+    """Directed edges from A items to the B items that they attend to.
 
     Attributes:
-        kept: (A, B) bool, whether A reads B at all (connection).
-        relevance: (A, B) what is added to the attention.
+        kept: (A, B) bool, whether A attends to B at all (connection).
+        relevance: (A, B) bias of the attention logits.
     """
 
     kept: Tensor
@@ -346,7 +342,7 @@ class GraphRelations:
 @final
 @dataclass(frozen=True, slots=True)
 class EnhancedVectors:
-    """What comes out of the graph.
+    """The outputs of the graph.
 
     Attributes:
         images: (I, D) unit vectors.
@@ -364,8 +360,8 @@ class BatchGraph(nn.Module):
     """One attention layer over a batch, along edges that are kept and weighted by relations.
 
     Images (and texts) are relevant to each other by their distance. How relevant an image and a
-    text are is learnt from what their regions and words find in each other, see `found`, held close
-    to their distance by a divergence.
+    text are is learnt from the matches of their regions and words, see `match_fragments`, and held
+    close to their distance by a divergence.
 
     The instance-level relations of HREM (Fu et al., CVPR 2023,
     https://github.com/CrossmodalGroup/HREM). Departs from the authors' code in: padding is never
@@ -402,7 +398,7 @@ class BatchGraph(nn.Module):
             penalty: weight of the divergence.
             divergence: "forward" is KL(distance || relevance), "reverse" the other way round, as
                 the authors' code has it.
-            padding: "hidden", or "borrowed" as in the authors' code, see `found`.
+            padding: "hidden", or "borrowed" as in the authors' code, see `match_fragments`.
             sigma: a relevance by distance is exp(-distance / sigma).
             temperature: of the divergence.
 
@@ -445,7 +441,7 @@ class BatchGraph(nn.Module):
     def relations(
         self, images: Tensor, texts: Tensor, regions: Embeddings, words: Embeddings
     ) -> GraphRelations:
-        """Who reads whom, and how relevant that is; arguments as in `forward`."""
+        """Return all edges and their relevance; arguments as in `forward`."""
         borrowed = self.padding == "borrowed"
         by_images, by_texts = match_fragments(regions, words, self.best, borrowed=borrowed)
         return GraphRelations(
@@ -527,8 +523,8 @@ class HREM(RetrievalModel):
         """Keyword arguments.
 
         Args:
-            image: reads images.
-            text: reads texts.
+            image: encoder of images.
+            text: encoder of texts.
             graph: of a batch in training; None for no enhanced views.
             heads: of the attention between an item's own vectors.
             dropout: share of entries dropped there in training.
@@ -561,19 +557,19 @@ class HREM(RetrievalModel):
             self.score_names = frozenset({INFERENCE, IMAGES, TEXTS, BOTH})
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
-        """N images as one vector each."""
+        """Encode N images as one vector each."""
         return unit_vectors(single_vector(self.image_pool(self.image(images))))
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """N texts as one vector each."""
+        """Encode N texts as one vector each."""
         return unit_vectors(single_vector(self.text_pool(self.text(texts))))
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) cosines of aligned pairs."""
+        """Return the (P,) cosines of image p and text p."""
         return inner_pairs(images, texts)
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(I, T) cosines."""
+        """Return the (I, T) cosines of every image and text."""
         return inner_products(images, texts)
 
     def forward(self, batch: Batch) -> EncodedViews:
@@ -621,7 +617,7 @@ def _anchors(batch: Batch, view: EncodedBatch) -> EncodedBatch:
     return EncodedBatch(view.images.rows(slice(images)), view.texts.rows(slice(texts)))
 
 
-# HREM's tensors under our names.
+# The authors' checkpoints: their tensor names and ours.
 
 
 JUDGES = {"mlp_i2t": "by_images", "mlp_t2i": "by_texts"}
@@ -658,7 +654,7 @@ NAMES = TensorNames(
 
 
 def convert_hrem(state: Mapping[str, Tensor]) -> State:
-    """HREM's tensors under the names of `HREM`, with its graph's where they are there.
+    """Rename the authors' tensors to those of `HREM`, with its graph's where they are there.
 
     Raises:
         ValueError: a tensor is missing or unknown.
@@ -667,7 +663,7 @@ def convert_hrem(state: Mapping[str, Tensor]) -> State:
 
 
 def hrem_options(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> ConvertedModel:
-    """HREM from a checkpoint alone.
+    """Convert a checkpoint of HREM.
 
     The authors save no graph, which nothing asks at test time; where its tensors are there all the
     same, under "graph.", it is built as their code has it, padding and all. Every item is pooled on

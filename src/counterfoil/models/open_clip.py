@@ -1,4 +1,4 @@
-"""Pairs of encoders as open_clip has them: CLIP, SigLIP, CoCa, and towers of timm."""
+"""Dual encoders of open_clip: CLIP, SigLIP, CoCa, and towers of timm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from counterfoil.core.io import read_json, write_json
 from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
 from counterfoil.models.base import RetrievalModel, encode_batch
 from counterfoil.models.layers import lora as lora_layers
-from counterfoil.models.layers import pretrained as pretrained_module
+from counterfoil.models.layers import pretrained as pretrained_layers
 from counterfoil.models.layers.pooling import (
     inner_pairs,
     inner_products,
@@ -28,12 +28,12 @@ from counterfoil.models.layers.pooling import (
 )
 from counterfoil.models.layers.pretrained import PictureFormat
 
-# Models of open_clip by name or folder.
+# Names, configurations and weights of open_clip models.
 
 
 PREFIX = "open_clip:"
 CONFIG = "open_clip_config.json"
-HUB, FOLDER = "hf-hub:", "local-dir:"  # as open_clip says where a model is
+HUB, FOLDER = "hf-hub:", "local-dir:"  # open_clip's prefixes of model names
 REFUSED = (
     RuntimeError,
     OSError,
@@ -55,11 +55,11 @@ FILES = (
 @final
 @dataclass(frozen=True, slots=True)
 class OpenClipPlace:
-    """Where a model of open_clip is.
+    """The location of an open_clip model.
 
     Attributes:
         model: an architecture, ``hf-hub:USER/MODEL`` or ``local-dir:FOLDER``.
-        tag: which weights of an architecture; "" for fresh ones.
+        tag: pretrained weights of an architecture; "" for fresh ones.
     """
 
     model: str
@@ -67,39 +67,39 @@ class OpenClipPlace:
 
     @property
     def folder(self) -> Path | None:
-        """Where it lies, if it is here."""
+        """The local folder; None for other locations."""
         return Path(self.model.removeprefix(FOLDER)) if self.model.startswith(FOLDER) else None
 
     @property
     def fresh(self) -> bool:
-        """Whether nothing says which weights it has."""
+        """Whether no pretrained weights are named."""
         return not self.tag and not self.model.startswith((HUB, FOLDER))
 
 
 def open_clip_place(name: str) -> OpenClipPlace:
-    """Where the model of a name is, as in ``open_clip:ViT-B-32/laion2b_s34b_b79k``.
+    """Return the location of a named model, as in ``open_clip:ViT-B-32/laion2b_s34b_b79k``.
 
     Args:
         name: an architecture, one with a tag, ``hf-hub:USER/MODEL``, or a folder; ``open_clip:``
             before it may be left out.
 
     Raises:
-        ValueError: open_clip is not installed, or does not know it; near ones are named.
+        ValueError: open_clip is not installed, or has no such model; similar names are listed.
     """
-    given, theirs = name.removeprefix(PREFIX), open_clip_library()
+    given, library = name.removeprefix(PREFIX), open_clip_library()
     if given.startswith(HUB):
         return OpenClipPlace(given)
     if (Path(given) / CONFIG).is_file():
         return OpenClipPlace(f"{FOLDER}{given}")
     model, _, tag = given.partition("/")
-    if model not in (known := list(theirs.list_models())):
+    if model not in (known := list(library.list_models())):
         near = difflib.get_close_matches(model, known, 5, cutoff=0.3)
         raise ValueError(
             f"{name!r} is no model of open_clip, and no folder with {CONFIG}; near are: "
             f"{', '.join(near) or 'none'}"
         )
-    tags = list(theirs.list_pretrained_tags_by_model(model))
-    if tag and not theirs.get_pretrained_cfg(model, tag):
+    tags = list(library.list_pretrained_tags_by_model(model))
+    if tag and not library.get_pretrained_cfg(model, tag):
         near = difflib.get_close_matches(tag, tags, len(tags) or 1, cutoff=0)
         raise ValueError(
             f"{name!r}: open_clip has no weights {tag!r} of {model}; there are: "
@@ -109,7 +109,7 @@ def open_clip_place(name: str) -> OpenClipPlace:
 
 
 def hub_name(name: str) -> str | None:
-    """Where on the hub the weights of a name are, as in ``timm/ViT-B-16-SigLIP``; None for others.
+    """Return the hub repository of a model, as in ``timm/ViT-B-16-SigLIP``; None for others.
 
     Raises:
         ValueError: open_clip is not installed.
@@ -118,21 +118,19 @@ def hub_name(name: str) -> str | None:
     if given.startswith(HUB):
         return given.removeprefix(HUB)
     model, _, tag = given.partition("/")
-    found = (
-        open_clip_library().get_pretrained_cfg(model, tag)
-        if tag and not Path(given).exists()
-        else {}
-    )
-    text_to_image, _, rest = found.get("hf_hub", "").partition("/")
-    named = rest.partition("/")[0]  # a file may be named behind it
-    return f"{text_to_image}/{named}" if named else None
+    if not tag or Path(given).exists():
+        return None
+    weights = open_clip_library().get_pretrained_cfg(model, tag)
+    user, _, rest = weights.get("hf_hub", "").partition("/")
+    repository = rest.partition("/")[0]  # a file may be named behind it
+    return f"{user}/{repository}" if repository else None
 
 
 def open_clip_config(name: str) -> str:
-    """What a model of open_clip is built from, as JSON that `load` reads.
+    """Return the configuration of an open_clip model, as JSON for `load_open_clip`.
 
     Raises:
-        ValueError: there is no such model, or what says how it is built is damaged.
+        ValueError: there is no such model, or its configuration is damaged.
     """
     place = open_clip_place(name)
     model, pictures = _settings(place)
@@ -142,7 +140,7 @@ def open_clip_config(name: str) -> str:
         language = text.get("hf_model_name")
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{name} has no configuration of open_clip: {error!r}") from error
-    config = json.loads(pretrained_module.written_config(language)) if language else None
+    config = json.loads(pretrained_layers.written_config(language)) if language else None
     plain = {
         "model": model,
         "pictures": {"size": size, **pictures},
@@ -153,14 +151,14 @@ def open_clip_config(name: str) -> str:
 
 
 def open_clip_picture_format(name: str, config: str) -> PictureFormat:
-    """How the model wants its pictures.
+    """Return the picture format that the model expects.
 
     Args:
-        name: what it is called.
-        config: what `open_clip_config` wrote.
+        name: of the model, for messages.
+        config: as `open_clip_config` returns it.
 
     Raises:
-        ValueError: they are no squares.
+        ValueError: its pictures are not square.
     """
     plain = json.loads(config)["pictures"]
     size = plain["size"]
@@ -168,18 +166,18 @@ def open_clip_picture_format(name: str, config: str) -> PictureFormat:
     if len(sides) != 1:
         raise ValueError(f"{name} reads pictures of size {size}; only square ones can be given")
     fit, scaled = plain.get("resize_mode") or "shortest", plain.get("interpolation") or "bicubic"
-    theirs = open_clip_library()
+    library = open_clip_library()
     return PictureFormat(
         size=int(sides.pop()),
-        mean=tuple(plain.get("mean") or theirs.OPENAI_DATASET_MEAN),
-        deviation=tuple(plain.get("std") or theirs.OPENAI_DATASET_STD),
+        mean=tuple(plain.get("mean") or library.OPENAI_DATASET_MEAN),
+        deviation=tuple(plain.get("std") or library.OPENAI_DATASET_STD),
         crop=fit == "shortest",
         frame=f"{fit} {'bilinear' if scaled == 'bilinear' else 'bicubic'}",
     )
 
 
 def load_open_clip(name: str, *, pretrained: bool, config: str) -> nn.Module:
-    """The model of a name in single precision.
+    """Load the model of a name, in single precision.
 
     Weights are read as safetensors, or as tensors alone: nothing is unpickled.
 
@@ -187,7 +185,7 @@ def load_open_clip(name: str, *, pretrained: bool, config: str) -> nn.Module:
         name: see `open_clip_place`.
         pretrained: load its weights, or where its name says none, those of its language model;
             else it starts from fresh ones, and neither a folder nor the hub is asked.
-        config: what `open_clip_config` wrote.
+        config: as `open_clip_config` returns it.
 
     Raises:
         ValueError: open_clip is not installed, or cannot build or fill the model.
@@ -195,7 +193,7 @@ def load_open_clip(name: str, *, pretrained: bool, config: str) -> nn.Module:
     place = open_clip_place(name) if pretrained else None
     fresh = place is not None and place.fresh
     try:
-        body = _built(json.loads(config), language=fresh)
+        body = _build(json.loads(config), language=fresh)
         if place is not None and not fresh:
             weights = _weights(place)
             open_clip_library().load_checkpoint(body, str(weights), weights_only=True)
@@ -207,7 +205,7 @@ def load_open_clip(name: str, *, pretrained: bool, config: str) -> nn.Module:
 
 
 def open_clip_library() -> Any:
-    """open_clip.
+    """Import open_clip.
 
     Raises:
         ValueError: it is not installed.
@@ -220,40 +218,40 @@ def open_clip_library() -> Any:
 
 
 def _settings(place: OpenClipPlace) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Of the model, and of how pictures are prepared."""
-    theirs = open_clip_library()
+    """Return the configurations of the model and of its picture preprocessing."""
+    library = open_clip_library()
     if not place.model.startswith((HUB, FOLDER)):
-        model = deepcopy(theirs.get_model_config(place.model))
-        found = theirs.get_pretrained_cfg(place.model, place.tag) if place.tag else {}
-        if place.tag:  # what the weights were trained with
-            model["quick_gelu"] = bool(found.get("quick_gelu", False))
-        return model, _of_pictures(found)
-    path = _fetched(place, CONFIG)
+        model = deepcopy(library.get_model_config(place.model))
+        weights = library.get_pretrained_cfg(place.model, place.tag) if place.tag else {}
+        if place.tag:  # as in the training of the weights, whatever the architecture's name says
+            model["quick_gelu"] = bool(weights.get("quick_gelu", False))
+        return model, _picture_settings(weights)
+    path = _model_file(place, CONFIG)
     plain = read_json(path, "a model of open_clip")
     if not isinstance(plain, dict) or not isinstance(plain.get("model_cfg"), dict):
         raise ValueError(f"{path} has no model_cfg, so it is no configuration of open_clip")
-    return plain["model_cfg"], _of_pictures(plain.get("preprocess_cfg") or {})
+    return plain["model_cfg"], _picture_settings(plain.get("preprocess_cfg") or {})
 
 
-def _of_pictures(found: Mapping[str, Any]) -> dict[str, Any]:
-    wanted = ("size", "mean", "std", "interpolation", "resize_mode")
-    return {key: found[key] for key in wanted if found.get(key) is not None}
+def _picture_settings(preprocessing: Mapping[str, Any]) -> dict[str, Any]:
+    keys = ("size", "mean", "std", "interpolation", "resize_mode")
+    return {key: preprocessing[key] for key in keys if preprocessing.get(key) is not None}
 
 
 def _weights(place: OpenClipPlace) -> Path:
-    theirs = open_clip_library()
+    library = open_clip_library()
     if place.tag:
-        return Path(theirs.download_pretrained(theirs.get_pretrained_cfg(place.model, place.tag)))
+        return Path(library.download_pretrained(library.get_pretrained_cfg(place.model, place.tag)))
     if place.folder is None:
-        return _fetched(place, None)
-    found = [place.folder / name for name in FILES if (place.folder / name).is_file()]
-    if not found:
+        return _model_file(place, None)
+    files = [place.folder / name for name in FILES if (place.folder / name).is_file()]
+    if not files:
         raise ValueError(f"{place.folder} has a {CONFIG} but no weights; put {FILES[0]} beside it")
-    return found[0]
+    return files[0]
 
 
-def _fetched(place: OpenClipPlace, file: str | None) -> Path:
-    """A file of a folder or of a model on the hub; None for its weights."""
+def _model_file(place: OpenClipPlace, file: str | None) -> Path:
+    """Return the path of a file of a model, fetched from the hub if needed; None: its weights."""
     if place.folder is not None and file:
         return place.folder / file
     name = place.model.removeprefix(HUB)
@@ -265,26 +263,28 @@ def _fetched(place: OpenClipPlace, file: str | None) -> Path:
 
 
 def _pad(text: Mapping[str, Any], folder: Path | None) -> int:
-    """What open_clip fills texts up with."""
+    """Return the token id that open_clip pads texts with."""
     name = text.get("hf_tokenizer_name")
     if not name:
         return 0
     try:
-        found = pretrained_module.hf_library().AutoTokenizer.from_pretrained(str(folder or name))
+        tokenizer = pretrained_layers.hf_library().AutoTokenizer.from_pretrained(
+            str(folder or name)
+        )
     except (OSError, ValueError) as error:
         first = (str(error).splitlines() or [repr(error)])[0]
         raise ValueError(f"{name!r} is no tokenizer that can be read here: {first}") from error
-    return int(found.pad_token_id or 0)
+    return int(tokenizer.pad_token_id or 0)
 
 
-def _built(plain: Mapping[str, Any], *, language: bool) -> nn.Module:
-    """The model with fresh weights; those of its language model, if wanted, are public ones."""
-    theirs, model = open_clip_library(), deepcopy(plain["model"])
+def _build(plain: Mapping[str, Any], *, language: bool) -> nn.Module:
+    """Build the model with fresh weights; `language` loads its language model's public ones."""
+    library, model = open_clip_library(), deepcopy(plain["model"])
     text, vision = model["text_cfg"], model["vision_cfg"]
     custom = model.pop("custom_text", False) or bool(plain["language"])
-    make = theirs.CustomTextCLIP if custom else theirs.CLIP
+    make = library.CustomTextCLIP if custom else library.CLIP
     if custom and "multimodal_cfg" in model:
-        make = theirs.CoCa
+        make = library.CoCa
     if "timm_model_name" in vision:
         vision["timm_model_pretrained"] = False
     with tempfile.TemporaryDirectory() as folder:
@@ -301,12 +301,12 @@ UNUSED = ("logit_", "text_decoder.")  # scale and bias belong to the objective
 
 @final
 class OpenClipModel(RetrievalModel):
-    """A model of open_clip, its towers compared by cosine.
+    """A dual encoder of open_clip, compared by cosine.
 
-    Texts are padded to their full length with what open_clip pads them with.
+    Texts are padded to the full length with open_clip's padding token.
 
     Attributes:
-        written: what it is built from, as `config` wants it.
+        written: its configuration as JSON, as the argument `config` takes it.
 
     Departs from the authors' code in: whether activations are QuickGELU is what the weights of a
     name were trained with, where theirs warns if a name says otherwise.
@@ -327,7 +327,7 @@ class OpenClipModel(RetrievalModel):
             name: ``open_clip:`` and an architecture, with ``/`` and a tag for its weights,
                 ``open_clip:hf-hub:USER/MODEL``, or a folder with ``open_clip_config.json``.
             pretrained: load its weights; else it starts from fresh ones.
-            config: what it is built from as JSON, see `written`; asked of its name where None.
+            config: its configuration as JSON, see `written`; looked up by name where None.
             lora: rank of adapters on the attention, which alone are trained; 0 to train everything.
             apart: keep adapters beside the weights in a finished model, which then needs peft; else
                 they are merged.
@@ -352,23 +352,23 @@ class OpenClipModel(RetrievalModel):
                 value.requires_grad_(False)
 
     def merge(self) -> None:
-        """Add what adapters have learnt to the weights; the model then is one without adapters."""
+        """Merge the adapters into the weights and remove them."""
         if self.lora:
             lora_layers.merge_lora(self.body)
             self.lora = 0
 
     def adopted(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What to load from the same model, with adapters or without."""
+        """Return the state dict to load, from the same model with or without adapters."""
         return lora_layers.lora_state(self.state_dict(), state) if self.lora else dict(state)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
-        """Pixels (N, C, H, W) as one vector each."""
+        """Encode pixels (N, C, H, W) as one unit vector each."""
         body: Any = self.body
         pixels = images.values.to(next(self.body.parameters()).dtype)
         return unit_vectors(single_vector(body.encode_image(pixels)))
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """Token ids (N, L) as one vector each."""
+        """Encode token ids (N, L) as one unit vector each."""
         ids = texts.values.masked_fill(~texts.mask, self.filler)
         room = max(0, self.length - ids.shape[1])
         if self.length and ids.shape[1] > self.length:
@@ -380,23 +380,23 @@ class OpenClipModel(RetrievalModel):
         return unit_vectors(single_vector(body.encode_text(pad(ids, (0, room), value=self.filler))))
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) cosines of aligned pairs."""
+        """Return the (P,) cosines of image p and text p."""
         return inner_pairs(images, texts)
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(I, T) cosines."""
+        """Return the (I, T) cosines of every image and text."""
         return inner_products(images, texts)
 
     def forward(self, batch: Batch) -> EncodedViews:
-        """Trains as it is used."""
+        """Encode a training batch as in inference."""
         return encode_batch(self, batch)
 
 
 def open_clip_text_length(config: str) -> int:
-    """How many tokens the model of this configuration reads at most."""
+    """Return the maximum text length in tokens of the model of this configuration."""
     return int(json.loads(config)["model"]["text_cfg"].get("context_length", 77))
 
 
 def open_clip_width(config: str) -> int:
-    """How wide the vectors of the model of this configuration are."""
+    """Return the width of the vectors of the model of this configuration."""
     return int(json.loads(config)["model"]["embed_dim"])

@@ -37,17 +37,17 @@ from counterfoil.models.layers.pooling import (
     zero_padded,
 )
 
-# UNITER's embedding layers: wordpieces with their order, regions with their boxes.
+# Embedding layers: wordpieces with positions, regions with boxes.
 
 
-PLACE = 7  # numbers that say where a region is
+PLACE = 7  # numbers of `box_features`
 
 
 @final
 class WordPieceEmbedding(TextTower):
-    """norm(word + position + kind), with dropout.
+    """BERT's embedding of wordpieces: norm(word + position + kind), with dropout.
 
-    What the mask hides is embedded as the word 0.
+    Padding is embedded as the word 0.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class WordPieceEmbedding(TextTower):
         self._mask = vocabulary if mask is None else mask
 
     def forward(self, items: ModalityBatch) -> Embeddings:
-        """Token ids (N, L) as vectors.
+        """Embed token ids (N, L).
 
         Raises:
             ValueError: an id or a length that the model does not know.
@@ -94,18 +94,18 @@ class WordPieceEmbedding(TextTower):
         return Embeddings(self.dropout(self.norm(words + order + self.kind)), items.mask)
 
     def word_table(self) -> nn.Module:
-        """What token ids are looked up in."""
+        """Return the embedding table of token ids."""
         return self.word_embeddings
 
     @property
     def mask_word(self) -> int:
-        """Id of the token that hides a word."""
+        """Id of the mask token."""
         return self._mask
 
 
 @final
 class RegionEmbedding(ImageTower):
-    """norm(norm(features) + norm(place) + kind), with dropout.
+    """UNITER's embedding of regions: norm(norm(features) + norm(place) + kind), with dropout.
 
     The place of a region is x1, y1, x2, y2, width, height and area, as fractions of the picture.
     """
@@ -134,7 +134,7 @@ class RegionEmbedding(ImageTower):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, items: ModalityBatch, veiled: Tensor | None = None) -> Embeddings:
-        """Regions (N, R, F) as vectors.
+        """Embed regions (N, R, F).
 
         Args:
             items: with their boxes.
@@ -149,8 +149,8 @@ class RegionEmbedding(ImageTower):
         if veiled is not None:
             values = torch.where(veiled.unsqueeze(2), self._veil(), values)
         where = box_features(self._boxes(items).to(values.dtype))
-        seen = self.fc_norm(self.fc(values)) + self.place_norm(self.place(where))
-        return Embeddings(self.dropout(self.norm(seen + self.kind)), items.mask)
+        regions = self.fc_norm(self.fc(values)) + self.place_norm(self.place(where))
+        return Embeddings(self.dropout(self.norm(regions + self.kind)), items.mask)
 
     @staticmethod
     def _boxes(items: ModalityBatch) -> Tensor:
@@ -171,14 +171,14 @@ class RegionEmbedding(ImageTower):
 
 
 def box_features(boxes: Tensor) -> Tensor:
-    """(N, R, 7) x1, y1, x2, y2, width, height and area of regions (N, R, 4), all as fractions."""
+    """Return (N, R, 7) x1, y1, x2, y2, width, height, area of boxes (N, R, 4), as fractions."""
     size = boxes[..., 2:] - boxes[..., :2]
     return torch.cat([boxes, size, size.prod(2, keepdim=True)], 2)
 
 
 @final
 class UNITER(JointModel):
-    """Words and regions through one transformer; a score from the first token.
+    """One transformer over words and regions; the score is read off the first token.
 
     Items are encoded by the embedding layers alone; the transformer reads pairs of them. Sequences
     are packed, so that neither padding nor the batch has a share in a pair's score. It also reads
@@ -255,28 +255,29 @@ class UNITER(JointModel):
         initialize_weights(self, spread)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
-        """N images as their embedded regions."""
+        """Embed the regions of N images."""
         return self.embed_images(images)
 
     def embed_images(self, images: ModalityBatch, veiled: Tensor | None = None) -> Embeddings:
-        """The same with the features of some regions hidden: (N, R) bool, True where they are."""
+        """Embed regions with some features masked: `veiled` is (N, R) bool, True at masked ones."""
         embedded: Embeddings = self.image(images, veiled)
         return embedded
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """N texts as their embedded tokens."""
+        """Embed the tokens of N texts."""
         embedded: Embeddings = self.text(texts)
         return embedded
 
     def regressed(self, states: Tensor) -> Tensor:
-        """(M, F) features of the hidden region of each state."""
-        found: Tensor = require_head(self.says.regress, "regress")(states, self.image.fc.weight.T)
-        return found
+        """Return (M, F) features of the masked region at each state."""
+        head = require_head(self.says.regress, "regress")
+        features: Tensor = head(states, self.image.fc.weight.T)
+        return features
 
     def classified(self, states: Tensor) -> Tensor:
-        """(M, C) logits of the class of each region."""
-        found: Tensor = require_head(self.says.classify, "classify")(states)
-        return found
+        """Return (M, C) logits of the class of each region."""
+        logits: Tensor = require_head(self.says.classify, "classify")(states)
+        return logits
 
     def run_body(self, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None) -> Tensor:
         """Return last hidden states (S, D) of packed tokens, or (K, D) of those that are kept."""
@@ -294,7 +295,7 @@ class UNITER(JointModel):
         return self.text.word_embeddings.weight
 
 
-# UNITER's and TAGS's tensors under our names, and ours under theirs.
+# The checkpoints of UNITER and TAGS: their tensor names and ours, in both directions.
 
 
 HEAD_WIDTH = 64  # of all published sizes
@@ -351,9 +352,9 @@ NEEDED = ("text.word_embeddings.weight", "image.fc.weight", "body.layers.0.enter
 
 
 def uniter_name(theirs: str) -> str | None:
-    """Our name of one of their tensors; None for one that is not ours alone, or that none reads.
+    """Return our name of one of their tensors; None for one that is unused or joined with others.
 
-    The parts of a layer that ask, are asked and answer are one tensor here.
+    Query, key and value projections of a layer are one tensor here.
     """
     if layer := THEIR_LAYER.fullmatch(theirs):
         found = _exchanged(layer[2], LAYER)
@@ -362,7 +363,7 @@ def uniter_name(theirs: str) -> str | None:
 
 
 def convert_uniter(state: Mapping[str, Tensor]) -> State:
-    """UNITER's and TAGS's tensors under the names of `UNITER`; those that none reads are left out.
+    """Rename tensors of UNITER and TAGS to those of `UNITER`; unused ones are left out.
 
     Names with "gamma" and "beta", and with "bert." before them or in place of "uniter.", are known.
 
@@ -386,7 +387,7 @@ def convert_uniter(state: Mapping[str, Tensor]) -> State:
 
 
 def authors_state(state: Mapping[str, Tensor]) -> State:
-    """The weights of a `UNITER` under the authors' names, as their loaders want them."""
+    """Rename the weights of a `UNITER` to the authors' names, for their loaders."""
     new: State = {}
     back = {ours: theirs for theirs, ours in PREFIXES.items()}
     layer_back = {ours: theirs for theirs, ours in LAYER.items()}
@@ -409,7 +410,7 @@ def authors_state(state: Mapping[str, Tensor]) -> State:
 
 
 def uniter_options(checkpoint: Checkpoint) -> ConvertedModel:
-    """UNITER, or TAGS, from a checkpoint alone, with the heads that are in it and a rank.
+    """Convert a checkpoint of UNITER or TAGS, with the heads that are in it and a rank.
 
     A rank that was not fine-tuned is the yes of the pre-trained match; other tensors that are
     missing begin as fresh ones. Sizes are read off the tensors, "heads" (64 numbers to each) and

@@ -28,7 +28,7 @@ from counterfoil.models.layers.joint_encoder import (
 from counterfoil.models.layers.pooling import check_choice, check_heads, check_positive, valid_ids
 from counterfoil.models.layers.pretrained import config_of, hf_library, weights_file
 
-# ViLT's own parts, made by Hugging Face transformers: embedding layers, transformer, pooler.
+# The modules of Hugging Face transformers: embedding layers, transformer, pooler.
 
 
 TEXT, IMAGE = 0, 1  # kinds of tokens
@@ -37,7 +37,7 @@ TEXT, IMAGE = 0, 1  # kinds of tokens
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViltSizes:
-    """How large a ViLT is.
+    """The sizes of a ViLT.
 
     Attributes:
         layers: of the transformer.
@@ -90,7 +90,7 @@ class ViltSizes:
 
 
 def vilt_body(sizes: ViltSizes) -> nn.Module:
-    """A `transformers.ViltModel` with fresh weights.
+    """Build a `transformers.ViltModel` with fresh weights.
 
     Raises:
         ValueError: transformers is not installed.
@@ -114,9 +114,7 @@ def vilt_body(sizes: ViltSizes) -> nn.Module:
 
 
 def embed_words(body: Any, items: ModalityBatch) -> Embeddings:
-    """Token ids (N, L) as vectors, which know that they are words.
-
-    What the mask hides is embedded as the word 0.
+    """Embed token ids (N, L), with positions and token type; padding is embedded as the word 0.
 
     Raises:
         ValueError: an id or a length that the model does not know.
@@ -124,12 +122,12 @@ def embed_words(body: Any, items: ModalityBatch) -> Embeddings:
     known = body.config
     ids = valid_ids(items, longest=known.max_position_embeddings, vocabulary=known.vocab_size)
     embeddings = body.embeddings
-    found = embeddings.text_embeddings(input_ids=ids)
-    return Embeddings(found + embeddings.token_type_embeddings.weight[TEXT], items.mask)
+    words = embeddings.text_embeddings(input_ids=ids)
+    return Embeddings(words + embeddings.token_type_embeddings.weight[TEXT], items.mask)
 
 
 def embed_patches(body: Any, items: ModalityBatch) -> Embeddings:
-    """Pixels (N, 3, H, W) as a vector that stands for the image, and one for each of its patches.
+    """Embed pixels (N, 3, H, W) as a class token followed by one token per patch.
 
     All patches are read, row after row; those of pictures that fill less than the batch's room
     come without gaps.
@@ -156,7 +154,7 @@ def embed_patches(body: Any, items: ModalityBatch) -> Embeddings:
 
 
 def close_gaps(bag: Embeddings) -> Embeddings:
-    """The same items without gaps, as long as the longest; the order of real tokens stays."""
+    """Move real tokens to the left, in order, and cut the padding to the longest item."""
     if bool(bag.mask.all()):
         return bag
     longest = int(bag.mask.sum(1).max())
@@ -168,21 +166,21 @@ def close_gaps(bag: Embeddings) -> Embeddings:
 def run_vilt_encoder(
     body: Any, tokens: Tensor, packing: TokenPacking, kept: Tensor | None = None
 ) -> Tensor:
-    """(S, D) last hidden states of packed sequences, or (K, D) of the tokens that are kept."""
-    room, hidden = packing.padded(tokens), None
+    """Return last hidden states (S, D) of packed sequences, or (K, D) of the kept tokens."""
+    padded, bias = packing.padded(tokens), None
     if packing.keys is not None:
-        hidden = torch.zeros_like(packing.keys, dtype=room.dtype)
-        hidden = hidden.masked_fill(~packing.keys, -torch.inf)
+        bias = torch.zeros_like(packing.keys, dtype=padded.dtype)
+        bias = bias.masked_fill(~packing.keys, -torch.inf)
     for layer in body.encoder.layer:
-        found = layer(room, hidden)
-        room = found[0] if isinstance(found, tuple) else found
-    states = packing.packed(room)
+        output = layer(padded, bias)  # a tuple in transformers 4
+        padded = output[0] if isinstance(output, tuple) else output
+    states = packing.packed(padded)
     last: Tensor = body.layernorm(states if kept is None else states[kept])
     return last
 
 
 def _patch_mask(items: ModalityBatch, patch: int) -> Tensor:
-    """(N, rows, columns) bool, True at patches of the picture."""
+    """Return (N, rows, columns) bool, True at patches of the picture."""
     shape = tuple(items.values.shape)
     if len(shape) != 4 or shape[1] != 3 or min(shape[2:]) < patch:
         raise ValueError(
@@ -202,26 +200,26 @@ def _patch_mask(items: ModalityBatch, patch: int) -> Tensor:
 
 
 def _places(embeddings: Any, mask: Tensor) -> Tensor:
-    """(N, rows, columns, D) where patches are, as the square that was learnt is stretched to fit.
+    """Return the position embeddings (N, rows, columns, D) of patches, zero outside pictures.
 
-    Zero outside of the pictures.
+    The learned square of positions is interpolated to the shape of each picture.
     """
     learnt: Tensor = embeddings.position_embeddings[:, 1:]
     side = round(learnt.shape[1] ** 0.5)
     square = learnt.transpose(1, 2).reshape(1, -1, side, side)
     heights, widths = mask[:, :, 0].sum(1), mask[:, 0].sum(1)
-    found = square.new_zeros(*mask.shape, square.shape[1])
+    positions = square.new_zeros(*mask.shape, square.shape[1])
     sizes = torch.stack([heights, widths], 1)
     for height, width in torch.unique(sizes, dim=0).tolist():
         if not height * width:
             continue
         fitted = interpolate(square, size=(height, width), mode="bilinear", align_corners=True)
         alike = ((heights == height) & (widths == width)).nonzero().squeeze(1)
-        found[alike, :height, :width] = fitted[0].permute(1, 2, 0)
-    return found
+        positions[alike, :height, :width] = fitted[0].permute(1, 2, 0)
+    return positions
 
 
-# Public ViLT weights under our names.
+# Public weights of Hugging Face: their tensor names and ours.
 #
 # What Hugging Face calls ViltForMaskedLM, ViltForImageAndTextRetrieval, ViltForPreTraining or
 # ViltModel is read: "dandelin/vilt-b32-mlm", "dandelin/vilt-b32-mlm-itm",
@@ -245,19 +243,19 @@ WORDS = "vilt.embeddings.text_embeddings.word_embeddings.weight"
 
 
 def vilt_name(theirs: str) -> str | None:
-    """Our name of one of their tensors; None for one that is not read."""
+    """Return our name of one of their tensors; None for one that is left out."""
     if theirs.endswith(UNREAD):
         return None
     if theirs.startswith(BODY):
         return theirs
     if theirs.startswith(PARTS):
         return BODY + theirs
-    found = max((p for p in HEADS if theirs.startswith(p)), key=len, default=None)
-    return None if found is None else HEADS[found] + theirs.removeprefix(found)
+    prefix = max((p for p in HEADS if theirs.startswith(p)), key=len, default=None)
+    return None if prefix is None else HEADS[prefix] + theirs.removeprefix(prefix)
 
 
 def read_vilt_state(name: str, *, words: int | None = None) -> State:
-    """The weights of a Hugging Face ViLT under the names of `ViLT`.
+    """Read the weights of a Hugging Face ViLT and rename them to those of `ViLT`.
 
     Args:
         name: folder or name of the model.
@@ -281,7 +279,7 @@ def read_vilt_state(name: str, *, words: int | None = None) -> State:
 
 @final
 class ViLT(JointModel):
-    """Words and patches through one transformer; a score from the first token.
+    """One transformer over words and patches; the score is read off the first token.
 
     Items are encoded by the embedding layers alone; the transformer reads pairs of them. It also
     reads words in the sense of `counterfoil.core.types.WordHeadModel`. The parts are those of
@@ -362,21 +360,21 @@ class ViLT(JointModel):
             self.load_state_dict(self.adopted(read_vilt_state(weights, words=sizes.words)))
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
-        """N images (N, 3, H, W) as their embedded patches, behind a token for the whole."""
+        """Embed N images (N, 3, H, W) as a class token and their patches."""
         return embed_patches(self.vilt, images)
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """N texts as their embedded tokens."""
+        """Embed the tokens of N texts."""
         return embed_words(self.vilt, texts)
 
     def word_table(self) -> nn.Module:
-        """What token ids are looked up in."""
+        """Return the embedding table of token ids."""
         table: nn.Module = self.vilt.get_input_embeddings()  # type: ignore[operator]
         return table
 
     @property
     def mask_word(self) -> int:
-        """Id of the token that hides a word."""
+        """Id of the mask token."""
         return self._mask
 
     def adopted(self, state: Mapping[str, Tensor]) -> State:
@@ -422,14 +420,14 @@ def _heads(outputs: tuple[str, ...], sizes: ViltSizes) -> UniterHeads:
     return heads
 
 
-# A public ViLT, from its folder or name alone.
+# A public ViLT by folder or name.
 
 
 KIND = ("gelu", True, 3, 1e-12)
 
 
 def public_vilt(name: str, *, mask: int | None) -> ConvertedModel:
-    """The ViLT of a folder or name, with the heads that are in it and a rank.
+    """Convert the ViLT of a folder or name, with the heads that are in it and a rank.
 
     A rank that was not fine-tuned is the yes of the pre-trained match; where there is none either,
     as in "dandelin/vilt-b32-mlm", it begins as a fresh one and has to be trained.

@@ -28,7 +28,7 @@ CELLS_AT_ONCE = 1 << 24
 
 @final
 class VSEPP(RetrievalModel):
-    """Global vectors compared by cosine, or by how far they break an order (section 3).
+    """One vector per item, compared by cosine or by the order-embedding similarity (section 3).
 
     Departs from the authors' code in: a zero vector scores 0 (theirs gives NaN), and regions or
     words may be pooled in several ways; theirs are ``image_pool="mean"`` of one global feature and
@@ -50,15 +50,15 @@ class VSEPP(RetrievalModel):
         """Keyword arguments.
 
         Args:
-            image: reads images.
-            text: reads texts.
-            image_pool: how region vectors become one.
-            text_pool: how word vectors become one.
+            image: encoder of images.
+            text: encoder of texts.
+            image_pool: pooling of region vectors.
+            text_pool: pooling of word vectors.
             measure: "cosine" (a plain product when not normalised), or "order":
                 -||max(0, text - image)||.
             absolute: take absolute values of the vectors, as order embeddings want.
-            normalise_images: bring image vectors to length 1.
-            normalise_texts: bring text vectors to length 1.
+            normalise_images: scale image vectors to length 1.
+            normalise_texts: scale text vectors to length 1.
         """
         super().__init__()
         check_choice("image_pool", image_pool, POOLS)
@@ -72,15 +72,15 @@ class VSEPP(RetrievalModel):
         self.normalise = (normalise_images, normalise_texts)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
-        """N images as one vector each."""
-        return self._finish(self.image(images), self.pools[0], self.normalise[0])
+        """Encode N images as one vector each."""
+        return self._pooled(self.image(images), self.pools[0], self.normalise[0])
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """N texts as one vector each."""
-        return self._finish(self.text(texts), self.pools[1], self.normalise[1])
+        """Encode N texts as one vector each."""
+        return self._pooled(self.text(texts), self.pools[1], self.normalise[1])
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) scores of aligned pairs."""
+        """Return the (P,) scores of image p with text p."""
         if self.measure == "cosine":
             return inner_pairs(images, texts)
         return order_similarity(
@@ -88,33 +88,34 @@ class VSEPP(RetrievalModel):
         )
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(I, T) scores."""
+        """Return the (I, T) scores of every image with every text."""
         if self.measure == "cosine":
             return inner_products(images, texts)
         image, text = full_precision(images.tokens[:, 0]), full_precision(texts.tokens[:, 0])
+        # the difference of all pairs is (I, T, D): a few images at a time
         step = max(1, CELLS_AT_ONCE // max(1, text.numel()))
         return torch.cat(
             [order_similarity(part.unsqueeze(1), text) for part in torch.split(image, step)]
         )
 
     def forward(self, batch: Batch) -> EncodedViews:
-        """Trains as it is used."""
+        """Encode a training batch as in inference."""
         return encode_batch(self, batch)
 
-    def _finish(self, bag: Embeddings, kind: Pool, normalise: bool) -> Embeddings:
-        one = single_vector(pool_vectors(kind, bag))
-        one = unit_vectors(one) if normalise else one
-        return Embeddings(one.tokens.abs(), one.mask) if self.absolute else one
+    def _pooled(self, bag: Embeddings, kind: Pool, normalise: bool) -> Embeddings:
+        pooled = single_vector(pool_vectors(kind, bag))
+        pooled = unit_vectors(pooled) if normalise else pooled
+        return Embeddings(pooled.tokens.abs(), pooled.mask) if self.absolute else pooled
 
 
 def order_similarity(image: Tensor, text: Tensor) -> Tensor:
-    """How far the image fails to dominate the text in every coordinate, negated (eq. 8)."""
-    length: Tensor = torch.linalg.vector_norm((text - image).clamp(min=0), dim=-1)
-    return -length
+    """Return -||max(0, text - image)||: 0 where the image is larger in every coordinate (eq. 8)."""
+    violation: Tensor = torch.linalg.vector_norm((text - image).clamp(min=0), dim=-1)
+    return -violation
 
 
 def check_same_width(image: ImageTower, text: TextTower) -> None:
-    """Check that both towers end in one space.
+    """Check that both towers return vectors of the same width.
 
     Raises:
         ValueError: they do not.

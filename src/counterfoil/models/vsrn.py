@@ -45,7 +45,7 @@ from counterfoil.models.layers.pooling import (
 from counterfoil.models.layers.towers import run_recurrent
 from counterfoil.models.vsepp import check_same_width
 
-# Region relationship reasoning: every region is told what the others hold (VSRN, section 3.1).
+# Region relationship reasoning (section 3.1).
 
 
 RegionNorm = Literal["channel", "vector"]
@@ -99,13 +99,13 @@ def normalise_by(kind: RegionNorm, tokens: Tensor) -> Tensor:
     return levelled
 
 
-# Writes an image's caption from its regions, to make them hold what captions tell (VSRN).
+# Caption generation, an auxiliary loss in training (section 3.4).
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class CaptionerMemory:
-    """What the decoder attends to.
+    """The keys and values that the decoder attends to.
 
     Attributes:
         states: (P, R, H) of the recurrent network over the regions.
@@ -118,7 +118,7 @@ class CaptionerMemory:
     hidden: Tensor | None
 
     def first(self, count: int) -> CaptionerMemory:
-        """That of the first captions."""
+        """Return the memory of the first `count` captions."""
         if count == len(self.states):
             return self
         hidden = None if self.hidden is None else self.hidden[:count]
@@ -307,8 +307,8 @@ class VSRN(RetrievalModel):
         """Keyword arguments.
 
         Args:
-            image: reads images.
-            text: reads texts; its last state is the text.
+            image: encoder of images.
+            text: encoder of texts; its last state is the text.
             captioner: writes captions in training; None for no such loss.
             caption_weight: of its loss; at 0 there is no captioner.
             layers: how many relation layers.
@@ -320,7 +320,7 @@ class VSRN(RetrievalModel):
                 images and those of texts apart.
 
         Raises:
-            ValueError: a word that is not known, or parts of different widths.
+            ValueError: an option that is not known, or parts of different widths.
         """
         super().__init__()
         check_choice("region_norm", region_norm, get_args(RegionNorm))
@@ -342,19 +342,19 @@ class VSRN(RetrievalModel):
         self.bn_passes = bn_passes
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
-        """N images as one vector each."""
+        """Encode N images as one vector each."""
         return self.read(self.regions(images))
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """N texts as one vector each."""
+        """Encode N texts as one vector each."""
         return unit_vectors(single_vector(pool_vectors("last", self.text(texts))))
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(P,) scores of aligned pairs."""
+        """Return the (P,) scores of image p with text p."""
         return inner_pairs(images, texts)
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(I, T) scores."""
+        """Return the (I, T) scores of every image with every text."""
         return inner_products(images, texts)
 
     def forward(self, batch: Batch) -> EncodedViews:
@@ -365,13 +365,13 @@ class VSRN(RetrievalModel):
         if self.captioner is None or targets is None:
             return EncodedViews(views)
         place, number = (targets[:, :, 0] >= 0).nonzero(as_tuple=True)
-        told = self.captioner(regions.rows(place), targets[place, number])
+        loss = self.captioner(regions.rows(place), targets[place, number])
         return EncodedViews(
-            views, {"caption": self.caption_weight * told / len(batch.anchors.text)}
+            views, {"caption": self.caption_weight * loss / len(batch.anchors.text)}
         )
 
     def regions(self, images: ModalityBatch) -> Embeddings:
-        """N images as region vectors that have been told about each other."""
+        """Encode N images as region vectors after the relation layers."""
         bag = self.image(images)
         tokens = zero_padded(bag.tokens, bag.mask)
         mask = None if bool(bag.mask.all()) else bag.mask
@@ -382,7 +382,7 @@ class VSRN(RetrievalModel):
         return Embeddings(normalise_by(self.region_norm, tokens), bag.mask)
 
     def read(self, regions: Embeddings) -> Embeddings:
-        """Regions, in the order they are stored, as one vector."""
+        """Read regions, in the order they are stored, into one vector."""
         whole = bool(regions.mask.all())
         states = (
             self.reader(regions.tokens)[0]
@@ -408,7 +408,7 @@ class VSRN(RetrievalModel):
         return images.rows(back), Embeddings.cat(parts).rows(back)
 
 
-# VSRN's tensors under our names.
+# The authors' checkpoints: their tensor names and ours.
 
 
 RELATION = {"g": "value", "theta": "theta", "phi": "phi", "W.0": "out", "W.1": "norm"}
@@ -445,32 +445,32 @@ NAMES = TensorNames(
         "text.rnn.weight_ih_l0",
     ),
 )
-TOLD = ("captioner.fc.weight", "captioner.embed.weight")  # needed where there is a captioner
+CAPTIONER = ("captioner.fc.weight", "captioner.embed.weight")  # needed where there is a captioner
 
 
 def convert_vsrn(state: Mapping[str, Tensor]) -> State:
-    """VSRN's tensors under the names of `VSRN`, with its captioner's where they are there.
+    """Rename the authors' tensors to those of `VSRN`, with its captioner's where they are there.
 
     Raises:
         ValueError: a tensor is missing or unknown.
     """
-    told = any("caption_model." in name for name in state)
-    names = replace(NAMES, needed=(*NAMES.needed, *TOLD)) if told else NAMES
+    captioner = any("caption_model." in name for name in state)
+    names = replace(NAMES, needed=(*NAMES.needed, *CAPTIONER)) if captioner else NAMES
     return {_own(name): _flat(name, value) for name, value in names.renamed(state).items()}
 
 
 def _own(name: str) -> str:
-    """A cell has no layers to count."""
+    """Drop the layer suffix from names of a GRU cell."""
     return name.removesuffix("_l0") if name.startswith("captioner.writer.") else name
 
 
 def _flat(name: str, value: Tensor) -> Tensor:
-    """Their projections of regions are convolutions of width 1."""
+    """Flatten their region projections, which are convolutions of width 1."""
     return value.squeeze(-1) if name.startswith("relations.") else value
 
 
 def captioner_config(state: Mapping[str, Tensor], options: Mapping[str, Any]) -> Captioner:
-    """The captioner that fits these tensors, written down.
+    """Return the config of the captioner that fits renamed tensors.
 
     Args:
         state: under our names.
@@ -489,7 +489,7 @@ def captioner_config(state: Mapping[str, Tensor], options: Mapping[str, Any]) ->
 
 
 def vsrn_options(checkpoint: Checkpoint) -> ConvertedModel:
-    """VSRN from a checkpoint alone; without its options, Flickr30K's where it has that norm.
+    """Convert a checkpoint of VSRN; without its options, Flickr30K's where it has that norm.
 
     Raises:
         ValueError: it is not a VSRN checkpoint.

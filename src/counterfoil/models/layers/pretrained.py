@@ -299,11 +299,11 @@ class BertTextTower(TextTower):
 
     @property
     def written(self) -> str:
-        """Its configuration, as `config` wants it."""
+        """Its configuration as JSON, as the argument `config` takes it."""
         return config_as_dict(self.body.config)
 
     def word_table(self) -> nn.Module:
-        """What token ids are looked up in."""
+        """Return the embedding table of token ids."""
         table: nn.Module = self.body.get_input_embeddings()  # type: ignore[operator]
         return table
 

@@ -354,7 +354,7 @@ class GRU(WordTower):
         return Embeddings(states, mask)
 
     def word_table(self) -> nn.Module:
-        """What word ids are looked up in."""
+        """Return the embedding table of word ids."""
         return self.embed
 
     @property
