@@ -162,7 +162,7 @@ def test_each_of_several_proposers_is_named() -> None:
         assert writes.arguments["keep"] == 7
     assert made == {"tags": (5, 1.0), "tags-dc": (7, 1.0)}
     for wrong, told in (
-        ("tags.proposer.tailord.masks=3", "did you mean 'tailored'"),
+        ("tags.proposer.tagsgenerater.masks=3", "did you mean 'tagsgenerator'"),
         ("tags.proposer.tagsgenerator=3", "cannot be replaced whole"),
         ("tags.proposer.proposers=3", "cannot be replaced whole"),
     ):
