@@ -272,7 +272,9 @@ def test_a_loss_that_needs_a_guide_is_refused_before_anything_is_trained(tmp_pat
 
 
 def test_teachers_that_see_otherwise_cannot_see_the_same(tmp_path):
-    made = apply_overrides(recipe(form="models"), ["teach.inputs=same", "teacher-1.lens.size=32"])
+    made = apply_overrides(
+        recipe(form="models"), ["teach.inputs=same", "teacher-1.processor.size=32"]
+    )
     with pytest.raises(ValueError, match="'teacher-1' has another lens than 'student'"):
         run_pipeline(made, SOURCE, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -127,7 +127,7 @@ def test_curve_of_metrics(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = compare.learning_curve("online", path)
-    assert found == compare.Curve("online", (1.0, 2.0), (100.0, 120.0), (3.0, 1.0))
+    assert found == compare.LearningCurve("online", (1.0, 2.0), (100.0, 120.0), (3.0, 1.0))
 
 
 def test_curve_without_dev(tmp_path):

@@ -82,7 +82,7 @@ def test_a_cascade_as_a_stage(whole, copy, capsys):
 def test_one_round_on_regions(host, tmp_path):
     data = f"{DATA},features=regions"
     args = ("train", host, "--data", data, "--folder", tmp_path / "run", *SMALL)
-    assert run(*args, "--set", "online.epochs=1", "--set", "online.lens.min_count=1") == 0
+    assert run(*args, "--set", "online.epochs=1", "--set", "online.processor.min_count=1") == 0
     card = json.loads((tmp_path / "run" / "online" / "model" / "model.json").read_text())
     assert "Regions" in card["model"]["image"]["call"]
     assert (tmp_path / "run" / "test" / "evaluation.json").is_file()
@@ -122,7 +122,7 @@ def test_every_recipe_of_scenes(name, tmp_path):
     small += [more for host, more in MORE.items() if host in name]
     if "mobilenet" in name:
         public = hub_cases.mobilenet(tmp_path / "public")
-        small += [f"*.model.image.name={public}", "*.lens.size=48"]
+        small += [f"*.model.image.name={public}", "*.processor.size=48"]
     recipe = catalogue.smoke_recipe(apply_overrides(catalogue.find_recipe(name), small))
     data = "scenes:images=30,features=regions" if reads else "scenes:images=30"
     assert run_pipeline(recipe, DataSource(data), tmp_path / "run")

@@ -49,8 +49,8 @@ def value(path: str, *settings: str):
             "online.objective.terms.triplet.1.second.margin",
             0.4,
         ),
-        ("online.lens.texts=bert-base-uncased", "online.lens.texts", "bert-base-uncased"),
-        ("online.lens.texts='x y'", "online.lens.texts", "x y"),
+        ("online.processor.texts=bert-base-uncased", "online.processor.texts", "bert-base-uncased"),
+        ("online.processor.texts='x y'", "online.processor.texts", "x y"),
         ("online.objective.triplet.weight=2", "online.objective.terms.triplet.0", 2.0),
         (
             "online.objective.terms.triplet.term.steps=9",
@@ -101,8 +101,8 @@ def test_every_stage_that_has_the_key():
         ("onlien.epochs=3", "'onlien' is not a stage of demo; did you mean 'online'"),
         ("online.epoch=3", "'epoch' is not a key of online; did you mean 'epochs'"),
         ("online.modle.width=3", "did you mean 'model'"),
-        ("online.plan.epocs=3", "'epocs' is not a key of TrainPlan; did you mean 'epochs'"),
-        ("online.model.image.witdh=3", "'witdh' is not a key of Patches; did you mean 'width'"),
+        ("online.plan.epocs=3", "'epocs' is not a key of TrainConfig; did you mean 'epochs'"),
+        ("online.model.image.witdh=3", "'witdh' is not a key of PatchTower; did you mean 'width'"),
         ("online.objective.tripet.steps=3", "'tripet' is not a key of .*'triplet'"),
         ("online.epochs.x=3", "'x' is not a key of int"),
         ("*.nothing=3", "'nothing' is not a key"),
@@ -117,7 +117,7 @@ def test_every_stage_that_has_the_key():
         ("online.betas=[0.9]", r"\(0.9,\) is a list, but 'betas' takes a list, as in \(0.9, 0.9"),
         ("online.track=['wandbb']", "takes a list"),
         ("online.epochs=none", "None is none"),
-        ("online.lens.texts=3", "3 is a whole number, but 'texts' takes text"),
+        ("online.processor.texts=3", "3 is a whole number, but 'texts' takes text"),
         ("adaptive.start=3", "3 is a whole number, but 'start' takes text or none"),
         ("online.precision=fp16", "'fp16' is not a value of 'precision'; did you mean 'bf16'"),
         ("online.model=3", "'model' cannot be replaced whole; set one of: .*image_pool"),
@@ -153,7 +153,7 @@ def test_a_written_call():
 def test_each_of_several_proposers_is_named() -> None:
     recipe = catalogue.find_recipe("tags-dc/uniter-scenes")
     cooler = apply_overrides(
-        recipe, ["*.proposer.tailored.temperature=1", "tags.proposer.screened.keep=5"]
+        recipe, ["*.proposer.tagsgenerator.temperature=1", "tags.proposer.topscoringminer.keep=5"]
     )
     made = {}
     for stage in ("tags", "tags-dc"):
@@ -162,8 +162,8 @@ def test_each_of_several_proposers_is_named() -> None:
         assert writes.arguments["keep"] == 7
     assert made == {"tags": (5, 1.0), "tags-dc": (7, 1.0)}
     for wrong, told in (
-        ("tags.proposer.tailord.masks=3", "did you mean 'tailored'"),
-        ("tags.proposer.tailored=3", "cannot be replaced whole"),
+        ("tags.proposer.tagsgenerater.masks=3", "did you mean 'tagsgenerator'"),
+        ("tags.proposer.tagsgenerator=3", "cannot be replaced whole"),
         ("tags.proposer.proposers=3", "cannot be replaced whole"),
     ):
         with pytest.raises(ValueError, match=told):

@@ -75,7 +75,13 @@ def test_a_model_teaches_another_kind_by_the_command_line(tmp_path, capsys):
 
 
 TINY = ("layers=2", "width=16", "heads=2", "inner=16", "size=16", "patch=8", "positions=12")
-VILT = ("*.lens.size=16", "*.lens.divisor=8", "*.lens.longest=12", "*.epochs=1", "*.steps=2")
+VILT = (
+    "*.processor.size=16",
+    "*.processor.divisor=8",
+    "*.processor.longest=12",
+    "*.epochs=1",
+    "*.steps=2",
+)
 VILT += ("*.candidates.texts=9", "*.candidates.images=9")
 
 
@@ -84,7 +90,7 @@ def test_photos_train_a_vilt_from_public_weights(name, tmp_path):
     """A folder in the place of the hub; the saved model does not ask for it again."""
     public = recipes_cases.vilt_like(tmp_path / "public")
     sizes = [f"*.model.{size}" for size in TINY]
-    where = [f"*.model.weights={public}", f"*.lens.texts={public}"]
+    where = [f"*.model.weights={public}", f"*.processor.texts={public}"]
     words = [word for setting in (*sizes, *VILT, *where) for word in ("--set", setting)]
     command = ["train", name, "--data", "scenes:images=24", "--folder", str(tmp_path / "run")]
     assert main([*command, *words]) == 0

@@ -18,7 +18,7 @@ from counterfoil.pipelines.pipeline import Evaluate, Train
 from counterfoil.recipes import photos
 
 SMALL = ("*.model.image.width=16", "*.model.text.width=16", "*.model.text.word_width=8")
-SMALL += ("*.lens.size=48", "*.batch=16", "*.epochs=1", "*.steps=3")
+SMALL += ("*.processor.size=48", "*.batch=16", "*.epochs=1", "*.steps=3")
 LISTS = ("lists.texts=20", "lists.images=5")
 
 

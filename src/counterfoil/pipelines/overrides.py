@@ -156,7 +156,7 @@ def _kind(kind: Any) -> str:
 # ``online.model.text.layers=2``. The keys of a stage's plan and of its optimiser may be named
 # directly: ``online.epochs=3`` is ``online.plan.epochs=3``; so may the terms of an objective and
 # their arguments: ``online.objective.triplet.steps=50``; so may each of several proposers:
-# ``tags.proposer.tailored.temperature=1.0``. A value is read as a Python literal and must
+# ``tags.proposer.tagsgenerator.temperature=1.0``. A value is read as a Python literal and must
 # be of the kind that its annotation allows.
 
 

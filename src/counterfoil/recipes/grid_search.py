@@ -1035,7 +1035,7 @@ def both_steps(dataset: Dataset) -> GridSearch:
 def _steps(stage: str) -> tuple[GridAxis, ...]:
     """The axes that both steps have."""
     return (
-        GridAxis(keys=(f"{stage}.proposer.tailored.temperature",), values=TEMPERATURES),
+        GridAxis(keys=(f"{stage}.proposer.tagsgenerator.temperature",), values=TEMPERATURES),
         GridAxis(keys=(f"{stage}.objective.masked.weight",), values=MASKED),
         GridAxis(keys=(f"{stage}.objective.written.weight",), values=WRITTEN),
     )
