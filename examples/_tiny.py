@@ -7,11 +7,52 @@ import tokenizers
 import torch
 import transformers
 
-WORDS = (
-    "a an the and of in on to is are there with two three four one left right above below small "
-    "large big red green blue yellow purple orange black white gray grey circle circles square "
-    "squares triangle triangles star stars dog snow picture"
-).split()
+WORDS = [
+    "a",
+    "an",
+    "the",
+    "and",
+    "of",
+    "in",
+    "on",
+    "to",
+    "is",
+    "are",
+    "there",
+    "with",
+    "two",
+    "three",
+    "four",
+    "one",
+    "left",
+    "right",
+    "above",
+    "below",
+    "small",
+    "large",
+    "big",
+    "red",
+    "green",
+    "blue",
+    "yellow",
+    "purple",
+    "orange",
+    "black",
+    "white",
+    "gray",
+    "grey",
+    "circle",
+    "circles",
+    "square",
+    "squares",
+    "triangle",
+    "triangles",
+    "star",
+    "stars",
+    "dog",
+    "snow",
+    "picture",
+]
 
 
 def tiny_clip(folder: Path) -> str:

@@ -167,9 +167,7 @@ def test_names_of_the_migration_table_exist():
     table = text[text.index("### Migration") : text.index("The command line. The old")]
     rows = re.findall(r"^\| (.+) \| (.+) \|$", table, re.MULTILINE)[2:]
     assert len(rows) > 20
-    source = "\n".join(
-        path.read_text("utf-8") for path in (ROOT / "src/counterfoil").rglob("*.py")
-    )
+    source = "\n".join(path.read_text("utf-8") for path in (ROOT / "src/counterfoil").rglob("*.py"))
     for _, now in rows:
         for name in re.findall(r"`([^`]+)`", now):
             last = name.strip(".").split(".")[-1]
