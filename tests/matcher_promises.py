@@ -48,7 +48,7 @@ def grid_equals_pairs_on_the_product(case: Case) -> None:
     assert grid.shape == (I, T)
     assert grid.isfinite().all()
     assert grid.std() > 0
-    same(model.pairs(*product(images, texts)).view(I, T), grid)
+    same(model.score_pairs(*product(images, texts)).view(I, T), grid)
 
 
 def listed_pairs_are_entries_of_the_grid(case: Case) -> None:
@@ -71,9 +71,9 @@ def one_region_and_one_word_keep_their_shape(case: Case) -> None:
     model = case.build()
     images, texts = encoded(case, model)
     short = [Embeddings(x.tokens[:, :1], x.mask[:, :1]) for x in (images, texts)]
-    grid = model.grid(*short)
+    grid = model.score_matrix(*short)
     assert grid.shape == (I, T)
-    same(model.pairs(*product(*short)).view(I, T), grid)
+    same(model.score_pairs(*product(*short)).view(I, T), grid)
 
 
 def garbage_in_padding_of_items_changes_nothing(case: Case) -> None:
@@ -103,15 +103,15 @@ def garbage_in_padding_of_encodings_changes_nothing(case: Case) -> None:
     images, texts = encoded(case, model)
     grid = model.score_matrix(images, texts)
     dirty = [Embeddings(poisoned(x.tokens, x.mask), x.mask) for x in (images, texts)]
-    same(model.grid(*dirty), grid)
-    same(model.pairs(*product(*dirty)).view(I, T), grid)
+    same(model.score_matrix(*dirty), grid)
+    same(model.score_pairs(*product(*dirty)).view(I, T), grid)
 
 
 def room_for_more_tokens_changes_nothing(case: Case) -> None:
     model = case.build()
     images, texts = encoded(case, model)
     more = [x.padded(x.tokens.shape[1] + 2) for x in (images, texts)]
-    same(model.grid(*more), model.score_matrix(images, texts))
+    same(model.score_matrix(*more), model.score_matrix(images, texts))
 
 
 def an_encoding_does_not_depend_on_the_batch(case: Case) -> None:
@@ -139,7 +139,9 @@ def weights_make_the_model(case: Case) -> None:
         for parameter in other.parameters():
             parameter.add_(1)
     other.load_state_dict(model.state_dict())
-    assert torch.equal(other.grid(*encoded(case, other)), model.grid(*encoded(case, model)))
+    assert torch.equal(
+        other.score_matrix(*encoded(case, other)), model.score_matrix(*encoded(case, model))
+    )
 
 
 def a_written_call_makes_the_same_model(case: Case) -> None:
@@ -147,12 +149,15 @@ def a_written_call_makes_the_same_model(case: Case) -> None:
     assert again == case.spec
     torch.manual_seed(0)
     other = trained(again.build()).eval()
-    same(other.grid(*encoded(case, other)), case.build().grid(*encoded(case, case.build())))
+    same(
+        other.score_matrix(*encoded(case, other)),
+        case.build().score_matrix(*encoded(case, case.build())),
+    )
 
 
 def evaluation_is_deterministic(case: Case) -> None:
     model = case.build()
-    first, second = (model.grid(*encoded(case, model)) for _ in range(2))
+    first, second = (model.score_matrix(*encoded(case, model)) for _ in range(2))
     assert torch.equal(first, second)
 
 
@@ -174,8 +179,8 @@ def scores_have_the_gradient_of_pairs(case: Case) -> None:
     leaves = [x.tokens.detach().double().requires_grad_() for x in (images, texts)]
     bags = [Embeddings(leaf, x.mask) for leaf, x in zip(leaves, (images, texts), strict=True)]
     weights = torch.randn(I, T, dtype=torch.double, generator=torch.Generator().manual_seed(3))
-    by_grid = torch.autograd.grad((model.grid(*bags) * weights).sum(), leaves)
-    scores = model.pairs(*product(*bags)).view(I, T)
+    by_grid = torch.autograd.grad((model.score_matrix(*bags) * weights).sum(), leaves)
+    scores = model.score_pairs(*product(*bags)).view(I, T)
     by_pairs = torch.autograd.grad((scores * weights).sum(), leaves)
     for ours, theirs in zip(by_grid, by_pairs, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
@@ -186,7 +191,7 @@ def scores_keep_single_precision_under_autocast(case: Case) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         images, texts = encoded(case, model)
         grid = model.score_matrix(images, texts)
-        pairs = model.pairs(*product(images, texts)).view(I, T)
+        pairs = model.score_pairs(*product(images, texts)).view(I, T)
     assert grid.dtype == pairs.dtype == torch.float32
     torch.testing.assert_close(grid, pairs, rtol=0.05, atol=0.05)
     if grid.requires_grad:

@@ -46,7 +46,7 @@ WRITTEN_BY_0_1 = SAVED / "v0.1"
 ANSWERS = WRITTEN_BY_0_1 / "answers.json"
 SCENES = "scenes:images=36"
 REGIONS = f"{SCENES},features=regions"
-CIRCUMSTANCES = frozenset({"provenance", "version", "spec", "matcher", "path"})
+CIRCUMSTANCES = frozenset({"provenance", "version", "spec", "matcher", "path", "artifact"})
 
 
 def read(path: Path) -> Any:

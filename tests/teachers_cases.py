@@ -30,7 +30,7 @@ def trained(kinds: tuple[str, ...], processor: ProcessedDataset) -> list[Teacher
     found = []
     for seed, kind in enumerate(kinds):
         model = host(kind, processor, seed=seed, dropout=0.5)
-        source = Source(model=kind, checkpoint=weights_digest(model))
+        source = Source(matcher=kind, checkpoint=weights_digest(model))
         found.append(TeacherModel(model, processor, source))
     return found
 

@@ -22,8 +22,15 @@ from counterfoil.recipes import catalogue
 
 # modules of networks that no written call names: bases of others, and what trains
 UNWRITTEN = {
-    "Matcher", "Term", "ImageTower", "TextTower", "WordTower", "Learner", "Pretraining", "Step",
-}  # fmt: skip
+    "RetrievalModel",
+    "Loss",
+    "ImageTower",
+    "TextTower",
+    "WordTower",
+    "TrainableModule",
+    "PretrainStep",
+    "TrainingStep",
+}
 
 
 def calls(value: Any) -> Iterator[Config[Any]]:

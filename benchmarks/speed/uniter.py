@@ -31,7 +31,7 @@ def results(threads: int) -> Iterator[Result]:
         padded = Padded(host, images, texts)
         torch.testing.assert_close(padded.scores(), host.score_pairs(images, texts))
         what = f"UNITER-{size}, {count} pairs, {REGIONS} regions"
-        ours = partial(host.pairs, images, texts)
+        ours = partial(host.score_pairs, images, texts)
         yield compared(f"{what}: scores", padded.scores, ours, TARGET)
         yield filling(host, size)
 

@@ -36,7 +36,7 @@ def test_equally_many_texts_each(tmp_path):
     "text_to_image", [[1, 0, 1, -1, 1, 1], np.array([1, 0, 1, -1, 1, 1], np.int32)]
 )
 def test_any_owner(tmp_path, text_to_image):
-    dataset = read_embeddings(write_vectors(tmp_path, text_to_image=text_to_image))
+    dataset = read_embeddings(write_vectors(tmp_path, owner=text_to_image))
     assert dataset.text_to_image.tolist() == [1, 0, 1, -1, 1, 1]
     part = dataset.split("test")
     assert part.text_to_image.tolist() == [0, 1, 1, 1, 1]

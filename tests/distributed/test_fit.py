@@ -60,7 +60,7 @@ def train(
     )
     loss = [line["loss"] for line in read_metrics(fitted.metrics) if "loss" in line]
     weights = {name: value.numpy() for name, value in matcher.state_dict().items()}
-    return {"why": fitted.why, "steps": fitted.steps, "loss": loss, "weights": weights}
+    return {"why": fitted.stop_reason, "steps": fitted.steps, "loss": loss, "weights": weights}
 
 
 def same(one: dict[str, Any], other: dict[str, Any], atol: float) -> None:

@@ -28,7 +28,7 @@ def train(folder: Path, plan: TrainConfig, dropout: float) -> dict[str, Any]:
     processor = cases.processor()
     model = cases.model(processor, dropout=dropout)
     result = None
-    while result is None or result.why == "minutes":
+    while result is None or result.stop_reason == "minutes":
         result = pretrain(
             plan,
             model,

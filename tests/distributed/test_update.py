@@ -68,7 +68,7 @@ def test_a_group_begins_later_on_every_process(chunk: int) -> None:
             for name, value in wanted.items():
                 assert np.allclose(now[name], value, atol=1e-6), (epoch, name)
         same = [
-            np.array_equal(a["matcher.image.weight"], b["matcher.image.weight"])
+            np.array_equal(a["model.image.weight"], b["model.image.weight"])
             for a, b in pairwise(seen)
         ]
         assert same == [True, False, False]

@@ -57,7 +57,9 @@ def test_the_same_seed_draws_the_same() -> None:
     assert not torch.equal(a, c)
 
 
-@pytest.mark.parametrize(("text_to_image", "images"), [([0, 0], 1), ([1, 1, 1], 2), ([], 0), ([], 3)])
+@pytest.mark.parametrize(
+    ("text_to_image", "images"), [([0, 0], 1), ([1, 1, 1], 2), ([], 0), ([], 3)]
+)
 def test_a_corpus_without_wrong_pairs_is_refused(text_to_image: list[int], images: int) -> None:
     relation = Relation(torch.tensor(text_to_image, dtype=torch.long), images=images)
     with pytest.raises(ValueError, match="leave no wrong pair to draw"):

@@ -22,7 +22,7 @@ HAND = MaskRefill(masks=4, refills=5)
 
 
 def writer(seen: ProcessedDataset, hand: MaskRefill = HAND, **options: Any) -> ModelGenerator:
-    model = options.pop("matcher", None) or cases.host(seen)
+    model = options.pop("model", None) or cases.host(seen)
     desk = options.pop("desk", None) or cases.desk(seen)
     return ModelGenerator(desk=desk, model=model, hand=hand, **{"keep": 6, **options})
 
@@ -86,7 +86,9 @@ def test_scores_are_the_models_and_the_hardest_come_first() -> None:
     for text, foils in by_text.items():
         row = seen.dataset.text_ids.index(text)
         image = model.encode_images(seen.images(seen.dataset.text_to_image[[row]]))
-        texts = seen.processor.read([seen.dataset.texts[row], *(foil.foil for foil in foils)])
+        texts = seen.processor.process_texts(
+            [seen.dataset.texts[row], *(foil.foil for foil in foils)]
+        )
         true, *wrong = model.score_matrix(image, model.encode_texts(texts))[0].tolist()
         assert [foil.scores["foil"] for foil in foils] == pytest.approx(wrong, abs=1e-5)
         assert foils[0].scores["caption"] == pytest.approx(true, abs=1e-5)
@@ -174,7 +176,7 @@ def test_what_sees_pixels_writes_too() -> None:
         }
         assert words(foil.foil) - said, "the paper's rule"
         image = model.encode_images(seen.images(text_to_image))
-        texts = model.encode_texts(seen.processor.read([foil.caption, foil.foil]))
+        texts = model.encode_texts(seen.processor.process_texts([foil.caption, foil.foil]))
         true, wrong = model.score_matrix(image, texts)[0].tolist()
         assert foil.scores == pytest.approx({"caption": true, "foil": wrong}, abs=1e-5)
     alone = list(writer(seen, model=model, desk=cases.desk(seen)).foils([4]))

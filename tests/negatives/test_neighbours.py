@@ -183,7 +183,9 @@ def test_batches_of_negclip_against_a_loop(tmp_path: Path) -> None:
 
     def score(image: int, text: str) -> Tensor:
         seen = host.encode_images(processor.images(torch.tensor([image])))
-        return host.score_matrix(seen, host.encode_texts(processor.processor.read([text])))[0, 0]
+        return host.score_matrix(
+            seen, host.encode_texts(processor.processor.process_texts([text]))
+        )[0, 0]
 
     sizes = []
     for batch, asked in zip(stream.batches(), [*sampler.epoch(0), *sampler.epoch(1)], strict=True):

@@ -152,5 +152,5 @@ def test_a_frozen_bert_is_refused(tmp_path: Path) -> None:
         if trained:
             assert check_word_gradients(model).mask_word == 4
             continue
-        with pytest.raises(ValueError, match="the text encoder Bert is not trained"):
+        with pytest.raises(ValueError, match="the text encoder BertTextTower is not trained"):
             check_word_gradients(model)

@@ -137,7 +137,7 @@ def test_the_model_is_left_as_it_was() -> None:
     modes = {name: part.training for name, part in model.named_modules()}
     state = torch.get_rng_state()
     asked: list[bool] = []
-    real = model.pairs
+    real = model.score_pairs
 
     def spy(images: Any, texts: Any) -> Tensor:
         asked.append(model.training or torch.is_grad_enabled())
@@ -145,7 +145,7 @@ def test_the_model_is_left_as_it_was() -> None:
         asked.append(found.requires_grad)
         return found
 
-    model.pairs = spy
+    model.score_pairs = spy
     proposed(model, batch, keep=2)
     assert not any(asked)
     assert {name: part.training for name, part in model.named_modules()} == modes

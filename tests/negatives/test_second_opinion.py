@@ -20,7 +20,9 @@ def test_as_high_as_the_original_is_true() -> None:
     def score(image: int, text: str) -> float:
         with torch.no_grad():
             one = model.encode_images(seen.images(torch.tensor([image])))
-            return float(model.score_pairs(one, model.encode_texts(seen.processor.read([text]))))
+            return float(
+                model.score_pairs(one, model.encode_texts(seen.processor.process_texts([text])))
+            )
 
     gaps = [
         score(int(i), text) - score(int(i), seen.dataset.texts[r])

@@ -24,7 +24,7 @@ def made(*, scored: bool = True, dataset: str = CORPUS) -> NegativeStore:
             torch.rand(rows.shape, generator=rng).half() for rows in (lists.texts, lists.images)
         ]
         lists = HardNegativeLists(lists.texts, lists.images, *scores)
-    source = Source(model="VSE(width=8)", spec="aa", checkpoint="bb")
+    source = Source(matcher="VSE(width=8)", spec="aa", checkpoint="bb")
     return NegativeStore.of(
         lists, dataset=dataset, split="train", sources=(source,), seed=3, filters=("duplicates",)
     )

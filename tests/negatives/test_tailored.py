@@ -196,7 +196,7 @@ def test_strings_are_what_the_ids_say() -> None:
         rows += [int(batch.text_rows[batch.anchors.text[b]])] * len(texts)
         values += texts
     strings = source.desk.strings(rows, torch.stack(values))
-    again = seen.processor.read(strings)
+    again = seen.processor.process_texts(strings)
     for text, ids, mask in zip(values, again.values, again.mask, strict=True):
         assert torch.equal(text[: int(mask.sum())], ids[mask])
     assert all(string[0].isupper() for string in strings)

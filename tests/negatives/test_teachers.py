@@ -272,7 +272,7 @@ def test_other_weights_are_refused(tmp_path):
     write_targets(tmp_path / "a", trained(("global",), LENS))
     store = TargetStore.open(tmp_path / "a", fingerprint=LENS.dataset.fingerprint)
     with pytest.raises(ValueError, match=r"had the weights .* but the model has 1234"):
-        store.check(0, Source(model="global", checkpoint="1234"), tmp_path / "a")
+        store.check(0, Source(matcher="global", checkpoint="1234"), tmp_path / "a")
 
 
 def test_a_truncated_store_is_refused(tmp_path):

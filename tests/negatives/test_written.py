@@ -164,7 +164,7 @@ def test_anchors_get_foils_of_their_own_captions(tmp_path: Path) -> None:
         drawn = [place - len(batch.text_rows) for place in pairs.text[at].tolist() if place >= 0]
         theirs = own.get(seen.dataset.text_ids[row], [])
         assert len(drawn) == len(set(drawn)) == min(7, len(theirs))
-        known = [seen.processor.read([foil]).values[0].tolist() for foil in theirs]
+        known = [seen.processor.process_texts([foil]).values[0].tolist() for foil in theirs]
         for place in drawn:
             kept = proposal.texts.mask[place]
             assert proposal.texts.values[place][kept].tolist() in known

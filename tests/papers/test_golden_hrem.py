@@ -103,7 +103,7 @@ def batch(case: str) -> Batch:
 class Run:
     """One pass through model, graph and losses."""
 
-    matcher: HREM
+    model: HREM
     views: EncodedViews
     through: EncodedViews  # the same with what the graph adds
 

@@ -116,7 +116,7 @@ def forward(what: str) -> Tensor:
 def ranked(what: str) -> Tensor:
     host, rows = model(), inputs()
     if what == "pair_scores":
-        return host.pairs(*pools()).unsqueeze(1)
+        return host.score_pairs(*pools()).unsqueeze(1)
     caption, image, other = rows["rank/caption_negimage_negcaption"].unbind(1)
     own = rows["caption_image"][caption]
     probability = not what.startswith("scores")
@@ -127,7 +127,7 @@ def ranked(what: str) -> Tensor:
     pools_ = uniter_cases.encoded(
         host, SYSTEM, torch.arange(len(rows["num_bb"])), torch.arange(len(rows["caption_lens"]))
     )
-    scores = host.listed(*pools_, pairs.flatten()).view(pairs.shape)
+    scores = host.score_indices(*pools_, pairs.flatten()).view(pairs.shape)
     if not probability:
         return scores
     margin = golden_scores.load(SYSTEM).meta["config"]["margin"]
@@ -175,7 +175,7 @@ def ours(key: str) -> Tensor:
         "mlm/logits": filled,
         "mrfr/pred": lambda: host.regressed(veiled()),
         "mrc/logits": lambda: host.classified(veiled()),
-        "eval/score_matrix": lambda: host.grid(*every()).T,
+        "eval/score_matrix": lambda: host.score_matrix(*every()).T,
     }
     assert key in known, f"the golden folder has {key!r}, which no test understands"
     return known[key]()

@@ -93,7 +93,7 @@ def gather(stream: str) -> Tensor:
 
 @torch.no_grad()
 def scores(stream: str) -> Tensor:
-    return model().pairs(*encoded(stream))
+    return model().score_pairs(*encoded(stream))
 
 
 def batch(stream: str) -> Batch:

@@ -43,35 +43,30 @@ from counterfoil.scoring.encode import EmbeddedDataset
 from counterfoil.scoring.reducers import DenseScores, PairRanks, Ranks
 from counterfoil.scoring.stream import MEMORY, stream_scores
 
-# Where the hardest negative of a random batch ranks in the whole training set.
+# -- Section 1: rank of a batch's hardest negative in the whole training set ----------------------
+# With 500K pairs and batches of 128 the paper has an expected rank of about 4000, and a chance of
+# about 2.2 % for one of the 100 hardest. Both follow from counting, whatever the model.
 #
-# AOQ (https://arxiv.org/abs/2003.03669), section 1: with 500K pairs and batches of 128 the expected
-# rank is about 4000, and the chance of one of the 100 hardest about 2.2 %.
+# A batch has an anchor caption and B - 1 of the T - 1 others, drawn uniformly. Its hardest negative
+# text ranks below the k hardest if none of those k is drawn:
 #
-# Both follow from counting, whatever the model. A batch holds an anchor caption and B - 1 of the
-# T - 1 others, any of them as likely. Its hardest negative text ranks behind the k hardest when
-# none
-# of those k is drawn: P(R > k) = C(T-1-k, B-1) / C(T-1, B-1), and the sum over k is E[R] = T / B,
-# exactly, as long as B exceeds the captions of one image. Images come with their captions, c each,
-# so
-# k hard images are missed when k c captions are.
+#     P(R > k) = C(T - 1 - k, B - 1) / C(T - 1, B - 1)
 #
-# The paper's two numbers take two sizes of MS-COCO: 500K / 128 = 3906, while 2.2 % is the chance in
-# the 566,435 captions of its training split; in 500K it would be 2.5 %.
+# and the sum over k is E[R] = T / B, exactly, as long as B exceeds the captions of one image. An
+# image comes with c captions, so that k hard images are missed when k c captions are.
 #
-# '3906 2.51'
-# '4425 2.22'
-
+# The two numbers of the paper are of two sizes of MS-COCO: 500K / 128 = 3906, while 2.2 % is the
+# chance in the 566,435 captions of its training split; in 500K it would be 2.5 %.
 
 Direction = Literal["i2t", "t2i"]
 _NUMBERS = 2**25  # scores held at once
 
 
 def missed(count: Tensor, texts: int, batch: int) -> Tensor:
-    """Chance that none of so many captions is in the batch of another one.
+    """Probability that none of `count` captions is in the batch of another caption.
 
     Args:
-        count: (n,) how many captions.
+        count: (n,) numbers of captions.
         texts: captions that batches are drawn from, T.
         batch: captions in a batch, B.
     """
@@ -87,10 +82,10 @@ def missed(count: Tensor, texts: int, batch: int) -> Tensor:
 
 
 def chance_of_top(k: int, texts: int, batch: int, *, captions: float = 1) -> float:
-    """Chance that the hardest negative of a batch is one of the k hardest of all.
+    """Probability that the hardest negative of a batch is one of the k hardest of all.
 
     Args:
-        k: how many count as hardest.
+        k: length of the list.
         texts: captions that batches are drawn from.
         batch: captions in a batch, the anchor among them.
         captions: per negative; 1 for texts, captions per image for images.
@@ -118,7 +113,7 @@ class OnlineRanks:
     """Online hard negatives of S anchors in each of D batches, at each of N batch sizes.
 
     Attributes:
-        direction: "i2t", images ask for texts, or "t2i".
+        direction: of the queries.
         batches: the sizes.
         ranks: (N, S, D) long, rank among all wrong counterparts from 1; 0 where a batch has none.
         gaps: (N, S, D) score of the negative minus score of the anchor pair; NaN where none.
@@ -156,17 +151,17 @@ def online_ranks(
     draws: int,
     rng: torch.Generator,
 ) -> tuple[OnlineRanks, OnlineRanks]:
-    """Measure both directions: images ask for texts, texts for images.
+    """Rank the hardest negatives of random batches, in both directions.
 
     Anchor captions and the rest of their batches are drawn from the captions that describe an
     image, as in training; smaller batches are the heads of larger ones. Each anchor is compared
     with everything, and of equal scores the lower row ranks first.
 
     Args:
-        members: models with what they encoded; several are an ensemble.
-        relation: who describes whom.
+        members: models with their encodings; several are an ensemble.
+        relation: which text describes which image.
         batches: sizes, in captions.
-        anchors: how many anchor captions.
+        anchors: number of anchor captions.
         draws: batches of each size for each anchor.
         rng: of anchors and batches.
 
@@ -181,14 +176,14 @@ def online_ranks(
             f"{len(owned):,} captions; each needs 2 to {len(owned):,}"
         )
     chosen = owned[torch.randperm(len(owned), generator=rng)[:anchors]]
-    found: list[list[tuple[Tensor, Tensor]]] = []
+    measured: list[list[tuple[Tensor, Tensor]]] = []
     most = max(1, _NUMBERS // max(len(relation.text_to_image), relation.images))
     with progress("anchors ranked", len(chosen)) as advance:
         for part in torch.split(chosen, most):
             for anchor in zip(part, *anchor_scores(members, relation, part)):
-                found.append(_measure(anchor, relation, owned, sizes, draws, rng))
+                measured.append(_measure(anchor, relation, owned, sizes, draws, rng))
                 advance(1)
-    return _stacked("i2t", sizes, found, 0), _stacked("t2i", sizes, found, 1)
+    return _stacked("i2t", sizes, measured, 0), _stacked("t2i", sizes, measured, 1)
 
 
 def anchor_scores(
@@ -197,27 +192,27 @@ def anchor_scores(
     """(S, T) scores of the anchor captions' images with all texts, and (S, I) of the captions.
 
     Args:
-        members: models with what they encoded.
-        relation: who describes whom.
+        members: models with their encodings.
+        relation: which text describes which image.
         anchors: (S,) text rows, each of an image.
     """
     images = relation.text_to_image[anchors]
-    asked = [EmbeddedDataset(m.model, m.images.rows(images), m.texts) for m in members]
-    asking = [EmbeddedDataset(m.model, m.images, m.texts.rows(anchors)) for m in members]
+    with_images = [EmbeddedDataset(m.model, m.images.rows(images), m.texts) for m in members]
+    with_anchors = [EmbeddedDataset(m.model, m.images, m.texts.rows(anchors)) for m in members]
     texts = DenseScores(len(anchors), len(relation.text_to_image))
     pictures = DenseScores(relation.images, len(anchors))
-    stream_scores(asked, [texts])
-    stream_scores(asking, [pictures])
+    stream_scores(with_images, [texts])
+    stream_scores(with_anchors, [pictures])
     return texts.scores.cpu(), pictures.scores.T.contiguous().cpu()
 
 
 def places(scores: Tensor, wrong: Tensor) -> Tensor:
-    """(n,) rank of each wrong item among the wrong ones, from 1; n + 1 for all that are not."""
+    """(n,) rank of each negative among the negatives, from 1; n + 1 for positives."""
     order = scores.masked_fill(~wrong, -torch.inf).argsort(descending=True, stable=True)
     order = order[wrong[order]]
-    found = torch.full((len(scores),), len(scores) + 1)
-    found[order] = torch.arange(1, len(order) + 1)
-    return found
+    ranks = torch.full((len(scores),), len(scores) + 1)
+    ranks[order] = torch.arange(1, len(order) + 1)
+    return ranks
 
 
 def _measure(
@@ -228,7 +223,7 @@ def _measure(
     draws: int,
     rng: torch.Generator,
 ) -> list[tuple[Tensor, Tensor]]:
-    """For one anchor, (N, D) ranks and gaps: its image's, then its own."""
+    """(N, D) ranks and gaps for one anchor: of its image, then of its caption."""
     row, texts, images = int(anchor[0]), anchor[1], anchor[2]
     own = int(relation.text_to_image[row])
     text_place = places(texts, (relation.text_to_image >= 0) & (relation.text_to_image != own))
@@ -252,8 +247,8 @@ def _hardest(
     place: Tensor, gaps: Tensor, sizes: tuple[int, ...], count: int
 ) -> tuple[Tensor, Tensor]:
     """(N, D) best place in the head of each size, and the gap there."""
-    best, at = place.cummin(1)
-    heads = torch.tensor(sizes) - 2  # of a batch, the anchor is not drawn
+    best, at = place.cummin(1)  # column n: the best of the first n + 1 draws, for all sizes at once
+    heads = torch.tensor(sizes) - 2  # a batch of B has B - 1 draws besides the anchor
     best, gap = best[:, heads].T, gaps.gather(1, at)[:, heads].T
     none = best > count
     return best.masked_fill(none, 0), gap.masked_fill(none, torch.nan)
@@ -269,18 +264,18 @@ def _stacked(
     return OnlineRanks(direction, sizes, ranks, gaps)
 
 
-# Anchors with their online and offline negatives, to be looked at.
+# -- Figure 3: anchors with their online and offline negatives -------------------------------------
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Some counterparts of an anchor, hardest first.
+    """Some items of the other modality for an anchor, highest score first.
 
     Attributes:
         rows: of texts or images.
-        places: rank of each among all wrong counterparts, from 1; for a true one, before how many
-            wrong ones it is preceded, plus one.
+        places: rank of each among all negatives, from 1; of a positive, one more than the number of
+            negatives that score higher.
         scores: of the pairs.
     """
 
@@ -292,11 +287,11 @@ class Listed:
 @final
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One side of an anchor pair.
+    """The image or the text of an anchor pair, with its negatives.
 
     Attributes:
-        row: the image or the text that asks.
-        true: its true counterparts.
+        row: of the image or text.
+        true: its positives.
         online: the hardest negatives of random batches, each once.
         offline: drawn uniformly from the hardest of all.
     """
@@ -310,13 +305,13 @@ class Example:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Kinds:
-    """How negatives are chosen.
+    """Settings of the choice of negatives.
 
     Attributes:
         batch: captions in a batch, the anchor among them.
-        texts: draw offline from the so many hardest texts of an image.
-        images: draw offline from the so many hardest images of a text.
-        shown: how many of each kind, at most.
+        texts: length of an image's list that offline texts are drawn from.
+        images: length of a text's list that offline images are drawn from.
+        shown: negatives of each kind, at most.
     """
 
     batch: int
@@ -327,8 +322,8 @@ class Kinds:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class _Side:
-    """All that could be counterparts of one anchor."""
+class _Counterparts:
+    """Scores of all items of the other modality for one anchor."""
 
     row: int
     scores: Tensor
@@ -368,12 +363,12 @@ def examples(
     """Images and one caption of each, with online and offline negatives (AOQ, Fig. 3).
 
     Args:
-        members: models with what they encoded; several are an ensemble.
-        relation: who describes whom.
+        members: models with their encodings; several are an ensemble.
+        relation: which text describes which image.
         kinds: how negatives are chosen.
-        anchors: how many images, at most.
+        anchors: number of images, at most.
         rng: of anchors, batches and draws.
-        lists: mined before, perhaps by others; without them the members' own hardest.
+        lists: mined negatives; by default the members' own hardest.
 
     Returns:
         For each anchor pair the image's side and the text's side.
@@ -389,14 +384,14 @@ def examples(
     found = []
     for image, text, row, column in zip(images, texts, *anchor_scores(members, relation, texts)):
         text_to_image = relation.text_to_image
-        left = _Side(
+        left = _Counterparts(
             int(image),
             row,
             (text_to_image >= 0) & (text_to_image != image),
             _at(text_to_image == image),
         )
         wrong = (relation.counts > 0) & (relation.rows() != image)
-        right = _Side(int(text), column, wrong, image.unsqueeze(0))
+        right = _Counterparts(int(text), column, wrong, image.unsqueeze(0))
         batches = _batches(relation, int(text), kinds, rng)
         mined = (
             _hardest_examples(left, kinds.texts, lists.texts[image] if lists else None),
@@ -424,7 +419,7 @@ def _batches(relation: Relation, text: int, kinds: Kinds, rng: torch.Generator) 
     return others[torch.stack(drawn)]
 
 
-def _hardest_examples(side: _Side, count: int, mined: Tensor | None) -> Tensor:
+def _hardest_examples(side: _Counterparts, count: int, mined: Tensor | None) -> Tensor:
     """The hardest wrong rows: as mined, or by the side's own scores."""
     if mined is not None:
         return mined[mined >= 0][:count].long()
@@ -444,7 +439,7 @@ class OnlineRankLine:
     """Hardest negatives of random batches of one size, in one direction.
 
     Attributes:
-        direction: "i2t", images ask for texts, or "t2i".
+        direction: of the queries.
         batch: captions in a batch.
         mean_rank: of the batch's hardest negative in the whole split, from 1.
         half_interval: half width of its 95 % interval over anchors.
@@ -495,7 +490,7 @@ def online_rank(
         seed: of anchors and batches.
 
     Returns:
-        Images asking for texts, and texts for images.
+        Image to text, and text to image.
 
     Raises:
         ValueError: the page exists, model and data do not fit, or a batch cannot be drawn.
@@ -923,7 +918,7 @@ def cross_ranks(
     Args:
         members: models with their encodings; several are an ensemble.
         text_to_image: (T,) image of each text, -1 for none.
-        memory: bytes, see `sweep`.
+        memory: bytes, see `stream_scores`.
 
     Raises:
         ValueError: `text_to_image` does not fit the encodings, or no text describes an image.

@@ -68,7 +68,7 @@ class QueryMargins:
     """Margins of the queries of one direction.
 
     Attributes:
-        direction: "i2t", images ask for texts, or "t2i".
+        direction: of the queries.
         values: (Q,) double, best positive score minus hardest negative score, over the score's
             unit; only of queries that have both.
         left_out: number of queries that do not.
@@ -107,10 +107,10 @@ def margins(
     Args:
         members: models with their encodings; several are an ensemble.
         text_to_image: (T,) image of each text, -1 for none.
-        memory: bytes, see `sweep`.
+        memory: bytes, see `stream_scores`.
 
     Returns:
-        Images asking for texts, and texts for images.
+        Image to text, and text to image.
 
     Raises:
         ValueError: `text_to_image` does not fit the encodings, or no query has both a positive and
@@ -159,7 +159,7 @@ def margin_distributions(
         split: which split.
 
     Returns:
-        Images asking for texts, and texts for images, by the model's short name.
+        Image to text, and text to image, by the model's short name.
 
     Raises:
         ValueError: the page exists, or model and data do not fit.
@@ -280,10 +280,10 @@ def negative_similarities(
         members: models with their encodings; several are an ensemble.
         text_to_image: (T,) image of each text, -1 for none.
         top: negatives of a query; at most all.
-        memory: bytes, see `sweep`.
+        memory: bytes, see `stream_scores`.
 
     Returns:
-        Images asking for texts, and texts for images.
+        Image to text, and text to image.
 
     Raises:
         ValueError: `text_to_image` does not fit the encodings, or there is no wrong pair.
@@ -350,7 +350,7 @@ def quantiles(
         level: similarity below which shares are counted.
 
     Returns:
-        Images asking for texts, and texts for images.
+        Image to text, and text to image.
 
     Raises:
         ValueError: the page exists, or model and data do not fit.
@@ -847,7 +847,7 @@ def student(folders: Sequence[Path], out: Path) -> tuple[StudentResult, ...]:
     """Compare single models, their ensemble and the student they taught, by run (Figure 3a).
 
     Args:
-        folders: of finished runs, one for each model model.
+        folders: of finished runs, one for each model.
         out: page to write; the numbers go beside it as JSON.
 
     Raises:

@@ -130,7 +130,7 @@ def all_scores(members: Sequence[EmbeddedDataset], images: Tensor) -> Tensor:
     """(S, T) scores of some images with all texts.
 
     Args:
-        members: models with what they encoded; several are an ensemble.
+        members: models with their encodings; several are an ensemble.
         images: (S,) rows.
     """
     some = [EmbeddedDataset(m.model, m.images.rows(images), m.texts) for m in members]
@@ -147,7 +147,7 @@ def in_batches(
     Args:
         scores: (S, T) of the anchors' images with all texts.
         anchors: (S,) text rows.
-        relation: who describes whom.
+        relation: which text describes which image.
         batch: captions in a batch, the anchor among them.
         rng: of the batches.
     """
@@ -754,8 +754,7 @@ def discrimination(
         headline=f"Captions above a foil. {'; '.join(words)}.",
         protocol=(
             f"{dataset.name} {dataset.split_name}: a caption each of {len(rows):,} images; models "
-            f"write "
-            f"with {plan.generation.describe()}; ties wrong; {describe_models(scorers)}; "
+            f"write with {plan.generation.describe()}; ties wrong; {describe_models(scorers)}; "
             f"{control}; seed {plan.seed}; {INTERVALS}"
         ),
         seed=plan.seed,

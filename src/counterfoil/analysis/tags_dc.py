@@ -345,9 +345,10 @@ def _word_table(accuracies: Sequence[WordAccuracy], task: Task) -> TableBlock:
     )
     head = "of", "count", "right, %", "95 %", "hardest, %", "95 %", "nothing doubted, %"
     note = (
-        "Tokens: no special ones, unless that is said. Hardest: what the writer scores highest of "
-        "each caption. Nothing doubted: what is right where no word is doubted or changed.\n"
-        f"The paper reports {_PAPER[task]} on Flickr30K and does not say in which reading."
+        "Tokens: without special ones unless stated. Hardest: of each caption, the generated one "
+        "that its generator scores highest. Nothing doubted: accuracy if no word is doubted or "
+        "changed.\n"
+        f"The paper reports {_PAPER[task]} on Flickr30K, by a definition that it does not state."
     )
     return TableBlock(_TITLES[task], head, rows, note)
 
@@ -598,7 +599,7 @@ def _fluency_table(lines: Sequence[FluencyLine]) -> TableBlock:
         "log probability of a token; beside it the mean of the captions' own perplexities, and "
         "that of all tokens together. Times: the first, divided by that of the captions that these "
         "were made of. In brackets 95 % intervals: pictures drawn anew with all their captions, "
-        f"1,000 times.\nTable 3 of TAGS-DC has, by GPT-2 and in a way not said: {_TABLE_3}."
+        f"1,000 times.\nTable 3 of TAGS-DC has, by GPT-2 and with details not reported: {_TABLE_3}."
     )
     return TableBlock("Perplexity", head, tuple(rows), note)
 

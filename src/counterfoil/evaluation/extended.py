@@ -1,4 +1,13 @@
-"""Which items are true for which query, any number each, in terms of ids."""
+"""Evaluation with several positives for a query: ECCV Caption and Crisscrossed Captions (CxC).
+
+Chun et al., "ECCV Caption: Correcting False Negatives by Collecting Machine-and-Human-verified
+Image-Caption Associations for MS-COCO", ECCV 2022. Parekh et al., "Crisscrossed Captions: Extended
+Intramodal and Intermodal Semantic Similarity Judgments for MS-COCO", EACL 2021.
+
+The annotations are not part of this package. A folder contains one JSON object for each direction,
+query id to a list of item ids (``i2t.json``, ``t2i.json``), or for CxC to a list of [item id,
+rating] (``i2i.json`` and ``t2t.json`` too). Ids are COCO's numbers.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +20,6 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from counterfoil.core import io
 from counterfoil.core.io import read_json
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.evaluation.metrics import CUTOFFS, Direction
@@ -23,7 +31,7 @@ from counterfoil.scoring.stream import stream_scores
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ExtendedPositives:
-    """Queries and the items that are true for them.
+    """Queries with all of their positives, as ids.
 
     Attributes:
         queries: (Q,) long ids.
@@ -40,30 +48,31 @@ class ExtendedPositives:
 
     @property
     def sizes(self) -> Tensor:
-        """(Q,) how many items are true for each query."""
+        """(Q,) number of positives of each query."""
         return self.offsets.diff()
 
     def hits(self, rankings: Tensor) -> Tensor:
-        """Whether each ranked item is true.
+        """(Q, K) bool, whether each ranked item is a positive.
 
         Args:
             rankings: (Q, K) item ids, best first, in the order of `queries`; -1 for none.
 
         Raises:
-            ValueError: not one row per query, or an item twice in a row.
+            ValueError: not one row per query, or an item occurs twice in a row.
         """
         check_rankings(rankings, len(self))
+        # A pair (query, item) becomes one integer, so that one `isin` answers all queries.
         known, code = torch.unique(
             torch.cat([self.items, rankings.flatten().long()]), return_inverse=True
         )
         rows = torch.arange(len(self))
         true = rows.repeat_interleave(self.sizes) * len(known) + code[: len(self.items)]
-        asked = rows.unsqueeze(1) * len(known) + code[len(self.items) :].view(rankings.shape)
-        return torch.isin(asked, true) & (rankings >= 0)
+        ranked = rows.unsqueeze(1) * len(known) + code[len(self.items) :].view(rankings.shape)
+        return torch.isin(ranked, true) & (rankings >= 0)
 
 
 def extended_positives(relation: Mapping[int, Sequence[int]]) -> ExtendedPositives:
-    """From a mapping of query id to item ids; repeated items count once."""
+    """Convert a mapping of query id to item ids; repeated items count once."""
     lists = [sorted(set(items)) for items in relation.values()]
     offsets = torch.tensor([0, *map(len, lists)]).cumsum(0)
     items = torch.tensor([item for each in lists for item in each], dtype=torch.long)
@@ -76,10 +85,10 @@ def read_extended(path: Path) -> ExtendedPositives:
     Raises:
         ValueError: the file is missing or holds something else.
     """
-    found = io.read_json(path, "a ground-truth file")
+    plain = read_json(path, "a ground-truth file")
     try:
         return extended_positives(
-            {int(query): [int(item) for item in found[query]] for query in found}
+            {int(query): [int(item) for item in plain[query]] for query in plain}
         )
     except (TypeError, ValueError, IndexError) as error:
         raise ValueError(
@@ -89,13 +98,13 @@ def read_extended(path: Path) -> ExtendedPositives:
 
 
 def align_positives(truth: ExtendedPositives, asked: Tensor, ids: Tensor, rows: Tensor) -> Tensor:
-    """Rankings of rows as rankings of ids, for the queries of a ground truth.
+    """Convert rankings of rows to rankings of ids, for the queries of a ground truth.
 
     Args:
-        truth: what is true.
-        asked: (N,) ids of the items that asked.
-        ids: (M,) ids of the items that were ranked.
-        rows: (N, K) ranked rows of the latter, best first; -1 for none.
+        truth: the positives.
+        asked: (N,) ids of the queries.
+        ids: (M,) ids of the ranked items.
+        rows: (N, K) rows of ranked items, best first; -1 for none.
 
     Returns:
         (Q, K) item ids.
@@ -133,34 +142,29 @@ def check_rankings(rankings: Tensor, queries: int) -> None:
         )
 
 
-# ECCV Caption: mAP@R, R-Precision and R@1 against many true counterparts per query.
-#
-# Chun et al., "ECCV Caption: Correcting False Negatives by Collecting Machine-and-Human-verified
-# Image-Caption Associations for MS-COCO", ECCV 2022. The annotations are not part of this package:
-# install `eccv_caption` (MIT licence) and give the path of its `eccv_image_to_caption.json` and
-# `eccv_caption_to_image.json` to `counterfoil.evaluation.extended.read_extended`. Both are asked
-# over the whole
-# COCO 5K test split, so the rankings must come from all 25,000 captions and 5,000 images.
-
+# -- ECCV Caption ---------------------------------------------------------------------------------
+# Annotation files: `eccv_image_to_caption.json` and `eccv_caption_to_image.json` of the package
+# `eccv_caption` (MIT licence). They cover the whole COCO 5K test split, so that rankings
+# have to come from all 25,000 captions and 5,000 images.
 
 PUBLISHED_QUERIES: dict[Direction, int] = {"i2t": 1261, "t2i": 1332}
-DEPTH = 50  # the longest list of true captions is 48
+ECCV_DEPTH = 50  # the longest list of true captions is 48
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ECCVResult:
-    """Retrieval where a query has several true counterparts; all in percent.
+    """Metrics with several positives for a query, in percent.
 
     Attributes:
-        direction: which side asks.
-        map_at_r: mean over queries of (1 / R) * sum of the precisions at the true places among
-            the first R, R being the query's number of true counterparts.
-        r_precision: share of true counterparts among the first R.
-        r1: queries whose first item is true.
-        r5: queries with any true item in the first 5.
-        r10: queries with any true item in the first 10.
-        queries: how many were asked.
+        direction: of the queries.
+        map_at_r: mean over queries of (1 / R) * sum of the precisions at the hits among the first
+            R, where R is the query's number of positives.
+        r_precision: fraction of positives among the first R.
+        r1: queries whose first item is a positive.
+        r5: queries with a positive in the first 5.
+        r10: queries with a positive in the first 10.
+        queries: number of queries.
     """
 
     direction: Direction
@@ -211,7 +215,7 @@ def rank_precisions(rankings: Tensor, truth: ExtendedPositives) -> RankPrecision
 
 
 def any_hit_recall(rankings: Tensor, truth: ExtendedPositives) -> tuple[float, float, float]:
-    """Percent of queries with any true item in the first 1, 5 and 10."""
+    """Percent of queries with a positive in the first 1, 5 and 10."""
     hits = truth.hits(rankings)
     r1, r5, r10 = (100.0 * hits[:, :k].any(1).double().mean().item() for k in CUTOFFS)
     return r1, r5, r10
@@ -222,9 +226,9 @@ def eccv_score(rankings: Tensor, truth: ExtendedPositives, direction: Direction)
 
     Args:
         rankings: (Q, K) item ids, best first, in the order of ``truth.queries``, see
-            `counterfoil.evaluation.extended.align_positives`; `DEPTH` is deep enough.
+            `align_positives`; `ECCV_DEPTH` is deep enough.
         truth: what is true.
-        direction: which side asked.
+        direction: of the queries.
     """
     each = rank_precisions(rankings, truth)
     r1, r5, r10 = any_hit_recall(rankings, truth)
@@ -239,17 +243,13 @@ def eccv_score(rankings: Tensor, truth: ExtendedPositives, direction: Direction)
     )
 
 
-# Crisscrossed Captions: recall between and within images and texts, with rated pairs as truth.
-#
-# Parekh et al., "Crisscrossed Captions: Extended Intramodal and Intermodal Semantic Similarity
-# Judgments for MS-COCO", EACL 2021. A pair is true from a mean rating of 3.0 between texts and of
-# 2.5 between images; lists between images and texts are used as they are published. The annotations
-# are not part of this package.
-
+# -- Crisscrossed Captions ------------------------------------------------------------------------
+# A pair is true from a mean rating of 3.0 between texts and of 2.5 between images; between images
+# and texts the published lists are used.
 
 IMAGE_RATING = 2.5
 TEXT_RATING = 3.0
-DEPTH_CXC = max(CUTOFFS)
+CXC_DEPTH = max(CUTOFFS)
 
 Kind = Literal["i2t", "t2i", "i2i", "t2t"]
 Self = Literal["excluded", "zero"]
@@ -262,12 +262,12 @@ class CxCResult:
     """Recalls of one kind of query, in percent: any true item in the first k.
 
     Attributes:
-        kind: who asks whom.
+        kind: of queries and items.
         r1: at 1.
         r5: at 5.
         r10: at 10.
-        queries: how many were counted.
-        left_out: how many were not, having no true item.
+        queries: number of queries.
+        left_out: queries without a positive.
     """
 
     kind: Kind
@@ -287,11 +287,11 @@ def cxc_between(kind: Kind, asked: Tensor, ids: Tensor, rows: Tensor, rated: Rat
 
     Args:
         kind: "i2t" or "t2i".
-        asked: (Q,) ids of the items that asked.
-        ids: (M,) ids of the items that were ranked.
-        rows: (Q, K) ranked rows of the latter, best first, at least `DEPTH` where there are.
-        rated: true items by query id, with ratings; a query with an empty list counts as missed,
-            one without a list is left out.
+        asked: (Q,) ids of the queries.
+        ids: (M,) ids of the ranked items.
+        rows: (Q, K) rows of ranked items, best first, at least `CXC_DEPTH` if there are as many.
+        rated: positives by query id, with ratings; a query with an empty list counts as missed, one
+            without a list is left out.
     """
     known = set(ids.tolist())
     true = {
@@ -303,13 +303,13 @@ def cxc_between(kind: Kind, asked: Tensor, ids: Tensor, rows: Tensor, rated: Rat
 
 
 def cxc_images(embedded: Tensor, ids: Tensor, rated: Rated, own: Self = "excluded") -> CxCResult:
-    """Recalls from images to other images; those without a true one are left out.
+    """Recalls from images to other images; those without a positive are left out.
 
     Args:
         embedded: (I, D) one vector per image.
         ids: (I,) image ids.
         rated: rated images by image id.
-        own: how an image is kept from finding itself, see `nearest_neighbours`.
+        own: how an image is excluded from its own ranking, see `nearest_neighbours`.
     """
     true = _related(ids, rated, IMAGE_RATING, {})
     return _recall("i2i", ids, ids, nearest_neighbours(embedded, own=own), true)
@@ -325,7 +325,7 @@ def cxc_texts(
         ids: (T,) text ids.
         text_to_image: (T,) image of each text; -1 for none.
         rated: rated texts by text id.
-        own: how a text is kept from finding itself, see `nearest_neighbours`.
+        own: how a text is excluded from its own ranking, see `nearest_neighbours`.
     """
     together: dict[int, list[int]] = {}
     for text, image in zip(ids.tolist(), text_to_image.tolist()):
@@ -336,32 +336,33 @@ def cxc_texts(
 
 
 def nearest_neighbours(
-    embedded: Tensor, depth: int = DEPTH_CXC, own: Self = "excluded", at_once: int = 512
+    embedded: Tensor, depth: int = CXC_DEPTH, own: Self = "excluded", at_once: int = 512
 ) -> Tensor:
     """(N, K) rows of the nearest other items by inner product; the lower row wins ties.
 
     Args:
         embedded: (N, D).
-        depth: how many.
-        own: "excluded" takes an item out of its own ranking; "zero" sets its own similarity to 0
-            as the authors of VSE-infinity do, so that it can come before items of negative
-            similarity, and is kept for comparison with their numbers only.
-        at_once: rows of similarities to hold.
+        depth: K.
+        own: "excluded" removes an item from its own ranking; "zero" sets its own similarity to 0
+            as in the code of VSE-infinity, so that it ranks before items of negative similarity;
+            use it only to compare with their numbers.
+        at_once: rows of similarities in memory.
     """
     lists = []
     for start in range(0, len(embedded), at_once):
         similar = embedded[start : start + at_once] @ embedded.T
         rows = torch.arange(len(similar), device=embedded.device)
         similar[rows, rows + start] = 0.0 if own == "zero" else -torch.inf
-        lists.append(_first(similar, min(depth, len(embedded))))
+        lists.append(_top_columns(similar, min(depth, len(embedded))))
     return torch.cat(lists)
 
 
-def _first(similar: Tensor, depth: int) -> Tensor:
+def _top_columns(similar: Tensor, depth: int) -> Tensor:
+    """(n, K) columns of the highest values, best first, the lower column first among equals."""
     places = similar.topk(depth, 1).indices.sort(1).values
     best, order = similar.gather(1, places).sort(stable=True, dim=1, descending=True)
     places = places.gather(1, order)
-    shared = (similar >= best[:, -1:]).sum(1) > depth  # topk may keep any of equal scores
+    shared = (similar >= best[:, -1:]).sum(1) > depth  # a tie at the end of topk
     if shared.any():
         places[shared] = (
             similar[shared].sort(stable=True, dim=1, descending=True).indices[:, :depth]
@@ -397,11 +398,7 @@ def _recall(
     return CxCResult(kind, r1, r5, r10, len(known), len(asked) - len(known))
 
 
-# Evaluation against annotations that know more than one right answer: ECCV-Caption and CxC.
-#
-# The annotations are the user's: they are not shipped. A folder holds one JSON object for each
-# direction, query id to a list of item ids (``i2t.json``, ``t2i.json``), or for CxC to a list of
-# [item id, rating] (``i2i.json`` and ``t2t.json`` too). Ids are the data set's own numbers.
+# -- Evaluation of models --------------------------------------------------------------------------
 
 
 def eccv_caption(
@@ -413,7 +410,7 @@ def eccv_caption(
         ValueError: an annotation file is missing or damaged, or the split is another one.
     """
     truths = read_extended(folder / "i2t.json"), read_extended(folder / "t2i.json")
-    texts, images = _lists(members, dataset, DEPTH)
+    texts, images = _lists(members, dataset, ECCV_DEPTH)
     image_ids, text_ids = _numbers(dataset.image_ids), _numbers(dataset.text_ids)
     return (
         eccv_score(align_positives(truths[0], image_ids, text_ids, texts), truths[0], "i2t"),
@@ -431,36 +428,36 @@ def crisscrossed(
     Raises:
         ValueError: an annotation file is missing or damaged.
     """
-    texts, images = _lists(members, dataset, DEPTH_CXC)
+    texts, images = _lists(members, dataset, CXC_DEPTH)
     image_ids, text_ids = _numbers(dataset.image_ids), _numbers(dataset.text_ids)
-    found = [
+    results = [
         cxc_between("i2t", image_ids, text_ids, texts, _rated(folder / "i2t.json")),
         cxc_between("t2i", text_ids, image_ids, images, _rated(folder / "t2i.json")),
     ]
     if len(members) == 1 and members[0].images.tokens.shape[1] == 1:
         one = members[0]
-        found.append(cxc_images(one.images.tokens[:, 0], image_ids, _rated(folder / "i2i.json")))
-        found.append(
+        results.append(cxc_images(one.images.tokens[:, 0], image_ids, _rated(folder / "i2i.json")))
+        results.append(
             cxc_texts(
                 one.texts.tokens[:, 0], text_ids, dataset.text_to_image, _rated(folder / "t2t.json")
             )
         )
-    return tuple(found)
+    return tuple(results)
 
 
 def extended_table(
-    eccv_found: Sequence[ECCVResult], cxc_found: Sequence[CxCResult]
+    eccv_results: Sequence[ECCVResult], cxc_results: Sequence[CxCResult]
 ) -> Iterator[Table]:
-    """Both as tables for the terminal, all in percent."""
-    if eccv_found:
+    """Tables for the terminal, all in percent."""
+    if eccv_results:
         shown = Table("ECCV-Caption", "mAP@R", "R-Precision", "R@1", "queries")
-        for e in eccv_found:
+        for e in eccv_results:
             numbers = (f"{n:.1f}" for n in (e.map_at_r, e.r_precision, e.r1))
             shown.add_row(e.direction, *numbers, f"{e.queries:,}")
         yield shown
-    if cxc_found:
+    if cxc_results:
         shown = Table("CxC", "R@1", "R@5", "R@10", "queries", "left out")
-        for c in cxc_found:
+        for c in cxc_results:
             numbers = (f"{n:.1f}" for n in (c.r1, c.r5, c.r10))
             shown.add_row(c.kind, *numbers, f"{c.queries:,}", f"{c.left_out:,}")
         yield shown

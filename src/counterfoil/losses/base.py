@@ -206,7 +206,7 @@ class Loss(ScoresModule[Tensor], ABC):
         if self.needs_grid not in scores.grids:
             raise ValueError(
                 f"{name} judges the score matrix {self.needs_grid!r}, and the record has "
-                f" {', '.join(map(repr, scores.grids)) or 'none'}"
+                f"{', '.join(map(repr, scores.grids)) or 'none'}"
             )
         missing = [f"{word}=" for r, word in KEYWORDS.items() if r in self.needs - {*scores.pairs}]
         guided = self.needs_guided - {*scores.guides}
@@ -374,7 +374,7 @@ def _score_matrix(
             "same shape"
         )
     # (I, r, T, r): the score of an anchor pair is the lowest of those of its r x r copies
-    copies = scores.unflatten(1, (items[1], repeats)).unflatten(0, (items[0], repeats))
+    copies = scores.reshape(items[0], repeats, items[1], repeats)
     text, image = positives[::repeats, ::repeats].T.nonzero(as_tuple=True)
     anchor = copies[image, :, text].flatten(1).amin(1)
     return ScoreMatrix(scores, positives, anchor, guide, scale, name, repeats)

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal, final, get_args
 import torch
 from torch import Tensor, nn
 
-from counterfoil.core.config import config
 from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs
 from counterfoil.models.base import RetrievalModel, encode_batch
 from counterfoil.models.checkpoints import (
@@ -19,8 +18,7 @@ from counterfoil.models.checkpoints import (
     ConvertedModel,
     State,
     TensorNames,
-    image_tower_config,
-    text_tower_config,
+    convert_towers,
 )
 from counterfoil.models.layers.cross_attention import (
     AttendedProducts,
@@ -51,13 +49,13 @@ from counterfoil.models.layers.pooling import (
 )
 from counterfoil.models.vsepp import check_same_width
 
-# Hard assignment: a query is coded by the most similar vector of its context, and by no other.
+# Hard assignment: each query takes the most similar vector of its context.
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class HardAssignment:
-    """Each query's highest affinity (CHAN, CVPR 2023, eq. 6 and 7); of equal ones the first learns.
+    """Each query's highest affinity (CHAN, CVPR 2023, eq. 6 and 7); the first of equal ones.
 
     Attributes:
         direction: "t2i": words take a region; "i2t": regions take a word.
@@ -77,12 +75,12 @@ class HardAssignment:
             return (affinity.max(axis).values,)
         return (affinity.amax(axis),)
 
-    def derivative(self, block: AttentionBlock, *pulls: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Gradient of the affinity, all of it at the assigned vectors."""
-        (pull,) = pulls
+    def derivative(self, block: AttentionBlock, *grads: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the gradient of the affinity, which is zero except at the assigned vectors."""
+        (grad,) = grads
         first = self._real(block).argmax(self._axis, keepdim=True)
-        moved = torch.zeros_like(block.affinity, memory_format=torch.contiguous_format)
-        return moved.scatter_(self._axis, first, pull.unsqueeze(self._axis)), None
+        gradient = torch.zeros_like(block.affinity, memory_format=torch.contiguous_format)
+        return gradient.scatter_(self._axis, first, grad.unsqueeze(self._axis)), None
 
     @property
     def _axis(self) -> int:
@@ -94,7 +92,7 @@ class HardAssignment:
         return block.affinity if mask is None else block.affinity.masked_fill(~mask, -torch.inf)
 
 
-# What the regions of an image, or other fragments, learn from each other.
+# Self-attention over the regions of an image.
 
 
 Sight = Literal["regions", "padding", "batch"]
@@ -102,7 +100,7 @@ Sight = Literal["regions", "padding", "batch"]
 
 @final
 class SelfAttention(nn.Module):
-    """x + attention(norm(x)); a transformer's layer adds a perceptron to it in the same way.
+    """Pre-norm self-attention, x + attention(norm(x)), with an MLP behind it if chosen.
 
     Departs from CHAN's code in: padding is not attended to, and a transformer's layer attends
     within an image, not across the batch; `sees` brings both back.
@@ -116,7 +114,7 @@ class SelfAttention(nn.Module):
         Args:
             width: of the vectors.
             heads: of the attention.
-            perceptron: add one of four times the width (QuickGELU).
+            perceptron: add an MLP of four times the width (QuickGELU).
             sees: "regions": the real vectors of the same item; "padding": its padding too;
                 "batch": what stands at the same place in all items.
 
@@ -143,8 +141,8 @@ class SelfAttention(nn.Module):
         hidden = None
         if self.sees == "regions" and not bool(mask.all()):
             hidden = ~mask & mask.any(1, keepdim=True)  # an item without any gives no NaN
-        found: Tensor = self.attention(x, x, x, key_padding_mask=hidden, need_weights=False)[0]
-        return found.transpose(0, 1) if self.sees == "batch" else found
+        attended: Tensor = self.attention(x, x, x, key_padding_mask=hidden, need_weights=False)[0]
+        return attended.transpose(0, 1) if self.sees == "batch" else attended
 
 
 @final
@@ -174,7 +172,7 @@ RegionBlock = Literal["basic", "selfattention", "transformer"]
 
 @final
 class CHAN(RetrievalModel):
-    """Each word is coded by its most similar region, and the similarities become one score.
+    """Hard alignment: each word is matched with its most similar region, and these are pooled.
 
     No affinity of padding is ever looked at: captions are packed, regions masked with -inf.
 
@@ -205,8 +203,8 @@ class CHAN(RetrievalModel):
         """Keyword arguments.
 
         Args:
-            image: reads images.
-            text: reads texts; every token counts as a word, BERT's special ones too.
+            image: encoder of images.
+            text: encoder of texts; every token counts as a word, BERT's special ones too.
             block: what regions learn from each other: "basic" nothing (with BERT),
                 "selfattention" (with a GRU) or "transformer", see `SelfAttention`.
             coding: "VHA": each word takes its best region; "THA": each region its best word;
@@ -260,15 +258,15 @@ class CHAN(RetrievalModel):
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(P,) scores of aligned pairs."""
-        return self._score(align_pairs((self.coding,), _filled(images), texts))
+        return self._score(align_pairs((self.coding,), _nonempty(images), texts))
 
     def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
         """(P,) scores of pairs of rows of two pools."""
-        return self._score(align_listed((self.coding,), _filled(images), texts, pairs))
+        return self._score(align_listed((self.coding,), _nonempty(images), texts, pairs))
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(I, T) scores."""
-        return score_tiles(prepare_context(_filled(images), gram=False), texts, self._tile)
+        return score_tiles(prepare_context(_nonempty(images), gram=False), texts, self._tile)
 
     def forward(self, batch: Batch) -> EncodedViews:
         """Trains as it is used."""
@@ -279,25 +277,28 @@ class CHAN(RetrievalModel):
 
         What stands at padding is arbitrary.
         """
-        return self._coded(align_pairs((self.coding,), _filled(images), texts).attend(self.coding))
+        return self._similarity(
+            align_pairs((self.coding,), _nonempty(images), texts).attend(self.coding)
+        )
 
     def _score(self, pairs: AlignedPairs) -> Tensor:
-        similarity = self._coded(pairs.attend(self.coding))
+        similarity = self._similarity(pairs.attend(self.coding))
         return self._pooled(similarity, 1, pairs.queries(self.coding).mask)
 
     def _tile(self, images: Embeddings, texts: PackedTexts) -> Tensor:
-        """(T, I) scores."""
-        (found,) = apply_heads(images, texts, (self.coding,))
-        similarity = self._coded(found)
+        """Return the (T, I) scores of a tile."""
+        (results,) = apply_heads(images, texts, (self.coding,))
+        similarity = self._similarity(results)
         if self.coding.direction == "t2i":
             return texts.reduce_words(similarity, lambda block: self._pooled(block, 1, None))
         return self._pooled(similarity, -1, region_mask(images))
 
-    def _coded(self, found: tuple[Tensor, ...]) -> Tensor:
-        """Of each query with what it is coded by, which has length 1 where it is attended to."""
+    def _similarity(self, results: tuple[Tensor, ...]) -> Tensor:
+        """Return the similarity of each query with its assigned or attended vector."""
         if isinstance(self.coding, CrossAttention):
-            return AttendedProducts(*found).cosine(torch.ones((), device=found[0].device))
-        return found[0]
+            # queries have length 1
+            return AttendedProducts(*results).cosine(torch.ones((), device=results[0].device))
+        return results[0]
 
     def _pooled(self, similarity: Tensor, dim: int, mask: Tensor | None) -> Tensor:
         return pool_queries(self.pooling, similarity, dim, mask, self.beta)
@@ -309,12 +310,12 @@ def _head(coding: Coding, alpha: float) -> AttentionHead:
     return HardAssignment("t2i" if coding == "VHA" else "i2t")
 
 
-def _filled(images: Embeddings) -> Embeddings:
+def _nonempty(images: Embeddings) -> Embeddings:
     """The same; an image without regions has one, which is zero."""
     return images if bool(images.mask.any(1).all()) else ensure_nonempty(images)
 
 
-# CHAN's tensors under our names.
+# The authors' checkpoints: their tensor names and ours.
 
 
 PREFIXES = {
@@ -348,7 +349,7 @@ def convert_chan(state: Mapping[str, Tensor]) -> State:
 def chan_options(
     checkpoint: Checkpoint, *, bert: str = "bert-base-uncased", sees: Sight | None = None
 ) -> ConvertedModel:
-    """CHAN from a checkpoint alone; without its options, as published.
+    """Convert a checkpoint of CHAN; without its options, as published.
 
     Args:
         checkpoint: the authors'.
@@ -360,31 +361,29 @@ def chan_options(
         ValueError: it is not a CHAN checkpoint.
     """
     state, options = convert_chan(checkpoint.state), checkpoint.options
-    block = _block(state)
+    block = _block_kind(state)
     published: Pooling = "LSE" if "text.embed.weight" in state else "Mean"
-    spec = config(
+    return convert_towers(
         CHAN,
-        image=image_tower_config(state),
-        text=text_tower_config(state, bert),
+        checkpoint,
+        state,
+        bert,
         block=block,
-        coding=_word(options, "coding_type", "Coding") or "VHA",
-        pooling=_word(options, "pooling_type", "Pooling") or published,
+        coding=_option(options, "coding_type", "Coding") or "VHA",
+        pooling=_option(options, "pooling_type", "Pooling") or published,
         alpha=float(options.get("alpha") or 0.1),
         beta=float(options.get("belta") or 0.1),
         sees=sees or ("batch" if block == "transformer" else "regions"),
-        normalise_images=not options.get("no_imgnorm", False),
-        normalise_texts=not options.get("no_txtnorm", False),
     )
-    return ConvertedModel(spec, state)
 
 
-def _word(options: Mapping[str, Any], name: str, ending: str) -> Any:
-    """A word of theirs without its ending, where they gave one."""
+def _option(options: Mapping[str, Any], name: str, ending: str) -> Any:
+    """Return one of their options without its ending, if it is given."""
     given = options.get(name)
     return given and str(given).removesuffix(ending)
 
 
-def _block(state: State) -> RegionBlock:
+def _block_kind(state: State) -> RegionBlock:
     if "block.perceptron.norm.weight" in state:
         return "transformer"
     return "selfattention" if "block.norm.weight" in state else "basic"

@@ -1,8 +1,8 @@
-"""What authors saved of their models, and what is made of it.
+"""Conversion of authors' checkpoints: reading files, and renaming tensors by their prefixes.
 
-All save a list of two state dicts, image encoder and text encoder, with the options beside it; AOQ
-saves VSRN's captioner as a third, and DivE one dict of both. Only tensors and plain values are ever
-read from a file.
+All authors save a list of two state dicts, image encoder and text encoder, with the options beside
+it; AOQ saves VSRN's captioner as a third, and DivE one dict of both. Only tensors and plain values
+are ever read from a file. The key maps themselves stand in the files of the models.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from counterfoil.core.config import Config, lazy
+from counterfoil.core.config import Config, config, lazy
 from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pooling import ImageTower, TextTower
 from counterfoil.models.layers.pretrained import BertTextTower
@@ -30,7 +30,7 @@ PREFIXES = ("img_enc.", "txt_enc.", "caption_model.")
 @final
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What the authors saved.
+    """An authors' checkpoint.
 
     Attributes:
         state: their tensors under "img_enc.", "txt_enc." and "caption_model.".
@@ -44,18 +44,18 @@ class Checkpoint:
 @final
 @dataclass(frozen=True, slots=True)
 class ConvertedModel:
-    """What we make of it.
+    """A checkpoint converted to a model of this library.
 
     Attributes:
-        model: how to build the model.
-        state: what to load into it.
+        model: configuration of the model.
+        state: its weights.
     """
 
     model: Config[RetrievalModel]
     state: State
 
     def build(self) -> RetrievalModel:
-        """The model with its weights, ready to evaluate.
+        """Build the model with its weights, in evaluation mode.
 
         Raises:
             ValueError: tensors are missing or of other shapes.
@@ -94,7 +94,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def image_tower_config(state: State) -> ImageTower:
-    """The image tower that fits these tensors under our names, written down."""
+    """Return the config of the image tower that fits renamed tensors."""
     if "image.enter.weight" not in state:
         return regions_config(state)
     width, features = state["image.fc.weight"].shape
@@ -102,7 +102,7 @@ def image_tower_config(state: State) -> ImageTower:
 
 
 def text_tower_config(state: State, bert: str) -> TextTower:
-    """The text tower that fits these tensors under our names, written down.
+    """Return the config of the text tower that fits renamed tensors.
 
     Args:
         state: the tensors.
@@ -114,13 +114,13 @@ def text_tower_config(state: State, bert: str) -> TextTower:
 
 
 def regions_config(state: State) -> Regions:
-    """One linear layer over regions that fits these tensors under our names, written down."""
+    """Return the config of the linear layer over regions that fits renamed tensors."""
     width, features = state["image.fc.weight"].shape
     return lazy(Regions, features=features, width=width)
 
 
 def gru_config(state: State) -> GRU:
-    """The recurrent network that fits these tensors under our names, written down."""
+    """Return the config of the recurrent text tower that fits renamed tensors."""
     words, word_width = state["text.embed.weight"].shape
     return lazy(
         GRU,
@@ -144,17 +144,17 @@ def _safetensors(path: Path) -> State:
 
 
 def _parts(path: Path, saved: object) -> Checkpoint:
-    """The two state dicts and the options, from whatever the file held."""
+    """Return the state dicts and the options from the object that the file holds."""
     options: Mapping[str, Any] = {}
     if isinstance(saved, dict) and "model" in saved:
         named = saved.get("opt", saved.get("args"))
         options = vars(named) if isinstance(named, argparse.Namespace) else {}
         saved = saved["model"]
-    # CHAN also saves parts that have no tensors
-    dicts = [one for one in saved if one != {}] if isinstance(saved, list | tuple) else []
-    if len(dicts) in (2, 3) and all(isinstance(one, dict) for one in dicts):
+    # CHAN also saves state dicts without tensors
+    dicts = [part for part in saved if part != {}] if isinstance(saved, list | tuple) else []
+    if len(dicts) in (2, 3) and all(isinstance(part, dict) for part in dicts):
         named = zip(PREFIXES, dicts, strict=False)
-        saved = {prefix + name: value for prefix, part_ in named for name, value in part_.items()}
+        saved = {prefix + name: value for prefix, part in named for name, value in part.items()}
     if not isinstance(saved, dict) or not all(isinstance(v, Tensor) for v in saved.values()):
         raise ValueError(
             f"{path} holds a {type(saved).__name__}, not the state dicts [image, text] of "
@@ -163,7 +163,7 @@ def _parts(path: Path, saved: object) -> Checkpoint:
     return Checkpoint(saved, options)
 
 
-# Tensors of authors' checkpoints under our names, beginning by beginning.
+# Renaming of tensors by prefix, and the prefixes that several models share.
 
 
 PIXELS = ("img_enc.backbone.", "img_enc.image_encoder.", "img_enc.cnn.")
@@ -183,18 +183,40 @@ POSITIONS = "txt_enc.bert.embeddings.position_ids"  # that older versions of BER
 UNUSED = ("img_enc.mlp.bns.1.", POSITIONS)  # of `REGIONS`, of BERT
 
 
+def convert_towers(
+    model: type[RetrievalModel], checkpoint: Checkpoint, state: State, bert: str, **options: Any
+) -> ConvertedModel:
+    """Convert a checkpoint of a model of two towers on ready-made features (GPO, CHAN, ESA).
+
+    Args:
+        model: class of the model.
+        checkpoint: as the authors saved it.
+        state: its tensors under our names.
+        bert: folder or name of the text model that was trained, for its configuration.
+        options: constructor arguments beside the towers and the normalisation of vectors.
+    """
+    written = config(
+        model,
+        image=image_tower_config(state),
+        text=text_tower_config(state, bert),
+        **options,
+        normalise_images=not checkpoint.options.get("no_imgnorm", False),
+        normalise_texts=not checkpoint.options.get("no_txtnorm", False),
+    )
+    return ConvertedModel(written, state)
+
+
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TensorNames:
-    """Which of a system's tensors is which of ours.
+    """The mapping of a system's tensor names to this library's.
 
     Attributes:
-        system: its name, with an article.
-        prefixes: the beginnings of their names, and what stands for each in ours; the first that
-            fits counts.
-        unused: beginnings of names that nothing reads.
-        needed: names of ours without which it is another system's.
-        either: names of ours one of which is needed.
+        system: name of the system with an article, for messages.
+        prefixes: their prefixes and ours; the first that fits is replaced.
+        unused: prefixes of their tensors that are left out.
+        needed: our names that every checkpoint of the system has.
+        either: our names of which it has at least one.
     """
 
     system: str
@@ -204,10 +226,10 @@ class TensorNames:
     either: tuple[str, ...] = ()
 
     def ours(self, theirs: str) -> str | None:
-        """Our name of one of their tensors; None for one that nothing reads.
+        """Return our name of one of their tensors; None for one that is left out.
 
         Raises:
-            ValueError: it is none of theirs.
+            ValueError: the system has no such tensor.
         """
         plain = theirs.replace("module.", "")
         if plain.startswith(self.unused):
@@ -222,7 +244,7 @@ class TensorNames:
         return self.prefixes[prefix] + plain.removeprefix(prefix)
 
     def renamed(self, state: Mapping[str, Tensor]) -> State:
-        """All that is read, under our names.
+        """Rename all tensors but those that are left out.
 
         Raises:
             ValueError: a tensor is missing or unknown.

@@ -8,7 +8,6 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from counterfoil.core.config import config
 from counterfoil.core.types import (
     INFERENCE,
     Batch,
@@ -26,8 +25,7 @@ from counterfoil.models.checkpoints import (
     ConvertedModel,
     State,
     TensorNames,
-    image_tower_config,
-    text_tower_config,
+    convert_towers,
 )
 from counterfoil.models.layers.pooling import (
     ImageTower,
@@ -43,18 +41,18 @@ from counterfoil.models.layers.pooling import (
 from counterfoil.models.layers.towers import check_share
 from counterfoil.models.vsepp import check_same_width
 
-# External space attention: every dimension chooses among the elements by itself.
+# The pooling.
 
 
 @final
 class ExternalAttention(nn.Module):
-    """Sum of an item's vectors with weights of their own for each dimension.
+    """External space attention: a weighted sum of vectors with separate weights per dimension.
 
-    Dimension d of the result is sum_n softmax_n(a_nd) f_nd, where a = W f + b: from a bag of L
-    vectors L * D weights, not L (ESA, Zhu et al., IEEE TCSVT 2023).
+    Dimension d of the result is sum_n softmax_n(a_nd) f_nd, where a = W f + b: L vectors have
+    L * D weights, not L (ESA, Zhu et al., IEEE TCSVT 2023).
 
-    Departs from the authors' code in: what is left out has a logit of -inf, theirs -1e4; an item of
-    which nothing would be left keeps all; and W begins alike for images, BERT and GRU, uniform
+    Departs from the authors' code in: elements left out have a logit of -inf, theirs -1e4; an item
+    of which nothing would be left keeps all; and W begins alike for images, BERT and GRU, uniform
     within sqrt(6 / (in + out)), where theirs for the GRU begins as PyTorch's layers do.
     """
 
@@ -69,12 +67,12 @@ class ExternalAttention(nn.Module):
         self.fc = projection(width, width)
 
     def forward(self, bag: Embeddings, keep: Tensor | None = None) -> Tensor:
-        """One or more vectors per item; zero for an item without any.
+        """Pool an item to one or more vectors; zero for an empty item.
 
         Args:
             bag: (N, L, D).
-            keep: (N, C, L) bool, which elements each of C copies of an item is made of; None for
-                one copy of all.
+            keep: (N, C, L) bool, the elements of each of C copies of an item; None for one copy
+                with all.
 
         Returns:
             (N, C, D).
@@ -85,13 +83,14 @@ class ExternalAttention(nn.Module):
         if keep is not None:
             kept = keep & masks
             masks = torch.where(kept.any(2, keepdim=True), kept, masks)
-        return torch.stack([_weighed(tokens, logits, mask) for mask in masks.unbind(1)], 1)
+        return torch.stack([_weighted_sum(tokens, logits, mask) for mask in masks.unbind(1)], 1)
 
 
-def _weighed(tokens: Tensor, logits: Tensor, mask: Tensor) -> Tensor:
-    """(N, D) sums of (N, L, D) tokens, zero at padding, over what a mask (N, L) leaves."""
-    out = (~mask & mask.any(1, keepdim=True)).unsqueeze(-1)  # an empty item: zeros, not NaN
-    weights = logits.masked_fill(out, -torch.inf).softmax(1)
+def _weighted_sum(tokens: Tensor, logits: Tensor, mask: Tensor) -> Tensor:
+    """Return (N, D) weighted sums of (N, L, D) tokens where a mask (N, L) is True."""
+    # nothing is masked in an empty item: its tokens are zero, and -inf everywhere would give NaN
+    hidden = (~mask & mask.any(1, keepdim=True)).unsqueeze(-1)
+    weights = logits.masked_fill(hidden, -torch.inf).softmax(1)
     return (weights * tokens).sum(1)
 
 
@@ -100,18 +99,17 @@ EXPANDED = "expanded"
 
 @final
 class ESA(RetrievalModel):
-    """Two towers, a pooling with weights for each dimension, and the cosine.
+    """Two towers with external space attention behind each, compared by cosine.
 
     Detected regions are read by `MLPRegions`, grid cells by one linear layer, words by a `GRU` in
     both directions or by `BertTextTower`, each with a dropout of 0.1.
 
-    In training every item of the batch stands `copies_original` times in the view "expanded".
-    Copies of an
+    In training every item of the batch occurs `copies` times in the view "expanded". Copies of an
     image differ in the regions that are pooled; its tower reads all of them, once. Copies of a text
     are read one by one, so they differ in what the tower drops, see `word_drop` and `dropout`
     there: without either they are equal, and one copy does. The view for inference is the first
     copy of each, augmented like the others, so that it costs nothing beside them; there a guide may
-    join in. In evaluation both views are the same, of one copy, with nothing dropped.
+    score as well. In evaluation both views are the same, of one copy, with nothing dropped.
 
     Departs from the authors' code in: images may have any number of copies, theirs two; zero
     vectors give no NaN; padding takes no part in the batch statistics of `MLPRegions`; and see
@@ -133,12 +131,12 @@ class ESA(RetrievalModel):
         """Keyword arguments.
 
         Args:
-            image: reads images.
-            text: reads texts.
+            image: encoder of images.
+            text: encoder of texts.
             copies: of each item in training; 1 for losses that judge the view for inference alone.
             region_drop: share of regions that a copy of an image is pooled without.
-            normalise_images: bring image vectors to length 1.
-            normalise_texts: bring text vectors to length 1.
+            normalise_images: scale image vectors to length 1.
+            normalise_texts: scale text vectors to length 1.
 
         Raises:
             ValueError: no copy, no share, or towers that end in spaces of different widths.
@@ -155,11 +153,11 @@ class ESA(RetrievalModel):
         self.normalise = (normalise_images, normalise_texts)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
-        """N images as one vector each, of all their regions."""
+        """Encode N images as one vector each, of all their regions."""
         return self.pooled(self.image(images))
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """N texts as one vector each."""
+        """Encode N texts as one vector each."""
         vectors = single_vector(self.text_pool(self.text(texts))[:, 0])
         return unit_vectors(vectors) if self.normalise[1] else vectors
 
@@ -172,12 +170,12 @@ class ESA(RetrievalModel):
         return inner_products(images, texts)
 
     def forward(self, batch: Batch) -> EncodedViews:
-        """Copies of all items side by side, and the first of each."""
+        """Encode copies of all items side by side, and return the first of each for inference."""
         copies, bag = (self.copies if self.training else 1), self.image(batch.images)
-        images = self.pooled(bag, self._kept(bag.mask, copies) if self.training else None)
+        images = self.pooled(bag, self._draw_regions(bag.mask, copies) if self.training else None)
         rows = torch.arange(len(batch.texts), device=batch.texts.mask.device)
-        several = batch.texts if copies == 1 else batch.texts.rows(rows.repeat_interleave(copies))
-        texts = self.encode_texts(several)
+        repeated = batch.texts if copies == 1 else batch.texts.rows(rows.repeat_interleave(copies))
+        texts = self.encode_texts(repeated)
         first = slice(None, None, copies)
         return EncodedViews(
             {
@@ -187,21 +185,21 @@ class ESA(RetrievalModel):
         )
 
     def pooled(self, bag: Embeddings, keep: Tensor | None = None) -> Embeddings:
-        """Images as one vector for each copy, copies side by side.
+        """Pool images to one vector per copy, copies side by side.
 
         Args:
-            bag: what the image tower made of N images of R regions.
+            bag: outputs of the image tower for N images of R regions.
             keep: (N, C, R) bool, the regions of each copy; None for one copy with all of them.
         """
         vectors = single_vector(self.image_pool(bag, keep).flatten(0, 1))
         return unit_vectors(vectors) if self.normalise[0] else vectors
 
-    def _kept(self, mask: Tensor, copies: int) -> Tensor:
+    def _draw_regions(self, mask: Tensor, copies: int) -> Tensor:
         shape = (len(mask), copies, mask.shape[1])
         return torch.rand(shape, device=mask.device) >= self.region_drop
 
 
-# ESA's tensors under our names.
+# The authors' checkpoints: their tensor names and ours.
 
 
 PREFIXES = {
@@ -220,7 +218,7 @@ NAMES = TensorNames(
 
 
 def convert_esa(state: Mapping[str, Tensor]) -> State:
-    """ESA's tensors under the names of `ESA`.
+    """Rename the authors' tensors to those of `ESA`.
 
     Raises:
         ValueError: a tensor is missing or unknown.
@@ -229,7 +227,7 @@ def convert_esa(state: Mapping[str, Tensor]) -> State:
 
 
 def esa_options(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> ConvertedModel:
-    """ESA on features from a checkpoint alone, on regions or on grid cells, with BiGRU or BERT.
+    """Convert a checkpoint of ESA on regions or grid cells, with BiGRU or BERT.
 
     Args:
         checkpoint: as the authors saved it.
@@ -238,12 +236,4 @@ def esa_options(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> C
     Raises:
         ValueError: it is not an ESA checkpoint on features.
     """
-    state, options = convert_esa(checkpoint.state), checkpoint.options
-    spec = config(
-        ESA,
-        image=image_tower_config(state),
-        text=text_tower_config(state, bert),
-        normalise_images=not options.get("no_imgnorm", False),
-        normalise_texts=not options.get("no_txtnorm", False),
-    )
-    return ConvertedModel(spec, state)
+    return convert_towers(ESA, checkpoint, convert_esa(checkpoint.state), bert)

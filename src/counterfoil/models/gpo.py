@@ -1,4 +1,4 @@
-"""GPO, or VSE-infinity: one vector per item, pooled by rank (Chen et al., CVPR 2021)."""
+"""GPO, or VSE-infinity: features pooled by rank with learned weights (Chen et al., CVPR 2021)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from counterfoil.core.config import config
 from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
 from counterfoil.models.base import RetrievalModel, encode_batch
 from counterfoil.models.checkpoints import (
@@ -22,8 +21,7 @@ from counterfoil.models.checkpoints import (
     ConvertedModel,
     State,
     TensorNames,
-    image_tower_config,
-    text_tower_config,
+    convert_towers,
 )
 from counterfoil.models.layers.pooling import (
     ImageTower,
@@ -38,7 +36,7 @@ from counterfoil.models.layers.pooling import (
 from counterfoil.models.layers.towers import run_recurrent
 from counterfoil.models.vsepp import check_same_width
 
-# Pooling that learns how much each rank counts (Chen et al., CVPR 2021).
+# The pooling operator.
 
 
 BASE = 10_000.0
@@ -46,11 +44,14 @@ BASE = 10_000.0
 
 @final
 class GeneralizedPooling(nn.Module):
-    """The k-th largest value of every feature counts theta_k, which depends on the length alone.
+    """Generalized pooling: a weighted sum of each feature's values in descending order.
+
+    The k-th largest value of every feature has the weight theta_k, which depends on the length of
+    the set alone.
 
     Mean and maximum are special cases. A recurrent network reads the positions up to the length and
-    gives theta (eq. 3 to 6), once for each length that occurs. Where no gradient is wanted, theta
-    is kept until the weights change.
+    gives theta (eq. 3 to 6), once for each length that occurs. Without gradients, theta is
+    cached until the weights change.
 
     Departs from the authors' code in: a set without any vector gives zero.
     """
@@ -73,27 +74,27 @@ class GeneralizedPooling(nn.Module):
         self.temperature = temperature
         self.rnn = nn.GRU(positions, hidden, batch_first=True, bidirectional=True)
         self.score = nn.Linear(hidden, 1, bias=False)
-        self._kept: dict[int, Tensor] = {}
-        self._kept_of: tuple[object, ...] = ()
+        self._cache: dict[int, Tensor] = {}
+        self._cache_state: tuple[object, ...] = ()
 
     def forward(self, bag: Embeddings) -> Tensor:
-        """(N, D) one vector per bag of (N, L, D)."""
+        """Pool (N, L, D) to (N, D)."""
         with torch.autocast(bag.tokens.device.type, enabled=False):
             weights = self.weights(bag.mask.sum(1), bag.mask.shape[1])
             values = sort_by_rank(bag)
             return (values @ weights.to(values.dtype).unsqueeze(-1)).squeeze(-1)
 
     def weights(self, lengths: Tensor, longest: int) -> Tensor:
-        """(N, longest) theta for N lengths, 0 from each length on."""
-        distinct, which = torch.unique(lengths, return_inverse=True)
+        """Return theta (N, longest) for N lengths, 0 from each length on."""
+        distinct, index = torch.unique(lengths, return_inverse=True)
         if torch.is_grad_enabled():
-            found = self._theta(distinct)
+            theta = self._theta(distinct)
         else:
-            found = pad_sequence(self._remembered(distinct.tolist()), batch_first=True)
-        return pad(found, (0, longest - found.shape[1]))[which]
+            theta = pad_sequence(self._cached_theta(distinct.tolist()), batch_first=True)
+        return pad(theta, (0, longest - theta.shape[1]))[index]
 
     def _theta(self, lengths: Tensor) -> Tensor:
-        """(U, longest of them) theta, worked out."""
+        """Compute theta (U, longest) of U lengths."""
         place = torch.arange(max(1, int(lengths.max())), device=lengths.device)
         real = place < lengths.clamp(min=1).unsqueeze(1)
         codes = sinusoids(place, self.rnn.input_size).to(self.score.weight.dtype)
@@ -103,24 +104,24 @@ class GeneralizedPooling(nn.Module):
         theta: Tensor = scores.masked_fill(~real, -torch.inf).softmax(1)
         return theta.masked_fill(place >= lengths.unsqueeze(1), 0)
 
-    def _remembered(self, lengths: list[int]) -> list[Tensor]:
-        """Theta of each length; worked out where these weights were not yet asked for it."""
+    def _cached_theta(self, lengths: list[int]) -> list[Tensor]:
+        """Return theta of each length, computed if the cache of the present weights lacks it."""
         state = tuple((p.data_ptr(), p.device, p.dtype, _version(p)) for p in self.parameters())
-        if state != self._kept_of:
-            self._kept, self._kept_of = {}, state
-        if new := [length for length in lengths if length not in self._kept]:
+        if state != self._cache_state:
+            self._cache, self._cache_state = {}, state
+        if new := [length for length in lengths if length not in self._cache]:
             theta = self._theta(torch.tensor(new, device=self.score.weight.device))
-            self._kept |= {n: row[:n] for n, row in zip(new, theta, strict=True)}
-        return [self._kept[length] for length in lengths]
+            self._cache |= {n: row[:n] for n, row in zip(new, theta, strict=True)}
+        return [self._cache[length] for length in lengths]
 
 
 def sort_by_rank(bag: Embeddings) -> Tensor:
-    """(N, D, L) every feature of a bag on its own from largest to smallest; 0 behind the last."""
+    """Sort each feature's values in descending order: (N, L, D) to (N, D, L), 0 at padding."""
     whole = bool(bag.mask.all())
     tokens = full_precision(bag.tokens)
     if not whole:
         tokens = tokens.masked_fill(~bag.mask.unsqueeze(-1), -torch.inf)
-    # sorting is several times as fast along the dimension that lies together in memory
+    # sorting is several times as fast along the contiguous dimension
     values = tokens.mT.contiguous().sort(dim=-1, descending=True).values
     if whole:
         return values
@@ -129,20 +130,20 @@ def sort_by_rank(bag: Embeddings) -> Tensor:
 
 
 def sinusoids(place: Tensor, width: int) -> Tensor:
-    """(L, width) sines and cosines of L positions, side by side at each frequency."""
+    """Return (L, width) sines and cosines of L positions, side by side at each frequency."""
     rates = torch.exp(torch.arange(0, width, 2, device=place.device) * (-math.log(BASE) / width))
     angles = place.unsqueeze(1) * rates
     return torch.stack((angles.sin(), angles.cos()), -1).flatten(1)[:, :width]
 
 
 def _version(parameter: Tensor) -> object:
-    """Something that changes with the parameter's values."""
+    """Return an object that changes with the values; inference tensors have no counter."""
     return object() if parameter.is_inference() else parameter._version
 
 
 @final
 class GPO(RetrievalModel):
-    """Two towers, a learned pooling for each, and the cosine.
+    """Two towers with a learned pooling behind each, compared by cosine.
 
     Detected regions are read by `MLPRegions`, grid cells by one linear layer, words by a `GRU` in
     both directions or by `BertTextTower`; the first and the last token of a text are pooled as
@@ -166,13 +167,13 @@ class GPO(RetrievalModel):
         """Keyword arguments.
 
         Args:
-            image: reads images.
-            text: reads texts.
+            image: encoder of images.
+            text: encoder of texts.
             positions: width of a position's encoding in the poolings.
             hidden: width of their recurrent networks.
             temperature: of the weights of the ranks.
-            normalise_images: bring image vectors to length 1.
-            normalise_texts: bring text vectors to length 1.
+            normalise_images: scale image vectors to length 1.
+            normalise_texts: scale text vectors to length 1.
 
         Raises:
             ValueError: the towers end in spaces of different widths.
@@ -187,12 +188,12 @@ class GPO(RetrievalModel):
         self.normalise = (normalise_images, normalise_texts)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
-        """N images as one vector each."""
+        """Encode N images as one vector each."""
         vectors = single_vector(self.image_pool(self.image(images)))
         return unit_vectors(vectors) if self.normalise[0] else vectors
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """N texts as one vector each."""
+        """Encode N texts as one vector each."""
         vectors = single_vector(self.text_pool(self.text(texts)))
         return unit_vectors(vectors) if self.normalise[1] else vectors
 
@@ -209,7 +210,7 @@ class GPO(RetrievalModel):
         return encode_batch(self, batch)
 
 
-# GPO's tensors under our names.
+# The authors' checkpoints: their tensor names and ours.
 
 
 PREFIXES = {
@@ -230,7 +231,7 @@ NAMES = TensorNames(
 
 
 def convert_gpo(state: Mapping[str, Tensor]) -> State:
-    """GPO's tensors under the names of `GPO`.
+    """Rename the authors' tensors to those of `GPO`.
 
     Raises:
         ValueError: a tensor is missing or unknown.
@@ -239,7 +240,7 @@ def convert_gpo(state: Mapping[str, Tensor]) -> State:
 
 
 def gpo_options(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> ConvertedModel:
-    """GPO on features from a checkpoint alone, on regions or on grid cells, with BiGRU or BERT.
+    """Convert a checkpoint of GPO on regions or grid cells, with BiGRU or BERT.
 
     Args:
         checkpoint: as the authors saved it.
@@ -248,15 +249,6 @@ def gpo_options(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> C
     Raises:
         ValueError: it is not a GPO checkpoint on features.
     """
-    state, options = convert_gpo(checkpoint.state), checkpoint.options
-    hidden, positions = state["image_pool.rnn.weight_ih_l0"].shape
-    spec = config(
-        GPO,
-        image=image_tower_config(state),
-        text=text_tower_config(state, bert),
-        positions=positions,
-        hidden=hidden // 3,
-        normalise_images=not options.get("no_imgnorm", False),
-        normalise_texts=not options.get("no_txtnorm", False),
-    )
-    return ConvertedModel(spec, state)
+    state = convert_gpo(checkpoint.state)
+    gates, positions = state["image_pool.rnn.weight_ih_l0"].shape  # a GRU stacks three gates
+    return convert_towers(GPO, checkpoint, state, bert, positions=positions, hidden=gates // 3)

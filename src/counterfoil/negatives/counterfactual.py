@@ -1,4 +1,4 @@
-"""Counterfactual negatives: what a score hangs on is swapped or hidden (CFM)."""
+"""Counterfactual negatives (CFM): the regions or words that matter most are swapped or hidden."""
 
 from __future__ import annotations
 
@@ -17,19 +17,17 @@ from counterfoil.models.base import RetrievalModel, WordEmbeddingModel
 from counterfoil.negatives.online import MinedExtras
 from counterfoil.scoring.encode import evaluation_mode, gather_batches
 
-# Triplets of a batch whose negative comes too near, and the items that they are made of.
-
 
 @final
 @dataclass(frozen=True, slots=True)
 class BatchTriplets:
-    """Anchors of one side whose hardest negative comes too near; places in the pools.
+    """Anchors of one side whose hardest negative breaks the margin; places in the pools.
 
     Attributes:
-        number: (K,) which anchor pairs.
-        anchor: (K,) the image or text that stays.
+        number: (K,) index of the anchor pair.
+        anchor: (K,) the image or text that is not edited.
         positive: (K,) its counterpart.
-        negative: (K,) the hardest wrong one.
+        negative: (K,) its hardest wrong counterpart.
     """
 
     number: Tensor
@@ -44,7 +42,7 @@ class BatchTriplets:
 def violated_triplets(
     batch: Batch, grid: Tensor, margin: float
 ) -> tuple[BatchTriplets, BatchTriplets]:
-    """Image anchors, then text anchors, whose hardest negative breaks the margin.
+    """Return the image anchors, and the text anchors, whose hardest negative breaks the margin.
 
     Args:
         batch: the batch.
@@ -53,20 +51,20 @@ def violated_triplets(
     """
     image, text = batch.anchors.image, batch.anchors.text
     wrong, true = grid.masked_fill(batch.positive, -torch.inf), grid[image, text]
-    found = []
+    triplets = []
     for scores, anchor, positive in ((wrong, image, text), (wrong.T, text, image)):
         hardest, negative = scores.max(1)
         number = (margin + hardest[anchor] - true > 0).nonzero().squeeze(1)
-        kept = anchor[number]
-        found.append(BatchTriplets(number, kept, positive[number], negative[kept]))
-    return found[0], found[1]
+        violated = anchor[number]
+        triplets.append(BatchTriplets(number, violated, positive[number], negative[violated]))
+    return triplets[0], triplets[1]
 
 
 def triplet_pools(batch: Batch) -> tuple[ModalityBatch, ModalityBatch]:
-    """The images and texts of all processes.
+    """Gather the images and texts of all processes.
 
     Raises:
-        ValueError: they are not made of parts that can be edited.
+        ValueError: they have no regions or words that can be edited.
     """
     if batch.images.values.dim() != 3 or batch.texts.values.is_floating_point():
         raise ValueError(
@@ -83,15 +81,14 @@ def triplet_pools(batch: Batch) -> tuple[ModalityBatch, ModalityBatch]:
     return images, gather_batches(batch.texts, len(batch.text_rows))
 
 
-# Which regions and words a score hangs on: the length of its gradient at each of them.
-#
-# The model is asked in evaluation mode, and no gradient reaches a parameter.
+# Saliency: the length of the score's gradient at each region or word. The model is in evaluation
+# mode, and no gradient reaches a parameter.
 
 
 def region_saliency(
     model: RetrievalModel, images: ModalityBatch, texts: Embeddings, weight: Tensor
 ) -> Tensor:
-    """(P, L, F) gradient of the weighted sum of P scores at each region of P images.
+    """Return the (P, L, F) gradient of the weighted sum of P scores at the images' regions.
 
     Args:
         model: scores.
@@ -101,7 +98,7 @@ def region_saliency(
     """
     values = images.values
     leaf = (values.float() if values.dtype in (torch.half, torch.bfloat16) else values).clone()
-    with _asked(model):
+    with _differentiable(model):
         encoded = model.encode_images(replace(images, values=leaf.requires_grad_()))
         total = (weight * model.score_pairs(encoded, texts)).sum()
         (gradient,) = torch.autograd.grad(total, leaf)
@@ -111,25 +108,26 @@ def region_saliency(
 def word_saliency(
     model: RetrievalModel, texts: ModalityBatch, images: Embeddings, weight: Tensor
 ) -> Tensor:
-    """(P, L, D) gradient of the weighted sum of P scores at the word embeddings of P texts.
+    """Return the (P, L, D) gradient of the weighted sum of P scores at the texts' word embeddings.
 
     Every occurrence of a word has its own.
 
     Args:
-        model: scores; one of its parts looks words up, see `words_of`.
+        model: scores; one of its parts has a word table, see `word_embeddings_of`.
         texts: P texts as token ids.
         images: what they are scored with.
         weight: (P,) of each score.
     """
-    with _asked(model), _looked_up(word_embeddings_of(model).word_table()) as found:
+    table = word_embeddings_of(model).word_table()
+    with _differentiable(model), _embeddings_as_leaves(table) as leaves:
         encoded = model.encode_texts(texts)
         total = (weight * model.score_pairs(images, encoded)).sum()
-        (gradient,) = torch.autograd.grad(total, found)
+        (gradient,) = torch.autograd.grad(total, leaves)
     return gradient
 
 
 def token_saliency(gradient: Tensor, texts: ModalityBatch) -> Tensor:
-    """(N, L, D) sum of the gradients of all occurrences of a token, in whichever text they stand.
+    """Sum the gradients of all occurrences of a token, in all texts: (N, L, D).
 
     Args:
         gradient: (N, L, D) of each occurrence.
@@ -142,45 +140,44 @@ def token_saliency(gradient: Tensor, texts: ModalityBatch) -> Tensor:
 
 
 def word_embeddings_of(model: RetrievalModel) -> WordEmbeddingModel:
-    """The part of a model that looks words up.
+    """Return the part of a model that has the word table.
 
     Raises:
-        ValueError: there is none, or several, or no gradient comes back to its words.
+        ValueError: there is none, or several.
     """
-    found = [part for part in model.modules() if isinstance(part, WordEmbeddingModel)]
-    what = type(model).__name__
-    if len(found) != 1:
+    parts = [part for part in model.modules() if isinstance(part, WordEmbeddingModel)]
+    if len(parts) != 1:
         raise ValueError(
-            f"{what} has {len(found)} text encoders that tell where they look words up; edited "
-            "negatives need one, such as a GRU or Bert"
+            f"{type(model).__name__} has {len(parts)} text encoders that tell where they look "
+            "words up; edited negatives need one, such as a GRU or Bert"
         )
-    return found[0]
+    return parts[0]
 
 
 def check_word_gradients(model: RetrievalModel) -> WordEmbeddingModel:
-    """The part of a model that looks words up, once it has been tried on two words.
+    """Return the part of a model that has the word table, after a trial with two words.
 
     Raises:
         ValueError: there is no such part, or no gradient comes back to its words.
     """
-    found = word_embeddings_of(model)
+    encoder = word_embeddings_of(model)
     device = next(model.parameters()).device
     none, two = torch.full((1,), -1, device=device), torch.zeros(1, 2, device=device).long()
-    with _asked(model), _looked_up(found.word_table()) as leaves:
+    with _differentiable(model), _embeddings_as_leaves(encoder.word_table()) as leaves:
         encoded = model.encode_texts(ModalityBatch(none, two, two == 0))
         total = encoded.tokens.sum()
         gradient = torch.autograd.grad(total, leaves, allow_unused=True)[0] if leaves else None
     if gradient is None:
         raise ValueError(
-            f"the text encoder {type(found).__name__} is not trained, so no gradient says which "
+            f"the text encoder {type(encoder).__name__} is not trained, so no gradient says which "
             "words count; train it, or train without edited negatives"
         )
-    return found
+    return encoder
 
 
 @contextmanager
-def _asked(model: RetrievalModel) -> Iterator[None]:
-    """Evaluation mode with gradients; cuDNN gives a recurrent network none there."""
+def _differentiable(model: RetrievalModel) -> Iterator[None]:
+    """Evaluation mode with gradients; without cuDNN, whose recurrent networks have none there."""
     with (
         evaluation_mode([model], gradients=True),
         torch.backends.cudnn.flags(enabled=False),
@@ -189,30 +186,30 @@ def _asked(model: RetrievalModel) -> Iterator[None]:
 
 
 @contextmanager
-def _looked_up(table: nn.Module) -> Iterator[list[Tensor]]:
-    """What comes out of a table of words while the block runs, as leaves of a graph."""
-    found: list[Tensor] = []
+def _embeddings_as_leaves(table: nn.Module) -> Iterator[list[Tensor]]:
+    """Replace the outputs of a word table by leaves of the graph, and collect them."""
+    leaves: list[Tensor] = []
 
     def leaf(module: nn.Module, ids: tuple[Tensor, ...], vectors: Tensor) -> Tensor:
-        found.append(vectors.detach().requires_grad_())
-        return found[-1]
+        leaves.append(vectors.detach().requires_grad_())
+        return leaves[-1]
 
     handle = table.register_forward_hook(leaf)
     try:
-        yield found
+        yield leaves
     finally:
         handle.remove()
 
 
-# Items with some of their regions or words changed.
+# Edited items.
 
 
 def editable(items: ModalityBatch, *, specials: bool) -> Tensor:
-    """(N, L) bool, True for tokens that may be changed.
+    """Return (N, L) bool, True for tokens that may be edited.
 
     Args:
         items: the items.
-        specials: special tokens may be, where `ModalityBatch.words` tells them.
+        specials: allow special tokens, which `ModalityBatch.words` marks.
     """
     if specials or items.words is None:
         return items.mask
@@ -227,9 +224,10 @@ def overwrite_tokens(
     *,
     share: float,
 ) -> ModalityBatch:
-    """The most important tokens of one item overwritten by those of another, rank by rank.
+    """Overwrite the most important tokens of each item by those of another one, rank by rank.
 
-    As many as are `share` of what may be changed, at least one, and at most what the other has.
+    Their number is `share` of the tokens that may be edited, at least one, and at most the number
+    of the other's.
 
     Args:
         into: N items.
@@ -251,7 +249,7 @@ def overwrite_tokens(
 
 
 def without_regions(items: ModalityBatch, rank: Tensor, *, share: float) -> ModalityBatch:
-    """The most important regions replaced by the mean of all others.
+    """Replace the most important regions by the mean of all others.
 
     Args:
         items: N images.
@@ -271,7 +269,7 @@ def without_regions(items: ModalityBatch, rank: Tensor, *, share: float) -> Moda
 def without_words(
     items: ModalityBatch, rank: Tensor, may: Tensor, *, share: float, mask: int
 ) -> ModalityBatch:
-    """The most important words replaced by the token that hides a word.
+    """Replace the most important words by the token that hides a word.
 
     Args:
         items: N texts.
@@ -287,7 +285,7 @@ def without_words(
 
 
 def stack_items(parts: list[ModalityBatch]) -> ModalityBatch:
-    """Items one after the other, all of one length."""
+    """Concatenate items of one length."""
     first = parts[0]
     return ModalityBatch(
         torch.cat([part.ids for part in parts]),
@@ -300,18 +298,18 @@ def stack_items(parts: list[ModalityBatch]) -> ModalityBatch:
 
 
 def _new(items: ModalityBatch, values: Tensor) -> ModalityBatch:
-    """Items that stand in no data set."""
+    """Return items with new values and with ids of no data set."""
     return replace(items, ids=torch.full_like(items.ids, -1), values=values, targets=None)
 
 
 def _count(may: Tensor, share: float) -> Tensor:
-    """(N,) how many tokens are changed."""
-    there = may.sum(1)
-    return torch.minimum((there.double() * share).long().clamp(min=1), there)
+    """Return the (N,) number of tokens to edit."""
+    allowed = may.sum(1)
+    return torch.minimum((allowed.double() * share).long().clamp(min=1), allowed)
 
 
 def _places(rank: Tensor, may: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """Row and place of the `count` highest ranks of each row, the highest first."""
+    """Return row and place of the `count` highest ranks of each row, the highest first."""
     order = rank.masked_fill(~may, -torch.inf).sort(dim=1, descending=True, stable=True).indices
     taken = torch.arange(order.shape[1], device=order.device) < count.unsqueeze(1)
     row, nth = taken.nonzero(as_tuple=True)
@@ -325,19 +323,19 @@ EXPLORED = (Role.MASKED_POSITIVE, Role.MASKED_NEGATIVE)
 
 @final
 class CounterfactualSampler:
-    """Edits the counterparts of anchors where they count most.
+    """Edits the counterparts of anchors at their most important regions or words.
 
     CFM (Wei et al., "Synthesizing counterfactual samples for effective image-text matching", MM
-    2022). Where the hardest negative of an anchor breaks the margin, the gradient of the score says
-    which regions or words of the positive and of that negative count. *Self-adjustment* overwrites
-    the most important ones of the positive by those of the negative: a new negative.
-    *Self-exploration* hides the most important ones of both: a pair whose order should stand. Each
-    has two columns: the edited text of an image anchor, and the edited image of a text anchor; -1
-    where an anchor has none. Nothing is edited in steps where neither is drawn.
+    2022). If the hardest negative of an anchor breaks the margin, the gradient of the score ranks
+    the regions or words of the positive and of that negative. *Self-adjustment* overwrites the most
+    important ones of the positive by those of the negative: a new negative. *Self-exploration*
+    hides the most important ones of both: a pair whose order should not change. Each role has two
+    columns: the edited text of an image anchor, and the edited image of a text anchor; -1 for none.
+    Nothing is edited in steps where chance chooses neither.
 
     Departs from the authors' code in: images of any number of regions; the gradient of every
     occurrence of a word ("token" sums those of all, over positives and negatives, as theirs does);
-    special tokens stay, where they are known; the model is asked in evaluation mode, and its
+    special tokens, where they are known, are not edited; the model is in evaluation mode, and its
     parameters get no gradient.
     """
 
@@ -356,20 +354,20 @@ class CounterfactualSampler:
         gradients: Gradients = "occurrence",
         specials: bool = False,
     ) -> None:
-        """Keyword arguments.
+        """Create a sampler.
 
         Args:
             margin: of the hinge that an anchor has to break, in units of a score.
-            adjust: how likely a step has self-adjustment.
-            explore: how likely a step has self-exploration.
+            adjust: probability of self-adjustment in a step.
+            explore: probability of self-exploration in a step.
             swapped: share of regions or words that are overwritten.
             hidden: share of regions or words that are hidden.
             mask: id of the token that hides a word; None for the text encoder's own.
-            gradients: of the "occurrence" of a word, or of the "token" everywhere.
+            gradients: of each "occurrence" of a word, or summed over all of a "token".
             specials: edit special tokens too, as the authors do.
 
         Raises:
-            ValueError: a share or probability that is none, or unknown gradients.
+            ValueError: a share or probability out of range, or unknown gradients.
         """
         for name, value in (
             ("adjust", adjust),
@@ -388,10 +386,10 @@ class CounterfactualSampler:
         self.gradients, self.specials = gradients, specials
 
     def check(self, model: RetrievalModel) -> None:
-        """Whether a model's words can be asked and hidden.
+        """Check that a model's words have gradients and can be hidden.
 
         Raises:
-            ValueError: they cannot.
+            ValueError: they do not, or cannot.
         """
         if check_word_gradients(model).mask_word is None and self.mask is None:
             raise ValueError(
@@ -407,44 +405,49 @@ class CounterfactualSampler:
         grid: Tensor,
         rng: torch.Generator,
     ) -> MinedExtras:
-        """Edited items of the anchors that break the margin, the same on every process.
+        """Return edited items for the anchors that break the margin, the same on every process.
 
         Raises:
-            ValueError: images or texts are not made of parts that can be edited.
+            ValueError: images or texts have no regions or words that can be edited.
         """
         chance = torch.rand(2, generator=rng) < torch.tensor(self.chances)
         adjust, explore = chance.tolist()
         roles = (ADJUSTED if adjust else ()) + (EXPLORED if explore else ())
         by_image, by_text = violated_triplets(batch, grid.detach().float(), self.margin)
         if not roles:
-            return MinedExtras(pairs=_paired(batch, roles, by_image, by_text))
+            return MinedExtras(pairs=_role_pairs(batch, roles, by_image, by_text))
         images, texts = triplet_pools(batch)
-        made = self._texts(model, texts, views.inference.images, by_image)
-        seen = self._images(model, images, views.inference.texts, by_text)
+        edited_texts = self._texts(model, texts, views.inference.images, by_image)
+        edited_images = self._images(model, images, views.inference.texts, by_text)
         return MinedExtras(
-            images=stack_items([seen[role] for role in roles]) if len(by_text) else None,
-            texts=stack_items([made[role] for role in roles]) if len(by_image) else None,
-            pairs=_paired(batch, roles, by_image, by_text),
+            images=stack_items([edited_images[role] for role in roles]) if len(by_text) else None,
+            texts=stack_items([edited_texts[role] for role in roles]) if len(by_image) else None,
+            pairs=_role_pairs(batch, roles, by_image, by_text),
         )
 
     def _texts(
-        self, model: RetrievalModel, pool: ModalityBatch, images: Embeddings, found: BatchTriplets
+        self,
+        model: RetrievalModel,
+        pool: ModalityBatch,
+        images: Embeddings,
+        triplets: BatchTriplets,
     ) -> dict[Role, ModalityBatch]:
-        """Edited texts of image anchors."""
-        if not len(found):
+        """Return edited texts of image anchors, by role."""
+        if not len(triplets):
             return {}
-        true, wrong = pool.rows(found.positive), pool.rows(found.negative)
+        true, wrong = pool.rows(triplets.positive), pool.rows(triplets.negative)
 
         def gradient(rows: Tensor) -> Tensor:
-            some = stack_items([true.rows(rows), wrong.rows(rows)])
-            anchor = images.rows(found.anchor[rows].repeat(2))
-            vectors = word_saliency(model, some, anchor, _signs(len(rows), len(found), anchor))
+            texts = stack_items([true.rows(rows), wrong.rows(rows)])
+            anchor = images.rows(triplets.anchor[rows].repeat(2))
+            signs = _signs(len(rows), len(triplets), anchor)
+            vectors = word_saliency(model, texts, anchor, signs)
             return vectors if self.gradients == "token" else _lengths(vectors)
 
-        asked = _asked_edited(found, gradient)
+        saliency = _share_saliency(triplets, gradient)
         if self.gradients == "token":
-            asked = _lengths(token_saliency(asked, stack_items([true, wrong])))
-        rank, other = asked.chunk(2)
+            saliency = _lengths(token_saliency(saliency, stack_items([true, wrong])))
+        rank, other = saliency.chunk(2)
         may, its = (editable(some, specials=self.specials) for some in (true, wrong))
         mask = self._mask(model)
         return {
@@ -456,20 +459,20 @@ class CounterfactualSampler:
         }
 
     def _images(
-        self, model: RetrievalModel, pool: ModalityBatch, texts: Embeddings, found: BatchTriplets
+        self, model: RetrievalModel, pool: ModalityBatch, texts: Embeddings, triplets: BatchTriplets
     ) -> dict[Role, ModalityBatch]:
-        """Edited images of text anchors."""
-        if not len(found):
+        """Return edited images of text anchors, by role."""
+        if not len(triplets):
             return {}
-        true, wrong = pool.rows(found.positive), pool.rows(found.negative)
+        true, wrong = pool.rows(triplets.positive), pool.rows(triplets.negative)
 
         def length(rows: Tensor) -> Tensor:
-            some = stack_items([true.rows(rows), wrong.rows(rows)])
-            anchor = texts.rows(found.anchor[rows].repeat(2))
-            signs = _signs(len(rows), len(found), anchor)
-            return _lengths(region_saliency(model, some, anchor, signs))
+            images = stack_items([true.rows(rows), wrong.rows(rows)])
+            anchor = texts.rows(triplets.anchor[rows].repeat(2))
+            signs = _signs(len(rows), len(triplets), anchor)
+            return _lengths(region_saliency(model, images, anchor, signs))
 
-        rank, other = _asked_edited(found, length).chunk(2)
+        rank, other = _share_saliency(triplets, length).chunk(2)
         may = true.mask, wrong.mask
         return {
             Role.EDITED: overwrite_tokens(true, wrong, (rank, other), may, share=self.swapped),
@@ -483,10 +486,10 @@ class CounterfactualSampler:
         return mask
 
 
-def _paired(
+def _role_pairs(
     batch: Batch, roles: tuple[Role, ...], by_image: BatchTriplets, by_text: BatchTriplets
 ) -> dict[Role, Pairs]:
-    """(B, 2) pairs of each role: with an edited text, and with an edited image."""
+    """Return the (B, 2) pairs of each role: with an edited text, and with an edited image."""
     anchors, pairs = batch.anchors, {}
     for role in (*ADJUSTED, *EXPLORED):
         text, image = torch.full_like(anchors.text, -1), torch.full_like(anchors.image, -1)
@@ -500,15 +503,16 @@ def _paired(
     return pairs
 
 
-def _behind(pool: int, nth: int, found: BatchTriplets) -> Tensor:
-    """Places of the nth edited items behind a pool."""
-    return pool + nth * len(found) + torch.arange(len(found), device=found.number.device)
+def _behind(pool: int, nth: int, triplets: BatchTriplets) -> Tensor:
+    """Return the places of the nth role's edited items behind a pool."""
+    count = len(triplets)
+    return pool + nth * count + torch.arange(count, device=triplets.number.device)
 
 
 def _signs(rows: int, count: int, anchor: Embeddings) -> Tensor:
-    """(2 rows,) weights of the true scores and the wrong ones in the mean of their difference."""
-    one = anchor.tokens.new_full((rows,), 1 / count)
-    return torch.cat([one, -one])
+    """Return (2 rows,) weights: the weighted sum is the mean of true scores less wrong ones."""
+    weight = anchor.tokens.new_full((rows,), 1 / count)
+    return torch.cat([weight, -weight])
 
 
 def _lengths(vectors: Tensor) -> Tensor:
@@ -516,10 +520,10 @@ def _lengths(vectors: Tensor) -> Tensor:
     return lengths
 
 
-def _asked_edited(found: BatchTriplets, ask: Callable[[Tensor], Tensor]) -> Tensor:
-    """(2 K, L, ...) of all positives, then all negatives, of which each process asks a share."""
-    mine = distributed.shard(len(found))
-    rows = torch.arange(mine.start, mine.stop, device=found.number.device)
-    true, wrong = ask(rows.clamp(max=len(found) - 1)).chunk(2)
-    both = (distributed.gather(part).flatten(0, 1)[: len(found)] for part in (true, wrong))
+def _share_saliency(triplets: BatchTriplets, saliency: Callable[[Tensor], Tensor]) -> Tensor:
+    """Compute (2 K, L, ...) for all positives, then all negatives, each process a share."""
+    count, mine = len(triplets), distributed.shard(len(triplets))
+    rows = torch.arange(mine.start, mine.stop, device=triplets.number.device)
+    true, wrong = saliency(rows.clamp(max=count - 1)).chunk(2)
+    both = (distributed.gather(part).flatten(0, 1)[:count] for part in (true, wrong))
     return torch.cat(list(both))

@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, cast, final
+from typing import Generic, Protocol, final
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +29,7 @@ from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.evaluation.protocols import evaluate_protocol
 from counterfoil.losses.base import Loss, WeightedSum
-from counterfoil.model import CARD, MODEL, Model, SavedModelCard, read_card
+from counterfoil.model import CARD, MODEL, Model, SavedModelCard, load_model
 from counterfoil.models.base import PretrainedPart, RetrievalModel, SupportsLoRA
 from counterfoil.models.frozen import FrozenWithAdapters
 from counterfoil.negatives.online import OnlineMiner, screens_lists
@@ -205,7 +206,7 @@ class TrainingLoop(Generic[B]):
 
     @contextmanager
     def evaluation_model(self) -> Iterator[RetrievalModel]:
-        """Lend the model in evaluation mode, with the averaged weights where there is an average."""
+        """Lend the model in evaluation mode, with averaged weights if there are any."""
         self.module.eval()
         averaged = self.average.in_place_of(self.module.model) if self.average else nullcontext()
         with torch.no_grad(), averaged:
@@ -426,6 +427,18 @@ def _remined_roles(
 # The front: a Model in, a Model out.
 
 
+class StoredNegatives(Protocol):
+    """Mined negatives that carry their store, as `mine_hard_negatives` returns them."""
+
+    @property
+    def store(self) -> NegativeStore:
+        """Ranked lists and their provenance."""
+        ...
+
+
+Negatives = NegativeStore | StoredNegatives | HardNegativeLists | str | Path
+
+
 @final
 class Trainer:
     """Trains a model on a data set and saves the result in a folder.
@@ -439,8 +452,8 @@ class Trainer:
         loss: a loss, or a weighted sum of several.
         train: the data set to train on.
         dev: the split that selects the best epoch.
-        negatives: mined from `train`: a store, its lists, or its folder. Losses such as
-            `AdaptiveQuintuplet` need them.
+        negatives: mined from `train`, for losses such as `AdaptiveQuintuplet`: the result of
+            `mine_hard_negatives`, a store, its lists, or its folder.
         output: the folder to write.
         epochs: passes over the training captions.
         batch_size: captions in a batch, over all processes.
@@ -469,7 +482,7 @@ class Trainer:
         loss: Loss | WeightedSum,
         train: ImageTextDataset,
         dev: ImageTextDataset | None = None,
-        negatives: NegativeStore | HardNegativeLists | str | Path | None = None,
+        negatives: Negatives | None = None,
         output: str | Path,
         epochs: int | None = None,
         batch_size: int | None = None,
@@ -549,11 +562,12 @@ class Trainer:
         return self._save(result, run)
 
     def _run_digest(self) -> str:
-        """Digest of all that the numbers depend on beside the config and the training split."""
+        """Digest of all that the trained weights depend on."""
         lists, loss = self.lists, describe_loss(self.objective)
-        mined = [] if lists is None else [tensor_digest(rows) for rows in (lists.texts, lists.images)]
-        dev = self.dev.fingerprint if self.dev else None
-        return digest([self.model.digest(), loss, mined, asdict(self.sampling), dev])
+        mined = None if lists is None else tensors_digest(lists.texts, lists.images)
+        data = [split and split.fingerprint for split in (self.train_set, self.dev)]
+        settings = [self.config.numbers(), asdict(self.sampling)]
+        return digest([self.model.digest(), loss, data, mined, *settings])
 
     def _open_finished(self, run: str) -> Model:
         tuned = load_model(self.output)
@@ -580,7 +594,8 @@ class Trainer:
             "epochs": result.epochs,
             "best_epoch": result.best.epoch if result.best else result.epochs,
         }
-        card = SavedModelCard(spec, provenance, result.best.dev if result.best else {})
+        metrics = result.best.dev if result.best else {}
+        card = SavedModelCard(model=spec, provenance=provenance, metrics=metrics)
         tuned = replace(model, name=str(self.output), spec=spec, card=card)
         if distributed.rank() == 0:
             tuned.save_pretrained(self.output / MODEL)
@@ -633,19 +648,26 @@ def describe_loss(objective: WeightedSum) -> list[object]:
     return [objective.weights, settings]
 
 
-def _open_lists(
-    negatives: NegativeStore | HardNegativeLists | str | Path | None, train: ImageTextDataset
-) -> HardNegativeLists | None:
+def tensors_digest(*tensors: Tensor) -> str:
+    """Return sixteen hex digits of the values of tensors on the CPU."""
+    content = sha256()
+    for tensor in tensors:
+        content.update(tensor.contiguous().numpy().tobytes())
+    return content.hexdigest()[:16]
+
+
+def _open_lists(negatives: Negatives | None, train: ImageTextDataset) -> HardNegativeLists | None:
     if negatives is None or isinstance(negatives, HardNegativeLists):
         return negatives  # the sampler checks that lists fit the data set
     if isinstance(negatives, str | Path):
         return NegativeStore.open(Path(negatives), fingerprint=train.fingerprint).lists
-    if negatives.manifest.corpus != train.fingerprint:
+    store = negatives if isinstance(negatives, NegativeStore) else negatives.store
+    if store.manifest.corpus != train.fingerprint:
         raise ValueError(
             f"the negatives were mined from another data set than {train.name} "
             f"({train.split_name}); mine them from the data set that is trained on"
         )
-    return negatives.lists
+    return store.lists
 
 
 def _check_needs(objective: WeightedSum, lists: HardNegativeLists | None) -> None:
@@ -670,7 +692,7 @@ def _check_needs(objective: WeightedSum, lists: HardNegativeLists | None) -> Non
     if others:
         raise ValueError(
             f"the loss {names} needs {', '.join(others)}, which a Trainer does not provide; train "
-            "with a recipe that does (`counterfoil recipes`)"
+            "with a recipe that does (see `counterfoil recipe`)"
         )
 
 
@@ -684,6 +706,4 @@ def _default_config(model: RetrievalModel) -> TrainConfig:
     elif not any(isinstance(part, PretrainedPart) for part in model.modules()):
         return TrainConfig()
     optimiser = OptimizerConfig(rule="adamw", rate=rate, decay=0.01)
-    return TrainConfig(
-        epochs=5, batch=batch, optimiser=optimiser, schedule=CosineLR(warmup=0.1)
-    )
+    return TrainConfig(epochs=5, batch=batch, optimiser=optimiser, schedule=CosineLR(warmup=0.1))

@@ -1,4 +1,4 @@
-"""Recognises what a path is, and reads it."""
+"""Readers of data sets; `load_dataset` recognises the format of a path."""
 
 from __future__ import annotations
 
@@ -35,36 +35,36 @@ def load_dataset(
     splits: Sequence[str] = (),
     decisions: str | Path | None = None,
 ) -> ImageTextDataset:
-    """The data set that a path holds; what kind of data set it is shows in its files.
+    """Load a data set; its format is recognised by its files.
 
-    ``open_corpus("flickr8k", features="flickr8k_regions")`` gives pictures and region features,
-    joined by image id.
+    ``load_dataset("flickr8k", features="flickr8k_regions")`` has images and region features, joined
+    by image id.
 
     Args:
-        source: a file or folder; "scenes" or "scenes:seed=3,images=2000" for rendered pictures;
+        source: a file or folder; "scenes" or "scenes:seed=3,images=2000" for rendered scenes;
             "hf:NAME" for a data set of the Hugging Face hub.
-        images: folder of the pictures, where they do not lie beside the captions.
+        images: folder of the images, if they are not beside the captions.
         features: feature folder, precomp folder or `.npy` file with features of the images.
-        name: what to call the data set in tables.
-        restval: the split that COCO's "restval" images belong to.
-        splits: of a precomp folder, the splits to read; all by default.
+        name: of the data set in tables.
+        restval: split of COCO's "restval" images.
+        splits: splits of a precomp folder to read; all by default.
         decisions: file of label corrections, see `counterfoil.data.corrections`; by default
-            ``corrections.jsonl`` or ``decisions.jsonl`` in the data's folder, where there is one.
+            ``corrections.jsonl`` or ``decisions.jsonl`` in the data's folder, if it exists.
 
     Raises:
-        ValueError: it is nothing that can be read, it is damaged, or the decisions are of other
-            data.
+        ValueError: the format is unknown, a file is damaged, or the corrections are of other data.
     """
     dataset = _read(str(source), _path(images), name, restval, splits)
     corrections, table = _path(decisions) or corrections_beside(str(source)), _path(features)
-    if table is not None and table.is_file():  # a row for every image, dropped or not
-        dataset = _featured(dataset, table)
+    # A .npy file has a row for every image of the uncorrected data, so it is attached first.
+    if table is not None and table.is_file():
+        dataset = _with_features(dataset, table)
     if corrections is not None:
         dataset = apply_corrections(dataset, read_corrections(corrections))
-    return dataset if table is None or table.is_file() else _featured(dataset, table)
+    return dataset if table is None or table.is_file() else _with_features(dataset, table)
 
 
-def _featured(dataset: ImageTextDataset, table: Path) -> ImageTextDataset:
+def _with_features(dataset: ImageTextDataset, table: Path) -> ImageTextDataset:
     return replace(dataset, features=features_of(dataset.image_ids, table))
 
 
@@ -73,10 +73,10 @@ def _read(
 ) -> ImageTextDataset:
     kind, _, rest = source.partition(":")
     if kind == "scenes" and not Path(source).exists():
-        _check_own(source, images)
-        return _named(_scenes(rest), name)
+        _check_no_images(source, images)
+        return _renamed(_scenes(rest), name)
     if kind == "hf":
-        _check_own(source, images)
+        _check_no_images(source, images)
         return read_huggingface(rest, name=name)
     path = Path(source).expanduser()
     if not path.exists():
@@ -95,7 +95,7 @@ def _folder(
     path: Path, images: Path | None, name: str | None, restval: str, splits: Sequence[str]
 ) -> ImageTextDataset:
     if is_huggingface(path):
-        _check_own(str(path), images)
+        _check_no_images(str(path), images)
         return read_huggingface(str(path), name=name)
     listed = sorted(path.glob("dataset_*.json"))
     if len(listed) > 1:
@@ -104,38 +104,39 @@ def _folder(
     if listed:
         return read_karpathy(listed[0], images=images, restval=restval, name=name)
     if is_precomp(path):
-        return _pictured(read_precomp(path, name=name, splits=splits), images)
+        return _with_pictures(read_precomp(path, name=name, splits=splits), images)
     if is_embeddings(path):
-        return _pictured(read_embeddings(path, name=name), images)
+        return _with_pictures(read_embeddings(path, name=name), images)
     if is_folder(path):
         return read_folder(path, images=images, name=name)
     raise ValueError(f"{path} is no data set: looked for {KNOWN}")
 
 
-def _pictured(dataset: ImageTextDataset, folder: Path | None) -> ImageTextDataset:
+def _with_pictures(dataset: ImageTextDataset, folder: Path | None) -> ImageTextDataset:
     return dataset if folder is None else replace(dataset, pictures=pictures_of(dataset, folder))
 
 
 def pictures_of(dataset: ImageTextDataset, folder: Path) -> Pictures:
-    """The pictures whose file names, with or without their ending, are the ids of the images.
+    """Image files whose names, with or without extension, are the ids of the images.
 
     Raises:
-        ValueError: images have no picture there.
+        ValueError: files are missing.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; the pictures are needed there")
     files = {file.name: file for file in folder.iterdir() if is_picture_name(file)}
     files = {file.stem: file for file in files.values()} | files
-    lost = [name for name in dataset.image_ids if name not in files]
-    if lost:
+    missing = [name for name in dataset.image_ids if name not in files]
+    if missing:
         raise ValueError(
-            f"{len(lost)} of {len(dataset)} images have no picture in {folder}, such as {lost[0]!r}"
+            f"{len(missing)} of {len(dataset)} images have no picture in {folder}, such as "
+            f"{missing[0]!r}"
         )
     return PictureFiles([files[name] for name in dataset.image_ids])
 
 
-def _check_own(source: str, images: Path | None) -> None:
-    """Refuse a folder of pictures for data that hold theirs."""
+def _check_no_images(source: str, images: Path | None) -> None:
+    """Refuse an image folder for data that contain their images."""
     if images is not None:
         raise ValueError(f"{source} has its own pictures; leave out --images {images}")
 
@@ -159,7 +160,7 @@ def _scenes(settings: str) -> ImageTextDataset:
     return dataset
 
 
-def _named(dataset: ImageTextDataset, name: str | None) -> ImageTextDataset:
+def _renamed(dataset: ImageTextDataset, name: str | None) -> ImageTextDataset:
     return dataset if name is None else replace(dataset, name=name)
 
 

@@ -1,8 +1,8 @@
-"""Ready-made vectors: ``cxc_images.npy`` (I, D) and ``texts.npy`` (T, D).
+"""Precomputed vectors: ``images.npy`` (I, D) and ``texts.npy`` (T, D).
 
-Who describes whom stands in ``owner.npy`` or ``owner.json``: for each text the row of its image,
--1 for none. Without it every image has equally many texts, one image after the other.
-``image_ids.json`` and ``captions.txt`` (a caption a line) are optional.
+``owner.npy`` or ``owner.json`` contains the image row of each text, -1 for none. Without it every
+image has the same number of texts, image after image. ``image_ids.json`` and ``captions.txt`` (one
+a line) are optional.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from counterfoil.data.features import Array, FeatureArray
 
 
 def is_embeddings(folder: Path) -> bool:
-    """Whether a folder holds such vectors."""
+    """Whether a folder contains such vectors."""
     return (folder / "images.npy").exists() or (folder / "texts.npy").exists()
 
 
 def read_embeddings(folder: Path, *, name: str | None = None) -> ImageTextDataset:
-    """A data set of vectors, all of it in the split "test".
+    """Read vectors as a data set, all in the split "test".
 
     Raises:
         ValueError: a file is missing, or numbers of images and texts do not fit.
@@ -44,7 +44,7 @@ def read_embeddings(folder: Path, *, name: str | None = None) -> ImageTextDatase
             raise ValueError(
                 f"{folder / what}.npy has shape {array.shape}; ({what}, width) is needed"
             )
-    text_to_image = owners(folder, images=len(images), texts=len(texts))
+    text_to_image = read_text_to_image(folder, images=len(images), texts=len(texts))
     return ImageTextDataset(
         name=name or folder.resolve().name,
         image_ids=_image_ids(folder, len(images)),
@@ -58,7 +58,7 @@ def read_embeddings(folder: Path, *, name: str | None = None) -> ImageTextDatase
 
 
 def write_embeddings(dataset: ImageTextDataset, folder: Path) -> None:
-    """Write a data set that has vectors of both sides.
+    """Write the vectors of a data set.
 
     Raises:
         ValueError: it lacks one of them.
@@ -79,11 +79,11 @@ def write_embeddings(dataset: ImageTextDataset, folder: Path) -> None:
             write_text_lines(temporary / "captions.txt", dataset.texts)
 
 
-def owners(folder: Path, *, images: int, texts: int) -> Tensor:
-    """(T,) the image of each text.
+def read_text_to_image(folder: Path, *, images: int, texts: int) -> Tensor:
+    """(T,) image row of each text.
 
     Raises:
-        ValueError: the file does not fit the vectors, or there is none and texts do not divide.
+        ValueError: the file does not match the vectors, or there is none and texts do not divide.
     """
     array, listed = folder / "owner.npy", folder / "owner.json"
     if array.exists():

@@ -1,13 +1,13 @@
-"""A folder of pictures with their captions.
+"""Image folders, with or without captions.
 
-Either a list ``captions.jsonl``, ``.csv`` or ``.tsv`` (or ``metadata.``) with the columns
+Captions are in a list ``captions.jsonl``, ``.csv`` or ``.tsv`` (or ``metadata.``) with the columns
 
-    image      file, relative to the folder or to its ``cxc_images``; also "file_name" or "filepath"
+    image      file, relative to the folder or to its ``images``; also "file_name" or "filepath"
     caption    one caption, or "captions", a JSON list of them; also "text" or "title"
     id         optional, the image's id; the file by default
     split      optional, as in "train"; by default 80/10/10 by the hash of the id
 
-where rows of one image belong together; or a ``.txt`` beside each picture, a caption a line.
+where rows with one image are merged; or in a ``.txt`` beside each image, one caption a line.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ LISTS = tuple(
 )
 _IMAGE = ("image", "file_name", "filepath", "image_path", "file")
 _CAPTION = ("caption", "captions", "text", "title")
-_NOTES = ("readme", "license", "licence", "notice")
+_NOTES = ("readme", "license", "licence", "notice")  # texts that are no captions
 
 
 @final
 @dataclass(slots=True)
-class _Found:
-    """An image while its rows are read."""
+class _ImageEntry:
+    """An image whose rows are being read."""
 
     path: Path
     split: str
@@ -47,7 +47,7 @@ class _Found:
 
 
 def is_folder(folder: Path) -> bool:
-    """Whether a folder holds a list of captions or captions beside pictures."""
+    """Whether a folder contains a list of captions, or captions beside images."""
     if any((folder / name).exists() for name in LISTS):
         return True
     return any(is_picture_name(f) and f.with_suffix(".txt").exists() for f in _files(folder))
@@ -60,23 +60,23 @@ def read_folder(
     features: Path | None = None,
     name: str | None = None,
 ) -> ImageTextDataset:
-    """The pictures and captions of a folder.
+    """Read a folder of images and captions.
 
     Args:
         path: the folder, or the list of captions in it.
-        images: folder that the list's files are relative to; the list's own by default.
-        features: where features are kept, see `counterfoil.data.readers.precomp.features_of`.
-        name: what to call the data set; the folder's name by default.
+        images: folder that file names are relative to; the list's own by default.
+        features: of the images, see `counterfoil.data.readers.precomp.features_of`.
+        name: of the data set; the folder's name by default.
 
     Raises:
-        ValueError: there are no captions, a row lacks its image or caption, or an id stands twice.
+        ValueError: there are no captions, a row lacks its image or caption, or an id occurs twice.
     """
     folder = path if path.is_dir() else path.parent
     lists = [path] if path.is_file() else [folder / n for n in LISTS if (folder / n).exists()]
     if len(lists) > 1:
         names = " and ".join(file.name for file in lists)
         raise ValueError(f"{folder} holds {names}; give the path of the one to read")
-    found = _listed(lists[0], images or folder) if lists else _beside(images or folder)
+    found = _read_list(lists[0], images or folder) if lists else _read_beside(images or folder)
     entries = [DatasetEntry(key, image.split, tuple(image.texts)) for key, image in found.items()]
     return build_dataset(
         name or folder.resolve().name,
@@ -88,10 +88,10 @@ def read_folder(
 
 
 def write_folder(dataset: ImageTextDataset, folder: Path) -> None:
-    """Write pictures as PNG files and captions as ``captions.jsonl``.
+    """Write images as PNG files and captions as ``captions.jsonl``.
 
     Raises:
-        ValueError: there are no pictures, or one cannot be read.
+        ValueError: there are no images, or one cannot be read.
     """
     if dataset.pictures is None:
         raise ValueError(f"{dataset.name} has no pictures; a folder is made of them")
@@ -100,7 +100,7 @@ def write_folder(dataset: ImageTextDataset, folder: Path) -> None:
     ends = counts.cumsum(0).tolist()
     with (
         atomic_folder(folder) as temporary,
-        progress("pictures written", len(dataset)) as done,
+        progress("pictures written", len(dataset)) as advance,
     ):
         (temporary / "images").mkdir()
         for row, name in enumerate(dataset.image_ids):
@@ -114,13 +114,13 @@ def write_folder(dataset: ImageTextDataset, folder: Path) -> None:
                 "captions": [dataset.texts[text] for text in own],
             }
             lines.append(json.dumps(plain, ensure_ascii=False))
-            done(1)
+            advance(1)
         write_text(temporary / "captions.jsonl", "".join(line + "\n" for line in lines))
 
 
-def _listed(file: Path, folder: Path) -> dict[str, _Found]:
+def _read_list(file: Path, folder: Path) -> dict[str, _ImageEntry]:
     """Images of a list in order of first appearance."""
-    found: dict[str, _Found] = {}
+    found: dict[str, _ImageEntry] = {}
     rows = _json_rows(file) if file.suffix == ".jsonl" else _table_rows(file)
     nested = False
     for number, row in rows:
@@ -133,7 +133,7 @@ def _listed(file: Path, folder: Path) -> dict[str, _Found]:
         path = (folder / "images" / given) if nested else folder / given
         key = given if row.get("id") in (None, "") else str(row["id"])
         split = canonical_split(str(row.get("split") or ""))
-        image = found.setdefault(key, _Found(path, split))
+        image = found.setdefault(key, _ImageEntry(path, split))
         if (image.path, image.split) != (path, split):
             raise ValueError(
                 f"{where}: image {key!r} is {given!r} in split {split!r} here, but another file or "
@@ -153,7 +153,7 @@ def _column(row: dict[str, Any], names: tuple[str, ...], where: str) -> Any:
 
 
 def _captions(given: Any, where: str) -> list[str]:
-    if isinstance(given, str) and given.startswith("["):  # a list written into a table's cell
+    if isinstance(given, str) and given.startswith("["):  # a list in a cell of a table
         try:
             given = json.loads(given)
         except json.JSONDecodeError:
@@ -198,17 +198,17 @@ def _files(folder: Path) -> list[Path]:
     return sorted([*folder.glob("*"), *folder.glob("*/*")])
 
 
-def _beside(folder: Path) -> dict[str, _Found]:
+def _read_beside(folder: Path) -> dict[str, _ImageEntry]:
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; pictures and captions are needed there")
-    found: dict[str, _Found] = {}
+    found: dict[str, _ImageEntry] = {}
     files = _files(folder)
     pictures = [path for path in files if is_picture_name(path)]
     for path in pictures:
         texts = path.with_suffix(".txt")
         lines = read_text_lines(texts, "captions") if texts.exists() else []
         name = path.relative_to(folder).as_posix()
-        found[name] = _Found(path, "", [line for line in lines if line.strip()])
+        found[name] = _ImageEntry(path, "", [line for line in lines if line.strip()])
     stems = {path.with_suffix("") for path in pictures}
     for texts in (path for path in files if path.suffix == ".txt"):
         if texts.with_suffix("") not in stems and not texts.stem.lower().startswith(_NOTES):
@@ -223,33 +223,30 @@ def _beside(folder: Path) -> dict[str, _Found]:
     return found
 
 
-# A folder of pictures about which nobody has said anything yet.
-
-
-_TOLD = (".txt", ".json", ".jsonl", ".csv", ".tsv", ".npy", ".arrow", ".parquet")
-_NOTES_BARE = ("readme", "license", "licence", "notice", "decisions")
+_CAPTION_FILES = (".txt", ".json", ".jsonl", ".csv", ".tsv", ".npy", ".arrow", ".parquet")
+_NO_CAPTIONS = (*_NOTES, "decisions")
 
 
 def is_image_folder(folder: Path) -> bool:
-    """Whether a folder holds pictures, and nothing that could be captions."""
+    """Whether a folder contains images, and no file that could be captions."""
     if not folder.is_dir():
         return False
-    files = [*folder.glob("*"), *folder.glob("*/*")]
-    told = (
-        f for f in files if f.suffix.lower() in _TOLD and not f.stem.lower().startswith(_NOTES_BARE)
+    files = _files(folder)
+    captions = any(
+        file.suffix.lower() in _CAPTION_FILES and not file.stem.lower().startswith(_NO_CAPTIONS)
+        for file in files
     )
-    return next(told, None) is None and any(map(is_picture_name, files))
+    return not captions and any(map(is_picture_name, files))
 
 
 def read_image_folder(folder: Path, name: str | None = None) -> ImageTextDataset:
-    """The pictures of a folder and of its subfolders, in order of names, without captions.
+    """Read the images of a folder and of its subfolders, without captions, in order of names.
 
     Args:
-        folder: where.
-        name: what to call the data set; the folder's name by default.
+        folder: the folder.
+        name: of the data set; the folder's name by default.
     """
-    files = [*folder.glob("*"), *folder.glob("*/*")]
-    pictures = sorted(path for path in files if is_picture_name(path) and path.is_file())
+    pictures = [path for path in _files(folder) if is_picture_name(path) and path.is_file()]
     return ImageTextDataset(
         name=name or folder.resolve().name,
         image_ids=[path.relative_to(folder).as_posix() for path in pictures],

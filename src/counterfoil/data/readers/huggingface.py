@@ -19,12 +19,12 @@ _ID = ("image_id", "id", "filename", "file_name", "imgid", "cocoid")
 
 @final
 class DatasetPictures(Pictures):
-    """Pictures in columns of data sets, decoded when they are asked for.
+    """Images in columns of data sets, decoded when opened.
 
     Args:
         sources: by split, a data set and the name of its image column.
-        rows: split and row of each picture.
-        name: what they are called.
+        rows: split and row of each image.
+        name: of the data set.
     """
 
     def __init__(
@@ -62,15 +62,15 @@ def is_huggingface(folder: Path) -> bool:
 
 
 def read_huggingface(source: str, *, name: str | None = None) -> ImageTextDataset:
-    """A data set by folder (``save_to_disk``) or by name on the hub.
+    """Read a data set from a folder (``save_to_disk``) or from the hub.
 
-    The caption column holds a caption or a list of them. Rows with one image id belong together; a
-    "split" column goes before the data set's own splits; a single split "train" without one is
-    divided by the hash of the id.
+    The caption column contains a caption or a list of them. Rows with one image id are merged. A
+    "split" column takes precedence over the splits of the data set; without one, a single split
+    "train" is divided by the hash of the id.
 
     Args:
         source: folder or name.
-        name: what to call the data set; the last part of the source by default.
+        name: of the data set; the last part of the source by default.
 
     Raises:
         ValueError: `datasets` is not installed, the data set cannot be read, or it lacks a column.
@@ -78,18 +78,18 @@ def read_huggingface(source: str, *, name: str | None = None) -> ImageTextDatase
     tables = _load(source)
     name = name or source.rstrip("/").rpartition("/")[2]
     columns = {split: _column(table, _IMAGE, source) for split, table in tables.items()}
-    found: dict[str, tuple[str, int, str, list[str]]] = {}
+    images: dict[str, tuple[str, int, str, list[str]]] = {}  # by id: table, row, split, captions
     for split, place, key, own, texts in _rows(tables, source):
-        first = found.setdefault(key, (split, place, own, []))
+        first = images.setdefault(key, (split, place, own, []))
         if first[2] != own:
             raise ValueError(f"{source}: image {key!r} is in splits {first[2]!r} and {own!r}")
         first[3].extend(texts)
     sources = {split: (tables[split], columns[split]) for split in tables}
     return build_dataset(
         name,
-        [DatasetEntry(key, own, tuple(texts)) for key, (_, _, own, texts) in found.items()],
+        [DatasetEntry(key, own, tuple(texts)) for key, (_, _, own, texts) in images.items()],
         where=source,
-        pictures=DatasetPictures(sources, [(s, p) for s, p, _, _ in found.values()], name),
+        pictures=DatasetPictures(sources, [(s, p) for s, p, _, _ in images.values()], name),
     )
 
 
@@ -103,7 +103,7 @@ def _load(source: str) -> dict[str, Any]:
     try:
         local = Path(source).is_dir()
         loaded = datasets.load_from_disk(source) if local else datasets.load_dataset(source)
-    except Exception as error:  # it raises a dozen kinds of its own
+    except Exception as error:  # datasets raises a dozen classes of its own
         first = (str(error).strip() or repr(error)).splitlines()[0]
         raise ValueError(f"the data set {source!r} cannot be read: {first}") from error
     return dict(loaded) if isinstance(loaded, dict) else {str(loaded.split or ""): loaded}

@@ -16,7 +16,7 @@ from counterfoil.data.dataset import DatasetEntry, ImageTextDataset, build_datas
 from counterfoil.data.images import PictureFiles
 from counterfoil.data.readers.precomp import features_of
 
-PROBES = 50  # files that are looked for before a folder is taken for the wrong one
+PROBES = 50  # files to look for before a folder is refused
 
 
 @final
@@ -44,18 +44,18 @@ def read_karpathy(
     restval: str = "train",
     name: str | None = None,
 ) -> ImageTextDataset:
-    """The images and captions of such a file; ids are file names and sentence numbers.
+    """Read a Karpathy file; ids are file names and sentence numbers.
 
     Args:
         path: the JSON file.
-        images: folder of the pictures, which may lie in the subfolders that the file names;
-            by default ``cxc_images`` beside the file, where there is one.
-        features: where features are kept, see `counterfoil.data.readers.precomp.features_of`.
-        restval: the split that COCO's "restval" images belong to; "restval" keeps them apart.
-        name: what to call the data set; the file's own "dataset" by default.
+        images: folder of the images, flat or with the subfolders that the file names; by default
+            ``images`` beside the file, if it exists.
+        features: of the images, see `counterfoil.data.readers.precomp.features_of`.
+        restval: the split of COCO's "restval" images; "restval" keeps them as a split.
+        name: of the data set; the file's own "dataset" by default.
 
     Raises:
-        ValueError: the file is not of this form, an id stands twice, the pictures are not there.
+        ValueError: the file has another form, an id occurs twice, or images are missing.
     """
     plain = read_json(path, "a Karpathy data set")
     if not isinstance(plain, dict) or not isinstance(plain.get("images"), list):
@@ -63,21 +63,21 @@ def read_karpathy(
             f'{path} is not a Karpathy data set: {{"images": [{{"filename", "split", "sentences"}}]'
             "} is needed"
         )
-    found = [_image(entry, place, path) for place, entry in enumerate(plain["images"])]
-    entries = [_entry(image, restval) for image in found]
+    records = [_validated(entry, place, path) for place, entry in enumerate(plain["images"])]
+    entries = [_entry(record, restval) for record in records]
     beside = path.parent / "images"
     folder = images or (beside if beside.is_dir() else None)
     return build_dataset(
         name or str(plain.get("dataset") or path.stem.removeprefix("dataset_")),
         entries,
         where=str(path),
-        pictures=None if folder is None else PictureFiles(_paths(found, folder)),
+        pictures=None if folder is None else PictureFiles(_paths(records, folder)),
         features=None if features is None else features_of([e.id for e in entries], features),
     )
 
 
 def is_karpathy(path: Path) -> bool:
-    """Whether the file may be one, by its name and first characters."""
+    """Whether a file looks like one, by its name and first characters."""
     if path.suffix != ".json" or not path.is_file():
         return False
     with path.open("rb") as file:
@@ -85,7 +85,7 @@ def is_karpathy(path: Path) -> bool:
     return path.name.startswith("dataset_") or b'"images"' in head
 
 
-def _image(entry: Any, place: int, path: Path) -> _Image:
+def _validated(entry: Any, place: int, path: Path) -> _Image:
     try:
         return _Image.model_validate(entry)
     except ValidationError as error:
@@ -107,7 +107,7 @@ def _entry(image: _Image, restval: str) -> DatasetEntry:
 
 
 def _paths(images: Sequence[_Image], folder: Path) -> list[Path]:
-    """Where the pictures are: under the subfolders that the file names, or all in one folder."""
+    """Paths of the images: in the subfolders that the file names, or all in one folder."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; the pictures are needed there")
     nested = [folder / image.filepath / image.filename for image in images]

@@ -1,18 +1,18 @@
-"""The "precomp" folders of VSE++, SCAN and what followed them.
+"""The "precomp" folders of VSE++, SCAN and their successors.
 
-For each split, as in "train", "dev", "test" or "testall":
+For each split, such as "train", "dev", "test" or "testall":
 
-    train_ims.npy      (N, R, F) or (N, F) features, once an image or repeated for each caption;
+    train_ims.npy      (N, R, F) or (N, F) features, one row an image, or repeated for each caption;
                        or train_ims_int8.npy, with int8_scale.npy (F,) for all splits
     train_caps.txt     a caption a line
-    train_ids.txt      optional: an image id a line, once an image or once a caption
+    train_ids.txt      optional: image ids, one a line for each image, or for each caption
     train_boxes.npy    optional: (N, R, 4)
     train_owner.txt    optional: the row of train_ims.npy that each caption describes, from 0;
                        needed where images have different numbers of captions and no ids say so
-    train_lengths.npy  optional: (N,) how many of the R regions are real
+    train_lengths.npy  optional: (N,) number of real regions
 
-The last two are extensions. Captions are text from the first word on: the authors' readers, run
-under Python 3, turn a line into "b'a dog ...'" and lose the word.
+The last two are extensions. Captions are read as text; the authors' readers turn a line into
+"b'a dog ...'" under Python 3 and lose its first word.
 """
 
 from __future__ import annotations
@@ -44,16 +44,14 @@ from counterfoil.data.features import (
     write_features,
 )
 
-PROBES = 64  # images whose repetitions are compared
-MOST = 64  # times an image is stored; rows that are equal more often are equal for another reason
+PROBES = 64  # images whose repeated rows are compared
+MAX_REPEATS = 64  # of an image; more equal rows are no repetition
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """A split as it is stored: `rows` and `ids` by image, `text_to_image` by caption as an
-    image place.
-    """
+class _StoredSplit:
+    """A stored split; `rows` are the stored rows of its images."""
 
     entries: list[DatasetEntry]
     rows: list[int]
@@ -63,32 +61,32 @@ class _Part:
 
 
 def is_precomp(folder: Path) -> bool:
-    """Whether a folder looks like one of these."""
+    """Whether a folder contains files of a split."""
     return bool(_splits(folder))
 
 
 def read_precomp(
     folder: Path, *, name: str | None = None, splits: Sequence[str] = ()
 ) -> ImageTextDataset:
-    """All splits of a folder as one data set with memory-mapped features.
+    """Read all splits of a folder as one data set with memory-mapped features.
 
-    Where "test" and "testall" are both there, "testall" is read, since "test" is a part of it.
+    If there are "test" and "testall", "testall" is read, which contains "test".
 
     Args:
-        folder: where the files are.
-        name: what to call the data set; the folder's name by default.
+        folder: of the files.
+        name: of the data set; the folder's name by default.
         splits: the splits to read; all by default.
 
     Raises:
         ValueError: a file is missing or damaged, or numbers of images and captions do not fit.
     """
-    found = _splits(folder)
-    if not found:
+    existing = _splits(folder)
+    if not existing:
         raise ValueError(f"{folder} holds no split: looked for train_caps.txt and the like")
-    wanted = [s for s in found if s != "test" or "testall" not in found]
+    wanted = [s for s in existing if s != "test" or "testall" not in existing]
     if splits:
-        wanted = [existing_split(split, found, str(folder)) for split in splits]
-    parts = [_part(folder, split) for split in wanted]
+        wanted = [existing_split(split, existing, str(folder)) for split in splits]
+    parts = [_read_split(folder, split) for split in wanted]
     starts = np.cumsum([0, *(len(part.values) for part in parts)])
     rows = [int(start) + row for start, part in zip(starts, parts) for row in part.rows]
     scale = folder / "int8_scale.npy"
@@ -106,17 +104,17 @@ def read_precomp(
 
 
 def write_precomp(dataset: ImageTextDataset, folder: Path, *, kind: Kind = "float32") -> None:
-    """Write a data set with features as such a folder, one row an image.
+    """Write a data set with features as a precomp folder, one row an image.
 
     Runs of blanks and line ends within a caption become one space.
 
     Args:
-        dataset: what to write.
-        folder: where to; what stood there is replaced when all is written.
-        kind: how numbers are stored, "float32" or "float16".
+        dataset: to write.
+        folder: the folder; an older one is replaced when all is written.
+        kind: dtype of the stored numbers, "float32" or "float16".
 
     Raises:
-        ValueError: there are no features, or an id cannot stand on a line.
+        ValueError: there are no features, or an id does not fit on a line.
     """
     if dataset.features is None:
         raise ValueError(f"{dataset.name} has no features; a precomp folder is made of them")
@@ -127,10 +125,10 @@ def write_precomp(dataset: ImageTextDataset, folder: Path, *, kind: Kind = "floa
             raise ValueError(f"image id {name!r} cannot stand on a line of its own")
     with atomic_folder(folder) as temporary:
         for split in dataset.split_names:
-            _write(dataset.split(split), temporary, split, kind)
+            _write_split(dataset.split(split), temporary, split, kind)
 
 
-def _write(part: ImageTextDataset, folder: Path, split: str, kind: Kind) -> None:
+def _write_split(part: ImageTextDataset, folder: Path, split: str, kind: Kind) -> None:
     assert part.features is not None
     work = folder / ".features"
     write_features(work, part.image_ids, part.features, kind=kind)
@@ -156,7 +154,7 @@ def _splits(folder: Path) -> list[str]:
     return sorted(names, key=lambda s: (order.index(s) if s in order else len(order), s))
 
 
-def _part(folder: Path, split: str) -> _Part:
+def _read_split(folder: Path, split: str) -> _StoredSplit:
     plain, packed = folder / f"{split}_ims.npy", folder / f"{split}_ims_int8.npy"
     values = read_array(packed if packed.exists() and not plain.exists() else plain, "features")
     if values.ndim not in (2, 3):
@@ -175,7 +173,7 @@ def _part(folder: Path, split: str) -> _Part:
     as_split = canonical_split(split)
     entries = [DatasetEntry(name, as_split, tuple(own)) for name, own in zip(ids, captions)]
     boxes, lengths = folder / f"{split}_boxes.npy", folder / f"{split}_lengths.npy"
-    return _Part(
+    return _StoredSplit(
         entries,
         rows,
         values,
@@ -187,12 +185,16 @@ def _part(folder: Path, split: str) -> _Part:
 def _relation(
     folder: Path, split: str, values: Array, texts: int
 ) -> tuple[list[int], list[int], list[str]]:
-    """Stored row of each image, image of each caption, and image ids."""
+    """Stored row of each image, image of each caption, and image ids.
+
+    In order of precedence: an owner file; one id for each caption; equal runs, where the rows of an
+    image may be repeated for each of its captions.
+    """
     stored, ids_file = len(values), folder / f"{split}_ids.txt"
     ids = read_text_lines(ids_file, "image ids") if ids_file.exists() else None
     if (folder / f"{split}_owner.txt").exists():
-        text_to_image = _owner(folder / f"{split}_owner.txt", stored, texts)
-        return list(range(stored)), text_to_image, _named(ids, stored, split, ids_file)
+        text_to_image = _read_owner(folder / f"{split}_owner.txt", stored, texts)
+        return list(range(stored)), text_to_image, _image_ids(ids, stored, split, ids_file)
     if ids is not None and len(ids) == texts and len(set(ids)) < texts:
         return _by_caption_ids(ids, stored, ids_file)
     step = _repeats(values, ids, texts) if stored == texts else 1
@@ -203,8 +205,8 @@ def _relation(
             f"write the image row of each caption into {split}_owner.txt, one number a line"
         )
     each = texts // images
-    named = _named(ids, images, split, ids_file)
-    return list(range(0, stored, step)), [row // each for row in range(texts)], named
+    names = _image_ids(ids, images, split, ids_file)
+    return list(range(0, stored, step)), [row // each for row in range(texts)], names
 
 
 def _by_caption_ids(
@@ -225,13 +227,13 @@ def _by_caption_ids(
 
 
 def _repeats(values: Array, ids: Sequence[str] | None, texts: int) -> int:
-    """How often each image is stored, where there are as many rows as captions."""
+    """Stored rows of each image, where there are as many rows as captions."""
     if ids is not None and ids and texts % len(ids) == 0:
         return texts // len(ids)
     run = 1
-    while run < min(texts, MOST + 1) and np.array_equal(values[run], values[0]):
+    while run < min(texts, MAX_REPEATS + 1) and np.array_equal(values[run], values[0]):
         run += 1
-    if run > MOST or texts % run:
+    if run > MAX_REPEATS or texts % run:
         return 1
     for image in np.unique(np.linspace(0, texts // run - 1, PROBES).astype(int)).tolist():
         rows = values[image * run : (image + 1) * run]
@@ -240,7 +242,7 @@ def _repeats(values: Array, ids: Sequence[str] | None, texts: int) -> int:
     return run
 
 
-def _named(ids: Sequence[str] | None, images: int, split: str, file: Path) -> list[str]:
+def _image_ids(ids: Sequence[str] | None, images: int, split: str, file: Path) -> list[str]:
     if ids is None:
         return [f"{split}/{row}" for row in range(images)]
     if len(ids) != images:
@@ -248,7 +250,7 @@ def _named(ids: Sequence[str] | None, images: int, split: str, file: Path) -> li
     return list(ids)
 
 
-def _owner(path: Path, stored: int, texts: int) -> list[int]:
+def _read_owner(path: Path, stored: int, texts: int) -> list[int]:
     lines = read_text_lines(path, "image rows, one a caption")
     try:
         text_to_image = [int(line) for line in lines]
@@ -268,12 +270,12 @@ def _joined(arrays: Sequence[Array]) -> Array | RowStack:
     return arrays[0] if len(arrays) == 1 else RowStack(arrays)
 
 
-def _boxes(parts: Sequence[_Part]) -> Array | RowStack | None:
+def _boxes(parts: Sequence[_StoredSplit]) -> Array | RowStack | None:
     boxes = [part.boxes for part in parts if part.boxes is not None]
     return _joined(boxes) if len(boxes) == len(parts) else None
 
 
-def _lengths(parts: Sequence[_Part]) -> Array | None:
+def _lengths(parts: Sequence[_StoredSplit]) -> Array | None:
     if all(part.lengths is None for part in parts):
         return None
     return np.concatenate(
@@ -286,16 +288,16 @@ def _lengths(parts: Sequence[_Part]) -> Array | None:
     )
 
 
-# Features of the images of a data set, found by id wherever they are kept.
+# Features of the images of a data set, looked up by id.
 
 
 def open_feature_table(path: Path) -> FeatureTable:
-    """Features kept in a feature folder, a precomp folder, or one `.npy` file.
+    """Open the features of a feature folder, a precomp folder, or a `.npy` file.
 
     Rows of a `.npy` file are in the order of the data set's images.
 
     Raises:
-        ValueError: it is none of these, or it is damaged.
+        ValueError: it is none of these, or damaged.
     """
     if path.is_file() and path.suffix == ".npy":
         array = read_array(path, "image features")
@@ -313,13 +315,13 @@ def open_feature_table(path: Path) -> FeatureTable:
 
 
 def features_of(image_ids: Sequence[str], path: Path) -> FeatureArray:
-    """The features of these images, in this order.
+    """Features of some images, in the given order.
 
-    Ids are compared as they are; failing that without folder and file ending; failing that by the
-    number they end in, as COCO's file names do.
+    Ids are matched exactly; else without folder and extension; else by the number at their end, as
+    in COCO's file names.
 
     Raises:
-        ValueError: images have no features there.
+        ValueError: images have no features.
     """
     table = open_feature_table(path)
     if table.ids is None:
@@ -329,13 +331,13 @@ def features_of(image_ids: Sequence[str], path: Path) -> FeatureArray:
                 "each image in the order of the data set is needed, or a folder that names them"
             )
         return table.features
-    fewest = list(image_ids)
+    fewest = list(image_ids)  # without features, under the best of the three keys
     for key in (str, _stem, _number):
         rows = _rows(image_ids, table.ids, key)
-        lost = [name for name, row in zip(image_ids, rows) if row is None]
-        if not lost:
+        missing = [name for name, row in zip(image_ids, rows) if row is None]
+        if not missing:
             return table.features.subset(torch.tensor(rows, dtype=torch.long))
-        fewest = min(fewest, lost, key=len)
+        fewest = min(fewest, missing, key=len)
     raise ValueError(
         f"{len(fewest)} of {len(image_ids)} images have no features in {path}, such as "
         f"{fewest[0]!r}; ids there look like {next(iter(table.ids), '')!r}"
@@ -343,14 +345,14 @@ def features_of(image_ids: Sequence[str], path: Path) -> FeatureArray:
 
 
 def _rows(
-    asked: Sequence[str], known: Sequence[str], key: Callable[[str], str | None]
+    wanted: Sequence[str], known: Sequence[str], key: Callable[[str], str | None]
 ) -> list[int | None]:
-    """Row of each id by its key; None where there is none, all None where keys are not unique."""
-    keys, wanted = [key(name) for name in known], [key(name) for name in asked]
-    if len(set(keys)) < len(keys) or len(set(wanted)) < len(wanted):
-        return [None] * len(asked)
+    """Row of each id by its key; None if there is none, all None if keys are not unique."""
+    keys, wanted_keys = [key(name) for name in known], [key(name) for name in wanted]
+    if len(set(keys)) < len(keys) or len(set(wanted_keys)) < len(wanted_keys):
+        return [None] * len(wanted)
     place = {name: row for row, name in enumerate(keys) if name is not None}
-    return [None if name is None else place.get(name) for name in wanted]
+    return [None if name is None else place.get(name) for name in wanted_keys]
 
 
 def _stem(name: str) -> str:

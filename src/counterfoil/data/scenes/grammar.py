@@ -1,4 +1,7 @@
-"""The words of the captions, usual ones first."""
+"""The grammar of scene captions: lexicon, logical form, generation and parsing.
+
+In the tables of words the usual ones come first.
+"""
 
 from __future__ import annotations
 
@@ -119,15 +122,13 @@ RELATION_OF: dict[Words, str] = {
 }
 
 
-# What a caption claims, apart from its wording.
-#
-# a red circle; 2 star; 0 above 1
+# Logical form: the claim of a caption, apart from its wording.
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """A noun phrase; what is None is not said.
+    """A noun phrase; None for what it does not mention.
 
     Attributes:
         count: None for "a": at least one thing fits. A number: exactly so many things of the scene
@@ -203,14 +204,7 @@ class Form:
         return "; ".join([*map(str, self.phrases), *links, *end])
 
 
-# From a claim to English; `counterfoil.data.scenes.grammar` is the way back.
-#
-# ...             (Link("above", 0, 1),))
-# ...     print(write(form, Dice(name)))
-# A star with an orange circle above it.
-# Above a star, you can see an orange circle.
-# An orange circle above a star.
-
+# Generation: from a logical form to English.
 
 LONGEST = 3  # phrases that relations may join into one clause
 
@@ -394,12 +388,7 @@ def _determiner(phrase: Phrase, noun: str, dice: Dice, seen: str) -> str:
 _SINGULAR = ("is", "sits", "is placed", "lies")
 
 
-# From a caption to what it claims, and which words claim it.
-#
-# Form(phrases=(Phrase(count=None, size='small', pattern=None, colour='red', shape='circle'),
-# Phrase(count=2, size=None, pattern=None, colour=None, shape='star')), links=(Link(relation='left
-# of', subject=0, object=1),), complete=False)
-# True
+# Parsing: from a caption to its logical form, and the words that express each part.
 #
 # The grammar, in which `rel` is a relation, `np` a noun phrase and `be` a form of "to be" or "sit":
 #
@@ -443,7 +432,7 @@ class Span:
 @final
 @dataclass(frozen=True, slots=True)
 class Parse:
-    """A caption understood.
+    """A parsed caption.
 
     Attributes:
         words: the caption's words, as `counterfoil.data.tokenizers.split_words` gives them.

@@ -1,4 +1,6 @@
-"""Whether a caption is true of a scene, decided by trying what its phrases may stand for.
+"""Truth of captions about scenes, captions of a scene, and foils.
+
+Truth is decided by search: every assignment of things to the phrases of a caption is tried.
 
 >>> from counterfoil.data.scenes.world import Scene, Thing
 >>> scene = Scene("an example", (
@@ -259,17 +261,7 @@ def _relations(ones: list[Thing], others: list[Thing]) -> list[str]:
     return sorted(true, key=apart, reverse=True)
 
 
-# Captions that are wrong by one detail, and known to be.
-#
-# ...     Thing("circle", "red", "big", "plain", 300, 800, 160),
-# ...     Thing("star", "blue", "small", "striped", 700, 200, 95),
-# ... ))
-# ...     print(foil.kind, foil.caption, [foil.words[at] for at in foil.changed])
-# colour An orange circle left of a blue star. ['orange']
-# object A red circle left of a blue square. ['square']
-# relation A red circle beside a blue star. ['beside']
-# swap A blue circle left of a red star. ['blue', 'red']
-
+# Foils: captions that are false by one detail.
 
 Words = tuple[str, ...]
 Edit = tuple[Span, Words]

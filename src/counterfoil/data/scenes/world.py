@@ -1,4 +1,4 @@
-"""Random choices that are the same on every platform and in every version of Python."""
+"""Scenes: their random choice by name, what they contain, and features of a simulated detector."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ T = TypeVar("T")
 
 @final
 class Dice:
-    """Choices named by a string.
+    """Random choices seeded by a string, the same on every platform and in every version of Python.
 
-    Only `random.Random.random` is used, the one generator whose sequence Python promises to keep.
+    Only `random.Random.random` is used: the one method whose sequence Python promises to keep.
     """
 
     def __init__(self, name: str) -> None:
@@ -55,7 +55,7 @@ class Dice:
         return [rest.pop(self.below(len(rest))) for _ in range(len(rest))]
 
 
-# What there is in a scene, and what exactly the relations between two things mean.
+# Contents of a scene, and the exact meaning of relations.
 #
 # All measures are whole thousandths of the picture's side, so that truth never hangs on rounding.
 # y grows downwards.
@@ -67,11 +67,6 @@ class Dice:
 # A thing can be both left of and above another. No scene leaves the eye in doubt: centres that are
 # not 120 apart along an axis are at most 80 apart, and rims more than 60 apart are at least 100
 # apart.
-#
-# ['left of', 'below']
-# an example
-#   big plain red circle at (300, 800)
-#   small striped blue star at (700, 200)
 
 
 SHAPES = ("circle", "square", "triangle", "diamond", "star", "heart", "cross", "moon")
@@ -169,7 +164,7 @@ def within(one: Thing, other: Thing, gap: int) -> bool:
 
 
 def meaning(scene: Scene) -> tuple[object, ...]:
-    """Everything that words can say of a scene; two scenes with equal meaning are told alike."""
+    """Everything that captions can say of a scene."""
     things = sorted(scene.things, key=lambda thing: thing.look)
     looks = tuple(thing.look for thing in things)
     orders = [tuple(things)] if len(set(looks)) == len(looks) else permutations(things)
@@ -181,7 +176,7 @@ def meaning(scene: Scene) -> tuple[object, ...]:
     return looks, min(told)
 
 
-# From the name of a scene to the scene.
+# Layout of a scene from its name.
 #
 # Scenes come in families of three. The first member is drawn freely; each of the others repeats it
 # with one or two details changed: a colour, a pattern, a size, a shape, a place, or two things that
@@ -357,11 +352,11 @@ _CHANGES: tuple[Callable[[list[Thing], Dice], None], ...] = (
 )
 
 
-# What an object detector might have made of a scene: a few noisy regions a picture.
+# Region features of a simulated object detector.
 #
-# Every thing is found once or twice, now and then not at all; some regions show nothing but ground.
-# A region's vector mixes, by one fixed matrix, what the detector took the thing for with where it
-# stands, under noise. Some details are mistaken outright.
+# Every thing is detected once or twice, rarely not at all; some regions show background only. The
+# vector of a region is a fixed linear mixture of its detected classes and its place, plus noise.
+# Some classes are wrong.
 
 
 REGIONS = 12

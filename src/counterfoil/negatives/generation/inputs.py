@@ -1,8 +1,14 @@
-"""Which words of a caption are hidden, so that other words can be written in their place.
+"""Inputs and selection of generated captions: masks, allowed words, filters, scores of many pairs.
 
-TAGS (https://arxiv.org/abs/2111.03349, section 2.1.1) hides whole phrases: each is chosen with the
-mean, over its tokens, of 0.15 divided by the number of phrases that a token is part of; where none
-is chosen, any one of them. Word masking is UNITER's: each token by itself, the first where none.
+TAGS (https://arxiv.org/abs/2111.03349, section 2.1) generates false captions from true ones. This
+file holds what surrounds the generator (`generation.tags`): hide phrases of a caption
+(`choose_spans`, `mask_spans`), list the words that may fill them (`GeneratorInputs`), leave out
+captions that may be true (`CandidateFilter`), score or read the rest (`score_in_parts`,
+`read_in_parts`).
+
+Masking, section 2.1.1: whole phrases are hidden. Each is chosen with the mean, over its tokens, of
+0.15 divided by the number of phrases that the token is part of; if none is chosen, a random one is.
+Word masking is UNITER's: each token by itself, the first if none is chosen.
 """
 
 from __future__ import annotations
@@ -49,8 +55,8 @@ from counterfoil.scoring.encode import evaluation_mode, gather_shards
 
 Singles = Literal["without phrases", "always", "only"]
 SINGLES: tuple[Singles, ...] = ("without phrases", "always", "only")
-HIDDEN, EXCHANGED = 0.8, 0.1  # of the slots; the others keep their word
-SHARE = 0.15
+HIDDEN, EXCHANGED = 0.8, 0.1  # shares of the masked tokens; the others keep their word
+SHARE = 0.15  # probability that a token is masked
 
 
 @final
@@ -59,9 +65,9 @@ class MaskedCaptions:
     """K masked forms of each of B texts.
 
     Attributes:
-        texts: (B * K) texts, those of one text side by side.
-        slots: (M,) the tokens that were hidden, text by text and from left to right.
-        labels: (M,) long, what stood there.
+        texts: (B * K) texts, the K forms of one text side by side.
+        slots: (M,) the masked tokens, text by text and from left to right.
+        labels: (M,) long, their original ids.
     """
 
     texts: ModalityBatch
@@ -70,88 +76,89 @@ class MaskedCaptions:
 
 
 def mask_table(phrases: Sequence[Sequence[Sequence[int]]], length: int) -> Tensor:
-    """(B, N, L) bool, True where a token belongs to a phrase, from the places of its tokens.
+    """Return (B, N, L) bool, True where a token belongs to a phrase, given the phrases' places.
 
-    Phrases without a token before `length` are left out; a phrase that stands twice is two.
+    Phrases without a token before `length` are left out; a repeated phrase counts twice.
     """
-    kept = [
-        [inside for phrase in some if (inside := [p for p in phrase if p < length])]
-        for some in phrases
+    inside = [
+        [places for phrase in text if (places := [p for p in phrase if p < length])]
+        for text in phrases
     ]
-    out = torch.zeros(len(kept), max(map(len, kept), default=0), length, dtype=torch.bool)
-    for text, some in enumerate(kept):
-        for number, places in enumerate(some):
-            out[text, number, places] = True
-    return out
+    table = torch.zeros(len(inside), max(map(len, inside), default=0), length, dtype=torch.bool)
+    for row, text in enumerate(inside):
+        for number, places in enumerate(text):
+            table[row, number, places] = True
+    return table
 
 
 def with_singles(phrases: Tensor, words: Tensor, *, singles: Singles) -> Tensor:
-    """(B, N + L, L) phrases and, where they are wanted, every word as one.
+    """Add single words to the phrases: (B, N + L, L) bool.
 
     Args:
         phrases: (B, N, L) bool.
-        words: (B, L) bool, tokens that are no special ones.
-        singles: "without phrases" gives single words to texts without a phrase, "always" to all,
-            and "only" gives nothing else: word masking.
+        words: (B, L) bool, tokens that are not special.
+        singles: "without phrases" adds words to texts without a phrase, "always" to all; "only"
+            returns the words alone: word masking.
     """
     parse_choice(SINGLES, singles, "a way to hide single words")
-    one = torch.diag_embed(words)
+    single = torch.diag_embed(words)
     if singles == "without phrases":
-        one = one & ~phrases.flatten(1).any(1)[:, None, None]
-    return one if singles == "only" else torch.cat([phrases, one], 1)
+        single = single & ~phrases.flatten(1).any(1)[:, None, None]
+    return single if singles == "only" else torch.cat([phrases, single], 1)
 
 
 def mask_probabilities(phrases: Tensor, *, share: float = SHARE) -> Tensor:
-    """(B, N) how likely each phrase is chosen, 0 for one without tokens.
+    """Return the (B, N) probability that each phrase is chosen, 0 for one without tokens.
 
     Args:
         phrases: (B, N, L) bool.
-        share: how likely a token is hidden, divided by the number of phrases that it is part of.
+        share: probability that a token is masked, divided by the number of its phrases.
     """
-    many = phrases.sum(1, keepdim=True).clamp(min=1)
-    return (phrases * (share / many.double())).sum(2) / phrases.sum(2).clamp(min=1)
+    count = phrases.sum(1, keepdim=True).clamp(min=1)
+    return (phrases * (share / count.double())).sum(2) / phrases.sum(2).clamp(min=1)
 
 
 def choose_spans(
     phrases: Tensor, *, times: int, rng: torch.Generator, share: float = SHARE, first: bool = False
 ) -> Tensor:
-    """(B, K, L) bool, the tokens that are hidden in each of K maskings of each text.
+    """Choose the tokens to hide in each of K maskings of each text: (B, K, L) bool.
 
-    Nothing is hidden in a text that has no phrase at all.
+    Nothing is hidden in a text without phrases.
 
     Args:
         phrases: (B, N, L) bool, on the CPU.
         times: K.
         rng: of the choice.
         share: see `mask_probabilities`.
-        first: force the first phrase where none was chosen, instead of any.
+        first: if no phrase is chosen, take the first one instead of a random one.
     """
     size = len(phrases), times, phrases.shape[1]
-    there = phrases.any(2)
+    exists = phrases.any(2)
     if not size[2]:
         return torch.zeros(*size[:2], phrases.shape[2], dtype=torch.bool)
-    picked = (
+    chosen = (
         torch.rand(size, generator=rng, dtype=torch.double)
         < mask_probabilities(phrases, share=share)[:, None]
     )
-    order = torch.rand(size, generator=rng).masked_fill(~there[:, None], 2.0)
-    forced = there.int().argmax(1)[:, None].expand(size[:2]) if first else order.argmin(2)
-    none = ~picked.any(2) & there.any(1, keepdim=True)
-    picked[none] = torch.nn.functional.one_hot(forced, size[2]).bool()[none]
-    return (picked.double() @ phrases.double()) > 0
+    # Always drawn, so that `first` does not change what the generator gives later.
+    order = torch.rand(size, generator=rng).masked_fill(~exists[:, None], 2.0)
+    forced = exists.int().argmax(1)[:, None].expand(size[:2]) if first else order.argmin(2)
+    empty = ~chosen.any(2) & exists.any(1, keepdim=True)
+    chosen[empty] = torch.nn.functional.one_hot(forced, size[2]).bool()[empty]
+    return (chosen.double() @ phrases.double()) > 0
 
 
 def mask_spans(
     texts: ModalityBatch, slots: Tensor, *, mask: int, words: Tensor, rng: torch.Generator
 ) -> MaskedCaptions:
-    """Texts with what stands in the slots hidden (80 %), exchanged (10 %), or left (10 %).
+    """Mask the tokens in the slots (80 %), exchange them (10 %), or leave them (10 %).
 
     Args:
-        texts: B of them.
+        texts: B texts.
         slots: (B, K, L) bool, on the CPU.
         mask: id of the token that hides a word.
-        words: (W,) long, on the CPU, ids of all words that may stand there.
-        rng: of what happens to each slot.
+        words: (W,) long, on the CPU, ids of the words to exchange them for.
+        rng: of the choice for each slot.
     """
     times, device = slots.shape[1], texts.values.device
     pair, place = slots.flatten(0, 1).nonzero(as_tuple=True)
@@ -167,18 +174,17 @@ def mask_spans(
 
 
 def repeat_masked(texts: ModalityBatch, times: int) -> ModalityBatch:
-    """Each text so often, side by side, as texts that stand in no data set."""
+    """Repeat each text, side by side, with ids of no data set."""
     row = torch.arange(len(texts), device=texts.values.device).repeat_interleave(times)
-    some = texts.rows(row)
-    return replace(some, ids=torch.full_like(some.ids, -1), targets=None)
+    copies = texts.rows(row)
+    return replace(copies, ids=torch.full_like(copies.ids, -1), targets=None)
 
 
-# Which written captions may be negatives, and which of them are the hardest.
+# Which generated captions may be negatives, and which of them are the hardest.
 #
 # TAGS (https://arxiv.org/abs/2111.03349, section 2.1.2): a caption whose new words all occur in the
 # captions of the image is taken for a true one. Here such captions, copies of the original, and
-# what
-# was written twice are out before anything is scored.
+# repeated captions are removed before anything is scored.
 #
 # Departs from the authors' code in: theirs has no such rule in its first step and crashes on it in
 # the second (T2), and only lowers the scores of copies, so that they may still be chosen (T3); see
@@ -187,11 +193,11 @@ def repeat_masked(texts: ModalityBatch, times: int) -> ModalityBatch:
 
 Scale = Literal["logits", "sigmoid"]
 SCALES: tuple[Scale, ...] = ("logits", "sigmoid")
-COPY, TWICE = 3.0, 2.0  # what the authors' code takes off
+COPY, TWICE = 3.0, 2.0  # penalties of the authors' code for copies and repetitions
 
 
 def copies_original(written: Tensor, original: Tensor) -> Tensor:
-    """(B, N) bool, True for a caption that is the original.
+    """Return (B, N) bool, True for a caption that equals the original.
 
     Args:
         written: (B, N, L) long.
@@ -201,7 +207,7 @@ def copies_original(written: Tensor, original: Tensor) -> Tensor:
 
 
 def duplicates_of(written: Tensor) -> Tensor:
-    """(B, N) bool, True for a caption that a later one of the same anchor repeats.
+    """Return (B, N) bool, True for a caption that a later one of the same anchor repeats.
 
     Args:
         written: (B, N, L) long.
@@ -215,7 +221,7 @@ def duplicates_of(written: Tensor) -> Tensor:
 
 
 def is_true_caption(written: Tensor, original: Tensor, there: Tensor) -> Tensor:
-    """(B, N) bool, True where every word that differs from the original's is known to be true.
+    """Return (B, N) bool, True if every changed word occurs in captions of the image.
 
     Args:
         written: (B, N, L) long.
@@ -230,12 +236,12 @@ def is_true_caption(written: Tensor, original: Tensor, there: Tensor) -> Tensor:
 def occurs_in_captions(
     captions: Tensor, mask: Tensor, text_to_image: Tensor, shape: tuple[int, int]
 ) -> Tensor:
-    """(B, V) bool, the words that occur in the captions of each anchor's image.
+    """Return (B, V) bool, the words that occur in the captions of each anchor's image.
 
     Args:
         captions: (C, L) long.
         mask: (C, L) bool.
-        text_to_image: (C,) long, to which anchor each caption belongs.
+        text_to_image: (C,) long, anchor of each caption.
         shape: B and V.
     """
     there = torch.zeros(shape, dtype=torch.bool, device=captions.device)
@@ -244,7 +250,7 @@ def occurs_in_captions(
 
 
 def agrees_with_wording(written: Tensor, original: Tensor, form: Tensor) -> Tensor:
-    """(B, N) bool, True where every new word has the inflection of the one it replaces.
+    """Return (B, N) bool, True if every new word has the inflection of the one it replaces.
 
     Args:
         written: (B, N, L) long.
@@ -255,16 +261,17 @@ def agrees_with_wording(written: Tensor, original: Tensor, form: Tensor) -> Tens
 
 
 def lowercase_all(scores: Tensor, copy: Tensor, repeat: Tensor, *, scale: Scale) -> Tensor:
-    """Scores with those of copies lowered by 3, and of captions written again later by 2.
+    """Lower the scores of copies by 3, and those of captions repeated later by 2.
 
     This is the authors' code, on logits in its first step and on sigmoids in its second. Nothing
-    is left out: a copy whose score is high enough is chosen, and copies fill up what is missing.
+    is left out: a copy whose score is high enough is chosen, and copies fill the places that are
+    left.
 
     Args:
         scores: (B, N) logits.
         copy: (B, N) bool, see `copies_original`.
-        repeat: (B, N) bool, see `twice`.
-        scale: what is lowered.
+        repeat: (B, N) bool, see `duplicates_of`.
+        scale: lower the logits, or their sigmoids.
 
     Raises:
         ValueError: another scale.
@@ -275,11 +282,11 @@ def lowercase_all(scores: Tensor, copy: Tensor, repeat: Tensor, *, scale: Scale)
 
 
 def hardest_kept(scores: Tensor, keep: Tensor, count: int) -> Tensor:
-    """(B, M) long, places of the highest scores of each row, best first; -1 where none is left.
+    """Return the (B, M) places of the highest scores of each row, best first; -1 for none.
 
     Args:
         scores: (B, N).
-        keep: (B, N) bool, which may be chosen.
+        keep: (B, N) bool, entries that may be chosen.
         count: M.
     """
     left = scores.float().masked_fill(~keep, -torch.inf)
@@ -288,20 +295,17 @@ def hardest_kept(scores: Tensor, keep: Tensor, count: int) -> Tensor:
     return torch.nn.functional.pad(places, (0, count - places.shape[1]), value=-1)
 
 
-# What a writer has before it: captions with their phrases, and the words it may write.
-
-
 @final
 class GeneratorInputs:
-    """A data set as a writer reads it.
+    """A data set as input of a caption generator: captions, phrases and allowed words.
 
     Args:
-        processor: what the writer sees of the data set.
-        parser: finds phrases; None where single words are hidden.
-        mask: id of the token that hides a word; None for the writer's own, or the tokenizer's.
+        processor: the generator's inputs from the data set.
+        parser: finds phrases; None to hide single words.
+        mask: id of the token that hides a word; None for the generator's own, or the tokenizer's.
 
     Raises:
-        ValueError: the writer reads vectors.
+        ValueError: the texts are ready-made vectors.
     """
 
     def __init__(
@@ -320,96 +324,95 @@ class GeneratorInputs:
         self._wider: dict[int, list[int]] = {}
 
     def texts(self, rows: Tensor) -> ModalityBatch:
-        """These captions."""
+        """Return these captions as token ids."""
         return self.processor.texts(rows.cpu())
 
     def phrases(self, rows: Tensor, length: int) -> Tensor:
-        """(B, N, L) bool, the tokens of each phrase of these captions; each is read once."""
+        """Return (B, N, L) bool, the tokens of each phrase; each caption is parsed once."""
         wanted = rows.tolist()
         if self.parser is None:
             return torch.zeros(len(wanted), 0, length, dtype=torch.bool)
         if new := sorted({row for row in wanted if row not in self._phrases}):
             dataset = self.processor.dataset
             texts = [dataset.texts[row] for row in new]
-            found = self.parser.phrases(texts, [dataset.text_ids[row] for row in new])
-            for row, phrases, spans in zip(new, found, self.tokenizer.spans(texts), strict=True):
+            parsed = self.parser.phrases(texts, [dataset.text_ids[row] for row in new])
+            for row, phrases, spans in zip(new, parsed, self.tokenizer.spans(texts), strict=True):
                 self._phrases[row] = [
                     (phrase.kind, touched_tokens(phrase, spans)) for phrase in phrases
                 ]
         return mask_table([[some for _, some in self._phrases[row]] for row in wanted], length)
 
     def kind(self, row: int, changed: Sequence[int]) -> str:
-        """What some tokens of a caption say, by the kind of the phrases that they are part of.
+        """Return the kind of phrase that some tokens of a caption are part of.
 
-        "word" where they are part of none, "several" where no kind is common to all of them.
+        "word" if they are part of no phrase, "several" if no kind is common to all of them.
 
         Args:
             row: the caption.
             changed: places of its tokens.
         """
         self.phrases(torch.tensor([row]), 1)
-        found = self._phrases.get(row, [])
-        said = [{kind for kind, some in found if place in some} for place in changed]
-        if not any(said):
+        phrases = self._phrases.get(row, [])
+        kinds = [{kind for kind, places in phrases if place in places} for place in changed]
+        if not any(kinds):
             return "word"
-        return next(
-            (kind for kind in PHRASE_KINDS if all(kind in kinds for kinds in said)), "several"
-        )
+        return next((kind for kind in PHRASE_KINDS if all(kind in k for k in kinds)), "several")
 
     def occurring(self, images: Tensor) -> Tensor:
-        """(B, V) bool, the words of all captions of these images."""
+        """Return (B, V) bool, the words of all captions of these images."""
         texts, counts = self.processor.dataset.relation.captions(images.cpu())
         text_to_image = torch.arange(len(images)).repeat_interleave(counts)
-        read = self.processor.texts(texts)
+        captions = self.processor.texts(texts)
         return occurs_in_captions(
-            read.values, read.mask, text_to_image, (len(images), self.tokenizer.size)
+            captions.values, captions.mask, text_to_image, (len(images), self.tokenizer.size)
         )
 
     def strings(self, rows: Sequence[int], values: Tensor) -> list[str]:
-        """Captions with some tokens exchanged, as text; see `rewritings`."""
-        return [found.text for found in self.rewritings(rows, values)]
+        """Return captions with some tokens exchanged, as text; see `rewritings`."""
+        return [rewritten.text for rewritten in self.rewritings(rows, values)]
 
     def rewritings(self, rows: Sequence[int], values: Tensor) -> list[RewrittenCaption]:
-        """Captions with some tokens exchanged, and which words that changes.
+        """Return captions with some tokens exchanged, and the changed words.
 
         Args:
-            rows: (P,) the captions that they were.
-            values: (P, L) long, what they are now.
+            rows: (P,) the original captions.
+            values: (P, L) long, the new token ids.
         """
         if not rows:
             return []
         unique = sorted(set(rows))
         texts = [self.processor.dataset.texts[row] for row in unique]
         spans = dict(zip(unique, self.tokenizer.spans(texts), strict=True))
-        told = dict(zip(unique, texts, strict=True))
+        captions = dict(zip(unique, texts, strict=True))
         originals = self.texts(torch.tensor(rows)).values
         width = originals.shape[1]
         changed = values[:, :width].cpu() != originals
         out = []
         for row, words, new in zip(rows, values.tolist(), changed, strict=True):
-            at = new.nonzero().squeeze(1).tolist()
-            said = self.tokenizer.tokens([words[place] for place in at])
-            out.append(replace_tokens(told[row], spans[row], dict(zip(at, said, strict=True))))
+            places = new.nonzero().squeeze(1).tolist()
+            tokens = self.tokenizer.tokens([words[place] for place in places])
+            replaced = dict(zip(places, tokens, strict=True))
+            out.append(replace_tokens(captions[row], spans[row], replaced))
         return out
 
     @cached_property
     def banned(self) -> Tensor:
-        """(V,) bool, what stands for no word."""
+        """(V,) bool, ids that stand for no word."""
         out = torch.zeros(self.tokenizer.size, dtype=torch.bool)
         out[list(self.tokenizer.wordless)] = True
         return out
 
     @cached_property
     def words(self) -> Tensor:
-        """(W,) long, ids of all words that may be written."""
+        """(W,) long, ids of all words that may be generated."""
         return (~self.banned).nonzero().squeeze(1)
 
     def banned_of(self, width: int, *, specials: bool) -> Tensor:
-        """(V,) bool, what is not written, for a writer that knows so many ids.
+        """Return (V,) bool, ids that are not generated, for a generator of `width` ids.
 
         Args:
-            width: V; what the tokenizer does not know is never written.
-            specials: special tokens may be.
+            width: V; ids that the tokenizer does not know are never generated.
+            specials: special tokens may be generated.
         """
         out = torch.ones(width, dtype=torch.bool)
         known = min(width, self.tokenizer.size)
@@ -417,7 +420,7 @@ class GeneratorInputs:
         return out
 
     def widened(self, there: Tensor) -> Tensor:
-        """(B, V) bool, words and all forms of what WordNet has as synonyms and wider terms of them.
+        """Add to (B, V) bool words all forms of their WordNet synonyms and wider terms.
 
         Raises:
             ValueError: WordNet is not installed.
@@ -425,8 +428,8 @@ class GeneratorInputs:
         out = there.clone()
         for row, word in there.nonzero().tolist():
             if word not in self._wider:
-                found = wordnet_synonyms(token_text(self._said[word]).lower())
-                self._wider[word] = [form for one in found for form in self._forms.get(one, ())]
+                terms = wordnet_synonyms(token_text(self._tokens[word]).lower())
+                self._wider[word] = [form for term in terms for form in self._forms.get(term, ())]
             out[row, self._wider[word]] = True
         return out
 
@@ -437,9 +440,9 @@ class GeneratorInputs:
         return torch.tensor(
             [
                 word
-                if said.startswith(PIECE)
-                else first.setdefault(lemma(token_text(said).lower()), word)
-                for word, said in enumerate(self._said)
+                if token.startswith(PIECE)
+                else first.setdefault(lemma(token_text(token).lower()), word)
+                for word, token in enumerate(self._tokens)
             ]
         )
 
@@ -450,30 +453,27 @@ class GeneratorInputs:
         return torch.tensor(
             [
                 number.setdefault(
-                    PIECE if said.startswith(PIECE) else inflection(token_text(said).lower()),
+                    PIECE if token.startswith(PIECE) else inflection(token_text(token).lower()),
                     len(number),
                 )
-                for said in self._said
+                for token in self._tokens
             ]
         )
 
     @cached_property
     def _forms(self) -> dict[str, list[int]]:
         """Whole words by their letters, and by those of their dictionary form."""
-        found: dict[str, list[int]] = {}
-        for word, said in enumerate(self._said):
-            if not said.startswith(PIECE) and not self.banned[word]:
-                form = token_text(said).lower()
+        forms: dict[str, list[int]] = {}
+        for word, token in enumerate(self._tokens):
+            if not token.startswith(PIECE) and not self.banned[word]:
+                form = token_text(token).lower()
                 for letters in {form, lemma(form)}:
-                    found.setdefault(letters, []).append(word)
-        return found
+                    forms.setdefault(letters, []).append(word)
+        return forms
 
     @cached_property
-    def _said(self) -> list[str]:
+    def _tokens(self) -> list[str]:
         return self.tokenizer.tokens(range(self.tokenizer.size))
-
-
-# Which of the captions written for an anchor may be kept, and which are.
 
 
 Rule = Literal["captions", "lemmas", "wordnet", "inflection"]
@@ -485,10 +485,10 @@ CHOICES: tuple[Choice, ...] = ("exact", "lowered logits", "lowered scores")
 @final
 @dataclass(frozen=True, slots=True)
 class GeneratedCandidates:
-    """Captions written for B anchors.
+    """Captions generated for B anchors.
 
     Attributes:
-        desk: where they were written.
+        desk: the inputs they were generated from.
         images: (B,) data set rows of the anchors' images.
         rows: (B,) data set rows of the anchors' captions.
         original: (B, L) long, their captions.
@@ -505,13 +505,13 @@ class GeneratedCandidates:
 @final
 @dataclass(frozen=True, slots=True)
 class SelectedNegatives:
-    """The hardest of B anchors' written captions; C of them in all.
+    """The hardest of B anchors' generated captions; C of them in all.
 
     Attributes:
-        anchor: (C,) for which anchor.
-        column: (C,) its place among those of the anchor, the hardest first.
-        number: (C,) which of the anchor's written captions it is.
-        place: (C,) which of those that were scored it is.
+        anchor: (C,) the anchor.
+        column: (C,) rank among the anchor's captions, the hardest first.
+        number: (C,) index among the anchor's generated captions.
+        place: (C,) index among the scored captions.
     """
 
     anchor: Tensor
@@ -521,35 +521,35 @@ class SelectedNegatives:
 
 
 class FalseNegativeJudge(Protocol):
-    """Another model's say on whether captions are true."""
+    """Another model that judges whether generated captions are true."""
 
     def true(self, images: Tensor, rows: Tensor, written: list[str]) -> Tensor:
-        """(P,) bool, whether it takes each written caption for true.
+        """Return (P,) bool, True for captions that it takes for true.
 
         Args:
             images: (P,) data set rows.
-            rows: (P,) data set rows of the captions that were changed.
-            written: P captions.
+            rows: (P,) data set rows of the original captions.
+            written: P generated captions.
         """
         ...
 
 
 @final
 class CandidateFilter:
-    """Leaves out what may be true or is written twice, and picks the hardest of the rest.
+    """Leaves out captions that may be true or are repeated, and picks the hardest of the rest.
 
     Args:
-        rules: a caption is left out when all its new words occur in the image's captions
+        rules: a caption is left out if all its new words occur in the image's captions
             ("captions", the paper's rule), or some form of each does ("lemmas"), or some form of
-            each is what WordNet has as a synonym or a wider term of one that does ("wordnet"); and
-            when a new word has another inflection than the old one ("inflection").
+            each is a WordNet synonym or wider term of one that does ("wordnet"); and if a new word
+            has another inflection than the old one ("inflection").
         choice: "exact" leaves copies out; "lowered logits" and "lowered scores" are the authors'
-            first and second step, which leave nothing out and lower the scores of copies: what a
-            probability was before the sigmoid, or the score itself (T3). They know no rules (T2).
-        opinion: a model that is asked about the hardest.
+            first and second step, which leave nothing out and lower the scores of copies, before
+            the sigmoid or after it (T3). They have no rules (T2).
+        opinion: a model that judges the hardest.
 
     Raises:
-        ValueError: an unknown rule or choice, or rules where the choice has none.
+        ValueError: an unknown rule or choice, or rules for a choice that has none.
     """
 
     def __init__(
@@ -559,8 +559,8 @@ class CandidateFilter:
         choice: Choice = "exact",
         opinion: FalseNegativeJudge | None = None,
     ) -> None:
-        if strange := [rule for rule in rules if rule not in RULES]:
-            raise ValueError(unknown_name(strange[0], list(RULES), "a rule for written captions"))
+        if unknown := [rule for rule in rules if rule not in RULES]:
+            raise ValueError(unknown_name(unknown[0], list(RULES), "a rule for written captions"))
         parse_choice(CHOICES, choice, "a way to choose written captions")
         if choice != "exact" and (rules or opinion):
             raise ValueError(
@@ -570,51 +570,50 @@ class CandidateFilter:
         self.rules, self.choice, self.opinion = rules, choice, opinion
 
     def may(self, found: GeneratedCandidates) -> Tensor:
-        """(B, N) bool, which may be kept; the others need not be scored."""
+        """Return (B, N) bool, captions that may be chosen; the others need not be scored."""
         written, original = found.written, found.original
         if self.choice != "exact":
             return torch.ones_like(written[:, :, 0], dtype=torch.bool)
-        out = ~(copies_original(written, original) | duplicates_of(written))
+        allowed = ~(copies_original(written, original) | duplicates_of(written))
         for rule in self.rules:
-            out &= self._passes(rule, found)
-        return out
+            allowed &= self._passes(rule, found)
+        return allowed
 
     def picked(
         self, found: GeneratedCandidates, scores: Tensor, may: Tensor, count: int
     ) -> SelectedNegatives:
-        """The hardest of the captions that may be kept.
+        """Choose the hardest of the captions that may be chosen.
 
         Args:
             found: the captions.
-            scores: (P,) of those that may be kept, anchor by anchor.
-            may: (B, N) bool, which these are.
+            scores: (P,) of those that may be chosen, anchor by anchor.
+            may: (B, N) bool, captions that may be chosen.
             count: M, of each anchor.
         """
-        room = scores.new_full(may.shape, -torch.inf)
-        room[may] = scores
-        best = self.best(found, room, may, count)
+        table = scores.new_full(may.shape, -torch.inf)
+        table[may] = scores
+        best = self.best(found, table, may, count)
         row, column = (best >= 0).nonzero(as_tuple=True)
         number = best[row, column]
         place = (may.flatten().cumsum(0) - 1).view(may.shape)
         return SelectedNegatives(row, column, number, place[row, number])
 
     def best(self, found: GeneratedCandidates, scores: Tensor, may: Tensor, count: int) -> Tensor:
-        """(B, M) long, places of the hardest; -1 where none is left.
+        """Return the (B, M) indices of the hardest captions; -1 for none.
 
         Args:
             found: the captions.
-            scores: (B, N), -inf where they may not be kept.
+            scores: (B, N), -inf where they may not be chosen.
             may: (B, N) bool.
             count: M.
         """
         if self.choice != "exact":
-            copy, again = (
-                copies_original(found.written, found.original),
-                duplicates_of(found.written),
-            )
+            copy = copies_original(found.written, found.original)
+            repeated = duplicates_of(found.written)
             if self.choice == "lowered logits":
                 scores = _logits(scores)
-            return hardest_kept(lowercase_all(scores, copy, again, scale="logits"), may, count)
+            return hardest_kept(lowercase_all(scores, copy, repeated, scale="logits"), may, count)
+        # With a judge, twice as many are scored by it: some of the hardest will be true.
         places = hardest_kept(scores, may, 2 * count if self.opinion else count)
         if self.opinion is None:
             return places
@@ -640,15 +639,15 @@ class CandidateFilter:
         if rule == "wordnet":
             return ~is_true_caption(written, original, desk.widened(there).to(device))
         lemmas = desk.lemmas
-        seen = torch.zeros(there.shape).scatter_reduce(
+        occurring = torch.zeros(there.shape).scatter_reduce(
             1, lemmas.expand_as(there), there.float(), "amax"
         )
         lemmas = lemmas.to(device)
-        return ~is_true_caption(lemmas[written], lemmas[original], seen.bool().to(device))
+        return ~is_true_caption(lemmas[written], lemmas[original], occurring.bool().to(device))
 
 
 def _logits(scores: Tensor) -> Tensor:
-    """What probabilities were before the sigmoid."""
+    """Return the logits of probabilities."""
     scores = scores.float()
     if bool(((scores < 0) | (scores > 1)).any()):
         raise ValueError(
@@ -658,7 +657,7 @@ def _logits(scores: Tensor) -> Tensor:
     return scores.logit()
 
 
-# Readings of many pairs: without a graph in parts, and shared between processes.
+# Scores and word heads of many pairs, computed in parts and shared between processes.
 
 
 TEXTS_AT_ONCE = 1024
@@ -667,12 +666,12 @@ TEXTS_AT_ONCE = 1024
 @final
 @dataclass(frozen=True, slots=True)
 class PairInputs:
-    """Texts with the images that they are shown with.
+    """Texts paired with images.
 
     Attributes:
-        images: I of them.
-        texts: P of them.
-        image: (P,) which image goes with each text.
+        images: I encoded images.
+        texts: P texts.
+        image: (P,) index of each text's image.
     """
 
     images: Embeddings
@@ -681,7 +680,7 @@ class PairInputs:
 
 
 def score_in_parts(model: RetrievalModel, shown: PairInputs) -> Tensor:
-    """(P,) scores in evaluation mode without a graph; each process scores a share of the texts."""
+    """Score (P,) pairs in evaluation mode without a graph, each process a share of them."""
     count, device = len(shown.texts), shown.image.device
 
     def score(rows: Tensor | slice) -> Tensor:
@@ -689,9 +688,9 @@ def score_in_parts(model: RetrievalModel, shown: PairInputs) -> Tensor:
         parts = []
         for start in range(0, len(texts), TEXTS_AT_ONCE):
             part = slice(start, start + TEXTS_AT_ONCE)
-            some = model.encode_texts(texts.rows(part))
-            pairs = Pairs(image[part], torch.arange(len(some), device=device))
-            parts.append(model.score_indices(shown.images, some, pairs))
+            encoded = model.encode_texts(texts.rows(part))
+            pairs = Pairs(image[part], torch.arange(len(encoded), device=device))
+            parts.append(model.score_indices(shown.images, encoded, pairs))
         return torch.cat(parts)
 
     if not count:
@@ -703,12 +702,12 @@ def score_in_parts(model: RetrievalModel, shown: PairInputs) -> Tensor:
 def read_in_parts(
     model: RetrievalModel, shown: PairInputs, want: frozenset[WordHead], slots: WordSlots
 ) -> WordReading:
-    """What is wanted of all texts, alike on all processes, each of which reads a share of them.
+    """Run word heads on all texts, each process on a share; the result is the same on all.
 
     Args:
-        model: reads words.
+        model: a model with word heads.
         shown: P texts, at least one, with their images.
-        want: what is asked.
+        want: the heads.
         slots: M places in the texts, in the order of the texts.
     """
     assert isinstance(model, WordHeadModel), "the step checks that it reads words"
@@ -716,22 +715,22 @@ def read_in_parts(
     begin, end = _bounds(count, distributed.rank())
     rows = torch.arange(begin, end, device=device)
     inside = (slots.pair >= begin) & (slots.pair < end)
-    here = WordSlots(slots.pair[inside] - begin, slots.place[inside])
+    own_slots = WordSlots(slots.pair[inside] - begin, slots.place[inside])
     texts = model.encode_texts(shown.texts.rows(rows))
-    found = model.read(shown.images.rows(shown.image[rows]), texts, want, here)
+    reading = model.read(shown.images.rows(shown.image[rows]), texts, want, own_slots)
     if distributed.size() == 1:
-        return found
-    by_text, by_slot = _order(count, slots)
+        return reading
+    by_text, by_slot = _shares(count, slots)
     return WordReading(
-        score=_together(found.score, by_text),
-        fill=_together(found.fill, by_slot),
-        doubt=_together(found.doubt, by_text),
-        correct=_together(found.correct, by_slot),
+        score=_gather_share(reading.score, by_text),
+        fill=_gather_share(reading.fill, by_slot),
+        doubt=_gather_share(reading.doubt, by_text),
+        correct=_gather_share(reading.correct, by_slot),
     )
 
 
 def _bounds(count: int, rank: int) -> tuple[int, int]:
-    """First row of a process's share and the one after its last; the last row if it has none."""
+    """Return the bounds of a process's share of rows; the last row if it has none."""
     each = -(-count // distributed.size())
     begin = min(rank * each, count - 1)
     return begin, max(min((rank + 1) * each, count), begin + 1)
@@ -739,44 +738,44 @@ def _bounds(count: int, rank: int) -> tuple[int, int]:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Order:
-    """How the rows of all processes lie when each sends `most` of them.
+class _SharePlaces:
+    """The places of all rows after a gather in which each process sends `most` rows.
 
     Attributes:
         most: rows that each process sends.
-        places: (n,) where the rows that count stand among what was sent.
+        places: (n,) places of the rows that count.
     """
 
     most: int
     places: Tensor
 
 
-def _order(count: int, slots: WordSlots) -> tuple[_Order, _Order]:
-    """Of the texts, and of the slots."""
+def _shares(count: int, slots: WordSlots) -> tuple[_SharePlaces, _SharePlaces]:
+    """Return the places of the texts, and of the slots."""
     each = -(-count // distributed.size())
     texts, words = [], []
     for rank in range(distributed.size()):
         begin, end = _bounds(count, rank)
         real = rank * each < count
-        many = int(((slots.pair >= begin) & (slots.pair < end)).sum())
+        inside = int(((slots.pair >= begin) & (slots.pair < end)).sum())
         texts.append((end - begin, real))
-        words.append((many, real))
-    return _placed(texts, slots.pair.device), _placed(words, slots.pair.device)
+        words.append((inside, real))
+    return _places_of(texts, slots.pair.device), _places_of(words, slots.pair.device)
 
 
-def _placed(sent: list[tuple[int, bool]], device: torch.device) -> _Order:
-    most = max(many for many, _ in sent)
+def _places_of(sent: list[tuple[int, bool]], device: torch.device) -> _SharePlaces:
+    most = max(rows for rows, _ in sent)
     places = [
-        torch.arange(rank * most, rank * most + many, device=device)
-        for rank, (many, real) in enumerate(sent)
+        torch.arange(rank * most, rank * most + rows, device=device)
+        for rank, (rows, real) in enumerate(sent)
         if real
     ]
-    return _Order(most, torch.cat(places))
+    return _SharePlaces(most, torch.cat(places))
 
 
-def _together(share: Tensor | None, order: _Order) -> Tensor | None:
-    """The rows of all processes, with their gradients."""
+def _gather_share(share: Tensor | None, shares: _SharePlaces) -> Tensor | None:
+    """Gather the rows of all processes, with their gradients."""
     if share is None:
         return None
-    room = pad(share, (0, 0) * (share.dim() - 1) + (0, order.most - len(share)))
-    return distributed.gather_rows(room)[order.places]
+    padded = pad(share, (0, 0) * (share.dim() - 1) + (0, shares.most - len(share)))
+    return distributed.gather_rows(padded)[shares.places]

@@ -1,4 +1,4 @@
-"""Other models' say on whether written captions are true."""
+"""Judges: models that decide whether generated captions are true after all."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from counterfoil.scoring.encode import evaluation_mode
 
 @final
 class JudgeModel:
-    """Takes a written caption for true that a frozen model scores about as high as the original.
+    """Takes a caption for true if a frozen model scores it about as high as the original.
 
     Args:
-        model: the model that is asked, on the device it is to run on.
-        processor: what it sees of the data set.
-        slack: a written caption counts as true from the original's score less this on, in units of
-            a score; below 0 it has to be better.
+        model: the model, on the device that computes.
+        processor: its inputs from the data set.
+        slack: a caption counts as true if it scores at least the original's score less this; if
+            negative, it has to score higher.
 
     Raises:
         ValueError: the model reads ready-made vectors.
@@ -42,56 +42,53 @@ class JudgeModel:
         self.model, self.processor, self.slack = model, processor, slack
 
     def true(self, images: Tensor, rows: Tensor, written: list[str]) -> Tensor:
-        """(P,) bool, whether it takes each written caption for true; see `FalseNegativeJudge`."""
-        seen, image = torch.unique(images, return_inverse=True)
-        told, text = torch.unique(torch.stack([images, rows]), dim=1, return_inverse=True)
-        place = torch.searchsorted(seen, told[0].contiguous())
+        """Return (P,) bool, True for captions that it takes for true; see `FalseNegativeJudge`."""
+        # Each image and each original pair is encoded and scored once.
+        unique, image = torch.unique(images, return_inverse=True)
+        pairs, pair = torch.unique(torch.stack([images, rows]), dim=1, return_inverse=True)
+        place = torch.searchsorted(unique, pairs[0].contiguous())
         with evaluation_mode([self.model]):
-            encoded = self.model.encode_images(self._there(self.processor.images(seen)))
-        old = self._there(self.processor.texts(told[1]))
-        new = self._there(self.processor.processor.process_texts(written))
+            encoded = self.model.encode_images(self._to_device(self.processor.images(unique)))
+        old = self._to_device(self.processor.texts(pairs[1]))
+        new = self._to_device(self.processor.processor.process_texts(written))
         device = new.values.device
-        true = score_in_parts(self.model, PairInputs(encoded, old, place.to(device)))
-        found = score_in_parts(self.model, PairInputs(encoded, new, image.to(device)))
-        return (found >= true[text.to(device)] - self.slack).cpu()
+        original = score_in_parts(self.model, PairInputs(encoded, old, place.to(device)))
+        scores = score_in_parts(self.model, PairInputs(encoded, new, image.to(device)))
+        return (scores >= original[pair.to(device)] - self.slack).cpu()
 
-    def _there(self, items: ModalityBatch) -> ModalityBatch:
-        """On the model's device."""
+    def _to_device(self, items: ModalityBatch) -> ModalityBatch:
         first = next(self.model.parameters(), None)
         return items if first is None else items.to(first.device)
 
 
 @final
 class AnyJudge:
-    """Takes a written caption for true that one of several opinions does.
+    """Takes a caption for true if one of several judges does.
 
     Args:
-        opinions: at least one.
+        opinions: the judges, at least one.
     """
 
     def __init__(self, opinions: Sequence[FalseNegativeJudge]) -> None:
         self.opinions = opinions
 
     def true(self, images: Tensor, rows: Tensor, written: list[str]) -> Tensor:
-        """(P,) bool, whether one takes each written caption for true; see `FalseNegativeJudge`."""
+        """Return (P,) bool, True for captions that one of them takes for true."""
         return torch.stack([one.true(images, rows, written) for one in self.opinions]).any(0)
-
-
-# Whether written captions say what a picture's other captions say, by their meaning alone.
 
 
 @final
 class ParaphraseJudge:
-    """Takes a written caption for true that is as near in meaning to the others as its original.
+    """Takes a caption for true if it means what the image's other captions mean.
 
-    A foil is always near the caption that it was made of, so that one does not count: both are
-    compared with the other captions of the picture, and the nearest of these counts. Of a picture
-    without other captions everything is taken for false.
+    A generated caption is always near the one it was made from, so that one does not count: both
+    are compared with the other captions of the image, and the nearest of these decides. For an
+    image without other captions, every generated caption is taken for false.
 
     Args:
-        meanings: the sentence encoder that is asked.
-        dataset: has the captions.
-        slack: a written caption counts as true from the original's cosine less this on.
+        meanings: the sentence encoder.
+        dataset: the data set of the captions.
+        slack: a caption counts as true from the original's cosine less this on.
     """
 
     def __init__(
@@ -100,26 +97,26 @@ class ParaphraseJudge:
         self.meanings, self.dataset, self.slack = meanings, dataset, slack
 
     def true(self, images: Tensor, rows: Tensor, written: list[str]) -> Tensor:
-        """(P,) bool, whether it takes each written caption for true; see `FalseNegativeJudge`."""
+        """Return (P,) bool, True for captions that it takes for true; see `FalseNegativeJudge`."""
         images, rows = images.cpu(), rows.cpu()
-        told = self.dataset.relation.captions(torch.unique(images))[0]
-        told = torch.unique(torch.cat([told, rows]))
-        texts = self.meanings.vectors([self.dataset.texts[row] for row in told.tolist()])
-        of = CaptionNearness(self.dataset.relation, told, texts)
-        old = of.nearest(texts[torch.searchsorted(told, rows)], images, rows)
-        new = of.nearest(self.meanings.vectors(written), images, rows)
+        captions = self.dataset.relation.captions(torch.unique(images))[0]
+        captions = torch.unique(torch.cat([captions, rows]))
+        vectors = self.meanings.vectors([self.dataset.texts[row] for row in captions.tolist()])
+        nearness = CaptionNearness(self.dataset.relation, captions, vectors)
+        old = nearness.nearest(vectors[torch.searchsorted(captions, rows)], images, rows)
+        new = nearness.nearest(self.meanings.vectors(written), images, rows)
         return old.isfinite() & (new >= old - self.slack)
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class CaptionNearness:
-    """What the captions of some images mean.
+    """Unit vectors of the captions of some images.
 
     Attributes:
-        relation: which caption describes which image.
-        rows: (R,) of these captions, ascending.
-        vectors: (R, D) what they mean, of length 1.
+        relation: image of each caption.
+        rows: (R,) rows of the captions, ascending.
+        vectors: (R, D) their vectors, of length 1.
     """
 
     relation: Relation
@@ -127,16 +124,16 @@ class CaptionNearness:
     vectors: Tensor
 
     def nearest(self, vectors: Tensor, images: Tensor, besides: Tensor) -> Tensor:
-        """(P,) cosine with the nearest caption of an image; -inf where there is none.
+        """Return the (P,) cosine with the nearest caption of an image; -inf for no caption.
 
         Args:
-            vectors: (P, D) what is asked about, of length 1.
-            images: (P,) rows of images whose captions are all there.
+            vectors: (P, D) the vectors to compare, of length 1.
+            images: (P,) rows of images whose captions are all known.
             besides: (P,) a caption that does not count; -1 for none.
         """
         captions, counts = self.relation.captions(images)
-        whose = torch.arange(len(images)).repeat_interleave(counts)
+        query = torch.arange(len(images)).repeat_interleave(counts)
         own = self.vectors[torch.searchsorted(self.rows, captions)]
-        near = (vectors[whose] * own).sum(1)
-        near = near.masked_fill(captions == besides[whose], -torch.inf)
-        return near.new_full((len(images),), -torch.inf).scatter_reduce(0, whose, near, "amax")
+        near = (vectors[query] * own).sum(1)
+        near = near.masked_fill(captions == besides[query], -torch.inf)
+        return near.new_full((len(images),), -torch.inf).scatter_reduce(0, query, near, "amax")

@@ -1,4 +1,4 @@
-"""Negatives that a model writes for each image by itself (TAGS, TAGS-DC)."""
+"""TAGS and TAGS-DC: false captions that a model generates for each image while it is trained."""
 
 from __future__ import annotations
 
@@ -42,21 +42,18 @@ from counterfoil.negatives.generation.inputs import (
 from counterfoil.negatives.online import MinedExtras
 from counterfoil.scoring.encode import evaluation_mode
 
-# New words for the slots of masked captions.
-#
-# TAGS (https://arxiv.org/abs/2111.03349, Eq. 2): the words of a slot are drawn from the softmax of
-# its logits divided by a temperature, each slot by itself.
-
 
 def refill_probabilities(
     logits: Tensor, *, temperature: float, banned: Tensor | None = None
 ) -> Tensor:
-    """(M, V) how likely each word is written in each slot; rows sum to 1.
+    """Return the (M, V) probability of each word in each slot; rows sum to 1.
+
+    TAGS, Eq. 2: the softmax of a slot's logits divided by a temperature, each slot by itself.
 
     Args:
         logits: (M, V).
         temperature: above 1 makes unlikely words likelier.
-        banned: (V,) bool, words that are never written; None for the authors' form, which writes
+        banned: (V,) bool, words that are never chosen; None for the authors' form, which chooses
             special tokens too (T4 of their code).
     """
     logits = logits.detach().float() / temperature
@@ -66,41 +63,44 @@ def refill_probabilities(
 
 
 def draw_refills(chances: Tensor, count: int, rng: torch.Generator) -> Tensor:
-    """(M, C) long, words drawn with replacement, alike on every device.
+    """Draw (M, C) words with replacement, the same on every device.
+
+    `torch.multinomial` draws on the device of the probabilities, so a GPU and the CPU would differ.
+    Here the numbers come from the CPU, and a binary search in the running sum finds their words.
 
     Args:
         chances: (M, V).
         count: C, words for each slot.
         rng: on the CPU.
     """
-    below = chances.double().cumsum(1)
-    at = torch.rand(len(chances), count, generator=rng, dtype=torch.double) * (1 - 1e-12)
-    return torch.searchsorted(below, at.to(below.device) * below[:, -1:], right=True)
+    cumulative = chances.double().cumsum(1)
+    # Below 1 by more than rounding takes, so that the last word of probability 0 is never reached;
+    # times the last sum, which rounding may leave beside 1.
+    place = torch.rand(len(chances), count, generator=rng, dtype=torch.double) * (1 - 1e-12)
+    place = place.to(cumulative.device) * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, place, right=True)
 
 
 def fill_slots(values: Tensor, slots: WordSlots, words: Tensor) -> Tensor:
-    """(P * C, L) token ids of P masked texts, each with C sets of words in its slots.
+    """Fill the slots of P masked texts with C sets of words each: (P * C, L) token ids.
 
     Args:
         values: (P, L) long, masked.
         slots: M places.
         words: (M, C) long.
     """
-    out = values.unsqueeze(1).repeat(1, words.shape[1], 1)
-    out[slots.pair, :, slots.place] = words
-    return out.flatten(0, 1)
-
-
-# How captions are written: what is hidden of them, and what is put in its place.
+    filled = values.unsqueeze(1).repeat(1, words.shape[1], 1)
+    filled[slots.pair, :, slots.place] = words
+    return filled.flatten(0, 1)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class MaskedInputs:
-    """B captions of which some words are hidden.
+    """B captions with their K masked forms.
 
     Attributes:
-        texts: the captions as they are.
+        texts: the original captions.
         slots: (B, K, L) bool, the slots of each masking.
         masked: the B * K masked captions.
     """
@@ -113,19 +113,18 @@ class MaskedInputs:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MaskRefill:
-    """K maskings of a caption, C refills of each (TAGS, section 2.1).
+    """Settings of mask and refill: K maskings of a caption, C refills of each (TAGS, section 2.1).
 
     Attributes:
         masks: K, maskings of each caption.
         refills: C, refills of each masking.
-        temperature: of the draw of words.
-        share: of the tokens that are hidden, roughly.
-        singles: "only" hides single words (UNITER's way) instead of phrases; "always" hides them
-            besides phrases.
-        specials: special tokens may be written, as in the authors' code (T4).
+        temperature: of the softmax over words.
+        share: approximate share of the tokens that are hidden.
+        singles: "only" hides single words (UNITER's way) instead of phrases; "always" hides both.
+        specials: special tokens may be generated, as in the authors' code (T4).
 
     Raises:
-        ValueError: a number that is not possible, or an unknown way to hide single words.
+        ValueError: a number out of range, or an unknown way to hide single words.
     """
 
     masks: int = 20
@@ -153,14 +152,14 @@ class MaskRefill:
         rng: torch.Generator,
         device: torch.device,
     ) -> MaskedInputs:
-        """K masked forms of captions.
+        """Mask captions, K times each.
 
         Args:
-            desk: where they lie.
-            rows: (B,) which captions of the data set.
+            desk: the data set.
+            rows: (B,) rows of the captions.
             mask: id of the token that hides a word.
-            rng: of what is hidden, and how.
-            device: where the captions go.
+            rng: of the masked tokens.
+            device: of the result.
         """
         texts = desk.texts(rows)
         words = texts.mask & ~desk.banned[texts.values]
@@ -169,19 +168,19 @@ class MaskRefill:
             phrases, times=self.masks, rng=rng, share=self.share, first=self.singles == "only"
         )
         texts = texts.to(device)
-        some = mask_spans(texts, slots, mask=mask, words=desk.words, rng=rng)
-        return MaskedInputs(texts, slots.to(device), some)
+        masked = mask_spans(texts, slots, mask=mask, words=desk.words, rng=rng)
+        return MaskedInputs(texts, slots.to(device), masked)
 
     def written(
         self, desk: GeneratorInputs, of: MaskedInputs, logits: Tensor, rng: torch.Generator
     ) -> Tensor:
-        """(B, K * C, L) long, the captions with new words in their slots.
+        """Refill masked captions: (B, K * C, L) long, with new words in the slots.
 
         Args:
-            desk: where they lie.
-            of: what is hidden of them.
-            logits: (M, V) what the writer makes of the slots.
-            rng: of the draw of words.
+            desk: the data set.
+            of: the masked captions.
+            logits: (M, V) the generator's logits at the slots.
+            rng: of the words.
         """
         banned = desk.banned_of(logits.shape[1], specials=self.specials).to(logits.device)
         chances = refill_probabilities(logits, temperature=self.temperature, banned=banned)
@@ -203,16 +202,16 @@ def at_least_one(numbers: Mapping[str, int]) -> None:
 
 
 def check_heads(model: RetrievalModel, asked: set[WordHead], what: str, instead: str) -> None:
-    """Whether a model has heads for what is asked of it.
+    """Check that a model has the required word heads.
 
     Args:
         model: the model.
-        asked: what is asked; nothing asks nothing of it.
-        what: the model in words, as in "the filler".
-        instead: what to do where it does not read words at all.
+        asked: required heads, if any.
+        what: noun for messages, as in "the filler".
+        instead: advice for a model without any word heads.
 
     Raises:
-        ValueError: it has not.
+        ValueError: a head is missing.
     """
     if not asked:
         return
@@ -226,24 +225,21 @@ def check_heads(model: RetrievalModel, asked: set[WordHead], what: str, instead:
 
 
 def mask_token_of(desk: GeneratorInputs, writer: RetrievalModel) -> int:
-    """The token that hides a word.
+    """Return the id of the token that hides a word: of the inputs, the model or the tokenizer.
 
     Raises:
-        ValueError: nobody has one.
+        ValueError: there is none.
     """
     if desk.mask is not None:
         return desk.mask
     own = word_embeddings_of(writer).mask_word
-    found = desk.tokenizer.mask if own is None else own
-    if found is None:
+    mask = desk.tokenizer.mask if own is None else own
+    if mask is None:
         raise ValueError(
             "neither the writer nor its tokenizer has a token that hides a word; give its id "
             "to the desk as mask, such as 3 for <unk>"
         )
-    return found
-
-
-# What a model learns of the words of captions that were written for it.
+    return mask
 
 
 Task = Literal["masked", "doubt", "correct"]
@@ -257,13 +253,13 @@ TASKS: dict[str, WordHead] = {
 @final
 @dataclass(frozen=True, slots=True)
 class SelectedMasks:
-    """Written captions that are trained on.
+    """Generated captions that are trained on.
 
     Attributes:
-        anchor: (C,) for which anchor.
-        column: (C,) its place among those of the anchor, the hardest first.
-        masking: (C,) which masking of the anchor's caption it fills.
-        texts: C of them, as the model in training reads them.
+        anchor: (C,) the anchor.
+        column: (C,) rank among the anchor's captions, the hardest first.
+        masking: (C,) the masking of the anchor's caption that was filled.
+        texts: C captions, as inputs of the model in training.
     """
 
     anchor: Tensor
@@ -280,18 +276,21 @@ def word_tasks(
     hidden: Tensor,
     words: tuple[Task, ...],
 ) -> tuple[Tensor, dict[str, WordTask]]:
-    """(C,) scores of kept captions, and their word tasks, from one pass over them.
+    """Score the C chosen captions and compute their word tasks, in one forward pass.
 
-    Where nothing was kept, the first original is read so that every head takes part in the step;
-    nothing of it counts.
+    If nothing was chosen, the first original is read without counting, so that every head takes
+    part in the step: data-parallel training waits for the gradient of every parameter.
 
     Args:
-        model: reads words.
-        shown: the kept captions with their images.
-        kept: which they are.
+        model: a model with word heads.
+        shown: the chosen captions with their images.
+        kept: the chosen captions.
         originals: B captions.
         hidden: (B, K, L) bool, slots of each masking.
-        words: the tasks; "masked" is none of them.
+        words: the tasks; "masked" is ignored.
+
+    Returns:
+        (C,) scores, and the tasks by name.
     """
     anchor, none = kept.anchor, not len(kept.anchor)
     slots_of = hidden[anchor, kept.masking]
@@ -313,7 +312,7 @@ def word_tasks(
 
 
 def _task(logits: Tensor, labels: Tensor, anchor: Tensor, none: bool) -> WordTask:
-    """A word task; where it is of nothing, no label counts."""
+    """Create a word task; with `none`, no label counts."""
     return WordTask(logits, torch.full_like(labels, -1) if none else labels, anchor)
 
 
@@ -322,20 +321,20 @@ INSTEAD = "give TagsGenerator a frozen filler that does, such as UNITER, and no 
 
 @final
 class TagsGenerator:
-    """Hides phrases of a caption, lets a model that sees the image fill them, keeps the hardest.
+    """Hides phrases of a caption, fills them with a model that sees the image, keeps the hardest.
 
-    TAGS (https://arxiv.org/abs/2111.03349; Algorithm 1): K maskings of each anchor caption, each
-    refilled C times by words drawn from the model's own guesses; of what is no copy and may be
-    false, the model keeps those that it scores highest. Nothing is stored: captions are written
-    anew whenever an anchor is visited. The writer is the model in training ("dynamic") or a frozen
-    one; a frozen one may read with a processor of its own, and then writes for models of any kind,
-    which
-    read the captions as text. Word tasks: "masked", the hidden words themselves; "doubt", whether
-    each token of a kept caption is the original's; "correct", the original's words in its slots.
+    TAGS (https://arxiv.org/abs/2111.03349; Algorithm 1): each anchor caption is masked K times, and
+    each masking refilled C times with words drawn from the model's predictions. Copies and captions
+    that may be true are left out, and those of the rest that the model scores highest are trained
+    on. Nothing is stored: captions are generated anew for every batch. The generator is the model
+    in training ("dynamic") or a frozen one, the `filler`; a frozen one may have a processor of its
+    own, and then serves models of any kind, which read the captions as text. Word tasks: "masked",
+    the hidden words themselves; "doubt", whether each token of a chosen caption is the original's;
+    "correct", the original's words in its slots.
 
     Departs from the authors' code in: the positive is scored as itself (T1); captions that the
-    image's captions make true are left out (T2); so are copies, and what was written twice (T3);
-    special tokens are never written (T4); where less is left than `keep`, the rest is no pair.
+    image's captions make true are left out (T2); so are copies and repetitions (T3); special tokens
+    are never generated (T4); if fewer than `keep` are left, the other places are empty.
     """
 
     provides = frozenset({Role.WRITTEN})
@@ -357,27 +356,26 @@ class TagsGenerator:
         sieve: CandidateFilter | None = None,
         specials: bool = False,
     ) -> None:
-        """Keyword arguments.
+        """Create a generator.
 
         Args:
-            desk: what the writer reads.
-            filler: the frozen writer; None for the model in training.
-            reader: what the model in training sees of the data set, where it is not the desk's
-                processor.
+            desk: inputs of the generator.
+            filler: the frozen generator; None for the model in training.
+            reader: inputs of the model in training, if its processor is not that of `desk`.
             masks: K, maskings of each caption.
             refills: C, refills of each masking.
-            keep: m, hardest captions that are kept for each anchor.
-            temperature: of the draw of words.
-            share: of the tokens that are hidden, roughly.
+            keep: m, captions of each anchor that are trained on.
+            temperature: of the softmax over words.
+            share: approximate share of the tokens that are hidden.
             singles: "only" hides single words (UNITER's way) instead of phrases; "always" hides
-                them besides phrases.
-            words: word tasks that are solved on the way: "masked", "doubt", "correct".
-            sieve: which captions may be kept; None for the paper's rule.
-            specials: special tokens may be written, as in the authors' code (T4).
+                both.
+            words: word tasks to compute as well: "masked", "doubt", "correct".
+            sieve: filter of the captions; None for the paper's rule.
+            specials: special tokens may be generated, as in the authors' code (T4).
 
         Raises:
-            ValueError: a number that is not possible, an unknown word task, or tasks for a model
-                that reads with another processor than the writer.
+            ValueError: a number out of range, an unknown word task, or tasks for a model that has
+                another processor than the generator.
         """
         at_least_one({"masks": masks, "refills": refills, "keep": keep})
         self.hand = MaskRefill(
@@ -388,8 +386,8 @@ class TagsGenerator:
             singles=singles,
             specials=specials,
         )
-        if strange := [word for word in words if word not in TASKS]:
-            raise ValueError(unknown_name(strange[0], list(TASKS), "a word task"))
+        if unknown := [word for word in words if word not in TASKS]:
+            raise ValueError(unknown_name(unknown[0], list(TASKS), "a word task"))
         if reader is not None and (filler is None or words):
             raise ValueError(
                 "a model that reads with a lens of its own needs a frozen filler, and learns no "
@@ -400,10 +398,10 @@ class TagsGenerator:
         self.provides_words = frozenset[str](words)
 
     def check(self, model: RetrievalModel) -> None:
-        """Whether the writer can write, and the model in training do what it is to learn.
+        """Check that generator and model have the heads they need.
 
         Raises:
-            ValueError: they cannot.
+            ValueError: a head is missing.
         """
         asked = {TASKS[word] for word in self.words}
         asked |= {WordHead.FILL} if self.filler is None else set()
@@ -420,72 +418,72 @@ class TagsGenerator:
         grid: Tensor,
         rng: torch.Generator,
     ) -> MinedExtras:
-        """Written captions of every anchor, the same on every process."""
+        """Return generated captions of every anchor, the same on every process."""
         rows, device = batch.text_rows[batch.anchors.text.cpu()], batch.positive.device
         mask = mask_token_of(self.desk, self.filler or model)
         draft = self.hand.hidden(self.desk, rows, mask=mask, rng=rng, device=device)
-        logits, task = self._guessed(model, batch, views, draft.masked)
+        logits, task = self._predict(model, batch, views, draft.masked)
         written = self.hand.written(self.desk, draft, logits, rng)
-        kept = self._kept(model, batch, draft.texts, written)
+        kept = self._select(model, batch, draft.texts, written)
         tasks = {} if task is None else {"masked": task}
         if not {"doubt", "correct"} & set(self.words):
             return MinedExtras(
                 texts=kept.texts if len(kept.anchor) else None,
-                pairs={Role.WRITTEN: self._paired(batch, kept)},
+                pairs={Role.WRITTEN: self._pairs(batch, kept)},
                 words=tasks,
             )
         shown = PairInputs(views.inference.images, kept.texts, batch.anchors.image[kept.anchor])
-        scores, found = word_tasks(model, shown, kept, draft.texts, draft.slots, self.words)
-        room = scores.new_full((len(batch.anchors.image), self.keep), -torch.inf)
-        room = room.index_put((kept.anchor, kept.column), scores)
-        return MinedExtras(words={**tasks, **found}, scores={Role.WRITTEN: room})
+        scores, more = word_tasks(model, shown, kept, draft.texts, draft.slots, self.words)
+        table = scores.new_full((len(batch.anchors.image), self.keep), -torch.inf)
+        table = table.index_put((kept.anchor, kept.column), scores)
+        return MinedExtras(words={**tasks, **more}, scores={Role.WRITTEN: table})
 
-    def _guessed(
-        self, model: RetrievalModel, batch: Batch, views: EncodedViews, some: MaskedCaptions
+    def _predict(
+        self, model: RetrievalModel, batch: Batch, views: EncodedViews, masked: MaskedCaptions
     ) -> tuple[Tensor, WordTask | None]:
-        """The writer's logits at the slots, and the model's as a task."""
+        """Return the generator's logits at the slots, and the "masked" task of the model."""
         anchor = torch.arange(len(batch.anchors.image), device=batch.positive.device)
         anchor = anchor.repeat_interleave(self.hand.masks)
         want, task, logits = frozenset({WordHead.FILL}), None, None
         if self.filler is None or "masked" in self.words:
-            shown = PairInputs(views.inference.images, some.texts, batch.anchors.image[anchor])
-            logits = read_in_parts(model, shown, want, some.slots).fill
+            shown = PairInputs(views.inference.images, masked.texts, batch.anchors.image[anchor])
+            logits = read_in_parts(model, shown, want, masked.slots).fill
             assert logits is not None
             if "masked" in self.words:
-                task = WordTask(logits, some.labels, anchor[some.slots.pair])
+                task = WordTask(logits, masked.labels, anchor[masked.slots.pair])
         if self.filler is not None:
             filler = self.filler.to(anchor.device)
             with evaluation_mode([filler]):
                 images = filler.encode_images(self._images(batch, self.desk.processor))
                 logits = read_in_parts(
-                    filler, PairInputs(images, some.texts, anchor), want, some.slots
+                    filler, PairInputs(images, masked.texts, anchor), want, masked.slots
                 ).fill
         assert logits is not None
         return logits, task
 
-    def _kept(
+    def _select(
         self, model: RetrievalModel, batch: Batch, originals: ModalityBatch, written: Tensor
     ) -> SelectedMasks:
-        """The hardest of the captions that may be kept."""
+        """Return the hardest of the captions that the filter allows."""
         images = batch.image_rows[batch.anchors.image.cpu()]
         rows = batch.text_rows[batch.anchors.text.cpu()]
-        found = GeneratedCandidates(self.desk, images, rows, originals.values, written)
-        may = self.sieve.may(found)
+        candidates = GeneratedCandidates(self.desk, images, rows, originals.values, written)
+        may = self.sieve.may(candidates)
         anchor, number = may.nonzero(as_tuple=True)
-        texts = self._read(rows, originals.rows(anchor), anchor, written[anchor, number])
+        texts = self._as_inputs(rows, originals.rows(anchor), anchor, written[anchor, number])
         with evaluation_mode([model]):
-            seen = model.encode_images(self._images(batch, self.reader or self.desk.processor))
-        scores = score_in_parts(model, PairInputs(seen, texts, anchor))
-        best = self.sieve.picked(found, scores, may, self.keep)
+            encoded = model.encode_images(self._images(batch, self.reader or self.desk.processor))
+        scores = score_in_parts(model, PairInputs(encoded, texts, anchor))
+        best = self.sieve.picked(candidates, scores, may, self.keep)
         masking = best.number // self.hand.refills
         return SelectedMasks(best.anchor, best.column, masking, texts.rows(best.place))
 
-    def _read(
-        self, rows: Tensor, some: ModalityBatch, anchor: Tensor, values: Tensor
+    def _as_inputs(
+        self, rows: Tensor, originals: ModalityBatch, anchor: Tensor, values: Tensor
     ) -> ModalityBatch:
-        """Written captions as the model in training reads them."""
+        """Return generated captions as inputs of the model in training."""
         if self.reader is None:
-            return replace(some, ids=torch.full_like(some.ids, -1), values=values)
+            return replace(originals, ids=torch.full_like(originals.ids, -1), values=values)
         strings = self.desk.strings(rows[anchor.cpu()].tolist(), values)
         if not strings:
             strings = [self.desk.processor.dataset.texts[int(rows[0])]]
@@ -493,12 +491,12 @@ class TagsGenerator:
         return self.reader.processor.process_texts(strings).to(values.device)
 
     def _images(self, batch: Batch, processor: ProcessedDataset) -> ModalityBatch:
-        """The anchors' images through a processor."""
+        """Return the anchors' images, processed."""
         rows = batch.image_rows[batch.anchors.image.cpu()]
         return processor.images(rows).to(batch.positive.device)
 
-    def _paired(self, batch: Batch, kept: SelectedMasks) -> Pairs:
-        """(B, m) pairs; -1 where there is no text."""
+    def _pairs(self, batch: Batch, kept: SelectedMasks) -> Pairs:
+        """Return (B, m) pairs; -1 where there is no text."""
         anchors = batch.anchors.image.unsqueeze(1)
         text = torch.full((len(anchors), self.keep), -1, device=anchors.device)
         text[kept.anchor, kept.column] = len(batch.text_rows) + torch.arange(

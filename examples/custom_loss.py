@@ -1,0 +1,55 @@
+"""A loss of your own: one class with a `forward`. It works in plain loops, sums and the trainer."""
+
+import argparse
+from typing import final
+
+import torch
+from torch import Tensor
+
+from counterfoil.core.types import Role, Scores
+from counterfoil.losses import HardestTripletLoss, Loss, WeightedSum
+
+
+@final
+class SoftMarginLoss(Loss):
+    """log(1 + exp((negative - positive) / temperature)) of every mined negative text.
+
+    Args:
+        temperature: in units of a score.
+    """
+
+    needs = frozenset({Role.HARD_TEXT})  # the trainer draws and scores these pairs
+    needs_block = False  # wrong pairs of the batch are not read, so it scores none of them
+
+    def __init__(self, *, temperature: float = 0.1) -> None:
+        super().__init__(reduction="mean")
+        self.temperature = temperature
+
+    def forward(self, scores: Scores) -> Tensor:
+        grid = self.grid(scores)  # grid.anchor: (B,) scores of the true pairs
+        mined = scores.pairs[Role.HARD_TEXT]  # (B, N), N mined texts for each
+        excess = (mined - grid.anchor.unsqueeze(1)) / self.temperature
+        return self.reduce(torch.nn.functional.softplus(excess).mean(1).sum(), grid)
+
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--smoke", action="store_true", help="the same; this example is always tiny")
+parser.parse_args()
+torch.manual_seed(0)
+scores, hard_text = torch.rand(4, 4, requires_grad=True), torch.rand(4, 5)
+
+loss = SoftMarginLoss()(scores, hard_text=hard_text)
+loss.backward()
+print("alone:", round(loss.item(), 3))
+
+objective = WeightedSum(
+    terms={"triplet": (1.0, HardestTripletLoss()), "soft": (0.5, SoftMarginLoss())}
+)
+print(
+    "in a sum:", {k: round(v.item(), 3) for k, v in objective(scores, hard_text=hard_text).items()}
+)
+
+try:
+    SoftMarginLoss()(scores)
+except ValueError as error:
+    print("without mined texts:", error)

@@ -1,0 +1,42 @@
+"""Mine hard negatives with a model, then train it on them (AOQ's adaptive quintuplet loss)."""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import counterfoil as cf
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--model", default="openai/clip-vit-base-patch32")
+parser.add_argument("--data", default="my-photos/")
+parser.add_argument("--out", type=Path, default=Path("runs/tuned"))
+parser.add_argument("--resume", action="store_true", help="continue a training that was stopped")
+parser.add_argument("--smoke", action="store_true", help="tiny random CLIP on rendered scenes")
+args = parser.parse_args()
+settings = {"epochs": 5, "batch_size": 64}
+if args.smoke:
+    from _tiny import tiny_clip
+
+    place = Path(tempfile.mkdtemp())
+    args.model, args.data, args.out = tiny_clip(place / "clip"), "scenes:images=60", place / "run"
+    settings = {"epochs": 1, "batch_size": 32}
+
+model = cf.load_model(args.model)
+data = cf.load_dataset(args.data)
+
+# the hardest wrong captions of every image, and wrong images of every caption, in all of `train`
+negatives = cf.mine_hard_negatives(model, data["train"], texts_per_image=50, images_per_text=10)
+
+trainer = cf.Trainer(
+    model,
+    loss=cf.losses.AdaptiveQuintuplet(),
+    train=data["train"],
+    dev=data["dev"],  # the epoch with the best sum of recalls here is kept
+    negatives=negatives,
+    output=args.out,
+    resume=args.resume,
+    **settings,
+)
+tuned = trainer.train()
+print(cf.evaluate(tuned, data["test"]))
+print(f"saved in {args.out}; open it with cf.load_model({str(args.out)!r})")

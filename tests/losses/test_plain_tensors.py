@@ -1,0 +1,242 @@
+"""Every loss gives the same value and gradients for plain tensors and for a record."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from counterfoil import losses
+from counterfoil.core.types import Role, ScoreMatrix, Scores, WordTask
+from counterfoil.losses import baselines, ndgl
+from counterfoil.losses.base import KEYWORDS, Loss, WeightedSum
+
+IMAGES, TEXTS = 4, 5
+TEXT_TO_IMAGE = [0, 1, 1, 3, 2]
+
+LOSSES: dict[str, Callable[[], Loss]] = {
+    "AdaptiveQuintuplet": losses.AdaptiveQuintuplet,
+    "DebiasedContrastiveLoss": lambda: losses.DebiasedContrastiveLoss(tau_plus=0.05, beta=0.5),
+    "DistanceWeightedTripletLoss": losses.DistanceWeightedTripletLoss,
+    "HardNegativeRectificationLoss": losses.HardNegativeRectificationLoss,
+    "HardNegativeRectificationLoss offline": lambda: losses.HardNegativeRectificationLoss(
+        candidates="offline"
+    ),
+    "HardestTripletLoss": losses.HardestTripletLoss,
+    "InfoNCELoss": lambda: losses.InfoNCELoss(learnable=True),
+    "InfoNCEWithCandidatesLoss": lambda: losses.InfoNCEWithCandidatesLoss(images=("hard image",)),
+    "LSEHLoss": losses.LSEHLoss,
+    "LinearRamp": lambda: losses.LinearRamp(term=losses.SumTripletLoss(), steps=9),
+    "MarginDistillationLoss": losses.MarginDistillationLoss,
+    "MarginDistillationLoss offline": lambda: losses.MarginDistillationLoss(offline=True),
+    "MarginRankingLoss": lambda: losses.MarginRankingLoss(role="written"),
+    "MeanTripletLoss": losses.MeanTripletLoss,
+    "OfflineQuintuplet": losses.OfflineQuintuplet,
+    "OfflineTriplet": losses.OfflineTriplet,
+    "OnlineQuintuplet": losses.OnlineQuintuplet,
+    "PosteriorTripletLoss": losses.PosteriorTripletLoss,
+    "SelectiveHardNegativeLoss": losses.SelectiveHardNegativeLoss,
+    "SelfAdjustedCFMLoss": losses.SelfAdjustedCFMLoss,
+    "SelfExpandingLoss": losses.SelfExpandingLoss,
+    "SelfExploredCFMLoss": losses.SelfExploredCFMLoss,
+    "SemiHardTripletLoss": losses.SemiHardTripletLoss,
+    "SigmoidLoss": losses.SigmoidLoss,
+    "StartAt": lambda: losses.StartAt(term=losses.OfflineTriplet(), steps=3),
+    "SumTripletLoss": losses.SumTripletLoss,
+    "SwitchAfter": lambda: losses.SwitchAfter(
+        first=losses.SumTripletLoss(), second=losses.AdaptiveQuintuplet(), steps=3
+    ),
+    "WordLoss": lambda: losses.WordLoss(task="masked"),
+}
+
+
+def leaves(repeats: int) -> dict[str, Tensor]:
+    """Random tensors under the keywords of a call; each is a leaf of a graph."""
+    rng = torch.Generator().manual_seed(7)
+    shapes = {"scores": (IMAGES * repeats, TEXTS * repeats), "guide": (IMAGES, TEXTS)}
+    shapes |= dict.fromkeys(KEYWORDS.values(), (TEXTS, 2))
+    shapes |= {"hard_text_guide": (TEXTS, 2), "hard_image_guide": (TEXTS, 2), "logits": (6, 3)}
+    return {
+        name: torch.rand(shape, generator=rng, dtype=torch.float64).requires_grad_()
+        for name, shape in shapes.items()
+    }
+
+
+def block(repeats: int) -> Tensor:
+    positives = torch.arange(IMAGES).unsqueeze(1) == torch.tensor(TEXT_TO_IMAGE)
+    return positives.repeat_interleave(repeats, 0).repeat_interleave(repeats, 1)
+
+
+LABELS, ANCHOR = torch.tensor([0, 1, 2, -1, 1, 0]), torch.tensor([0, 0, 1, 2, 3, 4])
+
+
+def record(loss: Loss, tensors: dict[str, Tensor], repeats: int) -> Scores:
+    """The record that the training step would build."""
+    scores, place = tensors["scores"], torch.tensor(TEXT_TO_IMAGE)
+    copies = scores.view(IMAGES, repeats, TEXTS, repeats)
+    anchor = copies[place, :, torch.arange(TEXTS)].flatten(1).amin(1)
+    matrix = ScoreMatrix(
+        scores, block(repeats), anchor, tensors["guide"], 2.0, loss.needs_grid, repeats
+    )
+    return Scores(
+        grids={loss.needs_grid: matrix},
+        pairs={role: tensors[name] for role, name in KEYWORDS.items()},
+        words={"masked": WordTask(tensors["logits"], LABELS, ANCHOR)},
+        step=5,
+        guides={role: tensors[f"{KEYWORDS[role]}_guide"] for role in ndgl.MINED_ROLES},
+        seed=11,
+    )
+
+
+def arguments(tensors: dict[str, Tensor], repeats: int) -> dict[str, Any]:
+    given: dict[str, Any] = {n: t for n, t in tensors.items() if n not in ("scores", "logits")}
+    words = {"masked": (tensors["logits"], LABELS, ANCHOR)}
+    options = {"scale": 2.0, "repeats": repeats, "step": 5, "seed": 11}
+    return given | {"words": words, "positives": block(repeats)} | options
+
+
+def gradients(value: Tensor, tensors: dict[str, Tensor]) -> Iterator[Tensor | None]:
+    yield from torch.autograd.grad(value, list(tensors.values()), allow_unused=True)
+
+
+def test_every_loss_has_a_case():
+    classes = {getattr(losses, name) for name in losses.__all__ if name[0].isupper()}
+    classes -= {Loss, WeightedSum}
+    assert {name.split()[0] for name in LOSSES} == {made.__name__ for made in classes}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_plain_call_equals_the_call_with_a_record(name):
+    loss = LOSSES[name]().double()
+    again = LOSSES[name]().double()  # a loss may learn from a call
+    repeats = 2 if name == "SelfExpandingLoss" else 1
+    tensors = leaves(repeats)
+    plain = loss(tensors["scores"], **arguments(tensors, repeats))
+    recorded = again(record(loss, tensors, repeats))
+    assert plain.item() != 0
+    assert torch.equal(plain, recorded)
+    for left, right in zip(gradients(plain, tensors), gradients(recorded, tensors), strict=True):
+        assert (left is None) == (right is None)
+        assert left is None or torch.equal(left, right)
+
+
+def test_a_weighted_sum_is_called_as_its_losses_are():
+    objective = WeightedSum(
+        terms={"a": (2.0, losses.SumTripletLoss()), "b": (0.5, losses.AdaptiveQuintuplet())}
+    )
+    tensors = leaves(1)
+    both = objective(tensors["scores"], **arguments(tensors, 1))
+    for name, value in objective(record(losses.SumTripletLoss(), tensors, 1)).items():
+        assert torch.equal(both[name], value)
+
+
+def test_defaults_are_the_diagonal_and_one_pair_for_each_anchor():
+    scores, mined = torch.rand(3, 3), torch.rand(3)
+    roles = {"hard_text": mined, "hard_image": mined}
+    short = losses.OfflineTriplet()(scores, **roles)
+    columns = {name: tensor.unsqueeze(1) for name, tensor in roles.items()}
+    assert torch.equal(short, losses.OfflineTriplet()(scores, torch.eye(3).bool(), **columns))
+
+
+def test_half_precision_is_judged_in_float32():
+    scores = torch.rand(3, 3).bfloat16().requires_grad_()
+    loss = losses.InfoNCELoss()(scores)
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert scores.grad is not None
+    assert scores.grad.dtype == torch.bfloat16
+
+
+def test_a_text_of_two_images_is_two_anchor_pairs():
+    positives = torch.tensor([[True, False], [True, True]])
+    mined = torch.rand(3)
+    roles = {"hard_text": mined, "hard_image": mined, "cross": mined, "companion": mined}
+    assert losses.AdaptiveQuintuplet()(torch.rand(2, 2), positives, **roles).isfinite()
+    with pytest.raises(ValueError, match="every text of the batch needs one image"):
+        losses.OnlineQuintuplet()(torch.rand(2, 2), positives, hard_text=mined, hard_image=mined)
+
+
+def test_hooks_see_the_record():
+    loss, seen = losses.SumTripletLoss(), []
+    loss.register_forward_hook(lambda _, given, value: seen.append((given, value)))
+    value = loss(torch.rand(2, 2))
+    ((given, output),) = seen
+    assert isinstance(given[0], Scores)
+    assert output is value
+
+
+SQUARE, MINED = torch.rand(3, 3), torch.rand(3)
+
+
+@pytest.mark.parametrize(
+    ("loss", "arguments", "message"),
+    [
+        (losses.SumTripletLoss(), (torch.rand(2, 3),), r"\(2, 3\) are not square: give positives="),
+        (
+            losses.SumTripletLoss(),
+            (torch.rand(3),),
+            r"shape \(3,\) .* use an \(I, T\) float tensor",
+        ),
+        (losses.SumTripletLoss(), (torch.eye(3).long(),), r"torch.int64 .* float tensor"),
+        (losses.SumTripletLoss(), (SQUARE, torch.eye(3)), "torch.float32 .* a bool tensor"),
+        (losses.SumTripletLoss(), (SQUARE, torch.eye(2).bool()), r"\(2, 2\) .* for scores of"),
+        (losses.SumTripletLoss(), (SQUARE, torch.zeros(3, 3).bool()), "holds no true pair"),
+        (losses.OfflineTriplet(), (SQUARE,), "needs hard_text=, hard_image= each a"),
+        (
+            losses.OfflineTriplet(),
+            (SQUARE, None, MINED[:2]),
+            r"hard_text of shape \(2,\) .* 3 anch",
+        ),
+        (losses.LSEHLoss(), (SQUARE,), r"LSEHLoss needs guide= an \(I, T\) tensor"),
+        (losses.MarginRankingLoss(role="written"), (SQUARE,), "needs generated= each"),
+        (losses.WordLoss(task="doubt"), (SQUARE,), "words={'doubt': \\(logits, labels\\)}"),
+    ],
+)
+def test_wrong_tensors_are_refused_in_words(loss, arguments, message):
+    scores, positives, hard_text = (*arguments, None, None)[:3]
+    with pytest.raises(ValueError, match=message):
+        loss(scores, positives, hard_text=hard_text)
+
+
+def test_more_refusals():
+    with pytest.raises(ValueError, match=r"cannot hold 2 copies"):
+        losses.SelfExpandingLoss()(SQUARE, repeats=2)
+    with pytest.raises(ValueError, match=r"guide of shape \(2, 3\)"):
+        losses.LSEHLoss()(SQUARE, guide=torch.rand(2, 3))
+    mined = {"hard_text": MINED, "hard_image": MINED}
+    with pytest.raises(ValueError, match="hard_text_guide=, hard_image_guide= each"):
+        losses.MarginDistillationLoss(offline=True)(SQUARE, guide=SQUARE, **mined)
+    with pytest.raises(TypeError, match="a tensor or a Scores record, not ndarray"):
+        losses.SumTripletLoss()(np.eye(3))
+    matrix = ScoreMatrix(SQUARE, torch.eye(3).bool(), SQUARE.diagonal())
+    with pytest.raises(TypeError, match="call the loss with it alone"):
+        losses.SumTripletLoss()(Scores({"inference": matrix}), guide=SQUARE)
+    with pytest.raises(ValueError, match=r"judges the score matrix 'expanded', .* 'inference'"):
+        losses.SelfExpandingLoss()(Scores({"inference": matrix}))
+    several = {"a": (1.0, losses.SumTripletLoss()), "b": (1.0, losses.SelfExpandingLoss())}
+    with pytest.raises(ValueError, match="several score matrices, expanded, inference"):
+        WeightedSum(terms=several)(SQUARE)
+
+
+def test_a_schedule_needs_nothing_for_a_loss_that_does_not_count():
+    loss = losses.SwitchAfter(
+        first=losses.SumTripletLoss(), second=losses.OfflineTriplet(), steps=1
+    )
+    assert loss(SQUARE, step=0).isfinite()
+    with pytest.raises(ValueError, match="OfflineTriplet needs hard_text="):
+        loss(SQUARE, step=1)
+
+
+def test_every_role_has_a_keyword():
+    assert set(KEYWORDS) == set(Role)
+    assert set(KEYWORDS.values()) <= set(inspect.signature(Loss.__call__).parameters)
+
+
+def test_names_of_the_papers_are_the_same_classes():
+    assert losses.SelHNLoss is baselines.SelectiveHardNegativeLoss
+    assert losses.MRLoss is ndgl.MarginDistillationLoss

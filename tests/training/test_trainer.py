@@ -1,0 +1,165 @@
+"""`Trainer`: a Model in, a Model out, and a folder that opens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from counterfoil.core.config import config, lazy
+from counterfoil.core.resumable import WorkStopped
+from counterfoil.data.dataset import ImageTextDataset
+from counterfoil.data.processor import ProcessorConfig
+from counterfoil.data.scenes import scenes
+from counterfoil.losses.aoq import AdaptiveQuintuplet
+from counterfoil.losses.base import WeightedSum
+from counterfoil.losses.ndgl import MarginDistillationLoss
+from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
+from counterfoil.model import Model, load_model
+from counterfoil.models.layers.towers import GRU, Regions
+from counterfoil.models.vsepp import VSEPP
+from counterfoil.negatives.mining import mine_lists
+from counterfoil.negatives.store import NegativeStore
+from counterfoil.training.callbacks import Callback
+from counterfoil.training.config import TrainConfig
+from counterfoil.training.logging import read_metrics
+from counterfoil.training.trainer import Trainer, TrainingLoop
+
+CLOCK = {"seconds", "dev_seconds", "pairs_per_second", "memory_mb"}
+
+
+@cache
+def data() -> ImageTextDataset:
+    return scenes(images=24, dev=6, test=0, features="regions")
+
+
+def small_model(seed: int = 0) -> Model:
+    train = data().split("train")
+    processor = ProcessorConfig().fit(train)
+    assert train.features is not None
+    assert processor.tokenizer is not None
+    torch.manual_seed(seed)
+    text = lazy(GRU, words=processor.tokenizer.size, width=8, word_width=4)
+    image = lazy(Regions, features=train.features.width, width=8)
+    spec = config(VSEPP, image=image, text=text)
+    return Model(spec.build(), processor, "small", spec)
+
+
+@cache
+def mined() -> NegativeStore:
+    train = data().split("train")
+    lists = mine_lists(
+        [small_model().embed(train)], train.text_to_image, texts_per_image=6, images_per_text=3
+    )
+    return NegativeStore.of(lists, dataset=train.fingerprint, split="train", sources=())
+
+
+def trainer(output: Path, **changes: Any) -> Trainer:
+    settings: dict[str, Any] = {
+        "model": small_model(),
+        "loss": AdaptiveQuintuplet(),
+        "train": data().split("train"),
+        "dev": data().split("dev"),
+        "negatives": mined(),
+        "epochs": 2,
+        "batch_size": 30,
+        "lr": 0.01,
+        "seed": 0,
+    } | changes
+    return Trainer(settings.pop("model"), output=output, **settings)
+
+
+def weights(model: Model) -> Mapping[str, torch.Tensor]:
+    return model.model.state_dict()
+
+
+def same_weights(one: Model, other: Model) -> bool:
+    return all(torch.equal(value, weights(other)[name]) for name, value in weights(one).items())
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    found = read_metrics(folder / "metrics.jsonl")
+    return [{k: v for k, v in line.items() if k not in CLOCK} for line in found]
+
+
+class StopAfter(Callback):
+    """Stops a training after some steps, as a time limit does."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def on_step_end(self, loop: TrainingLoop[Any], group: Any, losses: Any) -> None:
+        if loop.progress.step == self.steps:
+            loop.stop.minutes = 1e-9
+
+
+def test_it_trains_saves_and_opens(tmp_path: Path) -> None:
+    start = small_model()
+    before = {name: value.clone() for name, value in weights(start).items()}
+    tuned = trainer(tmp_path / "a", model=start).train()
+    assert any(not torch.equal(value, before[name]) for name, value in weights(tuned).items())
+    opened = load_model(tmp_path / "a")
+    assert same_weights(opened, tuned)
+    assert opened.card is not None
+    assert opened.card.provenance["start"] == "small"
+    assert set(opened.card.metrics) == {
+        "rsum", "i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10"
+    }  # fmt: skip
+    assert [line["epoch"] for line in lines(tmp_path / "a") if "dev_rsum" in line] == [1, 2]
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["metrics.jsonl", "model"]
+
+
+def test_a_stopped_training_resumes_to_the_same_model(tmp_path: Path) -> None:
+    whole = trainer(tmp_path / "whole").train()
+    with pytest.raises(WorkStopped, match=r"after 4 steps .*resume=True"):
+        trainer(tmp_path / "cut", callbacks=[StopAfter(4)]).train()
+    assert (tmp_path / "cut" / "checkpoints" / "last.safetensors").is_file()
+    again = trainer(tmp_path / "cut", resume=True).train()
+    assert same_weights(again, whole)
+    assert lines(tmp_path / "cut") == lines(tmp_path / "whole")
+    assert same_weights(trainer(tmp_path / "cut", resume=True).train(), whole), "not trained again"
+    for change in ({"lr": 0.02}, {"loss": SumTripletLoss(), "negatives": None}):
+        with pytest.raises(ValueError, match="the result of another training"):
+            trainer(tmp_path / "cut", resume=True, **change).train()
+    with pytest.raises(ValueError, match="holds a training already; continue it with resume=True"):
+        trainer(tmp_path / "cut")
+
+
+def test_negatives_as_a_folder_lists_or_a_store_are_the_same(tmp_path: Path) -> None:
+    mined().save(tmp_path / "negatives")
+    forms = (mined(), mined().lists, tmp_path / "negatives", str(tmp_path / "negatives"))
+    models = [
+        trainer(tmp_path / str(n), negatives=form, epochs=1, dev=None).train()
+        for n, form in enumerate(forms)
+    ]
+    assert all(same_weights(model, models[0]) for model in models)
+
+
+def test_a_weighted_sum_without_negatives(tmp_path: Path) -> None:
+    loss = WeightedSum(terms={"all": (0.5, SumTripletLoss()), "hard": (1.0, HardestTripletLoss())})
+    trainer(tmp_path, loss=loss, negatives=None, config=TrainConfig(average=0.5)).train()
+    assert {"loss_all", "loss_hard"} <= lines(tmp_path)[0].keys()
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"negatives": None}, r"AdaptiveQuintuplet needs mined negatives \('companion', .*none"),
+        ({"loss": SumTripletLoss()}, "SumTripletLoss does not use them; leave negatives out"),
+        (
+            {"loss": MarginDistillationLoss(), "negatives": None},
+            "needs targets of teachers, which a Trainer does not provide",
+        ),
+        ({"train": scenes(images=24, dev=5, test=0, features="regions").split("train")}, "another"),
+        ({"model": load_model("vectors")}, "has no processor or no config"),
+        ({"batch_size": 0}, "batch=0"),
+    ],
+)
+def test_errors_in_words(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        trainer(tmp_path / "run", **change)
+    assert not (tmp_path / "run").exists()
