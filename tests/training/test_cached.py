@@ -67,7 +67,7 @@ def test_dropout_is_the_same_both_times(kind: str) -> None:
     """The same pieces encoded once, with a graph, are the plain gradient under dropout."""
     one, other, made = step(kind, 0.5), step(kind, 0.5), batch()
     torch.manual_seed(1)
-    whole = step_module._joined([one.encode(part) for part in step_module._parts(made, 4)])
+    whole = step_module._concatenate([one.encode(part) for part in step_module._parts(made, 4)])
     torch.stack(list(one.judge(made, whole).values())).sum().backward()
     torch.manual_seed(1)
     cached_backward(other, made, 4)

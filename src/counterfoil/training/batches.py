@@ -27,13 +27,13 @@ class BatchStream:
 
     Attributes:
         processor: where items come from.
-        sampler: which captions meet.
+        sampler: which captions form a batch.
         epochs: how many.
-        seed: of what is drawn.
+        seed: of the draws.
         draws: negatives drawn before encoding, if any.
-        candidates: what a proposer screens, if anything.
+        candidates: pairs that an online miner screens.
         positives: see `counterfoil.data.batching`.
-        neighbours: who else joins the captions of a batch as an anchor, if anybody.
+        neighbours: similar images that join the captions of a batch as anchors.
     """
 
     processor: ProcessedDataset
@@ -58,8 +58,8 @@ class BatchStream:
     def _batch(self, texts: torch.Tensor, number: int) -> Batch:
         if self.neighbours:
             texts = self.neighbours.joined(texts, self._rng("neighbours", number))
-        drawn = self._drawn(self.draws, "draw", texts, number)
-        offered = self._drawn(self.candidates, "candidates", texts, number)
+        drawn = self._draw(self.draws, "draw", texts, number)
+        offered = self._draw(self.candidates, "candidates", texts, number)
         return collate(
             self.processor,
             texts,
@@ -69,7 +69,7 @@ class BatchStream:
             step=number,
         )
 
-    def _drawn(
+    def _draw(
         self, draws: NegativeSampler | None, what: str, texts: torch.Tensor, number: int
     ) -> Mapping[Role, Pairs] | None:
         return draws.draw(texts, self._rng(what, number)) if draws else None
@@ -90,58 +90,58 @@ class _Ready(Generic[T]):
     value: T
 
 
-_Message = _Ready[T] | _Failed | None  # None: there is no more
+_Message = _Ready[T] | _Failed | None  # None ends the stream
 
 
 @contextmanager
 def prefetch(make: Callable[[], Iterator[T]], size: int) -> Iterator[Iterator[T]]:
-    """What `make` yields, in order, made by a thread that is `size` values ahead at most.
+    """Iterate over the values of `make` in a thread that is at most `size` values ahead.
 
-    An error in the thread is raised where the value would have come; the thread ends with the
-    block, whether or not everything was taken.
+    An error in the thread is raised in place of its value. The thread ends with the block, even
+    when values are left.
     """
-    box: queue.Queue[_Message[T]] = queue.Queue(size)
+    channel: queue.Queue[_Message[T]] = queue.Queue(size)
     over = threading.Event()
-    thread = threading.Thread(target=_fill, args=(make, box, over), daemon=True)
+    thread = threading.Thread(target=_fill, args=(make, channel, over), daemon=True)
     thread.start()
     try:
-        yield _taken(box)
+        yield _receive(channel)
     finally:
         over.set()
-        _drain(box)
+        _drain(channel)
         thread.join()
 
 
 def _fill(
-    make: Callable[[], Iterator[T]], box: queue.Queue[_Message[T]], over: threading.Event
+    make: Callable[[], Iterator[T]], channel: queue.Queue[_Message[T]], over: threading.Event
 ) -> None:
     try:
         for value in make():
-            if not _put(box, _Ready(value), over):
+            if not _put(channel, _Ready(value), over):
                 return
-        _put(box, None, over)
+        _put(channel, None, over)
     except BaseException as error:
-        _put(box, _Failed(error), over)
+        _put(channel, _Failed(error), over)
 
 
-def _put(box: queue.Queue[_Message[T]], message: _Message[T], over: threading.Event) -> bool:
-    """Whether there was still somebody to take it."""
+def _put(channel: queue.Queue[_Message[T]], message: _Message[T], over: threading.Event) -> bool:
+    """Put a message in the queue; return False if the consumer has stopped."""
     while not over.is_set():
         try:
-            box.put(message, timeout=0.2)
+            channel.put(message, timeout=0.2)
         except queue.Full:
             continue
         return True
     return False
 
 
-def _drain(box: queue.Queue[_Message[T]]) -> None:
-    while not box.empty():
-        box.get_nowait()
+def _drain(channel: queue.Queue[_Message[T]]) -> None:
+    while not channel.empty():
+        channel.get_nowait()
 
 
-def _taken(box: queue.Queue[_Message[T]]) -> Iterator[T]:
-    while (message := box.get()) is not None:
+def _receive(channel: queue.Queue[_Message[T]]) -> Iterator[T]:
+    while (message := channel.get()) is not None:
         if isinstance(message, _Failed):
             raise message.error
         yield message.value

@@ -1,4 +1,9 @@
-"""Seeds for each use at each step, and the state of everything that is random."""
+"""Checkpoints of a training: seeds, random states, weights, optimiser and progress in one file.
+
+``checkpoints/last.safetensors`` is replaced as a whole and names the file with the best weights,
+``checkpoints/best-<step>.safetensors``, which is written before it and removed only after a better
+one is named. A kill at any moment therefore leaves a pair that belongs together.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +22,16 @@ from counterfoil.core.tensors import read_tensors, with_prefix, write_tensors
 
 
 def derive_seed(seed: int, what: str, number: int) -> int:
-    """A seed for one use at one step, so that a resumed run draws what it would have drawn."""
+    """Return a seed for one purpose at one step.
+
+    Draws depend on the step alone, not on the draws before it, so a resumed run repeats them.
+    """
     name = f"{seed}/{what}/{number}".encode()
     return int.from_bytes(hashlib.sha256(name).digest()[:7], "big")
 
 
 def seed_everything(seed: int) -> None:
-    """Seed dropout and what else draws from the global generators, differently on each process."""
+    """Seed the global generators (dropout), differently on each process."""
     torch.manual_seed(derive_seed(seed, "process", distributed.rank()))
     random.seed(derive_seed(seed, "python", distributed.rank()))
 
@@ -43,7 +51,7 @@ class RandomState:
 
     @staticmethod
     def now() -> RandomState:
-        """The state of this moment; every process calls this."""
+        """Return the present state; every process calls this."""
         device = distributed.device()
         states = {"cpu": torch.get_rng_state()}
         if device.type == "cuda":
@@ -68,18 +76,6 @@ class RandomState:
         random.setstate((version, tuple(state), gauss))
 
 
-# Everything a training needs to go on as if it had never stopped, in one file.
-#
-# ``checkpoints/last.safetensors`` is replaced as a whole and names the file with the best weights
-# so
-# far, ``checkpoints/best-<step>.safetensors``, which is written before it and removed after a
-# better
-# one has been named. A kill at any moment leaves a pair that belongs together.
-
-
-_A = "a checkpoint"
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class BestEpoch:
@@ -101,19 +97,19 @@ class BestEpoch:
 @final
 @dataclass(slots=True)
 class TrainProgress:
-    """Where a training is.
+    """Progress of a training; saved by field name in its checkpoint.
 
     Attributes:
         step: optimiser steps made; the place in the sampler and the schedule follow from it.
         seconds: spent so far, over all sessions.
         metrics: bytes of ``metrics.jsonl`` that belong to these steps.
         best: the best epoch so far.
-        window: sums of what has been measured since the last line of metrics.
-        windowed: over how many steps.
-        since: first step at which the loss stayed where it is when all scores are equal, or -1.
-        told: whether that has been said.
-        counted: in how many of these steps each was measured, where not in all.
-        lists: name of the lists that were mined while training and are drawn from; empty for none.
+        window: sums of losses and figures since the last line of metrics.
+        windowed: steps in these sums.
+        since: first step at which the loss stayed at its value for equal scores, or -1.
+        told: whether the collapse warning was given.
+        counted: steps in which a figure was measured, if not all of them.
+        lists: name of the re-mined lists that are drawn from; "" for the first lists.
     """
 
     step: int = 0
@@ -170,12 +166,12 @@ class CheckpointFolder:
         randomness = RandomState.now()
         if distributed.rank() == 0:
             tensors = {f"step/{name}": t for name, t in moving.step.state_dict().items()}
-            tensors |= {f"optimiser/{name}": t for name, t in _unrolled(moving).items()}
+            tensors |= {f"optimiser/{name}": t for name, t in _flatten_optimiser(moving).items()}
             tensors |= {f"average/{name}": t for name, t in moving.average.items()}
             tensors |= {f"random/{name}": t for name, t in randomness.tensors.items()}
             about = {"run": self.run, "processes": distributed.size(), "progress": asdict(progress)}
             write_tensors(self.last, tensors, {**about, "python": randomness.python})
-            self._tidy(progress.best)
+            self._remove_best_except(progress.best)
         distributed.barrier()
 
     def save_best(self, best: BestEpoch, weights: Mapping[str, Tensor]) -> None:
@@ -200,10 +196,10 @@ class CheckpointFolder:
         Raises:
             ValueError: it is damaged, or of another version, training or number of processes.
         """
-        self._sweep_up()
+        self._remove_partial_files()
         if not self.last.exists():
             return None
-        tensors, about = read_tensors(self.last, _A)
+        tensors, about = read_tensors(self.last, "a checkpoint")
         self._check(self.last, about)
         if about["processes"] != distributed.size():
             raise ValueError(
@@ -211,22 +207,22 @@ class CheckpointFolder:
                 f"{distributed.size()} now; resume with {about['processes']}"
             )
         moving.step.load_state_dict(with_prefix(tensors, "step"))
-        _roll_up(moving, with_prefix(tensors, "optimiser"))
+        _load_optimiser(moving, with_prefix(tensors, "optimiser"))
         saved = with_prefix(tensors, "average")
         for name, tensor in moving.average.items():
             tensor.copy_(saved[name])
         RandomState(with_prefix(tensors, "random"), tuple(about["python"])).restore()
         progress = _progress(about["progress"])
         if distributed.rank() == 0:  # a kill may have come between a checkpoint and its tidying up
-            self._tidy(progress.best)
+            self._remove_best_except(progress.best)
         return progress
 
     def clear(self) -> None:
         """Remove the checkpoints of a training that is to start again."""
         if distributed.rank() == 0:
             self.last.unlink(missing_ok=True)
-            self._tidy(None)
-        self._sweep_up()
+            self._remove_best_except(None)
+        self._remove_partial_files()
 
     def _check(self, path: Path, about: Mapping[str, Any]) -> None:
         if about.get("run") != self.run:
@@ -236,14 +232,14 @@ class CheckpointFolder:
                 "with, or train in another folder"
             )
 
-    def _sweep_up(self) -> None:
-        """Remove what a kill left half-written."""
+    def _remove_partial_files(self) -> None:
+        """Remove half-written files after a kill."""
         if distributed.rank() == 0:
             for path in self.folder.glob(".*"):
                 path.unlink()
         distributed.barrier()
 
-    def _tidy(self, best: BestEpoch | None) -> None:
+    def _remove_best_except(self, best: BestEpoch | None) -> None:
         for path in self.folder.glob("best-*.safetensors"):
             if best is None or path != self.best(best):
                 path.unlink()
@@ -254,16 +250,16 @@ def _progress(plain: Mapping[str, Any]) -> TrainProgress:
     return TrainProgress(**{**plain, "best": best})
 
 
-def _named(moving: TrainState) -> dict[int, str]:
-    """Name of each parameter of the optimiser, by its number there."""
+def _parameter_names(moving: TrainState) -> dict[int, str]:
+    """Parameter names by the optimiser's numbers, which change when parameter groups do."""
     names = {id(parameter): name for name, parameter in moving.step.named_parameters()}
     order = [p for group in moving.optimiser.param_groups for p in group["params"]]
     return {number: names[id(parameter)] for number, parameter in enumerate(order)}
 
 
-def _unrolled(moving: TrainState) -> dict[str, Tensor]:
-    """The optimiser's running means by parameter name."""
-    names = _named(moving)
+def _flatten_optimiser(moving: TrainState) -> dict[str, Tensor]:
+    """Return the optimiser's running means by parameter name."""
+    names = _parameter_names(moving)
     return {
         f"{names[number]}/{key}": torch.as_tensor(value)
         for number, state in moving.optimiser.state_dict()["state"].items()
@@ -271,8 +267,8 @@ def _unrolled(moving: TrainState) -> dict[str, Tensor]:
     }
 
 
-def _roll_up(moving: TrainState, flat: Mapping[str, Tensor]) -> None:
-    numbers = {name: number for number, name in _named(moving).items()}
+def _load_optimiser(moving: TrainState, flat: Mapping[str, Tensor]) -> None:
+    numbers = {name: number for number, name in _parameter_names(moving).items()}
     state: dict[int, dict[str, Tensor]] = {}
     for path, tensor in flat.items():
         name, _, key = path.rpartition("/")

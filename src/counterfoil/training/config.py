@@ -1,4 +1,4 @@
-"""How long to train, on what batches, by which rule: everything about training that is a number."""
+"""Settings of a training: epochs, batches, learning rate schedule, optimiser, averaging."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from torch import Tensor, nn
 
 from counterfoil.core.config import unknown_name
 
-# What the learning rate is multiplied with; pure functions of the step.
-#
-# [0.5, 1.0, 1.0, 0.5]
+# Learning rate schedules: factors that are pure functions of the step, so nothing is saved.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +140,7 @@ class LinearLR(LRSchedule):
         return 1 - (1 - self.end) * done
 
 
-# Which parameters move, how fast, and by which rule.
+# The optimiser: parameter groups, rates, clipping, averaging.
 
 
 @final
@@ -218,9 +216,9 @@ class OptimizerConfig:
         Raises:
             ValueError: a pattern that fits no parameter, or nothing is left to train.
         """
-        named = dict(_named(module))
+        named = dict(_named_parameters(module))
         for pattern in self.freeze:
-            for name in _matching(pattern, list(named), "freeze"):
+            for name in _match_names(pattern, list(named), "freeze"):
                 named[name].requires_grad_(False)
         if not any(parameter.requires_grad for parameter in named.values()):
             raise ValueError(f"freeze={self.freeze} leaves no parameter to train")
@@ -231,9 +229,9 @@ class OptimizerConfig:
         Raises:
             ValueError: a group that fits no parameter.
         """
-        named = {name: p for name, p in _named(module) if p.requires_grad}
+        named = {name: p for name, p in _named_parameters(module) if p.requires_grad}
         for group in self.groups:
-            _matching(group.match, [name for name, _ in _named(module)], "groups")
+            _match_names(group.match, [name for name, _ in _named_parameters(module)], "groups")
         groups: dict[tuple[float, float, int], list[nn.Parameter]] = {}
         for name, parameter in named.items():
             groups.setdefault(self._treatment(name, parameter), []).append(parameter)
@@ -317,26 +315,26 @@ class WeightAverage:
             module.load_state_dict(now)
 
 
-def _named(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Parameters of a step by the name a user knows: those of the model have no prefix."""
+def _named_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Parameters of a training step; those of the model without the prefix "model."."""
     for name, parameter in module.named_parameters():
         yield name.removeprefix("model."), parameter
 
 
-def _matching(pattern: str, names: list[str], key: str) -> list[str]:
-    found = [name for name in names if fnmatchcase(name, pattern)]
-    if not found:
+def _match_names(pattern: str, names: list[str], key: str) -> list[str]:
+    matches = [name for name in names if fnmatchcase(name, pattern)]
+    if not matches:
         heads = sorted({".".join(name.split(".")[:2]) + "*" for name in names})
         raise ValueError(
             unknown_name(pattern, heads, f"a pattern in {key} that fits any parameter")
         )
-    return found
+    return matches
 
 
 Precision = Literal["fp32", "bf16"]
 Tracker = Literal["tensorboard", "wandb"]
-_FREE = ("minutes", "save_minutes", "ahead", "track")  # no number depends on these
-_LATER = ("all_captions", "dev_images")  # say nothing at their defaults
+_NO_INFLUENCE = ("minutes", "save_minutes", "ahead", "track")  # no number depends on these
+_ADDED_LATER = ("all_captions", "dev_images")  # left out of digests at their defaults
 
 
 @final
@@ -417,6 +415,8 @@ class TrainConfig:
         return min(whole, self.steps) if self.steps else whole
 
     def numbers(self) -> dict[str, Any]:
-        """What the result depends on, JSON-ready: all but how a run is cut up and watched."""
-        silent = [name for name in _LATER if not getattr(self, name)]  # older runs keep digests
-        return {n: value for n, value in asdict(self).items() if n not in (*_FREE, *silent)}
+        """The settings that change the result, JSON-ready: time limits and logging are left out."""
+        silent = [
+            name for name in _ADDED_LATER if not getattr(self, name)
+        ]  # older runs keep digests
+        return {n: value for n, value in asdict(self).items() if n not in (*_NO_INFLUENCE, *silent)}

@@ -1,4 +1,4 @@
-"""Metrics as lines of JSON, and in TensorBoard or Weights & Biases where asked."""
+"""Metrics as JSON lines, in TensorBoard and in Weights & Biases; figures of guides and captions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Line = Mapping[str, float | int | str]
 
 
 class MetricSink(ABC):
-    """Somewhere else that metrics go."""
+    """A tracker that metrics go to beside the file."""
 
     @abstractmethod
     def write(self, step: int, line: Line) -> None:
@@ -32,7 +32,7 @@ class MetricSink(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """No more lines will come."""
+        """Close the tracker."""
 
 
 @final
@@ -89,7 +89,7 @@ class MetricsLog:
 
 @final
 class MetricWindow:
-    """Sums since the last line of metrics, kept where they are computed until they are asked for.
+    """Sums since the last line of metrics, on the device until they are read.
 
     Attributes:
         steps: how many steps it spans.
@@ -102,7 +102,7 @@ class MetricWindow:
         self.steps = self.pairs = 0
 
     def add(self, values: Mapping[str, Tensor], pairs: int) -> None:
-        """What one step measured, on how many anchor pairs."""
+        """Add the figures of one step and its anchor pairs."""
         for name, value in values.items():
             old = self._sums.get(name)
             new = value.detach().float()
@@ -218,7 +218,7 @@ _SINKS: dict[Tracker, type[TensorBoardSink] | type[WandBSink]] = {
 }
 
 
-# How hard the captions written at a step are for the model that is trained on them.
+# Difficulty of generated captions for the model that is trained on them.
 #
 # TAGS (https://arxiv.org/abs/2111.03349), Fig. 3: score of the written caption minus score of the
 # caption that it was made of, while training goes on.
@@ -252,7 +252,7 @@ def generated_difficulty(written: Tensor, grid: ScoreMatrix) -> dict[str, Tensor
     }
 
 
-# What a training says of itself beside its losses: of its guide, and of written captions.
+# Figures beside the losses: of the guide and of generated captions.
 
 
 DISAGREE, DIVERGENCE, OUTRANKED = "guide_disagree", "guide_kl", "guide_outranked"
@@ -261,7 +261,7 @@ SHARE = "share_"  # begins the names of the terms' shares of the gradient, in pe
 
 @final
 class StepMonitor:
-    """Looks at steps when it is told to, and at no others: what it costs is then nothing.
+    """Records figures of the steps that are logged; other steps cost nothing.
 
     Attributes:
         wanted: whether the next step is to be looked at.
@@ -307,14 +307,14 @@ def guide_figures(
         negatives), and each term's share, in percent, of the norms of the gradients that reach
         the scores of all grids.
     """
-    found = guide_agreement(grids[INFERENCE])
+    agreement = guide_agreement(grids[INFERENCE])
     scores = [grid.scores for grid in grids.values() if grid.scores.requires_grad]
-    norms = {name: _pull(loss, scores) for name, loss in losses.items()}
+    norms = {name: _gradient_norm(loss, scores) for name, loss in losses.items()}
     total = torch.stack(list(norms.values())).sum().clamp(min=1e-30)
     return {
-        DISAGREE: found.disagree,
-        DIVERGENCE: found.divergence,
-        OUTRANKED: found.outranked,
+        DISAGREE: agreement.disagree,
+        DIVERGENCE: agreement.divergence,
+        OUTRANKED: agreement.outranked,
         **{f"{SHARE}{name}": 100 * norm / total for name, norm in norms.items()},
     }
 
@@ -334,10 +334,11 @@ def describe_figures(figures: Mapping[str, float]) -> str:
     )
 
 
-def _pull(loss: Tensor, scores: Sequence[Tensor]) -> Tensor:
+def _gradient_norm(loss: Tensor, scores: Sequence[Tensor]) -> Tensor:
     """Norm of a loss's gradient with respect to the scores."""
     if not (loss.requires_grad and scores):
         return loss.new_zeros(())
-    found = torch.autograd.grad(loss, scores, retain_graph=True, materialize_grads=True)
-    norm: Tensor = torch.cat([gradient.flatten().float() for gradient in found]).norm()
+    # the graph is kept: the backward pass of the step comes after this
+    gradients = torch.autograd.grad(loss, scores, retain_graph=True, materialize_grads=True)
+    norm: Tensor = torch.cat([gradient.flatten().float() for gradient in gradients]).norm()
     return norm

@@ -1,4 +1,8 @@
-"""Pre-trains a model in its domain, with the checkpoints and the metrics of every training."""
+"""Pre-train a model with the tasks of UNITER (Chen et al., ECCV 2020, section 3.2).
+
+Masked words (MLM), features (MRFR) and classes (MRC, MRC-kl) of masked regions, and image-text
+matching (ITM) with word-region alignment (WRA). Checkpoints and metrics are as in any training.
+"""
 
 from __future__ import annotations
 
@@ -35,18 +39,13 @@ from counterfoil.training.logging import StepMonitor, check_trackers
 from counterfoil.training.step import TrainableModule
 from counterfoil.training.trainer import TrainingLoop, TrainResult, sampler_of
 
-# What a model in pre-training is asked: one task a step, and what it hides.
-#
-# UNITER (Chen et al., ECCV 2020), section 3.2: hidden words (MLM), features of hidden regions
-# (MRFR),
-# their classes (MRC, MRC-kl), and whether text and image match (ITM) with the cost of moving words
-# onto regions (WRA).
+# Tasks: one a step.
 
 
 Task = Literal["mlm", "mrfr", "mrc", "mrckl", "itm"]
 TASKS: tuple[Task, ...] = get_args(Task)
-SIGHTED: tuple[Task, ...] = ("mrfr", "mrc", "mrckl")  # what is asked of hidden regions
-CLASSED: tuple[Task, ...] = ("mrc", "mrckl")  # what needs a detector's probabilities
+SIGHTED: tuple[Task, ...] = ("mrfr", "mrc", "mrckl")  # tasks on masked regions
+CLASSED: tuple[Task, ...] = ("mrc", "mrckl")  # tasks on the probabilities of a detector
 
 
 @final
@@ -221,7 +220,7 @@ class PretrainStream:
         real = here < len(texts)
         here = here.clamp(max=len(texts) - 1)
         seen = self.processor.images(images[here])
-        told, slots, labels = self._told(task, texts, rng)
+        masked, slots, labels = self._mask_texts(task, texts, rng)
         mine = (slots.pair >= share.start) & (slots.pair < share.stop)
         veiled = torch.zeros_like(seen.mask)
         if task in SIGHTED:
@@ -232,7 +231,7 @@ class PretrainStream:
             task=task,
             anchors=Pairs(images, texts),
             images=seen,
-            texts=told.rows(here),
+            texts=masked.rows(here),
             real=real,
             slots=WordSlots(slots.pair[mine] - share.start, slots.place[mine]),
             labels=labels[mine],
@@ -241,7 +240,7 @@ class PretrainStream:
             classes=asked.likely(images[here]) if asked else None,
         )
 
-    def _told(
+    def _mask_texts(
         self, task: Task, rows: Tensor, rng: torch.Generator
     ) -> tuple[ModalityBatch, WordSlots, Tensor]:
         """The texts of all processes, with some words hidden where that is asked."""
@@ -300,7 +299,7 @@ def mismatch_pairs(
     return images.where(same, other), same
 
 
-# One step of pre-training: read pairs with something hidden, say what it was, judge.
+# One step of pre-training.
 
 
 class JointStates(Protocol):
@@ -392,17 +391,17 @@ def task_inputs(
     """
     if batch.task in SIGHTED:
         assert isinstance(model, RegionReader)
-        return _of_regions(model, batch)
+        return _region_answers(model, batch)
     joint = model.joint(model.encode_images(batch.images), model.encode_texts(batch.texts))
     if batch.task == "mlm":
         states = joint.texts.tokens[batch.slots.pair, batch.slots.place]
         return TaskAnswers(model.filled(states), batch.labels)
     real, said = batch.real, model.matched(joint.pooled)
-    distance = _distance(joint)[real] if moved else None
+    distance = _transport_distance(joint)[real] if moved else None
     return TaskAnswers(said[real], batch.matching[real].long(), distance)
 
 
-def _of_regions(model: RegionReader, batch: PretrainBatch) -> TaskAnswers:
+def _region_answers(model: RegionReader, batch: PretrainBatch) -> TaskAnswers:
     images = model.embed_images(batch.images, batch.veiled)
     joint = model.joint(images, model.encode_texts(batch.texts))
     states = joint.images.tokens[batch.veiled]
@@ -501,7 +500,7 @@ def mask_word(model: RetrievalModel) -> int:
     return found[0]
 
 
-def _distance(joint: JointStates) -> Tensor:
+def _transport_distance(joint: JointStates) -> Tensor:
     texts, images = joint.texts, joint.images
     return optimal_transport(texts.tokens, images.tokens, texts.mask, images.mask)
 
@@ -514,7 +513,7 @@ def _mean(values: Tensor) -> Tensor:
 
 ACCURACY = "accuracy"  # the dev figure that an epoch is chosen by
 DECIDED: tuple[Task, ...] = ("mlm", "itm")  # tasks with an answer that is right or wrong
-MOST = 2048  # pairs of dev that are asked
+MOST = 2048  # pairs of dev that are evaluated
 
 
 def pretrain(
@@ -573,7 +572,9 @@ def pretrain(
     shapes = [(name, list(value.shape)) for name, value in step.state_dict().items()]
     numbers = [run, plan.numbers(), train.dataset.fingerprint, asdict(tasks), shapes]
     saved = CheckpointFolder(folder / "checkpoints", digest(numbers))
-    measure = None if dev is None or not _decided(tasks) else DevMeasure(tasks, dev, plan.batch)
+    measure = (
+        None if dev is None or not _decided_tasks(tasks) else DevMeasure(tasks, dev, plan.batch)
+    )
     callbacks = [] if measure is None else [DevEvaluation(measure)]
     loop = TrainingLoop(plan, step, stream, saved, callbacks)
     return loop.run(folder / "metrics.jsonl", resume=resume)
@@ -612,7 +613,7 @@ class DevMeasure:
         assert isinstance(model, PretrainableModel)
         word, words = mask_word(model), vocabulary_of(self.processor)
         found: dict[str, float] = {}
-        for task in _decided(self.tasks):
+        for task in _decided_tasks(self.tasks):
             only = self.tasks.only(task)
             stream = PretrainStream(
                 processor=self.processor,
@@ -623,11 +624,11 @@ class DevMeasure:
                 mask=word,
                 words=words,
             )
-            found[task] = self._right(model, stream, task)
+            found[task] = self._accuracy(model, stream, task)
         return {**found, ACCURACY: sum(found.values()) / len(found)}
 
     @torch.no_grad()
-    def _right(self, model: PretrainableModel, stream: PretrainStream, task: Task) -> float:
+    def _accuracy(self, model: PretrainableModel, stream: PretrainStream, task: Task) -> float:
         batches = min(len(self.sampler), -(-MOST // self.sampler.batch))
         right = torch.zeros(2, dtype=torch.long, device=distributed.device())
         with progress(f"batches of {task}", batches) as advance:
@@ -640,7 +641,7 @@ class DevMeasure:
         return float(100 * hit / max(all_, 1))
 
 
-def _decided(tasks: PretrainTasks) -> tuple[Task, ...]:
+def _decided_tasks(tasks: PretrainTasks) -> tuple[Task, ...]:
     """The tasks that are drawn and are right or wrong."""
     ratios = dict(zip(TASKS, tasks.ratios(), strict=True))
     return tuple(task for task in DECIDED if ratios[task])

@@ -1,4 +1,4 @@
-"""Lists of negatives that a model mines anew while it is trained."""
+"""Re-mining: a model in training mines the training split anew every few epochs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from counterfoil.training.callbacks import Callback
 if TYPE_CHECKING:
     from counterfoil.training.trainer import TrainingLoop
 
-TEXTS, IMAGES = 300, 60  # where nobody says how many: AOQ's
+TEXTS, IMAGES = 300, 60  # default list lengths: those of AOQ
 
 
 @final
@@ -72,7 +72,7 @@ class RemineConfig:
 
 @final
 class Reminer:
-    """Mines at the epochs of a plan, and keeps the lists as long as they may be needed.
+    """Mines the training split with the present model and keeps the lists while they are needed.
 
     Stores are folders named after the run and the epoch they were mined at. All processes call
     every method together; the first one writes.
@@ -103,11 +103,11 @@ class Reminer:
         return epoch // self.plan.every * self.plan.every
 
     def name(self, epoch: int) -> str:
-        """What the lists mined at an epoch are called; empty for the first."""
+        """Folder name of the lists mined at an epoch; "" for the first lists."""
         return f"{self.run}-{epoch}" if epoch else ""
 
     def open(self, name: str) -> NegativeSampler | None:
-        """The draws from lists that a checkpoint names; the first ones where it names none.
+        """Return a sampler of the lists with this name; "" names the first lists.
 
         Raises:
             ValueError: they are gone, or damaged.
@@ -120,35 +120,37 @@ class Reminer:
                 f"{place} is gone, the negatives that the training went on with; train again in "
                 "another folder"
             )
-        return self._draws(self._stored(place))
+        return self._sampler(self._open_store(place))
 
     def mine(self, name: str, model: RetrievalModel, stop: Callable[[], bool]) -> NegativeSampler:
-        """Mine with the model as it is now, from where that was stopped on, and save the lists.
+        """Mine with the present model, continuing an interrupted pass, and save the lists.
 
-        The first process's weights and running statistics count. No generator is moved, and the
-        model's modes are left as they are.
+        The weights and running statistics of the first process are used. Neither random states
+        nor the modes of the model change.
 
         Raises:
             ValueError: what the model's scores or the filters forbid.
-            WorkStopped: `stop` asked for it; what was done is kept.
+            WorkStopped: `stop` returned True; the finished part is kept on disk.
         """
-        distributed.broadcast_ok(model.state_dict().values())  # unlike processors round unlike
+        # different processors round differently, and all must mine with the same weights
+        distributed.broadcast_ok(model.state_dict().values())
         place, weights = self.folder / name, weights_digest(model)
         if (place / MANIFEST).is_file():
-            found = self._stored(place)
-            if [source.checkpoint for source in found.manifest.sources] == [weights]:
-                return self._draws(found)
-        keep = self.folder / f"{name}-{weights}.partial"
-        with torch.random.fork_rng(_devices()):
-            store = self._mined(model, weights, keep, stop)
+            # a kill came after this mining and before the next checkpoint: take its result
+            store = self._open_store(place)
+            if [source.checkpoint for source in store.manifest.sources] == [weights]:
+                return self._sampler(store)
+        partial = self.folder / f"{name}-{weights}.partial"
+        with torch.random.fork_rng(_cuda_devices()):
+            store = self._mine_store(model, weights, partial, stop)
         if distributed.rank() == 0:
             store.save(place)
-            shutil.rmtree(keep, ignore_errors=True)
+            shutil.rmtree(partial, ignore_errors=True)
         distributed.barrier()
-        return self._draws(store)
+        return self._sampler(store)
 
     def tidy(self, named: str) -> None:
-        """Remove all lists but those that the last checkpoint names."""
+        """Remove all lists but those with the name that the last checkpoint holds."""
         if distributed.rank() == 0 and self.folder.is_dir():
             for path in self.folder.iterdir():
                 if path.name != named:
@@ -156,30 +158,30 @@ class Reminer:
         distributed.barrier()
 
     def sweep_up(self, *, everything: bool) -> None:
-        """Remove what a kill left half-written, or all lists of a training that begins."""
+        """Remove half-written lists after a kill, or all lists when a training begins anew."""
         if distributed.rank() == 0:
             for path in self.folder.glob("*" if everything else ".*"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         distributed.barrier()
 
-    def _mined(
-        self, model: RetrievalModel, weights: str, keep: Path, stop: Callable[[], bool]
+    def _mine_store(
+        self, model: RetrievalModel, weights: str, partial: Path, stop: Callable[[], bool]
     ) -> NegativeStore:
         processor, dataset, plan = self.stream.processor, self.stream.processor.dataset, self.plan
         images = encode_images(model, processor.images, len(dataset))
         texts = encode_texts(model, processor.texts, len(dataset.texts))
-        long = self._lengths()
+        texts_per_image, images_per_text = self._lengths()
         lists = mine_lists(
             [EmbeddedDataset(model, images, texts)],
             dataset.text_to_image,
-            texts_per_image=long[0],
-            images_per_text=long[1],
+            texts_per_image=texts_per_image,
+            images_per_text=images_per_text,
             filters=build_filters(plan.filters, dataset, device=distributed.device()),
-            keep=keep,
+            keep=partial,
             stop=stop,
             run=dataset.fingerprint,
         )
-        name = f"{type(model).__name__} in training {keep.name.removesuffix('.partial')}"
+        name = f"{type(model).__name__} in training {partial.name.removesuffix('.partial')}"
         return NegativeStore.of(
             lists,
             dataset=dataset.fingerprint,
@@ -189,15 +191,17 @@ class Reminer:
         )
 
     def _lengths(self) -> tuple[int, int]:
-        """How long a list of texts and one of images are to be."""
-        drawn = self.stream.draws.draws if isinstance(self.stream.draws, RoleSubset) else None
-        given = drawn.lengths if isinstance(drawn, OfflineNegativeSampler) else (TEXTS, IMAGES)
-        return self.plan.texts or given[0], self.plan.images or given[1]
+        """Lengths of the lists of texts and of images: those of the plan, or of the first lists."""
+        first = self.stream.draws.draws if isinstance(self.stream.draws, RoleSubset) else None
+        texts, images = (
+            first.lengths if isinstance(first, OfflineNegativeSampler) else (TEXTS, IMAGES)
+        )
+        return self.plan.texts or texts, self.plan.images or images
 
-    def _stored(self, place: Path) -> NegativeStore:
+    def _open_store(self, place: Path) -> NegativeStore:
         return NegativeStore.open(place, fingerprint=self.stream.processor.dataset.fingerprint)
 
-    def _draws(self, store: NegativeStore) -> NegativeSampler:
+    def _sampler(self, store: NegativeStore) -> NegativeSampler:
         relation = self.stream.processor.dataset.relation
         return RoleSubset(
             OfflineNegativeSampler(lists=store.lists, relation=relation, plan=self.draw), self.needs
@@ -245,8 +249,9 @@ class RemineCallback(Callback):
         self._draw_from(loop, name, draws)
         loop.progress.lists = name
         seconds = round(time.monotonic() - began, 3)
-        line = {"epoch": epoch, "lists": name, "mined_seconds": seconds}
-        loop.metrics.write(loop.progress.step, line)
+        loop.metrics.write(
+            loop.progress.step, {"epoch": epoch, "lists": name, "mined_seconds": seconds}
+        )
 
     def _draw_from(self, loop: TrainingLoop[Any], name: str, draws: NegativeSampler | None) -> None:
         loop.stream = replace(self.reminer.stream, draws=draws)
@@ -256,7 +261,7 @@ class RemineCallback(Callback):
 def check_remine(
     plan: RemineConfig, objective: WeightedSum, draw: SamplingConfig, *, batches: int, listed: bool
 ) -> None:
-    """Refuse a training that would want lists before there are any, or draw from too short ones.
+    """Refuse a loss that needs lists before the first mining, or draws beyond their length.
 
     Args:
         plan: when lists are mined.
@@ -273,7 +278,7 @@ def check_remine(
             f"lists are to be mined every {plan.every} epochs, and no term of the objective needs "
             "them; choose another objective, or set refresh.every to 0"
         )
-    first = min(_quiet(cast("Loss", term)) for term in objective.terms.values())
+    first = min(_silent_batches(cast("Loss", term)) for term in objective.terms.values())
     if not listed and first < plan.every * batches:
         raise ValueError(
             f"the first lists are mined after {plan.every} epochs, at batch "
@@ -291,15 +296,15 @@ def check_remine(
             )
 
 
-def _quiet(term: Loss) -> float:
-    """For how many batches a term needs nothing that is drawn from lists."""
+def _silent_batches(term: Loss) -> float:
+    """Return the number of first batches in which a loss needs no negatives from lists."""
     if not term.needs & OfflineNegativeSampler.provides:
         return float("inf")
     if not isinstance(term, SwitchAfter):
         return 0.0
-    first = _quiet(term.first)
-    return first if first < term.steps else max(float(term.steps), _quiet(term.second))
+    first = _silent_batches(term.first)
+    return first if first < term.steps else max(float(term.steps), _silent_batches(term.second))
 
 
-def _devices() -> list[torch.device]:
+def _cuda_devices() -> list[torch.device]:
     return [distributed.device()] if distributed.device().type == "cuda" else []

@@ -1,6 +1,7 @@
-"""One training step, as one module: encode, score the block, propose, score pairs, judge.
+"""One training step, as one module: encode, score the block, mine online, score pairs, losses.
 
-Where neither the loss nor what proposes looks at wrong pairs of the block, those are not scored.
+Where neither the loss nor the online miner looks at wrong pairs of the block, only its anchor
+pairs are scored.
 
 Several processes share the work and agree on the loss. Each encodes its share of the pools and
 scores its share of the block's rows and of the pairs; encodings and scores are gathered with their
@@ -50,7 +51,7 @@ from counterfoil.training.checkpoint import derive_seed
 from counterfoil.training.config import Precision, TrainConfig, clip_gradients
 from counterfoil.training.logging import StepMonitor
 
-# What a training trains, and what it feeds it.
+# The interface between a training loop and what it trains.
 
 
 class BatchLike(Protocol):
@@ -88,7 +89,7 @@ class TrainableModule(nn.Module, ABC, Generic[B]):
 
     Attributes:
         model: the model in training.
-        watch: what looks at a step that is written down.
+        watch: records figures of logged steps.
     """
 
     model: RetrievalModel
@@ -138,7 +139,7 @@ def score_whole_block(model: RetrievalModel, batch: Batch, view: EncodedBatch) -
 
 
 def score_anchor_pairs(model: RetrievalModel, batch: Batch, view: EncodedBatch) -> Tensor:
-    """(I, T) with the scores of the anchor pairs, and NaN where nobody is going to look."""
+    """(I, T) scores of the anchor pairs; unused entries are NaN."""
     assert view.repeats == 1
     image, text = batch.anchors.image, batch.anchors.text
     scores = gather_shards(
@@ -156,7 +157,7 @@ OWN = "model_"  # begins the names of losses that are the model's own
 @final
 @dataclass(frozen=True, slots=True)
 class StepSources:
-    """What a step asks beside the model.
+    """Sources of negatives and targets beside the model.
 
     Attributes:
         proposer: candidates that depend on the model as it is now.
@@ -212,11 +213,13 @@ class TrainingStep(TrainableModule[Batch]):
                 f"pairs in the role of {', '.join(sorted(twice))} are both drawn and proposed; "
                 "drop one of the two sources"
             )
-        _guided(objective.needs_guided, guide, provides)
+        _check_guided(objective.needs_guided, guide, provides)
         if isinstance(proposer, ChecksLoss):
             proposer.check(model)
         self.model, self.objective = model, objective
-        self.sources = StepSources(proposer, guide)  # not registered: no parameters of this step
+        # wrapped in a plain record, so that modules inside the miner or the guide are not
+        # registered: they are frozen, belong in no checkpoint, and DDP must not see them
+        self.sources = StepSources(proposer, guide)
         self.spares_block = not (objective.needs_block or reads_whole_block(proposer))
         self.precision, self.seed = precision, seed
         self._copies: dict[str, int] = {}
@@ -262,14 +265,19 @@ class TrainingStep(TrainableModule[Batch]):
         none = proposed if step == batch.step else {}
         if self.objective.needs - {*batch.pairs, *none} or self.objective.needs_words:
             return None
+        # run the objective itself on zeros: no formula per loss, and terms that are silent at this
+        # step, guides and margins count as they do in training
         flat = torch.zeros(batch.block, device=batch.positive.device)
-        grids = {n: self._judged(batch, self._flat(batch, n), n) for n in self._wanted(batch)}
+        grids = {
+            n: self._score_matrix(batch, self._zero_scores(batch, n), n)
+            for n in self._wanted(batch)
+        }
         pairs = {role: flat.new_zeros(pair.shape) for role, pair in batch.pairs.items()}
         pairs |= {r: flat.new_zeros(n.shape).masked_fill(n, -torch.inf) for r, n in none.items()}
         losses = self._losses(batch, grids, pairs, {})
         return torch.stack(list(losses.values())).sum()
 
-    def _flat(self, batch: Batch, name: str) -> Tensor:
+    def _zero_scores(self, batch: Batch, name: str) -> Tensor:
         """Equal scores, as many as the grid of this name had of the batch before."""
         images, texts = (size * self._copies.get(name, 1) for size in batch.block)
         return torch.zeros(images, texts, device=batch.positive.device)
@@ -312,15 +320,15 @@ class TrainingStep(TrainableModule[Batch]):
 
     def _grids(self, batch: Batch, views: EncodedViews) -> dict[str, ScoreMatrix]:
         """Scores of the anchor block, in the view for inference and in those that are judged."""
-        found = {}
+        grids = {}
         for name in sorted(self._wanted(batch)):
             view = views.views[name]
             alone = self.spares_block and name == INFERENCE and view.repeats == 1
             scores = (score_anchor_pairs if alone else score_whole_block)(self.model, batch, view)
-            found[name] = self._judged(batch, scores, name)
-        return found
+            grids[name] = self._score_matrix(batch, scores, name)
+        return grids
 
-    def _judged(self, batch: Batch, scores: Tensor, name: str) -> ScoreMatrix:
+    def _score_matrix(self, batch: Batch, scores: Tensor, name: str) -> ScoreMatrix:
         guide = self.sources.guide if self.objective.needs_guide and name == INFERENCE else None
         copies = len(scores) // batch.block[0]
         image, text = batch.anchors.image, batch.anchors.text
@@ -353,8 +361,8 @@ class TrainingStep(TrainableModule[Batch]):
         if not wanted:
             return dict(proposal.scores)
         images, texts = views.inference.images, views.inference.texts
-        images = _extended(images, proposal.images, self.model.encode_images)
-        texts = _extended(texts, proposal.texts, self.model.encode_texts)
+        images = _append_items(images, proposal.images, self.model.encode_images)
+        texts = _append_items(texts, proposal.texts, self.model.encode_texts)
         flat = Pairs(
             torch.cat([pair.image.flatten() for pair in wanted.values()]),
             torch.cat([pair.text.flatten() for pair in wanted.values()]),
@@ -370,11 +378,11 @@ class TrainingStep(TrainableModule[Batch]):
             ),
         )
         parts = torch.split(scores, [pair.image.numel() for pair in wanted.values()])
-        found = {r: part.view(wanted[r].shape) for r, part in zip(wanted, parts, strict=True)}
-        return {**found, **proposal.scores}
+        by_role = {r: part.view(wanted[r].shape) for r, part in zip(wanted, parts, strict=True)}
+        return {**by_role, **proposal.scores}
 
 
-def _extended(
+def _append_items(
     pool: Embeddings, proposed: ModalityBatch | None, encode: Callable[[ModalityBatch], Embeddings]
 ) -> Embeddings:
     """A pool with the proposed items behind it."""
@@ -396,7 +404,9 @@ def _check(what: str, needed: frozenset[str], provided: frozenset[str]) -> None:
         )
 
 
-def _guided(roles: frozenset[Role], guide: TargetSource | None, drawn: frozenset[Role]) -> None:
+def _check_guided(
+    roles: frozenset[Role], guide: TargetSource | None, drawn: frozenset[Role]
+) -> None:
     """Whether a guide says something of the pairs that an objective wants guided."""
     if not roles:
         return
@@ -414,7 +424,11 @@ def _guided(roles: frozenset[Role], guide: TargetSource | None, drawn: frozenset
 @final
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Part of a batch, the random state it was encoded in, and what came of it, as leaves."""
+    """Part of a batch, the random state it was encoded in, and its encodings as leaves.
+
+    Leaves collect the gradient of the loss with respect to the encodings; encoding the piece once
+    more, with a graph, then passes it on to the parameters.
+    """
 
     batch: Batch
     cpu: Tensor
@@ -442,11 +456,11 @@ def cached_backward(
         chunk: images and texts encoded at a time.
         share: multiplier of the gradient.
     """
-    pieces = [_encoded(step, part) for part in _parts(batch, chunk)]
-    losses = step.judge(batch, _joined([piece.views for piece in pieces]))
+    pieces = [_encode_piece(step, part) for part in _parts(batch, chunk)]
+    losses = step.judge(batch, _concatenate([piece.views for piece in pieces]))
     torch.autograd.backward(torch.stack(list(losses.values())).sum() * share)
     for piece in pieces:
-        with _as_before(piece):
+        with _random_state_of(piece):
             again = step.encode(piece.batch)
         carried = [
             (output, leaf.grad)
@@ -472,7 +486,7 @@ def _parts(batch: Batch, chunk: int) -> Iterator[Batch]:
 
 
 @torch.no_grad()
-def _encoded(step: TrainingStep, part: Batch) -> _Piece:
+def _encode_piece(step: TrainingStep, part: Batch) -> _Piece:
     device = part.images.values.device
     cpu = torch.get_rng_state()
     cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
@@ -480,7 +494,7 @@ def _encoded(step: TrainingStep, part: Batch) -> _Piece:
 
 
 @contextmanager
-def _as_before(piece: _Piece) -> Iterator[None]:
+def _random_state_of(piece: _Piece) -> Iterator[None]:
     """The random state that the piece was first encoded in; afterwards that of now."""
     device = piece.batch.images.values.device
     with torch.random.fork_rng([device] if piece.cuda is not None else []):
@@ -509,17 +523,17 @@ def _mapped(views: EncodedViews, change: Callable[[Tensor], Tensor]) -> EncodedV
 
 def _flat(views: EncodedViews) -> list[Tensor]:
     """Everything in the views that carries a gradient, in a fixed order."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
 
-    def kept(tensor: Tensor) -> Tensor:
-        found.append(tensor)
+    def collect(tensor: Tensor) -> Tensor:
+        tensors.append(tensor)
         return tensor
 
-    _mapped(views, kept)
-    return found
+    _mapped(views, collect)
+    return tensors
 
 
-def _joined(parts: Sequence[EncodedViews]) -> EncodedViews:
+def _concatenate(parts: Sequence[EncodedViews]) -> EncodedViews:
     """The views of the whole share."""
     views = {
         name: EncodedBatch(

@@ -1,4 +1,4 @@
-"""When a training is to stop before its end, and when it is to be saved."""
+"""Time limits, signals and the interval between checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @final
 class StopMonitor:
-    """Watches the clock and the signals that ask a process to end.
+    """Watches the time limit and termination signals.
 
     Args:
         minutes: after how many to stop; 0 for no limit.
@@ -41,11 +41,11 @@ class StopMonitor:
         return self.minutes > 0 and time.monotonic() - self.began >= 60 * self.minutes
 
     def wanted(self) -> bool:
-        """Whether this process should stop, whatever the others think."""
+        """Whether this process should stop, regardless of the other processes."""
         return self.asked is not None or self.late
 
     def decide(self) -> tuple[StopReason | None, bool]:
-        """Why to stop, if at all, and whether to save; every process gets the same answer."""
+        """Return the reason to stop, if any, and whether to save; the same on every process."""
         due = time.monotonic() - self.last_save >= 60 * self.save_minutes
         asked, late = self.asked is not None, self.late
         code = distributed.all_reduce_max(3 if asked else 2 if late else 1 if due else 0)
@@ -59,16 +59,16 @@ class StopMonitor:
         self.asked = number
 
     def heed(self) -> None:
-        """The training stops for what was asked."""
+        """Note that the training stops because of the signal or the limit."""
         self.heeded = True
 
 
 @contextmanager
 def watch_for_stop(minutes: float, save_minutes: float) -> Iterator[StopMonitor]:
-    """Listen to signals while the block runs, where Python lets us: in the main thread.
+    """Handle SIGTERM and SIGINT while the block runs; Python allows that in the main thread only.
 
-    A signal that the training did not stop for, as it was at its end, is passed on to whoever
-    listened before: it must not be lost to what comes after the training.
+    A signal that came too late to stop the training is raised again for the former handlers, so
+    that it is not lost to the code after the training.
     """
     watch = StopMonitor(minutes, save_minutes)
     if threading.current_thread() is not threading.main_thread():

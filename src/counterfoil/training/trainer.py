@@ -238,8 +238,7 @@ class TrainingLoop(Generic[B]):
             # a group may be short at the end of an epoch only: groups do not span epochs
             while group := list(islice(batches, self.config.accumulate)):
                 self._train_step(group, advance)
-                self._save_or_stop()
-                if self.stop_reason != "finished":
+                if self._save_or_stop():
                     return
 
     def _epoch_batches(self) -> Callable[[], Iterator[B]]:
@@ -275,10 +274,11 @@ class TrainingLoop(Generic[B]):
                 callback.on_epoch_end(self)
             info(self.summary)
 
-    def _save_or_stop(self) -> None:
+    def _save_or_stop(self) -> bool:
+        """Write a checkpoint when one is due; return whether training stops here."""
         # processes agree on a stop by a collective, so several ask at logged steps only
         if not self.logs and distributed.size() > 1:
-            return
+            return False
         reason, due = self.stop.decide()
         if self.ends_epoch or due:
             self.save()
@@ -286,6 +286,7 @@ class TrainingLoop(Generic[B]):
         if reason and self.progress.step < self.total:
             self.stop.heed()
             self.stop_reason = reason
+        return self.stop_reason != "finished"
 
     def _ends_epoch(self, step: int) -> bool:
         return step % self.per_epoch == 0 or step == self.total
