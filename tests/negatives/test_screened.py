@@ -157,7 +157,7 @@ def test_only_what_is_offered_is_encoded_and_only_so_much_at_once() -> None:
     processor = cases.processor(images=40)
     model, batch = cases.host("global", processor), offered(processor, texts=20, images=20)
     assert batch.offered
-    sizes: dict[str, list[int]] = {"encode_images": [], "encode_texts": [], "pairs": []}
+    sizes: dict[str, list[int]] = {"encode_images": [], "encode_texts": [], "score_pairs": []}
     for name, found in sizes.items():
         real = getattr(model, name)
 
@@ -172,7 +172,7 @@ def test_only_what_is_offered_is_encoded_and_only_so_much_at_once() -> None:
     assert all(max(found) <= 8 for found in sizes.values())
     assert sum(sizes["encode_images"]) == len(batch.offered[0]) < 40
     assert sum(sizes["encode_texts"]) == len(batch.offered[1]) < 120
-    assert sum(sizes["pairs"]) <= 2 * 20 * len(ANCHORS)
+    assert sum(sizes["score_pairs"]) <= 2 * 20 * len(ANCHORS)
 
 
 def test_where_fewer_are_offered_the_rest_are_none() -> None:

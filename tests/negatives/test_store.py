@@ -79,7 +79,7 @@ def test_a_failed_save_leaves_the_older_store(
     monkeypatch.setattr("counterfoil.core.artifact.write_json", full)
     with pytest.raises(OSError, match="disk full"):
         made(dataset="f" * 16).save(tmp_path / "lists")
-    assert MINED.read_manifest(tmp_path / "lists").dataset == CORPUS
+    assert MINED.read_manifest(tmp_path / "lists").corpus == CORPUS
     assert [path.name for path in tmp_path.iterdir()] == ["lists"]
 
 
@@ -141,7 +141,7 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "format 0": (change(format=0), "is damaged: format"),
     "future format": (change(format=2), "has format 2 and this version .* up to 1; upgrade"),
     "another corpus": (
-        change(dataset="beef"),
+        change(corpus="beef"),
         "was mined from corpus beef .split 'train'., but .* decided as they were",
     ),
     "texts missing": (lambda f: (f / "texts.npy").unlink(), "texts.npy does not exist"),

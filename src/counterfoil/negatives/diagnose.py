@@ -1,4 +1,4 @@
-"""How hard negatives are: those of a random batch beside those mined from the whole set."""
+"""Diagnose mined negatives: how hard, how crowded by hubs, and how many may be true after all."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ def hardness(
     samples: int,
     rng: torch.Generator,
 ) -> NegativeHardness:
-    """Measure it on random batches of training captions.
+    """Measure how hard online and mined negatives are, on random batches of training captions.
 
     Args:
-        members: models with what they encoded; several are an ensemble.
+        members: models with their encodings; the mean score of several counts.
         text_to_image: (T,) image of each text, -1 for none.
         mined: (I, h) mined texts of each image, -1 where there are fewer.
         batch: captions in a batch.
-        samples: about how many anchors.
+        samples: approximate number of anchors.
         rng: of batches and draws.
     """
     owned = (text_to_image >= 0).nonzero().squeeze(1)
     batch = min(batch, len(owned))
-    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    scores: list[tuple[Tensor, Tensor, Tensor]] = []
     for _ in range(max(1, samples // batch)):
         rows = owned[torch.randperm(len(owned), generator=rng)[:batch]]
         anchors = text_to_image[rows]
@@ -72,11 +72,11 @@ def hardness(
         wrong = block.masked_fill(anchors.unsqueeze(1) == anchors, -torch.inf).amax(1)
         lists = mined[anchors].long()
         place = (torch.rand(len(rows), generator=rng) * (lists >= 0).sum(1)).long()
-        drawn = lists.gather(1, place.unsqueeze(1)).squeeze(1)
-        kept = (drawn >= 0) & wrong.isfinite()
-        offline = _pairs(members, anchors[kept], drawn[kept])
-        found.append((block.diagonal()[kept], wrong[kept], offline))
-    positive, online, offline = (torch.cat(parts) for parts in zip(*found))
+        negative = lists.gather(1, place.unsqueeze(1)).squeeze(1)
+        valid = (negative >= 0) & wrong.isfinite()
+        offline = _pairs(members, anchors[valid], negative[valid])
+        scores.append((block.diagonal()[valid], wrong[valid], offline))
+    positive, online, offline = (torch.cat(parts) for parts in zip(*scores))
     return NegativeHardness(positive, online, offline, batch)
 
 
@@ -117,13 +117,13 @@ class HubStatistics:
 def measure_hubs(
     lists: Tensor, candidates: int, *, first: int = 10, largest: int = 5
 ) -> HubStatistics:
-    """Count who is listed.
+    """Count how often each candidate is listed.
 
     Args:
         lists: (Q, h) rows, hardest first, -1 where short.
-        candidates: C, how many rows there are.
+        candidates: C, number of candidates.
         first: k; all of a shorter list.
-        largest: how many hubs to name.
+        largest: number of hubs to name.
 
     >>> measure_hubs(torch.tensor([[0, 1], [0, 2], [0, -1]]), 4, largest=1)
     HubStatistics(first=2, skewness=0.652..., never=25.0, crowd=60.0, largest=((0, 3),))
@@ -146,7 +146,7 @@ def measure_hubs(
 
 
 def list_overlap(lists: Tensor, groups: Iterable[Tensor], *, first: int = 10) -> float | None:
-    """How alike the lists of related queries are: mean Jaccard index of their first k rows.
+    """Return how similar the lists of related queries are: mean Jaccard index of the first k rows.
 
     Args:
         lists: (Q, h) rows, -1 where short.
@@ -167,7 +167,7 @@ def list_overlap(lists: Tensor, groups: Iterable[Tensor], *, first: int = 10) ->
     return 100 * sum(shares) / len(shares) if shares else None
 
 
-# Which mined pairs may be true after all: several estimates, each said in words.
+# Estimates of which mined pairs may be true after all.
 
 
 _SAME = 1 - 1e-9  # cosine of equal sets of words, rounded
@@ -195,10 +195,10 @@ class SuspectedPositives:
     """One estimate of which listed pairs are true.
 
     Attributes:
-        name: in a word or two.
-        words: what it means.
-        found: (S, h) bool, suspected.
-        known: (S, h) bool, listed and decided.
+        name: short name.
+        words: description.
+        found: (S, h) bool, pairs that may be true.
+        known: (S, h) bool, pairs that the estimate can decide.
     """
 
     name: str
@@ -210,7 +210,7 @@ class SuspectedPositives:
 def inspect_pairs(
     lists: HardNegativeLists, relation: Relation, texts: Tensor
 ) -> tuple[InspectedPairs, InspectedPairs]:
-    """What is listed for anchor texts: wrong texts of their images, and wrong images of theirs."""
+    """Return the mined pairs of anchor texts: wrong texts of their images, and wrong images."""
     anchors = Pairs(relation.text_to_image[texts], texts)
     wrong_texts = lists.texts[anchors.image].long()
     wrong_images = lists.images[texts].long()
@@ -227,7 +227,7 @@ def inspect_pairs(
 def suspects_by_score(
     looked: InspectedPairs, scores: Tensor, positive: Tensor
 ) -> SuspectedPositives:
-    """Pairs that score at least what their anchor pair scores.
+    """Suspect pairs that score at least as high as their anchor pair.
 
     Args:
         looked: the lists.
@@ -242,7 +242,7 @@ def suspects_by_score(
 def suspects_by_wording(
     dataset: ImageTextDataset, looked: Sequence[InspectedPairs], *, least: float
 ) -> list[list[SuspectedPositives]]:
-    """Pairs whose text is worded like one of the image's own captions, for each of `looked`.
+    """Suspect pairs whose text is worded like one of the image's own captions.
 
     Args:
         dataset: the captions.
@@ -278,7 +278,7 @@ def suspects_by_wording(
 def suspects_by_truth(
     dataset: ImageTextDataset, looked: Sequence[InspectedPairs]
 ) -> list[list[SuspectedPositives]]:
-    """Pairs whose text is true of the picture, where that can be decided: in `scenes`.
+    """Return the pairs whose text is true of the picture, for `scenes`, where that is known.
 
     Returns:
         One estimate each, the exact one; none for other data.
@@ -314,7 +314,7 @@ class _Wording:
         self.bags, self.relation = word_bags(dataset.texts), dataset.relation
 
     def cosines(self, looked: InspectedPairs) -> Tensor:
-        """(S, h) the highest cosine of each listed pair's text with a caption of its image."""
+        """Return the (S, h) highest cosine of each pair's text with a caption of its image."""
         out = torch.zeros(looked.listed.shape, dtype=torch.double)
         for line, listed in enumerate(looked.listed):
             images, texts = looked.pairs.image[line, listed], looked.pairs.text[line, listed]
@@ -347,28 +347,25 @@ class _Wording:
         many = starts[rows + 1] - starts[rows]
         at = np.repeat(starts[rows] - (many.cumsum() - many), many) + np.arange(many.sum())
         pair = np.repeat(np.arange(len(rows)), many)
-        found: npt.NDArray[Any] = np.bincount(pair, dense[words[at]] * weights[at], len(rows))
-        return found
+        cosines: npt.NDArray[Any] = np.bincount(pair, dense[words[at]] * weights[at], len(rows))
+        return cosines
 
 
-# What mined lists are like: how hard, how crowded, and how often they may be wrong.
-
-
-_NUMBERS = 2**24  # that the encodings of the pairs scored together may hold
+_NUMBERS = 2**24  # numbers in the encodings of pairs scored together, at most
 BOUNDS = (1, 5, 20, 100)  # last ranks of the parts of a list
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class RankStatistics:
-    """What stands at some ranks of the lists.
+    """Statistics of the pairs at a range of ranks.
 
     Attributes:
-        first: the first of the ranks, from 1.
-        last: the last of them.
-        pairs: how many pairs stand there in the lists that were looked at.
-        gap: median of their scores less their anchor pairs' scores; None where none is known.
-        suspected: percent of the pairs that each estimate suspects; None where none is decided.
+        first: the first rank, from 1.
+        last: the last rank.
+        pairs: number of pairs at these ranks.
+        gap: median of their scores less their anchor pairs' scores; None without scores.
+        suspected: percent of the pairs that each estimate suspects; None if it decides none.
     """
 
     first: int
@@ -381,12 +378,12 @@ class RankStatistics:
 def statistics_by_rank(
     looked: InspectedPairs, estimates: Sequence[SuspectedPositives], gaps: Tensor | None
 ) -> tuple[RankStatistics, ...]:
-    """Parts of the lists, hardest first, and then the whole.
+    """Return statistics of ranges of ranks, hardest first, and then of the whole lists.
 
     Args:
         looked: the lists.
-        estimates: of which pairs are true.
-        gaps: (S, h) scores of the pairs less those of their anchor pairs, where they are known.
+        estimates: estimates of which pairs are true.
+        gaps: (S, h) scores of the pairs less those of their anchor pairs; None without scores.
     """
     depth = looked.listed.shape[1]
     lasts = [*(bound for bound in BOUNDS if bound < depth), depth]
@@ -397,20 +394,20 @@ def statistics_by_rank(
 
 
 def pair_scores(members: Sequence[EmbeddedDataset], pairs: Pairs) -> Tensor:
-    """(P,) mean score of the members for each of P pairs of rows, a bounded number at a time."""
-    found = torch.zeros(len(pairs.image))
-    with progress("pairs scored", len(members) * len(found)) as advance:
+    """Return the (P,) mean score of the members for P pairs of rows, in bounded memory."""
+    scores = torch.zeros(len(pairs.image))
+    with progress("pairs scored", len(members) * len(scores)) as advance:
         for member in members:
             each = member.images.tokens[0].numel() + member.texts.tokens[0].numel()
             size, where = max(1, _NUMBERS // each), device_of(member)
             with evaluation_mode([member.model]):
-                for start in range(0, len(found), size):
+                for start in range(0, len(scores), size):
                     part = slice(start, start + size)
                     images = member.images.rows(pairs.image[part]).to(where)
                     texts = member.texts.rows(pairs.text[part]).to(where)
-                    found[part] += member.model.score_pairs(images, texts).float().cpu()
+                    scores[part] += member.model.score_pairs(images, texts).float().cpu()
                     advance(len(images))
-    return found / max(1, len(members))
+    return scores / max(1, len(members))
 
 
 def _part(

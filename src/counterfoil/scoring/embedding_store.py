@@ -270,7 +270,7 @@ def _tokens(precision: BagPrecision) -> str:
     return "tokens.f32" if precision == "fp32" else "tokens.f16"
 
 
-# What makes a model itself, wherever it lies: its weights, and what is computed with them.
+# The identity of a model: digests of its weights and architecture, independent of its folder.
 
 
 _ELSEWHERE = {  # of a configuration: where it came from and how it was loaded
@@ -348,16 +348,14 @@ class Source(BaseModel):
         )
 
 
-# What a frozen model of one vector an item makes of a whole data set: encoded once, kept on disk.
+# Cached vectors of a frozen model with one vector an item: a data set is encoded once.
 #
-# Both sides, for a model of which nothing but adapters behind its vectors is trained; where only
-# the
-# sight of a model is frozen, `counterfoil.data.feature_cache` keeps the states behind it.
+# Images and texts, for a model of which only adapters behind its vectors are trained; if only the
+# image tower is frozen, `counterfoil.data.feature_cache` stores its outputs instead.
 #
-# A folder of the cache with ``cxc_images.npy`` (I, D) and ``texts.npy`` (T, D) float32, read
-# through
-# memory maps, and ``vectors.json``, the digests that both are checked against when they are opened.
-# Batches go to the disk as they are made, so a run that was killed goes on where it was.
+# A cache folder holds ``images.npy`` (I, D) and ``texts.npy`` (T, D) float32, read through memory
+# maps, and ``vectors.json``, the digests that both are checked against when opened. Batches are
+# written as they are made, so a run that was killed resumes.
 
 
 NOTE = "vectors.json"

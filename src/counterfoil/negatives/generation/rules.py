@@ -201,14 +201,8 @@ def _order(count: int, name: str) -> list[int]:
     return places
 
 
-# Which captions may be true, by their words alone: the rules of a `CandidateFilter` for captions
-# as text.
-#
-# On captions that a writer made token by token of whole words, what `CandidateFilter` keeps is
-# kept here.
-#
-# [True, True, True]
-# (False, True)
+# The rules of `CandidateFilter` for captions as text: which captions may be true, by their words
+# alone. For captions of whole-word tokens, both keep the same ones.
 
 
 Rule = Literal["captions", "lemmas", "wordnet", "inflection"]

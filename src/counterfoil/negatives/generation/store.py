@@ -41,7 +41,7 @@ def named_generator(name: str) -> torch.Generator:
     return torch.Generator().manual_seed(digest)
 
 
-# Written captions on disk, with the evidence of where they came from.
+# Generated captions on disk, with their provenance.
 
 
 ROWS = "foils.jsonl"
@@ -245,7 +245,7 @@ def _row(path: Path, number: int, line: str) -> GeneratedCaption:
         ) from None
 
 
-# Negatives that were written before, by whomever, for a model of any kind.
+# Sampling negatives from stored captions, whatever generated them.
 
 
 @final

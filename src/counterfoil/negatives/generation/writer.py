@@ -108,7 +108,7 @@ def _write_lines(path: Path, lines: Iterable[str]) -> None:
         file.writelines(lines)
 
 
-# A writer that looks at the picture: a frozen model changes phrases of every caption.
+# A frozen model that sees the image and changes phrases of every caption.
 
 
 WRITER = "tags"
@@ -241,7 +241,7 @@ class ModelGenerator:
         return out
 
 
-# Captions that a model writes for some captions of a data set, with all that is known of each.
+# Captions generated for a data set, with their provenance.
 
 
 AT_ONCE = 8  # captions
