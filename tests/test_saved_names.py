@@ -24,6 +24,10 @@ from counterfoil.recipes import catalogue
 UNWRITTEN = {
     "RetrievalModel",
     "Loss",
+    "ScoresModule",
+    "TripletLoss",
+    "OfflineHinges",
+    "LossSchedule",
     "ImageTower",
     "TextTower",
     "WordTower",
