@@ -1,4 +1,4 @@
-"""A model of your own: two encoders and a score. Every loss, miner and metric then works with it."""
+"""A model of your own: two encoders and a score; every loss, miner and metric works with it."""
 
 import argparse
 from typing import final

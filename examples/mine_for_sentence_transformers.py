@@ -1,7 +1,7 @@
 """Mine hard negatives of a whole training set and hand them to somebody else's trainer.
 
-Every row of the data set is an image (anchor), a true caption, and hard negative captions: what
-sentence-transformers' MultipleNegativesRankingLoss reads.
+Every row has an image id, a true caption, and the hardest wrong captions of that image with their
+scores. `counterfoil export` writes the columns that sentence-transformers' losses expect.
 """
 
 import argparse

@@ -21,16 +21,14 @@ if TYPE_CHECKING:
     from counterfoil.models.base import RetrievalModel
     from counterfoil.negatives.mining import mine_hard_negatives
     from counterfoil.negatives.store import NegativeStore
-    from counterfoil.pipelines.pipeline import (
-        Compare,
-        ComputeTargets,
-        Evaluate,
-        Generate,
-        Mine,
-        Pretrain,
-        Recipe,
-        Train,
-    )
+    from counterfoil.pipelines.pipeline import Recipe
+    from counterfoil.pipelines.stages.compare import Compare
+    from counterfoil.pipelines.stages.evaluate import Evaluate
+    from counterfoil.pipelines.stages.generate import Generate
+    from counterfoil.pipelines.stages.mine import Mine
+    from counterfoil.pipelines.stages.pretrain import Pretrain
+    from counterfoil.pipelines.stages.teach import ComputeTargets
+    from counterfoil.pipelines.stages.train import Train
     from counterfoil.recipes.run import run
     from counterfoil.search.index import SearchIndex, build_index, open_index
     from counterfoil.search.rerank import Reranker
@@ -69,13 +67,13 @@ _MODULES = {
     "lazy": "core.config",
     "from_data": "core.config",
     "Recipe": "pipelines.pipeline",
-    "Train": "pipelines.pipeline",
-    "Pretrain": "pipelines.pipeline",
-    "Mine": "pipelines.pipeline",
-    "Generate": "pipelines.pipeline",
-    "ComputeTargets": "pipelines.pipeline",
-    "Evaluate": "pipelines.pipeline",
-    "Compare": "pipelines.pipeline",
+    "Train": "pipelines.stages.train",
+    "Pretrain": "pipelines.stages.pretrain",
+    "Mine": "pipelines.stages.mine",
+    "Generate": "pipelines.stages.generate",
+    "ComputeTargets": "pipelines.stages.teach",
+    "Evaluate": "pipelines.stages.evaluate",
+    "Compare": "pipelines.stages.compare",
 }
 
 __all__ = [

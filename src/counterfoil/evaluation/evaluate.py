@@ -39,7 +39,7 @@ class EvaluationResult:
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """Every number by name, as in "i2t R@1" and "rsum"."""
+        """Every number by name, as in "i2t R@1" and "RSum"."""
         return dict(zip(METRICS, self.report.numbers, strict=True))
 
     @cached_property
