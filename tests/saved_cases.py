@@ -56,7 +56,7 @@ def read(path: Path) -> Any:
 
 @cache
 def renamed(kind: str) -> dict[str, str]:
-    """Names of 0.1 to those of today: "calls", "keys" of settings and JSON, "recipes"; "dropped"."""
+    """Names of 0.1 to those of today: "calls", "keys" (settings, JSON), "recipes"; "dropped"."""
     return read(SAVED / "renamed.json")[kind]
 
 
