@@ -27,7 +27,7 @@ def dataset(folder: Path | None = None) -> ImageTextDataset:
         texts=[*found.texts, "an animal\tof no picture"],
         text_to_image=torch.cat([found.text_to_image, torch.tensor([-1])]),
         image_ids=["a 0%", *found.image_ids[1:]],
-        part="train",
+        split_name="train",
     )
     if folder is None:
         return orphan
@@ -47,7 +47,7 @@ def mined(folder: Path, of: ImageTextDataset, *, scored: bool = True) -> Path:
     lists = (
         HardNegativeLists(texts, images, *scores) if scored else HardNegativeLists(texts, images)
     )
-    by = (Source(model="SCAN()"),)
+    by = (Source(matcher="SCAN()"),)
     NegativeStore.of(lists, dataset=of.fingerprint, split="train", sources=by).save(folder)
     return folder
 

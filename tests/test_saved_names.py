@@ -23,6 +23,7 @@ from counterfoil.recipes import catalogue
 # modules of networks that no written call names: bases of others, and what trains
 UNWRITTEN = {
     "RetrievalModel",
+    "JointModel",
     "Loss",
     "ScoresModule",
     "TripletLoss",

@@ -329,7 +329,7 @@ def test_cases_of_two_models(models, words, written, analysed):
         picture = seen.score(dataset.pictures.open(row), list(texts.values())).tolist()
         [one] = explain(scored, case["image"], [foil.foil], dataset=dataset, threshold=0.3)
         assert case["written"] == json.loads(json.dumps(one.to_dict()))
-        encoded = scored.model.encode_texts(scored.processor.read(list(texts.values())))
+        encoded = scored.model.encode_texts(scored.processor.process_texts(list(texts.values())))
         pair = Pairs(torch.full((len(texts),), row), torch.arange(len(texts)))
         with torch.inference_mode():
             own = scored.model.score_indices(member.images, encoded, pair).tolist()

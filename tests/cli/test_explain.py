@@ -83,7 +83,7 @@ def test_a_data_set_is_ranked(words, explained):
     told, page, plain = explained(
         words, "--data", cases.SCENES, "--split", "dev", "--top", 3, "--threshold", 0.4
     )
-    dataset = cases.open_corpus(cases.SCENES).split("dev")
+    dataset = cases.load_dataset(cases.SCENES).split("dev")
     assert {line["id"] for line in plain} == set(dataset.text_ids)
     worst = [max(word["doubt"] for word in line["words"]) for line in plain]
     assert worst == sorted(worst, reverse=True)
@@ -176,7 +176,7 @@ def test_a_stopped_audit_goes_on(words, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.replace("out.jsonl", "whole.jsonl") == shown
     assert out.read_bytes() == whole.read_bytes()
     assert not parts.exists()
-    dataset = cases.open_corpus(cases.SCENES).split("dev")
+    dataset = cases.load_dataset(cases.SCENES).split("dev")
     assert sorted(text for part in made for text in part) == sorted(dataset.texts), "each once"
 
 

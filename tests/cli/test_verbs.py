@@ -248,7 +248,7 @@ def test_features(said, tmp_path):
     said(*args, "--batch", "5")
     assert snapshot(tmp_path) == before
     small = ("--set", "*.model.image.width=8", "--set", "*.model.text.width=8")
-    quick = ("--set", "online.epochs=1", "--set", "online.lens.min_count=1")
+    quick = ("--set", "online.epochs=1", "--set", "online.processor.min_count=1")
     run_ = ("--output", tmp_path / "run", *small, *quick)
     said("train", "vsepp", "--data", "scenes:images=12", "--features", tmp_path / "feat", *run_)
     shown = said(

@@ -24,12 +24,12 @@ from counterfoil.data.readers import load_dataset
 ROOT = Path(__file__).parents[2]
 DATA = os.environ.get("COUNTERFOIL_DATA")
 PHOTOS = 300
-HEADING = "## From photos to a page that finds them"
+HEADING = "## The whole walk"
 
 
 def commands() -> list[list[str]]:
-    """Those of the README's walk, in order."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    """Those of the walk in the documentation, in order."""
+    text = (ROOT / "docs" / "fine-tune.md").read_text(encoding="utf-8")
     section = text.split(HEADING + "\n")[1].split("\n## ")[0]
     (block,) = re.findall(r"^```console\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     return [shlex.split(line.split("  #")[0])[1:] for line in block.splitlines() if line]
@@ -118,7 +118,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_every_command_of_the_readme_works_on_a_folder_of_photos(folder, capsys):
+def test_every_command_of_the_walk_works_on_a_folder_of_photos(folder, capsys):
     pytest.importorskip("fastapi")
     walk = commands()
     verbs = [words[0] for words in walk]
@@ -139,5 +139,5 @@ def test_every_command_of_the_readme_works_on_a_folder_of_photos(folder, capsys)
         assert (folder / page).is_file(), page
 
 
-def test_the_readme_has_a_walk():
+def test_the_documentation_has_a_walk():
     assert len(commands()) > 8

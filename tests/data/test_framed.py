@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from counterfoil.data.images import ResizeSquare
-from counterfoil.data.processor import PixelProcessor, Processor, ProcessorConfig
+from counterfoil.data.processor import Processor, ProcessorConfig
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.transforms import ResizeCrop, ResizeKeepAspect, transform_from_name
 
@@ -84,15 +84,7 @@ def test_a_lens_prepares_pictures_so(tmp_path, monkeypatch):
     picture = dataset.pictures.open(0)
     form = ResizeCrop(6, "longest", "bilinear")
     wanted = torch.from_numpy(form(picture)).float() / 255 * 2 - 1
-    torch.testing.assert_close(processor.from_images([picture]).values[0], wanted)
+    torch.testing.assert_close(processor.process_images([picture]).values[0], wanted)
     torch.testing.assert_close(
         processor.process(dataset).images(torch.tensor([0])).values[0], wanted
     )
-
-
-def test_an_eye_says_nothing_of_a_frame_it_does_not_have():
-    """What was kept by older versions is found by these words."""
-    plain = "PixelEye(size=4, mean=(0.5, 0.5, 0.5), deviation=(0.5, 0.5, 0.5), crop=False, "
-    assert repr(PixelProcessor(4)) == f"{plain}divisor=0, width=3)"
-    framed = PixelProcessor(4, frame="squash bicubic")
-    assert repr(framed) == f"{plain}divisor=0, width=3, frame='squash bicubic')"

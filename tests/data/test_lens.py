@@ -85,7 +85,7 @@ def test_lens_of_vectors(tmp_path):
     assert torch.equal(back.process(dataset).texts(rows).values, vectors.take(rows).values)
     assert back.process(dataset).text_lengths().tolist() == [1] * 6
     with pytest.raises(ValueError, match="ready-made vectors and cannot read a caption"):
-        back.read(["a dog"])
+        back.process_texts(["a dog"])
     with pytest.raises(ValueError, match="has no text vectors and the model no tokenizer"):
         back.process(small_corpus()).texts(rows)
 
@@ -93,13 +93,13 @@ def test_lens_of_vectors(tmp_path):
 def test_bare_captions_are_read_as_those_of_a_corpus():
     dataset = small_corpus()
     processor = ProcessorConfig().fit(dataset)
-    bare = processor.read(dataset.texts)
+    bare = processor.process_texts(dataset.texts)
     stored = processor.process(dataset).texts(torch.arange(6))
     assert torch.equal(bare.values, stored.values)
     assert torch.equal(bare.mask, stored.mask)
     assert bare.ids.tolist() == [-1] * 6
     with pytest.raises(ValueError, match="caption 1 of 2 is empty; give it words"):
-        processor.read(["a dog", "  "])
+        processor.process_texts(["a dog", "  "])
 
 
 def test_bare_pictures_are_seen_as_those_of_a_corpus(tmp_path):
@@ -108,11 +108,11 @@ def test_bare_pictures_are_seen_as_those_of_a_corpus(tmp_path):
         images="pixels", size=6, mean=(0.4, 0.5, 0.6), deviation=(1, 2, 3)
     ).fit(dataset)
     stored = processor.process(dataset).images(torch.arange(4))
-    bare = processor.from_images([dataset.pictures.open(row) for row in range(4)])
+    bare = processor.process_images([dataset.pictures.open(row) for row in range(4)])
     assert stored.values.shape == (4, 3, 6, 6)
     assert torch.equal(bare.values, stored.values)
     assert stored.mask.shape == (4, 1)
-    white = processor.from_images([Image.new("RGB", (3, 3), "white")]).values[0, :, 0, 0]
+    white = processor.process_images([Image.new("RGB", (3, 3), "white")]).values[0, :, 0, 0]
     torch.testing.assert_close(white, torch.tensor([0.6, 0.25, 0.4 / 3]))
 
 
@@ -135,7 +135,7 @@ def test_what_a_lens_cannot_see(tmp_path):
     with pytest.raises(ValueError, match="are 7 wide; this model reads features of width 4"):
         processor.process(wide).images(torch.tensor([0]))
     with pytest.raises(ValueError, match="cannot look at a bare picture"):
-        processor.from_images([Image.new("RGB", (2, 2))])
+        processor.process_images([Image.new("RGB", (2, 2))])
     with pytest.raises(ValueError, match="has no pictures; this model reads pixels"):
         Processor(PixelProcessor(4), None).process(dataset).images(torch.tensor([0]))
 
@@ -155,4 +155,4 @@ def test_words_longer_than_planned_are_cut():
     )
     assert isinstance(processor.tokenizer, WordTokenizer)
     assert processor.tokenizer.words[4:] == ["a"]
-    assert processor.read(["a a a a"]).values.shape == (1, 4)
+    assert processor.process_texts(["a a a a"]).values.shape == (1, 4)

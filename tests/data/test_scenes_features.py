@@ -28,7 +28,7 @@ from counterfoil.data.scenes import scenes
 from counterfoil.pipelines.pipeline import data_contents
 corpus = scenes(images=60, features="regions")
 digest = hashlib.sha256(corpus.features.values.tobytes() + corpus.features.boxes.tobytes())
-print(digest.hexdigest(), corpus.fingerprint, contents(corpus))
+print(digest.hexdigest(), corpus.fingerprint, data_contents(corpus))
 rows = np.random.default_rng(0).standard_normal((64, 999)).astype(np.float32)
 print((np.log(np.abs(rows)) @ rows.T).sum(dtype=np.float64).hex())
 """

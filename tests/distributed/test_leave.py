@@ -16,12 +16,12 @@ CODE = """
 import atexit, os
 import torch
 import torch.distributed as dist
-from counterfoil import world
+from counterfoil.core import distributed
 atexit.register(lambda: os._exit(0 if not dist.is_initialized() else 7))  # runs after those of join
-assert world.join()
+assert distributed.init()
 known = dist.group.WORLD._get_backend(torch.device("cpu")).options
 assert known._timeout.total_seconds() > 12 * 3600, "one may prepare data while others wait"
-world.wait()
+distributed.barrier()
 """
 
 

@@ -98,7 +98,7 @@ def test_captions_that_cannot_be_explained(model, plain, dataset):
     with pytest.raises(ValueError, match=r"too long for .*words, which reads it up to '.*circle'"):
         explain(model, cases.IMAGE, ["a circle " * 16], dataset=dataset)
     with pytest.raises(ValueError, match=r"too long for .*pixels"):
-        explain(plain, cases.open_corpus("scenes:images=12").pictures.open(0), ["dog " * 61])
+        explain(plain, cases.load_dataset("scenes:images=12").pictures.open(0), ["dog " * 61])
     with pytest.raises(ValueError, match=r"'nothing' is not an image of scenes.*36 in all"):
         explain(model, "nothing", ["a dog"], dataset=dataset)
     with pytest.raises(ValueError, match="reads stored features"):

@@ -144,7 +144,7 @@ def test_adapters_are_added_to_the_weights(tmp_path):
 
 @pytest.mark.parametrize("host", ["pixel_model", "feature_model", "vilt_like"])
 def test_models_that_no_such_folder_holds(host, tmp_path):
-    kind = "ViLT" if host == "vilt_like" else "VSE"
+    kind = "ViLT" if host == "vilt_like" else "VSEPP"
     getattr(recipes_cases, host)(tmp_path / "model")
     model = load_model(tmp_path / "model")
     with pytest.raises(ValueError, match=f"mine is a {kind}; of models"):

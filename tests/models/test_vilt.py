@@ -93,7 +93,9 @@ def test_scores_are_those_of_transformers(folders, monkeypatch, most):
             torch.testing.assert_close(
                 grid[i, t], own(**asked(i, t)).logits[0, 0], atol=1e-5, rtol=1e-5
             )
-    assert torch.equal(found.build().score_matrix(*encoded(ours)), grid.sigmoid())
+    # not bit for bit: batches of other shapes may take other kernels on another CPU
+    scores = found.build().score_matrix(*encoded(ours))
+    torch.testing.assert_close(scores, grid.sigmoid(), rtol=0, atol=1e-6)
 
 
 @torch.no_grad()

@@ -147,10 +147,10 @@ class MisreadScreened(TopScoringMiner):
         wrong = misread(model, batch, views, grid, proposal.texts, pairs.pop(Role.HARD_TEXT).text)
         return MinedExtras(images=proposal.images, pairs=pairs, scores={Role.HARD_TEXT: wrong})
 
-    def _offered_scores(
+    def _candidate_scores(
         self, model: RetrievalModel, images: Embeddings, texts: Embeddings, role: Role, at: Pairs
     ) -> Tensor:
         if role == Role.HARD_TEXT:  # rows share an image each
             image = images.rows(at.image.amax(1).clamp(min=0))
             return misread_batches(model, image, texts, at.text)
-        return super()._offered_scores(model, images, texts, role, at)
+        return super()._candidate_scores(model, images, texts, role, at)

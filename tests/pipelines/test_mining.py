@@ -82,7 +82,7 @@ def test_terminated_and_gone_on_with(model, whole, tmp_path, slow, capsys):
     assert processes.ended(child) == 3
     assert not out.exists()
     assert mine(model, out) == 2
-    assert "holds a mining that was stopped; add --resume to go on with it" in said(capsys)
+    assert "holds a mining that was stopped; add --resume to continue it" in said(capsys)
     assert mine(model, out, "--resume") == 0
     assert content(out) == whole
     assert sorted(f.name for f in tmp_path.iterdir()) == ["lists"]
@@ -105,9 +105,10 @@ def test_other_lists_are_not_gone_on_with(model, tmp_path, slow, capsys):
     out = tmp_path / "lists"
     assert mine(model, out, "--minutes", "0.01") == 3
     assert mine(model, out, "--resume", "--texts", "19") == 2
-    assert "texts of an image is 20 there and 19 here; name another folder" in said(capsys)
+    assert "texts of an image is 20 there and 19 here; go on with" in said(capsys)
     assert mine(model, out, "--resume", "--filter", "skip=1") == 2
-    assert "filters is none there and the 1 hardest of the rest here" in said(capsys)
+    shown = said(capsys)
+    assert "the 1 hardest of the rest here" in shown
     assert (tmp_path / "lists.partial" / "process-0.npz").is_file()
 
 

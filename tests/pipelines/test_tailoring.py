@@ -100,7 +100,7 @@ def test_a_killed_stage_goes_on_to_the_same_bytes(
 ) -> None:
     assert run_pipeline(recipe(), DATA, tmp_path)
     monkeypatch.setattr(writer, "CAPTIONS", 8)
-    save, saved = writer._save, list[Path]()
+    save, saved = writer._write_lines, list[Path]()
 
     def dies(path: Path, foils: Any) -> None:
         if len(saved) == 3:
@@ -108,14 +108,14 @@ def test_a_killed_stage_goes_on_to_the_same_bytes(
         saved.append(path)
         save(path, foils)
 
-    monkeypatch.setattr(writer, "_save", dies)
+    monkeypatch.setattr(writer, "_write_lines", dies)
     with pytest.raises(KeyboardInterrupt):
         run_pipeline(recipe(FOILS), DATA, tmp_path)
     assert not (tmp_path / "foils").exists()
     with pytest.raises(ValueError, match="holds a run that was stopped; add --resume"):
         run_pipeline(recipe(FOILS), DATA, tmp_path)
     saved.clear()
-    monkeypatch.setattr(writer, "_save", save)
+    monkeypatch.setattr(writer, "_write_lines", save)
     assert run_pipeline(recipe(FOILS), DATA, tmp_path, resume=True)
     assert files(tmp_path / "foils") == files(whole / "foils")
     note = tmp_path / "foils.json"

@@ -307,7 +307,7 @@ def test_a_recipe_of_ones_own(tmp_path, capsys):
         "from counterfoil.recipes.models import vsepp_config\n"
         "from counterfoil.recipes.models import hardest_triplet\n"
         "recipe = Recipe(name='mine', stages=(\n"
-        "    Train(name='only', model=vsepp(width=8), objective=hardest(0)),\n"
+        "    Train(name='only', model=vsepp_config(width=8), objective=hardest_triplet(0)),\n"
         "))\n"
     )
     assert catalogue.find_recipe(str(path)).name == "mine"

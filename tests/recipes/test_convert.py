@@ -132,7 +132,7 @@ def test_uniter_brings_its_own_embeddings(tmp_path):
     convert_checkpoint("uniter", checkpoint, folder, out, settings=["score=logit"])
     opened = load_model(out)
     assert opened.processor.tokenizer.tokens([opened.model.text.mask_word]) == ["[MASK]"]
-    texts = opened.processor.read(["a dog in snow"])
+    texts = opened.processor.process_texts(["a dog in snow"])
     images = ModalityBatch(
         torch.zeros(1).long(), torch.rand(1, 3, 4), torch.ones(1, 3).bool(), BOXES
     )

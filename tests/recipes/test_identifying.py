@@ -125,10 +125,10 @@ def test_an_index_takes_its_model_from_wherever_it_lies(clip, tmp_path):
 
 def test_a_source_that_says_less_is_known_by_its_weights():
     old, new = (
-        Source(model="m", checkpoint="1"),
-        Source(model="m", checkpoint="1", identity="a"),
+        Source(matcher="m", checkpoint="1"),
+        Source(matcher="m", checkpoint="1", identity="a"),
     )
     assert old.same(new)
     assert new.same(old)
-    assert not new.same(Source(model="m", checkpoint="1", identity="b"))
-    assert not old.same(Source(model="m", checkpoint="2"))
+    assert not new.same(Source(matcher="m", checkpoint="1", identity="b"))
+    assert not old.same(Source(matcher="m", checkpoint="2"))

@@ -247,8 +247,8 @@ def test_a_hub_name_without_network():
 def test_a_fresh_process_opens_it_in_one_line(name, folders, tmp_path):
     write_picture(tmp_path / "dog.png")
     line = (
-        "from pathlib import Path; from counterfoil import open_model; "
-        f"print(open_model({str(folders / name)!r}).score(Path('dog.png'), ['a dog']).item())"
+        "from pathlib import Path; from counterfoil import load_model; "
+        f"print(load_model({str(folders / name)!r}).score(Path('dog.png'), ['a dog']).item())"
     )
     out = subprocess.run(
         [sys.executable, "-c", line],

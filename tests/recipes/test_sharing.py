@@ -130,7 +130,7 @@ def test_the_head_is_what_the_hub_reads(finished, tmp_path):
     Model.from_pretrained(finished / "adaptive").save_pretrained(tmp_path / "mine")
     data = ModelCard.load(tmp_path / "mine" / "README.md").data
     assert data.library_name == "counterfoil"
-    assert data.tags == ["image-text-retrieval", "VSE"]
+    assert data.tags == ["image-text-retrieval", "VSEPP"]
     assert {result.metric_type for result in data.eval_results} >= {"i2t_r1", "t2i_r10"}
     assert {result.dataset_split for result in data.eval_results} == {"test"}
 

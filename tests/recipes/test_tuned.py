@@ -29,8 +29,8 @@ LISTS = ("lists.texts=20", "lists.images=5", "adaptive.draw.texts=20", "adaptive
 FRESH = """
 import sys
 from pathlib import Path
-from counterfoil import open_model
-model = open_model(sys.argv[1])
+from counterfoil import load_model
+model = load_model(sys.argv[1])
 print(model.score(Path(sys.argv[2]), ["a dog", "a red circle"]).tolist())
 """
 
@@ -61,7 +61,7 @@ def test_every_loss_on_every_way(name, way, hub):
     assert all(stage.processor == host.processor for stage in trainings)
     assert all(stage.model == host.model for stage in trainings)
     tests = [stage for stage in found.stages if isinstance(stage, Evaluate)]
-    assert tests[-1].models == (host.model,)
+    assert tests[-1].models == (host.name,)
     many = {"aoq": 2, "ndgl": 3}
     assert len(trainings) == many.get(name, 1)
     mines = any(isinstance(stage, Mine) for stage in found.stages)

@@ -830,7 +830,7 @@ def _loss_names(written: Any) -> Iterator[str]:
     """Names of the losses in a written call; losses in sequence are joined by "then"."""
     if isinstance(written, dict):
         call = str(written.get("call", ""))
-        if call.endswith(":Then"):
+        if call.rpartition(":")[2] == "Then":  # the stable name of `SwitchAfter`
             parts = ("first", "second")
             yield " then ".join(name for key in parts for name in _loss_names(written.get(key)))
             return

@@ -338,7 +338,7 @@ def _meanings(side: DirectionDiagnosis) -> tuple[str, ...]:
     gap = ("Median gap: score less that of the anchor pair.",) if scored else ()
     return (
         *gap,
-        *(f"{e.name.capitalize()}: percent of pairs names text {e.words}." for e in side.estimates),
+        *(f"{e.name.capitalize()}: percent of pairs whose text {e.words}." for e in side.estimates),
     )
 
 

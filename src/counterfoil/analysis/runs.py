@@ -652,7 +652,7 @@ def _apart_table(others: NamedEvaluations) -> TableBlock:
         (name, f"{one.report.rsum:.1f}", one.report.setting.line()) for name, one in others
     )
     note = "Other data, another split or another protocol: these do not compare with those above."
-    return TableBlock("RetrievalEvaluation otherwise", ("run", "RSum", "how"), rows, note)
+    return TableBlock("Measured otherwise", ("run", "RSum", "how"), rows, note)
 
 
 def _differing_queries(

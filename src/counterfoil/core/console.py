@@ -9,14 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-@lru_cache(maxsize=2)
 def console(*, stderr: bool = False) -> Console:
     """The console of standard output or of standard error."""
     from rich.console import Console

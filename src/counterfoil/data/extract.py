@@ -261,17 +261,22 @@ def extract_features(
     work, pictures = out.with_name(f".{out.name}.part"), dataset.pictures
     shards = [range(at, min(at + shard, len(dataset))) for at in range(0, len(dataset), shard)]
     parts = PartsFolder(work / "shards", suffix=".json")
+    backbone = open_backbone(model, device)  # before anything is written: it may refuse the model
     missing = parts.begin({**settings, "shard": shard}, len(shards))
-    backbone = open_backbone(model, device) if missing else None
 
     def extract_shard(number: int) -> None:
-        assert backbone is not None
         values = _features(backbone, pictures, shards[number], batch, grid)
         _store(work, shards[number], values, len(dataset), kind)
         parts.save(number, lambda path: write_json(path, {"whole": backbone.whole}))
 
-    with torch.inference_mode():
-        work_through(missing, extract_shard, [len(rows) for rows in shards], description="pictures")
+    sizes = [len(rows) for rows in shards]
+    try:
+        with torch.inference_mode():
+            work_through(missing, extract_shard, sizes, description="pictures")
+    except ValueError:
+        if not any(parts.path(number).exists() for number in range(len(shards))):
+            shutil.rmtree(work)  # what is refused leaves nothing behind
+        raise
     whole = bool(read_json(parts.path(0), "the state of an extraction")["whole"])
     _finish(work, dataset.image_ids, settings, whole=whole)
     work.rename(out)

@@ -217,12 +217,23 @@ class TopScoringMiner:
                     candidate_places(candidates.image, offered[0].ids),
                     candidate_places(candidates.text, offered[1].ids),
                 )
-                scores = existing_extras(
-                    places.flatten(), lambda pairs: self._scores(model, images, texts, pairs)
-                )
+                scores = self._candidate_scores(model, images, texts, role, places)
                 best = hardest_candidates(candidates, scores.view(candidates.shape), self.keep)
                 hardest[role] = Pairs(*(distributed.gather(s).flatten(0, 1)[:count] for s in best))
         return hardest
+
+    def _candidate_scores(
+        self,
+        model: RetrievalModel,
+        images: Embeddings,
+        texts: Embeddings,
+        role: Role,
+        places: Pairs,
+    ) -> Tensor:
+        """Score the candidates of a role, -inf where there is none."""
+        return existing_extras(
+            places.flatten(), lambda pairs: self._scores(model, images, texts, pairs)
+        )
 
     def _encode(
         self, encode: Callable[[ModalityBatch], Embeddings], items: ModalityBatch
