@@ -261,7 +261,6 @@ def extract_features(
     work, pictures = out.with_name(f".{out.name}.part"), dataset.pictures
     shards = [range(at, min(at + shard, len(dataset))) for at in range(0, len(dataset), shard)]
     parts = PartsFolder(work / "shards", suffix=".json")
-    backbone = open_backbone(model, device)  # before anything is written: it may refuse the model
     missing = parts.begin({**settings, "shard": shard}, len(shards))
 
     def extract_shard(number: int) -> None:
@@ -271,6 +270,8 @@ def extract_features(
 
     sizes = [len(rows) for rows in shards]
     try:
+        if missing:  # a run that was stopped after its last shard needs no model
+            backbone = open_backbone(model, device)
         with torch.inference_mode():
             work_through(missing, extract_shard, sizes, description="pictures")
     except ValueError:
