@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 import counterfoil as cf
-from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
-from counterfoil.models.base import encode_batch, score_all_pairs
+from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.layers.pooling import ImageTower, TextTower
 from counterfoil.models.layers.towers import GRU, Regions
 
@@ -32,12 +31,6 @@ class LateInteraction(cf.RetrievalModel):
         best = affinity.masked_fill(~images.mask.unsqueeze(1), float("-inf")).amax(2)
         weight = texts.mask / texts.mask.sum(1, keepdim=True)
         return best.where(texts.mask, 0).mul(weight).sum(1)
-
-    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        return score_all_pairs(self.score_pairs, images, texts)  # or something faster, but equal
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        return encode_batch(self, batch)
 
 
 parser = argparse.ArgumentParser(description=__doc__)

@@ -7,8 +7,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
-from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.core.types import Embeddings, ModalityBatch
+from counterfoil.models.base import RetrievalModel
 from counterfoil.scoring.encode import EmbeddedDataset
 
 
@@ -27,9 +27,6 @@ class Dot(RetrievalModel):
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         return _sum(images) @ _sum(texts).T
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        return encode_batch(self, batch)
 
 
 @final
@@ -56,9 +53,6 @@ class Noisy(RetrievalModel):
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         return _sum(images) @ _sum(texts).T
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        return encode_batch(self, batch)
 
 
 def _sum(encoded: Embeddings) -> Tensor:

@@ -7,9 +7,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
+from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.data.dataset import Relation
-from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.models.base import RetrievalModel
 from counterfoil.negatives.store import HardNegativeLists
 from counterfoil.scoring.encode import EmbeddedDataset
 from matcher_cases import CASES
@@ -32,9 +32,6 @@ class Product(RetrievalModel):
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         return images.tokens[:, 0] @ texts.tokens[:, 0].T
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        return encode_batch(self, batch)
 
 
 def member(images: Tensor, texts: Tensor) -> EmbeddedDataset:

@@ -25,7 +25,7 @@ from counterfoil.data.batching import collate
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.features import FeatureArray
 from counterfoil.data.processor import ProcessedDataset, ProcessorConfig
-from counterfoil.models.base import RetrievalModel, encode_batch, score_all_pairs
+from counterfoil.models.base import RetrievalModel, score_all_pairs
 from counterfoil.models.hrem import HREM, BatchGraph
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.scan import SCAN
@@ -85,9 +85,6 @@ class Global(RetrievalModel):
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         return images.tokens[:, 0] @ texts.tokens[:, 0].T
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        return encode_batch(self, batch)
 
     def _one(self, tokens: Tensor, mask: Tensor) -> Embeddings:
         total = tokens.masked_fill(~mask.unsqueeze(2), 0).sum(1, keepdim=True)

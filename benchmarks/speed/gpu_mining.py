@@ -18,8 +18,8 @@ from torch.nn.functional import normalize
 
 from benchmarks.speed.bags import LONGEST, REGIONS, SHORTEST, scan
 from counterfoil.core.resumable import WorkStopped
-from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
-from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.core.types import Embeddings, ModalityBatch
+from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.fused import prepare_context
 from counterfoil.negatives.mining import mine_half_precision, mine_lists
 from counterfoil.scoring.encode import EmbeddedDataset
@@ -51,9 +51,6 @@ class Counting(RetrievalModel):
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         self.scored += len(images) * len(texts)
         return self.inner.score_matrix(images, texts)
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        return encode_batch(self, batch)
 
 
 @dataclass(frozen=True, slots=True)

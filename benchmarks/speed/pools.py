@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
-from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.core.types import Embeddings, ModalityBatch
+from counterfoil.models.base import RetrievalModel
 from counterfoil.scoring.encode import EmbeddedDataset
 
 CAPTIONS = 5
@@ -30,9 +30,6 @@ class Product(RetrievalModel):
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         return images.tokens[:, 0] @ texts.tokens[:, 0].T
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        return encode_batch(self, batch)
 
 
 def pool(images: int, texts: int, width: int, *, signal: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -18,6 +18,7 @@ from counterfoil.core.types import (
     ModalityBatch,
     Pairs,
 )
+from counterfoil.models.layers.pooling import inner_pairs, inner_products
 
 PAIRS_AT_ONCE = 4096  # in `score_all_pairs`
 
@@ -25,8 +26,8 @@ PAIRS_AT_ONCE = 4096  # in `score_all_pairs`
 class RetrievalModel(nn.Module, ABC):
     """A model that encodes images and texts separately and scores pairs; higher is better.
 
-    A model without a faster way implements `score_matrix` with `score_all_pairs`, and one without
-    training-only outputs implements `forward` with `encode_batch`.
+    A subclass implements the two encoders and `score_pairs`. It overrides `score_matrix` if there
+    is a faster way, and `forward` if it has outputs in training alone.
 
     The contract tests check for every model that
     - `score_matrix` and `score_indices` equal `score_pairs` on the same pairs;
@@ -67,13 +68,14 @@ class RetrievalModel(nn.Module, ABC):
         """
         return self.score_pairs(images.rows(pairs.image), texts.rows(pairs.text))
 
-    @abstractmethod
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (I, T) scores of every image with every text."""
+        return score_all_pairs(self.score_pairs, images, texts)
 
-    @abstractmethod
     def forward(self, batch: Batch) -> EncodedViews:
-        """Encode this process's share of a training batch."""
+        """Encode this process's share of a training batch; by default exactly as in inference."""
+        view = EncodedBatch(self.encode_images(batch.images), self.encode_texts(batch.texts))
+        return EncodedViews({INFERENCE: view})
 
     def batch_forward(
         self, batch: Batch, views: EncodedViews, wanted: frozenset[str]
@@ -89,6 +91,18 @@ class RetrievalModel(nn.Module, ABC):
             wanted: names of the views that are scored at this step; others may be left out.
         """
         return views
+
+
+class SingleVectorModel(RetrievalModel):
+    """A model of one vector per item, whose score is the inner product of both vectors."""
+
+    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
+        """Return the (P,) inner products of image p and text p."""
+        return inner_pairs(images, texts)
+
+    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
+        """Return the (I, T) inner products of every image and text."""
+        return inner_products(images, texts)
 
 
 # Optional abilities of a model or of one of its parts, found with `isinstance`.
@@ -184,9 +198,3 @@ def score_all_pairs(
         for start in range(0, len(left), at_once)
     ]
     return torch.cat(scores).view(len(images), len(texts))
-
-
-def encode_batch(model: RetrievalModel, batch: Batch) -> EncodedViews:
-    """Encode a training batch exactly as in inference: the `forward` of most models."""
-    view = EncodedBatch(model.encode_images(batch.images), model.encode_texts(batch.texts))
-    return EncodedViews({INFERENCE: view})

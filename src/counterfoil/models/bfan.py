@@ -6,8 +6,7 @@ from typing import final, get_args
 
 from torch import Tensor
 
-from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs
-from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.core.types import Embeddings, ModalityBatch, Pairs
 from counterfoil.models.layers.cross_attention import (
     CrossAttention,
     PackedTexts,
@@ -29,13 +28,12 @@ from counterfoil.models.layers.pooling import (
     TextTower,
     check_choice,
     squared_norms,
-    unit_vectors,
 )
-from counterfoil.models.vsepp import check_same_width
+from counterfoil.models.layers.towers import TwoTowerModel
 
 
 @final
-class BFAN(RetrievalModel):
+class BFAN(TwoTowerModel):
     """Focal attention in both directions: words to regions and regions to words.
 
     Focal attention drops the part of the context that matters little to a query. The score is the
@@ -78,25 +76,16 @@ class BFAN(RetrievalModel):
         Raises:
             ValueError: a focus that is not known, or towers of different widths.
         """
-        super().__init__()
+        super().__init__(image, text, normalise=(normalise_images, normalise_texts))
         check_choice("focus", focus, get_args(Rule))
-        check_same_width(image, text)
-        self.image, self.text = image, text
         self.heads = (
             CrossAttention("t2i", "clipped_l2norm", lambda_softmax, focus=focus),
             CrossAttention("i2t", "clipped_l2norm", lambda_softmax, focus=focus),
         )
-        self.normalise = (normalise_images, normalise_texts)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """Encode N images as region vectors, with their Gram matrices."""
-        regions = self.image(images)
-        return prepare_context(unit_vectors(regions) if self.normalise[0] else regions)
-
-    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """Encode N texts as word vectors."""
-        words: Embeddings = self.text(texts)
-        return unit_vectors(words) if self.normalise[1] else words
+        return prepare_context(self.scale_images(self.image(images)))
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (P,) scores of image p with text p."""
@@ -109,10 +98,6 @@ class BFAN(RetrievalModel):
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (I, T) scores, tile by tile, with one matrix product per tile."""
         return score_tiles(prepare_context(images), texts, self._score_tile)
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        """Encode a training batch as in inference."""
-        return encode_batch(self, batch)
 
     def attention_maps(self, images: Embeddings, texts: Embeddings) -> tuple[Tensor, Tensor]:
         """Return two (P, L, R) attentions of image p and text p.

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from counterfoil.core.config import config as make_config
-from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs
-from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.core.types import Embeddings, ModalityBatch, Pairs
+from counterfoil.models.base import RetrievalModel
 from counterfoil.models.checkpoints import ConvertedModel, read_checkpoint
 from counterfoil.models.layers.joint_encoder import LOGIT_SCALE, TOKENS_AT_ONCE, Score
 from counterfoil.models.layers.pooling import (
@@ -336,10 +336,6 @@ class BLIP(RetrievalModel):
                 found.append(self._scored(some, said.tokens[None], said.mask[None]))
             rows.append(torch.cat(found, 1))
         return torch.cat(rows)
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        """Encode a training batch as in inference."""
-        return encode_batch(self, batch)
 
     def word_table(self) -> nn.Module:
         """Return the embedding table of token ids."""

@@ -9,8 +9,7 @@ from typing import Any, ClassVar, Literal, final, get_args
 import torch
 from torch import Tensor, nn
 
-from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs
-from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.core.types import Embeddings, ModalityBatch, Pairs
 from counterfoil.models.checkpoints import (
     POSITIONS,
     TEXTS,
@@ -45,9 +44,8 @@ from counterfoil.models.layers.pooling import (
     check_choice,
     check_heads,
     ensure_nonempty,
-    unit_vectors,
 )
-from counterfoil.models.vsepp import check_same_width
+from counterfoil.models.layers.towers import TwoTowerModel
 
 # Hard assignment: each query takes the most similar vector of its context.
 
@@ -171,7 +169,7 @@ RegionBlock = Literal["basic", "selfattention", "transformer"]
 
 
 @final
-class CHAN(RetrievalModel):
+class CHAN(TwoTowerModel):
     """Hard alignment: each word is matched with its most similar region, and these are pooled.
 
     No affinity of padding is ever looked at: captions are packed, regions masked with -inf.
@@ -222,16 +220,14 @@ class CHAN(RetrievalModel):
             ValueError: an option that is not known, a temperature that is not positive, or parts of
                 different widths.
         """
-        super().__init__()
+        super().__init__(image, text, normalise=(normalise_images, normalise_texts))
         check_choice("block", block, get_args(RegionBlock))
         check_choice("coding", coding, get_args(Coding))
         check_choice("pooling", pooling, get_args(Pooling))
         check_choice("sees", sees, get_args(Sight))
-        check_same_width(image, text)
         for name, temperature in (("alpha", alpha), ("beta", beta)):
             if temperature <= 0:
                 raise ValueError(f"{name}={temperature} is no temperature; it must be positive")
-        self.image, self.text = image, text
         self.block = (
             None
             if block == "basic"
@@ -243,18 +239,11 @@ class CHAN(RetrievalModel):
         self.pooling: Pooling = pooling
         self.beta = beta
         self.score_scale = 1 / beta if pooling == "LSE" else 1.0
-        self.normalise = (normalise_images, normalise_texts)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """Encode N images as region vectors."""
-        bag: Embeddings = self.image(images)
-        bag = bag if self.block is None else self.block(bag)
-        return unit_vectors(bag) if self.normalise[0] else bag
-
-    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """Encode N texts as word vectors."""
-        bag: Embeddings = self.text(texts)
-        return unit_vectors(bag) if self.normalise[1] else bag
+        regions: Embeddings = self.image(images)
+        return self.scale_images(regions if self.block is None else self.block(regions))
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (P,) scores of image p with text p."""
@@ -267,10 +256,6 @@ class CHAN(RetrievalModel):
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (I, T) scores of every image with every text."""
         return score_tiles(prepare_context(_nonempty(images), gram=False), texts, self._tile)
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        """Encode a training batch as in inference."""
-        return encode_batch(self, batch)
 
     def similarities(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """(P, L) of the words of aligned pairs, or (P, R) of the regions, before they are pooled.

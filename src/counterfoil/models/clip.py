@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, final
 
 from torch import Tensor
 from torch.nn.functional import pad
 
-from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
-from counterfoil.models.base import RetrievalModel, encode_batch
-from counterfoil.models.layers import lora as lora_layers
+from counterfoil.core.types import Embeddings, ModalityBatch
+from counterfoil.models.layers.lora import LoRADualEncoder, add_lora
 from counterfoil.models.layers.pooling import (
-    inner_pairs,
-    inner_products,
     masked_ids,
     single_vector,
     unit_vectors,
@@ -22,7 +18,7 @@ from counterfoil.models.layers.pretrained import config_as_dict, config_of, load
 
 
 @final
-class DualEncoder(RetrievalModel):
+class DualEncoder(LoRADualEncoder):
     """A pretrained dual encoder, compared by cosine (CLIP, arXiv:2103.00020, and SigLIP).
 
     Texts of the SigLIP family are padded to their full length and not masked, as they were
@@ -54,10 +50,7 @@ class DualEncoder(RetrievalModel):
             ValueError: there is no such model, it does not encode both images and texts, or it
                 cannot have adapters.
         """
-        super().__init__()
-        if lora < 0:
-            raise ValueError(f"lora={lora} is not possible; give a rank, or 0 to train everything")
-        self.lora, self.apart = lora, apart
+        super().__init__(lora, apart=apart)
         self.body = load_hf_model(name, pretrained=pretrained, config=config)
         if not (
             hasattr(self.body, "get_image_features") and hasattr(self.body, "get_text_features")
@@ -70,17 +63,7 @@ class DualEncoder(RetrievalModel):
             if parameter.startswith("logit_"):  # scale and bias belong to the objective
                 value.requires_grad_(False)
         if lora:
-            self.body = lora_layers.add_lora(self.body, lora)
-
-    def merge(self) -> None:
-        """Merge the adapters into the weights and remove them."""
-        if self.lora:
-            lora_layers.merge_lora(self.body)
-            self.lora = 0
-
-    def adopted(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the state dict to load, from the same model with or without adapters."""
-        return lora_layers.lora_state(self.state_dict(), state) if self.lora else dict(state)
+            self.body = add_lora(self.body, lora)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """Encode pixels (N, C, H, W) as one unit vector each."""
@@ -110,18 +93,6 @@ class DualEncoder(RetrievalModel):
         filler = config.pad_token_id or 0
         full = pad(ids.masked_fill(~texts.mask, filler), (0, room), value=filler)
         return unit_vectors(single_vector(_vector(body.get_text_features(input_ids=full))))
-
-    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (P,) cosines of image p and text p."""
-        return inner_pairs(images, texts)
-
-    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (I, T) cosines of every image and text."""
-        return inner_products(images, texts)
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        """Encode a training batch as in inference."""
-        return encode_batch(self, batch)
 
     @property
     def written(self) -> str:

@@ -6,18 +6,16 @@ from typing import final
 
 from torch import Tensor
 
-from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
-from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.core.types import Embeddings, ModalityBatch
+from counterfoil.models.base import SingleVectorModel
 from counterfoil.models.layers.pooling import (
-    inner_pairs,
-    inner_products,
     single_vector,
     unit_vectors,
 )
 
 
 @final
-class EmbeddingModel(RetrievalModel):
+class EmbeddingModel(SingleVectorModel):
     """Precomputed vectors (N, 1, D), compared by cosine or inner product; no parameters.
 
     Image and text vectors must come from one model.
@@ -40,10 +38,6 @@ class EmbeddingModel(RetrievalModel):
         """Return the text vectors, normalised if set."""
         return self._vectors(texts, "text")
 
-    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (P,) inner products of image p and text p."""
-        return inner_pairs(images, texts)
-
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (I, T) inner products of every image and text."""
         if images.tokens.shape[-1] != texts.tokens.shape[-1]:
@@ -51,11 +45,7 @@ class EmbeddingModel(RetrievalModel):
                 f"image vectors are {images.tokens.shape[-1]} wide and text vectors "
                 f"{texts.tokens.shape[-1]}; both must come from one model"
             )
-        return inner_products(images, texts)
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        """Encode a training batch as in inference."""
-        return encode_batch(self, batch)
+        return super().score_matrix(images, texts)
 
     def _vectors(self, items: ModalityBatch, what: str) -> Embeddings:
         if items.values.dim() != 3 or items.values.shape[1] != 1:

@@ -16,7 +16,7 @@ from counterfoil.core.types import (
     EncodedViews,
     ModalityBatch,
 )
-from counterfoil.models.base import RetrievalModel
+from counterfoil.models.base import SingleVectorModel
 from counterfoil.models.checkpoints import (
     REGIONS,
     TEXTS,
@@ -31,15 +31,11 @@ from counterfoil.models.layers.pooling import (
     ImageTower,
     TextTower,
     check_positive,
-    inner_pairs,
-    inner_products,
     projection,
     single_vector,
-    unit_vectors,
     zero_padded,
 )
-from counterfoil.models.layers.towers import check_share
-from counterfoil.models.vsepp import check_same_width
+from counterfoil.models.layers.towers import TwoTowerModel, check_share
 
 # The pooling.
 
@@ -98,7 +94,7 @@ EXPANDED = "expanded"
 
 
 @final
-class ESA(RetrievalModel):
+class ESA(TwoTowerModel, SingleVectorModel):
     """Two towers with external space attention behind each, compared by cosine.
 
     Detected regions are read by `MLPRegions`, grid cells by one linear layer, words by a `GRU` in
@@ -141,16 +137,13 @@ class ESA(RetrievalModel):
         Raises:
             ValueError: no copy, no share, or towers that end in spaces of different widths.
         """
-        super().__init__()
-        check_same_width(image, text)
+        super().__init__(image, text, normalise=(normalise_images, normalise_texts))
         check_positive(copies=copies)
-        self.image, self.text = image, text
         self.image_pool, self.text_pool = (
             ExternalAttention(width=image.width),
             ExternalAttention(width=text.width),
         )
         self.copies, self.region_drop = copies, check_share(region_drop, "region_drop")
-        self.normalise = (normalise_images, normalise_texts)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """Encode N images as one vector each, of all their regions."""
@@ -158,16 +151,7 @@ class ESA(RetrievalModel):
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         """Encode N texts as one vector each."""
-        vectors = single_vector(self.text_pool(self.text(texts))[:, 0])
-        return unit_vectors(vectors) if self.normalise[1] else vectors
-
-    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (P,) scores of image p with text p."""
-        return inner_pairs(images, texts)
-
-    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (I, T) scores of every image with every text."""
-        return inner_products(images, texts)
+        return self.scale_texts(single_vector(self.text_pool(self.text(texts))[:, 0]))
 
     def forward(self, batch: Batch) -> EncodedViews:
         """Encode copies of all items side by side, and return the first of each for inference."""
@@ -191,8 +175,7 @@ class ESA(RetrievalModel):
             bag: outputs of the image tower for N images of R regions.
             keep: (N, C, R) bool, the regions of each copy; None for one copy with all of them.
         """
-        vectors = single_vector(self.image_pool(bag, keep).flatten(0, 1))
-        return unit_vectors(vectors) if self.normalise[0] else vectors
+        return self.scale_images(single_vector(self.image_pool(bag, keep).flatten(0, 1)))
 
     def _draw_regions(self, mask: Tensor, copies: int) -> Tensor:
         shape = (len(mask), copies, mask.shape[1])

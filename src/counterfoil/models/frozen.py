@@ -8,12 +8,10 @@ from typing import Self, final
 import torch
 from torch import Tensor, nn
 
-from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
-from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.core.types import Embeddings, ModalityBatch
+from counterfoil.models.base import RetrievalModel, SingleVectorModel
 from counterfoil.models.layers.pooling import (
     check_positive,
-    inner_pairs,
-    inner_products,
     single_vector,
     unit_vectors,
 )
@@ -23,7 +21,7 @@ VECTORS = 3  # axes of vectors, where pixels have four and ids two
 
 
 @final
-class FrozenAdapters(RetrievalModel):
+class FrozenAdapters(SingleVectorModel):
     """A residual adapter each for image and text vectors, compared by cosine.
 
     ``x + A(x)`` as in CLIP-Adapter (arXiv:2110.04544), where A is a hidden layer or a matrix. A
@@ -68,18 +66,6 @@ class FrozenAdapters(RetrievalModel):
         """Adapt encoded texts."""
         return unit_vectors(single_vector(_residual(self.text, texts)))
 
-    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (P,) cosines of image p and text p."""
-        return inner_pairs(images, texts)
-
-    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (I, T) cosines of every image and text."""
-        return inner_products(images, texts)
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        """Encode a training batch as in inference."""
-        return encode_batch(self, batch)
-
     def _vectors(self, items: ModalityBatch, what: str) -> Tensor:
         shape = tuple(items.values.shape)
         if len(shape) != 3 or shape[1:] != (1, self.width):
@@ -91,7 +77,7 @@ class FrozenAdapters(RetrievalModel):
 
 
 @final
-class FrozenWithAdapters(RetrievalModel):
+class FrozenWithAdapters(SingleVectorModel):
     """A frozen model with one vector per item, and adapters behind it.
 
     The body computes no gradient and stays in evaluation mode, so its vectors can be computed once
@@ -131,18 +117,6 @@ class FrozenWithAdapters(RetrievalModel):
         with torch.no_grad():
             encoded = self.body.encode_texts(texts)
         return self.head.adapt_texts(encoded)
-
-    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (P,) cosines of image p and text p."""
-        return self.head.score_pairs(images, texts)
-
-    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (I, T) cosines of every image and text."""
-        return self.head.score_matrix(images, texts)
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        """Encode a training batch as in inference."""
-        return encode_batch(self, batch)
 
     def train(self, mode: bool = True) -> Self:
         """Switch the head to training; the body stays in evaluation mode."""

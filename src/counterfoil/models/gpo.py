@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
-from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.core.types import Embeddings, ModalityBatch
+from counterfoil.models.base import SingleVectorModel
 from counterfoil.models.checkpoints import (
     REGIONS,
     TEXTS,
@@ -28,13 +28,9 @@ from counterfoil.models.layers.pooling import (
     TextTower,
     check_positive,
     full_precision,
-    inner_pairs,
-    inner_products,
     single_vector,
-    unit_vectors,
 )
-from counterfoil.models.layers.towers import run_recurrent
-from counterfoil.models.vsepp import check_same_width
+from counterfoil.models.layers.towers import TwoTowerModel, run_recurrent
 
 # The pooling operator.
 
@@ -142,7 +138,7 @@ def _version(parameter: Tensor) -> object:
 
 
 @final
-class GPO(RetrievalModel):
+class GPO(TwoTowerModel, SingleVectorModel):
     """Two towers with a learned pooling behind each, compared by cosine.
 
     Detected regions are read by `MLPRegions`, grid cells by one linear layer, words by a `GRU` in
@@ -178,36 +174,19 @@ class GPO(RetrievalModel):
         Raises:
             ValueError: the towers end in spaces of different widths.
         """
-        super().__init__()
-        check_same_width(image, text)
-        self.image, self.text = image, text
+        super().__init__(image, text, normalise=(normalise_images, normalise_texts))
         self.image_pool, self.text_pool = (
             GeneralizedPooling(positions=positions, hidden=hidden, temperature=temperature)
             for _ in range(2)
         )
-        self.normalise = (normalise_images, normalise_texts)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """Encode N images as one vector each."""
-        vectors = single_vector(self.image_pool(self.image(images)))
-        return unit_vectors(vectors) if self.normalise[0] else vectors
+        return self.scale_images(single_vector(self.image_pool(self.image(images))))
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         """Encode N texts as one vector each."""
-        vectors = single_vector(self.text_pool(self.text(texts)))
-        return unit_vectors(vectors) if self.normalise[1] else vectors
-
-    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (P,) scores of image p with text p."""
-        return inner_pairs(images, texts)
-
-    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (I, T) scores of every image with every text."""
-        return inner_products(images, texts)
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        """Encode a training batch as in inference."""
-        return encode_batch(self, batch)
+        return self.scale_texts(single_vector(self.text_pool(self.text(texts))))
 
 
 # The authors' checkpoints: their tensor names and ours.

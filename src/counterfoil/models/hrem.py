@@ -19,7 +19,7 @@ from counterfoil.core.types import (
     EncodedViews,
     ModalityBatch,
 )
-from counterfoil.models.base import RetrievalModel
+from counterfoil.models.base import SingleVectorModel
 from counterfoil.models.checkpoints import (
     POSITIONS,
     Checkpoint,
@@ -43,14 +43,12 @@ from counterfoil.models.layers.pooling import (
     check_positive,
     ensure_nonempty,
     full_precision,
-    inner_pairs,
-    inner_products,
     pool_vectors,
     single_vector,
     unit_vectors,
     zero_padded,
 )
-from counterfoil.models.vsepp import check_same_width
+from counterfoil.models.layers.towers import TwoTowerModel
 
 # Pooling: self-attention, then the highest values mixed with the mean.
 
@@ -494,7 +492,7 @@ FRAGMENTS = "fragments"
 
 
 @final
-class HREM(RetrievalModel):
+class HREM(TwoTowerModel, SingleVectorModel):
     """One vector per image and text, compared by cosine; in training a graph over the batch.
 
     Where one of the enhanced grids is judged, the anchors read each other in a graph, and what they
@@ -534,14 +532,13 @@ class HREM(RetrievalModel):
         Raises:
             ValueError: parts of different widths, or an argument that is not possible.
         """
-        super().__init__()
-        check_same_width(image, text)
+        super().__init__(image, text)
         if graph is not None and graph.width != image.width:
             raise ValueError(
                 f"the graph reads {graph.width} numbers per item and the image tower gives "
                 f"{image.width}; give both the same width"
             )
-        self.image, self.text, self.graph = image, text, graph
+        self.graph = graph
         self.image_pool, self.text_pool = (
             ResidualPool(
                 width=image.width,
@@ -563,14 +560,6 @@ class HREM(RetrievalModel):
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         """Encode N texts as one vector each."""
         return unit_vectors(single_vector(self.text_pool(self.text(texts))))
-
-    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (P,) cosines of image p and text p."""
-        return inner_pairs(images, texts)
-
-    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (I, T) cosines of every image and text."""
-        return inner_products(images, texts)
 
     def forward(self, batch: Batch) -> EncodedViews:
         """Vectors as they are used, and the regions and words that the graph wants to see."""

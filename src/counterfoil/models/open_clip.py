@@ -12,17 +12,14 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, final
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import pad
 
 from counterfoil.core.io import read_json, write_json
-from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
-from counterfoil.models.base import RetrievalModel, encode_batch
-from counterfoil.models.layers import lora as lora_layers
+from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.layers import pretrained as pretrained_layers
+from counterfoil.models.layers.lora import LoRADualEncoder, add_lora
 from counterfoil.models.layers.pooling import (
-    inner_pairs,
-    inner_products,
     single_vector,
     unit_vectors,
 )
@@ -300,7 +297,7 @@ UNUSED = ("logit_", "text_decoder.")  # scale and bias belong to the objective
 
 
 @final
-class OpenClipModel(RetrievalModel):
+class OpenClipModel(LoRADualEncoder):
     """A dual encoder of open_clip, compared by cosine.
 
     Texts are padded to the full length with open_clip's padding token.
@@ -336,30 +333,17 @@ class OpenClipModel(RetrievalModel):
             ValueError: open_clip is not installed, there is no such model, or it cannot have
                 adapters.
         """
-        super().__init__()
-        if lora < 0:
-            raise ValueError(f"lora={lora} is not possible; give a rank, or 0 to train everything")
-        self.lora, self.apart = lora, apart
+        super().__init__(lora, apart=apart)
         self.written = config or open_clip_config(name)
         plain = json.loads(self.written)
         self.filler = int(plain["pad"] or 0)
         self.length = 0 if plain["language"] else open_clip_text_length(self.written)
         self.body = load_open_clip(name, pretrained=pretrained, config=self.written)
         if lora:
-            self.body = lora_layers.add_lora(self.body, lora, ATTENTION)
+            self.body = add_lora(self.body, lora, ATTENTION)
         for parameter, value in self.body.named_parameters():
             if parameter.startswith(UNUSED):
                 value.requires_grad_(False)
-
-    def merge(self) -> None:
-        """Merge the adapters into the weights and remove them."""
-        if self.lora:
-            lora_layers.merge_lora(self.body)
-            self.lora = 0
-
-    def adopted(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the state dict to load, from the same model with or without adapters."""
-        return lora_layers.lora_state(self.state_dict(), state) if self.lora else dict(state)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """Encode pixels (N, C, H, W) as one unit vector each."""
@@ -378,18 +362,6 @@ class OpenClipModel(RetrievalModel):
             )
         body: Any = self.body
         return unit_vectors(single_vector(body.encode_text(pad(ids, (0, room), value=self.filler))))
-
-    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (P,) cosines of image p and text p."""
-        return inner_pairs(images, texts)
-
-    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (I, T) cosines of every image and text."""
-        return inner_products(images, texts)
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        """Encode a training batch as in inference."""
-        return encode_batch(self, batch)
 
 
 def open_clip_text_length(config: str) -> int:

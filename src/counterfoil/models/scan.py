@@ -7,8 +7,7 @@ from typing import final, get_args
 
 from torch import Tensor
 
-from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs
-from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.core.types import Embeddings, ModalityBatch, Pairs
 from counterfoil.models.layers.cross_attention import (
     Aggregate,
     CrossAttention,
@@ -33,13 +32,12 @@ from counterfoil.models.layers.pooling import (
     check_choice,
     ensure_nonempty,
     squared_norms,
-    unit_vectors,
 )
-from counterfoil.models.vsepp import check_same_width
+from counterfoil.models.layers.towers import TwoTowerModel
 
 
 @final
-class SCAN(RetrievalModel):
+class SCAN(TwoTowerModel):
     """Stacked cross attention: words attend to regions ("t2i") or regions to words ("i2t").
 
     The score aggregates the cosines of queries and attended vectors. It is exact, although no
@@ -80,18 +78,15 @@ class SCAN(RetrievalModel):
         Raises:
             ValueError: an option that is not known, towers of different widths, or no compiler.
         """
-        super().__init__()
+        super().__init__(image, text, normalise=(normalise_images, normalise_texts))
         check_choice("direction", direction, get_args(Direction))
         check_choice("raw_norm", raw_norm, get_args(RawNorm))
         check_choice("aggregate", aggregate, get_args(Aggregate))
-        check_same_width(image, text)
         if compiled and not any(map(which, ("c++", "g++", "clang++"))):
             raise ValueError("compiled=True needs a C++ compiler; install g++ or leave it False")
-        self.image, self.text = image, text
         self.attention = CrossAttention(direction, raw_norm, lambda_softmax, compiled)
         self.aggregate: Aggregate = aggregate
         self.lambda_lse = lambda_lse
-        self.normalise = (normalise_images, normalise_texts)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """Encode N images as region vectors, with Gram matrices where words attend to them.
@@ -99,15 +94,9 @@ class SCAN(RetrievalModel):
         Where regions attend (i2t), an image without regions gets a single zero vector, so that the
         aggregation over regions is never empty.
         """
-        regions = self.image(images)
-        regions = unit_vectors(regions) if self.normalise[0] else regions
+        regions = self.scale_images(self.image(images))
         # the Gram matrices are computed once here, not for every tile of texts
         return prepare_context(regions) if self._words_attend else ensure_nonempty(regions)
-
-    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """Encode N texts as word vectors."""
-        words: Embeddings = self.text(texts)
-        return unit_vectors(words) if self.normalise[1] else words
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (P,) scores of image p with text p."""
@@ -121,10 +110,6 @@ class SCAN(RetrievalModel):
         """Return the (I, T) scores, tile by tile, with one matrix product per tile."""
         score_tile = self._tile_by_words if self._words_attend else self._tile_by_regions
         return score_tiles(prepare_context(images, gram=self._words_attend), texts, score_tile)
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        """Encode a training batch as in inference."""
-        return encode_batch(self, batch)
 
     def attention_maps(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (P, L, R) attention of image p and text p; sums to 1 over the context."""

@@ -7,8 +7,8 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch
-from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.core.types import Embeddings, ModalityBatch
+from counterfoil.models.base import SingleVectorModel
 from counterfoil.models.layers.pooling import (
     POOLS,
     ImageTower,
@@ -16,18 +16,16 @@ from counterfoil.models.layers.pooling import (
     TextTower,
     check_choice,
     full_precision,
-    inner_pairs,
-    inner_products,
     pool_vectors,
     single_vector,
-    unit_vectors,
 )
+from counterfoil.models.layers.towers import TwoTowerModel
 
 CELLS_AT_ONCE = 1 << 24
 
 
 @final
-class VSEPP(RetrievalModel):
+class VSEPP(TwoTowerModel, SingleVectorModel):
     """One vector per item, compared by cosine or by the order-embedding similarity (section 3).
 
     Departs from the authors' code in: a zero vector scores 0 (theirs gives NaN), and regions or
@@ -60,29 +58,26 @@ class VSEPP(RetrievalModel):
             normalise_images: scale image vectors to length 1.
             normalise_texts: scale text vectors to length 1.
         """
-        super().__init__()
+        super().__init__(image, text, normalise=(normalise_images, normalise_texts))
         check_choice("image_pool", image_pool, POOLS)
         check_choice("text_pool", text_pool, POOLS)
         check_choice("measure", measure, ("cosine", "order"))
-        check_same_width(image, text)
-        self.image, self.text = image, text
         self.pools: tuple[Pool, Pool] = (image_pool, text_pool)
         self.measure = measure
         self.absolute = absolute
-        self.normalise = (normalise_images, normalise_texts)
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """Encode N images as one vector each."""
-        return self._pooled(self.image(images), self.pools[0], self.normalise[0])
+        return self._absolute(self.scale_images(_pooled(self.image(images), self.pools[0])))
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         """Encode N texts as one vector each."""
-        return self._pooled(self.text(texts), self.pools[1], self.normalise[1])
+        return self._absolute(self.scale_texts(_pooled(self.text(texts), self.pools[1])))
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (P,) scores of image p with text p."""
         if self.measure == "cosine":
-            return inner_pairs(images, texts)
+            return super().score_pairs(images, texts)
         return order_similarity(
             full_precision(images.tokens[:, 0]), full_precision(texts.tokens[:, 0])
         )
@@ -90,7 +85,7 @@ class VSEPP(RetrievalModel):
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
         """Return the (I, T) scores of every image with every text."""
         if self.measure == "cosine":
-            return inner_products(images, texts)
+            return super().score_matrix(images, texts)
         image, text = full_precision(images.tokens[:, 0]), full_precision(texts.tokens[:, 0])
         # the difference of all pairs is (I, T, D): a few images at a time
         step = max(1, CELLS_AT_ONCE // max(1, text.numel()))
@@ -98,30 +93,15 @@ class VSEPP(RetrievalModel):
             [order_similarity(part.unsqueeze(1), text) for part in torch.split(image, step)]
         )
 
-    def forward(self, batch: Batch) -> EncodedViews:
-        """Encode a training batch as in inference."""
-        return encode_batch(self, batch)
+    def _absolute(self, vectors: Embeddings) -> Embeddings:
+        return Embeddings(vectors.tokens.abs(), vectors.mask) if self.absolute else vectors
 
-    def _pooled(self, bag: Embeddings, kind: Pool, normalise: bool) -> Embeddings:
-        pooled = single_vector(pool_vectors(kind, bag))
-        pooled = unit_vectors(pooled) if normalise else pooled
-        return Embeddings(pooled.tokens.abs(), pooled.mask) if self.absolute else pooled
+
+def _pooled(bag: Embeddings, pool: Pool) -> Embeddings:
+    return single_vector(pool_vectors(pool, bag))
 
 
 def order_similarity(image: Tensor, text: Tensor) -> Tensor:
     """Return -||max(0, text - image)||: 0 where the image is larger in every coordinate (eq. 8)."""
     violation: Tensor = torch.linalg.vector_norm((text - image).clamp(min=0), dim=-1)
     return -violation
-
-
-def check_same_width(image: ImageTower, text: TextTower) -> None:
-    """Check that both towers return vectors of the same width.
-
-    Raises:
-        ValueError: they do not.
-    """
-    if image.width != text.width:
-        raise ValueError(
-            f"the image tower gives {image.width} numbers per vector and the text tower "
-            f"{text.width}; give both the same width"
-        )

@@ -19,7 +19,7 @@ from counterfoil.core.types import (
     EncodedViews,
     ModalityBatch,
 )
-from counterfoil.models.base import RetrievalModel
+from counterfoil.models.base import SingleVectorModel
 from counterfoil.models.checkpoints import (
     Checkpoint,
     ConvertedModel,
@@ -35,15 +35,12 @@ from counterfoil.models.layers.pooling import (
     batch_norm_tokens,
     check_choice,
     check_positive,
-    inner_pairs,
-    inner_products,
     pool_vectors,
     single_vector,
     unit_vectors,
     zero_padded,
 )
-from counterfoil.models.layers.towers import run_recurrent
-from counterfoil.models.vsepp import check_same_width
+from counterfoil.models.layers.towers import TwoTowerModel, run_recurrent
 
 # Region relationship reasoning (section 3.1).
 
@@ -277,7 +274,7 @@ Passes = Literal["together", "separate"]
 
 
 @final
-class VSRN(RetrievalModel):
+class VSRN(TwoTowerModel, SingleVectorModel):
     """Relation layers, then a recurrent network over the regions; its last state is the image.
 
     In training the regions are also asked to tell their captions, see `Captioner`: the loss
@@ -322,16 +319,14 @@ class VSRN(RetrievalModel):
         Raises:
             ValueError: an option that is not known, or parts of different widths.
         """
-        super().__init__()
+        super().__init__(image, text)
         check_choice("region_norm", region_norm, get_args(RegionNorm))
         check_choice("bn_passes", bn_passes, get_args(Passes))
-        check_same_width(image, text)
         if captioner is not None and captioner.width != image.width:
             raise ValueError(
                 f"the captioner reads {captioner.width} numbers per region and the image tower "
                 f"gives {image.width}; give both the same width"
             )
-        self.image, self.text = image, text
         self.relations = nn.ModuleList(RegionRelation(width=image.width) for _ in range(layers))
         self.reader = nn.GRU(image.width, image.width, batch_first=True)
         self.norm = nn.BatchNorm1d(image.width) if batch_norm else None
@@ -348,14 +343,6 @@ class VSRN(RetrievalModel):
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
         """Encode N texts as one vector each."""
         return unit_vectors(single_vector(pool_vectors("last", self.text(texts))))
-
-    def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (P,) scores of image p with text p."""
-        return inner_pairs(images, texts)
-
-    def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """Return the (I, T) scores of every image with every text."""
-        return inner_products(images, texts)
 
     def forward(self, batch: Batch) -> EncodedViews:
         """Images and texts as they are used, and the loss of telling the anchors' captions."""

@@ -18,15 +18,13 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, linear, scaled_dot_product_attention
 
 from counterfoil.core.types import (
-    Batch,
     Embeddings,
-    EncodedViews,
     Pairs,
     WordHead,
     WordReading,
     WordSlots,
 )
-from counterfoil.models.base import RetrievalModel, encode_batch
+from counterfoil.models.base import RetrievalModel
 from counterfoil.models.checkpoints import State
 from counterfoil.models.layers.pooling import (
     check_choice,
@@ -456,10 +454,6 @@ class JointModel(RetrievalModel, ABC):
         )
         scores = self.score_indices(images, texts, Pairs(image, text).flatten())
         return scores.view(len(images), len(texts))
-
-    def forward(self, batch: Batch) -> EncodedViews:
-        """Encode a training batch as in inference."""
-        return encode_batch(self, batch)
 
     @property
     def wants(self) -> frozenset[WordHead]:

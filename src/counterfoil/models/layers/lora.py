@@ -7,6 +7,8 @@ from typing import Any, final
 
 from torch import Tensor, nn
 
+from counterfoil.models.base import SingleVectorModel
+
 ATTENTION = r".*\.self_attn\.(q_proj|k_proj|v_proj|out_proj)"
 _FROZEN, _ADDED = ".base_layer.", ".lora_"
 _NAME = "default"  # that peft gives to adapters
@@ -69,6 +71,34 @@ def lora_state(own: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[s
             plain = name.replace(_FROZEN, ".")
             found[name] = tensor if _ADDED in name else found.pop(plain, tensor)
     return found
+
+
+class LoRADualEncoder(SingleVectorModel):
+    """A pretrained dual encoder whose attention may have low-rank adapters.
+
+    Attributes:
+        body: the pretrained model.
+        lora: rank of the adapters; 0 for none.
+        apart: whether adapters stay separate from the weights in a finished model.
+    """
+
+    body: nn.Module
+
+    def __init__(self, lora: int, *, apart: bool) -> None:
+        super().__init__()
+        if lora < 0:
+            raise ValueError(f"lora={lora} is not possible; give a rank, or 0 to train everything")
+        self.lora, self.apart = lora, apart
+
+    def merge(self) -> None:
+        """Merge the adapters into the weights and remove them."""
+        if self.lora:
+            merge_lora(self.body)
+            self.lora = 0
+
+    def adopted(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the state dict to load, from the same model with or without adapters."""
+        return lora_state(self.state_dict(), state) if self.lora else dict(state)
 
 
 @final

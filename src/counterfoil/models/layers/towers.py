@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from counterfoil.core.types import Embeddings, ModalityBatch
+from counterfoil.models.base import RetrievalModel
 from counterfoil.models.layers.pooling import (
     ImageTower,
+    TextTower,
     WordTower,
     batch_norm_tokens,
     check_choice,
@@ -26,6 +28,7 @@ from counterfoil.models.layers.pooling import (
     full_mask,
     masked_ids,
     projection,
+    unit_vectors,
     zero_padded,
 )
 
@@ -468,3 +471,40 @@ def _halve(channels: int, more: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(channels, more, 3, stride=2, padding=1), nn.GroupNorm(1, more), nn.GELU()
     )
+
+
+# Models of two towers.
+
+
+class TwoTowerModel(RetrievalModel):
+    """A model with an image tower and a text tower of the same width.
+
+    Attributes:
+        image: encoder of images.
+        text: encoder of texts.
+        normalise: whether vectors of images, and those of texts, are scaled to length 1.
+    """
+
+    def __init__(
+        self, image: ImageTower, text: TextTower, *, normalise: tuple[bool, bool] = (True, True)
+    ) -> None:
+        super().__init__()
+        if image.width != text.width:
+            raise ValueError(
+                f"the image tower gives {image.width} numbers per vector and the text tower "
+                f"{text.width}; give both the same width"
+            )
+        self.image, self.text = image, text
+        self.normalise = normalise
+
+    def encode_texts(self, texts: ModalityBatch) -> Embeddings:
+        """Encode N texts as word vectors."""
+        return self.scale_texts(self.text(texts))
+
+    def scale_images(self, images: Embeddings) -> Embeddings:
+        """Scale image vectors to length 1 if the model does so."""
+        return unit_vectors(images) if self.normalise[0] else images
+
+    def scale_texts(self, texts: Embeddings) -> Embeddings:
+        """Scale text vectors to length 1 if the model does so."""
+        return unit_vectors(texts) if self.normalise[1] else texts
