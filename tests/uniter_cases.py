@@ -8,7 +8,7 @@ from torch import Tensor
 import golden_scores
 from counterfoil.core.types import Embeddings, ModalityBatch
 from counterfoil.models.checkpoints import Checkpoint
-from counterfoil.models.uniter import UNITER, convert_uniter, uniter_options
+from counterfoil.models.uniter import UNITER, convert_uniter, uniter_from_checkpoint
 
 
 def build(system: str, **options: object) -> UNITER:
@@ -17,7 +17,7 @@ def build(system: str, **options: object) -> UNITER:
     given = golden_scores.checkpoint(
         system, heads=config["num_attention_heads"], mask=config["MASK"]
     )
-    found = uniter_options(Checkpoint(given.state, given.options))
+    found = uniter_from_checkpoint(Checkpoint(given.state, given.options))
     made = found.model.replace(score="logit", dropout=0.0, **options).build()
     assert isinstance(made, UNITER)
     made.load_state_dict(made.adopted(convert_uniter(given.state)))

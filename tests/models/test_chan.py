@@ -10,7 +10,7 @@ from torch.autograd import gradcheck
 
 from bag_cases import WIDTH, bags
 from counterfoil.core.types import Embeddings, ModalityBatch, Pairs
-from counterfoil.models.chan import CHAN, convert_chan
+from counterfoil.models.chan import CHAN, NAMES
 from counterfoil.models.convert import convert_checkpoint
 from counterfoil.models.layers import cross_attention, fused
 from counterfoil.models.layers.towers import GRU, Regions
@@ -255,9 +255,9 @@ def test_their_options_are_read(tmp_path):
 
 def test_other_tensors_are_refused():
     with pytest.raises(ValueError, match=r"'img_enc\.cnn\.0\.weight' is no tensor of a CHAN"):
-        convert_chan({"img_enc.cnn.0.weight": torch.zeros(1)})
+        NAMES.renamed({"img_enc.cnn.0.weight": torch.zeros(1)})
     with pytest.raises(ValueError, match=r"this CHAN checkpoint has no 'text\.embed\.weight'"):
-        convert_chan({"img_enc.fc.weight": torch.zeros(1)})
+        NAMES.renamed({"img_enc.fc.weight": torch.zeros(1)})
 
 
 def test_what_is_unknown_is_refused():

@@ -15,7 +15,7 @@ from counterfoil.models.dive import (
     PooledParts,
     WordsAndStates,
     convert_dive,
-    dive_options,
+    dive_from_checkpoint,
 )
 from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions
@@ -83,7 +83,7 @@ def test_bert(tmp_path, monkeypatch, pooling, pool, apart):
             halves = state[f"txt_enc.linear.{kind}"].chunk(2)
             state |= {f"txt_enc.linear{n}.{kind}": half for n, half in zip(("", "2"), halves)}
     state["txt_enc.bert.embeddings.position_ids"] = torch.arange(3)
-    built = dive_options(Checkpoint(state, {"txt_pooling": pooling}), bert=folder).build()
+    built = dive_from_checkpoint(Checkpoint(state, {"txt_pooling": pooling}), bert=folder).build()
     same(built, host)
     assert (built.text.kind, built.text.apart) == (pool, apart)
 

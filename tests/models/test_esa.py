@@ -15,7 +15,7 @@ from counterfoil.losses.baselines import SelfExpandingLoss
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
 from counterfoil.models.checkpoints import UNUSED
 from counterfoil.models.convert import convert_checkpoint
-from counterfoil.models.esa import ESA, EXPANDED, PREFIXES, convert_esa
+from counterfoil.models.esa import ESA, EXPANDED, NAMES, PREFIXES
 from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
 from counterfoil.training.step import TrainingStep, cached_backward
@@ -216,11 +216,11 @@ def test_the_authors_checkpoints_are_read(tmp_path):
 
 def test_other_checkpoints_are_refused():
     with pytest.raises(ValueError, match=r"'img_enc\.gpool\.x' is no tensor of an ESA checkpoint"):
-        convert_esa({"img_enc.gpool.x": torch.zeros(1)})
+        NAMES.renamed({"img_enc.gpool.x": torch.zeros(1)})
     with pytest.raises(ValueError, match="trained on pixels: extract features"):
-        convert_esa({"img_enc.backbone.conv.weight": torch.zeros(1)})
+        NAMES.renamed({"img_enc.backbone.conv.weight": torch.zeros(1)})
     with pytest.raises(ValueError, match=r"has no 'image\.fc\.weight'; is it another"):
-        convert_esa({f"{UNUSED[0]}weight": torch.zeros(1)})
+        NAMES.renamed({f"{UNUSED[0]}weight": torch.zeros(1)})
 
 
 def test_it_learns():

@@ -9,7 +9,7 @@ from torch import Tensor
 import hub_cases
 from counterfoil.models.checkpoints import Checkpoint
 from counterfoil.models.convert import convert_checkpoint
-from counterfoil.models.gpo import GPO, PREFIXES, convert_gpo, gpo_options
+from counterfoil.models.gpo import GPO, NAMES, PREFIXES, gpo_from_checkpoint
 from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import GRU, MLPRegions, Regions
 
@@ -42,7 +42,7 @@ def authors(made: GPO) -> dict[str, Tensor]:
 def test_every_tensor_finds_its_place(tmp_path, grid, pretrained):
     bert = hub_cases.bert(tmp_path) if pretrained else None
     made = host(bert=bert, grid=grid)
-    built = gpo_options(Checkpoint(authors(made)), bert=bert or "").build()
+    built = gpo_from_checkpoint(Checkpoint(authors(made)), bert=bert or "").build()
     assert isinstance(built.image, Regions if grid else MLPRegions)
     for name, value in made.state_dict().items():
         assert torch.equal(built.state_dict()[name], value), name
@@ -72,7 +72,7 @@ def test_a_file_with_options(tmp_path):
 )
 def test_tensors_of_something_else_are_refused(name, message):
     with pytest.raises(ValueError, match=message):
-        convert_gpo({name: torch.zeros(1)})
+        NAMES.renamed({name: torch.zeros(1)})
 
 
 @pytest.mark.parametrize("lost", ["text.embed.weight", "image.fc.weight"])
@@ -80,4 +80,4 @@ def test_a_tensor_that_is_missing_is_named(lost):
     state = authors(host())
     del state[next(name for name in state if name.endswith(lost.partition(".")[2]))]
     with pytest.raises(ValueError, match=f"has no '{lost}'"):
-        convert_gpo(state)
+        NAMES.renamed(state)

@@ -11,7 +11,7 @@ from torch import Tensor
 from counterfoil.core.config import config_from_dict
 from counterfoil.models.checkpoints import Checkpoint
 from counterfoil.models.convert import SYSTEMS, convert_checkpoint
-from counterfoil.models.hrem import HREM, NAMES, PREFIXES, BatchGraph, convert_hrem, hrem_options
+from counterfoil.models.hrem import HREM, NAMES, PREFIXES, BatchGraph, hrem_from_checkpoint
 from counterfoil.models.layers.pretrained import BertTextTower
 from counterfoil.models.layers.towers import MLPRegions
 
@@ -48,7 +48,7 @@ def authors(bert: str, *, graph: bool) -> dict[str, Tensor]:
 def test_every_tensor_comes_back(bert, graph):
     state = authors(bert, graph=graph)
     options = {"nhead": 2, "residual_weight": 0.7, "mask_weight": 1.5, "threshold": 0.4}
-    found = hrem_options(Checkpoint(state, options), bert=bert)
+    found = hrem_from_checkpoint(Checkpoint(state, options), bert=bert)
     built = found.build()
     assert isinstance(built, HREM)
     assert built.uses_batch_context == graph
@@ -69,7 +69,9 @@ def test_a_file_as_they_save_it(bert, tmp_path: Path, monkeypatch: pytest.Monkey
         sides[side == "txt_enc"][f"module.{rest}"] = value
     path = tmp_path / "model_best.pth"
     torch.save({"model": sides, "opt": argparse.Namespace(nhead=4), "epoch": 3}, path)
-    monkeypatch.setitem(SYSTEMS, "hrem", lambda checkpoint: hrem_options(checkpoint, bert=bert))
+    monkeypatch.setitem(
+        SYSTEMS, "hrem", lambda checkpoint: hrem_from_checkpoint(checkpoint, bert=bert)
+    )
     built = convert_checkpoint(path, "hrem").build()
     assert built.image_pool.layer.self_attn.num_heads == 4
     assert torch.equal(built.text.fc.weight, sides[1]["module.linear.weight"])
@@ -78,7 +80,7 @@ def test_a_file_as_they_save_it(bert, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_what_is_not_theirs(bert):
     state = authors(bert, graph=False)
     with pytest.raises(ValueError, match=r"'img_enc.gpool.gru.weight' is no tensor of an HREM"):
-        convert_hrem({**state, "img_enc.gpool.gru.weight": torch.zeros(1)})
+        NAMES.renamed({**state, "img_enc.gpool.gru.weight": torch.zeros(1)})
     del state["txt_enc.linear.weight"]
     with pytest.raises(ValueError, match=r"this HREM checkpoint has no 'text.fc.weight'"):
-        convert_hrem(state)
+        NAMES.renamed(state)

@@ -9,7 +9,7 @@ from torch import Tensor
 from counterfoil.core.config import config_from_dict
 from counterfoil.models.checkpoints import Checkpoint
 from counterfoil.models.convert import convert_checkpoint
-from counterfoil.models.uniter import UNITER, authors_state, convert_uniter, uniter_options
+from counterfoil.models.uniter import UNITER, authors_state, convert_uniter, uniter_from_checkpoint
 
 PRETRAINED = ("match", "fill", "regress", "classify")
 
@@ -59,7 +59,7 @@ def test_a_pretrained_file_as_they_save_it(tmp_path: Path):
 
 @pytest.mark.parametrize("outputs", [("rank",), ("rank", "match", "doubt", "fill", "correct")])
 def test_a_fine_tuned_rank_is_kept(outputs):
-    built = uniter_options(Checkpoint(authors(outputs))).build()
+    built = uniter_from_checkpoint(Checkpoint(authors(outputs))).build()
     same(built, host(outputs))
     assert len(built.state_dict()) == len(host(outputs).state_dict())
 
@@ -75,7 +75,7 @@ def old(name: str) -> str:
 def test_old_names_are_known(before):
     state = {before.format(old(name)): value for name, value in authors().items()}
     assert any("gamma" in name for name in state)
-    same(uniter_options(Checkpoint(state)).build(), host())
+    same(uniter_from_checkpoint(Checkpoint(state)).build(), host())
 
 
 def test_a_text_model_of_bert_is_taken_for_its_layers():
@@ -85,7 +85,7 @@ def test_a_text_model_of_bert_is_taken_for_its_layers():
         for name, value in authors(("match", "fill")).items()
         if "itm" not in name
     }
-    first, second = (uniter_options(Checkpoint(theirs)) for _ in range(2))
+    first, second = (uniter_from_checkpoint(Checkpoint(theirs)) for _ in range(2))
     built = first.build()
     assert first.model.arguments["outputs"] == ("rank", "fill")
     words = host(("match", "fill")).text.word_embeddings.weight
@@ -98,7 +98,7 @@ def test_missing_tensors_begin_fresh_and_unknown_ones_are_left_out():
     pooler = state.pop("uniter.pooler.dense.weight")
     state["vocabulary_of_nobody"] = torch.zeros(3)
     before = torch.get_rng_state()
-    found = uniter_options(Checkpoint(state))
+    found = uniter_from_checkpoint(Checkpoint(state))
     assert torch.equal(before, torch.get_rng_state())
     built = found.build()
     assert built.pooler.weight.shape == pooler.shape
@@ -109,7 +109,7 @@ def test_shapes_that_do_not_fit_are_refused():
     state = authors()
     state["uniter.pooler.dense.weight"] = torch.zeros(128, 127)
     with pytest.raises(ValueError, match="these weights do not fit"):
-        uniter_options(Checkpoint(state)).build()
+        uniter_from_checkpoint(Checkpoint(state)).build()
 
 
 def test_another_systems_tensors_are_refused():

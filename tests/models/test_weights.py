@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from counterfoil.models.bfan import BFAN
 from counterfoil.models.checkpoints import read_checkpoint
-from counterfoil.models.convert import convert_checkpoint, convert_scan, convert_vsepp
+from counterfoil.models.convert import convert_checkpoint, rename_gru_model
 from counterfoil.models.layers.towers import GRU, Regions
 from counterfoil.models.scan import SCAN
 from counterfoil.models.vsepp import VSEPP
@@ -109,19 +109,19 @@ def test_weight_normalisation_is_written_out(whole):
     flat = {"img_enc.fc.weight_g": length, "img_enc.fc.weight_v": 3 * weight}
     flat |= {"img_enc.fc.bias": image["fc.bias"]}
     flat |= {f"txt_enc.{k}": v for k, v in text.items()}
-    torch.testing.assert_close(convert_scan(flat)["image.fc.weight"], weight)
+    torch.testing.assert_close(rename_gru_model(flat, "SCAN")["image.fc.weight"], weight)
 
 
 def test_a_fine_tuned_network_is_refused():
     with pytest.raises(ValueError, match="trained on pixels: extract features"):
-        convert_vsepp({"img_enc.cnn.0.weight": torch.zeros(1)})
+        rename_gru_model({"img_enc.cnn.0.weight": torch.zeros(1)}, "VSE++")
 
 
 def test_another_systems_tensors_are_refused():
     with pytest.raises(ValueError, match=r"'img_enc.Rs_GCN_1.g.weight' is no tensor of a SCAN"):
-        convert_scan({"img_enc.Rs_GCN_1.g.weight": torch.zeros(1)})
+        rename_gru_model({"img_enc.Rs_GCN_1.g.weight": torch.zeros(1)}, "SCAN")
     with pytest.raises(ValueError, match=r"has no 'image\.fc\.weight'"):
-        convert_scan({"txt_enc.embed.weight": torch.zeros(1)})
+        rename_gru_model({"txt_enc.embed.weight": torch.zeros(1)}, "SCAN")
 
 
 def vsrn_authors(*, f30k: bool = True) -> tuple[VSRN, list[dict[str, torch.Tensor]]]:

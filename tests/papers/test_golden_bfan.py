@@ -13,7 +13,7 @@ import golden_scores
 import golden_vectors
 from counterfoil.core.types import ScoreMatrix, Scores
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
-from counterfoil.models.convert import bfan_options
+from counterfoil.models.convert import bfan_from_checkpoint
 from counterfoil.models.layers import fused
 from counterfoil.models.layers.fused import align_pairs
 
@@ -29,7 +29,7 @@ def build(focus: str):
     golden = golden_scores.load(SYSTEM)
     softmax = golden.meta["config"]["lambda_softmax"]
     options = {"focal_type": focus, "lambda_softmax": softmax}
-    return golden, bfan_options(golden_scores.checkpoint(SYSTEM, **options)).build()
+    return golden, bfan_from_checkpoint(golden_scores.checkpoint(SYSTEM, **options)).build()
 
 
 def kernel(focus: str, what: str) -> Tensor:

@@ -25,7 +25,7 @@ from counterfoil.core.types import (
 from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.baselines import SelfAdjustedCFMLoss, SelfExploredCFMLoss
 from counterfoil.losses.triplet import HardestTripletLoss
-from counterfoil.models.gpo import PREFIXES, gpo_options
+from counterfoil.models.gpo import PREFIXES, gpo_from_checkpoint
 from counterfoil.negatives.counterfactual import CounterfactualSampler, violated_triplets
 from counterfoil.negatives.online import existing_extras
 from counterfoil.training.step import TrainingStep
@@ -69,7 +69,9 @@ class Case:
     def __init__(self) -> None:
         self.golden = golden_scores.load(SYSTEM)
         self.config = self.golden.meta["config"]
-        self.model = gpo_options(golden_scores.checkpoint(SYSTEM), bert=self.folder).build().eval()
+        self.model = (
+            gpo_from_checkpoint(golden_scores.checkpoint(SYSTEM), bert=self.folder).build().eval()
+        )
         self.batch = self._batch()
         self.source = CounterfactualSampler(
             margin=self.config["margin"],

@@ -15,7 +15,7 @@ import golden_vectors
 from counterfoil.core.types import Embeddings, ModalityBatch, ScoreMatrix, Scores
 from counterfoil.losses.contrastive import InfoNCELoss
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
-from counterfoil.models.chan import CHAN, chan_options
+from counterfoil.models.chan import CHAN, chan_from_checkpoint
 from counterfoil.models.checkpoints import Checkpoint
 from counterfoil.models.layers import fused
 from counterfoil.models.layers.towers import GRU, Regions
@@ -57,7 +57,9 @@ def host(bert: Path, mode: str = "basic", reader: str = "bigru", **options: obje
             state[f"{named[side]}.{rest}"] = value
     config = golden().meta["config"]
     options = {"alpha": config["alpha"], "belta": config["belta"]} | options
-    built = chan_options(Checkpoint(state, options), bert=str(bert), sees=SEES[mode]).build()
+    built = chan_from_checkpoint(
+        Checkpoint(state, options), bert=str(bert), sees=SEES[mode]
+    ).build()
     assert isinstance(built, CHAN)
     return built
 

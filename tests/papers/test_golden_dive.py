@@ -22,7 +22,7 @@ from counterfoil.models.checkpoints import Checkpoint
 from counterfoil.models.dive import (
     NAMES,
     DivE,
-    dive_options,
+    dive_from_checkpoint,
     set_closeness,
     set_correlation,
     set_crowding,
@@ -72,7 +72,7 @@ def state(text: str) -> dict[str, Tensor]:
 
 def model(text: str, bert: str, *, compat: bool) -> DivE:
     options = {**config()["options"], "txt_pooling": "cls" if text.endswith("cls") else "max"}
-    made = dive_options(Checkpoint(state(text), options), bert=bert)
+    made = dive_from_checkpoint(Checkpoint(state(text), options), bert=bert)
     changes = {"heads": config()["heads"], "head_width": config()["dim_head"]}
     spec = made.model.replace(released_padding=compat, **changes)
     built = replace(made, model=spec).build()

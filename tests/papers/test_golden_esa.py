@@ -15,7 +15,7 @@ import golden_vectors
 from counterfoil.core.types import Embeddings, ModalityBatch, ScoreMatrix, Scores
 from counterfoil.losses.baselines import SelfExpandingLoss
 from counterfoil.models.checkpoints import Checkpoint
-from counterfoil.models.esa import ESA, PREFIXES, esa_options
+from counterfoil.models.esa import ESA, PREFIXES, esa_from_checkpoint
 
 SYSTEM = "esa"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
@@ -50,7 +50,7 @@ def model(text: str = "bigru", image: str = "img", **options: object) -> ESA:
         for side, _, rest in [name.partition(".")]
         if side in named
     }
-    built = esa_options(Checkpoint(state, options), bert=model.folder).build()
+    built = esa_from_checkpoint(Checkpoint(state, options), bert=model.folder).build()
     assert isinstance(built, ESA)
     return built
 

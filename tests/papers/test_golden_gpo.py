@@ -15,7 +15,7 @@ import golden_vectors
 from counterfoil.core.types import Embeddings, ModalityBatch, ScoreMatrix, Scores
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
 from counterfoil.models.checkpoints import Checkpoint
-from counterfoil.models.gpo import GPO, PREFIXES, GeneralizedPooling, gpo_options
+from counterfoil.models.gpo import GPO, PREFIXES, GeneralizedPooling, gpo_from_checkpoint
 
 SYSTEM = "gpo"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
@@ -47,7 +47,7 @@ def model(image: str = "img_enc", text: str = "txt_enc_bigru", **options: object
         for side, _, rest in [name.partition(".")]
         if side in names
     }
-    built = gpo_options(Checkpoint(state, options), bert=model.folder).build()
+    built = gpo_from_checkpoint(Checkpoint(state, options), bert=model.folder).build()
     assert isinstance(built, GPO)
     return built
 

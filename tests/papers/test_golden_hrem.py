@@ -38,7 +38,7 @@ from counterfoil.models.hrem import (
     IMAGES,
     NAMES,
     TEXTS,
-    hrem_options,
+    hrem_from_checkpoint,
     match_fragments,
     top_mean,
 )
@@ -66,7 +66,7 @@ def bert() -> str:
 def build(case: str) -> HREM:
     """The authors' model; "clean" reads no padding."""
     checkpoint = golden_scores.checkpoint(SYSTEM, **golden_scores.load(SYSTEM).meta["config"])
-    model = hrem_options(checkpoint, bert=bert()).build()
+    model = hrem_from_checkpoint(checkpoint, bert=bert()).build()
     assert isinstance(model, HREM)
     assert model.graph is not None
     if case == "clean":

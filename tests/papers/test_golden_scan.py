@@ -12,7 +12,7 @@ import golden_scores
 import golden_vectors
 from counterfoil.core.types import ScoreMatrix, Scores
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
-from counterfoil.models.convert import scan_options
+from counterfoil.models.convert import scan_from_checkpoint
 from counterfoil.models.layers import fused
 
 SYSTEM = "scan"
@@ -24,7 +24,7 @@ def build(**options):
     """The authors' defaults of a direction, with its two temperatures."""
     golden = golden_scores.load(SYSTEM)
     options = {**golden.meta["config"][options.get("cross_attn", "t2i")], **options}
-    return golden, scan_options(golden_scores.checkpoint(SYSTEM, **options)).build()
+    return golden, scan_from_checkpoint(golden_scores.checkpoint(SYSTEM, **options)).build()
 
 
 def embedded(key: str, **options) -> Tensor:

@@ -12,7 +12,7 @@ import golden_scores
 import golden_vectors
 from counterfoil.core.types import ScoreMatrix, Scores
 from counterfoil.losses.triplet import HardestTripletLoss, SumTripletLoss
-from counterfoil.models.convert import vsepp_options
+from counterfoil.models.convert import vsepp_from_checkpoint
 
 SYSTEM = "vsepp"
 pytestmark = [pytest.mark.golden, golden_vectors.needs(SYSTEM)]
@@ -36,7 +36,7 @@ def loss(kind: str, scores: Tensor, margin: float) -> Tensor:
 class Case:
     def __init__(self, config: str) -> None:
         self.golden = golden_scores.load(SYSTEM)
-        converted = vsepp_options(golden_scores.checkpoint(SYSTEM, **OPTIONS[config]))
+        converted = vsepp_from_checkpoint(golden_scores.checkpoint(SYSTEM, **OPTIONS[config]))
         self.model = converted.build()
         self.image = self.model.encode_images(golden_scores.images(self.golden.inputs))
         self.text = self.model.encode_texts(golden_scores.captions(self.golden.inputs))

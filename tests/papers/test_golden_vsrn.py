@@ -13,7 +13,7 @@ import golden_scores
 import golden_vectors
 from counterfoil.core.types import Batch, Embeddings, ModalityBatch, Pairs, ScoreMatrix, Scores
 from counterfoil.losses.triplet import HardestTripletLoss
-from counterfoil.models.vsrn import VSRN, convert_vsrn, vsrn_options
+from counterfoil.models.vsrn import VSRN, convert_vsrn, vsrn_from_checkpoint
 
 SYSTEM = "vsrn"
 START = 1
@@ -28,7 +28,7 @@ def golden() -> golden_vectors.Golden:
 def model(config: str, *, training: bool = False) -> VSRN:
     longest = golden().meta["config"]["max_len"]
     options = {"data_name": f"{config}_precomp", "max_len": longest}
-    built = vsrn_options(golden_scores.checkpoint(SYSTEM, **options)).build()
+    built = vsrn_from_checkpoint(golden_scores.checkpoint(SYSTEM, **options)).build()
     assert isinstance(built, VSRN)
     return built.train(training)
 

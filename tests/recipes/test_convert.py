@@ -118,7 +118,7 @@ def test_words_and_pieces_are_not_confused(tmp_path):
 
 def test_older_systems_add_no_word(tmp_path, monkeypatch):
     made = host(GRU(words=len(WORDS) + 1, word_width=5, width=6))
-    monkeypatch.setitem(convert.SYSTEMS, "scan", gpo.gpo_options)
+    monkeypatch.setitem(convert.SYSTEMS, "scan", gpo.gpo_from_checkpoint)
     refused("scan", made, vocabulary(tmp_path), tmp_path, "has 9 words and this .* with 10")
 
 

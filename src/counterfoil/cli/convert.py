@@ -68,7 +68,7 @@ def convert_checkpoint(
     from counterfoil.data.processor import FeatureProcessor, Processor
     from counterfoil.data.tokenizers import WordPieceTokenizer, read_vocabulary
     from counterfoil.model import save_model
-    from counterfoil.models.convert import MODERN
+    from counterfoil.models.convert import WITH_BERT
     from counterfoil.models.convert import convert_checkpoint as convert_state
     from counterfoil.pipelines.overrides import changed_settings
 
@@ -77,7 +77,7 @@ def convert_checkpoint(
     is_bert = vocabulary.is_dir()
     converted = convert_state(checkpoint, system, bert=str(vocabulary) if is_bert else None)
     tokenizer = WordPieceTokenizer(str(vocabulary)) if is_bert else read_vocabulary(vocabulary)
-    _check_vocabulary(converted, tokenizer, vocabulary, masks=system in MODERN)
+    _check_vocabulary(converted, tokenizer, vocabulary, masks=system in WITH_BERT)
     converted.build()  # refuses weights that do not fit before any setting is applied
     spec = converted.model
     if "mask" in spec.arguments and tokenizer.mask is not None:

@@ -322,16 +322,7 @@ NAMES = TensorNames(
 )
 
 
-def convert_chan(state: Mapping[str, Tensor]) -> State:
-    """Rename the authors' tensors to those of `CHAN`.
-
-    Raises:
-        ValueError: a tensor is missing or unknown.
-    """
-    return NAMES.renamed(state)
-
-
-def chan_options(
+def chan_from_checkpoint(
     checkpoint: Checkpoint, *, bert: str = "bert-base-uncased", sees: Sight | None = None
 ) -> ConvertedModel:
     """Convert a checkpoint of CHAN; without its options, as published.
@@ -345,7 +336,7 @@ def chan_options(
     Raises:
         ValueError: it is not a CHAN checkpoint.
     """
-    state, options = convert_chan(checkpoint.state), checkpoint.options
+    state, options = NAMES.renamed(checkpoint.state), checkpoint.options
     block = _block_kind(state)
     published: Pooling = "LSE" if "text.embed.weight" in state else "Mean"
     return convert_towers(

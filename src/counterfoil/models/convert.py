@@ -13,7 +13,7 @@ from torch import Tensor
 
 from counterfoil.core.config import config, parse_choice
 from counterfoil.models.bfan import BFAN
-from counterfoil.models.chan import chan_options
+from counterfoil.models.chan import chan_from_checkpoint
 from counterfoil.models.checkpoints import (
     Checkpoint,
     ConvertedModel,
@@ -23,14 +23,14 @@ from counterfoil.models.checkpoints import (
     read_checkpoint,
     regions_config,
 )
-from counterfoil.models.dive import dive_options
-from counterfoil.models.esa import esa_options
-from counterfoil.models.gpo import gpo_options
-from counterfoil.models.hrem import hrem_options
+from counterfoil.models.dive import dive_from_checkpoint
+from counterfoil.models.esa import esa_from_checkpoint
+from counterfoil.models.gpo import gpo_from_checkpoint
+from counterfoil.models.hrem import hrem_from_checkpoint
 from counterfoil.models.scan import SCAN
-from counterfoil.models.uniter import uniter_options
+from counterfoil.models.uniter import uniter_from_checkpoint
 from counterfoil.models.vsepp import VSEPP
-from counterfoil.models.vsrn import vsrn_options
+from counterfoil.models.vsrn import vsrn_from_checkpoint
 
 PREFIXES = {
     "img_enc.fc.": "image.fc.",
@@ -40,40 +40,23 @@ PREFIXES = {
 NEEDED = ("image.fc.weight", "image.fc.bias", "text.embed.weight", "text.rnn.weight_ih_l0")
 
 
-def convert_vsepp(state: Mapping[str, Tensor]) -> State:
-    """Rename the authors' tensors to those of `VSEPP`.
+def rename_gru_model(state: Mapping[str, Tensor], system: str) -> State:
+    """Rename the authors' tensors of a VSE++, SCAN or BFAN.
 
     Raises:
         ValueError: a tensor is missing or unknown.
     """
-    return _renamed(state, "VSE++")
+    names = TensorNames(system=f"a {system}", prefixes=PREFIXES, needed=NEEDED)
+    return names.renamed(_without_weight_norm(state))
 
 
-def convert_scan(state: Mapping[str, Tensor]) -> State:
-    """Rename the authors' tensors to those of `SCAN`.
-
-    Raises:
-        ValueError: a tensor is missing or unknown.
-    """
-    return _renamed(state, "SCAN")
-
-
-def convert_bfan(state: Mapping[str, Tensor]) -> State:
-    """Rename the authors' tensors to those of `BFAN`.
-
-    Raises:
-        ValueError: a tensor is missing or unknown.
-    """
-    return _renamed(state, "BFAN")
-
-
-def vsepp_options(checkpoint: Checkpoint) -> ConvertedModel:
+def vsepp_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
     """Convert a checkpoint of VSE++.
 
     Raises:
         ValueError: it is not a VSE++ checkpoint on ready-made features.
     """
-    state, options = convert_vsepp(checkpoint.state), checkpoint.options
+    state, options = rename_gru_model(checkpoint.state, "VSE++"), checkpoint.options
     spec = config(
         VSEPP,
         image=regions_config(state),
@@ -86,13 +69,13 @@ def vsepp_options(checkpoint: Checkpoint) -> ConvertedModel:
     return ConvertedModel(spec, state)
 
 
-def scan_options(checkpoint: Checkpoint) -> ConvertedModel:
+def scan_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
     """Convert a checkpoint of SCAN; without its options, t2i LogSumExp as published.
 
     Raises:
         ValueError: it is not a SCAN checkpoint.
     """
-    state, options = convert_scan(checkpoint.state), checkpoint.options
+    state, options = rename_gru_model(checkpoint.state, "SCAN"), checkpoint.options
     direction = options.get("cross_attn", "t2i")
     spec = config(
         SCAN,
@@ -109,13 +92,13 @@ def scan_options(checkpoint: Checkpoint) -> ConvertedModel:
     return ConvertedModel(spec, state)
 
 
-def bfan_options(checkpoint: Checkpoint) -> ConvertedModel:
+def bfan_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
     """Convert a checkpoint of BFAN; without its options, "equal".
 
     Raises:
         ValueError: it is not a BFAN checkpoint.
     """
-    state, options = convert_bfan(checkpoint.state), checkpoint.options
+    state, options = rename_gru_model(checkpoint.state, "BFAN"), checkpoint.options
     spec = config(
         BFAN,
         image=regions_config(state),
@@ -128,52 +111,43 @@ def bfan_options(checkpoint: Checkpoint) -> ConvertedModel:
     return ConvertedModel(spec, state)
 
 
-def _renamed(state: Mapping[str, Tensor], system: str) -> State:
-    names = TensorNames(system=f"a {system}", prefixes=PREFIXES, needed=NEEDED)
-    return names.renamed(_without_weight_norm(state))
-
-
 def _without_weight_norm(state: Mapping[str, Tensor]) -> State:
     """Multiply out weight normalisation: SCAN may save fc as direction and length."""
     new = dict(state)
     for name in [n for n in state if n.endswith("fc.weight_g")]:
-        length, way = new.pop(name), new.pop(name[:-1] + "v")
-        norm = way.norm() if length.numel() == 1 else way.norm(dim=1, keepdim=True)
-        new[name.removesuffix("_g")] = way * (length / norm)
+        length, direction = new.pop(name), new.pop(name[:-1] + "v")
+        norm = direction.norm() if length.numel() == 1 else direction.norm(dim=1, keepdim=True)
+        new[name.removesuffix("_g")] = direction * (length / norm)
     return new
 
 
 # All systems.
 
 
-class BertReader(Protocol):
+class BertConversion(Protocol):
     """A conversion of checkpoints whose text encoder may be BERT."""
 
-    def __call__(self, checkpoint: Checkpoint, *, bert: str) -> ConvertedModel:
+    def __call__(self, checkpoint: Checkpoint, *, bert: str = ...) -> ConvertedModel:
         """Convert the checkpoint, with BERT's configuration from this folder or name."""
 
 
-# GPO and its successors: their training adds a mask token to the vocabulary
-MODERN: Mapping[str, BertReader] = {
-    "gpo": gpo_options,
-    "chan": chan_options,
-    "esa": esa_options,
-    "hrem": hrem_options,
-    "dive": dive_options,
+# GPO and its successors, whose training adds a mask token to the vocabulary
+WITH_BERT: Mapping[str, BertConversion] = {
+    "gpo": gpo_from_checkpoint,
+    "chan": chan_from_checkpoint,
+    "esa": esa_from_checkpoint,
+    "hrem": hrem_from_checkpoint,
+    "dive": dive_from_checkpoint,
 }
-# embeds wordpieces itself: there is no text model to configure
-WHOLE = frozenset({"uniter"})
+# these embed wordpieces themselves, so there is no text model to configure
+WITHOUT_TEXT_MODEL = frozenset({"uniter"})
 SYSTEMS: Mapping[str, Callable[[Checkpoint], ConvertedModel]] = {
-    "vsepp": vsepp_options,
-    "scan": scan_options,
-    "bfan": bfan_options,
-    "vsrn": vsrn_options,
-    "gpo": gpo_options,
-    "chan": chan_options,
-    "esa": esa_options,
-    "hrem": hrem_options,
-    "dive": dive_options,
-    "uniter": uniter_options,
+    "vsepp": vsepp_from_checkpoint,
+    "scan": scan_from_checkpoint,
+    "bfan": bfan_from_checkpoint,
+    "vsrn": vsrn_from_checkpoint,
+    **WITH_BERT,
+    "uniter": uniter_from_checkpoint,
 }
 
 
@@ -190,11 +164,11 @@ def convert_checkpoint(path: Path, system: str, *, bert: str | None = None) -> C
         ValueError: no such system, or the file is not one of its checkpoints.
     """
     parse_choice(SYSTEMS, system, "a system whose checkpoints are read")
-    if bert is None or system in WHOLE:
+    if bert is None or system in WITHOUT_TEXT_MODEL:
         return SYSTEMS[system](read_checkpoint(path))
-    if system not in MODERN:
+    if system not in WITH_BERT:
         raise ValueError(
             f"{system} never reads texts by BERT, and {bert} was given as its text model; leave "
             "that out and give a vocabulary"
         )
-    return MODERN[system](read_checkpoint(path), bert=bert)
+    return WITH_BERT[system](read_checkpoint(path), bert=bert)

@@ -685,7 +685,9 @@ def convert_dive(state: Mapping[str, Tensor]) -> State:
     return _side_by_side(NAMES.renamed(once))
 
 
-def dive_options(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> ConvertedModel:
+def dive_from_checkpoint(
+    checkpoint: Checkpoint, *, bert: str = "bert-base-uncased"
+) -> ConvertedModel:
     """Convert a checkpoint of DivE, with the padding that its weights have learnt with.
 
     Args:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import final
 
 import torch
@@ -23,7 +22,6 @@ from counterfoil.models.checkpoints import (
     UNUSED,
     Checkpoint,
     ConvertedModel,
-    State,
     TensorNames,
     convert_towers,
 )
@@ -200,16 +198,9 @@ NAMES = TensorNames(
 )
 
 
-def convert_esa(state: Mapping[str, Tensor]) -> State:
-    """Rename the authors' tensors to those of `ESA`.
-
-    Raises:
-        ValueError: a tensor is missing or unknown.
-    """
-    return NAMES.renamed(state)
-
-
-def esa_options(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> ConvertedModel:
+def esa_from_checkpoint(
+    checkpoint: Checkpoint, *, bert: str = "bert-base-uncased"
+) -> ConvertedModel:
     """Convert a checkpoint of ESA on regions or grid cells, with BiGRU or BERT.
 
     Args:
@@ -219,4 +210,4 @@ def esa_options(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> C
     Raises:
         ValueError: it is not an ESA checkpoint on features.
     """
-    return convert_towers(ESA, checkpoint, convert_esa(checkpoint.state), bert)
+    return convert_towers(ESA, checkpoint, NAMES.renamed(checkpoint.state), bert)

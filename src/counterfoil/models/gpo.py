@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import final
 
 import torch
@@ -19,7 +18,6 @@ from counterfoil.models.checkpoints import (
     UNUSED,
     Checkpoint,
     ConvertedModel,
-    State,
     TensorNames,
     convert_towers,
 )
@@ -209,16 +207,9 @@ NAMES = TensorNames(
 )
 
 
-def convert_gpo(state: Mapping[str, Tensor]) -> State:
-    """Rename the authors' tensors to those of `GPO`.
-
-    Raises:
-        ValueError: a tensor is missing or unknown.
-    """
-    return NAMES.renamed(state)
-
-
-def gpo_options(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> ConvertedModel:
+def gpo_from_checkpoint(
+    checkpoint: Checkpoint, *, bert: str = "bert-base-uncased"
+) -> ConvertedModel:
     """Convert a checkpoint of GPO on regions or grid cells, with BiGRU or BERT.
 
     Args:
@@ -228,6 +219,6 @@ def gpo_options(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> C
     Raises:
         ValueError: it is not a GPO checkpoint on features.
     """
-    state = convert_gpo(checkpoint.state)
+    state = NAMES.renamed(checkpoint.state)
     gates, positions = state["image_pool.rnn.weight_ih_l0"].shape  # a GRU stacks three gates
     return convert_towers(GPO, checkpoint, state, bert, positions=positions, hidden=gates // 3)

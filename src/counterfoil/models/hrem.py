@@ -642,16 +642,9 @@ NAMES = TensorNames(
 )
 
 
-def convert_hrem(state: Mapping[str, Tensor]) -> State:
-    """Rename the authors' tensors to those of `HREM`, with its graph's where they are there.
-
-    Raises:
-        ValueError: a tensor is missing or unknown.
-    """
-    return NAMES.renamed(state)
-
-
-def hrem_options(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> ConvertedModel:
+def hrem_from_checkpoint(
+    checkpoint: Checkpoint, *, bert: str = "bert-base-uncased"
+) -> ConvertedModel:
     """Convert a checkpoint of HREM.
 
     The authors save no graph, which nothing asks at test time; where its tensors are there all the
@@ -665,7 +658,7 @@ def hrem_options(checkpoint: Checkpoint, *, bert: str = "bert-base-uncased") -> 
     Raises:
         ValueError: it is not an HREM checkpoint.
     """
-    state, options = convert_hrem(checkpoint.state), checkpoint.options
+    state, options = NAMES.renamed(checkpoint.state), checkpoint.options
     heads, dropout = int(options.get("nhead", 16)), float(options.get("dropout", 0.1))
     spec = config(
         HREM,

@@ -409,7 +409,7 @@ def authors_state(state: Mapping[str, Tensor]) -> State:
     return new | {n: new[own] for n, own in TIED.items() if n.partition(".")[0] in heads}
 
 
-def uniter_options(checkpoint: Checkpoint) -> ConvertedModel:
+def uniter_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
     """Convert a checkpoint of UNITER or TAGS, with the heads that are in it and a rank.
 
     A rank that was not fine-tuned is the yes of the pre-trained match; other tensors that are

@@ -475,7 +475,7 @@ def captioner_config(state: Mapping[str, Tensor], options: Mapping[str, Any]) ->
     )
 
 
-def vsrn_options(checkpoint: Checkpoint) -> ConvertedModel:
+def vsrn_from_checkpoint(checkpoint: Checkpoint) -> ConvertedModel:
     """Convert a checkpoint of VSRN; without its options, Flickr30K's where it has that norm.
 
     Raises:

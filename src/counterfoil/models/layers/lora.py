@@ -15,14 +15,14 @@ _NAME = "default"  # that peft gives to adapters
 
 
 def add_lora(body: nn.Module, rank: int, where: str = ATTENTION) -> nn.Module:
-    """The model, whose attention projections now learn a change of this rank and nothing else.
+    """Freeze a model and add low-rank adapters to its attention projections.
 
-    The change is scaled by 1 (alpha equals the rank) and begins at zero.
+    The adapters are scaled by 1 (alpha equals the rank) and start at zero.
 
     Args:
         body: the model.
-        rank: of the change.
-        where: regular expression of the names of the projections, or of whole attentions.
+        rank: rank of the adapters.
+        where: regular expression of the names of the projections, or of whole attention modules.
 
     Raises:
         ValueError: peft is not installed, or the model has no such projections.
@@ -40,37 +40,37 @@ def add_lora(body: nn.Module, rank: int, where: str = ATTENTION) -> nn.Module:
     assert isinstance(adapted, nn.Module)
     for module in adapted.modules():
         if isinstance(module, _attention()):
-            added = _Added()
-            module.register_forward_pre_hook(added.before)
-            module.register_forward_hook(added.after, always_call=True)
+            hooks = _MergeForCall()
+            module.register_forward_pre_hook(hooks.before)
+            module.register_forward_hook(hooks.after, always_call=True)
     return adapted
 
 
 def merge_lora(body: nn.Module) -> None:
-    """Add the change to the weights and take the adapters out, in place."""
+    """Merge the adapters into the weights and remove them, in place."""
     from peft.tuners.lora import LoraLayer
 
     adapted = [name for name, module in body.named_modules() if isinstance(module, LoraLayer)]
     for name in adapted:
         if any(name.startswith(f"{outer}.") for outer in adapted):
-            continue  # is merged with the attention it belongs to
+            continue  # merged with the attention module that contains it
         layer: Any = body.get_submodule(name)
         body.set_submodule(name, _merged(layer))
 
 
 def lora_state(own: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What a model with adapters loads from one with or without them.
+    """Return the state dict that a model with adapters loads from one with or without them.
 
     Args:
-        own: its weights, by name; those that are added stay where the other has none.
-        other: weights of the other.
+        own: weights of the model; its adapters stay where the other model has none.
+        other: weights of the other model.
     """
-    found = dict(other)
+    state = dict(other)
     for name, tensor in own.items():
-        if name not in found:
+        if name not in state:
             plain = name.replace(_FROZEN, ".")
-            found[name] = tensor if _ADDED in name else found.pop(plain, tensor)
-    return found
+            state[name] = tensor if _ADDED in name else state.pop(plain, tensor)
+    return state
 
 
 class LoRADualEncoder(SingleVectorModel):
@@ -102,24 +102,24 @@ class LoRADualEncoder(SingleVectorModel):
 
 
 @final
-class _Added:
-    """Adds the change to the weights of an attention for a call, and gives these back as they were.
+class _MergeForCall:
+    """Hooks that merge the adapters of an attention module for one call, then restore its weights.
 
-    peft itself, 0.21 at least, adds that of the output twice, with the gradient of once, and takes
-    it away but for rounding.
+    peft itself (0.21) adds the change of the output projection twice, with the gradient of one, and
+    restores the weights only up to rounding.
     """
 
     def __init__(self) -> None:
         self.own: list[nn.Parameter] = []
 
-    def before(self, attention: Any, given: object) -> None:
+    def before(self, attention: Any, inputs: object) -> None:
         for module, name, weight in _changed(attention):
             self.own.append(getattr(module, name))
             delattr(module, name)
-            setattr(module, name, weight)  # a tensor, for the sake of its gradient
+            setattr(module, name, weight)  # a tensor, so that gradients reach the adapters
         attention.merged_adapters.append(_NAME)
 
-    def after(self, attention: Any, given: object, made: object) -> None:
+    def after(self, attention: Any, inputs: object, output: object) -> None:
         for (module, name), own in zip(_weights(attention), self.own, strict=True):
             setattr(module, name, own)
         self.own.clear()
@@ -138,7 +138,7 @@ def _weights(attention: Any) -> tuple[tuple[nn.Module, str], tuple[nn.Module, st
 
 
 def _changed(attention: Any) -> list[tuple[nn.Module, str, Tensor]]:
-    """The weights with the change added."""
+    """Return the weights with the adapters merged."""
     layers = attention, attention.get_base_layer().out_proj
     return [
         (module, name, getattr(module, name) + layer.get_delta_weight(_NAME))
@@ -147,17 +147,17 @@ def _changed(attention: Any) -> list[tuple[nn.Module, str, Tensor]]:
 
 
 def _merged(layer: Any) -> nn.Module:
-    """The layer without adapters."""
+    """Return the layer without adapters."""
     if not isinstance(layer, _attention()):
         layer.merge()
-        found = layer.get_base_layer()
+        base = layer.get_base_layer()
     else:
         for module, name, weight in _changed(layer):
             setattr(module, name, nn.Parameter(weight.detach(), requires_grad=False))
-        found = layer.get_base_layer()
-        found.out_proj = found.out_proj.get_base_layer()
-    assert isinstance(found, nn.Module)
-    return found
+        base = layer.get_base_layer()
+        base.out_proj = base.out_proj.get_base_layer()
+    assert isinstance(base, nn.Module)
+    return base
 
 
 def _library() -> Any:

@@ -1,4 +1,4 @@
-"""Inner products and squared lengths of vectors, never in half precision."""
+"""Vectors of items: inner products, normalisation, pooling, and the interfaces of towers."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from counterfoil.core.types import Embeddings, ModalityBatch
 
 
 def full_precision(tensor: Tensor) -> Tensor:
-    """The same in single precision, or in double where it is."""
+    """Return the tensor in single precision; double precision stays."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def squared_norms(tokens: Tensor) -> Tensor:
-    """Squared lengths of the vectors on the last axis, in at least single precision."""
+    """Return squared lengths of the vectors on the last axis, in at least single precision."""
     length: Tensor = torch.linalg.vector_norm(full_precision(tokens), dim=-1)
     return length.square()  # many times as fast as the sum of a tensor of squares
 
 
 def inner_pairs(images: Embeddings, texts: Embeddings) -> Tensor:
-    """(P,) inner products of aligned items of one vector each."""
+    """Return the (P,) inner products of aligned items of one vector each."""
     return (full_precision(images.tokens[:, 0]) * full_precision(texts.tokens[:, 0])).sum(-1)
 
 
 def inner_products(images: Embeddings, texts: Embeddings) -> Tensor:
-    """(I, T) inner products of items of one vector each."""
+    """Return the (I, T) inner products of items of one vector each, never in half precision."""
     with torch.autocast(images.tokens.device.type, enabled=False):
         return full_precision(images.tokens[:, 0]) @ full_precision(texts.tokens[:, 0]).T
 
@@ -38,7 +38,7 @@ def inner_products(images: Embeddings, texts: Embeddings) -> Tensor:
 
 
 def batch_norm_rows(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
-    """(P, D) batch normalisation; by the running statistics where a batch has only one row."""
+    """Normalise (P, D) rows over the batch; a single row, by the running statistics."""
     if len(rows) > 1 or not norm.training:
         normal: Tensor = norm(rows)
         return normal
@@ -46,12 +46,12 @@ def batch_norm_rows(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
 
 
 def batch_norm_tokens(norm: nn.BatchNorm1d, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-    """(N, L, D) the same over all tokens of all items.
+    """Normalise the (N, L, D) tokens of all items over the batch.
 
     Args:
-        norm: of D features.
-        tokens: of the items.
-        mask: (N, L), False for tokens that take no part and become zero; None: all take part.
+        norm: normalisation of D features.
+        tokens: tokens of the items.
+        mask: (N, L), False for tokens that are ignored and become zero; None: all are used.
     """
     if mask is None:
         return batch_norm_rows(norm, tokens.flatten(0, 1)).view_as(tokens)
@@ -60,42 +60,42 @@ def batch_norm_tokens(norm: nn.BatchNorm1d, tokens: Tensor, mask: Tensor | None 
     return spread.masked_scatter(mask.unsqueeze(-1), rows)
 
 
-# What stands at the foot of a model: raw items to bags of vectors of one width.
+# Towers: encoders of raw items as vectors of one width.
 
 
 class ImageTower(nn.Module, ABC):
-    """Images to region vectors.
+    """An encoder of images as region vectors.
 
     Attributes:
-        width: of the vectors.
+        width: width of the vectors.
     """
 
     width: int
 
     @abstractmethod
     def forward(self, items: ModalityBatch) -> Embeddings:
-        """N images to (N, R, width) vectors, not normalised; what the mask hides is arbitrary."""
+        """Encode N images as (N, R, width) vectors, not normalised; arbitrary at padding."""
 
 
 class TextTower(nn.Module, ABC):
-    """Texts to word vectors.
+    """An encoder of texts as word vectors.
 
     Attributes:
-        width: of the vectors.
+        width: width of the vectors.
     """
 
     width: int
 
     @abstractmethod
     def forward(self, items: ModalityBatch) -> Embeddings:
-        """N texts to (N, L, width) vectors, not normalised; what the mask hides is arbitrary."""
+        """Encode N texts as (N, L, width) vectors, not normalised; arbitrary at padding."""
 
 
 class WordTower(TextTower, ABC):
-    """Texts to word vectors, by an embedding for each word of a vocabulary.
+    """A text tower with an embedding for each word of a vocabulary.
 
     Attributes:
-        embed: its rows are the words, and behind them what the vocabulary does not have.
+        embed: embeddings of the words, followed by those of special tokens.
     """
 
     embed: nn.Embedding
@@ -105,24 +105,24 @@ class WordTower(TextTower, ABC):
         """Start from ready-made word vectors; all other embeddings start from N(0, 1).
 
         Args:
-            rows: (W,) long, ids of the words that have one.
-            vectors: (W, F).
+            rows: (W,) long, ids of the words with a ready-made vector.
+            vectors: (W, F), those vectors.
 
         Raises:
             ValueError: F is not the width of a word embedding.
         """
-        wanted = self.embed.embedding_dim
-        if vectors.shape[1] != wanted:
+        width = self.embed.embedding_dim
+        if vectors.shape[1] != width:
             raise ValueError(
                 f"word vectors of {vectors.shape[1]} numbers do not fit word embeddings of "
-                f"{wanted}; use vectors of that width, or set word_width={vectors.shape[1]}"
+                f"{width}; use vectors of that width, or set word_width={vectors.shape[1]}"
             )
         nn.init.normal_(self.embed.weight)
         self.embed.weight[rows.to(self.embed.weight.device)] = vectors.to(self.embed.weight)
 
 
 def projection(features: int, width: int) -> nn.Linear:
-    """A linear layer as VSE++ and SCAN start it: uniform within sqrt(6 / (in + out)), bias 0."""
+    """Return a linear layer, initialised as in VSE++ and SCAN: Xavier uniform, bias 0."""
     layer = nn.Linear(features, width)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
@@ -130,7 +130,7 @@ def projection(features: int, width: int) -> nn.Linear:
 
 
 def zero_padded(values: Tensor, mask: Tensor) -> Tensor:
-    """(N, L, F) with zeros at padding, so that garbage there reaches no gradient."""
+    """Set (N, L, F) to zero at padding, so that garbage there reaches no gradient."""
     return values.masked_fill(~mask.unsqueeze(-1), 0)
 
 
@@ -149,32 +149,32 @@ def check_features(items: ModalityBatch, features: int) -> None:
 
 
 def full_mask(tokens: Tensor) -> Tensor:
-    """(N, L) mask of (N, L, D) tokens that are all real."""
+    """Return an (N, L) mask of (N, L, D) tokens that are all real."""
     return torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
 
 
 def ensure_nonempty(bag: Embeddings) -> Embeddings:
-    """The same with zeros at padding; an item without vectors has one, which is zero."""
+    """Set padding to zero, and give items without vectors one zero vector."""
     mask = bag.mask.clone()
     mask[:, 0] |= ~mask.any(1)
     return Embeddings(zero_padded(bag.tokens, bag.mask), mask)
 
 
 def masked_ids(items: ModalityBatch) -> Tensor:
-    """(N, L) token ids, 0 at padding."""
+    """Return (N, L) token ids, 0 at padding."""
     return items.values.masked_fill(~items.mask, 0)
 
 
 def valid_ids(items: ModalityBatch, *, longest: int, vocabulary: int) -> Tensor:
-    """(N, L) token ids, 0 at padding, all of which a model knows.
+    """Return (N, L) token ids, 0 at padding, after checking that a model can read them.
 
     Args:
         items: texts.
-        longest: that the model reads.
-        vocabulary: how many ids it knows.
+        longest: maximum number of tokens.
+        vocabulary: number of token ids.
 
     Raises:
-        ValueError: an id or a length that it does not know.
+        ValueError: a text is too long, or an id is outside the vocabulary.
     """
     ids = masked_ids(items)
     if ids.shape[1] > longest:
@@ -191,10 +191,10 @@ def valid_ids(items: ModalityBatch, *, longest: int, vocabulary: int) -> Tensor:
 
 
 def check_heads(heads: int, width: int) -> None:
-    """Check that the heads of an attention can share vectors of a width.
+    """Check that the number of attention heads divides the width.
 
     Raises:
-        ValueError: they cannot.
+        ValueError: it does not.
     """
     check_positive(width=width, heads=heads)
     if width % heads:
@@ -214,7 +214,7 @@ def check_positive(**sizes: int) -> None:
             raise ValueError(f"{name}={size} is not possible; it must be at least 1")
 
 
-# From a bag of vectors to one vector.
+# Pooling of an item's vectors to one.
 
 
 Pool = Literal["mean", "max", "mean+max", "first", "last"]
@@ -222,12 +222,12 @@ POOLS = ("mean", "max", "mean+max", "first", "last")
 
 
 def pool_vectors(kind: Pool, bag: Embeddings) -> Tensor:
-    """(N, D) one vector per item; zero for an item without any.
+    """Pool each item to one vector, (N, D); zero for an item without vectors.
 
     Args:
         kind: "mean+max" is the sum of both; "last" is the last real vector, the final state of a
             recurrent network; "first" is a transformer's class token.
-        bag: (N, L, D).
+        bag: (N, L, D) vectors of the items.
     """
     tokens = zero_padded(bag.tokens, bag.mask)
     if kind == "first":
@@ -244,21 +244,21 @@ def pool_vectors(kind: Pool, bag: Embeddings) -> Tensor:
 
 
 def single_vector(vectors: Tensor) -> Embeddings:
-    """(N, D) as bags of one vector."""
+    """Return (N, D) vectors as embeddings of one vector per item."""
     tokens = vectors.unsqueeze(1)
     return Embeddings(tokens, full_mask(tokens))
 
 
 def unit_vectors(bag: Embeddings) -> Embeddings:
-    """Every vector at length 1; a zero vector stays zero."""
+    """Scale every vector to length 1; a zero vector stays zero."""
     return Embeddings(normalize(bag.tokens, dim=-1), bag.mask)
 
 
 def check_choice(name: str, given: str, allowed: tuple[str, ...]) -> None:
-    """Check an argument that takes one of a few words.
+    """Check that an argument is one of the allowed words.
 
     Raises:
-        ValueError: it is none of them.
+        ValueError: it is not.
     """
     if given not in allowed:
         raise ValueError(f"{name}={given!r} is not known; use one of {', '.join(allowed)}")

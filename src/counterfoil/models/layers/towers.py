@@ -1,8 +1,8 @@
-"""Items that lose some of their regions and words in training (Chen et al., CVPR 2021, supp. 1).
+"""Towers for precomputed features, word ids and small pictures, with augmentation in training.
 
-All of it happens inside the model, from PyTorch's global generator, as dropout does: reading stays
-the same, and a model in evaluation mode sees everything. What is left stands without holes, so a
-mask is True from an item's first token to its last, and no item loses everything.
+The augmentation drops regions and words (Chen et al., CVPR 2021, supp. 1). Like dropout, it happens
+inside the model in training mode, from PyTorch's global generator. The remaining tokens are moved
+together, so a mask is True from an item's first token to its last, and no item loses all tokens.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ from counterfoil.models.layers.pooling import (
     zero_padded,
 )
 
-MASKED, REPLACED = 0.5, 0.6  # of the dropped words: a half, a tenth; the rest are deleted
+MASKED, REPLACED = 0.5, 0.6  # 50 % of the dropped words are masked, 10 % replaced, 40 % deleted
 
 
 @final
 class RegionDrop(nn.Module):
-    """`drop_regions` in training, nothing in evaluation."""
+    """`drop_regions` in training; the identity in evaluation."""
 
     def __init__(self, *, share: float) -> None:
         """Keyword arguments.
 
         Args:
-            share: of the regions that are left out.
+            share: probability of leaving out a region.
         """
         super().__init__()
         self.share = check_share(share, "region_drop")
 
     def forward(self, items: ModalityBatch) -> ModalityBatch:
-        """The items, without some of their regions in training."""
+        """Drop some of the regions in training."""
         return drop_regions(items, self.share) if self.training else items
 
 
 @final
 class WordDrop(nn.Module):
-    """`drop_words` in training, nothing in evaluation."""
+    """`drop_words` in training; the identity in evaluation."""
 
     def __init__(self, *, share: float, mask: int, vocabulary: int, ends: bool = True) -> None:
         """Keyword arguments.
 
         Args:
-            share: of the words that are masked, replaced or deleted.
+            share: probability of masking, replacing or deleting a word.
             mask: id of the token that masks a word.
             vocabulary: random words have ids below this.
             ends: see `drop_words`.
@@ -71,7 +71,7 @@ class WordDrop(nn.Module):
         self.mask, self.vocabulary, self.ends = mask, vocabulary, ends
 
     def forward(self, items: ModalityBatch) -> ModalityBatch:
-        """The items, with some of their words changed in training."""
+        """Change some of the words in training."""
         if not self.training:
             return items
         return drop_words(
@@ -120,10 +120,10 @@ def drop_words(
 
 
 def drop_cells(bag: Embeddings, share: float) -> Embeddings:
-    """Leave out cells of a grid: of each image another share, from `share` squared up to `share`.
+    """Leave out cells of a grid, with another probability for each image.
 
-    An image draws r from 0 to 1. Up to `share` it keeps every cell; else each cell is left out with
-    probability share * r.
+    Each image draws r from 0 to 1. If r <= `share` it keeps every cell; else each cell is left out
+    with probability share * r.
 
     Args:
         bag: N images of L cells.
@@ -134,14 +134,14 @@ def drop_cells(bag: Embeddings, share: float) -> Embeddings:
     r = torch.rand(len(bag), 1, device=bag.mask.device)
     out = torch.rand(bag.mask.shape, device=bag.mask.device) < share * r
     order, mask = _order(bag.mask, ~out | (r <= share))
-    return Embeddings(_taken(bag.tokens, order), mask)
+    return Embeddings(_reordered(bag.tokens, order), mask)
 
 
 def check_share(share: float, name: str) -> float:
-    """Check the share that something drops.
+    """Check that a share is at least 0 and below 1.
 
     Raises:
-        ValueError: it is not from 0 up to, not including, 1.
+        ValueError: it is not.
     """
     if not 0 <= share < 1:
         raise ValueError(f"{name}={share} is not possible; give a share from 0 to below 1")
@@ -149,7 +149,7 @@ def check_share(share: float, name: str) -> float:
 
 
 def _words(items: ModalityBatch, *, ends: bool) -> Tensor:
-    """(N, L) which word each token is a piece of; -1 for those that stay."""
+    """Return (N, L) the index of the word that each token belongs to; -1 for special tokens."""
     if items.words is not None:
         return items.words
     place = torch.arange(items.mask.shape[1], device=items.mask.device).expand(items.mask.shape)
@@ -160,7 +160,7 @@ def _words(items: ModalityBatch, *, ends: bool) -> Tensor:
 
 
 def _places(words: Tensor) -> Tensor:
-    """(N, L) the same number for all pieces of a word, below L."""
+    """Return (N, L) one number below L for all pieces of a word."""
     begins = torch.ones_like(words)
     begins[:, 1:] = (words[:, 1:] != words[:, :-1]).long()
     return begins.cumsum(1) - 1
@@ -168,20 +168,22 @@ def _places(words: Tensor) -> Tensor:
 
 def _packed(items: ModalityBatch, keep: Tensor) -> ModalityBatch:
     order, mask = _order(items.mask, keep)
-    boxes = None if items.boxes is None else _taken(items.boxes, order)
-    words = None if items.words is None else _taken(items.words, order).masked_fill(~mask, -1)
-    return replace(items, values=_taken(items.values, order), mask=mask, boxes=boxes, words=words)
+    boxes = None if items.boxes is None else _reordered(items.boxes, order)
+    words = None if items.words is None else _reordered(items.words, order).masked_fill(~mask, -1)
+    return replace(
+        items, values=_reordered(items.values, order), mask=mask, boxes=boxes, words=words
+    )
 
 
 def _order(mask: Tensor, keep: Tensor) -> tuple[Tensor, Tensor]:
-    """(N, L) places with what is kept ahead, in its order, and the mask of that."""
-    kept = keep & mask
-    kept = torch.where(kept.any(1, keepdim=True), kept, mask)
-    order = (~kept).long().argsort(dim=1, stable=True)
-    return order, kept.gather(1, order)
+    """Return (N, L) an order with the remaining tokens first, and the mask in that order."""
+    remaining = keep & mask
+    remaining = torch.where(remaining.any(1, keepdim=True), remaining, mask)
+    order = (~remaining).long().argsort(dim=1, stable=True)
+    return order, remaining.gather(1, order)
 
 
-def _taken(values: Tensor, order: Tensor) -> Tensor:
+def _reordered(values: Tensor, order: Tensor) -> Tensor:
     rows = torch.arange(len(order), device=order.device).unsqueeze(1)
     return values[rows, order]
 
@@ -197,8 +199,8 @@ class Regions(ImageTower):
         """Keyword arguments.
 
         Args:
-            features: width of the features as they are read.
-            width: of the joint space.
+            features: width of the input features.
+            width: width of the joint space.
             region_drop: share of regions that are left out in training.
         """
         super().__init__()
@@ -225,13 +227,11 @@ Init = Literal["default", "xavier"]
 class MLPRegions(ImageTower):
     """Linear(x) + Linear(ReLU(BatchNorm(Linear(x)))) of every region (Chen et al., CVPR 2021).
 
-    GPO, ESA and HREM let both read the features; in DivE the network reads what the linear layer
-    made of them.
-
-    Several processes normalise by their own images each.
+    In GPO, ESA and HREM both read the features; in DivE the network reads the output of the linear
+    layer. Each of several processes normalises by its own images.
 
     Departs from the authors' code in: padding takes no part in the batch statistics, and a batch
-    of a single region is normalised by the running ones.
+    of a single region is normalised by the running statistics.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class MLPRegions(ImageTower):
         """Keyword arguments.
 
         Args:
-            features: width of the features as they are read.
+            features: width of the input features.
             width: of the joint space.
             inner: width inside the network; half the width where None.
             init: how its two layers start: "default" as PyTorch's do (GPO, ESA), or "xavier" as
@@ -258,10 +258,10 @@ class MLPRegions(ImageTower):
                 authors' code does.
             region_drop: share of regions that are left out in training.
             stacked: the network reads the output of the linear layer.
-            dropout: share of the sum's entries dropped in training.
+            dropout: dropout rate of the sum.
 
         Raises:
-            ValueError: a size below 1, or a word that is not known.
+            ValueError: a size below 1, or an unknown `init`.
         """
         super().__init__()
         inner = max(1, width // 2) if inner is None else inner
@@ -277,7 +277,7 @@ class MLPRegions(ImageTower):
         self.norm = nn.BatchNorm1d(inner)
 
     def forward(self, items: ModalityBatch) -> Embeddings:
-        """Project every region in both ways."""
+        """Return the sum of both projections of every region."""
         check_features(items, self.fc.in_features)
         items = self.augment(items)
         values = zero_padded(items.values.to(self.fc.weight.dtype), items.mask)
@@ -286,7 +286,7 @@ class MLPRegions(ImageTower):
         return Embeddings(self.dropout(linear + deep), items.mask)
 
     def _deep(self, values: Tensor, mask: Tensor) -> Tensor:
-        """(N, R, width) what the network makes of values."""
+        """Return the (N, R, width) outputs of the network."""
         everything = not self.norm.training or self.norm_padding or bool(mask.all())
         normal = batch_norm_tokens(self.norm, self.enter(values), None if everything else mask)
         deep: Tensor = self.leave(normal.relu())
@@ -320,13 +320,13 @@ class GRU(WordTower):
         Args:
             words: size of the vocabulary.
             word_width: width of a word embedding.
-            width: of the joint space and of each direction.
-            layers: how many recurrent layers.
+            width: width of the joint space and of each direction.
+            layers: number of recurrent layers.
             bidirectional: read in both directions and average them.
-            dropout: share of word embedding entries dropped in training.
+            dropout: dropout rate of the word embeddings.
             word_drop: share of words that are masked, replaced or deleted in training, see
                 `drop_words`; above 0 there is one more embedding, the last, of a masked word.
-            drop_ends: do that with ``<start>`` and ``<end>`` too.
+            drop_ends: drop ``<start>`` and ``<end>`` too.
         """
         super().__init__()
         check_positive(words=words, word_width=word_width, width=width, layers=layers)
@@ -339,18 +339,18 @@ class GRU(WordTower):
         nn.init.uniform_(self.embed.weight, -0.1, 0.1)
 
     def forward(self, items: ModalityBatch) -> Embeddings:
-        """Read every text; the mask must be True from the first word to the last."""
+        """Encode texts; the mask must be True from the first word to the last."""
         words = self.embedded(items)
         return self.read(words.tokens, words.mask)
 
     def embedded(self, items: ModalityBatch) -> Embeddings:
-        """Word embeddings (N, L, word_width), of what is left of each text in training."""
+        """Return word embeddings (N, L, word_width), after `drop_words` in training."""
         self._check(items)
         items = self.augment(items)
         return Embeddings(self.dropout(self.embed(masked_ids(items))), items.mask)
 
     def read(self, vectors: Tensor, mask: Tensor) -> Embeddings:
-        """The same from word embeddings (N, L, word_width)."""
+        """Encode texts from their word embeddings (N, L, word_width)."""
         states = run_recurrent(self.rnn, vectors, mask)
         if self.rnn.bidirectional:
             states = states.view(*mask.shape, 2, self.width).mean(-2)
@@ -366,16 +366,16 @@ class GRU(WordTower):
         return self.words if self.embed.num_embeddings > self.words else None
 
     def _check(self, items: ModalityBatch) -> None:
-        ids, known = masked_ids(items), self.embed.num_embeddings
-        if ids.numel() and int(ids.max()) >= known:
+        ids, vocabulary = masked_ids(items), self.embed.num_embeddings
+        if ids.numel() and int(ids.max()) >= vocabulary:
             raise ValueError(
-                f"word id {int(ids.max())} is not in this model's vocabulary of {known} words; "
-                "read the texts with the vocabulary that it was trained with"
+                f"word id {int(ids.max())} is not in this model's vocabulary of {vocabulary} "
+                "words; read the texts with the vocabulary that it was trained with"
             )
 
 
 def run_recurrent(rnn: nn.GRU, vectors: Tensor, mask: Tensor) -> Tensor:
-    """(N, L, H) outputs of a network that stops at each item's last real vector.
+    """Return (N, L, H) outputs of a recurrent network that stops at each item's last real vector.
 
     Args:
         rnn: the network, batch first.
@@ -389,7 +389,7 @@ def run_recurrent(rnn: nn.GRU, vectors: Tensor, mask: Tensor) -> Tensor:
     return states
 
 
-# Pixels through a small convolutional patch embedding, trained from nothing.
+# Pixels through a small convolutional patch embedding, trained from scratch.
 
 
 @final
@@ -409,11 +409,10 @@ class ResidualBlock(nn.Module):
 
 @final
 class PatchTower(ImageTower):
-    """Square pictures as (size / patch)^2 region vectors.
+    """A small convolutional network: square pictures as (size / patch)^2 region vectors.
 
-    Each halving is a strided convolution, a group norm and a GELU; then come residual
-    convolutions, and a learned vector for each place. Nothing looks at another picture of the
-    batch.
+    Each halving is a strided convolution, a group norm and a GELU; residual convolutions and a
+    learned position embedding follow. No layer reads another picture of the batch.
     """
 
     def __init__(
