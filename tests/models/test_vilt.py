@@ -301,7 +301,7 @@ def test_what_cannot_be_built_or_read(folders, tmp_path):
         model().encode_texts(replace(texts, values=texts.values.clone().fill_(41)))
     with pytest.raises(ValueError, match=r"images of shape \(4, 5, 6\) do not fit"):
         host.encode_images(replace(images, values=torch.zeros(4, 5, 6)))
-    with pytest.raises(ValueError, match="whose mask tells of 6 patches do not fit a model with"):
+    with pytest.raises(ValueError, match="whose mask has 6 patches do not fit a model with"):
         model(patch=4).encode_images(images)
     with pytest.raises(ValueError, match="holds no weights of a ViLT"):
         ViLT(weights=hub_cases.bert(tmp_path / "bert"), pretrained=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, final, get_args
 
 import torch
@@ -17,6 +16,7 @@ from counterfoil.models.layers.joint_encoder import LOGIT_SCALE, TOKENS_AT_ONCE,
 from counterfoil.models.layers.pooling import (
     check_choice,
     check_heads,
+    check_patch,
     check_positive,
     full_mask,
     full_precision,
@@ -25,122 +25,10 @@ from counterfoil.models.layers.pooling import (
 )
 from counterfoil.models.layers.pretrained import config_of, hf_library, weights_file
 
-# The modules of Hugging Face transformers: vision transformer, text encoder.
+# The encoders of Hugging Face transformers: vision transformer, text encoder.
 
 
 SPREAD = 0.02  # of fresh weights
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class BlipLayerSizes:
-    """The sizes of a transformer.
-
-    Attributes:
-        layers: how many.
-        width: of its tokens.
-        heads: of its attention.
-        inner: width of its perceptrons.
-        epsilon: of its norms.
-
-    Raises:
-        ValueError: sizes that are not possible.
-    """
-
-    layers: int
-    width: int
-    heads: int
-    inner: int
-    epsilon: float
-
-    def __post_init__(self) -> None:
-        check_positive(layers=self.layers, inner=self.inner)
-        check_heads(self.heads, self.width)
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlipSizes:
-    """The sizes of a BLIP.
-
-    Attributes:
-        text: layers of the text encoder.
-        image: layers of the vision transformer.
-        vocabulary: how many token ids there are.
-        positions: longest text.
-        size: side of pictures in pixels.
-        patch: side of a patch in pixels.
-        dropout: share dropped by the text encoder in training.
-
-    Raises:
-        ValueError: sizes that are not possible.
-    """
-
-    text: BlipLayerSizes
-    image: BlipLayerSizes
-    vocabulary: int
-    positions: int
-    size: int
-    patch: int
-    dropout: float
-
-    def __post_init__(self) -> None:
-        check_positive(vocabulary=self.vocabulary, positions=self.positions)
-        check_positive(size=self.size, patch=self.patch)
-        if self.size % self.patch:
-            raise ValueError(
-                f"patches of {self.patch} pixels do not divide pictures of {self.size}; choose a "
-                f"multiple of {self.patch}"
-            )
-
-
-def vision_body(sizes: BlipSizes) -> nn.Module:
-    """Build a `transformers.BlipVisionModel` with fresh weights.
-
-    Raises:
-        ValueError: transformers is not installed.
-    """
-    transformers = hf_library()
-    config = transformers.BlipVisionConfig(
-        hidden_size=sizes.image.width,
-        intermediate_size=sizes.image.inner,
-        num_hidden_layers=sizes.image.layers,
-        num_attention_heads=sizes.image.heads,
-        image_size=sizes.size,
-        patch_size=sizes.patch,
-        layer_norm_eps=sizes.image.epsilon,
-        initializer_range=SPREAD,
-    )
-    model: nn.Module = transformers.BlipVisionModel(config)
-    return model
-
-
-def text_body(sizes: BlipSizes) -> nn.Module:
-    """Build a `transformers.BlipTextModel` with cross-attention to images and fresh weights.
-
-    Raises:
-        ValueError: transformers is not installed.
-    """
-    transformers = hf_library()
-    config = transformers.BlipTextConfig(
-        vocab_size=sizes.vocabulary,
-        max_position_embeddings=sizes.positions,
-        hidden_size=sizes.text.width,
-        encoder_hidden_size=sizes.image.width,
-        intermediate_size=sizes.text.inner,
-        num_hidden_layers=sizes.text.layers,
-        num_attention_heads=sizes.text.heads,
-        layer_norm_eps=sizes.text.epsilon,
-        hidden_dropout_prob=sizes.dropout,
-        attention_probs_dropout_prob=sizes.dropout,
-        initializer_range=SPREAD,
-        is_decoder=True,  # what transformers calls one that has cross-attention
-        bos_token_id=None,  # it writes nothing
-        eos_token_id=None,
-        sep_token_id=None,
-    )
-    model: nn.Module = transformers.BlipTextModel(config, add_pooling_layer=False)
-    return model
 
 
 def encode_pixels(body: Any, items: ModalityBatch) -> Embeddings:
@@ -166,11 +54,11 @@ def embed_words(body: Any, items: ModalityBatch) -> Embeddings:
     Raises:
         ValueError: an id or a length that the model does not know.
     """
-    embeddings, known = body.embeddings, body.config
-    ids = valid_ids(items, longest=known.max_position_embeddings, vocabulary=known.vocab_size)
-    places = embeddings.position_embeddings.weight[: ids.shape[1]]
-    found = embeddings.LayerNorm(embeddings.word_embeddings(ids) + places)
-    return Embeddings(embeddings.dropout(found), items.mask)
+    embeddings, config = body.embeddings, body.config
+    ids = valid_ids(items, longest=config.max_position_embeddings, vocabulary=config.vocab_size)
+    positions = embeddings.position_embeddings.weight[: ids.shape[1]]
+    words = embeddings.LayerNorm(embeddings.word_embeddings(ids) + positions)
+    return Embeddings(embeddings.dropout(words), items.mask)
 
 
 def run_blip_text_encoder(body: Any, images: Embeddings, texts: Tensor, mask: Tensor) -> Tensor:
@@ -185,30 +73,35 @@ def run_blip_text_encoder(body: Any, images: Embeddings, texts: Tensor, mask: Te
         texts: (U, G, L, D) embedded texts of each.
         mask: (U, G, L) bool, True where a token is real.
     """
-    each, count, long, _ = texts.shape
-    seen, room = zero_padded(images.tokens, images.mask), zero_padded(texts, mask).flatten(0, 1)
-    shown, real = _keys(images.mask), _keys(mask.reshape(each * count, long))
+    n_images, n_texts, length, _ = texts.shape
+    image_states = zero_padded(images.tokens, images.mask)
+    states = zero_padded(texts, mask).flatten(0, 1)
+    image_keys, text_keys = _keys(images.mask), _keys(mask.reshape(n_images * n_texts, length))
     layers = list(body.encoder.layer)
     for layer in layers:
-        asking = room[:, :1] if layer is layers[-1] else room
-        shape = asking.shape
-        read = _attended(layer.attention, asking, room, real)
-        read = read.reshape(each, count * shape[1], shape[2])
-        read = _attended(layer.crossattention, read, seen, shown)
-        room = layer.feed_forward_chunk(read).reshape(shape)
-    return room.view(each, count, texts.shape[3])
+        queries = states[:, :1] if layer is layers[-1] else states
+        shape = queries.shape
+        attended = _attend(layer.attention, queries, states, text_keys)
+        attended = attended.reshape(n_images, n_texts * shape[1], shape[2])
+        attended = _attend(layer.crossattention, attended, image_states, image_keys)
+        states = layer.feed_forward_chunk(attended).reshape(shape)
+    return states.view(n_images, n_texts, texts.shape[3])
 
 
-def _attended(part: Any, asking: Tensor, known: Tensor, keys: Tensor | None) -> Tensor:
+def _attend(block: Any, queries: Tensor, context: Tensor, keys: Tensor | None) -> Tensor:
     """Attend from (N, A, D) to (N, R, E); returns (N, A, D), with residual and norm."""
-    own = part.self
+    attention = block.self
     query, key, value = (
-        made.unflatten(2, (own.num_attention_heads, -1)).transpose(1, 2)
-        for made in (own.query(asking), own.key(known), own.value(known))
+        projected.unflatten(2, (attention.num_attention_heads, -1)).transpose(1, 2)
+        for projected in (
+            attention.query(queries),
+            attention.key(context),
+            attention.value(context),
+        )
     )
-    share = own.dropout.p if own.training else 0.0
-    found = scaled_dot_product_attention(query, key, value, attn_mask=keys, dropout_p=share)
-    out: Tensor = part.output(found.transpose(1, 2).flatten(2), asking)
+    rate = attention.dropout.p if attention.training else 0.0
+    attended = scaled_dot_product_attention(query, key, value, attn_mask=keys, dropout_p=rate)
+    out: Tensor = block.output(attended.transpose(1, 2).flatten(2), queries)
     return out
 
 
@@ -282,18 +175,41 @@ class BLIP(RetrievalModel):
         check_choice("score", score, get_args(Score))
         self.score = score
         self.score_scale = 1.0 if score == "probability" else LOGIT_SCALE
-        sizes = BlipSizes(
-            text=BlipLayerSizes(layers, width, heads, inner, epsilon),
-            image=BlipLayerSizes(
-                image_layers, image_width, image_heads, image_inner, image_epsilon
-            ),
-            vocabulary=vocabulary,
-            positions=positions,
-            size=size,
-            patch=patch,
-            dropout=dropout,
+        check_positive(layers=layers, inner=inner, vocabulary=vocabulary, positions=positions)
+        check_positive(image_layers=image_layers, image_inner=image_inner, size=size, patch=patch)
+        check_heads(heads, width)
+        check_heads(image_heads, image_width)
+        check_patch(size, patch)
+        transformers = hf_library()
+        vision = transformers.BlipVisionConfig(
+            hidden_size=image_width,
+            intermediate_size=image_inner,
+            num_hidden_layers=image_layers,
+            num_attention_heads=image_heads,
+            image_size=size,
+            patch_size=patch,
+            layer_norm_eps=image_epsilon,
+            initializer_range=SPREAD,
         )
-        self.vision_model, self.text_encoder = vision_body(sizes), text_body(sizes)
+        text = transformers.BlipTextConfig(
+            vocab_size=vocabulary,
+            max_position_embeddings=positions,
+            hidden_size=width,
+            encoder_hidden_size=image_width,
+            intermediate_size=inner,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            layer_norm_eps=epsilon,
+            hidden_dropout_prob=dropout,
+            attention_probs_dropout_prob=dropout,
+            initializer_range=SPREAD,
+            is_decoder=True,  # which gives it cross-attention
+            bos_token_id=None,  # it generates no text
+            eos_token_id=None,
+            sep_token_id=None,
+        )
+        self.vision_model: nn.Module = transformers.BlipVisionModel(vision)
+        self.text_encoder: nn.Module = transformers.BlipTextModel(text, add_pooling_layer=False)
         self.itm_head = nn.Linear(width, 2)
         self._mask = mask
 
@@ -311,30 +227,30 @@ class BLIP(RetrievalModel):
         return self.score_indices(images, texts, Pairs(rows, rows))
 
     def score_indices(self, images: Embeddings, texts: Embeddings, pairs: Pairs) -> Tensor:
-        """(P,) scores, a bounded number of them at a time."""
+        """Return the (P,) scores of listed pairs, a bounded number at a time."""
         size = _sequences_at_once(images, images.mask.shape[1] + texts.mask.shape[1])
         scores = [images.tokens.new_zeros(0)]
         for image, text in zip(
             torch.split(pairs.image, size), torch.split(pairs.text, size), strict=True
         ):
-            said = texts.rows(text)
-            found = self._scored(images.rows(image), said.tokens[:, None], said.mask[:, None])
-            scores.append(found[:, 0])
+            words = texts.rows(text)
+            part = self._score(images.rows(image), words.tokens[:, None], words.mask[:, None])
+            scores.append(part[:, 0])
         return torch.cat(scores)
 
     def score_matrix(self, images: Embeddings, texts: Embeddings) -> Tensor:
-        """(I, T) scores of all pairs; an image is prepared once for many texts."""
-        long = texts.mask.shape[1]
-        most = _sequences_at_once(images, long)
-        several = _sequences_at_once(images, images.mask.shape[1] + len(texts) * long)
+        """Return the (I, T) scores of all pairs; an image is prepared once for many texts."""
+        length = texts.mask.shape[1]
+        text_step = _sequences_at_once(images, length)
+        image_step = _sequences_at_once(images, images.mask.shape[1] + len(texts) * length)
         rows = [images.tokens.new_zeros(0, len(texts))]
-        for start in range(0, len(images), several):
-            some = images.rows(slice(start, start + several))
-            found = [some.tokens.new_zeros(len(some), 0)]
-            for first in range(0, len(texts), most):
-                said = texts.rows(slice(first, first + most))
-                found.append(self._scored(some, said.tokens[None], said.mask[None]))
-            rows.append(torch.cat(found, 1))
+        for start in range(0, len(images), image_step):
+            part = images.rows(slice(start, start + image_step))
+            columns = [part.tokens.new_zeros(len(part), 0)]
+            for first in range(0, len(texts), text_step):
+                words = texts.rows(slice(first, first + text_step))
+                columns.append(self._score(part, words.tokens[None], words.mask[None]))
+            rows.append(torch.cat(columns, 1))
         return torch.cat(rows)
 
     def word_table(self) -> nn.Module:
@@ -347,11 +263,10 @@ class BLIP(RetrievalModel):
         """Id of the mask token; None if there is none."""
         return self._mask
 
-    def _scored(self, images: Embeddings, texts: Tensor, mask: Tensor) -> Tensor:
-        """(U, G) scores of U images with texts (U, G, L, D) of each, or (1, G, L, D) of all."""
-        many = len(images)
-        said, real = texts.expand(many, -1, -1, -1), mask.expand(many, -1, -1)
-        first = run_blip_text_encoder(self.text_encoder, images, said, real)
+    def _score(self, images: Embeddings, texts: Tensor, mask: Tensor) -> Tensor:
+        """Return (U, G) scores of U images with texts (U, G, L, D), or (1, G, L, D) for all."""
+        texts, mask = (x.expand(len(images), *x.shape[1:]) for x in (texts, mask))
+        first = run_blip_text_encoder(self.text_encoder, images, texts, mask)
         with torch.autocast(first.device.type, enabled=False):
             no, yes = self.itm_head(full_precision(first)).unbind(2)
             logit: Tensor = yes - no
@@ -368,7 +283,7 @@ def _sequences_at_once(bag: Embeddings, tokens: int) -> int:
 
 
 PARTS = ("vision_model.", "text_encoder.embeddings.", "text_encoder.encoder.", "itm_head.")
-UNREAD = "position_ids"  # numbered, not learnt
+UNUSED = "position_ids"  # constants, not weights
 HEAD = "itm_head.weight"
 
 
@@ -377,24 +292,24 @@ def public_blip(name: str, *, mask: int | None) -> ConvertedModel:
 
     Args:
         name: folder or name of a Hugging Face model.
-        mask: id of the tokenizer's token that hides a word; None where there is none.
+        mask: id of the tokenizer's mask token; None if there is none.
 
     Raises:
-        ValueError: transformers is not installed, there is no such model, or it is none that
-            judges whether texts and images belong together.
+        ValueError: transformers is not installed, there is no such model, or it has no
+            image-text matching head.
     """
     config = config_of(name)
-    seen, said = config.vision_config, config.text_config
-    if not seen.hidden_act == said.hidden_act == "gelu":
+    vision, text = config.vision_config, config.text_config
+    if not vision.hidden_act == text.hidden_act == "gelu":
         raise ValueError(
             f"{name} is a BLIP of another kind than the public ones: its hidden_act are "
-            f"{seen.hidden_act} and {said.hidden_act}, not gelu"
+            f"{vision.hidden_act} and {text.hidden_act}, not gelu"
         )
     given = read_checkpoint(weights_file(name)).state
     state = {
         key: value.float()
         for key, value in given.items()
-        if key.startswith(PARTS) and not key.endswith(UNREAD)
+        if key.startswith(PARTS) and not key.endswith(UNUSED)
     }
     if HEAD not in state:
         raise ValueError(
@@ -403,21 +318,21 @@ def public_blip(name: str, *, mask: int | None) -> ConvertedModel:
         )
     spec = make_config(
         BLIP,
-        layers=said.num_hidden_layers,
-        width=said.hidden_size,
-        heads=said.num_attention_heads,
-        inner=said.intermediate_size,
-        vocabulary=said.vocab_size,
-        positions=said.max_position_embeddings,
-        epsilon=float(said.layer_norm_eps),
-        image_layers=seen.num_hidden_layers,
-        image_width=seen.hidden_size,
-        image_heads=seen.num_attention_heads,
-        image_inner=seen.intermediate_size,
-        image_epsilon=float(seen.layer_norm_eps),
-        size=seen.image_size,
-        patch=seen.patch_size,
-        dropout=float(said.hidden_dropout_prob),
+        layers=text.num_hidden_layers,
+        width=text.hidden_size,
+        heads=text.num_attention_heads,
+        inner=text.intermediate_size,
+        vocabulary=text.vocab_size,
+        positions=text.max_position_embeddings,
+        epsilon=float(text.layer_norm_eps),
+        image_layers=vision.num_hidden_layers,
+        image_width=vision.hidden_size,
+        image_heads=vision.num_attention_heads,
+        image_inner=vision.intermediate_size,
+        image_epsilon=float(vision.layer_norm_eps),
+        size=vision.image_size,
+        patch=vision.patch_size,
+        dropout=float(text.hidden_dropout_prob),
         mask=mask,
     )
     return ConvertedModel(spec, state)

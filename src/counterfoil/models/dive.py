@@ -52,11 +52,11 @@ from counterfoil.models.layers.towers import GRU, MLPRegions, run_recurrent
 
 @final
 class PartVectors(NamedTuple):
-    """What a tower makes of N items.
+    """Outputs of a `PartsTower` for N items.
 
     Attributes:
-        parts: (N, L, F) what the mask hides is arbitrary.
-        whole: (N, D).
+        parts: (N, L, F) vectors of the parts; arbitrary at padding.
+        whole: (N, D) vector of the whole item.
     """
 
     parts: Embeddings
@@ -64,11 +64,11 @@ class PartVectors(NamedTuple):
 
 
 class PartsTower(nn.Module, ABC):
-    """Items of one modality to vectors of their parts and one of the whole.
+    """An encoder of items as vectors of their parts and one vector of the whole.
 
     Attributes:
-        width: of the vector of the whole.
-        part_width: of the vectors of the parts.
+        width: width of the vector of the whole.
+        part_width: width of the vectors of the parts.
     """
 
     width: int
@@ -76,12 +76,12 @@ class PartsTower(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, items: ModalityBatch) -> PartVectors:
-        """N items, not normalised."""
+        """Encode N items; vectors are not normalised."""
 
 
 @final
 class PooledParts(PartsTower):
-    """A tower's vectors are the parts, and pooled they are the whole."""
+    """A tower whose vectors are the parts, and pooled the whole."""
 
     def __init__(
         self, *, tower: ImageTower | TextTower, pool: Pool = "max", apart: bool = False
@@ -89,11 +89,11 @@ class PooledParts(PartsTower):
         """Keyword arguments.
 
         Args:
-            tower: reads the items.
-            pool: how its vectors become one: DivE takes "max" of regions, and "max" or "first" of
-                BERT's tokens.
-            apart: the first half of each vector is a part's and the other is pooled, as if the
-                tower ended in two layers side by side.
+            tower: encoder of the items.
+            pool: pooling of its vectors: "max" of regions, and "max" or "first" of BERT's tokens in
+                the authors' code.
+            apart: use the first half of each vector for the part, and pool the other half, as if
+                the tower ended in two parallel layers.
 
         Raises:
             ValueError: an option that is not known, or a width that cannot be halved.
@@ -111,7 +111,7 @@ class PooledParts(PartsTower):
         self.width = self.part_width = tower.width // (2 if apart else 1)
 
     def forward(self, items: ModalityBatch) -> PartVectors:
-        """Read every item."""
+        """Encode items as parts and a whole."""
         bag: Embeddings = self.tower(items)
         parts = Embeddings(bag.tokens[..., : self.part_width], bag.mask)
         pooled = Embeddings(bag.tokens[..., -self.width :], bag.mask)
@@ -126,11 +126,11 @@ class WordsAndStates(PartsTower):
         """Keyword arguments.
 
         Args:
-            gru: reads texts in both directions; its `dropout` is that of the embeddings.
-            dropout: share of the whole's entries dropped in training.
+            gru: bidirectional network; its `dropout` applies to the embeddings.
+            dropout: dropout rate of the whole.
 
         Raises:
-            ValueError: the network reads in one direction, or in several layers.
+            ValueError: the network has one direction, or several layers.
         """
         super().__init__()
         if not gru.rnn.bidirectional or gru.rnn.num_layers > 1:
@@ -142,7 +142,7 @@ class WordsAndStates(PartsTower):
         self.width, self.part_width = gru.width, gru.embed.embedding_dim
 
     def forward(self, items: ModalityBatch) -> PartVectors:
-        """Read every text; the mask must be True from the first word to the last."""
+        """Encode texts; the mask must be True from the first word to the last."""
         words = self.gru.embedded(items)
         states = run_recurrent(self.gru.rnn, words.tokens, words.mask)
         onwards = pool_vectors("last", Embeddings(states[..., : self.width], words.mask))
@@ -165,10 +165,10 @@ CELLS_AT_ONCE = 1 << 24
 @final
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Elements of images and texts, compared.
+    """Similarities of the elements of images and texts.
 
     Attributes:
-        near: (K, ..., M, ...) inner products, or distances negated.
+        near: (K, ..., M, ...) inner products, or negated distances.
         images: (K, ..., 1, ...) bool, True where an element of an image is real; None: all are.
         texts: (1, ..., M, ...) bool, True where an element of a text is real; None: all are.
     """
@@ -181,21 +181,22 @@ class _Block:
 def set_score_matrix(
     kind: SetSimilarity, images: Embeddings, texts: Embeddings, alpha: float
 ) -> Tensor:
-    """(I, T) similarities of all images with all texts, from one product of all their elements.
+    """Return (I, T) similarities of all sets, from one product of all their elements.
 
     Args:
-        kind: "smooth_chamfer" is the mean of how well each element of either set is met by the
-            other, where logsumexp(alpha s) / alpha stands for the best s: Eq. 7;
-            "smooth_chamfer_euclidean" the same with s a distance, negated; "chamfer" with the
-            best s itself; "max" is the best s of all; "mean_sigmoid" the mean of 1 / (1 + e^-s).
+        kind: "smooth_chamfer" is the mean, over the elements of both sets, of the smooth maximum
+            logsumexp(alpha s) / alpha of the similarities s with the other set (eq. 7);
+            "smooth_chamfer_euclidean" the same with s a negated distance; "chamfer" with the
+            maximum itself; "max" is the maximum over all pairs; "mean_sigmoid" the mean of
+            1 / (1 + e^-s).
         images: sets of the images.
         texts: sets of the texts.
-        alpha: how sharply the smooth kinds tell the best.
+        alpha: sharpness of the smooth maximum.
     """
     cells = images.tokens.shape[1] * texts.tokens.shape[1] * len(texts)
     step = max(1, CELLS_AT_ONCE // max(1, cells))
     rows = [
-        _similar(kind, _crossed(kind, images.rows(slice(first, first + step)), texts), alpha)
+        _similarity(kind, _crossed(kind, images.rows(slice(first, first + step)), texts), alpha)
         for first in range(0, len(images), step)
     ]
     return torch.cat(rows)
@@ -204,14 +205,14 @@ def set_score_matrix(
 def set_score_pairs(
     kind: SetSimilarity, images: Embeddings, texts: Embeddings, alpha: float
 ) -> Tensor:
-    """(P,) similarities of P images with P texts, see `set_score_matrix`."""
+    """Return (P,) similarities of P images with P texts, see `set_score_matrix`."""
     near = _near(kind, _elements(images), _elements(texts)).permute(1, 2, 0)
     image, text = images.mask.T.unsqueeze(1), texts.mask.T.unsqueeze(0)
-    return _similar(kind, _Block(near, _where(image), _where(text)), alpha)
+    return _similarity(kind, _Block(near, _where(image), _where(text)), alpha)
 
 
 def _crossed(kind: SetSimilarity, images: Embeddings, texts: Embeddings) -> _Block:
-    """The block of all pairs."""
+    """Return the block of all pairs."""
     left, right = _elements(images).transpose(0, 1), _elements(texts).transpose(0, 1)
     near = _near(kind, left.flatten(0, 1), right.flatten(0, 1))
     near = near.view(*left.shape[:2], *right.shape[:2])
@@ -226,28 +227,28 @@ def _near(kind: SetSimilarity, left: Tensor, right: Tensor) -> Tensor:
         return left @ right.mT
 
 
-def _similar(kind: SetSimilarity, block: _Block, alpha: float) -> Tensor:
+def _similarity(kind: SetSimilarity, block: _Block, alpha: float) -> Tensor:
     if kind in ("smooth_chamfer", "smooth_chamfer_euclidean"):
         near = block.near * alpha
-        met = _real(near, block.texts).logsumexp(-2), _real(near, block.images).logsumexp(0)
-        return _means(block, *met) / (2 * alpha)
+        best = _real(near, block.texts).logsumexp(-2), _real(near, block.images).logsumexp(0)
+        return _means(block, *best) / (2 * alpha)
     if kind == "chamfer":
-        met = _real(block.near, block.texts).amax(-2), _real(block.near, block.images).amax(0)
-        return _means(block, *met) / 2
-    images, _ = _own(block)
+        best = _real(block.near, block.texts).amax(-2), _real(block.near, block.images).amax(0)
+        return _means(block, *best) / 2
+    images, _ = _masks(block)
     if kind == "max":
         return _real(_real(block.near, block.texts).amax(-2), images).amax(0)
     return _mean(_mean(block.near.sigmoid(), block.texts, -2), images, 0)
 
 
 def _means(block: _Block, by_image: Tensor, by_text: Tensor) -> Tensor:
-    """Means over the images' elements and over the texts', added."""
-    images, texts = _own(block)
+    """Return the sum of the means over the images' elements and over the texts'."""
+    images, texts = _masks(block)
     return _mean(by_image, images, 0) + _mean(by_text, texts, -2)
 
 
-def _own(block: _Block) -> tuple[Tensor | None, Tensor | None]:
-    """Which elements are real, without the other modality's axis."""
+def _masks(block: _Block) -> tuple[Tensor | None, Tensor | None]:
+    """Return the masks of both modalities, without the other modality's axis."""
     images = None if block.images is None else block.images.squeeze(-2)
     return images, None if block.texts is None else block.texts[0]
 
@@ -280,12 +281,12 @@ Positions = Literal["none", "sine"]
 class SlotAttention(nn.Module):
     """Slot attention: learned vectors that attend to an item's parts in several rounds.
 
-    In every round, all of which share their weights, a softmax over the slots divides each part
-    among them; each slot adds the mean of the parts by its shares, then a small network.
+    All rounds share their weights. In each, a softmax over the slots divides each part among them;
+    each slot adds the weighted mean of the parts, then the output of an MLP.
 
-    Departs from the authors' code in: padding gets no share (theirs gives 1 / K of it to each of K
-    slots), and places are counted in the item's own length (theirs in that of the longest of the
-    batch); `released_padding` does both as they do.
+    Departs from the authors' code in: padding has no weight (theirs gives 1 / K of it to each of K
+    slots), and positions are relative to the item's own length (theirs to the longest of the
+    batch); `released_padding` does both as in their code.
     """
 
     def __init__(
@@ -305,20 +306,19 @@ class SlotAttention(nn.Module):
         """Keyword arguments.
 
         Args:
-            width: of a slot.
-            part_width: of the parts.
-            slots: how many.
-            heads: of the attention.
-            head_width: width of each of them.
-            rounds: how often the slots look at the parts.
-            inner: width inside the small network, as a multiple of `width`.
-            dropout: share of entries dropped in training, behind the attention and inside the
-                small network.
-            positions: "sine" adds codes of their places to the keys of the parts.
+            width: width of a slot.
+            part_width: width of the parts.
+            slots: number of slots.
+            heads: number of attention heads.
+            head_width: width of each head.
+            rounds: number of attention rounds.
+            inner: hidden width of the MLP, as a multiple of `width`.
+            dropout: dropout rate after the attention and inside the MLP.
+            positions: "sine" adds position encodings to the keys of the parts.
             released_padding: treat padding as the authors' code does, see above.
 
         Raises:
-            ValueError: a size below 1, or a word that is not known.
+            ValueError: a size below 1, or an unknown option.
         """
         super().__init__()
         check_positive(slots=slots, heads=heads, head_width=head_width, rounds=rounds, inner=inner)
@@ -338,31 +338,31 @@ class SlotAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, parts: Embeddings) -> Tensor:
-        """(N, K, width) slots of N items; keys and values are made once for all rounds."""
+        """Return the slots (N, K, width) of N items; keys and values are computed once."""
         tokens = parts.tokens if self.released_padding else zero_padded(parts.tokens, parts.mask)
         normal = self.part_norm(tokens)
         coded = normal + self._codes(parts.mask, normal) if self.positions == "sine" else normal
         key, value = self._split(self.key(coded)), self._split(self.value(normal))
         slots = self.latents.expand(len(parts), -1, -1)
         for _ in range(self.rounds):
-            found = self._found(self.slot_norm(slots), key, value, parts.mask)
-            slots = slots + self.dropout(self.out(found))
+            attended = self._attend(self.slot_norm(slots), key, value, parts.mask)
+            slots = slots + self.dropout(self.out(attended))
             entered = gelu(self.enter(self.inner_norm(slots)))
             slots = slots + self.leave(self.dropout(entered))
         last: Tensor = self.last_norm(slots)
         return last
 
-    def _found(self, slots: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-        """(N, K, heads * head_width) what each slot gathers."""
-        likeness = self._split(self.query(slots)) @ key.mT * self.scale
+    def _attend(self, slots: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        """Return (N, K, heads * head_width) weighted means of the parts."""
+        logits = self._split(self.query(slots)) @ key.mT * self.scale
         padding = ~mask[:, None, None]
         if self.released_padding:
-            share = likeness.masked_fill(padding, torch.finfo(likeness.dtype).min).softmax(2)
+            share = logits.masked_fill(padding, torch.finfo(logits.dtype).min).softmax(2)
         else:
-            share = likeness.softmax(2).masked_fill(padding, 0)
+            share = logits.softmax(2).masked_fill(padding, 0)
         share = share / (share.sum(3, keepdim=True) + 1e-7)
-        found: Tensor = (share @ value).transpose(1, 2).flatten(2)
-        return found
+        attended: Tensor = (share @ value).transpose(1, 2).flatten(2)
+        return attended
 
     def _split(self, vectors: Tensor) -> Tensor:
         """(N, L, heads * head_width) as (N, heads, L, head_width)."""
@@ -376,12 +376,12 @@ class SlotAttention(nn.Module):
 
 
 def slot_codes(length: Tensor, places: int, like: Tensor) -> Tensor:
-    """(N, places, F) sines and cosines of each place as a share of the circle.
+    """Return (N, places, F) sines and cosines of each position as a share of the circle.
 
     Args:
-        length: (N, 1) places that make a whole circle.
-        places: how many to code.
-        like: (N, places, F) gives width, type and device.
+        length: (N, 1) positions of a whole circle.
+        places: number of positions.
+        like: (N, places, F) tensor of the wanted width, type and device.
     """
     width = like.shape[-1]
     place = torch.arange(1, places + 1, device=like.device, dtype=torch.float)
@@ -398,15 +398,15 @@ def slot_codes(length: Tensor, places: int, like: Tensor) -> Tensor:
 def set_discrepancy(
     images: Tensor, texts: Tensor, *, gamma: float | None = 0.5, total: bool = False
 ) -> Tensor:
-    """Maximum mean discrepancy of two samples, by the kernel e^(-gamma ||x - y||).
+    """Return the maximum mean discrepancy of two samples, by the kernel e^(-gamma ||x - y||).
 
-    The distance in the kernel is not squared; a vector with itself counts, at distance 0.
+    The distance in the kernel is not squared; pairs of a vector with itself count.
 
     Args:
         images: (N, D).
         texts: (M, D).
-        gamma: of the kernel; 1 / D where None.
-        total: sums over pairs, not means.
+        gamma: sharpness of the kernel; 1 / D if None.
+        total: sum over pairs instead of taking means.
     """
     images, texts = full_precision(images), full_precision(texts)
     width = 1 / images.shape[1] if gamma is None else gamma
@@ -419,11 +419,11 @@ def set_discrepancy(
 
 
 def set_crowding(sets: Tensor, *, sharpness: float = 2.0) -> Tensor:
-    """(N,) mean over pairs of a set's vectors of e^(-sharpness ||x - y||^2): their diversity loss.
+    """Return the (N,) diversity loss: means of e^(-sharpness ||x - y||^2) over pairs of a set.
 
     Args:
         sets: (N, K, D) unit vectors.
-        sharpness: of the kernel.
+        sharpness: sharpness of the kernel.
     """
     first, second = torch.triu_indices(sets.shape[1], sets.shape[1], 1, device=sets.device)
     sets = full_precision(sets)
@@ -432,7 +432,7 @@ def set_crowding(sets: Tensor, *, sharpness: float = 2.0) -> Tensor:
 
 
 def set_correlation(sets: Tensor) -> Tensor:
-    """(N,) Frobenius norm of what the vectors of a set have in common, over K squared.
+    """Return (N,) Frobenius norms of the cosines between the vectors of a set, over K squared.
 
     Args:
         sets: (N, K, D) vectors of any length.
@@ -445,33 +445,33 @@ def set_correlation(sets: Tensor) -> Tensor:
 
 
 def set_closeness(vectors: Tensor, *, sharpness: float = 2.0) -> Tensor:
-    """Mean over pairs of vectors of e^(-sharpness ||x - y||), the distance not squared.
+    """Return the mean of e^(-sharpness ||x - y||) over pairs; the distance is not squared.
 
     Args:
         vectors: (K, D).
-        sharpness: of the kernel.
+        sharpness: sharpness of the kernel.
     """
     if len(vectors) < 2:
         return vectors.sum() * 0
     return torch.exp(-sharpness * torch.pdist(full_precision(vectors))).mean()
 
 
-APART = "apart"  # the view that carries what each item's own set costs
+APART = "apart"  # the view that carries the losses of each item's own set
 Diversity = Literal["slots", "elements"]
 
 
 @final
 class DivE(RetrievalModel):
-    """Slots gather what they find in the parts; with the whole added each gives one unit vector.
+    """Each item is a set of vectors: slots that attend to its parts, each plus the whole.
 
-    In training the sets of the batch's anchors have losses of their own, the same with any number
-    of processes or pieces: "mmd" brings the elements of images and texts together, "diversity"
-    keeps the slots of an item apart, "correlation" and "queries" are in the authors' code, unused.
+    In training the sets of the batch's anchors have further losses, the same with any number of
+    processes: "mmd" pulls the elements of images and texts together, "diversity" pushes the slots
+    of an item apart, "correlation" and "queries" are in the authors' code, unused.
 
     Departs from the authors' code in: the image tower is run once, not twice with other dropout;
-    padding has no share in the slots and places are counted in an item's own length
-    (`released_padding` does as they do); "smooth_chamfer_euclidean" is negated, so that higher is
-    better.
+    padding has no weight in the slots and positions are relative to an item's own length
+    (`released_padding` does as in their code); "smooth_chamfer_euclidean" is negated, so that
+    higher is better.
     """
 
     def __init__(
@@ -498,7 +498,7 @@ class DivE(RetrievalModel):
         Args:
             image: encoder of images.
             text: encoder of texts.
-            slots: vectors to a set.
+            slots: vectors per set.
             heads: see `SlotAttention`.
             head_width: see `SlotAttention`.
             rounds: see `SlotAttention`.
@@ -509,7 +509,7 @@ class DivE(RetrievalModel):
             diversity_weight: of `set_crowding` within an item's set, images and texts added.
             diversity_of: the "slots" before the whole is added, or the "elements" after.
             correlation_weight: of `set_correlation` of an item's slots, images and texts added.
-            query_weight: of `set_closeness` of the slots before they see an item.
+            query_weight: of `set_closeness` of the learned initial slots.
             released_padding: see `SlotAttention`.
 
         Raises:
@@ -538,11 +538,11 @@ class DivE(RetrievalModel):
         self.uses_batch_context = bool(mmd_weight or query_weight or any(self.own.values()))
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
-        """N images as K unit vectors each."""
+        """Encode N images as K unit vectors each."""
         return self.images(images)[0]
 
     def encode_texts(self, texts: ModalityBatch) -> Embeddings:
-        """N texts as K unit vectors each."""
+        """Encode N texts as K unit vectors each."""
         return self.texts(texts)[0]
 
     def score_pairs(self, images: Embeddings, texts: Embeddings) -> Tensor:
@@ -554,20 +554,20 @@ class DivE(RetrievalModel):
         return set_score_matrix(self.similarity, images, texts, self.alpha)
 
     def forward(self, batch: Batch) -> EncodedViews:
-        """Sets as they are used, and what each item's own set costs."""
+        """Encode a training batch, with the losses of each item's own set."""
         images, image_slots = self.images(batch.images)
         texts, text_slots = self.texts(batch.texts)
         views = {INFERENCE: EncodedBatch(images, texts)}
         if any(self.own.values()):
             views[APART] = EncodedBatch(
-                self._costs(images, image_slots), self._costs(texts, text_slots)
+                self._set_losses(images, image_slots), self._set_losses(texts, text_slots)
             )
         return EncodedViews(views)
 
     def batch_forward(
         self, batch: Batch, views: EncodedViews, wanted: frozenset[str]
     ) -> EncodedViews:
-        """With the losses of the sets of all anchors; the model's own losses are these."""
+        """Add the losses of the sets of all anchors."""
         anchors = {
             name: tuple(
                 bag.rows(slice(count)).tokens.flatten(0, 1)
@@ -588,25 +588,25 @@ class DivE(RetrievalModel):
         return EncodedViews({INFERENCE: views.inference}, losses)
 
     def images(self, images: ModalityBatch) -> tuple[Embeddings, Tensor]:
-        """Sets of N images, and their slots (N, K, D) before the whole is added."""
+        """Return the sets of N images, and their slots (N, K, D) before the whole is added."""
         parts, whole = self.image(images)
         slots = self.image_slots(parts)
         return set_elements(self.image_norm(whole), slots), slots
 
     def texts(self, texts: ModalityBatch) -> tuple[Embeddings, Tensor]:
-        """Sets of N texts, and their slots (N, K, D) before the whole is added."""
+        """Return the sets of N texts, and their slots (N, K, D) before the whole is added."""
         parts, whole = self.text(texts)
         slots = self.text_slots(parts)
         return set_elements(self.text_norm(whole), slots), slots
 
-    def _costs(self, sets: Embeddings, slots: Tensor) -> Embeddings:
-        """Two numbers of each item, as a vector: `set_crowding` and `set_correlation`."""
+    def _set_losses(self, sets: Embeddings, slots: Tensor) -> Embeddings:
+        """Return `set_crowding` and `set_correlation` of each item, as a vector of two."""
         spread = normalize(slots, dim=2) if self.diversity_of == "slots" else sets.tokens
         return single_vector(torch.stack([set_crowding(spread), set_correlation(slots)], 1))
 
 
 def set_elements(whole: Tensor, slots: Tensor) -> Embeddings:
-    """(N, D) wholes added to (N, K, D) slots, at length 1."""
+    """Add (N, D) wholes to (N, K, D) slots and scale to length 1."""
     tokens = normalize(whole.unsqueeze(1) + slots, dim=2)
     return Embeddings(tokens, full_mask(tokens))
 
@@ -688,7 +688,7 @@ def convert_dive(state: Mapping[str, Tensor]) -> State:
 def dive_from_checkpoint(
     checkpoint: Checkpoint, *, bert: str = "bert-base-uncased"
 ) -> ConvertedModel:
-    """Convert a checkpoint of DivE, with the padding that its weights have learnt with.
+    """Convert a checkpoint of DivE, with `released_padding`, as its weights were trained.
 
     Args:
         checkpoint: as the authors saved it.
@@ -724,7 +724,7 @@ def dive_from_checkpoint(
 
 
 def _text(state: State, pooling: str, bert: str) -> PartsTower:
-    """The text tower that fits these tensors, written down."""
+    """Return the config of the text tower that fits these tensors."""
     if "text.gru.embed.weight" in state:
         plain = {name.replace("text.gru.", "text."): value for name, value in state.items()}
         return lazy(WordsAndStates, gru=gru_config(plain))
@@ -741,12 +741,12 @@ def _of_the_first_round(name: str) -> str:
 
 
 def _round(name: str) -> str:
-    """Number of the round that a tensor of the slots belongs to."""
+    """Return the number of the round that a tensor of the slots belongs to."""
     return name.partition(LAYERS)[2].partition(".")[0]
 
 
 def _side_by_side(state: State) -> State:
-    """With the layer for the whole below that for the parts, where BERT has two."""
+    """Stack the layer of the whole below that of the parts, where BERT has two."""
     for kind in ("weight", "bias"):
         below = state.pop(f"whole.{kind}", None)
         if below is not None:

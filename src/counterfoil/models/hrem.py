@@ -58,7 +58,7 @@ HIGHEST = 2
 
 @final
 class ResidualPool(nn.Module):
-    """The two highest values of every feature, mixed with the mean of a transformer layer.
+    """Pooling: the two highest values of every feature, mixed with the mean of a transformer layer.
 
     Departs from the authors' code in: an item of one vector does not change how its successors are
     pooled; an empty item gives zeros.
@@ -79,7 +79,7 @@ class ResidualPool(nn.Module):
             width: of the vectors.
             heads: of the attention.
             dropout: share of entries dropped in training.
-            residual: weight of the highest values; the mean has the rest.
+            residual: weight of the highest values; the mean has 1 - residual.
             shrinking: pool as the authors' code does, see `top_mean`.
 
         Raises:
@@ -92,10 +92,10 @@ class ResidualPool(nn.Module):
         self.layer = transformer_layer(width, heads, dropout)
 
     def forward(self, bag: Embeddings) -> Tensor:
-        """(N, D) one vector per item, mixed in at least single precision."""
+        """Pool each item to one vector, (N, D), in at least single precision."""
         bag = Embeddings(zero_padded(bag.tokens, bag.mask), bag.mask)
-        read = full_precision(self.layer(bag.tokens, src_key_padding_mask=_hidden_keys(bag)))
-        mean = pool_vectors("mean", Embeddings(read, bag.mask))
+        states = full_precision(self.layer(bag.tokens, src_key_padding_mask=_hidden_keys(bag)))
+        mean = pool_vectors("mean", Embeddings(states, bag.mask))
         top = top_mean(
             Embeddings(full_precision(bag.tokens), bag.mask), HIGHEST, shrinking=self.shrinking
         )
@@ -103,23 +103,19 @@ class ResidualPool(nn.Module):
 
 
 def transformer_layer(width: int, heads: int, dropout: float) -> nn.TransformerEncoderLayer:
-    """Attention and a network as wide as what it reads, each normalised after its residual.
-
-    Raises:
-        ValueError: a width that the heads do not divide.
-    """
+    """Return a post-norm transformer layer whose MLP is as wide as its input."""
     check_heads(heads, width)
     return nn.TransformerEncoderLayer(width, heads, width, dropout, batch_first=True)
 
 
 def top_mean(bag: Embeddings, highest: int, *, shrinking: bool = False) -> Tensor:
-    """(N, D) mean of the `highest` values of every feature, of all where there are fewer.
+    """Return (N, D) means of the `highest` values of every feature, of all if there are fewer.
 
     Args:
         bag: (N, L, D).
-        highest: how many values.
-        shrinking: an item of fewer vectors sets the number for all that follow in the batch, as in
-            the authors' code, so that a vector depends on its neighbours.
+        highest: number of values.
+        shrinking: an item of fewer vectors lowers the number for all later items of the batch, as
+            in the authors' code, so that a vector depends on its neighbours.
     """
     count = bag.mask.sum(1).clamp(max=highest)
     count = count.cummin(0).values if shrinking else count
@@ -134,9 +130,9 @@ def top_mean(bag: Embeddings, highest: int, *, shrinking: bool = False) -> Tenso
 
 
 def _hidden_keys(bag: Embeddings) -> Tensor | None:
-    """Where attention must not look; an empty item looks at its padding, which is zero."""
-    unseen = ~bag.mask & bag.mask.any(1, keepdim=True)
-    return unseen if bool(unseen.any()) else None
+    """Return the padding to mask, or None; an empty item attends to its padding, which is zero."""
+    padding = ~bag.mask & bag.mask.any(1, keepdim=True)
+    return padding if bool(padding.any()) else None
 
 
 # Matches of words with regions and of regions with words, for all images with all texts.
@@ -154,11 +150,11 @@ TINY = 1e-12
 @final
 @dataclass(frozen=True, slots=True)
 class FragmentMatches:
-    """What the fragments of A items find in B others.
+    """Scores of the fragments (regions or words) of A items with B items of the other modality.
 
     Attributes:
-        best: (A, B, K) the highest of their scores, best first, and 0 where there are fewer.
-        mean: (A, B) mean of all of them.
+        best: (A, B, K) the highest scores, in descending order; 0 where there are fewer.
+        mean: (A, B) mean of all scores.
     """
 
     best: Tensor
@@ -169,7 +165,7 @@ class FragmentMatches:
 def match_fragments(
     images: Embeddings, texts: Embeddings, best: int, *, borrowed: bool = False
 ) -> tuple[FragmentMatches, FragmentMatches]:
-    """What I images find in T texts, (I, T), and what the texts find in the images, (T, I).
+    """Match regions of I images with T texts, (I, T), and words of the texts with images, (T, I).
 
     The cosine of a word with a region passes a leaky ReLU and is divided by the length of the
     vector of all words' (or regions') cosines with the same counterpart; the score of a fragment is
@@ -180,7 +176,7 @@ def match_fragments(
         texts: words.
         best: K.
         borrowed: padded regions are regions, and texts of fewer than K words borrow padding, as in
-            the authors' code; what is found then depends on how far a batch is padded.
+            the authors' code; the result then depends on the padding of the batch.
 
     Raises:
         ValueError: there is not enough padding to borrow.
@@ -190,21 +186,21 @@ def match_fragments(
     else:
         images, texts = ensure_nonempty(images), ensure_nonempty(texts)
     place = torch.arange(texts.mask.shape[1], device=texts.mask.device)
-    seen = texts.mask | (place < best) if borrowed else texts.mask
-    packed, order = pack_texts(Embeddings(normalize(full_precision(texts.tokens), dim=-1), seen))
-    own, sheet = texts.mask[order], _region_columns(images, best, borrowed=borrowed)
-    read = [
-        sheet.read(block, own[run.captions, : run.length] if borrowed else None)
-        for run, block in sheet.blocks(packed)
+    mask = texts.mask | (place < best) if borrowed else texts.mask
+    packed, order = pack_texts(Embeddings(normalize(full_precision(texts.tokens), dim=-1), mask))
+    own, regions = texts.mask[order], _region_columns(images, best, borrowed=borrowed)
+    parts = [
+        regions.match(block, own[run.captions, : run.length] if borrowed else None)
+        for run, block in regions.blocks(packed)
     ]
-    by_texts, by_images = (_in_given_order([pair[side] for pair in read], order) for side in (0, 1))
+    by_texts, by_images = (_in_given_order([pair[i] for pair in parts], order) for i in (0, 1))
     return FragmentMatches(by_images.best.transpose(0, 1), by_images.mean.T), by_texts
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _RegionColumns:
-    """The images as columns.
+    """Regions of all images as columns of one matrix product.
 
     Attributes:
         columns: (R * I, D) unit vectors, region after region.
@@ -219,7 +215,7 @@ class _RegionColumns:
     best: int
 
     def blocks(self, texts: PackedTexts) -> Iterator[tuple[LengthRun, Tensor]]:
-        """(n, L, R, I) affinities of captions of one length."""
+        """Yield affinities (n, L, R, I) of captions of one length."""
         cells, first = max(1, len(self.columns)), 0
         for part in texts.parts(max(1, CELLS_AT_ONCE // cells)):
             affinity = part.words @ self.columns.T
@@ -228,12 +224,12 @@ class _RegionColumns:
                 yield LengthRun(cut.word, first + cut.caption, cut.n, cut.length), block
             first += len(part.lengths)
 
-    def read(self, block: Tensor, own: Tensor | None) -> tuple[FragmentMatches, FragmentMatches]:
-        """What n texts find, (n, I), and what is found by the images in them, (n, I) too.
+    def match(self, block: Tensor, own: Tensor | None) -> tuple[FragmentMatches, FragmentMatches]:
+        """Return matches of n texts, and of the images with them, both (n, I).
 
         Args:
             block: affinities, which are overwritten.
-            own: (n, L) which words are not borrowed; None when all are the texts' own.
+            own: (n, L) bool, False at borrowed words; None if none is borrowed.
         """
         block = leaky_relu(block, SLOPE, inplace=True)
         if self.mask is not None:
@@ -244,9 +240,9 @@ class _RegionColumns:
         regions = block.div_(_lengths(block, 2))
         if own is not None:
             regions.masked_fill_(~own[:, :, None, None], -torch.inf)
-        kept = None if own is None else own.unsqueeze(-1)
+        word_mask = None if own is None else own.unsqueeze(-1)
         return (
-            _summarise(words.amax(2), kept, self.best, borrowed=True),
+            _summarise(words.amax(2), word_mask, self.best, borrowed=True),
             _summarise(regions.amax(1), self.mask, self.best, borrowed=False),
         )
 
@@ -264,24 +260,17 @@ def _lengths(block: Tensor, dim: int) -> Tensor:
 def _summarise(
     scores: Tensor, mask: Tensor | None, best: int, *, borrowed: bool
 ) -> FragmentMatches:
-    """Of (n, F, I) fragments' scores; what the mask hides is in no mean.
-
-    Args:
-        scores: one for each fragment.
-        mask: bool, broadcastable.
-        best: K.
-        borrowed: what the mask hides may be among the best all the same.
-    """
-    kept = scores if mask is None else scores.masked_fill(~mask, 0)
+    """Return the K best and the mean of (n, F, I) scores; `borrowed` ones may be among the best."""
+    real = scores if mask is None else scores.masked_fill(~mask, 0)
     count = scores.shape[1] if mask is None else mask.expand_as(scores).sum(1)
-    shown = scores if mask is None or borrowed else scores.masked_fill(~mask, -torch.inf)
-    top = shown.transpose(1, 2).topk(min(best, scores.shape[1])).values
+    candidates = scores if mask is None or borrowed else scores.masked_fill(~mask, -torch.inf)
+    top = candidates.transpose(1, 2).topk(min(best, scores.shape[1])).values
     top = top.masked_fill(top == -torch.inf, 0)
-    return FragmentMatches(pad(top, (0, best - top.shape[-1])), kept.sum(1) / count)
+    return FragmentMatches(pad(top, (0, best - top.shape[-1])), real.sum(1) / count)
 
 
 def _in_given_order(parts: list[FragmentMatches], order: Tensor) -> FragmentMatches:
-    """Texts in the order they had."""
+    """Join the parts, with the texts in their original order."""
     back = order.argsort()
     return FragmentMatches(
         torch.cat([part.best for part in parts])[back],
@@ -322,7 +311,7 @@ class GraphEdges:
 @final
 @dataclass(frozen=True, slots=True)
 class GraphRelations:
-    """All edges of a batch; i2t are those of images that read texts."""
+    """All edges of a batch; i2t are those of images that attend to texts."""
 
     i2i: GraphEdges
     i2t: GraphEdges
@@ -330,7 +319,7 @@ class GraphRelations:
     t2t: GraphEdges
 
     def bias(self, weight: float) -> Tensor:
-        """(I + T, I + T) for the attention of images and texts in a row; -inf where cut."""
+        """Return (I + T, I + T) biases of the attention of images, then texts; -inf if not kept."""
         rows = ((self.i2i, self.i2t), (self.t2i, self.t2t))
         relevance = torch.cat([torch.cat([e.relevance for e in row], 1) for row in rows])
         kept = torch.cat([torch.cat([e.kept for e in row], 1) for row in rows])
@@ -345,7 +334,7 @@ class EnhancedVectors:
     Attributes:
         images: (I, D) unit vectors.
         texts: (T, D) unit vectors.
-        penalty: how far the learnt relevance is from the distance of the vectors, weighted.
+        penalty: divergence of the learnt relevance from the distances, weighted.
     """
 
     images: Tensor
@@ -357,15 +346,14 @@ class EnhancedVectors:
 class BatchGraph(nn.Module):
     """One attention layer over a batch, along edges that are kept and weighted by relations.
 
-    Images (and texts) are relevant to each other by their distance. How relevant an image and a
-    text are is learnt from the matches of their regions and words, see `match_fragments`, and held
-    close to their distance by a divergence.
+    The relevance of two images (or two texts) is given by their distance. That of an image and a
+    text is learnt from the matches of their regions and words, see `match_fragments`, and a
+    divergence pulls it towards their distance.
 
     The instance-level relations of HREM (Fu et al., CVPR 2023,
     https://github.com/CrossmodalGroup/HREM). Departs from the authors' code in: padding is never
-    read; texts of fewer than `best` words have zeros for those missing; the divergence goes the way
-    in which the distance is the target; numbers of images and texts may differ; a batch of one
-    keeps its own edge.
+    read; texts of fewer than `best` words have zeros for those missing; the distance is the target
+    of the divergence; numbers of images and texts may differ; a batch of one keeps its own edge.
     """
 
     def __init__(
@@ -389,19 +377,19 @@ class BatchGraph(nn.Module):
             width: of the vectors.
             heads: of the attention.
             dropout: share of entries dropped in training.
-            share: of the images, and of the texts, that each item reads: the nearest ones.
-            best: how many fragments' scores make the relevance of an image and a text.
-            mask_weight: of the relevance in the attention; the authors give 1.0 on Flickr30K and
-                1.5 on COCO.
+            share: share of the images, and of the texts, that each item attends to: the nearest.
+            best: number of fragment scores that the relevance of an image and a text depends on.
+            mask_weight: weight of the relevance in the attention; 1.0 on Flickr30K and 1.5 on COCO
+                in the authors' code.
             penalty: weight of the divergence.
             divergence: "forward" is KL(distance || relevance), "reverse" the other way round, as
                 the authors' code has it.
             padding: "hidden", or "borrowed" as in the authors' code, see `match_fragments`.
-            sigma: a relevance by distance is exp(-distance / sigma).
-            temperature: of the divergence.
+            sigma: scale of distances: the relevance is exp(-distance / sigma).
+            temperature: temperature of the divergence.
 
         Raises:
-            ValueError: a size, a share or a word that is not possible.
+            ValueError: an impossible size or share, or an unknown option.
         """
         super().__init__()
         check_positive(best=best)
@@ -421,7 +409,7 @@ class BatchGraph(nn.Module):
     def forward(
         self, images: Tensor, texts: Tensor, regions: Embeddings, words: Embeddings
     ) -> EnhancedVectors:
-        """Let a batch read itself.
+        """Attend over a batch.
 
         Args:
             images: (I, D) unit vectors.
@@ -432,9 +420,9 @@ class BatchGraph(nn.Module):
         with torch.autocast(images.device.type, enabled=False):
             images, texts = full_precision(images), full_precision(texts)
             relations = self.relations(images, texts, regions, words)
-            told = self._told(torch.cat([images, texts]), relations.bias(self.mask_weight))
-            penalty = self.weight * self.apart(images, texts, relations)
-            return EnhancedVectors(told[: len(images)], told[len(images) :], penalty)
+            enhanced = self._attend(torch.cat([images, texts]), relations.bias(self.mask_weight))
+            penalty = self.weight * self.divergences(images, texts, relations)
+            return EnhancedVectors(enhanced[: len(images)], enhanced[len(images) :], penalty)
 
     def relations(
         self, images: Tensor, texts: Tensor, regions: Embeddings, words: Embeddings
@@ -449,13 +437,13 @@ class BatchGraph(nn.Module):
             self._near(texts),
         )
 
-    def apart(self, images: Tensor, texts: Tensor, relations: GraphRelations) -> Tensor:
-        """The divergence of both directions, each a mean over those who read."""
+    def divergences(self, images: Tensor, texts: Tensor, relations: GraphRelations) -> Tensor:
+        """Return the sum of the mean divergences of both directions."""
         guide = self._by_distance(images, texts).detach()
-        i2t = self._diverges(guide, relations.i2t.relevance)
-        return i2t + self._diverges(guide.T, relations.t2i.relevance)
+        i2t = self._divergence(guide, relations.i2t.relevance)
+        return i2t + self._divergence(guide.T, relations.t2i.relevance)
 
-    def _told(self, vectors: Tensor, bias: Tensor) -> Tensor:
+    def _attend(self, vectors: Tensor, bias: Tensor) -> Tensor:
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(value=False)  # torch's shortcut makes NaN of a bias
         try:
@@ -464,22 +452,24 @@ class BatchGraph(nn.Module):
             torch.backends.mha.set_fastpath_enabled(value=fast)
 
     def _near(self, vectors: Tensor) -> GraphEdges:
-        kept = self._kept((vectors @ vectors.T).detach())
-        return GraphEdges(kept, self._by_distance(vectors, vectors))
+        nearest = self._nearest((vectors @ vectors.T).detach())
+        return GraphEdges(nearest, self._by_distance(vectors, vectors))
 
-    def _across(self, judge: nn.Sequential, seen: FragmentMatches) -> GraphEdges:
-        return GraphEdges(self._kept(seen.mean), judge(seen.best).squeeze(-1) + seen.mean)
+    def _across(self, relevance: nn.Sequential, matches: FragmentMatches) -> GraphEdges:
+        learnt = relevance(matches.best).squeeze(-1)
+        return GraphEdges(self._nearest(matches.mean), learnt + matches.mean)
 
     def _by_distance(self, left: Tensor, right: Tensor) -> Tensor:
-        exact = "donot_use_mm_for_euclid_dist"  # a product is off by 3e-4 where two are alike
+        # with matrix products, distances of nearly equal vectors are off by 3e-4
+        exact = "donot_use_mm_for_euclid_dist"
         return torch.exp(-torch.cdist(left, right, compute_mode=exact) / self.sigma)
 
-    def _kept(self, similarity: Tensor) -> Tensor:
-        """(A, B) bool, the highest `share` of each row."""
+    def _nearest(self, similarity: Tensor) -> Tensor:
+        """Return (A, B) bool, True at the highest `share` of each row."""
         count = max(1, int(self.share * similarity.shape[1]))
         return similarity >= similarity.topk(count).values[:, -1:]
 
-    def _diverges(self, guide: Tensor, relevance: Tensor) -> Tensor:
+    def _divergence(self, guide: Tensor, relevance: Tensor) -> Tensor:
         target, given = ((x / self.temperature).log_softmax(-1) for x in (guide, relevance))
         if self.divergence == "reverse":
             target, given = given, target
@@ -495,15 +485,14 @@ FRAGMENTS = "fragments"
 class HREM(TwoTowerModel, SingleVectorModel):
     """One vector per image and text, compared by cosine; in training a graph over the batch.
 
-    Where one of the enhanced grids is judged, the anchors read each other in a graph, and what they
-    have been told makes views of their own: enhanced images with plain texts, plain images with
-    enhanced texts, and both. Until then nothing of it is computed. The graph is saved with the
-    model; nothing asks it at test time.
+    If a loss scores an enhanced view, the anchors attend to each other in a graph, and its outputs
+    make further views: enhanced images with plain texts, plain images with enhanced texts, and
+    both. Otherwise the graph is not computed. It is saved with the model but unused at test time.
 
     The view "fragments" holds the regions and words that the graph reads, and has no scores.
 
     Learning Semantic Relationship among Instances for Image-Text Matching, the fusion mechanism
-    (https://github.com/CrossmodalGroup/HREM). What departs from the authors' code is said at
+    (https://github.com/CrossmodalGroup/HREM). For departures from the authors' code see
     `ResidualPool` and `BatchGraph`.
     """
 
@@ -562,7 +551,7 @@ class HREM(TwoTowerModel, SingleVectorModel):
         return unit_vectors(single_vector(self.text_pool(self.text(texts))))
 
     def forward(self, batch: Batch) -> EncodedViews:
-        """Vectors as they are used, and the regions and words that the graph wants to see."""
+        """Encode a training batch, with the regions and words that the graph reads."""
         regions, words = self.image(batch.images), self.text(batch.texts)
         images, texts = self.image_pool(regions), self.text_pool(words)
         views = {
@@ -571,33 +560,34 @@ class HREM(TwoTowerModel, SingleVectorModel):
             )
         }
         if self.graph is not None:
-            views[FRAGMENTS] = EncodedBatch(_seen(regions), _seen(words))
+            views[FRAGMENTS] = EncodedBatch(_detached(regions), _detached(words))
         return EncodedViews(views)
 
     def batch_forward(
         self, batch: Batch, views: EncodedViews, wanted: frozenset[str]
     ) -> EncodedViews:
-        """With the enhanced views, where one is judged, and how far the graph is from its guide."""
+        """Add the enhanced views and the graph's penalty, if an enhanced view is wanted."""
         if self.graph is None or not wanted & {IMAGES, TEXTS, BOTH}:
             return views
         plain, fragments = (_anchors(batch, views.views[name]) for name in (INFERENCE, FRAGMENTS))
-        told = self.graph(
+        enhanced = self.graph(
             plain.images.tokens[:, 0],
             plain.texts.tokens[:, 0],
-            _seen(fragments.images),
-            _seen(fragments.texts),
+            _detached(fragments.images),
+            _detached(fragments.texts),
         )
-        images, texts = single_vector(told.images), single_vector(told.texts)
+        images, texts = single_vector(enhanced.images), single_vector(enhanced.texts)
         new = {
             IMAGES: EncodedBatch(images, plain.texts),
             TEXTS: EncodedBatch(plain.images, texts),
             BOTH: EncodedBatch(images, texts),
         }
-        return EncodedViews({**views.views, **new}, {**views.auxiliary, "relations": told.penalty})
+        return EncodedViews(
+            {**views.views, **new}, {**views.auxiliary, "relations": enhanced.penalty}
+        )
 
 
-def _seen(bag: Embeddings) -> Embeddings:
-    """Without a gradient."""
+def _detached(bag: Embeddings) -> Embeddings:
     return Embeddings(bag.tokens.detach(), bag.mask)
 
 
@@ -647,12 +637,12 @@ def hrem_from_checkpoint(
 ) -> ConvertedModel:
     """Convert a checkpoint of HREM.
 
-    The authors save no graph, which nothing asks at test time; where its tensors are there all the
-    same, under "graph.", it is built as their code has it, padding and all. Every item is pooled on
-    its own, which differs from theirs only behind items of a single vector.
+    The authors do not save the graph, which is unused at test time; if its tensors are present,
+    under "graph.", it is built as in their code, including padding. Every item is pooled on its
+    own, which differs from theirs only after items of a single vector.
 
     Args:
-        checkpoint: what they saved.
+        checkpoint: as the authors saved it.
         bert: folder or name of the text model that was trained, for its configuration.
 
     Raises:

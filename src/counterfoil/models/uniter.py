@@ -344,7 +344,7 @@ LAYER = {
     "output.dense.": "narrow.",
     "output.LayerNorm.": "last_norm.",
 }
-ASKING = ("query", "key", "value")
+PROJECTIONS = ("query", "key", "value")
 THEIR_LAYER = re.compile(r"uniter\.encoder\.layer\.(\d+)\.(.+)")
 OUR_LAYER = re.compile(r"body\.layers\.(\d+)\.(.+)")
 BERT = ("embeddings.", "img_embeddings.", "encoder.", "pooler.")  # what may stand behind "bert."
@@ -357,8 +357,8 @@ def uniter_name(theirs: str) -> str | None:
     Query, key and value projections of a layer are one tensor here.
     """
     if layer := THEIR_LAYER.fullmatch(theirs):
-        found = _exchanged(layer[2], LAYER)
-        return found and f"body.layers.{layer[1]}.{found}"
+        ours = _exchanged(layer[2], LAYER)
+        return ours and f"body.layers.{layer[1]}.{ours}"
     return _exchanged(theirs, PREFIXES)
 
 
@@ -374,7 +374,7 @@ def convert_uniter(state: Mapping[str, Tensor]) -> State:
     new = {ours: value for name, value in given.items() if (ours := uniter_name(name))}
     for name in given:
         if (layer := THEIR_LAYER.fullmatch(name)) and ".self.query." in name:
-            parts = [given.get(name.replace("query", part)) for part in ASKING]
+            parts = [given.get(name.replace("query", part)) for part in PROJECTIONS]
             whole = torch.cat([part for part in parts if part is not None])
             new[f"body.layers.{layer[1]}.enter.{name.rpartition('.')[2]}"] = whole
     if KINDS in given:
@@ -395,13 +395,13 @@ def authors_state(state: Mapping[str, Tensor]) -> State:
         if layer := OUR_LAYER.fullmatch(name):
             before = f"uniter.encoder.layer.{layer[1]}."
             if layer[2].startswith("enter."):
-                for part, own in zip(ASKING, value.chunk(3), strict=True):
+                for part, own in zip(PROJECTIONS, value.chunk(3), strict=True):
                     kind = layer[2].removeprefix("enter.")
                     new[f"{before}attention.self.{part}.{kind}"] = own.clone()
-            elif found := _exchanged(layer[2], layer_back):
-                new[before + found] = value
-        elif found := _exchanged(name, back):
-            new[found] = value
+            elif theirs := _exchanged(layer[2], layer_back):
+                new[before + theirs] = value
+        elif theirs := _exchanged(name, back):
+            new[theirs] = value
     new[KINDS] = torch.stack([state["text.kind"], state["image.kind"]])
     if (veil := state.get("image.veil")) is not None:
         new[VEIL] = torch.stack([torch.zeros_like(veil), veil])
@@ -456,5 +456,5 @@ def _plain(name: str) -> str:
 
 
 def _exchanged(name: str, prefixes: Mapping[str, str]) -> str | None:
-    found = max((p for p in prefixes if name.startswith(p)), key=len, default=None)
-    return None if found is None else prefixes[found] + name.removeprefix(found)
+    prefix = max((p for p in prefixes if name.startswith(p)), key=len, default=None)
+    return None if prefix is None else prefixes[prefix] + name.removeprefix(prefix)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -25,92 +24,19 @@ from counterfoil.models.layers.joint_encoder import (
     initialize_weights,
     with_derived_heads,
 )
-from counterfoil.models.layers.pooling import check_choice, check_heads, check_positive, valid_ids
+from counterfoil.models.layers.pooling import (
+    check_choice,
+    check_heads,
+    check_patch,
+    check_positive,
+    valid_ids,
+)
 from counterfoil.models.layers.pretrained import config_of, hf_library, weights_file
 
-# The modules of Hugging Face transformers: embedding layers, transformer, pooler.
+# The embedding layers and the transformer of a `transformers.ViltModel`.
 
 
 TEXT, IMAGE = 0, 1  # kinds of tokens
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViltSizes:
-    """The sizes of a ViLT.
-
-    Attributes:
-        layers: of the transformer.
-        width: of its tokens.
-        heads: of its attention.
-        inner: width of its perceptrons.
-        vocabulary: how many token ids there are.
-        mask: id of the token that hides a word; None for one behind the vocabulary.
-        positions: longest text.
-        size: side in pixels of the square that the places of patches were learnt on.
-        patch: side of a patch in pixels.
-        dropout: share dropped in training.
-        spread: of fresh weights.
-
-    Raises:
-        ValueError: sizes that are not possible.
-    """
-
-    layers: int
-    width: int
-    heads: int
-    inner: int
-    vocabulary: int
-    mask: int | None
-    positions: int
-    size: int
-    patch: int
-    dropout: float
-    spread: float
-
-    def __post_init__(self) -> None:
-        check_positive(layers=self.layers, inner=self.inner, positions=self.positions)
-        check_positive(vocabulary=self.vocabulary, size=self.size, patch=self.patch)
-        check_heads(self.heads, self.width)
-        if self.size % self.patch:
-            raise ValueError(
-                f"patches of {self.patch} pixels do not divide pictures of {self.size}; choose a "
-                f"multiple of {self.patch}"
-            )
-        if self.mask is not None and not 0 <= self.mask < self.vocabulary:
-            raise ValueError(
-                f"mask={self.mask} is not an id of a vocabulary of {self.vocabulary}; give the id "
-                "of the tokenizer's mask token, or None"
-            )
-
-    @property
-    def words(self) -> int:
-        """How many embeddings of words there are."""
-        return self.vocabulary + (self.mask is None)
-
-
-def vilt_body(sizes: ViltSizes) -> nn.Module:
-    """Build a `transformers.ViltModel` with fresh weights.
-
-    Raises:
-        ValueError: transformers is not installed.
-    """
-    transformers = hf_library()
-    config = transformers.ViltConfig(
-        vocab_size=sizes.words,
-        max_position_embeddings=sizes.positions,
-        hidden_size=sizes.width,
-        num_hidden_layers=sizes.layers,
-        num_attention_heads=sizes.heads,
-        intermediate_size=sizes.inner,
-        hidden_dropout_prob=sizes.dropout,
-        attention_probs_dropout_prob=sizes.dropout,
-        image_size=sizes.size,
-        patch_size=sizes.patch,
-        initializer_range=sizes.spread,
-    )
-    model: nn.Module = transformers.ViltModel(config)
-    return model
 
 
 def embed_words(body: Any, items: ModalityBatch) -> Embeddings:
@@ -119,8 +45,8 @@ def embed_words(body: Any, items: ModalityBatch) -> Embeddings:
     Raises:
         ValueError: an id or a length that the model does not know.
     """
-    known = body.config
-    ids = valid_ids(items, longest=known.max_position_embeddings, vocabulary=known.vocab_size)
+    config = body.config
+    ids = valid_ids(items, longest=config.max_position_embeddings, vocabulary=config.vocab_size)
     embeddings = body.embeddings
     words = embeddings.text_embeddings(input_ids=ids)
     return Embeddings(words + embeddings.token_type_embeddings.weight[TEXT], items.mask)
@@ -129,13 +55,12 @@ def embed_words(body: Any, items: ModalityBatch) -> Embeddings:
 def embed_patches(body: Any, items: ModalityBatch) -> Embeddings:
     """Embed pixels (N, 3, H, W) as a class token followed by one token per patch.
 
-    All patches are read, row after row; those of pictures that fill less than the batch's room
-    come without gaps.
+    All patches are read, row after row; patches outside a picture are left out, without gaps.
 
     Args:
         body: a ViltModel.
-        items: mask (N, 1), or (N, patches), True where a patch is of the picture, which begins at
-            the top left.
+        items: mask (N, 1), or (N, patches), True where a patch belongs to the picture, which
+            starts at the top left.
 
     Raises:
         ValueError: no pixels, or a mask of other patches.
@@ -143,11 +68,11 @@ def embed_patches(body: Any, items: ModalityBatch) -> Embeddings:
     embeddings, patch = body.embeddings, int(body.config.patch_size)
     mask = _patch_mask(items, patch)
     pixels = items.values.to(embeddings.cls_token.dtype)
-    shown = mask.repeat_interleave(patch, 1).repeat_interleave(patch, 2).unsqueeze(1)
-    pixels = pixels[:, :, : shown.shape[2], : shown.shape[3]].masked_fill(~shown, 0)
-    seen = embeddings.patch_embeddings(pixels).permute(0, 2, 3, 1) + _places(embeddings, mask)
-    whole = embeddings.cls_token[0] + embeddings.position_embeddings[0, :1]
-    tokens = torch.cat([whole.expand(len(seen), 1, -1), seen.flatten(1, 2)], 1)
+    visible = mask.repeat_interleave(patch, 1).repeat_interleave(patch, 2).unsqueeze(1)
+    pixels = pixels[:, :, : visible.shape[2], : visible.shape[3]].masked_fill(~visible, 0)
+    patches = embeddings.patch_embeddings(pixels).permute(0, 2, 3, 1) + _positions(embeddings, mask)
+    class_token = embeddings.cls_token[0] + embeddings.position_embeddings[0, :1]
+    tokens = torch.cat([class_token.expand(len(patches), 1, -1), patches.flatten(1, 2)], 1)
     real = torch.cat([mask.new_ones(len(mask), 1), mask.flatten(1)], 1)
     tokens = embeddings.dropout(tokens) + embeddings.token_type_embeddings.weight[IMAGE]
     return close_gaps(Embeddings(tokens, real))
@@ -192,14 +117,14 @@ def _patch_mask(items: ModalityBatch, patch: int) -> Tensor:
         return items.mask.view(-1, 1, 1).expand(-1, rows, columns)
     if items.mask.shape[1] != rows * columns:
         raise ValueError(
-            f"pictures of {shape[2]} x {shape[3]} pixels whose mask tells of "
+            f"pictures of {shape[2]} x {shape[3]} pixels whose mask has "
             f"{items.mask.shape[1]} patches do not fit a model with patches of {patch} pixels; "
             f"set divisor={patch}"
         )
     return items.mask.view(-1, rows, columns)
 
 
-def _places(embeddings: Any, mask: Tensor) -> Tensor:
+def _positions(embeddings: Any, mask: Tensor) -> Tensor:
     """Return the position embeddings (N, rows, columns, D) of patches, zero outside pictures.
 
     The learned square of positions is interpolated to the shape of each picture.
@@ -238,13 +163,13 @@ HEADS = {
     "mlm_score.decoder.bias": "says.fill.bias",
     "mlm_score.bias": "says.fill.bias",
 }
-UNREAD = ("position_ids", "token_type_ids")  # numbered, not learnt
+UNUSED = ("position_ids", "token_type_ids")  # constants, not weights
 WORDS = "vilt.embeddings.text_embeddings.word_embeddings.weight"
 
 
 def vilt_name(theirs: str) -> str | None:
     """Return our name of one of their tensors; None for one that is left out."""
-    if theirs.endswith(UNREAD):
+    if theirs.endswith(UNUSED):
         return None
     if theirs.startswith(BODY):
         return theirs
@@ -259,8 +184,8 @@ def read_vilt_state(name: str, *, words: int | None = None) -> State:
 
     Args:
         name: folder or name of the model.
-        words: how many there are to be; where one more than the weights know, it begins as their
-            mean and is never guessed.
+        words: size of the vocabulary; where it is one more than that of the weights, the last
+            word starts as the mean of all and is never predicted.
 
     Raises:
         ValueError: transformers is not installed, or there is no such model.
@@ -269,9 +194,9 @@ def read_vilt_state(name: str, *, words: int | None = None) -> State:
     state = {ours: value for theirs, value in given.items() if (ours := vilt_name(theirs))}
     if WORDS not in state:
         raise ValueError(f"{name} holds no weights of a ViLT; give one, as dandelin/vilt-b32-mlm")
-    known = state[WORDS]
-    if words == len(known) + 1:
-        state[WORDS] = torch.cat([known, known.mean(0, keepdim=True)])
+    embeddings = state[WORDS]
+    if words == len(embeddings) + 1:
+        state[WORDS] = torch.cat([embeddings, embeddings.mean(0, keepdim=True)])
         if (bias := state.get("says.fill.bias")) is not None:
             state["says.fill.bias"] = pad(bias, (0, 1), value=-100.0)
     return state
@@ -341,23 +266,38 @@ class ViLT(JointModel):
                 transformers is not installed, or there are no such weights, or of other sizes.
         """
         super().__init__(score)
-        sizes = ViltSizes(
-            layers=layers,
-            width=width,
-            heads=heads,
-            inner=inner,
-            vocabulary=vocabulary,
-            mask=mask,
-            positions=positions,
-            size=size,
-            patch=patch,
-            dropout=dropout,
-            spread=spread,
+        check_positive(layers=layers, inner=inner, positions=positions)
+        check_positive(vocabulary=vocabulary, size=size, patch=patch)
+        check_heads(heads, width)
+        check_patch(size, patch)
+        if mask is not None and not 0 <= mask < vocabulary:
+            raise ValueError(
+                f"mask={mask} is not an id of a vocabulary of {vocabulary}; give the id of the "
+                "tokenizer's mask token, or None"
+            )
+        for output in outputs:
+            check_choice("outputs", output, OUTPUTS)
+        words = vocabulary + (mask is None)
+        transformers = hf_library()
+        config = transformers.ViltConfig(
+            vocab_size=words,
+            max_position_embeddings=positions,
+            hidden_size=width,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            intermediate_size=inner,
+            hidden_dropout_prob=dropout,
+            attention_probs_dropout_prob=dropout,
+            image_size=size,
+            patch_size=patch,
+            initializer_range=spread,
         )
-        self.vilt, self.says = vilt_body(sizes), _heads(outputs, sizes)
+        self.vilt: nn.Module = transformers.ViltModel(config)
+        self.says = UniterHeads(outputs=outputs, width=width, words=words, features=1, classes=1)
+        initialize_weights(self.says, spread)
         self._mask = vocabulary if mask is None else mask
         if weights is not None and pretrained:
-            self.load_state_dict(self.adopted(read_vilt_state(weights, words=sizes.words)))
+            self.load_state_dict(self.adopted(read_vilt_state(weights, words=words)))
 
     def encode_images(self, images: ModalityBatch) -> Embeddings:
         """Embed N images (N, 3, H, W) as a class token and their patches."""
@@ -410,16 +350,6 @@ class ViLT(JointModel):
         return vectors
 
 
-def _heads(outputs: tuple[str, ...], sizes: ViltSizes) -> UniterHeads:
-    for output in outputs:
-        check_choice("outputs", output, OUTPUTS)
-    heads = UniterHeads(
-        outputs=outputs, width=sizes.width, words=sizes.words, features=1, classes=1
-    )
-    initialize_weights(heads, sizes.spread)
-    return heads
-
-
 # A public ViLT by folder or name.
 
 
@@ -429,24 +359,24 @@ KIND = ("gelu", True, 3, 1e-12)
 def public_vilt(name: str, *, mask: int | None) -> ConvertedModel:
     """Convert the ViLT of a folder or name, with the heads that are in it and a rank.
 
-    A rank that was not fine-tuned is the yes of the pre-trained match; where there is none either,
-    as in "dandelin/vilt-b32-mlm", it begins as a fresh one and has to be trained.
+    A rank that was not fine-tuned is the yes of the pre-trained match; without that either, as in
+    "dandelin/vilt-b32-mlm", it starts from fresh weights and has to be trained.
 
     Args:
         name: folder or name of a Hugging Face model.
-        mask: id of the tokenizer's token that hides a word, 103 in bert-base-uncased; where None
-            there is one more embedding for it.
+        mask: id of the tokenizer's mask token, 103 in bert-base-uncased; None for one more
+            embedding.
 
     Raises:
-        ValueError: transformers is not installed, there is no such model, or it is none that `ViLT`
-            can be.
+        ValueError: transformers is not installed, there is no such model, or `ViLT` cannot
+            represent it.
     """
     config = config_of(name)
-    found = (config.hidden_act, config.qkv_bias, config.num_channels, config.layer_norm_eps)
-    if found != KIND:
+    kind = (config.hidden_act, config.qkv_bias, config.num_channels, config.layer_norm_eps)
+    if kind != KIND:
         raise ValueError(
             f"{name} is a ViLT of another kind than the public ones: hidden_act, qkv_bias, "
-            f"num_channels and layer_norm_eps are {found}, not {KIND}"
+            f"num_channels and layer_norm_eps are {kind}, not {KIND}"
         )
     state = read_vilt_state(name, words=config.vocab_size + (mask is None))
     heads = {name.split(".")[1] for name in state if name.startswith("says.")}

@@ -52,7 +52,7 @@ RegionNorm = Literal["channel", "vector"]
 class RegionRelation(nn.Module):
     """v + norm(W (R v)) with R = theta(v) phi(v)^T / number of regions (eq. 2 to 4).
 
-    It begins as the identity: scale and shift of the normalisation start at 0. What is added is
+    It starts as the identity: scale and shift of the normalisation start at 0. The added term is
     cubic in v, so regions far from unit scale may overflow (V4).
 
     Departs from the authors' code in: padding takes part neither in R nor in the statistics, and
@@ -73,7 +73,7 @@ class RegionRelation(nn.Module):
         nn.init.zeros_(self.norm.weight)
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        """(N, R, D) regions, zero at padding, to the same; without a mask all are real."""
+        """Return (N, R, D) regions from regions, zero at padding; without a mask all are real."""
         relation = self.theta(tokens) @ self.phi(tokens).mT
         if mask is None:
             change = self.out(relation @ self.value(tokens) / tokens.shape[1])
@@ -84,16 +84,16 @@ class RegionRelation(nn.Module):
 
 
 def normalise_by(kind: RegionNorm, tokens: Tensor) -> Tensor:
-    """(N, R, D) regions, zero at padding, at length 1; what is zero stays zero.
+    """Scale (N, R, D) regions to length 1; zero vectors stay zero.
 
     Args:
-        kind: "vector": every region on its own; "channel": every feature over the regions of an
-            image, as the authors' code has it (V1).
-        tokens: the regions.
+        kind: "vector": every region; "channel": every feature over the regions of an image, as in
+            the authors' code (V1).
+        tokens: regions, zero at padding.
     """
     length = torch.linalg.vector_norm(tokens, dim=1 if kind == "channel" else 2, keepdim=True)
-    levelled: Tensor = tokens / length.masked_fill(length == 0, 1)
-    return levelled
+    scaled: Tensor = tokens / length.masked_fill(length == 0, 1)
+    return scaled
 
 
 # Caption generation, an auxiliary loss in training (section 3.4).
@@ -176,7 +176,7 @@ class Captioner(nn.Module):
         nn.init.xavier_normal_(self.out.weight)
 
     def forward(self, regions: Embeddings, captions: Tensor) -> Tensor:
-        """() negative log likelihood, summed over all captions.
+        """Return the () negative log likelihood, summed over all captions.
 
         Args:
             regions: (P, R, D) of the image of each caption.
@@ -192,12 +192,12 @@ class Captioner(nn.Module):
         return cross_entropy(self.out(states), ids[:, 1:].T[going], reduction="sum")
 
     def write(self, regions: Embeddings, ids: Tensor, steps: Tensor) -> Tensor:
-        """States after each word, given the words before: first those of the first step.
+        """Return the states after each word, given the words before, step after step.
 
         Args:
             regions: (P, R, D).
             ids: (P, L) long.
-            steps: (P,) words to read of each caption, falling.
+            steps: (P,) number of words to read of each caption, in descending order.
         """
         memory, state = self._read(regions)
         going = torch.arange(int(steps[0]), device=ids.device).unsqueeze(1) < steps
@@ -211,24 +211,24 @@ class Captioner(nn.Module):
 
     @torch.no_grad()
     def greedy(self, regions: Embeddings, start: int, steps: int) -> tuple[Tensor, Tensor]:
-        """The likeliest word at each step, and its log probability; both (N, steps).
+        """Return the likeliest word at each step, and its log probability; both (N, steps).
 
         Args:
             regions: (N, R, D).
-            start: token that every caption begins with.
-            steps: tokens to write; nothing ends a caption.
+            start: first token of every caption.
+            steps: number of tokens; there is no end token.
         """
         memory, state = self._read(regions)
         word = torch.full((len(regions),), start, device=state.device)
-        found: list[tuple[Tensor, Tensor]] = []
+        written: list[tuple[Tensor, Tensor]] = []
         for _ in range(steps):
             state = self._step(memory, self._words(word), state)
             likely, word = self.out(state).log_softmax(1).max(1)
-            found.append((word, likely))
-        return torch.stack([w for w, _ in found], 1), torch.stack([p for _, p in found], 1)
+            written.append((word, likely))
+        return torch.stack([w for w, _ in written], 1), torch.stack([p for _, p in written], 1)
 
     def _cut(self, captions: Tensor) -> tuple[Tensor, Tensor]:
-        """(P, L + 1) ids with padding 0, and how many of them are predicted."""
+        """Return (P, L + 1) ids with padding 0, and the number of predicted ones."""
         counts = (captions >= 0).sum(1)
         ids = pad(captions.clamp(min=0), (0, 1))
         if ids.shape[1] > self.longest:
@@ -238,7 +238,7 @@ class Captioner(nn.Module):
         return ids, counts.clamp(max=self.longest - 1)
 
     def _read(self, regions: Embeddings) -> tuple[CaptionerMemory, Tensor]:
-        """What the decoder attends to, and the state that it begins with."""
+        """Return the memory that the decoder attends to, and its initial state."""
         whole = bool(regions.mask.all())
         tokens = self.dropout(self.fc(zero_padded(regions.tokens, regions.mask)))
         states = (
@@ -250,13 +250,13 @@ class Captioner(nn.Module):
         return memory, pool_vectors("last", Embeddings(states, regions.mask))
 
     def _words(self, ids: Tensor) -> Tensor:
-        """(P, 3H) what words add to the gates."""
+        """Return (P, 3H) contributions of words to the gates."""
         words = self.dropout(self.embed(ids))
         weight = self.writer.weight_ih[:, : words.shape[-1]]
         return linear(words, weight, self.writer.bias_ih)
 
     def _step(self, memory: CaptionerMemory, words: Tensor, state: Tensor) -> Tensor:
-        """(P, H) the next state."""
+        """Return the next state (P, H)."""
         width = state.shape[-1]
         query = linear(state, self.attend.weight[:, width:]).unsqueeze(1)
         energy = self.focus((memory.keys + query).tanh_()).squeeze(-1)
@@ -277,11 +277,12 @@ Passes = Literal["together", "separate"]
 class VSRN(TwoTowerModel, SingleVectorModel):
     """Relation layers, then a recurrent network over the regions; its last state is the image.
 
-    In training the regions are also asked to tell their captions, see `Captioner`: the loss
-    "caption" is the mean over the anchors; negatives drawn behind them are never described. The
-    branch is saved with the model, and nothing asks it at test time.
+    In training a `Captioner` writes the captions from the regions: the loss "caption" is the mean
+    over the anchors, without the negatives. The captioner is saved with the model but unused at
+    test time.
 
-    Several processes give the loss of one, but batch normalisation sees each process's own images.
+    The loss does not depend on the number of processes, but batch normalisation is over the images
+    of each process.
 
     Departs from the authors' code in: zero vectors give no NaN; regions may be padded; captioner
     parameters are updated and clipped once (V2); anchors and offline negatives may be encoded
@@ -308,10 +309,10 @@ class VSRN(TwoTowerModel, SingleVectorModel):
             text: encoder of texts; its last state is the text.
             captioner: writes captions in training; None for no such loss.
             caption_weight: of its loss; at 0 there is no captioner.
-            layers: how many relation layers.
-            region_norm: what is brought to length 1, see `level`.
-            normalise_regions: do that before the relation layers too; the authors do on COCO.
-            batch_norm: normalise image vectors over the batch; the authors do on Flickr30K.
+            layers: number of relation layers.
+            region_norm: axis of the normalisation to length 1, see `normalise_by`.
+            normalise_regions: normalise before the relation layers too, as the authors on COCO.
+            batch_norm: normalise image vectors over the batch, as the authors on Flickr30K.
             bn_passes: "together", or "separate": anchors and offline negatives have batch
                 statistics of their own. The authors' form has three passes, with the negatives of
                 images and those of texts apart.
@@ -345,7 +346,7 @@ class VSRN(TwoTowerModel, SingleVectorModel):
         return unit_vectors(single_vector(pool_vectors("last", self.text(texts))))
 
     def forward(self, batch: Batch) -> EncodedViews:
-        """Images and texts as they are used, and the loss of telling the anchors' captions."""
+        """Encode a training batch, with the loss of the captioner."""
         images, regions = self._encoded(batch)
         views = {INFERENCE: EncodedBatch(images, self.encode_texts(batch.texts))}
         targets = batch.images.targets
@@ -382,7 +383,7 @@ class VSRN(TwoTowerModel, SingleVectorModel):
         )
 
     def _encoded(self, batch: Batch) -> tuple[Embeddings, Embeddings]:
-        """Vectors and regions of the batch's images, in as many passes as asked for."""
+        """Return vectors and regions of the batch's images, in one pass or two (`bn_passes`)."""
         if self.bn_passes == "together":
             regions = self.regions(batch.images)
             return self.read(regions), regions

@@ -203,6 +203,19 @@ def check_heads(heads: int, width: int) -> None:
         )
 
 
+def check_patch(size: int, patch: int) -> None:
+    """Check that patches divide square pictures.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if size % patch:
+        raise ValueError(
+            f"patches of {patch} pixels do not divide pictures of {size}; choose a multiple of "
+            f"{patch}"
+        )
+
+
 def check_positive(**sizes: int) -> None:
     """Check that sizes are at least 1.
 

@@ -1,4 +1,4 @@
-"""Hugging Face models by folder or name."""
+"""Hugging Face and timm models by folder or name, and towers made of them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ HALF = (0.5, 0.5, 0.5)
 @final
 @dataclass(frozen=True, slots=True)
 class PictureFormat:
-    """How a model wants its pictures.
+    """The picture format that a model expects.
 
     Attributes:
         size: side in pixels.
-        mean: of each channel, in 0..1.
-        deviation: of each channel, in 0..1.
-        crop: the middle square is cut out; else the picture is squeezed.
-        frame: more exactly, what comes first and how it is scaled, where that is known.
+        mean: mean of each channel, in 0..1.
+        deviation: standard deviation of each channel, in 0..1.
+        crop: cut out the middle square; else squeeze the picture.
+        frame: the exact order of resizing and cropping, and the interpolation, where known.
     """
 
     size: int
@@ -49,13 +49,10 @@ class PictureFormat:
 
 
 def encoder_folder(folder: Path) -> Path:
-    """Where the encoder lies in a folder; inside, where sentence-transformers saved it there.
-
-    Args:
-        folder: any that exists.
+    """Return the folder of the encoder: a subfolder in models of sentence-transformers.
 
     Raises:
-        ValueError: it is of sentence-transformers, and its vectors go through layers of others.
+        ValueError: it is a model of sentence-transformers with further layers behind the encoder.
     """
     modules = folder / "modules.json"
     if not modules.is_file():
@@ -77,10 +74,10 @@ def encoder_folder(folder: Path) -> Path:
 
 
 def picture_format(name: str) -> PictureFormat:
-    """How the model of this folder or name wants its pictures.
+    """Return the picture format of the model of this folder or name.
 
     Raises:
-        ValueError: it has no image processor that says so.
+        ValueError: it has no configuration of an image processor.
     """
     transformers = hf_library()
     try:
@@ -100,7 +97,7 @@ def picture_format(name: str) -> PictureFormat:
 
 
 def config_of(name: str) -> Any:
-    """The configuration of the model of this folder or name.
+    """Return the configuration of the model of this folder or name.
 
     Raises:
         ValueError: transformers is not installed, or there is no such model.
@@ -112,7 +109,7 @@ def config_of(name: str) -> Any:
 
 
 def written_config(name: str) -> str:
-    """The configuration of the model of this folder or name, as JSON that `load` reads.
+    """Return the configuration of the model of this folder or name as JSON.
 
     Raises:
         ValueError: transformers is not installed, or there is no such model.
@@ -121,35 +118,35 @@ def written_config(name: str) -> str:
 
 
 def config_as_dict(config: Any) -> str:
-    """A configuration as JSON that `load` reads."""
+    """Return a configuration as JSON, as the argument `config` of towers takes it."""
     return json.dumps(json.loads(config.to_json_string(use_diff=False)), sort_keys=True)
 
 
 def weights_file(name: str) -> Path:
-    """Where the weights of a folder or name lie; those of a name are fetched.
+    """Return the weights file of a folder or name; downloaded if needed.
 
     Raises:
-        ValueError: transformers is not installed, or there are none in one file.
+        ValueError: transformers is not installed, or there are no weights in a single file.
     """
     reason = ""
     for file in FILES:
         try:
-            found = hf_library().utils.cached_file(name, file)
+            path = hf_library().utils.cached_file(name, file)
         except (OSError, ValueError) as error:
             reason = reason or (str(error).splitlines() or [repr(error)])[0].rstrip(". ")
             continue
-        return Path(found)
+        return Path(path)
     raise ValueError(f"{name} has no {' or '.join(FILES)} that can be read here: {reason}")
 
 
 def load_hf_model(name: str, *, pretrained: bool, config: str | None = None) -> nn.Module:
-    """The model of this folder or name in single precision; with fresh weights if not pretrained.
+    """Load a model in single precision, with fresh weights if not `pretrained`.
 
     Args:
         name: folder or name.
         pretrained: load its weights.
-        config: what `open_clip_config` wrote, for a model with fresh weights; then nothing is asked
-            of the folder or the hub.
+        config: its configuration as JSON, for fresh weights; then neither the folder nor the hub
+            is read.
 
     Raises:
         ValueError: transformers is not installed, or there is no such model.
@@ -162,8 +159,8 @@ def load_hf_model(name: str, *, pretrained: bool, config: str | None = None) -> 
         if pretrained:
             model = transformers.AutoModel.from_pretrained(name, dtype=torch.float32)
         else:
-            found = _read_config(config) if config else config_of(name)
-            model = transformers.AutoModel.from_config(found, dtype=torch.float32)
+            settings = _read_config(config) if config else config_of(name)
+            model = transformers.AutoModel.from_config(settings, dtype=torch.float32)
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(_missing(name, error)) from error
     finally:
@@ -187,7 +184,7 @@ def freeze_unused(module: nn.Module, output: Tensor) -> None:
 
 
 def hf_library() -> Any:
-    """Hugging Face transformers.
+    """Import Hugging Face transformers.
 
     Raises:
         ValueError: it is not installed.
@@ -219,14 +216,14 @@ def _mapping(size: object) -> dict[str, int]:
 
 
 def _side(name: str, size: object) -> int:
-    """The side of a square, from the forms that processors write it in."""
+    """Return the side of a square, from any of the forms that processors use."""
     sides = _mapping(size)
-    found = {sides[key] for key in ("height", "width", "shortest_edge") if key in sides}
+    lengths = {sides[key] for key in ("height", "width", "shortest_edge") if key in sides}
     if isinstance(size, int):
-        found = {size}
-    if len(found) != 1:
+        lengths = {size}
+    if len(lengths) != 1:
         raise ValueError(f"{name} reads pictures of size {size}; only square ones can be given")
-    return int(found.pop())
+    return int(lengths.pop())
 
 
 # Wordpieces through BERT.
@@ -255,12 +252,12 @@ class BertTextTower(TextTower):
             width: of the joint space.
             trained: train the model too.
             pretrained: load its weights; else it starts from fresh ones.
-            dropout: share of entries of the projected states that is dropped in training.
+            dropout: dropout rate of the projected states.
             word_drop: share of words that are masked, replaced or deleted in training, all pieces
                 of a word alike, see `drop_words`; special tokens stay.
             mask: id of the tokenizer's mask token, where words are dropped.
             config: its configuration as JSON, for a model that starts from fresh weights; then
-                neither the folder nor the hub is asked.
+                neither the folder nor the hub is read.
 
         Raises:
             ValueError: there is no such model, or words are to be dropped without a mask.
@@ -275,16 +272,16 @@ class BertTextTower(TextTower):
         self.width, self.trained, self.mask = width, trained, mask
         model = load_hf_model(name, pretrained=pretrained, config=config)
         self.body: nn.Module = getattr(model, "text_model", model).requires_grad_(trained)
-        one = torch.zeros(1, 1, dtype=torch.long)
-        seen = self._states(one, one == 0)
-        freeze_unused(self.body, seen)
-        self.fc = projection(seen.shape[-1], width)
+        token = torch.zeros(1, 1, dtype=torch.long)
+        states = self._states(token, token == 0)
+        freeze_unused(self.body, states)
+        self.fc = projection(states.shape[-1], width)
         self.dropout = nn.Dropout(dropout)
         tokens = _vocabulary(self.body) if word_drop else 1
         self.augment = WordDrop(share=word_drop, mask=mask or 0, vocabulary=tokens, ends=False)
 
     def forward(self, items: ModalityBatch) -> Embeddings:
-        """Read every text."""
+        """Encode texts."""
         items = self.augment(items)
         with torch.set_grad_enabled(self.trained and torch.is_grad_enabled()):
             states = self._states(masked_ids(items), items.mask)
@@ -329,11 +326,11 @@ def _vocabulary(body: nn.Module) -> int:
 class HFVisionTower(ImageTower):
     """Grid features of a Hugging Face vision model (ViT, CLIP, MobileNetV2, ...), projected.
 
-    A transformer's class token is one of the tokens. Where the model is not trained, what it makes
-    of a picture stays the same: `states` may be kept, and read in place of the picture.
+    A transformer's class token is one of the tokens. Where the model is not trained, its `states`
+    of a picture stay the same: they may be cached and passed in place of the picture.
 
     Attributes:
-        written: the model's configuration, as `config` wants it.
+        written: the model's configuration, as the argument `config` takes it.
     """
 
     def __init__(
@@ -351,44 +348,44 @@ class HFVisionTower(ImageTower):
         Args:
             name: folder or name of the model.
             width: of the joint space.
-            trained: train the model too; else it stays as it is, also its batch norms.
+            trained: train the model too; else its weights and batch norms are frozen.
             pretrained: load its weights; else it starts from fresh ones.
-            grid: average a convolutional map to so many cells a side; 0 leaves it as it is.
+            grid: average a convolutional map to `grid` x `grid` cells; 0 leaves it as it is.
             config: the model's configuration as JSON, for one that starts from fresh weights; then
-                neither the folder nor the hub is asked.
+                neither the folder nor the hub is read.
 
         Raises:
-            ValueError: there is no such model, it gives no grid of features, or none that could be
-                averaged.
+            ValueError: there is no such model, or it returns no grid of features, or none that
+                can be averaged.
         """
         super().__init__()
         check_positive(width=width)
         if grid < 0:
             raise ValueError(f"grid={grid} is not possible; give 0 or more cells a side")
         model = load_hf_model(name, pretrained=pretrained, config=config)
-        self.written = config or _brief(written_config(name))
+        self.written = config or _without_classes(written_config(name))
         self.width, self.trained, self.side = width, trained, grid
         self.body: nn.Module = getattr(model, "vision_model", model)
         self.body.requires_grad_(trained)
         side = _input_size(self.body)
-        seen = self._states(torch.zeros(1, 3, side, side))
-        freeze_unused(self.body, seen)
-        self.fc = projection(seen.shape[-1], width)
+        states = self._states(torch.zeros(1, 3, side, side))
+        freeze_unused(self.body, states)
+        self.fc = projection(states.shape[-1], width)
 
     @property
     def still(self) -> str | None:
-        """How cells are averaged, where `states` of a picture stay the same."""
+        """Cache key of `states`; None if the model is trained."""
         return None if self.trained else f"grid {self.side}"
 
     def states(self, images: ModalityBatch) -> Tensor:
-        """(N, L, F) what the model makes of pixels (N, C, H, W), before the projection."""
+        """Return the model's outputs (N, L, F) for pixels (N, C, H, W), before the projection."""
         with torch.set_grad_enabled(self.trained and torch.is_grad_enabled()):
             return self._states(images.values.to(self.fc.weight.dtype))
 
     def forward(self, items: ModalityBatch) -> Embeddings:
         """Project every cell of the grid, of pixels or of their `states`."""
-        seen = items.values.dim() == 3
-        tokens = items.values.to(self.fc.weight.dtype) if seen else self.states(items)
+        cached = items.values.dim() == 3
+        tokens = items.values.to(self.fc.weight.dtype) if cached else self.states(items)
         if tokens.shape[-1] != self.fc.in_features:
             raise ValueError(
                 f"stored states of shape {tuple(tokens.shape)} do not fit a model that reads "
@@ -404,26 +401,26 @@ class HFVisionTower(ImageTower):
         return self
 
     def _states(self, pixels: Tensor) -> Tensor:
-        """Last hidden states, a map as its cells row by row."""
-        laid = pixels.contiguous(memory_format=torch.channels_last)
-        found = getattr(self.body(pixel_values=laid), "last_hidden_state", None)
-        if not isinstance(found, Tensor) or (self.side and found.dim() != 4):
+        """Return last hidden states; a convolutional map cell by cell."""
+        pixels = pixels.contiguous(memory_format=torch.channels_last)
+        states = getattr(self.body(pixel_values=pixels), "last_hidden_state", None)
+        if not isinstance(states, Tensor) or (self.side and states.dim() != 4):
             lacks = f"map to average to {self.side} x {self.side} cells" if self.side else "grid"
             raise ValueError(
                 f"{type(self.body).__name__} gives no {lacks}; use a vision model"
                 + (", or set grid=0" if self.side else "")
             )
-        if found.dim() != 4:
-            return found
-        cells = adaptive_avg_pool2d(found, self.side) if self.side else found
+        if states.dim() != 4:
+            return states
+        cells = adaptive_avg_pool2d(states, self.side) if self.side else states
         return cells.flatten(2).transpose(1, 2)
 
 
-def _brief(config: str) -> str:
-    """Without the names of classes, of which there may be thousands."""
+def _without_classes(config: str) -> str:
+    """Leave out the names of classes, of which there may be thousands."""
     plain = json.loads(config)
-    told = {key: plain[key] for key in plain if key not in ("id2label", "label2id")}
-    return json.dumps(told, sort_keys=True)
+    settings = {key: plain[key] for key in plain if key not in ("id2label", "label2id")}
+    return json.dumps(settings, sort_keys=True)
 
 
 def _input_size(body: nn.Module) -> int:
@@ -432,17 +429,17 @@ def _input_size(body: nn.Module) -> int:
     return int(size[0] if isinstance(size, list | tuple) else size)
 
 
-# timm, where it is installed, and the networks that it makes.
+# timm, and its networks.
 
 
-PREFIX = "timm:"  # of names that this library builds itself from towers of timm
+PREFIX = "timm:"  # of names of models that this library builds from towers of timm
 
 
 def timm_library(what: str = "this") -> Any:
-    """The package.
+    """Import timm.
 
     Args:
-        what: needs it, for the error.
+        what: the user of timm, for the error message.
 
     Raises:
         ValueError: it is not installed.
@@ -455,19 +452,19 @@ def timm_library(what: str = "this") -> Any:
 
 
 def timm_network(name: str, *, pretrained: bool) -> nn.Module:
-    """A network without its classifier.
+    """Create a network without its classifier.
 
     Raises:
-        ValueError: timm is not installed, or cannot make it.
+        ValueError: timm is not installed, or cannot create it.
     """
     timm = timm_library(f"the network {name!r}")
     try:
-        made: Any = timm.create_model(name, pretrained=pretrained, num_classes=0)
+        network: Any = timm.create_model(name, pretrained=pretrained, num_classes=0)
     except (RuntimeError, OSError, ValueError) as error:
         first = (str(error).splitlines() or [repr(error)])[0]
         raise ValueError(f"timm cannot make {name!r}: {first}") from error
-    assert isinstance(made, nn.Module)
-    return made
+    assert isinstance(network, nn.Module)
+    return network
 
 
 # Pixels through any image model of timm, as one vector.
@@ -475,11 +472,10 @@ def timm_network(name: str, *, pretrained: bool) -> nn.Module:
 
 @final
 class TimmTower(ImageTower):
-    """What an image model of timm hands to its classifier, projected.
+    """Pooled features of an image model of timm, the input of its classifier, projected.
 
     The model stays in evaluation mode, so its batch norms keep their statistics. Where it is not
-    trained, what it makes of a picture stays the same: `states` may be kept, and read in place of
-    the picture.
+    trained, its `states` of a picture stay the same: they may be cached and passed in place of it.
     """
 
     def __init__(
@@ -499,33 +495,33 @@ class TimmTower(ImageTower):
         super().__init__()
         check_positive(width=width)
         self.name, self.width, self.trained = name, width, trained
-        size = timm_format(name).size  # which refuses names that timm does not know
+        size = timm_format(name).size  # raises if timm does not know the name
         self.body = timm_network(name, pretrained=pretrained).requires_grad_(trained)
         with torch.no_grad():
-            seen = self.body.eval()(torch.zeros(1, 3, size, size))
-        self.fc = projection(seen.shape[-1], width)
+            features = self.body.eval()(torch.zeros(1, 3, size, size))
+        self.fc = projection(features.shape[-1], width)
         self.train()
 
     @property
     def still(self) -> str | None:
-        """By what `states` of a picture are known, where they stay the same.
+        """Cache key of `states`; None if the model is trained.
 
-        Weights tell neither strides nor padding of a model.
+        It names the model, as weights alone do not determine strides and padding.
         """
         return None if self.trained else f"{self.name}, pooled"
 
     def states(self, images: ModalityBatch) -> Tensor:
-        """(N, 1, F) what the model makes of pixels (N, C, H, W), before the projection."""
+        """Return the model's outputs (N, 1, F) for pixels (N, C, H, W), before the projection."""
         pixels = images.values.to(self.fc.weight.dtype)
-        laid = pixels.contiguous(memory_format=torch.channels_last)
+        pixels = pixels.contiguous(memory_format=torch.channels_last)
         with torch.set_grad_enabled(self.trained and torch.is_grad_enabled()):
-            found: Tensor = self.body(laid)
-        return found.unsqueeze(1)
+            features: Tensor = self.body(pixels)
+        return features.unsqueeze(1)
 
     def forward(self, items: ModalityBatch) -> Embeddings:
-        """One vector of each picture, or of its `states`."""
-        seen = items.values.dim() == 3
-        states = items.values.to(self.fc.weight.dtype) if seen else self.states(items)
+        """Encode pictures, or their cached `states`, as one vector each."""
+        cached = items.values.dim() == 3
+        states = items.values.to(self.fc.weight.dtype) if cached else self.states(items)
         tokens = self.fc(states)
         return Embeddings(tokens, full_mask(tokens))
 
@@ -537,24 +533,24 @@ class TimmTower(ImageTower):
 
 
 def timm_format(name: str) -> PictureFormat:
-    """How a model of timm wants its pictures: all of a picture, squeezed to a square.
+    """Return the picture format of a model of timm: the whole picture, squeezed to a square.
 
     Raises:
-        ValueError: timm is not installed, or does not know the model; near ones are named.
+        ValueError: timm is not installed, or does not know the model; similar names are listed.
     """
     timm = timm_library()
     _check(name)
     try:
-        found = timm.models.get_pretrained_cfg(name)
+        settings = timm.models.get_pretrained_cfg(name)
     except (RuntimeError, ValueError) as error:
         raise ValueError(f"timm has no weights of {name!r}: {error}") from error
-    _, height, wide = getattr(found, "input_size", None) or (3, 224, 224)
-    if height != wide:
-        raise ValueError(f"{name} reads pictures of {height} x {wide}; only squares can be given")
+    _, height, width = getattr(settings, "input_size", None) or (3, 224, 224)
+    if height != width:
+        raise ValueError(f"{name} reads pictures of {height} x {width}; only squares can be given")
     return PictureFormat(
-        size=int(wide),
-        mean=tuple(getattr(found, "mean", None) or HALF),
-        deviation=tuple(getattr(found, "std", None) or HALF),
+        size=int(width),
+        mean=tuple(getattr(settings, "mean", None) or HALF),
+        deviation=tuple(getattr(settings, "std", None) or HALF),
         crop=False,
     )
 
@@ -567,22 +563,21 @@ def _check(name: str) -> None:
     raise ValueError(f"{name!r} is no model of timm; near are: {', '.join(near) or 'none'}")
 
 
-# Pixels through a convolutional network of timm, one vector for each cell of its last map.
+# Pixels through a convolutional network of timm, as one vector for each cell of its last map.
 
 
 @final
 class TimmGridTower(ImageTower):
-    """Grid features of a network that is trained along (GPO, CVPR 2021, section 4.1), projected.
+    """Grid features of a convolutional network that is fine-tuned (GPO, section 4.1), projected.
 
-    The network stays in evaluation mode, so its batch norms keep their statistics. To keep it still
-    at first and slower afterwards, give the optimiser a group, as in
+    The network stays in evaluation mode, so its batch norms keep their statistics. To freeze it at
+    first and train it more slowly afterwards, give the optimiser a group, as in
     ``Group(match="image.body.*", rate=0.1, begins=1)``.
 
-    In training pictures are cut to a random part and mirrored at random, on the device, each with
-    its own draw.
+    In training each picture is cropped and mirrored at random, on the device.
 
-    Departs from the authors' code in: pictures are cut after they have been brought to one size,
-    which the processor does by cubic instead of linear interpolation.
+    Departs from the authors' code in: pictures are cropped after they have been resized, which
+    the processor does by cubic instead of linear interpolation.
     """
 
     def __init__(
@@ -603,10 +598,9 @@ class TimmGridTower(ImageTower):
             width: of the joint space.
             trained: train the network too.
             pretrained: load its weights; else it starts from fresh ones.
-            smallest: least share of both sides that is left of a picture in training; the authors
-                take 0.6.
-            mirror: share of pictures that are mirrored in training; the authors take 0.5.
-            cell_drop: see `drop_cells`; the authors take 0.2.
+            smallest: smallest share of both sides left by the crop; 0.6 in the authors' code.
+            mirror: probability of mirroring a picture; 0.5 in the authors' code.
+            cell_drop: see `drop_cells`; 0.2 in the authors' code.
 
         Raises:
             ValueError: timm is not installed or does not know the network, or a share is not
@@ -636,8 +630,8 @@ class TimmGridTower(ImageTower):
         if self.training:
             pixels = random_crop(pixels, smallest=self.smallest, mirror=self.mirror)
         with torch.set_grad_enabled(self.trained and torch.is_grad_enabled()):
-            found = self._map(pixels.contiguous(memory_format=torch.channels_last))
-        tokens = self.fc(found.flatten(2).transpose(1, 2))
+            features = self._map(pixels.contiguous(memory_format=torch.channels_last))
+        tokens = self.fc(features.flatten(2).transpose(1, 2))
         bag = Embeddings(tokens, full_mask(tokens))
         return drop_cells(bag, self.cell_drop) if self.training else bag
 
@@ -648,26 +642,26 @@ class TimmGridTower(ImageTower):
         return self
 
     def _map(self, pixels: Tensor) -> Tensor:
-        """(N, F, H, W) the last map."""
-        found: Tensor = self.body.forward_features(pixels)  # type: ignore[operator]
+        """Return the last feature map (N, F, H, W)."""
+        grid: Tensor = self.body.forward_features(pixels)  # type: ignore[operator]
         features = self.fc.in_features
-        if found.dim() == 4 and found.shape[1] != features:
-            found = found.permute(0, 3, 1, 2)  # some keep the width last
-        if found.dim() != 4 or found.shape[1] != features:
+        if grid.dim() == 4 and grid.shape[1] != features:
+            grid = grid.permute(0, 3, 1, 2)  # some networks put the features last
+        if grid.dim() != 4 or grid.shape[1] != features:
             raise ValueError(
-                f"{type(self.body).__name__} gives {tuple(found.shape)}, which is no map of "
+                f"{type(self.body).__name__} gives {tuple(grid.shape)}, which is no map of "
                 f"{features} features; use a convolutional network"
             )
-        return found
+        return grid
 
 
 def random_crop(pixels: Tensor, *, smallest: float, mirror: float) -> Tensor:
-    """A random part of each picture, brought to the size of the whole, perhaps mirrored.
+    """Crop each picture at random, resize it to the original size, and mirror some.
 
     Args:
         pixels: (N, C, H, W).
-        smallest: least share of both sides that is left; each picture draws one for both.
-        mirror: with which probability it is mirrored.
+        smallest: smallest share of both sides that is left; each picture draws one for both.
+        mirror: probability of mirroring.
     """
     if smallest == 1 and not mirror:
         return pixels
