@@ -16,7 +16,7 @@ from torch import Tensor
 import processes
 from counterfoil.core.resumable import WorkStopped
 from counterfoil.data.dataset import Relation
-from counterfoil.negatives.filters import FilterConfig, build_filters
+from counterfoil.negatives.filters import FilterConfig, NegativeFilters
 from counterfoil.negatives.mining import mine_lists
 from engine_cases import given
 from filters_cases import PLANS, allowed, by_hand, case
@@ -136,7 +136,7 @@ def filtered(
             texts_per_image=H,
             images_per_text=K,
             tile=tile,
-            filters=build_filters(plan, dataset, guides=guides),
+            filters=NegativeFilters(plan, dataset, guides=guides),
             keep=folder,
             every=0.0,
             stop=Clock(stop_after),
@@ -249,7 +249,7 @@ def test_what_was_kept_of_another_mining_is_refused(
         mine_lists(**asked, stop=Clock(0))
     asked |= change
     if isinstance(plan := asked.get("filters"), FilterConfig):
-        asked["filters"] = build_filters(plan, dataset)
+        asked["filters"] = NegativeFilters(plan, dataset)
     with pytest.raises(ValueError, match="was begun otherwise") as error:
         mine_lists(**asked)
     assert words in str(error.value)

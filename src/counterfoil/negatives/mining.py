@@ -23,7 +23,6 @@ from counterfoil.negatives.filters import (
     FilterConfig,
     FilteredReducer,
     NegativeFilters,
-    build_filters,
     check_encoder,
 )
 from counterfoil.negatives.store import HardNegativeLists, NegativeStore
@@ -148,7 +147,7 @@ def mine_hard_negatives(
     models = _open_models([model] if isinstance(model, Model | str) else model)
     members = [one.embed(dataset) for one in models]
     judges = _open_models(guides)
-    applied = build_filters(
+    applied = NegativeFilters(
         plan, dataset, guides=[one.embed(dataset) for one in judges], device=device
     )
     sources = tuple(one.source() for one in models)
