@@ -28,7 +28,7 @@ from counterfoil.negatives.counterfactual import (
     region_saliency,
     word_saliency,
 )
-from counterfoil.negatives.online import MinedExtras
+from counterfoil.negatives.online import MinedExtras, OnlineMiner
 from counterfoil.training.step import TrainingStep
 
 ANCHORS = [0, 1, 5, 7, 9, 13, 20, 30]  # captions 0 and 1 share an image
@@ -282,9 +282,8 @@ def test_images_without_regions() -> None:
 def test_pairs_of_no_place_are_not_scored() -> None:
     batch, model = batch_of(), host()
 
-    class Half:
+    class Half(OnlineMiner):
         provides = frozenset({Role.EDITED})
-        provides_words = frozenset[str]()
 
         def propose(self, *given: Any) -> MinedExtras:
             place = torch.tensor([[0, -1], [-1, 2]])

@@ -14,7 +14,7 @@ from counterfoil.negatives.sampling import (
     NegativeSampler,
     OfflineNegativeSampler,
     SamplingConfig,
-    images_per_batch,
+    images_for_texts,
 )
 from counterfoil.negatives.store import HardNegativeLists
 from negatives_cases import ragged, random_lists
@@ -161,7 +161,7 @@ def test_as_many_images_as_texts_by_captions() -> None:
 def test_how_many_images_go_with_texts(
     text_to_image: list[int], images: int, texts: int, wanted: int
 ) -> None:
-    assert images_per_batch(texts, Relation(torch.tensor(text_to_image), images=images)) == wanted
+    assert images_for_texts(texts, Relation(torch.tensor(text_to_image), images=images)) == wanted
 
 
 def test_short_lists_draw_among_what_they_have() -> None:

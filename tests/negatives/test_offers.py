@@ -15,7 +15,7 @@ from counterfoil.negatives.sampling import (
     NegativeSampler,
     RandomNegativeSampler,
     SamplingConfig,
-    check,
+    check_candidates,
 )
 from counterfoil.negatives.store import HardNegativeLists
 from negatives_cases import ragged, ranked
@@ -135,10 +135,10 @@ def test_lists_that_are_too_short() -> None:
 
 def test_offering_and_screening_go_together() -> None:
     both = frozenset({TEXT, IMAGE})
-    check(both, both, both)
-    check(frozenset(), frozenset(), both)
-    check(frozenset({TEXT}), both, frozenset({TEXT, Role.WRITTEN}))
+    check_candidates(both, both, both)
+    check_candidates(frozenset(), frozenset(), both)
+    check_candidates(frozenset({TEXT}), both, frozenset({TEXT, Role.WRITTEN}))
     with pytest.raises(ValueError, match="the proposer screens none"):
-        check(both, frozenset(), both)
+        check_candidates(both, frozenset(), both)
     with pytest.raises(ValueError, match="in the role of 'hard image' are to be screened, and no"):
-        check(frozenset({TEXT}), both, both)
+        check_candidates(frozenset({TEXT}), both, both)

@@ -17,12 +17,10 @@ from counterfoil.data.processor import ProcessedDataset
 from counterfoil.models.base import RetrievalModel
 from counterfoil.negatives.online import (
     MinedExtras,
-    ScreensCandidates,
     TopScoringMiner,
     candidate_places,
     distinct_candidates,
     hardest_candidates,
-    screens_lists,
 )
 from counterfoil.negatives.sampling import RandomNegativeSampler
 
@@ -225,11 +223,8 @@ def test_places_are_the_first_ones() -> None:
     assert candidate_places(torch.tensor([[7, -1], [5, 3]]), known).tolist() == [[0, -1], [3, 1]]
 
 
-def test_it_says_that_it_screens() -> None:
-    source = TopScoringMiner(keep=2)
-    assert isinstance(source, ScreensCandidates)
-    assert screens_lists(source) == {TEXT, IMAGE}
-    assert screens_lists(None) == frozenset()
+def test_roles_that_are_screened() -> None:
+    assert TopScoringMiner(keep=2).screens == {TEXT, IMAGE}
 
 
 @pytest.mark.parametrize("name", ["keep", "at_once"])

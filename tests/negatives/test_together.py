@@ -16,7 +16,7 @@ from counterfoil.losses.base import WeightedSum
 from counterfoil.losses.tags import WordLoss
 from counterfoil.losses.triplet import MarginRankingLoss
 from counterfoil.models.base import RetrievalModel
-from counterfoil.negatives.online import MinedExtras, MinerChain, TopScoringMiner, screens_lists
+from counterfoil.negatives.online import MinedExtras, MinerChain, OnlineMiner, TopScoringMiner
 from counterfoil.negatives.sampling import RandomNegativeSampler
 from counterfoil.scoring.encode import join_batches, pad_batches
 from counterfoil.training.step import TrainingStep
@@ -24,7 +24,7 @@ from counterfoil.training.step import TrainingStep
 ANCHORS = [0, 5, 9, 13]
 
 
-class Writes:
+class Writes(OnlineMiner):
     """Two new texts for every anchor, one of them longer than any other, and a word task."""
 
     provides = frozenset({Role.WRITTEN})
@@ -53,11 +53,10 @@ class Writes:
         return MinedExtras(texts, {Role.WRITTEN: pairs}, {"masked": words}, images)
 
 
-class Scored:
+class Scored(OnlineMiner):
     """Scores of pairs that nobody else sees."""
 
     provides = frozenset({Role.EDITED})
-    provides_words = frozenset[str]()
 
     def propose(self, model: Any, batch: Batch, *rest: Any) -> MinedExtras:
         return MinedExtras(scores={Role.EDITED: torch.full((len(batch.anchors.image), 1), 0.5)})
@@ -113,8 +112,8 @@ def test_what_each_needs_and_offers_is_what_they_need_and_offer() -> None:
     together = MinerChain(proposers=(TopScoringMiner(keep=3), Writes()))
     assert together.provides == {Role.HARD_TEXT, Role.HARD_IMAGE, Role.WRITTEN}
     assert together.provides_words == {"masked"}
-    assert screens_lists(together) == TopScoringMiner.screens
-    assert screens_lists(MinerChain(proposers=(Writes(),))) == frozenset()
+    assert together.screens == TopScoringMiner.screens
+    assert MinerChain(proposers=(Writes(),)).screens == frozenset()
     refuses = Writes()
     refuses.refuses = True
     for proposers in ((TopScoringMiner(), refuses), (refuses,)):

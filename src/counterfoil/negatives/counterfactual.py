@@ -14,7 +14,7 @@ from counterfoil.core import distributed
 from counterfoil.core.config import unknown_name
 from counterfoil.core.types import Batch, Embeddings, EncodedViews, ModalityBatch, Pairs, Role
 from counterfoil.models.base import RetrievalModel, WordEmbeddingModel
-from counterfoil.negatives.online import MinedExtras
+from counterfoil.negatives.online import MinedExtras, OnlineMiner
 from counterfoil.scoring.encode import evaluation_mode, gather_batches
 
 
@@ -322,7 +322,7 @@ EXPLORED = (Role.MASKED_POSITIVE, Role.MASKED_NEGATIVE)
 
 
 @final
-class CounterfactualSampler:
+class CounterfactualSampler(OnlineMiner):
     """Edits the counterparts of anchors at their most important regions or words.
 
     CFM (Wei et al., "Synthesizing counterfactual samples for effective image-text matching", MM
@@ -340,7 +340,6 @@ class CounterfactualSampler:
     """
 
     provides = frozenset({*ADJUSTED, *EXPLORED})
-    provides_words = frozenset[str]()
 
     def __init__(
         self,

@@ -167,8 +167,8 @@ def near_captions(texts: Sequence[str], *, least: float) -> NearPairs:
         cosines = [caption_cosines(vectors, left[part], right[part]) for part in parts]
         cosine = np.concatenate([np.zeros(0), *cosines])
         near = cosine >= least - _ROUNDING
-        rows = (torch.from_numpy(side[near].astype(np.int64)) for side in (left, right))
-        return *rows, torch.from_numpy(cosine[near])
+        left, right = left[near].astype(np.int64), right[near].astype(np.int64)
+        return torch.from_numpy(left), torch.from_numpy(right), torch.from_numpy(cosine[near])
 
     return _gather_pairs("captions", least, -(-len(texts) // _CAPTIONS_AT_ONCE), compare)
 

@@ -21,7 +21,7 @@ from counterfoil.core.types import Batch, EncodedViews, Pairs, Role
 from counterfoil.data.dataset import ImageTextDataset
 from counterfoil.data.processor import ProcessedDataset
 from counterfoil.models.base import RetrievalModel
-from counterfoil.negatives.online import MinedExtras
+from counterfoil.negatives.online import MinedExtras, OnlineMiner
 
 _WORD = re.compile(r"\w+(?:[-']\w+)*")
 
@@ -249,7 +249,7 @@ def _row(path: Path, number: int, line: str) -> GeneratedCaption:
 
 
 @final
-class GeneratedCaptions:
+class GeneratedCaptions(OnlineMiner):
     """Draws stored foils of each anchor caption, which the model in training reads as text.
 
     VSE-C (https://arxiv.org/abs/1806.10348) trains on rules' foils, TAGS's "static" negatives are a
@@ -260,7 +260,6 @@ class GeneratedCaptions:
     """
 
     provides = frozenset({Role.WRITTEN})
-    provides_words = frozenset[str]()
     anchors_only = True
 
     def __init__(

@@ -39,7 +39,7 @@ from counterfoil.negatives.generation.inputs import (
     score_in_parts,
     with_singles,
 )
-from counterfoil.negatives.online import MinedExtras
+from counterfoil.negatives.online import MinedExtras, OnlineMiner
 from counterfoil.scoring.encode import evaluation_mode
 
 
@@ -320,7 +320,7 @@ INSTEAD = "give TagsGenerator a frozen filler that does, such as UNITER, and no 
 
 
 @final
-class TagsGenerator:
+class TagsGenerator(OnlineMiner):
     """Hides phrases of a caption, fills them with a model that sees the image, keeps the hardest.
 
     TAGS (https://arxiv.org/abs/2111.03349; Algorithm 1): each anchor caption is masked K times, and
