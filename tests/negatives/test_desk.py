@@ -38,8 +38,8 @@ def test_forms_of_a_word_are_one() -> None:
 
 def test_what_is_not_written() -> None:
     one = desk()
-    assert one.banned_of(12, specials=False).tolist() == [True] * 4 + [False] * 6 + [True] * 2
-    assert one.banned_of(12, specials=True).tolist() == [False] * 10 + [True] * 2
+    assert one.banned_ids(12, specials=False).tolist() == [True] * 4 + [False] * 6 + [True] * 2
+    assert one.banned_ids(12, specials=True).tolist() == [False] * 10 + [True] * 2
     assert one.words.tolist() == list(range(4, 10))
 
 
@@ -51,14 +51,14 @@ def test_other_forms_of_what_the_captions_say(monkeypatch: pytest.MonkeyPatch) -
     old = torch.tensor([[4, 6]])
     new = torch.tensor([[[5, 6], [8, 6], [4, 7], [8, 8], [6, 4]]])
     found = GeneratedCandidates(one, torch.tensor([0]), torch.tensor([0]), old, new)
-    assert CandidateFilter().may(found).tolist() == [[True, True, True, True, False]]
-    assert CandidateFilter(rules=("lemmas",)).may(found).tolist() == [
+    assert CandidateFilter().allowed(found).tolist() == [[True, True, True, True, False]]
+    assert CandidateFilter(rules=("lemmas",)).allowed(found).tolist() == [
         [False, True, False, True, False]
     ]
     monkeypatch.setattr(
         "counterfoil.negatives.generation.inputs.wordnet_synonyms", lambda word: {word, "animal"}
     )
-    assert CandidateFilter(rules=("wordnet",)).may(found).tolist() == [
+    assert CandidateFilter(rules=("wordnet",)).allowed(found).tolist() == [
         [True, False, False, False, False]
     ]
     again = desk()
@@ -67,14 +67,14 @@ def test_other_forms_of_what_the_captions_say(monkeypatch: pytest.MonkeyPatch) -
         "counterfoil.negatives.generation.inputs.wordnet_synonyms",
         lambda word: {word, "dog", "run"},
     )
-    found = replace(found, desk=again)
-    assert CandidateFilter(rules=("wordnet",)).may(found).tolist() == [
+    found = replace(found, inputs=again)
+    assert CandidateFilter(rules=("wordnet",)).allowed(found).tolist() == [
         [False, True, False, True, False]
     ]
 
 
 def test_phrases_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, asked = cases.desk(cases.processor()), []
+    one, asked = cases.inputs(cases.processor()), []
     real = one.parser.phrases
 
     def spy(texts: Any, ids: Any) -> Any:

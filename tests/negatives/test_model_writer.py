@@ -13,18 +13,22 @@ from counterfoil.data.processor import ProcessedDataset, ProcessorConfig
 from counterfoil.data.readers import load_dataset
 from counterfoil.data.tokenizers import split_words
 from counterfoil.models.vilt import ViLT
+from counterfoil.negatives.generation.generator import ModelGenerator
 from counterfoil.negatives.generation.inputs import CandidateFilter, GeneratorInputs
 from counterfoil.negatives.generation.store import GeneratedCaption
 from counterfoil.negatives.generation.tags import MaskRefill
-from counterfoil.negatives.generation.writer import ModelGenerator
 
-HAND = MaskRefill(masks=4, refills=5)
+SMALL = MaskRefill(masks=4, refills=5)
 
 
-def writer(seen: ProcessedDataset, hand: MaskRefill = HAND, **options: Any) -> ModelGenerator:
+def writer(
+    seen: ProcessedDataset, mask_refill: MaskRefill = SMALL, **options: Any
+) -> ModelGenerator:
     model = options.pop("model", None) or cases.host(seen)
-    desk = options.pop("desk", None) or cases.desk(seen)
-    return ModelGenerator(desk=desk, model=model, hand=hand, **{"keep": 6, **options})
+    inputs = options.pop("inputs", None) or cases.inputs(seen)
+    return ModelGenerator(
+        inputs=inputs, model=model, mask_refill=mask_refill, **{"keep": 6, **options}
+    )
 
 
 def everything(seen: ProcessedDataset, **options: Any) -> list[GeneratedCaption]:
@@ -71,7 +75,7 @@ def test_single_words_are_of_no_kind() -> None:
     seen = cases.processor()
     made = GeneratorInputs(processor=seen)
     hand = MaskRefill(masks=3, refills=3, singles="only")
-    found = everything(seen, desk=made, hand=hand)
+    found = everything(seen, inputs=made, mask_refill=hand)
     assert {foil.kind for foil in found} == {"word"}
     assert made.kind(0, []) == "word"
 
@@ -119,9 +123,11 @@ def test_dropout_is_off_and_comes_back() -> None:
 def test_the_sieve_decides() -> None:
     seen = cases.processor()
     plain = everything(seen, keep=99)
-    strict = everything(seen, keep=99, sieve=CandidateFilter(rules=("captions", "inflection")))
+    strict = everything(
+        seen, keep=99, candidate_filter=CandidateFilter(rules=("captions", "inflection"))
+    )
     assert {(foil.text, foil.foil) for foil in strict} < {(f.text, f.foil) for f in plain}
-    loose = everything(seen, keep=99, sieve=CandidateFilter(rules=()))
+    loose = everything(seen, keep=99, candidate_filter=CandidateFilter(rules=()))
     assert {(foil.text, foil.foil) for foil in plain} < {(f.text, f.foil) for f in loose}
 
 
@@ -134,7 +140,7 @@ def test_captions_that_cannot_be_changed_have_none() -> None:
     seen.dataset.texts[4] = "Xyzzy"
     seen = seen.processor.process(seen.dataset)
     hand = MaskRefill(masks=2, refills=2, singles="only")
-    assert not list(writer(seen, hand=hand).foils([4])), "no word of it is known"
+    assert not list(writer(seen, mask_refill=hand).foils([4])), "no word of it is known"
 
 
 def pixels() -> tuple[ProcessedDataset, ViLT]:
@@ -162,7 +168,7 @@ def pixels() -> tuple[ProcessedDataset, ViLT]:
 def test_what_sees_pixels_writes_too() -> None:
     seen, model = pixels()
     dataset = seen.dataset
-    found = list(writer(seen, model=model, desk=cases.desk(seen)).foils(range(8)))
+    found = list(writer(seen, model=model, inputs=cases.inputs(seen)).foils(range(8)))
     assert len({foil.text for foil in found}) > 6
     model.eval()
     for foil in found[::5]:
@@ -179,18 +185,18 @@ def test_what_sees_pixels_writes_too() -> None:
         texts = model.encode_texts(seen.processor.process_texts([foil.caption, foil.foil]))
         true, wrong = model.score_matrix(image, texts)[0].tolist()
         assert foil.scores == pytest.approx({"caption": true, "foil": wrong}, abs=1e-5)
-    alone = list(writer(seen, model=model, desk=cases.desk(seen)).foils([4]))
+    alone = list(writer(seen, model=model, inputs=cases.inputs(seen)).foils([4]))
     assert alone == [foil for foil in found if foil.text == dataset.text_ids[4]]
 
 
 def test_what_is_written_hangs_on_the_pixels() -> None:
     seen, model = pixels()
-    found = list(writer(seen, model=model, desk=cases.desk(seen)).foils([0]))
+    found = list(writer(seen, model=model, inputs=cases.inputs(seen)).foils([0]))
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 4:  # all patches look alike
                 parameter.zero_()
-    blind = list(writer(seen, model=model, desk=cases.desk(seen)).foils([0]))
+    blind = list(writer(seen, model=model, inputs=cases.inputs(seen)).foils([0]))
     assert [foil.scores for foil in found] != [foil.scores for foil in blind]
 
 
@@ -200,9 +206,9 @@ def words(text: str) -> set[str]:
 
 def test_what_cannot_write() -> None:
     seen = cases.processor()
-    with pytest.raises(ValueError, match="the writer Global does not read words; name a model"):
+    with pytest.raises(ValueError, match="the generator Global does not read words; name a model"):
         writer(seen, model=train_cases.Global(words=9))
-    with pytest.raises(ValueError, match="the writer UNITER has no heads for fill"):
+    with pytest.raises(ValueError, match="the generator UNITER has no heads for fill"):
         writer(seen, model=cases.host(seen, outputs=("rank",)))
     with pytest.raises(ValueError, match="keep=0 is not possible"):
         writer(seen, keep=0)

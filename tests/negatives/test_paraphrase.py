@@ -39,14 +39,14 @@ def test_as_near_to_the_others_as_the_original_is_true(meanings: SentenceEncoder
     assert len({gap >= 0 for gap in gaps[:3] + gaps[4:]}) == 2
     for slack in (-1.0, 0.0, 0.05, 3.0):
         asked = ParaphraseJudge(meanings=meanings, dataset=seen, slack=slack + 1e-5)
-        assert asked.true(images, rows, told).tolist() == [gap >= -slack - 1e-5 for gap in gaps]
+        assert asked.is_true(images, rows, told).tolist() == [gap >= -slack - 1e-5 for gap in gaps]
 
 
 def test_without_other_captions_nothing_is_taken_for_true(meanings: SentenceEncoder) -> None:
     alone = cases.dataset(captions=1)
     asked = ParaphraseJudge(meanings=meanings, dataset=alone, slack=9.0)
     rows = torch.arange(2)
-    assert asked.true(rows, rows, ["Red dogs", alone.texts[1]]).tolist() == [False, False]
+    assert asked.is_true(rows, rows, ["Red dogs", alone.texts[1]]).tolist() == [False, False]
 
 
 def test_nearest_of_what_is_said() -> None:
@@ -75,11 +75,11 @@ def test_one_of_several_is_enough() -> None:
         def __init__(self, *said: bool) -> None:
             self.said = said
 
-        def true(
+        def is_true(
             self, images: torch.Tensor, rows: torch.Tensor, written: list[str]
         ) -> torch.Tensor:
             return torch.tensor(self.said)
 
     both = AnyJudge([Says(True, False, False), Says(False, False, True)])
     rows = torch.zeros(3).long()
-    assert both.true(rows, rows, ["", "", ""]).tolist() == [True, False, True]
+    assert both.is_true(rows, rows, ["", "", ""]).tolist() == [True, False, True]

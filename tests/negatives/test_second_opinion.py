@@ -30,7 +30,7 @@ def test_as_high_as_the_original_is_true() -> None:
     ]
     for slack in (-1.0, 0.0, 1e-4, 0.05, 1.0):
         asked = JudgeModel(model=model, processor=seen, slack=slack + 1e-6)
-        assert asked.true(images, rows, told).tolist() == [gap >= -slack - 1e-6 for gap in gaps]
+        assert asked.is_true(images, rows, told).tolist() == [gap >= -slack - 1e-6 for gap in gaps]
     assert len({gap >= 0 for gap in gaps}) == 2
 
 
@@ -49,5 +49,5 @@ def test_it_leaves_captions_out() -> None:
 def test_vectors_are_not_read() -> None:
     seen = cases.processor()
     bare = ProcessedDataset(Processor(seen.processor.image_processor, None), seen.dataset)
-    with pytest.raises(ValueError, match="reads ready-made vectors"):
+    with pytest.raises(ValueError, match="ready-made vectors"):
         JudgeModel(model=cases.host(seen), processor=bare)

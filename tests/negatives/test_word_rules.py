@@ -10,10 +10,10 @@ from counterfoil.data.tokenizers import split_words
 from counterfoil.negatives.generation import rules
 from counterfoil.negatives.generation.inputs import CandidateFilter, GeneratedCandidates
 from counterfoil.negatives.generation.rules import (
-    FilterDecision,
+    ImageWords,
+    all_words,
     exchanged_words,
-    words_added,
-    words_removed,
+    left_out_by_rule,
 )
 from counterfoil.negatives.generation.store import ChangedSpan, GeneratedCaption
 
@@ -35,7 +35,7 @@ def test_the_same_as_on_tokens(rule, monkeypatch):
     monkeypatch.setattr(rules, "wordnet_synonyms", wider)
     monkeypatch.setattr("counterfoil.negatives.generation.inputs.wordnet_synonyms", wider)
     seen = tailored_cases.processor()
-    desk = tailored_cases.desk(seen)
+    desk = tailored_cases.inputs(seen)
     rows = torch.tensor(tailored_cases.ANCHORS)
     original = desk.texts(rows)
     rng = torch.Generator().manual_seed(0)
@@ -45,17 +45,19 @@ def test_the_same_as_on_tokens(rule, monkeypatch):
     written = original.values.unsqueeze(1).repeat(1, 400, 1).scatter(2, place, words)
     images = seen.dataset.text_to_image[rows]
     found = GeneratedCandidates(desk, images, rows, original.values, written)
-    wanted = CandidateFilter(rules=(rule,)).may(found) | ~CandidateFilter(rules=()).may(found)
+    wanted = CandidateFilter(rules=(rule,)).allowed(found) | ~CandidateFilter(rules=()).allowed(
+        found
+    )
     kept = torch.ones_like(wanted)
     for b, row in enumerate(rows.tolist()):
         own = (seen.dataset.text_to_image == images[b]).nonzero().flatten().tolist()
-        told = FilterDecision([seen.dataset.texts[text] for text in own])
+        told = ImageWords([seen.dataset.texts[text] for text in own])
         old = split_words(seen.dataset.texts[row])
         strings = desk.strings([row] * 400, written[b])
         for n, string in enumerate(strings):
             pairs = tuple(p for p in zip(old, split_words(string), strict=True) if p[0] != p[1])
-            kept[b, n] = not words_removed(rule, told, pairs)
-    free = CandidateFilter(rules=()).may(found)
+            kept[b, n] = not left_out_by_rule(rule, told, pairs)
+    free = CandidateFilter(rules=()).allowed(found)
     assert torch.equal(kept[free], wanted[free])
     assert 0 < int(kept[free].sum()) < int(free.sum())
 
@@ -63,20 +65,20 @@ def test_the_same_as_on_tokens(rule, monkeypatch):
 @given(st.lists(st.sampled_from(WORDS), min_size=1, max_size=4), st.sets(st.sampled_from(WORDS)))
 @settings(deadline=None)
 def test_captions_is_a_matter_of_sets(new, there):
-    told = FilterDecision([" ".join(sorted(there))])
+    told = ImageWords([" ".join(sorted(there))])
     words = tuple(("old", word) for word in new)
-    assert words_removed("captions", told, words) == (set(new) <= there)
-    if words_removed("captions", told, words):
-        assert words_removed("lemmas", told, words)
+    assert left_out_by_rule("captions", told, words) == (set(new) <= there)
+    if left_out_by_rule("captions", told, words):
+        assert left_out_by_rule("lemmas", told, words)
 
 
 def test_wordnet_knows_wider_terms(monkeypatch):
     found = {"dog": frozenset({"dog", "animal"}), "red": frozenset({"red"})}
     monkeypatch.setattr(rules, "wordnet_synonyms", found.__getitem__)
-    told = FilterDecision(["red dog"])
-    assert words_removed("wordnet", told, (("dog", "animal"),))
-    assert words_removed("wordnet", told, (("dog", "animals"),))
-    assert not words_removed("wordnet", told, (("dog", "cat"),))
+    told = ImageWords(["red dog"])
+    assert left_out_by_rule("wordnet", told, (("dog", "animal"),))
+    assert left_out_by_rule("wordnet", told, (("dog", "animals"),))
+    assert not left_out_by_rule("wordnet", told, (("dog", "cat"),))
 
 
 def test_exchanged_words_are_paired_from_the_last():
@@ -87,9 +89,9 @@ def test_exchanged_words_are_paired_from_the_last():
         ("red", "blue"),
     )
     assert exchanged_words(foil(("very big dog", "dog"))) == (("big", ""), ("very", ""))
-    assert words_added("A dog.") == (("", "a"), ("", "dog"), ("", "."))
+    assert all_words("A dog.") == (("", "a"), ("", "dog"), ("", "."))
 
 
 def test_a_word_that_is_only_left_out_is_no_new_one():
-    assert words_removed("captions", FilterDecision(["a dog"]), (("big", ""),))
-    assert not words_removed("inflection", FilterDecision(["a dog"]), (("dogs", ""),))
+    assert left_out_by_rule("captions", ImageWords(["a dog"]), (("big", ""),))
+    assert not left_out_by_rule("inflection", ImageWords(["a dog"]), (("dogs", ""),))

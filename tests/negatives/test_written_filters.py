@@ -11,11 +11,11 @@ from torch import Tensor
 from counterfoil.negatives.generation.inputs import (
     agrees_with_wording,
     copies_original,
-    duplicates_of,
-    hardest_kept,
+    hardest_allowed,
     is_true_caption,
-    lowercase_all,
     occurs_in_captions,
+    penalise_copies,
+    repeated_captions,
 )
 
 
@@ -36,7 +36,11 @@ def test_rules_are_those_of_a_loop(given: tuple[Tensor, Tensor]) -> None:
     texts, old = given
     there = torch.tensor([[True, False, True]] * len(texts))
     there[0] = ~there[0]
-    found = copies_original(texts, old), duplicates_of(texts), is_true_caption(texts, old, there)
+    found = (
+        copies_original(texts, old),
+        repeated_captions(texts),
+        is_true_caption(texts, old, there),
+    )
     for b, some in enumerate(texts.tolist()):
         said = {word for word in range(3) if there[b, word]}
         for n, text in enumerate(some):
@@ -51,7 +55,7 @@ def test_the_hardest_of_what_may_be_kept(given: tuple[Tensor, Tensor], count: in
     texts, old = given
     rng = torch.Generator().manual_seed(count)
     scores, keep = torch.rand(texts.shape[:2], generator=rng), ~copies_original(texts, old)
-    places = hardest_kept(scores, keep, count)
+    places = hardest_allowed(scores, keep, count)
     assert places.shape == (len(texts), count)
     for b, row in enumerate(places.tolist()):
         order = [n for n in scores[b].argsort(descending=True).tolist() if keep[b, n]]
@@ -68,12 +72,14 @@ def test_lowered_scores() -> None:
     scores = torch.tensor([[2.0, 0.0, -1.0, 3.0]])
     copy = torch.tensor([[True, False, False, True]])
     again = torch.tensor([[False, True, False, True]])
-    assert lowercase_all(scores, copy, again, scale="logits").tolist() == [[-1.0, -2.0, -1.0, -2.0]]
-    low = lowercase_all(scores, copy, again, scale="sigmoid")
+    assert penalise_copies(scores, copy, again, scale="logits").tolist() == [
+        [-1.0, -2.0, -1.0, -2.0]
+    ]
+    low = penalise_copies(scores, copy, again, scale="sigmoid")
     assert low.argmax() == 2
     assert torch.allclose(low[0, 0], scores[0, 0].sigmoid() - 3)
     with pytest.raises(ValueError, match="'sigmoids' is not a scale"):
-        lowercase_all(scores, copy, again, scale="sigmoids")  # type: ignore[arg-type]
+        penalise_copies(scores, copy, again, scale="sigmoids")  # type: ignore[arg-type]
 
 
 def test_inflections_agree_where_every_new_words_does() -> None:

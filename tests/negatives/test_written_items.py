@@ -3,19 +3,24 @@ from __future__ import annotations
 import pytest
 import torch
 
+from counterfoil.negatives.generation.generator import GeneratedItems, generate_items
 from counterfoil.negatives.generation.inputs import CandidateFilter
 from counterfoil.negatives.generation.tags import MaskRefill
-from counterfoil.negatives.generation.writer import GeneratedItems, generate_items
-from tailored_cases import ANCHORS, desk, host, processor
+from tailored_cases import ANCHORS, host, inputs, processor
 
 ROWS = torch.tensor([*ANCHORS, 2, 3, 7, 20])
 SMALL = MaskRefill(masks=4, refills=5)
 
 
-def items(seed: int = 0, *, keep: int = 3, hand: MaskRefill = SMALL) -> list[GeneratedItems]:
+def items(seed: int = 0, *, keep: int = 3, mask_refill: MaskRefill = SMALL) -> list[GeneratedItems]:
     seen = processor()
-    asked = {"hand": hand, "sieve": CandidateFilter(), "keep": keep, "seed": seed}
-    return list(generate_items(host(seen).eval(), desk(seen), ROWS, **asked))
+    asked = {
+        "mask_refill": mask_refill,
+        "candidate_filter": CandidateFilter(),
+        "keep": keep,
+        "seed": seed,
+    }
+    return list(generate_items(host(seen).eval(), inputs(seen), ROWS, **asked))
 
 
 def test_what_is_written():
@@ -55,8 +60,8 @@ def test_the_seed_alone_decides():
 def test_the_model_stays_in_its_mode():
     seen = processor()
     model = host(seen).train()
-    asked = {"hand": SMALL, "sieve": CandidateFilter(), "keep": 2, "seed": 0}
-    for part in generate_items(model, desk(seen), ROWS, **asked):
+    asked = {"mask_refill": SMALL, "candidate_filter": CandidateFilter(), "keep": 2, "seed": 0}
+    for part in generate_items(model, inputs(seen), ROWS, **asked):
         assert not part.scores.requires_grad
         assert torch.is_grad_enabled()
         assert model.training
@@ -64,6 +69,6 @@ def test_the_model_stays_in_its_mode():
 
 def test_a_model_that_fills_nothing():
     seen = processor()
-    asked = {"hand": SMALL, "sieve": CandidateFilter(), "keep": 2, "seed": 0}
+    asked = {"mask_refill": SMALL, "candidate_filter": CandidateFilter(), "keep": 2, "seed": 0}
     with pytest.raises(ValueError, match=r"has no heads for fill.*name them in its outputs"):
-        next(generate_items(host(seen, outputs=("rank",)), desk(seen), ROWS, **asked))
+        next(generate_items(host(seen, outputs=("rank",)), inputs(seen), ROWS, **asked))

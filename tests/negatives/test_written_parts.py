@@ -13,15 +13,15 @@ import pytest
 import processes
 import tailored_cases as cases
 from counterfoil.core.resumable import WorkStopped
-from counterfoil.negatives.generation import writer as writer_module
+from counterfoil.negatives.generation import generator as generator_module
+from counterfoil.negatives.generation.generator import ModelGenerator, generate_in_parts
 from counterfoil.negatives.generation.store import ROWS, GeneratedCaption, GeneratedStore
 from counterfoil.negatives.generation.tags import MaskRefill
-from counterfoil.negatives.generation.writer import ModelGenerator, generate_in_parts
 
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "CAPTIONS", 5)
+    monkeypatch.setattr(generator_module, "CAPTIONS", 5)
 
 
 class Counting:
@@ -111,10 +111,12 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
 
 
 def by_a_model(folder: str) -> bytes:
-    writer_module.CAPTIONS = 5
+    generator_module.CAPTIONS = 5
     seen = cases.processor()
     hand = MaskRefill(masks=3, refills=3)
-    writer = ModelGenerator(desk=cases.desk(seen), model=cases.host(seen), hand=hand, keep=3)
+    writer = ModelGenerator(
+        inputs=cases.inputs(seen), model=cases.host(seen), mask_refill=hand, keep=3
+    )
     write(Path(folder) / "w", writer)
     return (Path(folder) / "w" / ROWS).read_bytes()
 

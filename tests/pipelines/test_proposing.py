@@ -250,7 +250,7 @@ def test_a_frozen_model_writes_for_one_of_another_kind(tmp_path: Path) -> None:
     made = build_miner(context, host, seen)
     assert isinstance(made, TagsGenerator)
     assert made.reader is seen
-    assert made.desk.tokenizer.size > seen.processor.tokenizer.size
+    assert made.inputs.tokenizer.size > seen.processor.tokenizer.size
     assert made.filler is not None
     assert not any(weight.requires_grad for weight in made.filler.parameters())
 
