@@ -223,28 +223,28 @@ def inspect_pairs(
 
 
 def suspects_by_score(
-    looked: InspectedPairs, scores: Tensor, positive: Tensor
+    inspected: InspectedPairs, scores: Tensor, positive: Tensor
 ) -> SuspectedPositives:
     """Suspect pairs that score at least as high as their anchor pair.
 
     Args:
-        looked: the lists.
+        inspected: the lists.
         scores: (S, h) of the listed pairs.
         positive: (S,) of the anchor pairs.
     """
     words = "scores at least what its anchor pair scores; mistakes of the model count too"
-    found = looked.listed & (scores >= positive.unsqueeze(1))
-    return SuspectedPositives("above positive", words, found, looked.listed)
+    found = inspected.listed & (scores >= positive.unsqueeze(1))
+    return SuspectedPositives("above positive", words, found, inspected.listed)
 
 
 def suspects_by_wording(
-    dataset: ImageTextDataset, looked: Sequence[InspectedPairs], *, least: float
+    dataset: ImageTextDataset, inspected: Sequence[InspectedPairs], *, least: float
 ) -> list[list[SuspectedPositives]]:
     """Suspect pairs whose text is worded like one of the image's own captions.
 
     Args:
         dataset: the captions.
-        looked: lists.
+        inspected: lists.
         least: TF-IDF cosine that counts as alike, see `counterfoil.negatives.filters`.
 
     Returns:
@@ -256,11 +256,11 @@ def suspects_by_wording(
     check_least("alike", least)
     vectors = caption_vectors(dataset.texts)
     if not vectors.shape[1]:
-        return [[] for _ in looked]
+        return [[] for _ in inspected]
     same = "has the very words of a caption of the image, in any order"
     alike = f"has a TF-IDF cosine of at least {least:g} with a caption of the image"
     estimates = []
-    for part in looked:
+    for part in inspected:
         cosine, listed = _nearest_caption(vectors, dataset.relation, part), part.listed
         estimates.append(
             [
@@ -274,7 +274,7 @@ def suspects_by_wording(
 
 
 def suspects_by_truth(
-    dataset: ImageTextDataset, looked: Sequence[InspectedPairs]
+    dataset: ImageTextDataset, inspected: Sequence[InspectedPairs]
 ) -> list[list[SuspectedPositives]]:
     """Return the pairs whose text is true of the picture, for `scenes`, where that is known.
 
@@ -284,12 +284,12 @@ def suspects_by_truth(
     try:
         scene(dataset.image_ids[0])
     except ValueError:
-        return [[] for _ in looked]
+        return [[] for _ in inspected]
     words = "is true of the picture, as decided from what is in it"
     forms = cache(lambda row: (p := parse(dataset.texts[row])) and p.form)
     graphs = cache(lambda row: scene(dataset.image_ids[row]))
     estimates = []
-    for part in looked:
+    for part in inspected:
         found, known = torch.zeros_like(part.listed), torch.zeros_like(part.listed)
         for line, place in part.listed.nonzero().tolist():
             form = forms(int(part.pairs.text[line, place]))
@@ -341,16 +341,16 @@ class RankStatistics:
 
 
 def statistics_by_rank(
-    looked: InspectedPairs, estimates: Sequence[SuspectedPositives], gaps: Tensor | None
+    inspected: InspectedPairs, estimates: Sequence[SuspectedPositives], gaps: Tensor | None
 ) -> tuple[RankStatistics, ...]:
     """Return statistics of ranges of ranks, hardest first, and then of the whole lists.
 
     Args:
-        looked: the lists.
+        inspected: the lists.
         estimates: estimates of which pairs are true.
         gaps: (S, h) scores of the pairs less those of their anchor pairs; None without scores.
     """
-    depth = looked.listed.shape[1]
+    depth = inspected.listed.shape[1]
     lasts = [*(bound for bound in BOUNDS if bound < depth), depth]
     parts = list(zip([1, *(last + 1 for last in lasts)], lasts))
     if len(parts) > 1:
@@ -358,7 +358,7 @@ def statistics_by_rank(
     statistics = []
     for first, last in parts:
         ranks = slice(first - 1, last)
-        listed = looked.listed[:, ranks]
+        listed = inspected.listed[:, ranks]
         shares: list[float | None] = []
         for estimate in estimates:
             decided = int(estimate.known[:, ranks].sum())

@@ -183,7 +183,9 @@ class TopScoringMiner(OnlineMiner):
                     places.flatten(), lambda pairs: self._scores(model, images, texts, pairs)
                 )
                 best = hardest_candidates(candidates, scores.view(candidates.shape), self.keep)
-                hardest[role] = Pairs(*(distributed.gather(s).flatten(0, 1)[:count] for s in best))
+                hardest[role] = Pairs(
+                    *(distributed.gather(side).flatten(0, 1)[:count] for side in best)
+                )
         return hardest
 
     def _encode(
