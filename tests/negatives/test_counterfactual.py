@@ -1,3 +1,5 @@
+"""Counterfactual negatives: saliency, edits and the sampler."""
+
 from __future__ import annotations
 
 from dataclasses import replace

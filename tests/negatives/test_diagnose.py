@@ -1,4 +1,4 @@
-"""Hardness of negatives against scores looked up by hand."""
+"""Hardness, hubs and suspected positives of mined lists."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Filters against false negatives."""
+
 from __future__ import annotations
 
 import math

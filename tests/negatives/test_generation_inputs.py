@@ -1,3 +1,5 @@
+"""Masks, refills, allowed words and filters of generated captions."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A frozen model writes foils: what it may write, what is said of it, and what it hangs on."""
+"""Captions that a frozen model generates, as text, as token ids and in parts."""
 
 from __future__ import annotations
 

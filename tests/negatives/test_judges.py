@@ -1,3 +1,5 @@
+"""Judges of generated captions."""
+
 from __future__ import annotations
 
 import pytest

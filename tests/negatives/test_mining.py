@@ -1,4 +1,4 @@
-"""`mine_hard_negatives`: from a model and a data set to lists, a folder and a table."""
+"""Mined lists against brute force, for any tile, filter, number of processes and resumption."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Online miners: the top-scoring candidates, and chains of miners."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,3 +1,5 @@
+"""Samplers of random and mined negatives and of candidates."""
+
 from __future__ import annotations
 
 import itertools

@@ -1,3 +1,5 @@
+"""Sentence encoders and the latent space of captions."""
+
 from __future__ import annotations
 
 import json
