@@ -117,15 +117,15 @@ def test_words_agree_with_near_captions(seed: int, least: float) -> None:
     alike = set(zip(near.left.tolist(), near.right.tolist()))
     looked = inspect_pairs(lists, dataset.relation, owned(dataset.relation))
     for part, (same, similar) in zip(looked, suspects_by_wording(dataset, looked, least=least)):
-        assert not (same.found & ~similar.found).any()
-        assert torch.equal(similar.known, part.listed)
+        assert not (same.suspected & ~similar.suspected).any()
+        assert torch.equal(similar.decided, part.listed)
         for line, place in part.listed.nonzero().tolist():
             image, text = part.pairs.image[line, place], int(part.pairs.text[line, place])
             own, _ = dataset.relation.captions(image.view(1))
             wanted = any((min(text, c), max(text, c)) in alike for c in own.tolist())
-            assert bool(similar.found[line, place]) == wanted
+            assert bool(similar.suspected[line, place]) == wanted
             bags = {frozenset(dataset.texts[c].split()) for c in own.tolist() if c}
-            assert bool(same.found[line, place]) == (
+            assert bool(same.suspected[line, place]) == (
                 text > 0 and frozenset(dataset.texts[text].split()) in bags
             )
 
@@ -158,8 +158,8 @@ def test_truth_is_that_of_the_scenes() -> None:
             text = dataset.texts[int(part.pairs.text[line, place])]
             truth = is_true(text, shown[int(part.pairs.image[line, place])])
             seen.add(truth)
-            assert bool(estimate.known[line, place]) == (truth is not None)
-            assert bool(estimate.found[line, place]) == (truth is True)
+            assert bool(estimate.decided[line, place]) == (truth is not None)
+            assert bool(estimate.suspected[line, place]) == (truth is True)
     assert seen == {True, False, None}
 
 
@@ -186,8 +186,8 @@ def three() -> InspectedPairs:
 def test_above_counts_listed_pairs_that_reach_their_positive() -> None:
     scores = torch.tensor([[0.9, 0.5, 0.4], [0.8, 0.1, torch.inf]])
     found = suspects_by_score(three(), scores, torch.tensor([0.5, 0.9]))
-    assert found.found.tolist() == [[True, True, False], [False] * 3]
-    assert torch.equal(found.known, three().listed)
+    assert found.suspected.tolist() == [[True, True, False], [False] * 3]
+    assert torch.equal(found.decided, three().listed)
 
 
 def test_parts_of_the_lists() -> None:
@@ -201,7 +201,7 @@ def test_parts_of_the_lists() -> None:
     assert first.gap == pytest.approx(-0.1)
     assert rest.gap == pytest.approx(-0.1)
     assert [r.suspected[0] for r in (first, rest, whole)] == pytest.approx([50, 100 / 3, 40])
-    bare = statistics_by_rank(three(), [replace(estimate, known=torch.zeros(2, 3).bool())], None)
+    bare = statistics_by_rank(three(), [replace(estimate, decided=torch.zeros(2, 3).bool())], None)
     assert [(r.gap, r.suspected) for r in bare] == [(None, (None,))] * 3
 
 

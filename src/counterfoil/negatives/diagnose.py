@@ -194,15 +194,15 @@ class SuspectedPositives:
 
     Attributes:
         name: short name.
-        words: description.
-        found: (S, h) bool, pairs that may be true.
-        known: (S, h) bool, pairs that the estimate can decide.
+        description: what the estimate suspects.
+        suspected: (S, h) bool, pairs that may be true.
+        decided: (S, h) bool, pairs that the estimate can decide.
     """
 
     name: str
-    words: str
-    found: Tensor
-    known: Tensor
+    description: str
+    suspected: Tensor
+    decided: Tensor
 
 
 def inspect_pairs(
@@ -233,8 +233,8 @@ def suspects_by_score(
         positive: (S,) of the anchor pairs.
     """
     words = "scores at least what its anchor pair scores; mistakes of the model count too"
-    found = inspected.listed & (scores >= positive.unsqueeze(1))
-    return SuspectedPositives("above positive", words, found, inspected.listed)
+    suspected = inspected.listed & (scores >= positive.unsqueeze(1))
+    return SuspectedPositives("above positive", words, suspected, inspected.listed)
 
 
 def suspects_by_wording(
@@ -290,13 +290,13 @@ def suspects_by_truth(
     graphs = cache(lambda row: scene(dataset.image_ids[row]))
     estimates = []
     for part in inspected:
-        found, known = torch.zeros_like(part.listed), torch.zeros_like(part.listed)
+        suspected, decided = torch.zeros_like(part.listed), torch.zeros_like(part.listed)
         for line, place in part.listed.nonzero().tolist():
             form = forms(int(part.pairs.text[line, place]))
             if form is not None:
-                known[line, place] = True
-                found[line, place] = holds(form, graphs(int(part.pairs.image[line, place])))
-        estimates.append([SuspectedPositives("true", words, found, known)])
+                decided[line, place] = True
+                suspected[line, place] = holds(form, graphs(int(part.pairs.image[line, place])))
+        estimates.append([SuspectedPositives("true", words, suspected, decided)])
     return estimates
 
 
@@ -361,8 +361,8 @@ def statistics_by_rank(
         listed = inspected.listed[:, ranks]
         shares: list[float | None] = []
         for estimate in estimates:
-            decided = int(estimate.known[:, ranks].sum())
-            suspects = int(estimate.found[:, ranks].sum())
+            decided = int(estimate.decided[:, ranks].sum())
+            suspects = int(estimate.suspected[:, ranks].sum())
             shares.append(100 * suspects / decided if decided else None)
         scored = torch.zeros(0) if gaps is None else gaps[:, ranks][listed]
         gap = float(scored.median()) if len(scored) else None

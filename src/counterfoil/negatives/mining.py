@@ -457,10 +457,10 @@ def mine_half_precision(
     The default bound is measured on the short lists, not proven for the other pairs.
 
     Args:
-        members: models with their encodings; the mean score of several counts.
-        text_to_image: (T,) image of each text, -1 for none; true pairs are left out.
-        texts_per_image: length of an image's list, cut to the number of texts.
-        images_per_text: length of a text's list, cut to the number of images.
+        members: see `mine_lists`, as for all arguments that are not described here.
+        text_to_image: (T,) image of each text, -1 for none.
+        texts_per_image: length of an image's list.
+        images_per_text: length of a text's list.
         slack: additional entries of the short lists; more slack leaves fewer queries to mine again.
         bound: largest error of a bfloat16 score, if it is known.
         safety: otherwise the bound is this many times the largest error on the short lists.
